@@ -1,0 +1,33 @@
+"""Where kernrec's files are: the data that ships with it, and the user's own database and cache.
+
+Nothing here creates a folder; whoever writes does, and says plainly when it cannot.
+"""
+
+import os
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def shipped(name: str) -> Path:
+    """A folder of data shipped with kernrec: `db/schema`, `db/prebuilt` or `datasets/workloads`.
+
+    An installed wheel carries them under `kernrec/_data`; a checkout has them beside the package.
+    """
+    installed = _PACKAGE / "_data" / name
+    return installed if installed.is_dir() else _PACKAGE.parent / name
+
+
+def cache() -> Path:
+    """The user's cache folder (`KERNREC_CACHE`, else `$XDG_CACHE_HOME/kernrec`, else `~/.cache/kernrec`)."""
+    if chosen := os.environ.get("KERNREC_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernrec"
+
+
+def user_database() -> Path:
+    """The user's own database (`KERNREC_DB`, else `$XDG_DATA_HOME/kernrec/kernrec.duckdb`); it may not exist."""
+    if chosen := os.environ.get("KERNREC_DB"):
+        return Path(chosen)
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "kernrec" / "kernrec.duckdb"
