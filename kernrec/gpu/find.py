@@ -1,0 +1,139 @@
+"""Finds a GPU by any name people type, reading from `catalog/` only what the answer needs.
+
+`names.toml` says which GPUs there are and in which generation's file each one is described; `limits.toml` holds what
+follows from the compute capability. Those files are in data-sheet units; a `GPU` is in SI units.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import UsageError, unknown
+from kernrec.gpu.entry import GPU, SmLimits
+
+_CATALOG = Path(__file__).with_name("catalog")
+_LEADING_WORDS = ("nvidia", "geforce", "tesla", "rtx")
+
+# Which figures of a `GPU` a key of the generation file gives, so that each figure has the source of its key.
+_FIGURES = {
+    "chip": ("chip", "sm"),
+    "sms": ("sms",),
+    "clock_mhz": ("base_clock_hz", "boost_clock_hz", "tensor_clock_hz"),
+    "memory": ("memory_bytes", "memory_bandwidth", "memory_bus_bits", "memory_rate_hz"),
+    "l2_mib": ("l2_bytes",),
+    "power_w": ("tdp_w",),
+    "power_range": ("power_min_w", "power_max_w"),
+    "idle_w": ("idle_w",),
+    "f32_tflops": ("datasheet_f32_flops",),
+    "tensor_tflops": ("datasheet_tensor_flops",),
+}
+
+
+class UnknownGPU(UsageError):  # noqa: N818 - the name people catch; it says more than UnknownGPUError would
+    """No GPU of the catalog has this name."""
+
+
+def find_gpu(name: str) -> GPU:
+    """The catalog's GPU of this name: its own, an alias, or the name NVML gives.
+
+    Case, spaces, `-`, `_` and the words NVIDIA, GeForce, Tesla and RTX in front do not matter. A name that several
+    variants share gives the one of them that `catalog/names.toml` puts it with (`a100` is `a100-sxm4-80gb`).
+    Raises `UnknownGPU` for any other name.
+    """
+    known = _names()
+    entry = known.get(fold(name)) if isinstance(name, str) else None
+    if entry is None:
+        canonical = dict.fromkeys(gpu for _, gpu in known.values())
+        raise UnknownGPU(str(unknown("GPU", name, canonical, see="kernrec gpus")))
+    return _load(*entry)
+
+
+def all_gpus() -> tuple[GPU, ...]:
+    """Every GPU of the catalog, by generation from Turing to Blackwell."""
+    return tuple(_load(*entry) for entry in dict.fromkeys(_names().values()))
+
+
+def fold(name: str) -> str:
+    """What of a GPU's name is compared: letters and digits in lower case, without the vendor's leading words."""
+    text = "".join(c for c in name.lower() if c.isalnum())
+    while word := next((w for w in _LEADING_WORDS if text.startswith(w)), None):
+        text = text.removeprefix(word)
+    return text
+
+
+def _read(stem: str) -> dict[str, Any]:
+    return tomllib.loads((_CATALOG / f"{stem}.toml").read_text(encoding="utf-8"))
+
+
+_names_file = cache(lambda: _read("names"))
+_limits_file = cache(lambda: _read("limits"))
+_generation_file = cache(_read)
+
+
+@cache
+def _names() -> Mapping[str, tuple[str, str]]:
+    """Folded name -> (generation, name of the GPU)."""
+    return {
+        fold(known): (generation, gpu)
+        for generation, gpus in _names_file().items()
+        for gpu, aliases in gpus.items()
+        for known in (gpu, *aliases)
+    }
+
+
+@cache
+def limits(sm: int) -> SmLimits:
+    """What an SM of this compute capability (75, 80, 86, 89, 90, 100 or 120) can hold."""
+    file = _limits_file()
+    if f"sm_{sm}" not in file:
+        raise unknown("architecture", f"sm_{sm}", [key for key in file if key.startswith("sm_")])
+    own = {key: value for key, value in file[f"sm_{sm}"].items() if isinstance(value, int)}
+    return SmLimits(sm=sm, **file["common"], **own)
+
+
+@cache
+def _load(generation: str, name: str) -> GPU:
+    file = _generation_file(generation)
+    given = file["gpu"][name]
+    clock, memory, power = given["clock_mhz"], given["memory"], given["power_w"]
+    tensor = file["tensor"][given["tensor"]]
+    limits_file = _limits_file()
+    arch = limits_file[f"sm_{given['sm']}"]
+
+    cited = {key: file["sources"][given["sources"].get(key, given["source"])] for key in _FIGURES}
+    sources = {figure: cited[key] for key, figures in _FIGURES.items() for figure in figures}
+    sources["tensor_fma_per_clk_sm"] = file["sources"][tensor["source"]]
+    sources["fma_per_clk_sm"] = limits_file["sources"][arch["fma_source"]]
+    sources["limits"] = limits_file["sources"][arch["source"]]
+    if "idle" not in power:
+        del sources["idle_w"]
+
+    return GPU(
+        name=name,
+        title=given["title"],
+        aliases=tuple(_names_file()[generation][name]),
+        generation=generation,
+        chip=given["chip"],
+        sm=given["sm"],
+        sms=given["sms"],
+        base_clock_hz=clock["base"] * 1e6,
+        boost_clock_hz=clock["boost"] * 1e6,
+        tensor_clock_hz=clock.get("tensor", clock["boost"]) * 1e6,
+        memory_bytes=memory["gib"] * 2**30,
+        memory_bandwidth=memory["bandwidth_gbs"] * 1e9,
+        memory_bus_bits=memory["bus_bits"],
+        memory_rate_hz=memory["pin_gbps"] * 1e9,
+        l2_bytes=int(given["l2_mib"] * 2**20),
+        tdp_w=float(power["tdp"]),
+        power_min_w=float(power["min"]),
+        power_max_w=float(power["max"]),
+        idle_w=float(power["idle"]) if "idle" in power else None,
+        datasheet_f32_flops=given["f32_tflops"] * 1e12,
+        datasheet_tensor_flops={dtype: peak * 1e12 for dtype, peak in given["tensor_tflops"].items()},
+        fma_per_clk_sm=arch["fma_per_clk_sm"],
+        tensor_fma_per_clk_sm=tensor["rates"],
+        limits=limits(given["sm"]),
+        sources=sources,
+    )

@@ -1,0 +1,156 @@
+"""How many blocks of a kernel an SM holds at once, and which resource stops it from holding more.
+
+The rules are those of NVIDIA's occupancy calculator (`cuda_occupancy.h` of the CUDA toolkit): registers are
+allocated per warp, in each of the SM's partitions alike; shared memory per block, with the driver's reserve on top.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Generic, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from kernrec.gpu.entry import SmLimits
+
+LIMITERS = ("warps", "registers", "shared memory", "blocks")
+"""Resources that limit occupancy, in the order in which a tie is decided."""
+
+Ints = npt.NDArray[np.integer]
+Count = TypeVar("Count", int, Ints)
+Share = TypeVar("Share", float, npt.NDArray[np.floating])
+
+_WARP = 32
+_UNLIMITED = 1 << 20  # more blocks than any resource allows, for one that is not used at all
+
+
+@dataclass(frozen=True)
+class Occupancy(Generic[Count, Share]):
+    """Resident blocks and warps per SM, warps as a fraction of the most possible, and what limits them.
+
+    `limiter` indexes `LIMITERS`; it is -1 where no block fits at all (`blocks` 0), which cannot be launched.
+    """
+
+    blocks: Count
+    warps: Count
+    fraction: Share
+    limiter: Count
+
+
+@overload
+def occupancy(  # type: ignore[overload-overlap]  # mypy cannot say "at least one array" below
+    limits: SmLimits, threads: int, registers: int, smem_bytes: int
+) -> Occupancy[int, float]: ...
+@overload
+def occupancy(
+    limits: SmLimits, threads: Ints | int, registers: Ints | int, smem_bytes: Ints | int
+) -> Occupancy[Ints, npt.NDArray[np.floating]]: ...
+def occupancy(
+    limits: SmLimits, threads: Ints | int, registers: Ints | int, smem_bytes: Ints | int
+) -> Occupancy[int, float] | Occupancy[Ints, npt.NDArray[np.floating]]:
+    """Occupancy of blocks of `threads` threads with `registers` each and `smem_bytes` (static + dynamic) per block.
+
+    Ints give ints; integer arrays, broadcast against each other, give arrays. What cannot be launched (no threads,
+    too many threads, registers or bytes) has 0 blocks.
+    """
+    if isinstance(threads, np.ndarray) or isinstance(registers, np.ndarray) or isinstance(smem_bytes, np.ndarray):
+        return _elementwise(limits, np.asarray(threads), np.asarray(registers), np.asarray(smem_bytes))
+    return _single(limits, int(threads), int(registers), int(smem_bytes))
+
+
+def _single(limits: SmLimits, threads: int, registers: int, smem_bytes: int) -> Occupancy[int, float]:
+    warps = -(-threads // _WARP)
+    by_resource = (
+        _blocks_by_warps(limits, threads),
+        _blocks_by_registers(limits, warps, registers),
+        _blocks_by_smem(limits, smem_bytes),
+        limits.max_blocks_per_sm,
+    )
+    blocks = min(by_resource)
+    if blocks == 0:
+        return Occupancy(0, 0, 0.0, -1)
+    resident = blocks * warps
+    return Occupancy(blocks, resident, resident / limits.max_warps_per_sm, by_resource.index(blocks))
+
+
+def _blocks_by_warps(limits: SmLimits, threads: int) -> int:
+    if not 1 <= threads <= limits.max_threads_per_block:
+        return 0
+    return limits.max_warps_per_sm // -(-threads // _WARP)
+
+
+def _blocks_by_registers(limits: SmLimits, warps: int, registers: int) -> int:
+    if registers > limits.max_registers_per_thread or registers < 0 or warps < 1:
+        return 0
+    per_warp = _round_up(registers * _WARP, limits.register_allocation_unit)
+    if per_warp == 0:
+        return _UNLIMITED
+    # A launch is checked as if every partition held as many warps of the block as the fullest one.
+    partitions = limits.warp_allocation_granularity
+    if per_warp * _round_up(warps, partitions) > limits.registers_per_block:
+        return 0
+    warps_per_sm = limits.registers_per_sm // partitions // per_warp * partitions
+    return warps_per_sm // warps
+
+
+def _blocks_by_smem(limits: SmLimits, smem_bytes: int) -> int:
+    if not 0 <= smem_bytes <= limits.smem_per_block:
+        return 0
+    per_block = _round_up(smem_bytes + limits.smem_reserved_per_block, limits.smem_allocation_unit)
+    return limits.smem_per_sm // per_block if per_block else _UNLIMITED
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+# The array path looks blocks and limiter up in two small tables per compute capability. A table's value is
+# `blocks * 4 + limiter`, so that the smaller of two values has the fewer blocks and, on a tie, the earlier limiter.
+
+
+@dataclass(frozen=True)
+class _Tables:
+    by_warps_and_registers: Ints
+    """Value at `registers * warp_columns + warps`; the last row and column stand for all that is too much."""
+    warp_columns: int
+    by_smem: Ints
+    """Value per allocation unit of shared memory; the last one stands for all that is too much."""
+
+
+@cache
+def _tables(limits: SmLimits) -> _Tables:
+    max_warps = limits.max_threads_per_block // _WARP
+    warps = np.arange(1, max_warps + 1)
+    registers = np.arange(1, limits.max_registers_per_thread + 1)[:, None]
+    partitions = limits.warp_allocation_granularity
+    per_warp = -(-registers * _WARP // limits.register_allocation_unit) * limits.register_allocation_unit
+    by_registers = limits.registers_per_sm // partitions // per_warp * partitions // warps
+    by_registers[per_warp * (-(-warps // partitions) * partitions) > limits.registers_per_block] = 0
+
+    values = np.zeros((limits.max_registers_per_thread + 2, max_warps + 2), np.int64)
+    values[:-1, 1:-1] = np.minimum(limits.max_warps_per_sm // warps * 4, limits.max_blocks_per_sm * 4 + 3)
+    values[1:-1, 1:-1] = np.minimum(values[1:-1, 1:-1], by_registers * 4 + 1)
+
+    unit = limits.smem_allocation_unit
+    size = np.arange(limits.smem_per_block // unit + 1) * unit + limits.smem_reserved_per_block
+    by_smem = np.zeros(len(size) + 1, np.int64)
+    by_smem[:-1] = np.where(size > 0, limits.smem_per_sm // np.maximum(size, 1), _UNLIMITED) * 4 + 2
+    return _Tables(values.ravel(), max_warps + 2, by_smem)
+
+
+def _elementwise(
+    limits: SmLimits, threads: Ints, registers: Ints, smem_bytes: Ints
+) -> Occupancy[Ints, npt.NDArray[np.floating]]:
+    tables = _tables(limits)
+    unit = limits.smem_allocation_unit
+    warps = (threads + (_WARP - 1)) // _WARP
+    # Whatever is below or above a table's range falls on an entry of 0 blocks; index -1 is the table's last.
+    column = np.where(warps >= 0, np.minimum(warps, tables.warp_columns - 1), 0)
+    row = np.where(
+        registers >= 0, np.minimum(registers, limits.max_registers_per_thread + 1), limits.max_registers_per_thread + 1
+    )
+    units = np.where(smem_bytes >= 0, np.minimum((smem_bytes + (unit - 1)) // unit, len(tables.by_smem) - 1), -1)
+    value = np.minimum(tables.by_warps_and_registers[row * tables.warp_columns + column], tables.by_smem[units])
+    blocks = value >> 2
+    resident = blocks * warps
+    return Occupancy(blocks, resident, resident / limits.max_warps_per_sm, np.where(blocks > 0, value & 3, -1))

@@ -1,0 +1,106 @@
+"""Every entry of the catalog is consistent with itself and says where its figures come from."""
+
+import dataclasses
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import kernrec.gpu
+from kernrec.gpu import GPU, all_gpus, find_gpu
+
+every_gpu = pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.name)
+
+CATALOG = Path(kernrec.gpu.__file__).with_name("catalog")
+ASKED_FOR = """
+    t4, rtx 2080 ti, a100 40gb pcie, a100 80gb pcie, a100 40gb sxm, a100 80gb sxm, a10, a30, a40, a4000, a6000,
+    rtx 3060, rtx 3080, rtx 3090, l4, l40s, rtx 4000 ada, rtx 6000 ada, rtx 4060 ti, rtx 4070, rtx 4080, rtx 4090,
+    h100 pcie, h100 sxm, h100 nvl, h200, b200, rtx 5070, rtx 5080, rtx 5090, rtx pro 6000
+"""
+
+
+def test_the_catalog_goes_from_turing_to_blackwell() -> None:
+    assert len({find_gpu(name.strip()) for name in ASKED_FOR.split(",")}) == 31
+    assert {gpu.sm for gpu in all_gpus()} == {75, 80, 86, 89, 90, 100, 120}
+
+
+@every_gpu
+def test_f32_peak_follows_from_sms_lanes_and_clock(gpu: GPU) -> None:
+    assert gpu.peak_flops("f32") == pytest.approx(gpu.datasheet_f32_flops, rel=0.03)
+
+
+@every_gpu
+def test_tensor_peaks_follow_from_sms_rates_and_clock(gpu: GPU) -> None:
+    assert "f16" in gpu.datasheet_tensor_flops
+    for dtype, peak in gpu.datasheet_tensor_flops.items():
+        # The data sheets' f64 tensor peak is stated at the boost clock, like the other peaks of ordinary pipes.
+        clock = gpu.boost_clock_hz / gpu.tensor_clock_hz if dtype == "f64" else 1.0
+        assert gpu.peak_flops(dtype, tensor=True) * clock == pytest.approx(peak, rel=0.03), dtype
+
+
+@every_gpu
+def test_bandwidth_follows_from_bus_and_memory_rate(gpu: GPU) -> None:
+    assert gpu.memory_bus_bits / 8 * gpu.memory_rate_hz == pytest.approx(gpu.memory_bandwidth, rel=0.015)
+
+
+@every_gpu
+def test_clocks_and_power_are_in_order(gpu: GPU) -> None:
+    assert 0.5e9 < gpu.base_clock_hz <= gpu.boost_clock_hz < 3e9
+    assert gpu.base_clock_hz <= gpu.tensor_clock_hz <= gpu.boost_clock_hz
+    assert 30 <= gpu.power_min_w < gpu.tdp_w <= gpu.power_max_w <= 1.4 * gpu.tdp_w
+    assert gpu.idle_w is None or 0 < gpu.idle_w < gpu.power_min_w
+
+
+@every_gpu
+def test_sizes_are_those_of_a_gpu(gpu: GPU) -> None:
+    assert 10 <= gpu.sms <= 192
+    assert 6 <= gpu.memory_bytes / 2**30 <= 192
+    assert 2 <= gpu.l2_bytes / 2**20 <= 128
+    assert gpu.arch == f"sm_{gpu.sm}"
+    assert gpu.limits.sm == gpu.sm
+
+
+@every_gpu
+def test_tensor_cores_beat_the_ordinary_pipes_and_halve_with_width(gpu: GPU) -> None:
+    tensor = gpu.tensor_fma_per_clk_sm
+    assert tensor["f16"] > gpu.fma_per_clk_sm["f16"]
+    assert tensor.get("bf16", tensor["f16"]) == tensor["f16"]
+    assert tensor.get("tf32", tensor["f16"] // 2) == tensor["f16"] // 2
+    assert tensor.get("fp8", tensor["f16"] * 2) == tensor["f16"] * 2
+    assert ("bf16" in tensor) == ("bf16" in gpu.fma_per_clk_sm) == (gpu.sm >= 80)
+    assert ("fp8" in tensor) == (gpu.sm >= 89)
+
+
+@every_gpu
+def test_every_figure_has_its_source(gpu: GPU) -> None:
+    not_figures = {"name", "title", "aliases", "generation", "sources"}
+    figures = {f.name for f in dataclasses.fields(gpu)} - not_figures
+    if gpu.idle_w is None:
+        figures.remove("idle_w")
+    assert gpu.sources.keys() == figures
+    assert all(len(source) > 15 for source in gpu.sources.values())
+
+
+@pytest.mark.parametrize("sm", [75, 80, 86, 89, 90, 100, 120])
+def test_limits_of_an_sm_are_consistent(sm: int) -> None:
+    at = kernrec.gpu.limits(sm)
+    assert at.smem_per_block + at.smem_reserved_per_block == at.smem_per_sm
+    assert at.smem_per_block % at.smem_allocation_unit == 0
+    assert at.max_warps_per_sm * 32 >= at.max_threads_per_block
+    assert at.max_warps_per_sm % at.schedulers == 0
+
+
+def test_names_and_generation_files_list_the_same_gpus() -> None:
+    def read(stem: str) -> dict[str, dict[str, object]]:
+        return tomllib.loads((CATALOG / f"{stem}.toml").read_text())
+
+    names = read("names")
+    files = {path.stem for path in CATALOG.glob("*.toml")} - {"names", "limits"}
+    assert names.keys() == files
+    for generation, gpus in names.items():
+        file = read(generation)
+        assert list(gpus) == list(file["gpu"])
+        entries = [entry for entry in file["gpu"].values() if isinstance(entry, dict)]
+        used = {entry["source"] for entry in entries}.union(*(entry["sources"].values() for entry in entries))
+        used |= {rates["source"] for rates in file["tensor"].values() if isinstance(rates, dict)}
+        assert used == file["sources"].keys(), "a source that is not listed, or one that nothing uses"

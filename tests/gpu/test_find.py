@@ -1,0 +1,100 @@
+"""A GPU is found under every name people type for it, and under no other."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.gpu import UnknownGPU, all_gpus, find_gpu, limits
+from kernrec.gpu.find import fold
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("4090", "rtx4090"),
+        ("RTX-4090", "rtx4090"),
+        ("rtx 4090", "rtx4090"),
+        ("GeForce RTX 4090", "rtx4090"),
+        ("nvidia geforce rtx 4090", "rtx4090"),
+        ("NVIDIA_GeForce_RTX_4090", "rtx4090"),
+        ("4080 super", "rtx4080-super"),
+        ("RTX 5070 Ti", "rtx5070ti"),
+        ("t4", "t4"),
+        ("Tesla T4", "t4"),
+        ("NVIDIA T4", "t4"),
+        ("a100", "a100-sxm4-80gb"),
+        ("A100-PCIE-40GB", "a100-pcie-40gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
+        ("a4000", "rtx-a4000"),
+        ("rtx a6000", "rtx-a6000"),
+        ("4000 ada", "rtx-4000-ada"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+        ("Quadro RTX 6000", "quadro-rtx-6000"),
+        ("h100", "h100-sxm"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("H200", "h200-sxm"),
+        ("NVIDIA GH200 480GB", "gh200-96gb"),
+        ("rtx pro 6000", "rtx-pro-6000"),
+    ],
+)
+def test_names_people_type(typed: str, name: str) -> None:
+    assert find_gpu(typed).name == name
+
+
+def test_every_name_title_and_alias_finds_its_gpu_and_only_it() -> None:
+    owners: dict[str, set[str]] = {}
+    for gpu in all_gpus():
+        for name in (gpu.name, gpu.title, *gpu.aliases):
+            assert find_gpu(name) is gpu
+            owners.setdefault(fold(name), set()).add(gpu.name)
+    assert {name: gpus for name, gpus in owners.items() if len(gpus) > 1} == {}
+
+
+def test_no_alias_repeats_what_folding_already_finds() -> None:
+    for gpu in all_gpus():
+        repeated = [name for name, count in Counter(map(fold, (gpu.name, *gpu.aliases))).items() if count > 1]
+        assert repeated == [], gpu.name
+
+
+@pytest.mark.parametrize(
+    "typed", ["rtx4900", "4090 laptop gpu", "", "rtx", "mi300x", "NVIDIA GeForce RTX 4090 Laptop GPU"]
+)
+def test_an_unknown_name_is_misuse_told_in_one_line(typed: str) -> None:
+    with pytest.raises(UnknownGPU) as error:
+        find_gpu(typed)
+    assert isinstance(error.value, UsageError)
+    assert repr(typed) in str(error.value)
+    assert "kernrec gpus" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownGPU, match="rtx4090"):
+        find_gpu("rtx4900")
+
+
+def test_limits_of_an_unknown_architecture_are_misuse() -> None:
+    with pytest.raises(UsageError, match="sm_80"):
+        limits(81)
+
+
+def test_a_gpu_survives_pickling_and_hashing() -> None:
+    gpu = find_gpu("h100")
+    copy = pickle.loads(pickle.dumps(gpu))
+    assert copy == gpu
+    assert hash(copy) == hash(gpu)
+
+
+def test_finding_one_gpu_reads_only_its_own_generation() -> None:
+    code = (
+        "import kernrec.gpu.find as f; read = []; real = f._read\n"
+        "f._generation_file = lambda stem: (read.append(stem), real(stem))[1]\n"
+        "f.find_gpu('rtx4090'); print(read)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    assert shown.stdout.strip() == "['ada']"

@@ -1,0 +1,148 @@
+"""Occupancy holds NVIDIA's rules on every architecture, and both of its paths say the same."""
+
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.gpu import LIMITERS, limits, occupancy
+
+ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
+
+sms = st.sampled_from(ARCHITECTURES)
+threads = st.integers(-40, 1100)
+registers = st.integers(-2, 260)
+smem = st.one_of(st.integers(-200, 240_000), st.sampled_from([0, 65536, 65537, 101376, 101377, 166912, 232448, 232449]))
+
+
+@pytest.mark.parametrize(
+    ("sm", "block", "blocks", "limiter"),
+    [
+        (86, (256, 128, 0), 2, "registers"),  # 4,096 registers a warp: 16 warps per SM
+        (86, (256, 32, 0), 6, "warps"),
+        (86, (32, 32, 0), 16, "blocks"),
+        (89, (32, 32, 0), 24, "blocks"),
+        (120, (32, 32, 0), 24, "blocks"),
+        (80, (32, 32, 0), 32, "blocks"),
+        (75, (256, 64, 0), 4, "warps"),  # registers would hold 4 as well: the first of the two is named
+        (75, (128, 32, 32768), 2, "shared memory"),  # no reserve before compute capability 8.0
+        (86, (128, 32, 49152), 2, "shared memory"),  # 48 KB and the 1 KB reserve: two fill 98 of 100 KB
+        (86, (128, 32, 50176), 2, "shared memory"),  # 49 KB and the reserve: exactly 100 KB
+        (86, (128, 32, 50177), 1, "shared memory"),
+        (80, (1024, 33, 0), 1, "registers"),  # 40 registers allocated per thread: 1,280 a warp, 48 warps
+        (90, (128, 168, 0), 3, "registers"),
+        (90, (384, 168, 0), 1, "registers"),
+        (90, (256, 64, 232448), 1, "shared memory"),
+        (100, (512, 32, 0), 4, "warps"),
+    ],
+)
+def test_known_blocks(sm: int, block: tuple[int, int, int], blocks: int, limiter: str) -> None:
+    found = occupancy(limits(sm), *block)
+    assert (found.blocks, LIMITERS[found.limiter]) == (blocks, limiter)
+    assert found.warps == blocks * -(-block[0] // 32)
+    assert found.fraction == found.warps / limits(sm).max_warps_per_sm
+
+
+@pytest.mark.parametrize(
+    "block", [(0, 32, 0), (-1, 32, 0), (1025, 32, 0), (128, 256, 0), (1024, 65, 0), (992, 72, 0), (32, 32, 101377)]
+)
+def test_what_cannot_be_launched_has_no_blocks_and_no_limiter(block: tuple[int, int, int]) -> None:
+    found = occupancy(limits(86), *block)
+    assert (found.blocks, found.warps, found.fraction, found.limiter) == (0, 0, 0.0, -1)
+
+
+@given(sm=sms, rows=st.lists(st.tuples(threads, registers, smem), min_size=1, max_size=50))
+def test_arrays_and_single_values_agree(sm: int, rows: list[tuple[int, int, int]]) -> None:
+    many = occupancy(limits(sm), *np.array(rows).T)
+    for i, row in enumerate(rows):
+        one = occupancy(limits(sm), *row)
+        assert (one.blocks, one.warps, one.fraction, one.limiter) == (
+            many.blocks[i],
+            many.warps[i],
+            many.fraction[i],
+            many.limiter[i],
+        )
+
+
+@given(
+    sm=sms,
+    threads=st.integers(1, 1024),
+    registers=st.integers(0, 255),
+    smem=st.integers(0, 232448),
+    more=st.tuples(st.integers(0, 64), st.integers(0, 32), st.integers(0, 8192)),
+)
+def test_asking_for_more_never_fits_more_blocks(
+    sm: int, threads: int, registers: int, smem: int, more: tuple[int, int, int]
+) -> None:
+    before = occupancy(limits(sm), threads, registers, smem)
+    after = occupancy(limits(sm), threads + more[0], registers + more[1], smem + more[2])
+    assert after.blocks <= before.blocks
+    assert 0 <= before.fraction <= 1
+
+
+def test_a_scalar_is_broadcast_against_an_array() -> None:
+    found = occupancy(limits(89), np.array([64, 128, 256]), 64, 1024)
+    assert found.blocks.tolist() == [occupancy(limits(89), t, 64, 1024).blocks for t in (64, 128, 256)]
+
+
+HEADER = next(Path(sysconfig.get_path("purelib")).glob("nvidia/**/cuda_occupancy.h"), None)
+
+ORACLE = r"""
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "cuda_occupancy.h"
+int main(void) {
+    int sm, warps, per_sm, optin, reserved, threads, registers, smem;
+    while (scanf("%d %d %d %d %d", &sm, &warps, &per_sm, &optin, &reserved) == 5 &&
+           scanf("%d %d %d", &threads, &registers, &smem) == 3) {
+        struct cudaOccDeviceProp device;
+        struct cudaOccFuncAttributes kernel;
+        struct cudaOccDeviceState state;
+        cudaOccResult result;
+        memset(&device, 0, sizeof device), memset(&kernel, 0, sizeof kernel), memset(&state, 0, sizeof state);
+        device.computeMajor = sm / 10, device.computeMinor = sm % 10, device.numSms = 1, device.warpSize = 32;
+        device.maxThreadsPerBlock = 1024, device.maxThreadsPerMultiprocessor = warps * 32;
+        device.regsPerBlock = device.regsPerMultiprocessor = 65536;
+        device.sharedMemPerBlock = 49152, device.sharedMemPerBlockOptin = optin;
+        device.sharedMemPerMultiprocessor = per_sm, device.reservedSharedMemPerBlock = reserved;
+        kernel.maxThreadsPerBlock = 1024, kernel.numRegs = registers;
+        kernel.maxDynamicSharedSizeBytes = INT_MAX, kernel.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN;
+        state.carveoutConfig = SHAREDMEM_CARVEOUT_MAX_SHARED;
+        cudaOccError error = cudaOccMaxActiveBlocksPerMultiprocessor(&result, &device, &kernel, &state, threads, smem);
+        printf("%d\n", error == CUDA_OCC_SUCCESS ? result.activeBlocksPerMultiprocessor : -1);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(HEADER is None, reason="no CUDA runtime wheel: pip install 'kernrec[cuda13]'")
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_blocks_are_those_of_the_cuda_toolkit(tmp_path: Path) -> None:
+    assert HEADER is not None
+    (tmp_path / "oracle.c").write_text(ORACLE)
+    program = tmp_path / "oracle"
+    subprocess.run(["cc", "-w", f"-I{HEADER.parent}", "-o", program, tmp_path / "oracle.c"], check=True)
+
+    draw = np.random.default_rng(2)
+    count = 5_000
+    for sm in ARCHITECTURES:
+        at = limits(sm)
+        block = np.stack(
+            [
+                draw.integers(1, 1025, count),
+                draw.integers(1, 256, count),
+                draw.integers(0, at.smem_per_block + 1, count) // draw.integers(1, 64, count),
+            ]
+        )
+        device = f"{sm} {at.max_warps_per_sm} {at.smem_per_sm} {at.smem_per_block} {at.smem_reserved_per_block}"
+        rows = "\n".join(f"{device} {t} {r} {s}" for t, r, s in block.T)
+        answer = subprocess.run([program], input=rows, capture_output=True, text=True, check=True).stdout
+        np.testing.assert_array_equal(occupancy(at, *block).blocks, np.array(answer.split(), int), err_msg=f"sm_{sm}")
