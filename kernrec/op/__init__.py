@@ -1,0 +1,27 @@
+"""Ops, problems and workload sets: what is to be computed, independent of any kernel or GPU.
+
+>>> from kernrec.op import find_op
+>>> problem = find_op("gemm").problem(m=512, n=512, k=64)
+>>> problem.key, problem.flops, problem.bytes
+('matmul[m=512,n=512,k=64]f32,row', 33554432, 1310720)
+"""
+
+from kernrec.op.data import decode, encode, inputs, reference
+from kernrec.op.problem import Dim, Op, Problem, Tensor
+from kernrec.op.registry import all_ops, find_op, problem_from_key
+from kernrec.op.shape import parse_shape
+
+__all__ = [
+    "Dim",
+    "Op",
+    "Problem",
+    "Tensor",
+    "all_ops",
+    "decode",
+    "encode",
+    "find_op",
+    "inputs",
+    "parse_shape",
+    "problem_from_key",
+    "reference",
+]

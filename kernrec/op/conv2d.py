@@ -1,0 +1,124 @@
+"""Two-dimensional convolution as neural networks mean it: cross-correlation, zero padding, no bias.
+
+y[n,k,p,q] = sum over c,r,s of x[n, c, p*stride - padding + r*dilation, q*stride - padding + s*dilation] w[k,c,r,s],
+with c running over the k's group. Stride, padding and dilation are the same in height and width.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kernrec.errors import UsageError
+from kernrec.op.problem import Dim, Names, Op
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def _derive(d: Names) -> dict[str, int]:
+    """Output height p and width q; refuses groups that do not divide the channels and filters larger than the input."""
+    groups = d["groups"]
+    if d["c"] % groups or d["k"] % groups:
+        raise UsageError(f"conv2d groups={groups} must divide c={d['c']} and k={d['k']}")
+    return {"p": _outputs(d, "h", "r"), "q": _outputs(d, "w", "s")}
+
+
+def _outputs(d: Names, size: str, taps: str) -> int:
+    room = d[size] + 2 * d["padding"]
+    extent = d["dilation"] * (d[taps] - 1) + 1
+    if extent > room:
+        raise UsageError(
+            f"conv2d has no output: the filter spans {extent} ({taps}={d[taps]}, dilation={d['dilation']}) "
+            f"but the padded input only {room} ({size}={d[size]}, padding={d['padding']})"
+        )
+    return (room - extent) // d["stride"] + 1
+
+
+def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
+    n, c, h, w, k, r, s, p, q = (d[name] for name in "nchwkrspq")
+    depth = c // d["groups"]
+    if layout == "nchw":
+        return {"x": (n, c, h, w), "w": (k, depth, r, s), "y": (n, k, p, q)}
+    return {"x": (n, h, w, c), "w": (k, r, s, depth), "y": (n, p, q, k)}
+
+
+def _flops(d: Names) -> int:
+    """Taps that fall on the padding are counted, as published figures do."""
+    return 2 * d["n"] * d["k"] * d["p"] * d["q"] * (d["c"] // d["groups"]) * d["r"] * d["s"]
+
+
+def _untouched(d: Names) -> dict[str, int]:
+    """A stride larger than the filter steps over input elements: a 1x1 filter with stride 2 reads one in four."""
+    rows = _reached(d["h"], d["p"], d["r"], d)
+    columns = _reached(d["w"], d["q"], d["s"], d)
+    return {"x": d["n"] * d["c"] * (d["h"] * d["w"] - rows * columns)}
+
+
+def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
+    """How many of the `size` input positions along one axis some output reads.
+
+    Tap j of output i reads position i*stride + j*dilation - padding. Positions with the same remainder by the
+    stride form one progression, of which each tap covers a run of `outputs`; the runs of later taps start later.
+    """
+    stride = d["stride"]
+    if stride == 1 and d["dilation"] == 1:
+        return size  # every output is one step on: no position is stepped over
+    covered: dict[int, int] = {}
+    count = 0
+    for tap in range(taps):
+        start, remainder = divmod(tap * d["dilation"] - d["padding"], stride)
+        first = max(start, covered.get(remainder, 0))
+        last = min(start + outputs, -((remainder - size) // stride))
+        if last > first:
+            count += last - first
+            covered[remainder] = last
+    return count
+
+
+def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "dict[str, np.ndarray]":
+    """One matrix product per filter tap and group: the tap's weights times the input elements that it meets."""
+    import numpy as np
+
+    x, w = tensors["x"], tensors["w"]
+    if layout == "nhwc":
+        x, w = x.transpose(0, 3, 1, 2), w.transpose(0, 3, 1, 2)
+    n, c, k, p, q, stride, groups = (d[name] for name in ("n", "c", "k", "p", "q", "stride", "groups"))
+    pad = (d["padding"], d["padding"])
+    padded = np.pad(x, ((0, 0), (0, 0), pad, pad))
+    y = np.zeros((n, groups, k // groups, p * q))
+    for r in range(d["r"]):
+        for s in range(d["s"]):
+            top, left = r * d["dilation"], s * d["dilation"]
+            met = padded[:, :, top : top + (p - 1) * stride + 1 : stride, left : left + (q - 1) * stride + 1 : stride]
+            y += w[:, :, r, s].reshape(groups, k // groups, c // groups) @ met.reshape(n, groups, c // groups, p * q)
+    y = y.reshape(n, k, p, q)
+    return {"y": y if layout == "nchw" else np.ascontiguousarray(y.transpose(0, 2, 3, 1))}
+
+
+CONV2D = Op(
+    name="conv2d",
+    title="2-D convolution, y[n,k,p,q] = sum over c,r,s of x w",
+    aliases=("conv", "convolution"),
+    dims=(
+        Dim("n", "images in the batch", 1),
+        Dim("c", "input channels"),
+        Dim("h", "input height"),
+        Dim("w", "input width"),
+        Dim("k", "output channels"),
+        Dim("r", "filter height", 3),
+        Dim("s", "filter width", 3),
+        Dim("stride", "step between outputs, both axes", 1),
+        Dim("padding", "zeros added on each side, both axes", 0, minimum=0),
+        Dim("dilation", "step between filter taps, both axes", 1),
+        Dim("groups", "groups of channels; c of them is a depthwise convolution", 1),
+    ),
+    dtypes=("f32", "f16", "bf16", "f64"),
+    layouts=("nchw", "nhwc"),
+    outputs=("y",),
+    weights="w",
+    workload="resnet50",
+    shapes=_shapes,
+    flops=_flops,
+    reference=_reference,
+    derive=_derive,
+    untouched=_untouched,
+)

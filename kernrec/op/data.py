@@ -1,0 +1,77 @@
+"""Tensors with values: seeded inputs as they lie in memory, and the float64 results that kernels are held against.
+
+NumPy has no bfloat16, so a bf16 tensor is kept as its bit patterns (uint16). `encode` and `decode` go between values
+and what lies in memory, for every dtype.
+"""
+
+from collections.abc import Mapping
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+from kernrec.errors import UsageError
+from kernrec.op.problem import Problem
+
+# NumPy is imported where values are made, not at import time: a query needs problems, never their values.
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+_NUMPY = {"f64": "float64", "f32": "float32", "f16": "float16"}
+
+
+def encode(values: "Array", dtype: str) -> "Array":
+    """`values` rounded to `dtype` (to nearest, ties to even), as an array of that dtype (bf16: bit patterns)."""
+    import numpy as np
+
+    if dtype != "bf16":
+        return values.astype(_NUMPY[dtype])
+    values = values.astype(np.float32)
+    bits = values.view(np.uint32)
+    rounded = ((bits + (0x7FFF + ((bits >> 16) & 1)).astype(np.uint32)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+
+
+def decode(stored: "Array", dtype: str) -> "Array":
+    """The float64 values of an array made by `encode` or left in memory by a kernel."""
+    import numpy as np
+
+    if dtype == "bf16":
+        stored = (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(np.float64)
+
+
+def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
+    """The problem's input tensors filled with normal values, as they lie in memory; the same for the same seed.
+
+    Activations have standard deviation 1. Weights have 1/sqrt(terms in a sum), so results are of order 1 whatever the
+    size: an absolute tolerance then means the same for every problem.
+    """
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    outputs = sum(t.elements for t in problem.tensors.values() if t.role == "output")
+    terms = problem.flops / (2 * outputs)
+    filled = {}
+    for name, tensor in problem.tensors.items():
+        if tensor.role == "input":
+            values = generator.standard_normal(tensor.shape, np.float64 if tensor.dtype == "f64" else np.float32)
+            if name == problem.definition.weights:
+                values *= 1 / sqrt(terms)
+            filled[name] = encode(values, tensor.dtype)
+    return filled
+
+
+def reference(problem: Problem, inputs: "Mapping[str, Array]") -> "dict[str, Array]":
+    """The problem's outputs in float64, computed by NumPy from inputs as `inputs` makes them (flat ones are shaped).
+
+    Raises `UsageError` for an input that is missing or has another number of elements.
+    """
+    values = {}
+    for name, tensor in problem.tensors.items():
+        if tensor.role == "input":
+            if name not in inputs or inputs[name].size != tensor.elements:
+                given = f"has {inputs[name].size} elements" if name in inputs else "is missing"
+                raise UsageError(f"input {name} of {problem.key} {given}; {tensor.elements} are needed")
+            values[name] = decode(inputs[name], tensor.dtype).reshape(tensor.shape)
+    return problem.definition.reference(problem.sizes, problem.layout, values)

@@ -1,0 +1,24 @@
+"""The data types a tensor can have: their names, sizes and the other spellings people type."""
+
+BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
+"""Bytes of one element."""
+
+_SPELLINGS = {
+    "double": "f64",
+    "fp64": "f64",
+    "float64": "f64",
+    "float": "f32",
+    "fp32": "f32",
+    "float32": "f32",
+    "single": "f32",
+    "half": "f16",
+    "fp16": "f16",
+    "float16": "f16",
+    "bfloat16": "bf16",
+}
+
+
+def canonical(dtype: str) -> str:
+    """`f16` for `fp16`, `half`, `Float16`; a name nobody knows comes back in lower case for the caller to refuse."""
+    folded = str(dtype).strip().lower()
+    return _SPELLINGS.get(folded, folded)

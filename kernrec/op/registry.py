@@ -1,0 +1,36 @@
+"""The ops that kernrec knows, found by name, by alias or by a problem's key."""
+
+import re
+
+from kernrec.errors import UsageError, unknown
+from kernrec.op.conv2d import CONV2D
+from kernrec.op.matmul import MATMUL
+from kernrec.op.problem import Op, Problem
+from kernrec.op.shape import parse_shape
+from kernrec.op.text import fold
+
+_OPS = (CONV2D, MATMUL)
+_KEY = re.compile(r"(\w+)\[([^\[\]]*)\](\w+),(\w+)")
+
+
+_BY_NAME = {fold(name): op for op in _OPS for name in (op.name, *op.aliases)}
+
+
+def all_ops() -> tuple[Op, ...]:
+    """Every op, by name."""
+    return _OPS
+
+
+def find_op(name: str) -> Op:
+    """The op of this name or alias; case, spaces, `-` and `_` do not matter. Raises `UsageError`."""
+    if op := _BY_NAME.get(fold(str(name))):
+        return op
+    raise unknown("op", name, [n for op in _OPS for n in (op.name, *op.aliases)], see="kernrec ops")
+
+
+def problem_from_key(key: str) -> Problem:
+    """The problem whose `key` this is. Raises `UsageError`."""
+    if not (match := _KEY.fullmatch(key)):
+        raise UsageError(f"{key[:60]!r} is not the key of a problem, such as matmul[m=1,n=2,k=3]f32,row")
+    op, shape, dtype, layout = match.groups()
+    return find_op(op).problem(dtype, layout, **parse_shape(shape))

@@ -1,0 +1,15 @@
+"""Names as people type them, and values as messages show them."""
+
+
+def fold(name: str) -> str:
+    """`name` without what people vary: case, spaces and punctuation."""
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def short(value: object) -> str:
+    """`value` as a message shows it: quoted when it is text, on one line, cut when it is long."""
+    try:
+        shown = repr(value)
+    except ValueError:  # an integer with more digits than Python prints
+        return "a number of thousands of digits"
+    return shown if len(shown) <= 40 else shown[:36] + "..."

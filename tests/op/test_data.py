@@ -1,0 +1,143 @@
+"""Seeded inputs, and references held against the definition written out term by term."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from kernrec.errors import UsageError
+from kernrec.op import Problem, all_ops, decode, encode, find_op, inputs, reference
+
+MATMUL, CONV2D = find_op("matmul"), find_op("conv2d")
+
+
+@st.composite
+def tiny_convolutions(draw: st.DrawFn) -> Problem:
+    def size(low: int, high: int) -> int:
+        return draw(st.integers(low, high))
+
+    groups = size(1, 3)
+    dims = {"n": size(1, 2), "c": groups * size(1, 2), "k": groups * size(1, 2), "groups": groups}
+    dims |= {"h": size(1, 5), "w": size(1, 5), "r": size(1, 3), "s": size(1, 3)}
+    dims |= {"stride": size(1, 3), "padding": size(0, 3), "dilation": size(1, 2)}
+    for extent, taps in (("h", "r"), ("w", "s")):
+        assume(dims["dilation"] * (dims[taps] - 1) < dims[extent] + 2 * dims["padding"])
+    return CONV2D.problem("f64", draw(st.sampled_from(CONV2D.layouts)), **dims)
+
+
+def convolution_by_definition(problem: Problem, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The sum of the definition, one output element at a time, indexing each tensor in the problem's layout."""
+    d = problem.sizes
+    depth, share = d["c"] // d["groups"], d["k"] // d["groups"]
+    y = np.zeros(problem.tensors["y"].shape)
+    for n, k, p, q in product(range(d["n"]), range(d["k"]), range(d["p"]), range(d["q"])):
+        total = 0.0
+        for c, r, s in product(range(depth), range(d["r"]), range(d["s"])):
+            row = p * d["stride"] - d["padding"] + r * d["dilation"]
+            column = q * d["stride"] - d["padding"] + s * d["dilation"]
+            if 0 <= row < d["h"] and 0 <= column < d["w"]:
+                channel = k // share * depth + c
+                if problem.layout == "nchw":
+                    total += x[n, channel, row, column] * w[k, c, r, s]
+                else:
+                    total += x[n, row, column, channel] * w[k, r, s, c]
+        y[(n, k, p, q) if problem.layout == "nchw" else (n, p, q, k)] = total
+    return y
+
+
+@settings(max_examples=60)
+@given(tiny_convolutions(), st.integers(0, 100))
+def test_convolution_is_its_definition(problem: Problem, seed: int) -> None:
+    tensors = inputs(problem, seed)
+    y = reference(problem, tensors)["y"]
+    assert y.shape == problem.tensors["y"].shape
+    assert_allclose(y, convolution_by_definition(problem, **tensors), atol=1e-12)
+
+
+@given(*[st.integers(1, 6)] * 5, st.integers(0, 100))
+def test_a_1x1_convolution_is_a_matmul_over_the_channels(n: int, c: int, h: int, w: int, k: int, seed: int) -> None:
+    convolution = CONV2D.problem(layout="nhwc", n=n, c=c, h=h, w=w, k=k, r=1, s=1)
+    matmul = MATMUL.problem(m=n * h * w, n=k, k=c)
+    assert (convolution.flops, convolution.bytes) == (matmul.flops, matmul.bytes)
+    tensors = inputs(convolution, seed)
+    product_ = reference(matmul, {"a": tensors["x"], "b": np.ascontiguousarray(tensors["w"].reshape(k, c).T)})["c"]
+    assert_allclose(reference(convolution, tensors)["y"].reshape(n * h * w, k), product_, atol=1e-12)
+
+
+def test_matmul_is_its_definition() -> None:
+    problem = MATMUL.problem(m=3, n=4, k=5)
+    tensors = inputs(problem, 7)
+    a, b = (tensors[name].astype(np.float64) for name in "ab")
+    expected = [[sum(a[i, t] * b[t, j] for t in range(5)) for j in range(4)] for i in range(3)]
+    assert_allclose(reference(problem, tensors)["c"], expected, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", MATMUL.dtypes)
+def test_inputs_lie_in_memory_as_the_tensors_say_and_repeat_with_the_seed(dtype: str) -> None:
+    for problem in (MATMUL.problem(dtype, m=7, n=5, k=3), CONV2D.problem(dtype, "nhwc", c=4, h=5, w=6, k=8, groups=2)):
+        first, again, other = inputs(problem, 1), inputs(problem, 1), inputs(problem, 2)
+        expected = [name for name, tensor in problem.tensors.items() if tensor.role == "input"]
+        assert list(first) == expected
+        for name in expected:
+            assert first[name].shape == problem.tensors[name].shape
+            assert first[name].nbytes == problem.tensors[name].bytes
+            assert_array_equal(first[name], again[name])
+            assert not np.array_equal(first[name], other[name])
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [MATMUL.problem(m=64, n=64, k=2048), MATMUL.problem(m=64, n=64, k=2), CONV2D.problem(c=64, h=18, w=18, k=64)],
+    ids=lambda problem: problem.key,
+)
+def test_results_are_of_order_one_whatever_the_size(problem: Problem) -> None:
+    (result,) = reference(problem, inputs(problem, 0)).values()
+    assert 0.8 < result.std() < 1.25
+
+
+def test_flat_inputs_are_shaped_and_wrong_ones_refused() -> None:
+    problem = MATMUL.problem(m=3, n=4, k=5)
+    tensors = inputs(problem)
+    flat = {name: array.ravel() for name, array in tensors.items()}
+    assert_array_equal(reference(problem, flat)["c"], reference(problem, tensors)["c"])
+    with pytest.raises(UsageError, match=r"input b of matmul.* is missing; 20 are needed"):
+        reference(problem, {"a": tensors["a"]})
+    with pytest.raises(UsageError, match=r"input b of matmul.* has 15 elements; 20 are needed"):
+        reference(problem, {"a": tensors["a"], "b": tensors["a"]})
+
+
+@given(st.lists(st.floats(width=32), min_size=1))
+def test_bf16_keeps_the_nearest_value_with_ties_to_even(values: list[float]) -> None:
+    exact = np.array(values, dtype=np.float32)
+    bits = exact.view(np.uint32) & np.uint32(0xFFFF0000)
+    with np.errstate(invalid="ignore", over="ignore"):  # signalling NaNs
+        rounded = decode(encode(exact, "bf16"), "bf16")
+        below, above = (b.view(np.float32).astype(np.float64) for b in (bits, bits + np.uint32(0x10000)))
+    for value, low, high, got in zip(exact.astype(np.float64), below, above, rounded, strict=True):
+        if np.isnan(value):
+            assert np.isnan(got)
+        elif np.isfinite(low) and np.isfinite(high) and abs(value - low) != abs(high - value):
+            assert got == (low if abs(value - low) < abs(high - value) else high)
+        else:
+            assert got in (low, high) or np.isinf(value)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16"])
+def test_what_is_decoded_encodes_to_the_same_bits(dtype: str) -> None:
+    stored = encode(np.linspace(-3, 3, 101), dtype)
+    assert_array_equal(encode(decode(stored, dtype), dtype), stored)
+
+
+def test_every_op_has_a_reference_that_fills_its_outputs() -> None:
+    smallest = {"matmul": {"m": 2, "n": 3, "k": 4}, "conv2d": {"c": 2, "h": 4, "w": 5, "k": 3}}
+    for op in all_ops():
+        for layout in op.layouts:
+            problem = op.problem(None, layout, **smallest[op.name])
+            results = reference(problem, inputs(problem))
+            assert set(results) == set(op.outputs)
+            for name, result in results.items():
+                assert result.shape == problem.tensors[name].shape
+                assert result.dtype == np.float64

@@ -1,0 +1,248 @@
+"""Problems: what is accepted and refused, and the laws that FLOPs, bytes, names and keys obey."""
+
+import pickle
+import subprocess
+import sys
+import timeit
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.op import Problem, all_ops, find_op, parse_shape, problem_from_key
+from kernrec.op.problem import LARGEST
+
+MATMUL, CONV2D = find_op("matmul"), find_op("conv2d")
+
+
+@st.composite
+def matmuls(draw: st.DrawFn) -> Problem:
+    size = st.integers(1, 20_000)
+    return MATMUL.problem(draw(st.sampled_from(MATMUL.dtypes)), m=draw(size), n=draw(size), k=draw(size))
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Problem:
+    def size(low: int, high: int) -> int:
+        return draw(st.integers(low, high))
+
+    groups = size(1, 3)
+    dims = {"n": size(1, 3), "c": groups * size(1, 3), "k": groups * size(1, 3), "groups": groups}
+    dims |= {"h": size(1, 12), "w": size(1, 12), "r": size(1, 4), "s": size(1, 4)}
+    dims |= {"stride": size(1, 4), "padding": size(0, 3), "dilation": size(1, 3)}
+    for extent, taps in (("h", "r"), ("w", "s")):
+        assume(dims["dilation"] * (dims[taps] - 1) < dims[extent] + 2 * dims["padding"])
+    return CONV2D.problem(draw(st.sampled_from(CONV2D.dtypes)), draw(st.sampled_from(CONV2D.layouts)), **dims)
+
+
+problems = st.one_of(matmuls(), convolutions())
+
+
+def refusal(op: Any, **arguments: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        op.problem(**arguments)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 400
+    return message
+
+
+@given(problems)
+def test_a_key_reads_back_as_the_same_problem(problem: Problem) -> None:
+    again = problem_from_key(problem.key)
+    assert again == problem
+    assert hash(again) == hash(problem)
+    assert again.key == problem.key
+
+
+@given(problems)
+def test_a_problem_survives_the_way_to_another_process(problem: Problem) -> None:
+    assert pickle.loads(pickle.dumps(problem)) == problem
+
+
+def test_a_key_names_every_dimension_dtype_and_layout() -> None:
+    assert MATMUL.problem(m=1, n=2, k=3).key == "matmul[m=1,n=2,k=3]f32,row"
+    key = "conv2d[n=1,c=64,h=56,w=56,k=64,r=3,s=3,stride=1,padding=0,dilation=1,groups=1]f16,nhwc"
+    assert CONV2D.problem("half", "NHWC", c=64, h=56, w=56, k=64).key == key
+
+
+@pytest.mark.parametrize(
+    "key", ["", "matmul", "matmul[m=1,n=2,k=3]", "matmul[m=1,n=2,k=3]f32,row;", "a\nb", "x[]f32,row"]
+)
+def test_what_is_not_a_key_is_refused(key: str) -> None:
+    with pytest.raises(UsageError):
+        problem_from_key(key)
+
+
+@given(matmuls())
+def test_matmul_counts_two_flops_for_each_multiply_add_and_every_element_once(problem: Problem) -> None:
+    m, n, k = problem.dim.values()
+    assert problem.flops == 2 * m * n * k
+    assert problem.bytes == (m * k + k * n + m * n) * problem.names["dtype_bytes"]
+
+
+@given(convolutions())
+def test_convolution_flops_are_those_of_its_output_elements(problem: Problem) -> None:
+    tensors = problem.tensors
+    assert problem.flops == 2 * tensors["y"].elements * tensors["w"].elements // problem.dim["k"]
+
+
+@given(convolutions())
+def test_bytes_count_exactly_the_input_elements_that_some_tap_meets(problem: Problem) -> None:
+    d = problem.sizes
+
+    def met(size: int, outputs: int, taps: int) -> int:
+        positions = {
+            i * d["stride"] + j * d["dilation"] - d["padding"] for i, j in product(range(outputs), range(taps))
+        }
+        return len(positions & set(range(size)))
+
+    touched = d["n"] * d["c"] * met(d["h"], d["p"], d["r"]) * met(d["w"], d["q"], d["s"])
+    assert problem.tensors["x"].touched == touched
+    elements = touched + problem.tensors["w"].elements + problem.tensors["y"].elements
+    assert problem.bytes == elements * problem.names["dtype_bytes"]
+
+
+@given(problems)
+def test_bytes_never_exceed_the_tensors_and_halve_with_the_dtype(problem: Problem) -> None:
+    assert 0 < problem.bytes <= sum(tensor.bytes for tensor in problem.tensors.values())
+    op = problem.definition
+    single, half = (op.problem(dtype, problem.layout, **problem.dim) for dtype in ("f32", "f16"))
+    assert single.bytes == 2 * half.bytes
+    assert single.flops == half.flops
+
+
+@given(convolutions())
+def test_layout_changes_the_order_of_axes_and_nothing_else(problem: Problem) -> None:
+    first, last = (CONV2D.problem(None, layout, **problem.dim) for layout in ("nchw", "nhwc"))
+    assert (first.flops, first.bytes) == (last.flops, last.bytes)
+    for name in "xwy":
+        n, c, h, w = first.tensors[name].shape
+        assert last.tensors[name].shape == (n, h, w, c)
+
+
+@given(convolutions())
+def test_a_batch_of_two_costs_twice_and_shares_the_weights(problem: Problem) -> None:
+    double = CONV2D.problem(problem.dtype, problem.layout, **problem.dim | {"n": 2 * problem.dim["n"]})
+    assert double.flops == 2 * problem.flops
+    assert double.bytes == 2 * problem.bytes - problem.tensors["w"].bytes
+
+
+def test_a_1x1_filter_with_stride_2_reads_one_input_element_in_four() -> None:
+    x = CONV2D.problem(c=256, h=56, w=56, k=512, r=1, s=1, stride=2).tensors["x"]
+    assert x.touched * 4 == x.elements
+
+
+def test_names_hold_what_a_kernel_expression_may_use() -> None:
+    names = CONV2D.problem("f16", "nhwc", c=8, h=10, w=9, k=4, stride=2, padding=1).names
+    assert {key: names[key] for key in ("n", "r", "p", "q", "dtype", "layout", "dtype_bytes")} == {
+        "n": 1, "r": 3, "p": 5, "q": 5, "dtype": "f16", "layout": "nhwc", "dtype_bytes": 2,
+    }  # fmt: skip
+    assert MATMUL.problem(m=1, n=2, k=3).names == {
+        "m": 1, "n": 2, "k": 3, "dtype": "f32", "layout": "row", "dtype_bytes": 4,
+    }  # fmt: skip
+
+
+def test_the_shape_of_the_documentation_is_accepted() -> None:
+    problem = CONV2D.problem(None, None, **parse_shape("n=1,c=64,h=56,w=56,k=64,r=3,s=3"))
+    assert problem.tensors["y"].shape == (1, 64, 54, 54)
+
+
+def test_numpy_integers_are_whole_numbers() -> None:
+    problem = MATMUL.problem(m=np.int64(4), n=np.uint8(5), k=6)
+    assert problem == MATMUL.problem(m=4, n=5, k=6)
+    assert all(type(size) is int for _, size in problem.dims)
+
+
+def test_a_missing_dimension_lists_what_is_required() -> None:
+    assert refusal(MATMUL, m=4) == "matmul is missing n, k; required are m, n, k"
+    message = refusal(CONV2D, c=64, h=56, w=56)
+    assert "missing k; required are c, h, w, k, the defaults of the others are n=1, r=3, s=3" in message
+
+
+def test_an_unknown_dimension_is_named_even_when_another_is_missing() -> None:
+    assert "unknown matmul dimension 'x'" in refusal(MATMUL, m=1, n=1, k=1, x=2)
+    assert "did you mean stride" in refusal(CONV2D, c=64, h=56, w=56, k=64, strides=2)
+    assert "did you mean padding" in refusal(CONV2D, c=64, h=56, w=56, pad=1)
+    assert "unknown" in refusal(MATMUL, m=1, n=1, k=1, self=2)
+
+
+@pytest.mark.parametrize("value", [0, -1, -(2**70), 2**31, pytest.param(10**5000, id="5001 digits")])
+def test_a_dimension_out_of_range_is_refused_with_the_range(value: int) -> None:
+    message = refusal(MATMUL, m=value, n=1, k=1)
+    assert "matmul dimension m (rows of a and c)" in message
+    assert f"1 to {LARGEST}" in message
+
+
+@pytest.mark.parametrize("value", [1.5, 4.0, "4", True, float("nan"), [4], pytest.param("x" * 10_000, id="long")])
+def test_a_dimension_that_is_no_whole_number_is_refused(value: object) -> None:
+    assert "a whole number is accepted" in refusal(MATMUL, m=value, n=1, k=1)
+
+
+def test_padding_may_be_zero_and_not_less() -> None:
+    assert CONV2D.problem(c=1, h=3, w=3, k=1, padding=0).names["p"] == 1
+    assert "0 to" in refusal(CONV2D, c=1, h=3, w=3, k=1, padding=-1)
+
+
+def test_a_tensor_that_32_bits_cannot_index_is_refused_by_name() -> None:
+    assert "matmul tensor c would have 100000 x 100000 = 10000000000 elements" in refusal(MATMUL, m=10**5, n=10**5, k=1)
+    assert MATMUL.problem(m=LARGEST, n=1, k=1).flops == 2 * LARGEST
+
+
+def test_groups_must_divide_the_channels() -> None:
+    assert refusal(CONV2D, c=64, h=8, w=8, k=63, groups=2) == "conv2d groups=2 must divide c=64 and k=63"
+
+
+def test_a_filter_larger_than_the_padded_input_is_refused() -> None:
+    message = refusal(CONV2D, c=1, h=1, w=9, k=1)
+    assert message == (
+        "conv2d has no output: the filter spans 3 (r=3, dilation=1) but the padded input only 1 (h=1, padding=0)"
+    )
+
+
+def test_an_unknown_dtype_or_layout_names_the_known_ones() -> None:
+    assert "unknown matmul dtype 'int3'" in refusal(MATMUL, dtype="int3", m=1, n=1, k=1)
+    assert "f32" in refusal(MATMUL, dtype="", m=1, n=1, k=1)
+    assert "did you mean nhwc" in refusal(CONV2D, layout="nhcw", c=1, h=3, w=3, k=1)
+
+
+@pytest.mark.parametrize(
+    ("typed", "dtype"), [("fp16", "f16"), ("Half", "f16"), ("float32", "f32"), ("bfloat16", "bf16"), ("double", "f64")]
+)
+def test_dtypes_are_known_by_their_usual_spellings(typed: str, dtype: str) -> None:
+    assert MATMUL.problem(typed, m=1, n=1, k=1).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [("conv", "conv2d"), ("Conv-2D", "conv2d"), ("conv_2d", "conv2d"), ("mm", "matmul"), ("GEMM", "matmul")],
+)
+def test_ops_are_found_by_alias_and_loose_spelling(typed: str, name: str) -> None:
+    assert find_op(typed).name == name
+
+
+def test_an_unknown_op_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"unknown op 'matmull'; did you mean matmul.*kernrec ops"):
+        find_op("matmull")
+
+
+def test_no_two_ops_share_a_name_or_alias() -> None:
+    names = [name for op in all_ops() for name in (op.name, *op.aliases)]
+    assert len(names) == len(set(names))
+    assert all(find_op(name) is op for op in all_ops() for name in (op.name, *op.aliases))
+
+
+def test_making_a_problem_costs_microseconds() -> None:
+    def make() -> None:
+        assert CONV2D.problem(c=64, h=56, w=56, k=64, padding=1).names["p"] == 56
+
+    assert min(timeit.repeat(make, number=200, repeat=5)) / 200 < 60e-6  # about 15 us where nothing else runs
+
+
+def test_numpy_is_not_imported_before_values_are_wanted() -> None:
+    script = "import sys, kernrec.op, kernrec.op.workload; assert 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)

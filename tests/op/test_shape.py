@@ -1,0 +1,62 @@
+"""Shapes as people type them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.op import parse_shape
+
+names = st.from_regex(r"[a-z]{1,8}", fullmatch=True).filter(lambda name: name not in ("dtype", "layout"))
+
+
+@given(
+    st.dictionaries(names, st.integers(-(10**15), 10**15), min_size=1), st.sampled_from([",", " ", ", ", "; ", " ,\t"])
+)
+def test_what_is_written_is_read(shape: dict[str, int], separator: str) -> None:
+    assert parse_shape(separator.join(f"{name}={value}" for name, value in shape.items())) == shape
+
+
+def test_spaces_case_and_a_last_comma_do_not_matter() -> None:
+    assert parse_shape(" M = 1, N=+2 ;K =3, ") == {"m": 1, "n": 2, "k": 3}
+
+
+def test_the_suffix_k_is_1024() -> None:
+    assert parse_shape("m=4k,n=1K,k=4096") == {"m": 4096, "n": 1024, "k": 4096}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "write a shape as"),
+        ("m", "'m' is not part of a shape"),
+        ("=4", "'=4' is not part of a shape"),
+        ("m=", "a whole number"),
+        ("m=1.5", "dimension 'm' is '1.5'"),
+        ("m=1e3", "dimension 'm' is '1e3'"),
+        ("m=4m", "dimension 'm' is '4m'"),
+        ("m=0x10", "a whole number"),
+        ("m=1=2", "a whole number"),
+        ("m=٣", "a whole number"),
+        ("m=" + "9" * 5000, "a whole number"),
+        ("m=1,m=2", "dimension 'm' is given twice, as 1 and as 2"),
+        ("m=1,dtype=f16", "dtype is not a dimension"),
+        ("4096x4096x4096", "is not part of a shape"),
+    ],
+)
+def test_a_slip_is_answered_in_one_line(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_shape(text)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+@given(st.text(max_size=60))
+def test_any_text_gives_whole_numbers_or_a_usage_error(text: str) -> None:
+    try:
+        shape = parse_shape(text)
+    except UsageError:
+        return
+    assert shape
+    assert all(type(value) is int for value in shape.values())

@@ -1,0 +1,142 @@
+"""Workload sets: their totals against the published figures, and that each is well formed."""
+
+from collections import Counter
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.op import all_ops
+from kernrec.op.workload import Workload, default_workload, load, workload, workloads
+
+EXPECTED = (
+    "bert-base",
+    "gpt2",
+    "llama-3-8b-decode",
+    "llama-3-8b-prefill",
+    "mobilenetv2",
+    "resnet50",
+    "stable-diffusion-unet",
+    "vgg16",
+)
+
+# Published parameter counts less what is no weight of a convolution or matmul, by the architecture's definition.
+# Sources: torchvision's weights (resnet50, mobilenetv2, vgg16), the released weights (gpt2, llama, U-Net), and for
+# BERT-base the layer sizes of arXiv 1810.04805 (12 layers of 12 hidden^2, and the pooler).
+WEIGHTS = {
+    "resnet50": 25_557_032 - 2 * 26_560 - 1_000,  # batch normalisation of 26,560 channels, classifier bias
+    "mobilenetv2": 3_504_872 - 2 * 17_056 - 1_000,  # batch normalisation of 17,056 channels, classifier bias
+    "vgg16": 138_357_544 - 4_224 - 2 * 4_096 - 1_000,  # biases
+    "bert-base": 12 * 12 * 768**2 + 768**2,
+    "gpt2": 124_439_808 - 1024 * 768 - 12 * 6_912 - 25 * 1_536,  # positions, biases, normalisation
+    "llama-3-8b-prefill": 8_030_261_248 - 128_256 * 4_096 - 65 * 4_096,  # token embedding, normalisation
+    "llama-3-8b-decode": 8_030_261_248 - 128_256 * 4_096 - 65 * 4_096,
+    "stable-diffusion-unet": 859_520_964 - 443_844,  # biases and normalisation
+}
+
+
+@pytest.fixture(params=EXPECTED)
+def each(request: pytest.FixtureRequest) -> Workload:
+    return workload(request.param)
+
+
+def test_every_set_that_ships_is_tested_here() -> None:
+    assert workloads() == EXPECTED
+
+
+def test_the_layers_add_up_to_the_published_flops(each: Workload) -> None:
+    total = sum(layer.count * layer.problem.flops for layer in each.layers)
+    assert each.flops == total
+    assert abs(total - each.published_flops) <= each.tolerance * each.published_flops
+    assert each.tolerance <= 0.01
+
+
+def test_the_layers_hold_the_published_weights(each: Workload) -> None:
+    weights = sum(
+        layer.count * prod(layer.problem.tensors[name].shape)
+        for layer in each.layers
+        if (name := layer.problem.definition.weights) and "of one head" not in layer.name
+    )
+    assert weights == WEIGHTS[each.name]
+
+
+def test_equal_layers_are_one_entry_and_every_name_is_its_own(each: Workload) -> None:
+    assert max(Counter(layer.problem for layer in each.layers).values()) == 1
+    assert max(Counter(layer.name for layer in each.layers).values()) == 1
+
+
+def test_a_set_says_where_it_comes_from_and_what_it_covers(each: Workload) -> None:
+    assert all((each.title, each.source, each.covers, each.published_source))
+
+
+def test_depthwise_layers_have_as_many_groups_as_channels() -> None:
+    depthwise = [layer.problem.dim for layer in workload("mobilenetv2").layers if "depthwise" in layer.name]
+    assert len(depthwise) == 10
+    assert all(dim["groups"] == dim["c"] == dim["k"] for dim in depthwise)
+
+
+def test_each_op_has_a_default_set_with_layers_of_its_own() -> None:
+    assert default_workload("conv").name == "resnet50"
+    assert default_workload("mm").name == "llama-3-8b-prefill"
+    for op in all_ops():
+        assert default_workload(op).layers_of(op)
+
+
+def test_the_layers_of_one_op_take_the_dtype_and_layout_asked_for() -> None:
+    layers = workload("resnet50").layers_of("conv", "fp16", "nhwc")
+    assert sum(layer.count for layer in layers) == 53
+    assert {(layer.problem.op, layer.problem.dtype, layer.problem.layout) for layer in layers} == {
+        ("conv2d", "f16", "nhwc")
+    }
+
+
+def test_a_set_is_found_by_loose_spelling() -> None:
+    assert workload("ResNet-50") is workload("resnet50")
+    assert workload("MobileNet_V2").name == "mobilenetv2"
+
+
+def test_an_unknown_set_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="unknown workload 'resnet5O1'; did you mean resnet50"):
+        workload("resnet5O1")
+
+
+HEAD = """
+name = "x"
+title = "t"
+source = "s"
+covers = "c"
+published_flops = 1
+published_source = "p"
+tolerance = 0.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("layers = [", "x.toml: "),
+        ("layers = []", "missing"),
+        (HEAD, "layers is missing"),
+        (HEAD + "layers = 3", "x.toml: "),
+        (HEAD + "layers = [3]", "x.toml: "),
+        (HEAD + 'layers = [{ name = "l", op = "matmul", m = 1, n = 1, k = 1 }]', "count is missing"),
+        (HEAD + 'layers = [{ name = "l", op = "matmul", count = 0, m = 1, n = 1, k = 1 }]', "layer 'l' has count 0"),
+        (HEAD + 'layers = [{ name = "l", op = "matmul", count = 1, m = 1, n = 1 }]', "layer 'l': matmul is missing k"),
+        (HEAD + 'layers = [{ name = "l", op = "mtmul", count = 1 }]', "layer 'l': unknown op 'mtmul'"),
+        (HEAD + "extra = 1\nlayers = []", "extra"),
+    ],
+)
+def test_a_file_that_is_no_workload_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load(path)
+    assert "x.toml" in str(caught.value)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"absent\.toml"):
+        load(tmp_path / "absent.toml")
