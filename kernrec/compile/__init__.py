@@ -1,0 +1,24 @@
+"""Compiling CUDA C++ without a GPU: NVRTC to PTX, machine code and the assembler's resource usage.
+
+    compiled = compile_source(source, sm=89, defines={"BLOCK_M": 128})
+    for job, result in compile_many(jobs): ...
+
+Needs CuPy and the NVRTC wheel (the extras `cuda13` and `cuda12`), but no driver. Importing this package
+loads neither; the first compilation does.
+"""
+
+from kernrec.compile.cache import CompileCache
+from kernrec.compile.compiled import Compiled, CompileError, Job, Resources
+from kernrec.compile.nvrtc import NoCompilerError, compile_source
+from kernrec.compile.pool import compile_many
+
+__all__ = [
+    "CompileCache",
+    "CompileError",
+    "Compiled",
+    "Job",
+    "NoCompilerError",
+    "Resources",
+    "compile_many",
+    "compile_source",
+]

@@ -1,0 +1,83 @@
+"""Compiled code kept on disk, one compressed file per result, safe to share between processes.
+
+A file appears whole or not at all; one that cannot be read, for whatever reason, counts as absent. A folder that
+cannot be written is no error: everything is then compiled anew.
+"""
+
+import json
+import os
+import tempfile
+import zlib
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+
+from kernrec import paths
+from kernrec.compile.compiled import Compiled, Resources
+
+_FORMAT = "kernrec compile cache 1"
+
+
+class CompileCache:
+    """Results by key under `folder`; with `None` for a folder it keeps nothing."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    @classmethod
+    def default(cls) -> "CompileCache":
+        """The user's cache."""
+        return cls(paths.cache() / "compile")
+
+    @staticmethod
+    def key(*parts: str) -> str:
+        """A hash of all that a result depends on; lengths keep parts from running into each other."""
+        text = "".join(f"{len(part)}:{part}" for part in (_FORMAT, *parts))
+        return sha256(text.encode()).hexdigest()
+
+    def get(self, key: str) -> Compiled | None:
+        """The result kept under `key`, or None."""
+        if self.folder is None:
+            return None
+        try:
+            return _decode(self._path(self.folder, key).read_bytes())
+        except (OSError, ValueError, KeyError, TypeError, zlib.error):
+            return None
+
+    def put(self, key: str, result: Compiled) -> None:
+        """Keep `result` under `key`, if the folder can be written."""
+        if self.folder is None:
+            return
+        path = self._path(self.folder, key)
+        temporary = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, temporary = tempfile.mkstemp(dir=path.parent)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(_encode(result))
+            os.replace(temporary, path)
+        except OSError:
+            if temporary is not None and os.path.exists(temporary):
+                os.unlink(temporary)
+
+    @staticmethod
+    def _path(folder: Path, key: str) -> Path:
+        return folder / key[:2] / f"{key}.z"
+
+
+def _encode(result: Compiled) -> bytes:
+    header = {
+        "resources": {entry: asdict(resources) for entry, resources in result.resources.items()},
+        "compiler": result.compiler,
+        "log": result.log,
+        "ptx": result.ptx,
+    }
+    # zlib carries a checksum of its contents, so a file cut short or altered does not decompress.
+    return zlib.compress(json.dumps(header).encode() + b"\n" + result.cubin, level=3)
+
+
+def _decode(data: bytes) -> Compiled:
+    header, _, cubin = zlib.decompress(data).partition(b"\n")
+    fields = json.loads(header)
+    resources = {entry: Resources(**values) for entry, values in fields["resources"].items()}
+    return Compiled(fields["ptx"], cubin, resources, fields["compiler"], fields["log"])

@@ -1,0 +1,115 @@
+"""NVRTC through CuPy: one call gives PTX, machine code and the assembler's log. No driver is needed."""
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from functools import cache as once
+from pathlib import Path
+from types import ModuleType
+
+from kernrec.compile.cache import CompileCache
+from kernrec.compile.compiled import Compiled, CompileError, Job, first_error, parse_resources
+from kernrec.errors import KernrecError
+
+# The whole command line, but for architecture, headers and defines. C++17 is NVRTC's own default, stated
+# so that a newer default cannot change the code; -v makes the assembler report registers and spills.
+OPTIONS = ("--std=c++17", "--ptxas-options=-v")
+
+
+class NoCompilerError(KernrecError):
+    """CuPy or NVRTC is not installed, so nothing can be compiled here."""
+
+
+@once
+def _library() -> tuple[ModuleType, tuple[int, int]]:
+    """CuPy's NVRTC module and NVRTC's version; raises `NoCompilerError`."""
+    extra = "install it with `pip install 'kernrec[cuda13]'` (or `kernrec[cuda12]`, by what your driver supports)"
+    try:
+        from cupy.cuda import nvrtc
+    except ImportError:
+        raise NoCompilerError(f"compiling CUDA needs CuPy and NVRTC; {extra}") from None
+    try:
+        major, minor = nvrtc.getVersion()
+    except Exception as error:  # CuPy loads the library at the first call and raises what its loader raises
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise NoCompilerError(f"CuPy finds no NVRTC library ({said}); {extra}") from None
+    return nvrtc, (major, minor)
+
+
+def compiler() -> str:
+    """The compiler that `compile_source` uses, such as `nvrtc 13.5`; raises `NoCompilerError`."""
+    major, minor = _library()[1]
+    return f"nvrtc {major}.{minor}"
+
+
+def supported_sms() -> tuple[int, ...]:
+    """The compute capabilities that this NVRTC makes code for, ascending: `(75, 80, ...)`."""
+    return tuple(sorted(int(sm) for sm in _library()[0].getSupportedArchs()))
+
+
+@once
+def header_folders() -> tuple[Path, ...]:
+    """The folder with `cuda_fp16.h` and its like: the runtime wheel's, else that of `CUDA_PATH` or `CUDA_HOME`."""
+    major = _library()[1][0]
+    candidates: list[Path] = []
+    wheels = importlib.util.find_spec("nvidia")  # a namespace package: found without importing anything
+    for folder in (wheels.submodule_search_locations or []) if wheels else []:
+        candidates += [Path(folder, f"cu{major}", "include"), Path(folder, "cuda_runtime", "include")]
+    candidates += [Path(os.environ[name], "include") for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
+    return tuple(folder for folder in candidates if (folder / "cuda_fp16.h").is_file())[:1]
+
+
+def compile_source(
+    source: str,
+    sm: int,
+    defines: Mapping[str, str | int] | None = None,
+    name: str = "kernel.cu",
+    cache: CompileCache | None = None,
+) -> Compiled:
+    """Compile CUDA C++ for `sm` (89 for sm_89); the user's cache answers when it can.
+
+    Raises `CompileError` with the compiler's first message, `NoCompilerError` without CuPy or NVRTC.
+    """
+    return compile_job(Job(source, sm, defines or {}, name), cache if cache is not None else CompileCache.default())
+
+
+def compile_job(job: Job, cache: CompileCache) -> Compiled:
+    """The job's result from `cache`, else from the compiler (and then kept); errors as `compile_source`."""
+    key = cache_key(job)
+    result = cache.get(key)
+    if result is None:
+        result = _compile(job)
+        cache.put(key, result)
+    return result
+
+
+def cache_key(job: Job) -> str:
+    """What the result of `job` depends on, as a hash: source, name, options and compiler version."""
+    return CompileCache.key(compiler(), f"sm_{job.sm}", *OPTIONS, *job.macros, job.name, job.source)
+
+
+def _compile(job: Job) -> Compiled:
+    nvrtc, _ = _library()
+    if job.sm not in supported_sms():
+        known = ", ".join(f"sm_{sm}" for sm in supported_sms())
+        raise CompileError(f"{compiler()} cannot compile for sm_{job.sm}; it supports {known}")
+    options = [f"--gpu-architecture=sm_{job.sm}", *OPTIONS, *job.macros]
+    options += [f"--include-path={folder}" for folder in header_folders()]
+    program = nvrtc.createProgram(job.source, job.name, [], [])
+    try:
+        try:
+            nvrtc.compileProgram(program, options)
+        except nvrtc.NVRTCError as error:
+            log = _text(nvrtc.getProgramLog(program))
+            raise CompileError(first_error(log or str(error), job.name), log) from None
+        log = _text(nvrtc.getProgramLog(program))
+        ptx, cubin = _text(nvrtc.getPTX(program)), nvrtc.getCUBIN(program)
+    finally:
+        nvrtc.destroyProgram(program)
+    return Compiled(ptx, cubin, parse_resources(log), compiler(), log)
+
+
+def _text(said: str | bytes) -> str:
+    """NVRTC's C strings as text: CuPy leaves their terminators in, also in the middle of a log."""
+    text = said.decode() if isinstance(said, bytes) else said
+    return text.replace("\0", "")

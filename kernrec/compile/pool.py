@@ -1,0 +1,162 @@
+"""Compiling many sources in parallel, in processes that may hang or die without taking the batch down.
+
+NVRTC holds the interpreter lock, so threads gain nothing (NVIDIA/cuda-python#624). A pool of our own, because
+those of the standard library neither kill a job that takes too long nor survive a worker that dies.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from kernrec.compile.cache import CompileCache
+from kernrec.compile.compiled import Compiled, CompileError, Job, Reason
+from kernrec.compile.nvrtc import cache_key, compile_job, compiler
+from kernrec.errors import KernrecError
+
+Result = Compiled | CompileError
+
+_SPAWN = multiprocessing.get_context("spawn")
+_START_LIMIT_S = 120.0  # to start an interpreter and load CuPy, on a machine that is busy compiling
+
+
+def compile_many(
+    jobs: Iterable[Job],
+    processes: int | None = None,
+    timeout_s: float = 120.0,
+    cache: CompileCache | None = None,
+) -> Iterator[tuple[Job, Result]]:
+    """Compile `jobs` over `processes` (default: one per CPU), giving each job with its result as it is done.
+
+    A source that does not compile, takes longer than `timeout_s` or kills its process gives a `CompileError`
+    for that job alone. What the cache holds is given at once; if it holds everything, no process starts.
+    `jobs` is consumed as workers come free. As with any spawned process, a script that calls this needs the
+    `if __name__ == "__main__":` guard. Raises `NoCompilerError`, or `KernrecError` if workers cannot start.
+    """
+    cache = cache if cache is not None else CompileCache.default()
+    limit = max(1, processes or os.cpu_count() or 1)
+    compiler()  # without one, say so here, not once per job
+    remaining = iter(jobs)
+    workers: list[_Worker] = []
+    try:
+        while True:
+            # Hand out work until nobody is free, giving what the cache holds on the way.
+            while (free := next((w for w in workers if w.job is None), None)) or len(workers) < limit:
+                job = next(remaining, None)
+                if job is None:
+                    break
+                if (kept := cache.get(cache_key(job))) is not None:
+                    yield job, kept
+                    continue
+                if free is None:
+                    free = _Worker(cache.folder, timeout_s)
+                    workers.append(free)
+                free.give(job)
+            busy = [worker for worker in workers if worker.job is not None]
+            if not busy:
+                return
+            first_deadline = min(worker.deadline for worker in busy)
+            wait([worker.connection for worker in busy], max(0.0, first_deadline - time.monotonic()))
+            for worker in busy:
+                job, result = worker.job, worker.poll()
+                if result is not None and job is not None:
+                    if not worker.alive:
+                        workers.remove(worker)
+                    yield job, result
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+class _Worker:
+    """A compiling process, the job it is on, and the time by which it must have answered."""
+
+    def __init__(self, cache_folder: Path | None, timeout_s: float) -> None:
+        self.connection, theirs = _SPAWN.Pipe()
+        self.process = _SPAWN.Process(target=_serve, args=(theirs, cache_folder), daemon=True)
+        with _interrupts_blocked():
+            self.process.start()
+        theirs.close()  # so that this end reads end-of-file when the process is gone
+        self.timeout_s = timeout_s
+        self.deadline = time.monotonic() + _START_LIMIT_S
+        self.ready = False
+        self.alive = True
+        self.job: Job | None = None
+
+    def give(self, job: Job) -> None:
+        self.job = job
+        if self.ready:
+            self._send(job)
+
+    def poll(self) -> Result | None:
+        """The result of the job, if there is one by now; the process is stopped when it failed to give one."""
+        try:
+            if self.connection.poll():
+                message = self.connection.recv()
+                if self.ready:
+                    self.job = None
+                    return message if isinstance(message, Compiled) else CompileError(*message)
+                self.ready = True
+                if self.job is not None:
+                    self._send(self.job)
+                return None
+        except (EOFError, OSError):
+            self.stop()
+            code = self.process.exitcode
+            ended = f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
+            return self._lost(f"the compiling process died ({ended})", "crash")
+        if time.monotonic() < self.deadline:
+            return None
+        self.stop()
+        return self._lost(f"compiling took longer than {self.timeout_s:g} s", "timeout")
+
+    def stop(self) -> None:
+        self.alive = False
+        self.process.kill()  # it holds nothing that needs tidying: cache files appear whole or not at all
+        self.process.join()
+        self.connection.close()
+
+    def _send(self, job: Job) -> None:
+        self.deadline = time.monotonic() + self.timeout_s
+        with suppress(OSError):  # the process may have died while idle; reading from it says so next
+            self.connection.send((job.source, job.sm, dict(job.defines), job.name))
+
+    def _lost(self, what: str, reason: Reason) -> CompileError:
+        if not self.ready or self.job is None:
+            raise KernrecError(f"a compiling process did not start: {what}")
+        return CompileError(f"{self.job.name}: {what}", reason=reason)
+
+
+def _serve(connection: Connection, cache_folder: Path | None) -> None:
+    """The worker's life: compile what comes until the other side hangs up."""
+    cache = CompileCache(cache_folder)
+    connection.send(compiler())
+    while True:
+        try:
+            source, sm, defines, name = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer: object = compile_job(Job(source, sm, defines, name), cache)
+        except CompileError as error:
+            answer = (str(error), error.log, error.reason)
+        except Exception as error:  # out of memory, say: this job's loss, not the batch's
+            answer = (f"{name}: {type(error).__name__}: {' '.join(str(error).split())}", "", "crash")
+        connection.send(answer)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Start a process deaf to Ctrl-C: the terminal sends it to all, and only the parent should answer."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,44 @@
+"""Kernels as data: spec, expressions, spaces of configs, and launches bound to a problem.
+
+>>> from kernrec.kernel import Space, find_kernel
+>>> kernel = find_kernel("matmul_simt")
+>>> space = Space(kernel, gpu.sm, gpu.limits, "f32", "row")
+>>> here = space.at(problem)
+>>> launch = here.launch(0, here.rows)  # columns: grid, block, trips, ...
+>>> kernel.bind(space.config(0), problem, gpu.sm)  # one config, every number fixed
+"""
+
+from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, Scratch, bind_launches, probe_problems, workspaces
+from kernrec.kernel.expression import Expression, parse
+from kernrec.kernel.library import all_kernels, find_kernel, kernel_names, kernels_for
+from kernrec.kernel.load import load_kernel
+from kernrec.kernel.space import Codes, LaunchColumns, Space, SpaceAt
+from kernrec.kernel.spec import Config, Kernel, Launch, PointerArgument, ScalarArgument, Tunable, Workspace
+
+__all__ = [
+    "BoundLaunch",
+    "Codes",
+    "Config",
+    "Expression",
+    "Kernel",
+    "Launch",
+    "LaunchColumns",
+    "Pointer",
+    "PointerArgument",
+    "Scalar",
+    "ScalarArgument",
+    "Scratch",
+    "Space",
+    "SpaceAt",
+    "Tunable",
+    "Workspace",
+    "all_kernels",
+    "bind_launches",
+    "find_kernel",
+    "kernel_names",
+    "kernels_for",
+    "load_kernel",
+    "parse",
+    "probe_problems",
+    "workspaces",
+]

@@ -1,0 +1,182 @@
+"""Arithmetic on numbers and columns: each operation gives an array, element for element, what it gives the numbers.
+
+Operands are Python scalars (int within 64 bits, float; text only where said) or int64 and float64 arrays. Integers
+wrap at 64 bits as NumPy's do; every operation has a value everywhere (see `expression`). `TypeError` says which
+operand is of no use. Callers silence NumPy's floating-point warnings.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+HALF, _FULL = 1 << 63, 1 << 64
+
+
+def _wrap(value: Any) -> Any:
+    if value.__class__ is int and not -HALF <= value < HALF:
+        return (value + HALF) % _FULL - HALF
+    return value
+
+
+def _is_array(a: Any, b: Any) -> bool:
+    """Whether the operands take the array path; text on the scalar path is refused here (`'ab' * 10**9`)."""
+    if a.__class__ is np.ndarray or b.__class__ is np.ndarray:
+        return True
+    if a.__class__ is str or b.__class__ is str:
+        raise TypeError(f"text {a if a.__class__ is str else b!r} where a number is expected")
+    return False
+
+
+def add(a: Any, b: Any) -> Any:
+    return a + b if _is_array(a, b) else _wrap(a + b)
+
+
+def subtract(a: Any, b: Any) -> Any:
+    return a - b if _is_array(a, b) else _wrap(a - b)
+
+
+def multiply(a: Any, b: Any) -> Any:
+    return a * b if _is_array(a, b) else _wrap(a * b)
+
+
+def _zero_where(zero: Any, value: Any) -> Any:
+    return np.where(zero == 0, 0.0, value)
+
+
+def floor_divide(a: Any, b: Any) -> Any:
+    if _is_array(a, b):
+        quotient = a // b  # integers: NumPy's x // 0 is 0
+        return quotient if quotient.dtype.kind == "i" else _zero_where(b, quotient)
+    return _wrap(a // b) if b else 0
+
+
+def modulo(a: Any, b: Any) -> Any:
+    if _is_array(a, b):
+        rest = a % b
+        return rest if rest.dtype.kind == "i" else _zero_where(b, rest)
+    return a % b if b else 0
+
+
+def divide(a: Any, b: Any) -> Any:
+    if _is_array(a, b):
+        return _zero_where(b, a / b)
+    return float(a) / float(b) if b else 0.0
+
+
+def power(a: Any, b: Any) -> Any:
+    if _is_array(a, b):
+        if np.asarray(a).dtype.kind != "i" or np.asarray(b).dtype.kind != "i":
+            raise TypeError("** takes integers")
+        return np.where(np.less(b, 0), 0, np.power(a, np.maximum(b, 0)))
+    if a.__class__ is float or b.__class__ is float:
+        raise TypeError("** takes integers")
+    return _wrap(pow(a, b, _FULL)) if b >= 0 else 0
+
+
+def negate(a: Any) -> Any:
+    return subtract(0, a)
+
+
+def compare(array: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
+    """The comparison of numbers made from its two forms; an integer beside a float is compared as a float."""
+
+    def apply(a: Any, b: Any) -> Any:
+        if _is_array(a, b):
+            return array(a, b)
+        if a.__class__ is float or b.__class__ is float:
+            return scalar(float(a), float(b))
+        return scalar(a, b)
+
+    return apply
+
+
+def equality(array: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
+    """Like `compare`, of two texts as well."""
+    numbers = compare(array, scalar)
+
+    def equal(a: Any, b: Any) -> Any:
+        if a.__class__ is str and b.__class__ is str:
+            return scalar(a, b)
+        if a.__class__ is str or b.__class__ is str:
+            raise TypeError(f"compares text with a number ({a!r:.40} and {b!r:.40})")
+        return numbers(a, b)
+
+    return equal
+
+
+def truth(a: Any) -> Any:
+    if a.__class__ is np.ndarray:
+        return a != 0
+    _is_array(a, 0)
+    return bool(a)
+
+
+def negation(a: Any) -> Any:
+    if a.__class__ is np.ndarray:
+        return a == 0
+    _is_array(a, 0)
+    return not a
+
+
+def as_integer(a: Any) -> Any:
+    return a.astype(np.int64) if a.__class__ is np.ndarray else int(a)
+
+
+def ceil_div(a: Any, b: Any) -> Any:
+    return negate(floor_divide(negate(a), b))
+
+
+def minimum(a: Any, b: Any) -> Any:
+    return np.minimum(a, b) if _is_array(a, b) else min(a, b)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    return np.maximum(a, b) if _is_array(a, b) else max(a, b)
+
+
+def absolute(a: Any) -> Any:
+    return abs(a) if _is_array(a, 0) else _wrap(abs(a))
+
+
+def _integers(a: Any, function: str) -> bool:
+    """Whether `a` is an array; refuses what is not an integer."""
+    array = _is_array(a, 0)
+    if (a.dtype.kind != "i") if array else a.__class__ is float:
+        raise TypeError(f"{function} takes integers")
+    return array
+
+
+def log2(a: Any) -> Any:
+    """The greatest e with 2**e <= a; 0 for a < 2."""
+    if not _integers(a, "log2"):
+        return max(a.bit_length() - 1, 0) if a > 0 else 0
+    exponent = np.clip(np.frexp(a.astype(np.float64))[1].astype(np.int64) - 1, 0, 62)
+    exponent -= (np.int64(1) << exponent) > a  # the conversion to float may have rounded up to the next power
+    return np.where(a < 2, 0, exponent)
+
+
+def power_of_two(a: Any) -> Any:
+    _integers(a, "power_of_two")
+    return (a > 0) & (a & subtract(a, 1) == 0)
+
+
+def magic_shift(d: Any) -> Any:
+    """One less than the bits of d - 1: what a quotient still has to be shifted by after `umulhi`."""
+    usable = _magic_usable(d, "magic_shift")
+    shift = log2(d - 1)
+    return np.where(usable, shift, 0) if shift.__class__ is np.ndarray else int(usable and shift)
+
+
+def magic_mul(d: Any) -> Any:
+    """2**(32 + magic_shift(d)) / d, rounded up: below 2**32 for 2 <= d <= 2**31, else 0."""
+    usable = _magic_usable(d, "magic_mul")
+    if d.__class__ is np.ndarray:
+        divisor = np.where(usable, d, 2)
+        return np.where(usable, ceil_div(np.int64(1) << (log2(divisor - 1) + 32), divisor), 0)
+    return ceil_div(1 << (log2(d - 1) + 32), d) if usable else 0
+
+
+def _magic_usable(d: Any, function: str) -> Any:
+    _integers(d, function)
+    return (d >= 2) & (d <= 1 << 31)

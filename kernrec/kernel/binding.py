@@ -1,0 +1,146 @@
+"""One config on one problem: launches with every number fixed, ready for a device, an emulator or a reader."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from kernrec.errors import UsageError
+from kernrec.kernel.expression import Expression
+from kernrec.kernel.spec import SCALAR_RANGES, WORKSPACE_BYTES, Config, Kernel, PointerArgument
+from kernrec.op import Problem, find_op
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """The address of a tensor or workspace; null where the config does without that workspace."""
+
+    name: str
+    null: bool = False
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number passed by value as C type `i32`, `u32`, `i64` or `f32`."""
+
+    ctype: str
+    value: int | float
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """A workspace to allocate before the launches; its content need not be initialised."""
+
+    name: str
+    dtype: str
+    elements: int
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * WORKSPACE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class BoundLaunch:
+    """One launch: grid in blocks, block in threads, dynamic shared memory in bytes, arguments in parameter order.
+
+    index: which of the kernel's launches this is. trips: executions of each loop body, over the whole grid.
+    """
+
+    index: int
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    arguments: tuple[Pointer | Scalar, ...]
+    trips: dict[str, int]
+
+    @property
+    def blocks(self) -> int:
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def threads(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tuple[BoundLaunch, ...]:
+    """The launches that run `config` on `problem`, in order; those whose `when` is false are left out.
+
+    Whether the config fits the GPU is not asked here (`Kernel.misfit` is). Raises `UsageError` for a config or problem
+    that is not the kernel's, and for a number that its place does not hold: an empty grid, an argument out of range.
+    """
+    names = _names(kernel, config, problem, sm)
+    present = {scratch.name for scratch in _workspaces(kernel, names)}
+    scratch_names = {workspace.name for workspace in kernel.workspaces}
+    bound = []
+    for index, launch in enumerate(kernel.launches):
+        if launch.when is not None and not launch.when.evaluate(names):
+            continue
+        place = f"{kernel.name}: {launch.entry}"
+        x, y, z = (_whole(f"{place}: grid", size, names, 1) for size in launch.grid)
+        bx, by, bz = (_whole(f"{place}: block", size, names, 1) for size in launch.block)
+        arguments: list[Pointer | Scalar] = []
+        for argument in launch.arguments:
+            if isinstance(argument, PointerArgument):
+                arguments.append(Pointer(argument.name, argument.name in scratch_names - present))
+            else:
+                arguments.append(Scalar(argument.ctype, _scalar(place, argument.ctype, argument.value, names)))
+        trips = {loop: _whole(f"{place}: trips", count, names, 0) for loop, count in launch.trips.items()}
+        shared = _whole(f"{place}: shared", launch.shared, names, 0)
+        bound.append(BoundLaunch(index, launch.entry, (x, y, z), (bx, by, bz), shared, tuple(arguments), trips))
+    return tuple(bound)
+
+
+def workspaces(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tuple[Scratch, ...]:
+    """The workspaces that `config` needs on `problem`."""
+    return _workspaces(kernel, _names(kernel, config, problem, sm))
+
+
+def probe_problems(
+    kernel: Kernel, launch: int, config: Config, dtype: str, layout: str, sm: int
+) -> tuple[Problem, ...]:
+    """The small problems on which launch number `launch` of a config is emulated for its profile."""
+    op = find_op(kernel.op)
+    problems = []
+    for probe in kernel.launches[launch].probes:
+        # Lets that need the problem's dimensions cannot be used here: the probe is what fixes them.
+        names: dict[str, Any] = {**kernel.config(config), "sm": sm, "dtype": dtype, "layout": layout}
+        names["dtype_bytes"] = WORKSPACE_BYTES[dtype]
+        for name, let in kernel.lets.items():
+            if let.names <= names.keys():
+                names[name] = let.evaluate(names)
+        place = f"{kernel.name}: {kernel.launches[launch].entry}: probes"
+        dims = {dim: _whole(place, size, names, 0) for dim, size in probe.items()}
+        problems.append(op.problem(dtype=dtype, layout=layout, **dims))
+    return tuple(problems)
+
+
+def _names(kernel: Kernel, config: Config, problem: Problem, sm: int) -> dict[str, Any]:
+    if problem.op != kernel.op:
+        raise UsageError(f"kernel {kernel.name} computes {kernel.op}, not {problem.op}")
+    kernel.require(problem.dtype, problem.layout, sm)
+    return kernel.namespace(kernel.config(config), problem, sm)
+
+
+def _workspaces(kernel: Kernel, names: dict[str, Any]) -> tuple[Scratch, ...]:
+    return tuple(
+        Scratch(w.name, w.dtype, _whole(f"{kernel.name}: workspace {w.name}", w.elements, names, 0))
+        for w in kernel.workspaces
+        if w.when is None or w.when.evaluate(names)
+    )
+
+
+def _whole(place: str, expression: Expression, names: dict[str, Any], least: int) -> int:
+    value = expression.evaluate(names)
+    if not isinstance(value, int) or value < least:
+        raise UsageError(f"{place}: {expression.text!r} is {value!r}, expected an integer of at least {least}")
+    return int(value)
+
+
+def _scalar(place: str, ctype: str, expression: Expression, names: dict[str, Any]) -> int | float:
+    value = expression.evaluate(names)
+    least, greatest = SCALAR_RANGES[ctype]
+    if ctype == "f32" and isinstance(value, int | float) and least <= value <= greatest:
+        return float(value)
+    if ctype != "f32" and isinstance(value, int) and least <= value <= greatest:
+        return int(value)
+    raise UsageError(f"{place}: argument '{ctype} {expression.text}' is {value!r}, which {ctype} does not hold")

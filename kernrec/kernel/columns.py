@@ -1,0 +1,239 @@
+"""Expressions over many configs at once, each evaluated only on the distinct values that it depends on.
+
+`ceil_div(m, block_m)` over 3,000 configs has as many values as `block_m` has: four. So every expression is evaluated
+on the distinct combinations of the tunables behind it (its *domain*), stays a scalar where there are none, is
+evaluated once for all where no dimension of the problem is behind it, and is spread over the configs last of all.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from kernrec.errors import UsageError
+from kernrec.kernel.expression import Expression
+
+# A domain is worth its bookkeeping only while the product of its tunables' values is not far above the rows.
+_SPARSE = 8
+
+
+class Domain:
+    """The distinct combinations of some tunables. index: row -> combination, None where each row is its own."""
+
+    __slots__ = ("first", "index")
+
+    def __init__(self, index: np.ndarray | None, first: np.ndarray | None) -> None:
+        self.index = index
+        self.first = first  # combination -> the first row that has it
+
+    def embedded_in(self, other: "Domain") -> np.ndarray | None:
+        """Combination of `other` (of these tunables and more) -> combination of this one; None for the same."""
+        if self.index is None:
+            return None
+        return self.index if other.first is None else self.index[other.first]
+
+
+class _Plan:
+    """How to evaluate one expression: on which domain, from which inputs."""
+
+    __slots__ = ("base", "domain", "dynamic", "expression", "inputs", "support", "value")
+
+    def __init__(self, expression: Expression | None, support: frozenset[str], domain: Domain | None) -> None:
+        self.expression = expression
+        self.support = support  # tunables behind it
+        self.domain = domain  # None: a scalar
+        self.dynamic = False  # depends on the problem
+        self.base: dict[str, Any] = {}  # inputs that do not depend on the problem, on this domain
+        self.inputs: list[tuple[str, _Plan, np.ndarray | None]] = []  # lets that do, each with its embedding
+        self.value: Any = None  # on the domain; only where not dynamic
+
+
+class Columns:
+    """Rows of tunable values, and the expressions over them.
+
+    values: each tunable's values; digits: per tunable, which of them each row has, int64 (rows,); lets: the
+    expressions that others may name; scalars: names with one value for all rows and problems. Every other name is the
+    problem's and comes with `at`.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        values: Mapping[str, np.ndarray],
+        digits: Mapping[str, np.ndarray],
+        lets: Mapping[str, Expression],
+        scalars: Mapping[str, Any],
+    ) -> None:
+        self.rows = rows
+        self._values = values
+        self.digits = digits
+        self._lets = lets
+        self._scalars = scalars
+        self._domains: dict[frozenset[str], Domain] = {}
+        self._plans: dict[Expression, _Plan] = {}
+        self._tunables: dict[str, _Plan] = {}
+        self._static = Evaluation(self, {})
+
+    def groups(self, tunables: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Rows with the same values of `tunables`: row -> group number, group -> the first of its rows."""
+        code = np.zeros(self.rows, dtype=np.int64)
+        size = 1
+        for name in sorted(tunables):
+            code = code * len(self._values[name]) + self.digits[name]
+            size *= len(self._values[name])
+        if size > max(_SPARSE * self.rows, 1 << 16):
+            _, first, index = np.unique(code, return_index=True, return_inverse=True)
+            return index, first
+        present = np.zeros(size, dtype=bool)
+        present[code] = True
+        index = (np.cumsum(present) - 1)[code]
+        first = np.empty(np.count_nonzero(present), dtype=np.int64)
+        first[index[::-1]] = np.arange(self.rows)[::-1]  # the last one assigned stays: the first row
+        return index, first
+
+    def domain(self, support: frozenset[str]) -> Domain:
+        if support not in self._domains:
+            size = 1
+            for name in support:
+                size *= len(self._values[name])
+            domain = Domain(None, None)
+            if size <= _SPARSE * self.rows:
+                index, first = self.groups(support)
+                if 2 * len(first) <= self.rows:
+                    domain = Domain(index, first)
+            self._domains[support] = domain
+        return self._domains[support]
+
+    def plan(self, expression: Expression) -> _Plan:
+        if expression not in self._plans:
+            self._plans[expression] = self._make_plan(expression)
+        return self._plans[expression]
+
+    def _input(self, name: str) -> _Plan | None:
+        """The plan behind a name, None for one of the problem's."""
+        if name in self.digits:
+            if name not in self._tunables:
+                support = frozenset((name,))
+                plan = _Plan(None, support, self.domain(support))
+                column = self._values[name][self.digits[name]]
+                plan.value = column if plan.domain.first is None else column[plan.domain.first]  # type: ignore[union-attr]
+                self._tunables[name] = plan
+            return self._tunables[name]
+        if name in self._lets:
+            return self.plan(self._lets[name])
+        if name in self._scalars:
+            plan = _Plan(None, frozenset(), None)
+            plan.value = self._scalars[name]
+            return plan
+        return None
+
+    def _make_plan(self, expression: Expression) -> _Plan:
+        inputs = {name: self._input(name) for name in expression.names}
+        support = frozenset().union(*(plan.support for plan in inputs.values() if plan))
+        plan = _Plan(expression, support, self.domain(support) if support else None)
+        for name, source in inputs.items():
+            if source is None:
+                plan.dynamic = True
+                continue
+            embedding = None
+            if source.domain is not None and plan.domain is not None and source.domain is not plan.domain:
+                embedding = source.domain.embedded_in(plan.domain)
+            if source.dynamic:
+                plan.dynamic = True
+                plan.inputs.append((name, source, embedding))
+            else:
+                plan.base[name] = _spread(source.value, embedding)
+        if not plan.dynamic:
+            plan.value = self._static.compute(plan)
+        return plan
+
+    def at(self, names: Mapping[str, Any]) -> "Evaluation":
+        """The expressions' values where the problem's names have these (scalar) values."""
+        return Evaluation(self, names)
+
+
+class Evaluation:
+    """The values of expressions on one problem, each computed once."""
+
+    def __init__(self, columns: Columns, names: Mapping[str, Any]) -> None:
+        self._columns = columns
+        self.names = names
+        self._values: dict[_Plan, Any] = {}
+        self._rows: np.ndarray | None = None
+        self._spread: dict[_Plan, Any] = {}
+        self._indices: dict[Domain, np.ndarray] = {}
+
+    def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
+        """The value for each row (or each of `rows`, row numbers): an array, or a scalar that holds for all.
+
+        Columns are kept while the same `rows` are asked for, and shared: they are not to be written to.
+        """
+        if rows is not self._rows:
+            self._rows = rows
+            self._spread = {}
+            self._indices = {}
+        plan = self._columns.plan(expression)
+        if plan in self._spread:
+            return self._spread[plan]
+        value = self.value(plan)
+        if value.__class__ is np.ndarray:
+            index = self._index(plan.domain)  # type: ignore[arg-type]
+            value = value if index is None else value.take(index)
+        self._spread[plan] = value
+        return value
+
+    def _index(self, domain: Domain) -> np.ndarray | None:
+        """Row asked for -> combination of a domain."""
+        if self._rows is None:
+            return domain.index
+        if domain not in self._indices:
+            self._indices[domain] = self._rows if domain.index is None else domain.index.take(self._rows)
+        return self._indices[domain]
+
+    def all_true(self, expressions: Iterable[Expression]) -> np.ndarray:
+        """The rows for which every expression is true, bool (rows,)."""
+        scalar = True
+        by_domain: dict[Domain, np.ndarray] = {}
+        for expression in expressions:
+            plan = self._columns.plan(expression)
+            value = self.value(plan)
+            if value.__class__ is not np.ndarray:
+                scalar = scalar and bool(value)
+                continue
+            truth = value if expression.is_truth else value != 0
+            domain: Domain = plan.domain  # type: ignore[assignment]
+            by_domain[domain] = by_domain[domain] & truth if domain in by_domain else truth
+        mask = np.full(self._columns.rows, scalar)
+        for domain, truth in by_domain.items():
+            mask &= truth if domain.index is None else truth.take(domain.index)
+        return mask
+
+    def value(self, plan: _Plan) -> Any:
+        """The value on the plan's own domain."""
+        if not plan.dynamic:
+            return plan.value
+        if plan in self._values:
+            return self._values[plan]
+        value = self._values[plan] = self.compute(plan)
+        return value
+
+    def compute(self, plan: _Plan) -> Any:
+        names = plan.base | self.names if plan.dynamic else plan.base  # type: ignore[operator]
+        for name, source, embedding in plan.inputs:
+            names[name] = _spread(self.value(source), embedding)
+        expression: Expression = plan.expression  # type: ignore[assignment]
+        try:
+            with np.errstate(all="ignore"):
+                return expression.run(names)
+        except KeyError as error:
+            raise UsageError(f"expression {expression.text!r} needs {error.args[0]}") from None
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"expression {expression.text!r}: {error}") from None
+
+
+def _spread(value: Any, embedding: np.ndarray | None) -> Any:
+    if value.__class__ is not np.ndarray:
+        return int(value) if value.__class__ is bool else value
+    if value.dtype.kind == "b":
+        value = value.astype(np.int64)
+    return value if embedding is None else value.take(embedding)

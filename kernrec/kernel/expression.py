@@ -1,0 +1,313 @@
+"""The small arithmetic language of `kernel.toml`: one text, evaluated on one config or on a whole column of them.
+
+An expression is parsed with `ast`, checked against a closed grammar and compiled to closures; nothing is ever passed
+to `eval`. The grammar: decimal integers, names, `'text'` (only in `==` and `!=`), `+ - * // / % **`, unary minus,
+comparisons (chained too), `and`, `or`, `not`, `a if c else b`, and the functions of `FUNCTIONS`.
+
+An integer is 64 bits wide and wraps, and every operation has a value everywhere, so that a number and a NumPy column of
+numbers give the same result, element for element, even in the branch that a condition does not take:
+
+- `x // 0`, `x % 0`, `x / 0` and `ceil_div(x, 0)` are 0; an integer to a negative power is 0; `**` takes integers;
+- `log2(x)` is the integer below the base-2 logarithm (0 for x < 2); `power_of_two(x)` is true for 1, 2, 4, ...;
+- `magic_mul(d)`, `magic_shift(d)` make a division by the run-time constant d a multiplication: with unsigned 32-bit n
+  and 2 <= d <= 2**31, `n / d == umulhi(n, magic_mul(d)) >> magic_shift(d)` for all n < 2**31 (Granlund and Montgomery,
+  "Division by invariant integers using multiplication", PLDI 1994). No 32-bit multiplier does this for d = 1:
+  `magic_mul(1)` is 0, by which a kernel knows that the quotient is n itself. Outside 1..2**31 both are 0.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache, reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kernrec.errors import UsageError, nearest
+from kernrec.kernel import arithmetic
+
+MAX_LENGTH = 4000
+MAX_DEPTH = 64
+
+Value = int | float | str | np.ndarray
+Namespace = Mapping[str, Any]
+_Run = Callable[[Namespace], Any]
+
+_ALPHABET = re.compile(r"[A-Za-z0-9_ +\-*/%<>=!(),.'\"]*")
+_NUMBER_THEN_LETTER = re.compile(r"(?<![A-Za-z0-9_])[0-9]+[A-Za-z_]")
+_NUMBER, _TRUTH, _TEXT = "number", "truth", "text"
+
+
+class Expression:
+    """A parsed expression: its text, the names it needs, and its value given them."""
+
+    __slots__ = ("is_truth", "names", "run", "text")
+
+    def __init__(self, text: str, names: frozenset[str], run: _Run, is_truth: bool) -> None:
+        self.text = text
+        self.names = names  # free names, functions not among them
+        self.is_truth = is_truth  # the value is true or false, not a number
+        self.run = run  # evaluation with no checks: names must hold int, float, str, int64 or float64 arrays
+
+    def evaluate(self, names: Namespace) -> Any:
+        """The value: a Python scalar, or an array where a name it depends on holds one; other names are ignored.
+
+        Raises `UsageError` when a name is missing, or holds what the operation on it does not take.
+        """
+        missing = sorted(self.names - names.keys())
+        if missing:
+            raise UsageError(f"expression {_short(self.text)} needs {', '.join(missing)}")
+        given = {name: self._plain(name, names[name]) for name in self.names}
+        try:
+            with np.errstate(all="ignore"):
+                return self.run(given)
+        except (TypeError, ValueError) as error:
+            shapes = {value.shape for value in given.values() if isinstance(value, np.ndarray)}
+            reason = "mixes columns of different lengths" if len(shapes) > 1 else str(error)
+            raise UsageError(f"expression {_short(self.text)}: {reason}") from None
+
+    def _plain(self, name: str, value: Any) -> Value:
+        if isinstance(value, np.ndarray) and value.ndim:
+            if value.dtype.kind in "bi" or (value.dtype.kind == "u" and value.dtype.itemsize < 8):
+                return value.astype(np.int64, copy=False)
+            if value.dtype.kind == "f":
+                return value.astype(np.float64, copy=False)
+        elif isinstance(value, (int, np.integer, np.bool_)) and -arithmetic.HALF <= int(value) < arithmetic.HALF:
+            return int(value)
+        elif isinstance(value, (float, np.floating)):
+            return float(value)
+        elif isinstance(value, str):
+            return value
+        kind = f"{value.dtype} array" if isinstance(value, np.ndarray) else f"{type(value).__name__} {value!r:.40}"
+        raise UsageError(
+            f"expression {_short(self.text)}: {name} is a {kind}, expected a 64-bit integer, a float or text"
+        )
+
+    def __repr__(self) -> str:
+        return f"Expression({self.text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expression) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str) -> Expression:
+    """Parse an expression; `UsageError` names the expression, the column and what is wrong there."""
+    if len(text) > MAX_LENGTH:
+        raise UsageError(f"expression {_short(text)} is {len(text)} characters long, at most {MAX_LENGTH} are accepted")
+    flat = text.replace("\n", " ").replace("\r", " ").replace("\t", " ")
+    allowed = _ALPHABET.match(flat)
+    if allowed is not None and allowed.end() < len(flat):
+        raise _refuse(text, allowed.end(), f"character {flat[allowed.end()]!r} is not accepted")
+    if number := _NUMBER_THEN_LETTER.search(flat):
+        raise _refuse(text, number.start(), f"{number[0]!r} is neither a number nor a name")
+    lead = len(flat) - len(flat.lstrip())
+    if lead == len(flat):
+        raise UsageError("expression '' is empty")
+    try:
+        tree = ast.parse(flat.strip(), mode="eval")
+    except SyntaxError as error:
+        raise _refuse(text, lead + (error.offset or 1) - 1, error.msg or "not an expression") from None
+    except (ValueError, MemoryError, RecursionError):
+        raise UsageError(f"expression {_short(text)} is nested too deeply, at most {MAX_DEPTH} levels") from None
+    compiler = _Compiler(text, lead)
+    run, kind = compiler.compile(tree.body, 0)
+    if kind == _TEXT:
+        raise _refuse(text, lead, "text is accepted only beside == and !=")
+    return Expression(text, frozenset(compiler.names), run, kind == _TRUTH)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+def _refuse(text: str, column: int, reason: str) -> UsageError:
+    return UsageError(f"expression {_short(text)}, column {column + 1}: {reason}")
+
+
+class _Function(NamedTuple):
+    call: Callable[..., Any]
+    least: int  # fewest arguments
+    most: int
+    kind: str
+
+
+FUNCTIONS: dict[str, _Function] = {
+    "ceil_div": _Function(arithmetic.ceil_div, 2, 2, _NUMBER),
+    "min": _Function(arithmetic.minimum, 2, 8, _NUMBER),
+    "max": _Function(arithmetic.maximum, 2, 8, _NUMBER),
+    "abs": _Function(arithmetic.absolute, 1, 1, _NUMBER),
+    "log2": _Function(arithmetic.log2, 1, 1, _NUMBER),
+    "power_of_two": _Function(arithmetic.power_of_two, 1, 1, _TRUTH),
+    "magic_mul": _Function(arithmetic.magic_mul, 1, 1, _NUMBER),
+    "magic_shift": _Function(arithmetic.magic_shift, 1, 1, _NUMBER),
+}
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: arithmetic.add,
+    ast.Sub: arithmetic.subtract,
+    ast.Mult: arithmetic.multiply,
+    ast.FloorDiv: arithmetic.floor_divide,
+    ast.Div: arithmetic.divide,
+    ast.Mod: arithmetic.modulo,
+    ast.Pow: arithmetic.power,
+}
+
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Lt: arithmetic.compare(np.less, lambda a, b: a < b),
+    ast.LtE: arithmetic.compare(np.less_equal, lambda a, b: a <= b),
+    ast.Gt: arithmetic.compare(np.greater, lambda a, b: a > b),
+    ast.GtE: arithmetic.compare(np.greater_equal, lambda a, b: a >= b),
+    ast.Eq: arithmetic.equality(np.equal, lambda a, b: a == b),
+    ast.NotEq: arithmetic.equality(np.not_equal, lambda a, b: a != b),
+}
+
+
+class _Compiler:
+    """Compiles one expression's syntax tree; refuses every node outside the grammar."""
+
+    def __init__(self, text: str, lead: int) -> None:
+        self.text = text
+        self.lead = lead
+        self.names: set[str] = set()
+
+    def refuse(self, node: ast.AST, reason: str) -> UsageError:
+        return _refuse(self.text, self.lead + getattr(node, "col_offset", 0), reason)
+
+    def compile(self, node: ast.expr, depth: int) -> tuple[_Run, str]:
+        """The closure of a node and the kind of its value; a name's text or number shows only when evaluated."""
+        if depth > MAX_DEPTH:
+            raise self.refuse(node, f"nested too deeply, at most {MAX_DEPTH} levels")
+        depth += 1
+        match node:
+            case ast.Constant(value=int(value)) if value.__class__ is int:
+                if value >= arithmetic.HALF:
+                    raise self.refuse(node, "the integer does not fit in 64 bits")
+                return (lambda names: value), _NUMBER
+            case ast.Constant(value=str(value)):
+                return (lambda names: value), _TEXT
+            case ast.Name(id=name):
+                if name in FUNCTIONS:
+                    raise self.refuse(node, f"{name} is a function, it needs its arguments in parentheses")
+                self.names.add(name)
+                return (lambda names: names[name]), _NUMBER
+            case ast.BinOp(left=left, op=operator, right=right) if operator.__class__ in _BINARY:
+                operation = _BINARY[operator.__class__]
+                return _binary(operation, self.number(left, depth), self.number(right, depth)), _NUMBER
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return _unary(arithmetic.negate, self.number(operand, depth)), _NUMBER
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return _unary(arithmetic.negation, self.plain(operand, depth)[0]), _TRUTH
+            case ast.BoolOp(op=logic, values=operands):
+                runs = [self.truth(operand, depth) for operand in operands]
+                return reduce(_and if isinstance(logic, ast.And) else _or, runs), _TRUTH
+            case ast.Compare(left=first, ops=operators, comparators=others):
+                return self.comparison(node, operators, [first, *others], depth), _TRUTH
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                condition = self.truth(test, depth)
+                (then, kind), (otherwise, other) = self.plain(body, depth), self.plain(orelse, depth)
+                if kind == other:
+                    return _choose(condition, then, otherwise), kind
+                return _choose(condition, _as_number(then, kind), _as_number(otherwise, other)), _NUMBER
+            case ast.Call():
+                return self.call(node, depth)
+        raise self.refuse(node, "only integers, names, arithmetic, comparisons, and/or/not, if/else and functions")
+
+    def plain(self, node: ast.expr, depth: int) -> tuple[_Run, str]:
+        run, kind = self.compile(node, depth)
+        if kind == _TEXT:
+            raise self.refuse(node, "text is accepted only beside == and !=")
+        return run, kind
+
+    def number(self, node: ast.expr, depth: int) -> _Run:
+        return _as_number(*self.plain(node, depth))
+
+    def truth(self, node: ast.expr, depth: int) -> _Run:
+        run, kind = self.plain(node, depth)
+        return run if kind == _TRUTH else _unary(arithmetic.truth, run)
+
+    def comparison(self, node: ast.expr, operators: list[ast.cmpop], operands: list[ast.expr], depth: int) -> _Run:
+        text_allowed = all(isinstance(operator, (ast.Eq, ast.NotEq)) for operator in operators)
+        runs: list[_Run] = []
+        for operand in operands:
+            if text_allowed and isinstance(operand, ast.Constant) and isinstance(operand.value, str):
+                runs.append(self.compile(operand, depth)[0])
+            else:
+                runs.append(self.number(operand, depth))
+        links = []
+        for operator, left, right in zip(operators, runs, runs[1:], strict=False):
+            if operator.__class__ not in _COMPARISONS:
+                raise self.refuse(node, "only the comparisons == != < <= > >=")
+            links.append(_binary(_COMPARISONS[operator.__class__], left, right))
+        return reduce(_and, links)
+
+    def call(self, node: ast.Call, depth: int) -> tuple[_Run, str]:
+        if not isinstance(node.func, ast.Name):
+            raise self.refuse(node, "only the functions " + ", ".join(FUNCTIONS))
+        name = node.func.id
+        if name not in FUNCTIONS:
+            close = nearest(name, FUNCTIONS)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(FUNCTIONS)}"
+            raise self.refuse(node, f"unknown function {name!r}; {hint}")
+        function = FUNCTIONS[name]
+        if node.keywords or not function.least <= len(node.args) <= function.most:
+            count = f"{function.least}" if function.least == function.most else f"{function.least} to {function.most}"
+            raise self.refuse(node, f"{name} takes {count} arguments")
+        arguments = [self.number(argument, depth) for argument in node.args]
+        if len(arguments) == 1:
+            return _unary(function.call, arguments[0]), function.kind
+        return reduce(lambda left, right: _binary(function.call, left, right), arguments), function.kind
+
+
+def _as_number(run: _Run, kind: str) -> _Run:
+    return _unary(arithmetic.as_integer, run) if kind == _TRUTH else run
+
+
+def _unary(operation: Callable[[Any], Any], operand: _Run) -> _Run:
+    return lambda names: operation(operand(names))
+
+
+def _binary(operation: Callable[[Any, Any], Any], left: _Run, right: _Run) -> _Run:
+    return lambda names: operation(left(names), right(names))
+
+
+def _and(left: _Run, right: _Run) -> _Run:
+    def both(names: Namespace) -> Any:
+        a = left(names)
+        if a.__class__ is bool:
+            return right(names) if a else False
+        return a & right(names)
+
+    return both
+
+
+def _or(left: _Run, right: _Run) -> _Run:
+    def either(names: Namespace) -> Any:
+        a = left(names)
+        if a.__class__ is bool:
+            return True if a else right(names)
+        return a | right(names)
+
+    return either
+
+
+def _choose(condition: _Run, body: _Run, orelse: _Run) -> _Run:
+    def choose(names: Namespace) -> Any:
+        chosen = condition(names)
+        if chosen.__class__ is bool:
+            return body(names) if chosen else orelse(names)
+        a, b = body(names), orelse(names)
+        if a.__class__ is str or b.__class__ is str:
+            raise TypeError("text is chosen by a column")
+        return np.where(chosen, a, b)
+
+    return choose
+
+
+def is_identifier(name: str) -> bool:
+    """Whether a text can name a tunable, a let or a tensor: lower case, not a word or function of the grammar."""
+    reserved = {"and", "or", "not", "if", "else", "in", "is", "lambda", "for", "none", "true", "false"}
+    return bool(re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name)) and name not in reserved and name not in FUNCTIONS

@@ -1,0 +1,62 @@
+"""The kernels that ship with kernrec: every folder of `kernrec/kernel/library` that holds a `kernel.toml`.
+
+A kernel's folder has its name, and the name begins with its op (`matmul_simt`), so that a query for one op reads only
+the specs of that op.
+"""
+
+from functools import cache
+from pathlib import Path
+
+from kernrec.errors import UsageError, unknown
+from kernrec.kernel.load import load_kernel
+from kernrec.kernel.spec import Kernel
+from kernrec.op import find_op
+
+_FOLDER = Path(__file__).resolve().parent / "library"
+
+
+@cache
+def kernel_names() -> tuple[str, ...]:
+    """The names of all kernels, sorted."""
+    return tuple(sorted(spec.parent.name for spec in _FOLDER.glob("*/kernel.toml")))
+
+
+@cache
+def _load(name: str) -> Kernel:
+    kernel = load_kernel(_FOLDER / name / "kernel.toml")
+    if kernel.name != name:
+        raise UsageError(f"{name}/kernel.toml: name: expected that of the folder, {name!r}, got {kernel.name!r}")
+    if not name.startswith(f"{kernel.op}_"):
+        raise UsageError(f"{name}/kernel.toml: name: expected one that begins with its op, '{kernel.op}_'")
+    return kernel
+
+
+def find_kernel(name: str) -> Kernel:
+    """The kernel of this name; case, spaces, `-` and `_` do not matter. Raises `UsageError` naming the nearest."""
+    folded = _fold(str(name))
+    for known in kernel_names():
+        if _fold(known) == folded:
+            return _load(known)
+    raise unknown("kernel", name, kernel_names(), see="kernrec kernels")
+
+
+def all_kernels() -> tuple[Kernel, ...]:
+    """Every kernel, by name."""
+    return tuple(_load(name) for name in kernel_names())
+
+
+def kernels_for(op: str, dtype: str | None = None, layout: str | None = None) -> tuple[Kernel, ...]:
+    """The kernels that implement an op (any spelling) for a dtype and layout (None: any); there may be none."""
+    op = find_op(op).name
+    kernels = [_load(name) for name in kernel_names() if name.startswith(f"{op}_")]
+    return tuple(
+        kernel
+        for kernel in kernels
+        if kernel.op == op
+        and (dtype is None or dtype in kernel.dtypes)
+        and (layout is None or layout in kernel.layouts)
+    )
+
+
+def _fold(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())

@@ -1,0 +1,414 @@
+"""Reads a `kernel.toml` and its CUDA source into a `Kernel`; an error is one line that names file and key."""
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import UsageError, nearest, unknown
+from kernrec.kernel.expression import Expression, is_identifier, parse
+from kernrec.kernel.spec import (
+    LIMITS,
+    SCALAR_RANGES,
+    WORKSPACE_BYTES,
+    Kernel,
+    Launch,
+    PointerArgument,
+    ScalarArgument,
+    Tunable,
+    Workspace,
+)
+from kernrec.op import find_op
+
+_LARGEST_FILE = 1 << 20
+_MOST_TUNABLES = 32
+_MOST_VALUES = 64
+_FACTS = ("dtype", "layout", "dtype_bytes", "sm")
+_C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_REQUIRED: Any = object()
+
+
+def load_kernel(path: Path) -> Kernel:
+    """The kernel that the spec file `path` describes; its source is in the same folder.
+
+    Raises `UsageError` for a file that cannot be read, is not TOML, or does not describe a kernel.
+    """
+    where = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
+    try:
+        data = tomllib.loads(_text(path, where))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{where}: not TOML: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{where}: not TOML: nested too deeply") from None
+    return _Reader(where, data, path.parent).kernel()
+
+
+def _text(path: Path, where: str) -> str:
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise UsageError(f"{where}: larger than {_LARGEST_FILE} bytes")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{where}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{where}: not UTF-8 text") from None
+
+
+@cache
+def _op_names(op_name: str) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
+    """An op's dimensions as given, the derived ones, and the names of its tensors."""
+    op = find_op(op_name)
+    ones = {dim.name: 1 for dim in op.dims}
+    derived = op.derive(ones)
+    tensors = frozenset(op.shapes(ones | derived, op.layouts[0]))
+    return tuple(ones), tuple(derived), tensors
+
+
+class _Table:
+    """One table of the file: every `take` names the key it wants, `done` refuses the keys that nobody took."""
+
+    def __init__(self, where: str, data: Any) -> None:
+        self.where = where
+        self.taken: list[str] = []
+        if not isinstance(data, dict):
+            raise UsageError(f"{where}: expected a table, got {_kind(data)}")
+        self.data: dict[str, Any] = data
+
+    def fail(self, key: str, expected: str, value: Any) -> UsageError:
+        return UsageError(f"{self.where}: {key}: expected {expected}, got {_kind(value)}")
+
+    def take(self, key: str, kind: type, expected: str, default: Any = _REQUIRED) -> Any:
+        self.taken.append(key)
+        value = self.data.get(key, default)
+        if value is _REQUIRED:
+            # Rather a key misspelt than one forgotten, where there is one that nobody knows.
+            close = [k for k in nearest(key, self.data) if k not in self.taken]
+            hint = f" (is {close[0]!r} meant to be it?)" if close else ""
+            raise UsageError(f"{self.where}: {key} is missing, expected {expected}{hint}")
+        if key in self.data and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+            raise self.fail(key, expected, value)
+        return value
+
+    def string(self, key: str, default: Any = _REQUIRED) -> Any:
+        value = self.take(key, str, "a string", default)
+        if isinstance(value, str) and "\n" in value:
+            raise self.fail(key, "one line", value)
+        return value
+
+    def names(self, key: str, known: Collection[str]) -> tuple[str, ...]:
+        """A list of at least one name out of `known`."""
+        values = self.take(key, list, f"a list of {', '.join(known)}")
+        if not values:
+            raise self.fail(key, "at least one name", values)
+        for value in values:
+            if value not in known:
+                raise UsageError(f"{self.where}: {key}: {unknown('name', value, known)}")
+        return tuple(dict.fromkeys(values))
+
+    def done(self) -> None:
+        for key in self.data:
+            if key not in self.taken:
+                raise UsageError(f"{self.where}: {unknown('key', key, self.taken)}")
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "a table", list: "a list", bool: "a boolean", str: "the string", int: "the number"}
+    name = names.get(type(value), f"a {type(value).__name__}")
+    return f"{name} {value!r:.60}" if isinstance(value, str | int | float) else name
+
+
+class _Reader:
+    """Builds a `Kernel` from the parsed file."""
+
+    def __init__(self, where: str, data: dict[str, Any], folder: Path) -> None:
+        self.where = where
+        self.folder = folder
+        self.top = _Table(where, data)
+
+    def kernel(self) -> Kernel:
+        top = self.top
+        name = top.string("name")
+        if not is_identifier(name):
+            raise top.fail("name", "lower-case letters, digits and _", name)
+        try:
+            op = find_op(top.string("op"))
+        except UsageError as error:
+            raise UsageError(f"{self.where}: op: {error}") from None
+        dtypes = top.names("dtypes", op.dtypes)
+        layouts = top.names("layouts", op.layouts)
+        min_sm = top.take("min_sm", int, "a compute capability such as 75", 75)
+        description = top.string("description", "")
+        source_name, source = self.source()
+        self.dims, derived, tensors = _op_names(op.name)
+        self.given = (*self.dims, *derived, *_FACTS)
+
+        tunables = self.tunables()
+        levers = [tunable.name for tunable in tunables]
+        lets = self.lets(levers)
+        launch_names = frozenset((*self.given, *levers, *lets))
+        written = self.top.take("constraints", list, "a list of expressions", [])
+        constraints = tuple(
+            self.expression(f"constraints[{i}]", text, launch_names.union(LIMITS)) for i, text in enumerate(written)
+        )
+        workspaces = self.workspaces(launch_names, tensors)
+        pointers = (*tensors, *(workspace.name for workspace in workspaces))
+        probe_names = self.known_before_the_problem(levers, lets)
+        tables = top.take("launch", list, "[[launch]] tables")
+        if not tables:
+            raise UsageError(f"{self.where}: launch: expected at least one [[launch]]")
+        launches = tuple(
+            self.launch(f"{self.where}: launch[{i}]", table, launch_names, pointers, probe_names, source)
+            for i, table in enumerate(tables)
+        )
+        top.done()
+        return Kernel(
+            name=name,
+            op=op.name,
+            dtypes=dtypes,
+            layouts=layouts,
+            min_sm=min_sm,
+            description=description,
+            source_name=source_name,
+            source=source,
+            hash=_hash(top.data, source),
+            tunables=tunables,
+            lets=lets,
+            constraints=constraints,
+            implied=tuple(constraint for launch in launches for constraint in _implied(launch)),
+            launches=launches,
+            workspaces=workspaces,
+        )
+
+    def source(self) -> tuple[str, str]:
+        name = self.top.string("source")
+        if Path(name).name != name or name in {"", ".", ".."} or "\\" in name:
+            raise self.top.fail("source", "the name of a file in the same folder", name)
+        return name, _text(self.folder / name, f"{self.folder.name}/{name}")
+
+    def tunables(self) -> tuple[Tunable, ...]:
+        tables = self.top.take("tunables", dict, "a table of tunables")
+        if not 1 <= len(tables) <= _MOST_TUNABLES:
+            raise self.top.fail("tunables", f"1 to {_MOST_TUNABLES} tunables", len(tables))
+        tunables = []
+        for name, data in tables.items():
+            table = _Table(f"{self.where}: [tunables] {name}", data)
+            self.new_name(table.where, name, self.given)
+            values = table.take("values", list, "a list of integers")
+            whole = all(type(value) is int and abs(value) < 2**31 for value in values)
+            if not whole or not 1 <= len(values) <= _MOST_VALUES or len(set(values)) < len(values):
+                raise table.fail("values", f"1 to {_MOST_VALUES} different integers below 2**31", str(values))
+            meaning = table.string("meaning", "")
+            launch = table.take("launch", bool, "true or false", False)
+            table.done()
+            tunables.append(Tunable(name, tuple(values), meaning, launch))
+        return tuple(tunables)
+
+    def new_name(self, where: str, name: str, used: Iterable[str]) -> None:
+        if not is_identifier(name):
+            raise UsageError(f"{where}: expected a name of lower-case letters, digits and _, got {name!r}")
+        if name in used or name in LIMITS or name in _FACTS:
+            raise UsageError(f"{where}: the name {name!r} is taken")
+
+    def lets(self, levers: list[str]) -> dict[str, Expression]:
+        lets: dict[str, Expression] = {}
+        names = {*self.given, *levers}
+        for name, text in self.top.take("let", dict, "a table of expressions", {}).items():
+            key = f"[let] {name}"
+            self.new_name(f"{self.where}: {key}", name, names)
+            lets[name] = self.expression(key, text, names)
+            names.add(name)
+        return lets
+
+    def known_before_the_problem(self, levers: list[str], lets: Mapping[str, Expression]) -> frozenset[str]:
+        known = {*levers, *_FACTS}
+        for name, let in lets.items():
+            if let.names <= known:
+                known.add(name)
+        return frozenset(known)
+
+    def expression(self, key: str, text: Any, names: Collection[str], where: str | None = None) -> Expression:
+        where = where or self.where
+        if isinstance(text, int) and not isinstance(text, bool):
+            text = str(text)
+        if not isinstance(text, str):
+            raise UsageError(f"{where}: {key}: expected an expression in quotes, got {_kind(text)}")
+        try:
+            expression = parse(text)
+        except UsageError as error:
+            raise UsageError(f"{where}: {key}: {error}") from None
+        for name in expression.names:
+            if name not in names:
+                raise UsageError(f"{where}: {key}: {text!r}: {unknown('name', name, sorted(names))}")
+        return expression
+
+    def workspaces(self, names: Collection[str], tensors: Collection[str]) -> tuple[Workspace, ...]:
+        workspaces: list[Workspace] = []
+        for i, data in enumerate(self.top.take("workspace", list, "[[workspace]] tables", [])):
+            table = _Table(f"{self.where}: workspace[{i}]", data)
+            name = table.string("name")
+            self.new_name(f"{table.where}: name", name, (*tensors, *(workspace.name for workspace in workspaces)))
+            dtype = table.string("dtype")
+            if dtype not in WORKSPACE_BYTES:
+                raise UsageError(f"{table.where}: {unknown('dtype', dtype, WORKSPACE_BYTES)}")
+            elements = self.expression("elements", self.required(table, "elements"), names, table.where)
+            when = self.when(table, names)
+            table.done()
+            workspaces.append(Workspace(name, dtype, elements, when))
+        return tuple(workspaces)
+
+    def required(self, table: _Table, key: str) -> Any:
+        return table.take(key, object, "an expression")
+
+    def when(self, table: _Table, names: Collection[str]) -> Expression | None:
+        text = table.take("when", str, "an expression", None)
+        if text is None:
+            return None
+        condition = self.expression("when", text, names, table.where)
+        return condition if condition.is_truth else parse(f"({condition.text}) != 0")
+
+    def launch(
+        self,
+        where: str,
+        data: Any,
+        names: Collection[str],
+        pointers: Collection[str],
+        probe_names: Collection[str],
+        source: str,
+    ) -> Launch:
+        table = _Table(where, data)
+
+        def expression(key: str, text: Any, among: Collection[str] = names) -> Expression:
+            return self.expression(key, text, among, where)
+
+        entry = table.string("entry")
+        if not _C_IDENTIFIER.fullmatch(entry):
+            raise table.fail("entry", "the name of a function", entry)
+        if not re.search(rf"\b{entry}\b", source):
+            raise table.fail("entry", "a function of the source", entry)
+        when = self.when(table, names)
+        grid = self.extents(table, "grid", names)
+        block = self.extents(table, "block", names)
+        shared = expression("shared", table.take("shared", object, "an expression", "0"))
+        arguments = tuple(
+            self.argument(f"arguments[{i}]", text, where, names, pointers)
+            for i, text in enumerate(table.take("arguments", list, "a list of strings"))
+        )
+        order = []
+        for i, step in enumerate(table.take("order", list, "a list of [axis, extent]", [])):
+            if not (isinstance(step, list) and len(step) == 2 and isinstance(step[0], str)):
+                raise table.fail(f"order[{i}]", "[axis, extent]", step)
+            order.append((step[0], expression(f"order[{i}]", step[1])))
+        axes = list(dict.fromkeys(axis for axis, _ in order))
+        reads = self.touched(table, "reads", pointers, axes)
+        writes = self.touched(table, "writes", pointers, axes)
+        trips = {
+            loop: expression(f"trips.{loop}", text) for loop, text in table.take("trips", dict, "a table", {}).items()
+        }
+        depth = {
+            loop: expression(f"depth.{loop}", text) for loop, text in table.take("depth", dict, "a table", {}).items()
+        }
+        if trips.keys() != depth.keys():
+            raise table.fail("depth", f"the loops of trips ({', '.join(trips) or 'none'})", ", ".join(depth) or "none")
+        if "block" in trips:
+            raise table.fail("trips", "a loop not called 'block', which stands for the blocks themselves", "block")
+        prefetch = expression("prefetch", table.take("prefetch", object, "an expression", "0"))
+        probes = []
+        for i, probe in enumerate(table.take("probes", list, "a list of tables", [])):
+            if not isinstance(probe, dict):
+                raise table.fail(f"probes[{i}]", "a table of dimensions", probe)
+            for dim in probe:
+                if dim not in self.dims:
+                    raise UsageError(f"{where}: probes[{i}]: {unknown('dimension', dim, self.dims)}")
+            probes.append({d: expression(f"probes[{i}].{d}", text, probe_names) for d, text in probe.items()})
+        if probes and len(probes) < len(trips) + 2:
+            raise table.fail("probes", f"at least {len(trips) + 2} for {len(trips)} loops", len(probes))
+        table.done()
+        return Launch(
+            entry=entry,
+            when=when,
+            grid=grid,
+            block=block,
+            blocks=_product(grid),
+            threads=_product(block),
+            shared=shared,
+            arguments=arguments,
+            order=tuple(order),
+            reads=reads,
+            writes=writes,
+            trips=trips,
+            depth=depth,
+            prefetch=prefetch,
+            probes=tuple(probes),
+        )
+
+    def extents(self, table: _Table, key: str, names: Collection[str]) -> tuple[Expression, Expression, Expression]:
+        texts = table.take(key, list, "a list of 1 to 3 expressions")
+        if not 1 <= len(texts) <= 3:
+            raise table.fail(key, "1 to 3 expressions", texts)
+        x, y, z = (
+            self.expression(f"{key}[{i}]", text, names, table.where) for i, text in enumerate([*texts, 1, 1][:3])
+        )
+        return x, y, z
+
+    def argument(
+        self, key: str, text: Any, where: str, names: Collection[str], pointers: Collection[str]
+    ) -> PointerArgument | ScalarArgument:
+        if not isinstance(text, str):
+            raise UsageError(f"{where}: {key}: expected a tensor or 'ctype expression', got {_kind(text)}")
+        ctype, _, value = text.strip().partition(" ")
+        if not value:
+            if ctype not in pointers:
+                raise UsageError(f"{where}: {key}: {unknown('tensor', ctype, sorted(pointers))}")
+            return PointerArgument(ctype)
+        if ctype not in SCALAR_RANGES:
+            raise UsageError(f"{where}: {key}: {unknown('C type', ctype, SCALAR_RANGES)}")
+        return ScalarArgument(ctype, self.expression(key, value, names, where))
+
+    def touched(
+        self, table: _Table, key: str, pointers: Collection[str], axes: Collection[str]
+    ) -> dict[str, tuple[str, ...]]:
+        tensors = {}
+        for name, selected in table.take(key, dict, "a table of tensor = [axes]", {}).items():
+            if name not in pointers:
+                raise UsageError(f"{table.where}: {key}: {unknown('tensor', name, sorted(pointers))}")
+            if not isinstance(selected, list):
+                raise table.fail(f"{key}.{name}", "a list of axes", selected)
+            for axis in selected:
+                if axis not in axes:
+                    raise UsageError(f"{table.where}: {key}.{name}: {unknown('axis of order', axis, axes)}")
+            tensors[name] = tuple(selected)
+        return tensors
+
+
+def _product(extents: Iterable[Expression]) -> Expression:
+    return parse(" * ".join(f"({e.text})" for e in extents if e.text != "1") or "1")
+
+
+def _implied(launch: Launch) -> list[Expression]:
+    """What CUDA asks of any launch (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
+    x, y, z = (extent.text for extent in launch.grid)
+    rules = [
+        f"1 <= ({launch.threads.text}) <= max_threads_per_block",
+        f"0 <= ({launch.shared.text}) <= smem_per_block",
+        f"1 <= ({x}) <= 2147483647",
+        *(f"1 <= ({size}) <= 65535" for size in (y, z) if size != "1"),
+    ]
+    if launch.block[2].text != "1":
+        rules.append(f"({launch.block[2].text}) <= 64")
+    skip = f"not ({launch.when.text}) or " if launch.when is not None else ""
+    return [parse(skip + rule) for rule in rules if rule != "0 <= (0) <= smem_per_block"]
+
+
+def _hash(data: Mapping[str, Any], source: str) -> str:
+    """16 hex digits over spec and source; tunables count in their order, prose does not."""
+    spec = {key: value for key, value in data.items() if key != "description"}
+    spec["tunables"] = [
+        [name, {key: value for key, value in table.items() if key != "meaning"}]
+        for name, table in data["tunables"].items()
+    ]
+    canonical = json.dumps([spec, source], sort_keys=True, default=str)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]

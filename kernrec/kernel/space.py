@@ -1,0 +1,207 @@
+"""The configs of a kernel that can run on a GPU, as columns, and their geometry on a problem.
+
+A space is enumerated once per kernel and GPU, tunable by tunable, each constraint applied as soon as all that it
+needs is known, so that the full product of the tunables' values never exists. A problem then costs only the
+expressions that depend on its dimensions.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernrec.errors import UsageError
+from kernrec.kernel.columns import Columns
+from kernrec.kernel.expression import Expression
+from kernrec.kernel.spec import LIMITS, Kernel
+from kernrec.op.dtype import BYTES
+
+if TYPE_CHECKING:
+    from kernrec.gpu import SmLimits
+    from kernrec.op import Problem
+
+_MOST_ROWS = 4_000_000
+"""Candidate configs at any point of the enumeration; a spec that needs more lacks constraints."""
+
+Column = Any
+"""One value for each row, int64 or float64 (rows,), or one scalar for all of them."""
+
+
+@dataclass(frozen=True)
+class Codes:
+    """The distinct compiled codes of a space: configs that differ only in run-time tunables share one.
+
+    index: row -> code, int64 (rows,). rows: code -> the first row that runs it. keys: `Kernel.code_key` of each code.
+    """
+
+    index: np.ndarray
+    rows: np.ndarray
+    keys: list[str]
+
+
+@dataclass(frozen=True)
+class LaunchColumns:
+    """The geometry of one launch for many configs; the fields are those of `Launch`, evaluated.
+
+    Where `when` is false the launch does not take place and the other fields mean nothing.
+    """
+
+    entry: str
+    when: Column
+    grid: tuple[Column, Column, Column]
+    block: tuple[Column, Column, Column]
+    blocks: Column
+    threads: Column
+    shared_bytes: Column
+    order: tuple[tuple[str, Column], ...]
+    reads: Mapping[str, tuple[str, ...]]
+    writes: Mapping[str, tuple[str, ...]]
+    trips: dict[str, Column]
+    depth: dict[str, Column]
+    prefetch: Column
+
+
+class Space:
+    """Every config of `kernel` for one GPU, dtype and layout that keeps the constraints free of the problem.
+
+    columns: int64 (rows,) by tunable, rows in lexicographic order of the spec's values. Raises `UsageError` where the
+    kernel does not support the dtype, layout or architecture.
+    """
+
+    def __init__(self, kernel: Kernel, sm: int, limits: "SmLimits", dtype: str, layout: str) -> None:
+        kernel.require(dtype, layout, sm)
+        self.kernel = kernel
+        self.sm = sm
+        self.dtype = dtype
+        self.layout = layout
+        self._facts = {"dtype": dtype, "layout": layout, "dtype_bytes": BYTES[dtype], "sm": sm}
+        self._facts |= {name: getattr(limits, name) for name in LIMITS}
+        self._values = {t.name: np.array(t.values, dtype=np.int64) for t in kernel.tunables}
+        static, self._dynamic = self._split((*kernel.constraints, *kernel.implied))
+        self._columns = self._enumerate(static)
+        self.columns = {name: self._values[name][self._columns.digits[name]] for name in self._values}
+
+    def __len__(self) -> int:
+        return self._columns.rows
+
+    def config(self, row: int) -> dict[str, int]:
+        """The config in this row."""
+        return {name: int(column[row]) for name, column in self.columns.items()}
+
+    @cached_property
+    def codes(self) -> Codes:
+        """The distinct compiled codes."""
+        kernel = self.kernel
+        index, rows = self._columns.groups(kernel.code_tunables)
+        values = zip(*(self.columns[name][rows].tolist() for name in kernel.code_tunables), strict=True)
+        return Codes(index, rows, kernel.code_keys(values, self.dtype, self.layout))
+
+    def fixed(self, expression: Expression) -> bool:
+        """Whether an expression has the same values on every problem."""
+        return not self._columns.plan(expression).dynamic
+
+    def at(self, problem: "Problem") -> "SpaceAt":
+        """This space on a problem; keep the answer to ask it more than one question."""
+        return SpaceAt(self, problem)
+
+    def valid(self, problem: "Problem") -> np.ndarray:
+        """Which configs keep the constraints that depend on the problem, bool (rows,)."""
+        return self.at(problem).valid
+
+    def names(self, problem: "Problem", rows: np.ndarray | None = None) -> dict[str, Column]:
+        """Every name of the kernel's expressions with its value on a problem; see `SpaceAt.names`."""
+        return self.at(problem).names(rows)
+
+    def _split(self, constraints: Iterable[Expression]) -> tuple[list[tuple[int, Expression]], list[Expression]]:
+        """Constraints free of the problem, with how many tunables must be fixed to decide each, and the others."""
+        place = {name: i + 1 for i, name in enumerate(self._values)} | dict.fromkeys(self._facts, 0)
+        for name, let in self.kernel.lets.items():
+            if let.names <= place.keys():
+                place[name] = max((place[used] for used in let.names), default=0)
+        static, dynamic = [], []
+        for constraint in dict.fromkeys(constraints):
+            if constraint.names <= place.keys():
+                static.append((max((place[used] for used in constraint.names), default=0), constraint))
+            else:
+                dynamic.append(constraint)
+        return static, dynamic
+
+    def _enumerate(self, static: list[tuple[int, Expression]]) -> Columns:
+        digits: dict[str, np.ndarray] = {}
+        columns = Columns(1, self._values, digits, self.kernel.lets, self._facts)
+        names = list(self._values)
+        for fixed in range(len(names) + 1):
+            if fixed:
+                name = names[fixed - 1]
+                choices = len(self._values[name])
+                if columns.rows * choices > _MOST_ROWS:
+                    raise UsageError(f"the space of {self.kernel.name} has over {_MOST_ROWS} configs already at {name}")
+                digits = {known: np.repeat(digit, choices) for known, digit in columns.digits.items()}
+                digits[name] = np.tile(np.arange(choices), columns.rows)
+                columns = Columns(columns.rows * choices, self._values, digits, self.kernel.lets, self._facts)
+            decided = [constraint for place, constraint in static if place == fixed]
+            if decided:
+                kept = np.flatnonzero(columns.at({}).all_true(decided))
+                digits = {known: digit.take(kept) for known, digit in columns.digits.items()}
+                columns = Columns(len(kept), self._values, digits, self.kernel.lets, self._facts)
+        return columns
+
+
+class SpaceAt:
+    """A space on one problem. Every expression is evaluated at most once, and spread only over the rows asked for."""
+
+    def __init__(self, space: Space, problem: "Problem") -> None:
+        if (problem.op, problem.dtype, problem.layout) != (space.kernel.op, space.dtype, space.layout):
+            raise UsageError(
+                f"a space of {space.kernel.name} for {space.dtype}, {space.layout} does not hold problem {problem.key}"
+            )
+        self._space = space
+        self._evaluation = space._columns.at(problem.names)
+
+    @cached_property
+    def valid(self) -> np.ndarray:
+        """Which configs keep the constraints that depend on the problem, bool (rows,)."""
+        return self._evaluation.all_true(self._space._dynamic)
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """The row numbers of the valid configs, int64."""
+        return np.flatnonzero(self.valid)
+
+    def column(self, expression: Expression, rows: np.ndarray | None = None) -> Column:
+        """An expression of the kernel for these rows (None: all)."""
+        return self._evaluation.column(expression, rows)
+
+    def names(self, rows: np.ndarray | None = None) -> dict[str, Column]:
+        """Tunables, lets and the problem's names with their values for these rows (None: all)."""
+        space = self._space
+        names: dict[str, Column] = {**space._facts, **self._evaluation.names}
+        names |= space.columns if rows is None else {name: c.take(rows) for name, c in space.columns.items()}
+        return names | {name: self._evaluation.column(let, rows) for name, let in space.kernel.lets.items()}
+
+    def launch(self, index: int, rows: np.ndarray | None = None) -> LaunchColumns:
+        """Launch number `index` of the kernel for these rows (None: all)."""
+        launch = self._space.kernel.launches[index]
+
+        def column(expression: Expression) -> Column:
+            return self._evaluation.column(expression, rows)
+
+        x, y, z = (column(extent) for extent in launch.grid)
+        bx, by, bz = (column(extent) for extent in launch.block)
+        return LaunchColumns(
+            entry=launch.entry,
+            when=True if launch.when is None else column(launch.when),
+            grid=(x, y, z),
+            block=(bx, by, bz),
+            blocks=column(launch.blocks),
+            threads=column(launch.threads),
+            shared_bytes=column(launch.shared),
+            order=tuple([(axis, column(extent)) for axis, extent in launch.order]),
+            reads=launch.reads,
+            writes=launch.writes,
+            trips={loop: column(count) for loop, count in launch.trips.items()},
+            depth={loop: column(count) for loop, count in launch.depth.items()},
+            prefetch=column(launch.prefetch),
+        )

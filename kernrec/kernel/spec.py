@@ -1,0 +1,200 @@
+"""A kernel as data: tunables, constraints, launches and arguments around one CUDA C++ source.
+
+`load_kernel` (load.py) reads these from a `kernel.toml`; `Space` (space.py) enumerates a kernel's configs, and
+`bind_launches` (binding.py) fixes one of them for one problem. Names an expression may use: the tunables, the
+dimensions of the op (derived ones too), `dtype`, `layout`, `dtype_bytes`, `sm` (89 for sm_89) and the lets before it;
+constraints may also use the limits of the GPU listed in `LIMITS`.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kernrec.errors import UsageError, unknown
+from kernrec.kernel.expression import Expression
+from kernrec.op.dtype import BYTES
+
+if TYPE_CHECKING:
+    from kernrec.gpu import SmLimits
+    from kernrec.kernel.binding import BoundLaunch
+    from kernrec.op import Problem
+
+Config = Mapping[str, int]
+"""One value for every tunable."""
+
+LIMITS = (
+    "max_threads_per_block",
+    "max_warps_per_sm",
+    "max_blocks_per_sm",
+    "registers_per_sm",
+    "registers_per_block",
+    "max_registers_per_thread",
+    "smem_per_sm",
+    "smem_per_block",
+    "smem_reserved_per_block",
+)
+"""Fields of `kernrec.gpu.SmLimits` that constraints may name."""
+
+SCALAR_RANGES = {
+    "i32": (-(2**31), 2**31 - 1),
+    "u32": (0, 2**32 - 1),
+    "i64": (-(2**63), 2**63 - 1),
+    "f32": (-3.4028234663852886e38, 3.4028234663852886e38),
+}
+"""C types of scalar arguments, with the least and the greatest value each holds."""
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """One lever of a kernel. `launch`: passed at run time, so it does not change the compiled code."""
+
+    name: str
+    values: tuple[int, ...]
+    meaning: str
+    launch: bool = False
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A scratch tensor of a kernel, allocated where `when` is true (None: always)."""
+
+    name: str
+    dtype: str
+    elements: Expression
+    when: Expression | None
+
+
+@dataclass(frozen=True)
+class PointerArgument:
+    """The address of a tensor of the op or of a workspace."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class ScalarArgument:
+    """A number passed by value; `ctype` is a key of `SCALAR_RANGES`."""
+
+    ctype: str
+    value: Expression
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """One launch of a kernel: geometry, arguments, and what the analytic model needs to know of it.
+
+    order: (axis, extent), fastest-varying first: how consecutive blocks walk the tiles. reads, writes: the axes that
+    select which tile of a tensor or workspace a block touches. trips: how often each loop body runs, over the whole
+    grid; depth: how often in the longest block. prefetch: loop trips whose global loads are in flight ahead. probes:
+    small problems of full tiles on which blocks are emulated. blocks, threads: grid and block size multiplied out.
+    """
+
+    entry: str
+    when: Expression | None
+    grid: tuple[Expression, Expression, Expression]
+    block: tuple[Expression, Expression, Expression]
+    blocks: Expression
+    threads: Expression
+    shared: Expression
+    arguments: tuple[PointerArgument | ScalarArgument, ...]
+    order: tuple[tuple[str, Expression], ...]
+    reads: Mapping[str, tuple[str, ...]]
+    writes: Mapping[str, tuple[str, ...]]
+    trips: Mapping[str, Expression]
+    depth: Mapping[str, Expression]
+    prefetch: Expression
+    probes: tuple[Mapping[str, Expression], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One implementation of an op, identified by its name and by `hash` (of spec and source; prose does not count).
+
+    constraints: as written in the spec; implied: what every launch must keep besides (block, shared memory and grid
+    within the limits of the GPU). Each is true for a config that can run.
+    """
+
+    name: str
+    op: str
+    dtypes: tuple[str, ...]
+    layouts: tuple[str, ...]
+    min_sm: int
+    description: str
+    source_name: str
+    source: str
+    hash: str
+    tunables: tuple[Tunable, ...]
+    lets: Mapping[str, Expression]
+    constraints: tuple[Expression, ...]
+    implied: tuple[Expression, ...]
+    launches: tuple[Launch, ...]
+    workspaces: tuple[Workspace, ...]
+
+    def require(self, dtype: str, layout: str, sm: int | None = None) -> None:
+        """Raises `UsageError` where the kernel does not implement this dtype or layout, or not on this architecture."""
+        if dtype not in self.dtypes:
+            raise unknown(f"dtype of kernel {self.name}", dtype, self.dtypes)
+        if layout not in self.layouts:
+            raise unknown(f"layout of kernel {self.name}", layout, self.layouts)
+        if sm is not None and sm < self.min_sm:
+            raise UsageError(f"kernel {self.name} needs sm_{self.min_sm} or later, not sm_{sm}")
+
+    def config(self, given: Config) -> dict[str, int]:
+        """`given` in canonical order; `UsageError` for an unknown or missing tunable, or a value it does not take."""
+        names = [tunable.name for tunable in self.tunables]
+        for name in given:
+            if name not in names:
+                raise unknown(f"tunable of {self.name}", name, names)
+        if missing := [name for name in names if name not in given]:
+            raise UsageError(f"config of {self.name} lacks {', '.join(missing)}; its tunables are {', '.join(names)}")
+        for tunable in self.tunables:
+            if given[tunable.name] not in tunable.values:
+                accepted = ", ".join(map(str, tunable.values))
+                raise UsageError(f"{self.name}: {tunable.name} is {given[tunable.name]!r:.40}, accepted are {accepted}")
+        return {name: int(given[name]) for name in names}
+
+    def defines(self, config: Config, dtype: str, layout: str) -> dict[str, str]:
+        """Preprocessor macros that fix the code of a config: `BLOCK_M` -> `128`, `DTYPE_F32` -> `1`."""
+        fixed = {name.upper(): str(config[name]) for name in self.code_tunables}
+        return fixed | {f"DTYPE_{dtype.upper()}": "1", f"LAYOUT_{layout.upper()}": "1"}
+
+    def code_key(self, config: Config, dtype: str, layout: str) -> str:
+        """16 hex digits naming the compiled code of a config; run-time tunables do not count."""
+        return self.code_keys([[config[name] for name in self.code_tunables]], dtype, layout)[0]
+
+    @property
+    def code_tunables(self) -> list[str]:
+        """The tunables that are fixed when the code is compiled."""
+        return [tunable.name for tunable in self.tunables if not tunable.launch]
+
+    def code_keys(self, values: Iterable[Sequence[int]], dtype: str, layout: str) -> list[str]:
+        """`code_key` of many codes, each given by the values of `code_tunables`."""
+        form = ",".join([dtype, layout, *(f"{name}=%d" for name in self.code_tunables)])
+        return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in values]
+
+    def namespace(self, config: Config, problem: "Problem", sm: int) -> dict[str, Any]:
+        """Every name that the launch expressions of one config may use, with its value on a problem."""
+        names: dict[str, Any] = {**problem.names, "sm": sm, **config}
+        for name, let in self.lets.items():
+            names[name] = let.evaluate(names)
+        return names
+
+    def misfit(self, config: Config, problem: "Problem", limits: "SmLimits") -> str | None:
+        """The first constraint that a config does not keep on a problem and GPU; None when it can run."""
+        names = self.namespace(config, problem, limits.sm) | {name: getattr(limits, name) for name in LIMITS}
+        return next((c.text for c in (*self.constraints, *self.implied) if not c.evaluate(names)), None)
+
+    def fits(self, config: Config, problem: "Problem", limits: "SmLimits") -> bool:
+        """Whether a config can run on a problem and GPU."""
+        return self.misfit(config, problem, limits) is None
+
+    def bind(self, config: Config, problem: "Problem", sm: int) -> "tuple[BoundLaunch, ...]":
+        """The launches that run a config on a problem, in order, with every number fixed; see `bind_launches`."""
+        from kernrec.kernel.binding import bind_launches
+
+        return bind_launches(self, config, problem, sm)
+
+
+WORKSPACE_BYTES = {**BYTES, "i32": 4, "u32": 4}
+"""Bytes of one element of a workspace, by dtype."""

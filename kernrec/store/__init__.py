@@ -1,0 +1,32 @@
+"""The database: measurements, static profiles and what they refer to, in DuckDB files and shipped Parquet.
+
+`Stack` is how a query sees it all; `Database` is one file; `write_profiles` makes what ships.
+"""
+
+from kernrec.store.database import Database, Measured
+from kernrec.store.identity import canonical, content_hash
+from kernrec.store.profiles import (
+    ProfileRow,
+    ProfileTable,
+    profiles_hash,
+    read_profile_rows,
+    read_profiles,
+    shipped_profiles,
+    write_profiles,
+)
+from kernrec.store.stack import Stack
+
+__all__ = [
+    "Database",
+    "Measured",
+    "ProfileRow",
+    "ProfileTable",
+    "Stack",
+    "canonical",
+    "content_hash",
+    "profiles_hash",
+    "read_profile_rows",
+    "read_profiles",
+    "shipped_profiles",
+    "write_profiles",
+]

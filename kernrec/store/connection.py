@@ -1,0 +1,113 @@
+"""Opening DuckDB files, and DuckDB's errors as one line each.
+
+Whatever a path turns out to be - nothing, a folder, another program's file, half a database, a database in use -
+opening it says so in one line and leaves it as it was.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache as once
+from pathlib import Path
+
+import duckdb
+
+from kernrec.errors import UsageError
+
+# The oldest DuckDB that must be able to read what is written here.
+STORAGE_VERSION = "v1.2.0"
+
+# One thread: our queries are small, and starting DuckDB's thread pool costs more than they do. Extensions
+# are never fetched: kernrec works offline.
+_CONFIG: dict[str, str | bool | int | float | list[str]] = {
+    "threads": 1,
+    "storage_compatibility_version": STORAGE_VERSION,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+
+
+def connect_memory() -> duckdb.DuckDBPyConnection:
+    """A new, empty database in memory."""
+    return duckdb.connect(":memory:", config=_CONFIG)
+
+
+_shared = once(connect_memory)
+
+
+def memory() -> duckdb.DuckDBPyConnection:
+    """A cursor for reading Parquet files; they share one database, for opening it takes longer than most reads."""
+    return _shared().cursor()
+
+
+def quoted(text: object) -> str:
+    """`text` as an SQL string."""
+    return "'" + str(text).replace("'", "''") + "'"
+
+
+def connect(path: Path, *, read_only: bool, create: bool) -> duckdb.DuckDBPyConnection:
+    """A connection to the database file at `path`; raises `UsageError` and changes nothing when there is none.
+
+    create: make the file, and its folder, when there is none yet.
+    """
+    path = path.absolute()
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder, not a database")
+    if not path.exists():
+        if not create or read_only:
+            raise UsageError(f"there is no database at {path}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"cannot make the folder {path.parent}: {(error.strerror or str(error)).lower()}"
+            ) from None
+    with one_line(path):
+        return duckdb.connect(str(path), read_only=read_only, config=_CONFIG)
+
+
+_HEADER_BYTES = 3 * 4096  # before a file's blocks: https://duckdb.org/docs/stable/internals/storage
+
+
+def check_whole(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Raise `UsageError` for a file that cannot hold what it says it does: DuckDB finds out only on reading it.
+
+    Only the blocks in use count: DuckDB cuts free ones off the end of a file but goes on listing them.
+    """
+    sizes = connection.execute("SELECT block_size * used_blocks FROM pragma_database_size()").fetchone()
+    if sizes is not None and path.stat().st_size < _HEADER_BYTES + sizes[0]:
+        raise UsageError(f"{path} is damaged or cut short")
+
+
+# What DuckDB's messages mean, in the words of this program; the first that is found is said.
+_MEANINGS = (
+    (r"not a valid DuckDB database", "is not a DuckDB database"),
+    (r"Could not set lock.*\(PID (\d+)\)", r"is in use by another process (PID \1); close it there and try again"),
+    (r"Could not set lock", "is in use by another process; close it there and try again"),
+    (r"different configuration|Unique file handle|already attached", "is already open in this program in another way"),
+    (
+        r"newer (?:DuckDB )?version|version number|newer storage",
+        f"needs a newer DuckDB than the installed {duckdb.__version__}",
+    ),
+    (
+        r"Could not read enough bytes|[Cc]hecksum|[Dd]eserializ|Serialization Error|INTERNAL|Corrupt",
+        "is damaged or cut short",
+    ),
+    (r"Permission denied", "cannot be opened: permission denied"),
+    (r"[Rr]ead-only file ?system", "cannot be written: read-only file system"),
+    (r"No space left", "cannot be written: no space left"),
+)
+
+
+@contextmanager
+def one_line(path: Path | str) -> Iterator[None]:
+    """Turn DuckDB's errors into a `UsageError` of one line that names `path`."""
+    try:
+        yield
+    except duckdb.Error as error:
+        said = str(error)
+        for pattern, meaning in _MEANINGS:
+            if match := re.search(pattern, said):
+                raise UsageError(f"{path} {match.expand(meaning)}") from None
+        first = next((line.strip() for line in said.splitlines() if line.strip()), type(error).__name__)
+        raise UsageError(f"{path}: {first}") from None

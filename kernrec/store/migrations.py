@@ -1,0 +1,65 @@
+"""The schema: numbered SQL files that ship with kernrec, each applied once and recorded in the database."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache as once
+from pathlib import Path
+
+import duckdb
+
+from kernrec import paths
+from kernrec.errors import UsageError
+
+TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement")
+"""The tables whose rows have content-hash keys: all but `migration`."""
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One step of the schema: file `NNN_name.sql`."""
+
+    number: int
+    name: str
+    sql: str
+
+
+@once
+def migrations() -> tuple[Migration, ...]:
+    """The steps that ship with kernrec, in order, numbered from 1 without a gap."""
+    files = sorted(paths.shipped("db/schema").glob("[0-9][0-9][0-9]_*.sql"))
+    return tuple(Migration(int(file.name[:3]), file.stem[4:], file.read_text(encoding="utf-8")) for file in files)
+
+
+def migrate(connection: duckdb.DuckDBPyConnection, done: int) -> None:
+    """Apply the steps after number `done`, each whole or not at all."""
+    for step in migrations()[done:]:
+        connection.execute("BEGIN")
+        try:
+            connection.execute(step.sql)
+            applied_at = datetime.now(UTC).replace(tzinfo=None)
+            connection.execute("INSERT INTO migration VALUES (?, ?, ?)", [step.number, step.name, applied_at])
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+
+
+def schema_version(connection: duckdb.DuckDBPyConnection, path: Path | str) -> int:
+    """The number of the last step applied; 0 for a database without any table.
+
+    Raises `UsageError` for somebody else's database and for one that a newer kernrec has migrated further.
+    """
+    tables = {name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+    if not tables:
+        return 0
+    if not tables.issuperset(("migration", *TABLES)):
+        raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
+    found = connection.execute("SELECT id, name FROM migration ORDER BY id").fetchall()
+    known = [(step.number, step.name) for step in migrations()]
+    if len(found) > len(known) and found[: len(known)] == known:
+        raise UsageError(
+            f"{path} has schema {len(found)}, made by a newer kernrec; this one knows schemas up to {len(known)}"
+        )
+    if not found or found != known[: len(found)]:
+        raise UsageError(f"{path} has a schema that this kernrec does not know")
+    return len(found)

@@ -1,0 +1,216 @@
+"""Static profiles as rows to store and as arrays to compute with, in Parquet files and in databases.
+
+Shipped profiles are one Parquet file per kernel, sorted by architecture, so that a query reads only its own.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import numpy as np
+
+from kernrec import paths
+from kernrec.errors import UsageError
+from kernrec.store.connection import connect_memory, memory, one_line, quoted
+from kernrec.store.identity import canonical, content_hash
+from kernrec.store.migrations import migrate
+from kernrec.store.rows import Row, as_dicts, insert
+
+
+@dataclass(frozen=True, eq=False)
+class ProfileRow:
+    """The static profile of one launch of one code of a kernel on one architecture.
+
+    code: the compile-time tunables, dtype and layout that the code stands for. counts: float64 (metrics, terms),
+    events per block (first term) and per trip of each loop (the others).
+    """
+
+    kernel: str
+    kernel_hash: str
+    code_key: str
+    sm: int
+    launch: int
+    entry: str
+    code: Mapping[str, int | str]
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    static_smem_bytes: int
+    ptx_hash: str
+    compiler: str
+    metrics: tuple[str, ...]
+    terms: tuple[str, ...]
+    counts: np.ndarray
+
+    def columns(self) -> dict[str, object]:
+        """The row as the table `profile` takes it."""
+        if self.counts.shape != (len(self.metrics), len(self.terms)):
+            shape = (len(self.metrics), len(self.terms))
+            raise UsageError(f"profile of {self.kernel} {self.code_key}: counts are {self.counts.shape}, not {shape}")
+        return vars(self) | {
+            "code": dict(self.code),
+            "metrics": " ".join(self.metrics),
+            "terms": " ".join(self.terms),
+            "counts": self.counts.ravel().tolist(),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class ProfileTable:
+    """All codes of one launch of a kernel on one architecture, side by side.
+
+    code_keys: (rows,), ascending. registers, spill_bytes, stack_bytes, static_smem_bytes: int64 (rows,).
+    counts: float64 (rows, metrics, terms); a metric that a code's profile lacks is 0 there.
+    """
+
+    launch: int
+    entry: str
+    code_keys: tuple[str, ...]
+    registers: np.ndarray
+    spill_bytes: np.ndarray
+    stack_bytes: np.ndarray
+    static_smem_bytes: np.ndarray
+    metrics: tuple[str, ...]
+    terms: tuple[str, ...]
+    counts: np.ndarray
+
+
+def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
+    """The shipped profiles of a kernel, by launch; empty when this kernel or source is not shipped."""
+    path = paths.shipped("db/prebuilt") / f"{kernel}.profile.parquet"
+    return read_profiles(path, kernel, kernel_hash, sm) if path.is_file() else {}
+
+
+def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
+    """The profiles in a Parquet file, by launch; raises `UsageError` for a bad file."""
+    with one_line(path):
+        return query_profiles(memory(), f"read_parquet({_pattern(path)})", kernel, kernel_hash, sm)
+
+
+def read_profile_rows(path: Path) -> list[ProfileRow]:
+    """Every row of a Parquet file of profiles, in the order of the file."""
+    with one_line(path):
+        found = as_dicts(memory().execute(f"FROM read_parquet({_pattern(path)})"))
+    return [_from_columns(row) for row in found]
+
+
+def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
+    """Write `rows` to a Parquet file, sorted, in one step: the old file stays until the new one is whole.
+
+    The same rows in any order give the same content hash, and with the same DuckDB the same bytes. Raises
+    `UsageError` when two rows are of the same launch, code and architecture.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with one_line(path), connect_memory() as connection:
+            migrate(connection, 0)
+            insert(connection, "profile", [row.columns() for row in rows])
+            twice = connection.execute(
+                "SELECT kernel, code_key, sm, launch FROM profile GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL LIMIT 1"
+            ).fetchone()
+            if twice:
+                raise UsageError("two different profiles of {} code {} on sm_{}, launch {}".format(*twice))
+            connection.execute(
+                "COPY (SELECT * EXCLUDE profile_id FROM profile ORDER BY kernel, kernel_hash, sm, launch, code_key) "
+                f"TO {quoted(temporary.absolute())} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 19, "
+                "ROW_GROUP_SIZE 2048)"
+            )
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def profiles_hash(rows: Iterable[ProfileRow]) -> str:
+    """A hash of the rows' content, whatever their order and the format of the file they came from."""
+    return content_hash(sorted(canonical(row.columns()) for row in rows), digits=32)
+
+
+def query_profiles(
+    connection: duckdb.DuckDBPyConnection, source: str, kernel: str, kernel_hash: str, sm: int
+) -> dict[int, ProfileTable]:
+    """The profiles in `source`, a table name or function, as arrays, by launch.
+
+    Where a code was profiled twice, with different compilers, the newest compiler's profile is taken.
+    """
+    chosen = f"FROM {source} WHERE sm = $1 AND kernel_hash = $2 AND kernel = $3"
+    values = [sm, kernel_hash, kernel]
+    # Two scans in the same order: unnesting the lists in DuckDB gives one array instead of one a row.
+    found = connection.execute(
+        "SELECT launch, entry, code_key, registers, spill_bytes, stack_bytes, static_smem_bytes, compiler, metrics, "
+        f"terms {chosen}",
+        values,
+    ).fetchnumpy()
+    flat = connection.execute(f"SELECT unnest(counts) AS counts {chosen}", values).fetchnumpy()["counts"]
+    launches = found["launch"]
+    kinds = list(zip(found["metrics"].tolist(), found["terms"].tolist(), strict=True))
+    sizes = {kind: len(kind[0].split()) * len(kind[1].split()) for kind in set(kinds)}
+    ends = np.cumsum([sizes[kind] for kind in kinds], dtype=np.int64)
+    tables = {}
+    for launch in sorted(set(launches.tolist())):
+        rows = _newest(np.flatnonzero(launches == launch), found["code_key"], found["compiler"])
+        tables[launch] = _table(launch, rows, found, kinds, ends, flat)
+    return tables
+
+
+def _newest(rows: np.ndarray, codes: np.ndarray, compilers: np.ndarray) -> np.ndarray:
+    """Of `rows`, one for each code, in order of code: the one by the newest compiler."""
+
+    def age(row: int) -> tuple[list[int], str]:
+        name, _, version = compilers[row].rpartition(" ")
+        return [int(part) if part.isdigit() else 0 for part in version.split(".")], name
+
+    several = len(set(compilers[rows].tolist())) > 1
+    ordered = sorted(rows.tolist(), key=age) if several else rows.tolist()
+    by_code = {codes[row]: row for row in ordered}
+    return np.array([by_code[code] for code in sorted(by_code)], dtype=np.int64)
+
+
+def _table(
+    launch: int,
+    rows: np.ndarray,
+    columns: Mapping[str, np.ndarray],
+    kinds: list[tuple[str, str]],
+    ends: np.ndarray,
+    flat: np.ndarray,
+) -> ProfileTable:
+    of_kind: dict[tuple[str, str], list[int]] = {}
+    for place, row in enumerate(rows.tolist()):
+        of_kind.setdefault(kinds[row], []).append(place)
+    metrics = list(dict.fromkeys(metric for kind in of_kind for metric in kind[0].split()))
+    terms = list(dict.fromkeys(term for kind in of_kind for term in kind[1].split()))
+    counts = np.zeros((len(rows), len(metrics), len(terms)))
+    for (kind_metrics, kind_terms), places in of_kind.items():
+        to_metric = [metrics.index(metric) for metric in kind_metrics.split()]
+        to_term = [terms.index(term) for term in kind_terms.split()]
+        size = len(to_metric) * len(to_term)
+        values = flat[ends[rows[places], None] - size + np.arange(size)]
+        counts[np.ix_(places, to_metric, to_term)] = values.reshape(-1, len(to_metric), len(to_term))
+    return ProfileTable(
+        launch=launch,
+        entry=str(columns["entry"][rows[0]]),
+        code_keys=tuple(columns["code_key"][rows].tolist()),
+        registers=columns["registers"][rows].astype(np.int64),
+        spill_bytes=columns["spill_bytes"][rows].astype(np.int64),
+        stack_bytes=columns["stack_bytes"][rows].astype(np.int64),
+        static_smem_bytes=columns["static_smem_bytes"][rows].astype(np.int64),
+        metrics=tuple(metrics),
+        terms=tuple(terms),
+        counts=counts,
+    )
+
+
+def _from_columns(row: Row) -> ProfileRow:
+    fields = dict(row)
+    metrics, terms = str(fields["metrics"]).split(), str(fields["terms"]).split()
+    counts = np.array(fields["counts"], dtype=np.float64).reshape(len(metrics), len(terms))
+    fields |= {"code": json.loads(str(fields["code"])), "metrics": tuple(metrics), "terms": tuple(terms)}
+    return ProfileRow(**fields | {"counts": counts})  # type: ignore[arg-type]
+
+
+def _pattern(path: Path) -> str:
+    """A path as the file pattern, in SQL, that only it matches."""
+    return quoted("".join(f"[{char}]" if char in "*?[" else char for char in str(path.absolute())))

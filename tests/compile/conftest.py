@@ -1,0 +1,52 @@
+"""What the tests of compiling share: real NVRTC, or a skip that says what is missing."""
+
+import pytest
+
+from kernrec.compile import CompileCache, NoCompilerError
+from kernrec.compile.nvrtc import compiler
+
+SAXPY = """
+extern "C" __global__ void saxpy(float a, const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = SCALE * a * x[i] + y[i];
+}
+"""
+
+# Twenty entries, each with a loop whose unrolling keeps the compiler busy for about a second.
+SLOW = "".join(
+    f"""
+extern "C" __global__ void slow{i}(float* a) {{
+    float x = a[{i}];
+    #pragma unroll
+    for (int i = 0; i < 1000; i++) {{ x = x * a[i] + a[i * 7 % 1000]; a[(i * 13) % 1024] = x; }}
+    a[0] = x;
+}}
+"""
+    for i in range(20)
+)
+
+
+@pytest.fixture
+def nvrtc() -> str:
+    """The compiler's name and version."""
+    try:
+        return compiler()
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def cache(tmp_path) -> CompileCache:
+    return CompileCache(tmp_path / "compile")
+
+
+@pytest.fixture
+def saxpy() -> str:
+    """A small kernel that needs the define `SCALE`."""
+    return SAXPY
+
+
+@pytest.fixture
+def slow() -> str:
+    """A source that takes the compiler some twenty seconds."""
+    return SLOW

@@ -1,0 +1,70 @@
+"""The cache of compiled code: whole files or none, and never an error."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.compile import CompileCache, Compiled, Resources
+
+RESULT = Compiled(
+    ".version 9.0\n// é", b"\x7fELF\n\0\xff" * 50, {"k": Resources(32, 0, 4, 8, 1024)}, "nvrtc 13.5", "log\n"
+)
+
+
+def stored(cache: CompileCache):
+    return [path for path in cache.folder.rglob("*") if path.is_file()]
+
+
+def test_what_is_put_is_got_back_equal(cache):
+    assert cache.get("ab12") is None
+    cache.put("ab12", RESULT)
+    assert cache.get("ab12") == RESULT
+    assert cache.get("ab13") is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", None])
+def test_a_damaged_entry_counts_as_absent_and_is_replaced(cache, damage):
+    cache.put("ab12", RESULT)
+    (file,) = stored(cache)
+    file.write_bytes(file.read_bytes()[:-3] if damage is None else damage)
+    assert cache.get("ab12") is None
+    cache.put("ab12", RESULT)
+    assert cache.get("ab12") == RESULT
+
+
+def test_nothing_is_left_behind_but_the_entry(cache):
+    cache.put("ab12", RESULT)
+    cache.put("ab12", RESULT)
+    assert [path.name for path in stored(cache)] == ["ab12.z"]
+
+
+def test_a_folder_that_cannot_be_written_keeps_nothing_and_complains_of_nothing(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    blocked = CompileCache(tmp_path / "file" / "compile")
+    blocked.put("ab12", RESULT)
+    assert blocked.get("ab12") is None
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser writes anywhere")
+def test_a_read_only_folder_still_answers(cache):
+    cache.put("ab12", RESULT)
+    cache.folder.chmod(0o500)
+    try:
+        cache.put("cd34", RESULT)
+        assert cache.get("ab12") == RESULT
+        assert cache.get("cd34") is None
+    finally:
+        cache.folder.chmod(0o700)
+
+
+def test_no_folder_keeps_nothing():
+    cache = CompileCache(None)
+    cache.put("ab12", RESULT)
+    assert cache.get("ab12") is None
+
+
+@given(st.lists(st.text()), st.lists(st.text()))
+def test_keys_are_equal_only_for_equal_parts(one, other):
+    assert (CompileCache.key(*one) == CompileCache.key(*other)) == (one == other)

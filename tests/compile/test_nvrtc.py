@@ -1,0 +1,109 @@
+"""Compiling with the real compiler."""
+
+import subprocess
+import sys
+
+import pytest
+
+from kernrec.compile import CompileCache, CompileError, compile_source
+from kernrec.compile.nvrtc import header_folders
+
+
+@pytest.mark.parametrize("sm", [75, 80, 86, 89, 90, 100, 120])
+def test_one_call_gives_ptx_machine_code_and_resources(nvrtc, cache, sm, saxpy):
+    compiled = compile_source(saxpy, sm, {"SCALE": 2}, cache=cache)
+    assert f".target sm_{sm}" in compiled.ptx
+    assert compiled.ptx.endswith("}\n") or compiled.ptx.rstrip().endswith("}")
+    assert compiled.cubin.startswith(b"\x7fELF")
+    assert compiled.compiler == nvrtc
+    (resources,) = compiled.resources.values()
+    assert set(compiled.resources) == {"saxpy"}
+    assert 4 <= resources.registers <= 40
+    assert (resources.spill_store_bytes, resources.stack_bytes, resources.static_smem_bytes) == (0, 0, 0)
+
+
+def test_static_shared_memory_and_spills_are_reported(nvrtc, cache):
+    source = """
+    extern "C" __global__ void __launch_bounds__(1024, 2) k(float* a) {
+        __shared__ float s[512];
+        float t[96];
+        #pragma unroll
+        for (int i = 0; i < 96; i++) t[i] = a[i * 33 + threadIdx.x];
+        s[threadIdx.x % 512] = a[1];
+        __syncthreads();
+        #pragma unroll
+        for (int i = 0; i < 96; i++) a[i * 7 + threadIdx.x] = t[i] * s[i];
+    }"""
+    resources = compile_source(source, 80, cache=cache).resources["k"]
+    assert resources.static_smem_bytes == 2048
+    assert resources.registers <= 32
+    assert resources.spill_store_bytes > 0
+    assert resources.spill_load_bytes > 0
+
+
+def test_the_second_time_the_cache_answers_and_a_corrupt_entry_is_compiled_again(nvrtc, cache, saxpy):
+    first = compile_source(saxpy, 80, {"SCALE": 2}, cache=cache)
+    assert compile_source(saxpy, 80, {"SCALE": 2}, cache=cache) == first  # with the same timings in its log
+    (file,) = (path for path in cache.folder.rglob("*") if path.is_file())
+    file.write_bytes(b"garbage")
+    again = compile_source(saxpy, 80, {"SCALE": 2}, cache=cache)
+    assert (again.ptx, again.resources) == (first.ptx, first.resources)
+
+
+def test_another_define_source_or_architecture_is_another_result(nvrtc, cache, saxpy):
+    compile_source(saxpy, 80, {"SCALE": 2}, cache=cache)
+    compile_source(saxpy, 80, {"SCALE": 3}, cache=cache)
+    compile_source(saxpy, 86, {"SCALE": 2}, cache=cache)
+    compile_source(saxpy + "\n", 80, {"SCALE": 2}, cache=cache)
+    assert len([path for path in cache.folder.rglob("*") if path.is_file()]) == 4
+
+
+def test_half_precision_headers_are_found(nvrtc, cache):
+    if not header_folders():
+        pytest.skip("no CUDA headers here: the extra `kernrec[cuda13]` brings them")
+    source = '#include <cuda_fp16.h>\nextern "C" __global__ void k(__half* a) { a[0] = __hadd(a[1], a[2]); }'
+    assert "f16" in compile_source(source, 80, cache=cache).ptx
+
+
+def test_a_wrong_source_is_one_line_with_file_and_line(nvrtc, cache, saxpy):
+    with pytest.raises(CompileError) as caught:
+        compile_source(saxpy, 80, name="mine.cu", cache=cache)
+    assert str(caught.value) == 'mine.cu:4: identifier "SCALE" is undefined'
+    assert caught.value.reason == "compile"
+    assert "error" in caught.value.log
+
+
+def test_an_unsupported_architecture_names_the_compiler_and_what_it_supports(nvrtc, cache, saxpy):
+    with pytest.raises(CompileError) as caught:
+        compile_source(saxpy, 30, cache=cache)
+    assert str(caught.value).startswith(f"{nvrtc} cannot compile for sm_30; it supports sm_")
+    assert "sm_89" in str(caught.value)
+
+
+def test_too_much_shared_memory_is_the_assemblers_message(nvrtc, cache):
+    source = 'extern "C" __global__ void k(float* a) { __shared__ float s[60000]; s[threadIdx.x] = 1; a[0] = s[4]; }'
+    with pytest.raises(CompileError, match=r"^big\.cu: .*too much shared data"):
+        compile_source(source, 80, name="big.cu", cache=cache)
+
+
+def test_without_cupy_the_extra_is_named():
+    script = (
+        "import sys; sys.modules['cupy'] = None\n"
+        "from kernrec.compile import NoCompilerError, compile_many, compile_source, Job\n"
+        "for attempt in (lambda: compile_source('', 80), lambda: next(compile_many([Job('', 80)]))):\n"
+        "    try: attempt()\n"
+        "    except NoCompilerError as error: print(error)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    lines = said.splitlines()
+    assert len(lines) == 2
+    assert all("pip install 'kernrec[cuda13]'" in line for line in lines)
+
+
+def test_importing_the_package_loads_no_cupy():
+    script = "import sys, kernrec.compile; assert 'cupy' not in sys.modules and 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_without_a_cache_everything_still_compiles(nvrtc, saxpy):
+    assert compile_source(saxpy, 80, {"SCALE": 1}, cache=CompileCache(None)).cubin

@@ -1,0 +1,132 @@
+"""Compiling in parallel: processes that die, hang or are interrupted."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from kernrec.compile import CompileError, Job, compile_many, compile_source
+
+
+def workers():
+    return [child for child in multiprocessing.active_children() if "Spawn" in type(child).__name__]
+
+
+def test_every_job_comes_back_once_with_its_own_result(nvrtc, cache, saxpy):
+    jobs = [Job(saxpy, sm, {"SCALE": scale}) for sm in (75, 80) for scale in (2, 3, 4)]
+    jobs.append(Job(saxpy, 80, name="bad.cu"))
+    results = dict(compile_many(jobs, processes=2, cache=cache))
+    assert set(results) == set(jobs)
+    bad = results.pop(jobs[-1])
+    assert isinstance(bad, CompileError)
+    assert str(bad).startswith("bad.cu:4: ")
+    for job, compiled in results.items():
+        assert compiled == compile_source(job.source, job.sm, job.defines, cache=cache)
+    assert not workers()
+
+
+def test_what_is_cached_needs_no_process(nvrtc, cache, saxpy):
+    jobs = [Job(saxpy, 80, {"SCALE": scale}) for scale in range(3)]
+    for job in jobs:
+        compile_source(job.source, job.sm, job.defines, cache=cache)
+    seen = []
+    for job, _ in compile_many(jobs, cache=cache):
+        seen.append(job)
+        assert not workers()
+    assert seen == jobs
+
+
+def test_a_job_over_its_time_is_stopped_and_the_others_go_on(nvrtc, cache, saxpy, slow):
+    endless = Job(slow, 80, name="slow.cu")
+    jobs = [endless, *(Job(saxpy, 80, {"SCALE": scale}) for scale in range(3))]
+    started = time.monotonic()
+    results = dict(compile_many(jobs, processes=1, timeout_s=1.5, cache=cache))
+    assert len(results) == 4
+    error = results.pop(endless)
+    assert isinstance(error, CompileError)
+    assert error.reason == "timeout"
+    assert str(error) == "slow.cu: compiling took longer than 1.5 s"
+    assert all(compiled.cubin for compiled in results.values())
+    assert time.monotonic() - started < 30
+    assert not workers()
+
+
+def test_a_worker_that_is_killed_costs_one_job(nvrtc, cache, saxpy, slow):
+    endless = Job(slow, 80, name="slow.cu")
+    jobs = [endless, *(Job(saxpy, 80, {"SCALE": scale}) for scale in range(2))]
+
+    def kill_the_first_worker():
+        while not (found := workers()):
+            time.sleep(0.02)
+        time.sleep(2.5)  # past its start, into the slow job
+        os.kill(found[0].pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_the_first_worker)
+    killer.start()
+    results = dict(compile_many(jobs, processes=1, timeout_s=60, cache=cache))
+    killer.join()
+    error = results.pop(endless)
+    assert isinstance(error, CompileError)
+    assert error.reason == "crash"
+    assert str(error) == "slow.cu: the compiling process died (signal 9)"
+    assert len(results) == 2
+    assert all(compiled.cubin for compiled in results.values())
+
+
+def test_a_batch_left_early_leaves_no_process_behind(nvrtc, cache, saxpy):
+    batch = compile_many((Job(saxpy, 80, {"SCALE": scale}) for scale in range(10**6)), processes=2, cache=cache)
+    next(batch)
+    batch.close()
+    assert not workers()
+
+
+INTERRUPTED = """
+import sys
+from kernrec.compile import CompileCache, Job, compile_many
+if __name__ == "__main__":
+    try:
+        jobs = [Job(sys.stdin.read(), 80), Job("", 80)]
+        for _ in compile_many(jobs, processes=2, cache=CompileCache(None)):
+            print("going", flush=True)
+    except KeyboardInterrupt:
+        print("stopped", flush=True)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal to a process group")
+def test_an_interrupt_stops_all_processes_without_a_word(nvrtc, tmp_path, slow):
+    script = tmp_path / "batch.py"
+    script.write_text(INTERRUPTED)
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    process.stdin.write(slow)
+    process.stdin.close()
+    process.stdin = None
+    assert process.stdout.readline() == "going\n"
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the parent and all its workers
+    said, complained = process.communicate(timeout=20)
+    assert (said, complained, process.returncode) == ("stopped\n", "", 0)
+    deadline = time.monotonic() + 5
+    while group_lives(process.pid):
+        assert time.monotonic() < deadline, "a compiling process outlived its parent"
+        time.sleep(0.05)
+
+
+def group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

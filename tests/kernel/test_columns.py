@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.kernel.columns import Columns
+from kernrec.kernel.expression import parse
+
+VALUES = {"s": np.array([1, 2, 3]), "t": np.array([4, 8]), "u": np.array([0, 5, 6, 7])}
+LETS = {"st": parse("s * t"), "big": parse("st > 8"), "per": parse("ceil_div(m, st)")}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(0, 3)), max_size=200),
+    st.sampled_from(["s", "7", "m", "st + u", "big + 1", "per * u", "u if big else per", "m // u", "scale * t"]),
+    st.integers(1, 1000),
+)
+def test_evaluating_on_distinct_combinations_changes_no_value(
+    rows: list[tuple[int, int, int]], text: str, m: int
+) -> None:
+    digits = {name: np.array([row[i] for row in rows], dtype=np.int64) for i, name in enumerate("stu")}
+    columns = Columns(len(rows), VALUES, digits, LETS, {"scale": 3})
+    result = np.broadcast_to(columns.at({"m": m}).column(parse(text)), len(rows))
+    for i, row in enumerate(rows):
+        names = {name: int(VALUES[name][row[j]]) for j, name in enumerate("stu")} | {"m": m, "scale": 3}
+        for name, let in LETS.items():
+            names[name] = int(let.evaluate(names))
+        assert result[i] == parse(text).evaluate(names)
+
+
+def test_groups_join_exactly_the_rows_with_the_same_values() -> None:
+    rng = np.random.default_rng(0)
+    digits = {name: rng.integers(0, len(VALUES[name]), 300) for name in VALUES}
+    columns = Columns(300, VALUES, digits, {}, {})
+    index, first = columns.groups(["s", "u"])
+    pairs = list(zip(digits["s"].tolist(), digits["u"].tolist(), strict=True))
+    assert len(first) == len(set(pairs))
+    assert [pairs[first[group]] for group in index] == pairs
+
+
+def test_a_static_expression_is_evaluated_once_for_all_problems() -> None:
+    digits = {"s": np.array([0, 1, 2] * 10)}
+    columns = Columns(30, {"s": VALUES["s"]}, digits, {}, {})
+    one, other = (columns.at({"m": m}).column(parse("s * 7")) for m in (1, 2))
+    assert np.array_equal(one, other)
+    assert columns.at({"m": 1}).value(columns.plan(parse("s * 7"))) is columns.plan(parse("s * 7")).value
+
+
+def test_text_used_as_a_number_is_refused_in_one_line() -> None:
+    columns = Columns(3, {"s": VALUES["s"]}, {"s": np.arange(3)}, {}, {"dtype": "f32"})
+    with pytest.raises(UsageError, match="expression 's \\* dtype'"):
+        columns.at({}).column(parse("s * dtype"))
+    with pytest.raises(UsageError, match="needs m"):
+        columns.at({}).column(parse("s * m"))

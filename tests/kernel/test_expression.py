@@ -1,0 +1,225 @@
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.kernel.expression import MAX_DEPTH, MAX_LENGTH, parse
+
+INT64 = st.one_of(st.integers(-8, 8), st.integers(-(2**63), 2**63 - 1), st.sampled_from([-(2**63), 2**63 - 1, 2**62]))
+
+
+def _texts(operators: list[str], functions: list[str]) -> st.SearchStrategy[str]:
+    def grow(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        pairs = st.tuples(inner, inner)
+        return st.one_of(
+            st.tuples(pairs, st.sampled_from(operators)).map(lambda t: f"({t[0][0]} {t[1]} {t[0][1]})"),
+            st.tuples(pairs, inner, st.sampled_from(["<", "<=", "==", "!=", ">", ">="])).map(
+                lambda t: f"({t[0][0]} {t[2]} {t[0][1]} <= {t[1]})"
+            ),
+            st.tuples(pairs, st.sampled_from(["and", "or"])).map(lambda t: f"({t[0][0]} {t[1]} {t[0][1]})"),
+            inner.map(lambda t: f"(not {t})"),
+            inner.map(lambda t: f"(-{t})"),
+            st.tuples(inner, pairs).map(lambda t: f"({t[1][0]} if {t[0]} else {t[1][1]})"),
+            st.tuples(inner, st.sampled_from(functions)).map(lambda t: f"{t[1]}({t[0]})"),
+            st.tuples(pairs, st.sampled_from(["min", "max", "ceil_div"])).map(
+                lambda t: f"{t[1]}({t[0][0]}, {t[0][1]})"
+            ),
+        )
+
+    leaves = st.one_of(st.sampled_from("abc"), st.integers(0, 40).map(str))
+    return st.recursive(leaves, grow, max_leaves=12)
+
+
+INTEGER_TEXTS = _texts(["+", "-", "*", "//", "%", "**"], ["abs", "log2", "power_of_two", "magic_mul", "magic_shift"])
+FLOAT_TEXTS = _texts(["+", "-", "*", "/", "//", "%"], ["abs"])
+
+
+def _agree(text: str, columns: dict[str, list[int]], mixed: bool) -> None:
+    expression = parse(text)
+    count = len(columns["a"])
+    arrays = {name: np.array(values, dtype=np.int64) for name, values in columns.items()}
+    given_names = arrays | ({"c": columns["c"][0]} if mixed else {})
+    whole = np.broadcast_to(expression.evaluate(given_names), (count,))
+    for i in range(count):
+        names = {name: values[i] for name, values in columns.items()} | ({"c": columns["c"][0]} if mixed else {})
+        one = expression.evaluate(names)
+        assert not isinstance(one, np.ndarray | np.generic)
+        assert whole[i] == one or (whole[i] != whole[i] and one != one), (text, names)
+
+
+@settings(max_examples=400, deadline=None)
+@given(INTEGER_TEXTS, st.lists(st.tuples(INT64, INT64, INT64), min_size=1, max_size=4), st.booleans())
+@example("(a // b)", [(-(2**63), -1, 0), (5, 0, 0)], False)
+@example("(a % b)", [(-(2**63), -1, 0), (5, 0, 0)], False)
+@example("log2(a)", [(2**63 - 1, 0, 0), (2**53 - 1, 0, 0), (2**53, 0, 0), (2**53 + 1, 0, 0)], False)
+def test_a_column_of_integers_gives_what_each_integer_gives(
+    text: str, rows: list[tuple[int, int, int]], mixed: bool
+) -> None:
+    _agree(text, {name: [row[i] for row in rows] for i, name in enumerate("abc")}, mixed)
+
+
+@settings(max_examples=200, deadline=None)
+@given(FLOAT_TEXTS, st.lists(st.tuples(*[st.integers(-50, 50)] * 3), min_size=1, max_size=4))
+def test_a_column_of_fractions_gives_what_each_fraction_gives(text: str, rows: list[tuple[int, int, int]]) -> None:
+    _agree(text, {name: [row[i] for row in rows] for i, name in enumerate("abc")}, False)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=60) | st.text(alphabet="ab01()+-*/%<>=!'\", .if els", max_size=40))
+def test_any_text_is_an_expression_or_a_one_line_refusal(text: str) -> None:
+    refusal = ""
+    try:
+        expression = parse(text)
+        expression.evaluate(dict.fromkeys(expression.names, 3))
+    except UsageError as error:
+        refusal = str(error)
+    assert "\n" not in refusal
+    assert len(refusal) < 300
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7 // 2 * 2 + 7 % 2", 7),
+        ("-7 // 2", -4),
+        ("ceil_div(7, 2)", 4),
+        ("2 ** 10", 1024),
+        ("7 / 2", 3.5),
+        ("1 < a <= 5 and not a == 4", True),
+        ("10 if a > 5 else 20", 20),
+        ("min(3, a, 9) + max(1, 2)", 5),
+        ("(a > 1) + (a > 2) + (a > 100)", 2),
+        ("dtype == 'f32' and layout != 'nhwc'", True),
+        ("a // 0 + a % 0 + a / 0 + ceil_div(a, 0)", 0),
+        ("\n  a +\n  1 ", 6),
+        ("log2(1024) + log2(1) + log2(0)", 10),
+        ("power_of_two(a)", False),
+        ("power_of_two(4)", True),
+    ],
+)
+def test_arithmetic_means_what_it_means_in_python(text: str, value: object) -> None:
+    assert parse(text).evaluate({"a": 5, "dtype": "f32", "layout": "nchw"}) == value
+
+
+def test_free_names_are_reported_and_functions_are_not_among_them() -> None:
+    assert parse("ceil_div(m, block_m) if split_k > 1 else min(2, m)").names == {"m", "block_m", "split_k"}
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "reason"),
+    [
+        ("", None, "empty"),
+        ("a +", 1, "invalid syntax"),
+        ("a.b", 1, "only integers"),
+        ("a + b[0]", 6, "'['"),
+        ("1.5 * a", 1, "only integers"),
+        ("__import__('os')", 1, "unknown function"),
+        ("a + ceildiv(1, 2)", 5, "did you mean ceil_div?"),
+        ("min(1)", 1, "min takes 2 to 8 arguments"),
+        ("log2(a, 1)", 1, "log2 takes 1 arguments"),
+        ("1 + min", 5, "min is a function"),
+        ("lambda: 1", 7, "':'"),
+        ("True", 1, "only integers"),
+        ("~a", 1, "'~'"),
+        ("+a", 1, "only integers"),
+        ("a is b", 1, "comparisons"),
+        ("a in b", 1, "comparisons"),
+        ("'ab' * 1000", 1, "text"),
+        ("'ab' < dtype", 1, "text"),
+        ("1_000", 1, "'1_'"),
+        ("0x10", 1, "'0x'"),
+        ("9223372036854775808", 1, "64 bits"),
+        ("аbc", 1, "character"),
+        ("a;b", 2, "';'"),
+        ("min(*a)", 1, "takes 2 to 8"),
+        ("min(a, b, default=1)", 1, "takes 2 to 8"),
+    ],
+)
+def test_what_is_outside_the_grammar_is_refused_with_its_column(text: str, column: int | None, reason: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        parse(text)
+    message = str(refusal.value)
+    assert reason in message
+    assert column is None or f"column {column}:" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-" * 3000 + "1",
+        "not " * 500 + "1",
+        " + ".join("a" * 200),
+        "1 if a else " * 200 + "1",
+        "2 ** " * 300 + "2",
+        "(" * 3999,
+        "a" * (MAX_LENGTH + 1),
+        "9" * 3900,
+    ],
+)
+def test_depth_and_length_are_bounded(text: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        parse(text)
+    assert len(str(refusal.value)) < 300
+
+
+def test_nested_choices_compile_in_linear_time() -> None:
+    text = "a"
+    for _ in range(MAX_DEPTH - 2):
+        text = f"(1 if b else {text})"
+    assert parse(text).evaluate({"a": 7, "b": 0}) == 7
+
+
+def test_towers_of_powers_stay_64_bits_wide() -> None:
+    value = parse("9 ** 9 ** 9 ** 9").evaluate({})
+    assert -(2**63) <= value < 2**63
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "reason"),
+    [
+        ("a + b", {"a": 1}, "needs b"),
+        ("a * 1000000000", {"a": "f32"}, "text 'f32'"),
+        ("a + 1", {"a": None}, "NoneType"),
+        ("a + 1", {"a": 2**63}, "64-bit"),
+        ("a + 1", {"a": np.array(["x"])}, "array"),
+        ("a == 'f32'", {"a": 3}, "compares text with a number"),
+        ("a == 'f32'", {"a": np.array([3])}, "compares text"),
+        ("log2(a / 2)", {"a": 3}, "log2 takes integers"),
+        ("(a / 2) ** 2", {"a": np.array([3])}, "takes integers"),
+        ("a + b", {"a": np.arange(3), "b": np.arange(4)}, "different lengths"),
+    ],
+)
+def test_a_name_with_the_wrong_kind_of_value_is_refused_in_one_line(
+    text: str, names: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(UsageError) as refusal:
+        parse(text).evaluate(names)
+    assert reason in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_narrow_numpy_types_are_widened_before_they_can_overflow() -> None:
+    names = {"a": np.array([2**31 - 1], dtype=np.int32), "b": np.array([True]), "c": np.int8(100)}
+    assert parse("a * a + b + c * c").evaluate(names) == (2**31 - 1) ** 2 + 1 + 10_000
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.integers(0, 2**31 - 1), st.integers(2, 2**31))
+@example(2**31 - 1, 2)
+@example(2**31 - 1, 2**31 - 1)
+@example(2**31 - 1, 2**31)
+@example(2**31 - 2, 2**31 - 1)
+@example(2**31 - 1, 3)
+@example(2**31 - 1, 641)
+def test_fast_division_is_exact_below_two_to_the_31(n: int, d: int) -> None:
+    multiplier, shift = (parse(f"magic_{part}(d)").evaluate({"d": d}) for part in ("mul", "shift"))
+    assert 0 < multiplier < 2**32
+    for close in {n, n // d * d, max(n // d * d - 1, 0)}:  # just at and just below a multiple
+        assert (multiplier * close >> 32) >> shift == close // d
+
+
+def test_a_divisor_of_one_is_told_by_a_multiplier_of_zero() -> None:
+    assert parse("magic_mul(1)").evaluate({}) == 0
+    assert parse("magic_mul(d)").evaluate({"d": np.array([1, 2])}).tolist() == [0, 2**31]

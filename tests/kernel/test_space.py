@@ -1,0 +1,169 @@
+import itertools
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.gpu import SmLimits, limits
+from kernrec.kernel import Kernel, Space, load_kernel, parse
+from kernrec.kernel.spec import LIMITS, Tunable
+from kernrec.op import Problem, find_op
+
+SPEC = Path(__file__).parent / "tiled" / "kernel.toml"
+
+EASY = find_op("matmul").problem(m=4096, n=4096, k=4096)  # keeps every constraint that depends on the problem
+
+
+@pytest.fixture(scope="module")
+def space(tiled: Kernel, ada: SmLimits) -> Space:
+    return Space(tiled, 89, ada, "f32", "row")
+
+
+def matmul(m: int, n: int, k: int) -> Problem:
+    return find_op("matmul").problem(m=m, n=n, k=k)
+
+
+def _reduced(kernel: Kernel) -> Kernel:
+    """The kernel with at most two values a tunable: small enough to enumerate by brute force."""
+    tunables = tuple(Tunable(t.name, t.values[-2:], t.meaning, t.launch) for t in kernel.tunables)
+    return replace(kernel, tunables=tunables)
+
+
+@pytest.mark.parametrize("sm", [75, 80, 89])
+def test_a_space_is_the_product_of_the_values_less_what_breaks_a_constraint(tiled: Kernel, sm: int) -> None:
+    kernel = _reduced(tiled)
+    space = Space(kernel, sm, limits(sm), "f32", "row")
+    names = [t.name for t in kernel.tunables]
+    configs = [dict(zip(names, row, strict=True)) for row in itertools.product(*(t.values for t in kernel.tunables))]
+    expected = [config for config in configs if kernel.fits(config, EASY, limits(sm))]
+    assert [space.config(i) for i in range(len(space))] == expected
+    assert space.valid(EASY).all()
+
+
+def test_a_space_has_hundreds_to_a_few_thousand_distinct_configs(space: Space) -> None:
+    assert 500 < len(space) < 8000
+    assert len(np.unique(np.stack(list(space.columns.values())), axis=1).T) == len(space)
+    assert all(column.dtype == np.int64 for column in space.columns.values())
+
+
+def test_no_config_needs_more_than_a_block_may_have(tiled: Kernel) -> None:
+    for sm in (75, 80, 86, 89, 90, 100, 120):
+        space = Space(tiled, sm, limits(sm), "f32", "row")
+        launch = space.at(EASY).launch(0)
+        assert launch.threads.max() <= limits(sm).max_threads_per_block
+        assert launch.shared_bytes.max() <= limits(sm).smem_per_block
+
+
+def test_a_smaller_shared_memory_only_takes_configs_away(tiled: Kernel, space: Space, ada: SmLimits) -> None:
+    smaller = Space(tiled, 89, replace(ada, smem_per_block=32 << 10), "f32", "row")
+    kept = {tuple(smaller.config(i).items()) for i in range(len(smaller))}
+    assert kept < {tuple(space.config(i).items()) for i in range(len(space))}
+
+
+def test_architectures_differ_where_a_constraint_asks_for_one(tiled: Kernel) -> None:
+    assert not Space(tiled, 75, limits(75), "f32", "row").columns["async_copy"].any()
+    assert Space(tiled, 80, limits(80), "f32", "row").columns["async_copy"].any()
+
+
+SIZES = st.one_of(st.integers(1, 300), st.sampled_from([512, 1000, 4096, 20_000]))
+
+
+@settings(max_examples=25, deadline=None)
+@given(SIZES, SIZES, SIZES, st.integers(0, 2**32))
+def test_columns_hold_what_each_config_gives_alone(m: int, n: int, k: int, seed: int) -> None:
+    kernel, ada = load_kernel(SPEC), limits(89)
+    space, problem = _space(kernel), matmul(m, n, k)
+    here = space.at(problem)
+    draw = random.Random(seed)
+    rows = np.array(sorted(draw.sample(range(len(space)), 12)))
+    names = here.names(rows)
+    columns = [here.launch(i, rows) for i in range(2)]
+    for at, row in enumerate(rows):
+        config = space.config(int(row))
+        assert here.valid[row] == kernel.fits(config, problem, ada)
+        alone = kernel.namespace(config, problem, 89)
+        assert {name: _at(names[name], at) for name in alone} == alone
+        bound = kernel.bind(config, problem, 89)
+        assert [i for i in range(2) if _at(columns[i].when, at)] == [launch.index for launch in bound]
+        for launch in bound:
+            column = columns[launch.index]
+            assert tuple(_at(size, at) for size in column.grid) == launch.grid
+            assert tuple(_at(size, at) for size in column.block) == launch.block
+            assert (_at(column.blocks, at), _at(column.threads, at)) == (launch.blocks, launch.threads)
+            assert _at(column.shared_bytes, at) == launch.shared_bytes
+            assert {loop: _at(count, at) for loop, count in column.trips.items()} == launch.trips
+            for field in ("depth", "trips"):
+                written = getattr(kernel.launches[launch.index], field)
+                seen = {loop: _at(count, at) for loop, count in getattr(column, field).items()}
+                assert seen == {loop: expression.evaluate(alone) for loop, expression in written.items()}
+            order = kernel.launches[launch.index].order
+            assert [(axis, _at(extent, at)) for axis, extent in column.order] == [
+                (axis, extent.evaluate(alone)) for axis, extent in order
+            ]
+
+
+_SPACES: dict[str, Space] = {}
+
+
+def _space(kernel: Kernel) -> Space:
+    return _SPACES.setdefault(kernel.hash, Space(kernel, 89, limits(89), "f32", "row"))
+
+
+def _at(column: object, row: int) -> object:
+    return column[row].item() if isinstance(column, np.ndarray) else column
+
+
+def test_restricting_rows_early_gives_the_same_rows(space: Space) -> None:
+    here = space.at(matmul(1000, 1000, 64))
+    assert 0 < len(here.rows) < len(space)
+    for i in range(2):
+        whole, part = here.launch(i), here.launch(i, here.rows)
+        for field in ("blocks", "threads", "shared_bytes", "prefetch", "when"):
+            everywhere = np.broadcast_to(getattr(whole, field), len(space))
+            assert np.array_equal(np.broadcast_to(getattr(part, field), len(here.rows)), everywhere[here.rows])
+
+
+def test_what_no_tunable_is_behind_stays_a_scalar(space: Space) -> None:
+    second = space.at(EASY).launch(1)
+    assert space.fixed(space.kernel.launches[0].threads)
+    assert not space.fixed(space.kernel.launches[0].blocks)
+    assert second.blocks == 4096 * 4096 // 256
+    assert isinstance(second.blocks, int)
+    assert space.names(EASY)["m"] == 4096
+
+
+def test_configs_share_a_code_exactly_when_they_differ_in_run_time_tunables_only(tiled: Kernel, space: Space) -> None:
+    codes = space.codes
+    assert len(codes.keys) == len(set(codes.keys)) == len(codes.rows) == codes.index.max() + 1
+    assert codes.rows.tolist() == [codes.index.tolist().index(code) for code in range(len(codes.rows))]
+    for row in random.Random(1).sample(range(len(space)), 50):
+        assert codes.keys[codes.index[row]] == tiled.code_key(space.config(row), "f32", "row")
+
+
+def test_a_space_of_another_op_dtype_or_layout_refuses_the_problem(space: Space) -> None:
+    for problem in (find_op("matmul").problem(m=1, n=1, k=1, dtype="f16"), find_op("conv").problem(c=1, h=9, w=9, k=1)):
+        with pytest.raises(UsageError, match="does not hold problem"):
+            space.at(problem)
+
+
+def test_an_impossible_constraint_leaves_an_empty_space(tiled: Kernel, ada: SmLimits) -> None:
+    space = Space(replace(tiled, constraints=(parse("block_m > 1000"),)), 89, ada, "f32", "row")
+    assert len(space) == 0
+    assert len(space.at(EASY).rows) == 0
+    assert space.codes.keys == []
+
+
+def test_a_space_without_bounds_is_refused_before_it_fills_the_memory(tiled: Kernel, ada: SmLimits) -> None:
+    tunables = tuple(Tunable(f"t{i}", tuple(range(64)), "") for i in range(30))
+    endless = replace(tiled, tunables=tunables, constraints=(), implied=(), lets={})
+    with pytest.raises(UsageError, match="the space of tiled has over 4000000 configs already at t3"):
+        Space(endless, 89, ada, "f32", "row")
+
+
+def test_constraints_may_name_the_limits_of_the_gpu(ada: SmLimits) -> None:
+    assert all(isinstance(getattr(ada, name), int) for name in LIMITS)

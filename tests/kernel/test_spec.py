@@ -1,0 +1,73 @@
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.gpu import SmLimits
+from kernrec.kernel import Kernel, Space
+from kernrec.op import find_op
+
+
+@pytest.fixture(scope="module")
+def config(tiled: Kernel, ada: SmLimits) -> dict[str, int]:
+    return Space(tiled, 89, ada, "f32", "row").config(0)
+
+
+def test_defines_hold_what_is_compiled_in_and_nothing_of_the_launch(tiled: Kernel, config: dict[str, int]) -> None:
+    defines = tiled.defines(config, "f32", "row")
+    assert defines["BLOCK_M"] == str(config["block_m"])
+    assert defines["DTYPE_F32"] == defines["LAYOUT_ROW"] == "1"
+    assert "SPLIT_K" not in defines
+    assert "RASTER" not in defines
+
+
+def test_the_code_key_changes_with_every_compiled_tunable_and_with_no_other(
+    tiled: Kernel, config: dict[str, int]
+) -> None:
+    key = tiled.code_key(config, "f32", "row")
+    assert len(key) == 16
+    for tunable in tiled.tunables:
+        other = next(value for value in tunable.values if value != config[tunable.name])
+        changed = tiled.code_key(config | {tunable.name: other}, "f32", "row")
+        assert (changed == key) == tunable.launch
+    assert tiled.code_key(config, "f16", "row") != key
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"blockm": 32}, "unknown tunable of tiled 'blockm'; did you mean block_m"),
+        ({"block_m": 33}, "tiled: block_m is 33, accepted are 32, 64, 128, 256"),
+        ({"block_m": "32"}, "tiled: block_m is '32', accepted are"),
+    ],
+)
+def test_a_config_that_is_not_the_kernels_is_refused(
+    tiled: Kernel, config: dict[str, int], change: dict[str, int], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        tiled.config(config | change)
+
+
+def test_a_config_that_lacks_a_tunable_is_refused_with_its_name(tiled: Kernel, config: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="lacks stages"):
+        tiled.config({name: value for name, value in config.items() if name != "stages"})
+
+
+def test_a_misfit_is_the_constraint_that_is_not_kept(tiled: Kernel, ada: SmLimits, config: dict[str, int]) -> None:
+    problem = find_op("matmul").problem(m=256, n=256, k=256)
+    assert tiled.misfit(config, problem, ada) is None
+    assert tiled.fits(config, problem, ada)
+    assert "split_k" in str(tiled.misfit(config | {"split_k": 4}, find_op("matmul").problem(m=256, n=256, k=3), ada))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "sm", "message"),
+    [
+        ("f16", "row", 89, "unknown dtype of"),
+        ("f32", "col", 89, "unknown layout of"),
+        ("f32", "row", 70, "sm_75 or la"),
+    ],
+)
+def test_what_a_kernel_does_not_implement_is_refused(
+    tiled: Kernel, dtype: str, layout: str, sm: int, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        tiled.require(dtype, layout, sm)

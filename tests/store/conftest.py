@@ -1,0 +1,71 @@
+"""What the tests of the database share: rows to put into it, and files that are not databases of ours."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from kernrec.op import find_op
+from kernrec.store import Database, ProfileRow
+
+
+@pytest.fixture
+def problem():
+    return find_op("matmul").problem(m=64, n=32, k=16)
+
+
+@pytest.fixture
+def database():
+    with Database.memory() as database:
+        yield database
+
+
+@pytest.fixture
+def row(problem) -> Callable[..., dict]:
+    """Makes a good measurement, but for what is given."""
+
+    def make(**given) -> dict:
+        usual = {
+            "gpu": "h200-sxm",
+            "kernel": "matmul_simt",
+            "kernel_hash": "0123456789abcdef",
+            "config": {"block_m": 64, "split_k": 1},
+            "problem": problem,
+            "protocol_version": 1,
+            "tier": "final",
+            "session": "monday",
+            "measured_at": "2026-03-01T12:00:00",
+            "latency_s": 1e-3,
+            "outcome": "ok",
+        }
+        return usual | given
+
+    return make
+
+
+@pytest.fixture
+def profile() -> Callable[..., ProfileRow]:
+    """Makes a profile row, but for what is given."""
+
+    def make(**given) -> ProfileRow:
+        usual = {
+            "kernel": "matmul_simt",
+            "kernel_hash": "0123456789abcdef",
+            "code_key": "c0",
+            "sm": 89,
+            "launch": 0,
+            "entry": "matmul_simt",
+            "code": {"block_m": 64, "dtype": "f32"},
+            "registers": 64,
+            "spill_bytes": 0,
+            "stack_bytes": 0,
+            "static_smem_bytes": 4096,
+            "ptx_hash": "p0",
+            "compiler": "nvrtc 13.5",
+            "metrics": ("issue.fma32", "issue.ld_shared"),
+            "terms": ("block", "k_tiles"),
+            "counts": np.array([[1.0, 2.0], [3.0, 4.5]]),
+        }
+        return ProfileRow(**usual | given)
+
+    return make

@@ -1,0 +1,282 @@
+"""Adding rows, asking for them, and merging."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.op import find_op
+from kernrec.store import Database
+
+GPU, KERNEL = "h200-sxm", "matmul_simt"
+
+FULL = {
+    "cubin_hash": "ab",
+    "compiler": "nvrtc 13.5",
+    "registers": np.int32(64),
+    "input_seed": 2**40,
+    "device": "NVIDIA H200",
+    "power_limit_w": 700,
+    "ecc": np.bool_(True),
+    "mig": False,
+    "latency_samples_s": np.array([1e-3, 1.1e-3]),
+    "energy_j": np.float32(0.25),
+    "power_w": 250.0,
+    "event_reasons": {"SwPowerCap": 0.5},
+    "temperature_start_c": -0.0,
+    "measured_at": datetime(2026, 3, 1, 13, 0, 0, 1234, tzinfo=timezone(timedelta(hours=1))),
+}
+
+
+def test_what_is_added_is_found(database, row, problem):
+    (key,) = database.add_measurements([row(**FULL)])
+    (found,) = database.rows("measurement", measurement_id=key)
+    assert found["registers"] == 64
+    assert found["latency_samples_s"] == [1e-3, 1.1e-3]
+    assert found["event_reasons"] == '{"SwPowerCap":0.5}'
+    assert found["measured_at"] == datetime(2026, 3, 1, 12, 0, 0, 1234)
+    assert found["numeric_error"] is None
+    (config,) = database.rows("config", config_id=found["config_id"])
+    assert config["tunables"] == '{"block_m":64,"split_k":1}'
+    (stored,) = database.rows("problem", problem_id=found["problem_id"])
+    assert stored["key"] == problem.key
+
+
+def test_the_same_row_is_added_once_however_its_values_are_spelled(database, row):
+    keys = database.add_measurements([row(**FULL), row(**FULL)])
+    again = FULL | {
+        "registers": 64,
+        "power_limit_w": 700.0,
+        "latency_samples_s": [1e-3, 1.1e-3],
+        "temperature_start_c": 0.0,
+        "event_reasons": '{"SwPowerCap":0.5}',
+        "measured_at": datetime(2026, 3, 1, 12, 0, 0, 1234, tzinfo=UTC),
+        "numeric_error": None,
+    }
+    keys += database.add_measurements([row(config={"split_k": 1, "block_m": 64}, **again)])
+    assert len(set(keys)) == 1
+    assert database.counts() == {"gpu": 0, "kernel": 0, "config": 1, "problem": 1, "profile": 0, "measurement": 1}
+
+
+def test_every_stored_row_hashes_to_its_key(database, row, profile):
+    database.add_measurements([row(**FULL), row(), row(outcome="crash", latency_s=None, error="illegal access")])
+    database.add("gpu", [{"name": GPU, "sm": 90, "figures": {"sms": 132}}])
+    database.add("kernel", [{"name": KERNEL, "kernel_hash": "a", "op": "matmul", "spec": "name = 1", "source": "//"}])
+    database.add_profiles([profile()])
+    assert database.altered() == []
+    database._connection.execute("UPDATE measurement SET latency_s = 1e-6 WHERE outcome = 'ok'")
+    assert len(database.altered()) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"latency_ms": 1.0}, "unknown column of measurement 'latency_ms'; did you mean latency_s"),
+        ({"measurement_id": "x"}, "unknown column of measurement 'measurement_id'"),
+        ({"latency_s": "fast"}, "measurement.latency_s takes DOUBLE, not 'fast'"),
+        ({"latency_s": float("nan")}, "measurement.latency_s takes DOUBLE, not nan"),
+        ({"registers": 2.5}, "measurement.registers takes INTEGER, not 2.5"),
+        ({"registers": True}, "measurement.registers takes INTEGER, not True"),
+        ({"registers": 2**40}, "INT32"),
+        ({"ecc": 1}, "measurement.ecc takes BOOLEAN, not 1"),
+        ({"session": 7}, "measurement.session takes VARCHAR, not 7"),
+        ({"measured_at": "yesterday"}, "measurement.measured_at takes TIMESTAMP, not 'yesterday'"),
+        ({"latency_s": 0.0}, "CHECK"),
+        ({"latency_s": -1.0}, "CHECK"),
+        ({"latency_s": None}, "CHECK"),
+        ({"energy_j": 0.0}, "CHECK"),
+        ({"selection_probability": 1.5}, "CHECK"),
+        ({"outcome": "fine"}, "CHECK"),
+        ({"gpu": None}, "NOT NULL"),
+        ({"config": 3}, "a measurement needs `config`"),
+        ({"problem": "matmul"}, "a measurement needs `config`"),
+    ],
+)
+def test_a_wrong_row_is_one_line_and_nothing_is_added(database, row, given, message):
+    with pytest.raises(UsageError) as caught:
+        database.add_measurements([row(session="good"), row(**given)])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert set(database.counts().values()) == {0}
+
+
+def test_nothing_can_be_added_to_what_is_no_table(database):
+    for table in ("measurements", "front", "migration", "gpu; DROP TABLE gpu"):
+        with pytest.raises(UsageError, match="unknown table"):
+            database.add(table, [])
+    with pytest.raises(UsageError, match="unknown column of gpu 'names'; did you mean name"):
+        database.rows("gpu", names="x")
+
+
+def test_no_rows_are_no_trouble(database):
+    assert database.add_measurements([]) == []
+    assert database.rows("measurement") == []
+
+
+# What was measured: the rule.
+
+
+def test_the_newest_protocol_counts_and_of_it_the_median_over_sessions(database, row, problem):
+    database.add_measurements(
+        [
+            row(protocol_version=1, latency_s=1e-6, energy_j=1e-6, power_w=1.0, session="old"),
+            row(protocol_version=2, latency_s=3e-3, energy_j=3.0, power_w=1000.0, session="a"),
+            row(protocol_version=2, latency_s=5e-3, energy_j=5.0, power_w=1000.0, session="b"),
+            row(protocol_version=2, latency_s=9e-3, session="c", measured_at="2026-04-01"),
+            row(protocol_version=3, latency_s=None, outcome="timeout", session="d"),
+        ]
+    )
+    (found,) = database.measured(GPU, [KERNEL], problem.key)
+    assert found.config == {"block_m": 64, "split_k": 1}
+    assert (found.latency_s, found.energy_j, found.power_w) == (5e-3, 4.0, 1000.0)
+    assert (found.sessions, found.protocol_version) == (3, 2)
+    assert found.measured_at == datetime(2026, 4, 1)
+
+
+def test_in_a_session_the_most_thorough_tier_counts(database, row, problem):
+    database.add_measurements(
+        [
+            row(tier="screen", latency_s=1e-3),
+            row(tier="coarse", latency_s=2e-3, energy_j=1.0),
+            row(tier="final", latency_s=4e-3, energy_j=3.0),
+            row(tier="final", latency_s=6e-3, energy_j=5.0),
+            row(tier="screen", latency_s=7e-3, session="tuesday"),
+        ]
+    )
+    (found,) = database.measured(GPU, [KERNEL], problem.key)
+    assert (found.latency_s, found.energy_j, found.sessions) == (6e-3, 4.0, 2)
+
+
+def test_power_limits_clocks_and_sources_are_kept_apart(database, row, problem):
+    database.add_measurements(
+        [
+            row(),
+            row(power_limit_w=300.0, latency_s=2e-3),
+            row(locked_sm_clock_hz=1e9, latency_s=3e-3),
+            row(kernel_hash="f" * 16, latency_s=4e-3),
+        ]
+    )
+    found = database.measured(GPU, [KERNEL], problem.key)
+    assert [row.latency_s for row in found] == [1e-3, 2e-3, 3e-3, 4e-3]
+    assert [row.power_limit_w for row in found] == [None, 300.0, None, None]
+
+
+def test_only_what_was_asked_for_is_found(database, row, problem):
+    other = find_op("matmul").problem(m=64, n=32, k=17)
+    database.add_measurements([row(), row(gpu="rtx4090"), row(kernel="other"), row(problem=other)])
+    assert len(database.measured(GPU, [KERNEL], problem.key)) == 1
+    assert len(database.measured(GPU, [KERNEL, "other"], problem.key)) == 2
+    assert database.measured(GPU, [], problem.key) == []
+    assert database.measured(GPU, [KERNEL], "matmul[m=1,n=1,k=1]f32,row") == []
+    assert database.measured_problems(GPU) == {problem.key, other.key}
+    assert database.measured_problems("t4") == frozenset()
+
+
+def test_a_wrong_kernel_is_stored_and_never_recommended(database, row, problem):
+    database.add_measurements([row(outcome="incorrect", numeric_error=0.5, tolerance=1e-5)])
+    assert database.counts()["measurement"] == 1
+    assert database.measured(GPU, [KERNEL], problem.key) == []
+    assert database.measured_problems(GPU) == frozenset()
+
+
+points = st.lists(
+    st.tuples(st.integers(1, 6), st.none() | st.integers(1, 6), st.sampled_from([None, 300.0])), min_size=1, max_size=14
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(points)
+def test_front_and_best_are_those_of_the_definition(points):
+    problem = find_op("matmul").problem(m=64, n=32, k=16)
+    usual = {"gpu": GPU, "kernel": KERNEL, "kernel_hash": "a", "problem": problem, "protocol_version": 1}
+    usual |= {"tier": "final", "session": "s", "outcome": "ok", "measured_at": "2026-01-01"}
+    with Database.memory() as database:
+        database.add_measurements(
+            usual | {"config": {"i": i}, "latency_s": float(latency), "energy_j": energy, "power_limit_w": limit}
+            for i, (latency, energy, limit) in enumerate(points)
+        )
+        front, best = database.rows("front"), database.rows("best")
+    for at in (None, 300.0):
+        here = [(latency, energy) for latency, energy, limit in points if limit == at]
+        both = [point for point in here if point[1] is not None]
+        expected = [
+            (latency, energy)
+            for latency, energy in both
+            if not any(o != (latency, energy) and o[0] <= latency and o[1] <= energy for o in both)
+        ]
+        got = [(row["latency_s"], row["energy_j"]) for row in front if row["power_limit_w"] == at]
+        assert sorted(got) == sorted(expected)
+        scores = {row["objective"]: row["score"] for row in best if row["power_limit_w"] == at}
+        wanted = {"latency": min(latency for latency, _ in here)} if here else {}
+        if both:
+            wanted |= {"energy": min(e for _, e in both), "edp": min(latency * e for latency, e in both)}
+        assert scores == wanted
+
+
+# Merging.
+
+
+def files(tmp_path_factory, contents):
+    """A database file for each list of rows."""
+    folder = tmp_path_factory.mktemp("merge")
+    for i, rows in enumerate(contents):
+        with Database.open(folder / f"{i}.duckdb", read_only=False, create=True) as database:
+            database.add("gpu", [{"name": f"gpu{n}", "sm": 90, "figures": {}} for n in rows])
+            database.add("config", [{"kernel": "k", "tunables": {"n": n % 3}} for n in rows])
+    return [folder / f"{i}.duckdb" for i in range(len(contents))]
+
+
+def merged(*paths) -> str:
+    with Database.memory() as database:
+        for path in paths:
+            database.merge(path)
+        return database.content_hash()
+
+
+@settings(max_examples=5, deadline=None)
+@given(contents=st.lists(st.sets(st.integers(0, 8), max_size=5), min_size=3, max_size=3))
+def test_merging_is_a_set_union(tmp_path_factory, contents):
+    a, b, c = files(tmp_path_factory, contents)
+    assert merged(a, b) == merged(b, a)
+    assert merged(a, a) == merged(a)
+    left = merged(a, b, c)  # (a + b) + c
+    with Database.open(b, read_only=False) as database:
+        new_gpus = contents[2] - contents[1]
+        new_configs = {n % 3 for n in contents[2]} - {n % 3 for n in contents[1]}
+        assert database.merge(c) == len(new_gpus) + len(new_configs)
+        assert database.merge(c) == 0
+        assert database.altered() == []
+    assert merged(a, b) == left  # a + (b + c)
+
+
+def test_merging_what_is_no_database_adds_nothing(database, tmp_path, row):
+    database.add_measurements([row()])
+    before = database.content_hash()
+    (tmp_path / "other").write_text("hello")
+    for path in (tmp_path, tmp_path / "none", tmp_path / "other"):
+        with pytest.raises(UsageError):
+            database.merge(path)
+    assert database.content_hash() == before
+
+
+def test_a_database_cannot_be_merged_with_itself(tmp_path, row):
+    path = tmp_path / "a.duckdb"
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements([row()])
+        with pytest.raises(UsageError, match="already open in this program"):
+            database.merge(path)
+        assert database.counts()["measurement"] == 1
+
+
+def test_the_hash_is_that_of_the_content(database, row):
+    empty = database.content_hash()
+    database.add_measurements([row(), row(session="b")])
+    with Database.memory() as other:
+        assert other.content_hash() == empty
+        other.add_measurements([row(session="b")])
+        assert other.content_hash() not in (empty, database.content_hash())
+        other.add_measurements([row()])
+        assert other.content_hash() == database.content_hash()

@@ -1,0 +1,41 @@
+"""Identity by content."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.store import canonical, content_hash
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), values))
+def test_the_order_of_a_mapping_does_not_matter(mapping):
+    assert canonical(dict(reversed(mapping.items()))) == canonical(mapping)
+
+
+@given(values)
+def test_the_canonical_text_is_the_value(value):
+    assert json.loads(canonical(value)) == value
+
+
+@given(values, values)
+def test_different_texts_have_different_hashes(one, other):
+    assert (content_hash(one) == content_hash(other)) == (canonical(one) == canonical(other))
+
+
+def test_hashes_do_not_change_between_versions():
+    assert content_hash({"block_m": 64, "split_k": 1}) == "2cbc6e17f022c221"
+    assert len(content_hash([1, 2.5, None, "é"], digits=32)) == 32
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_has_no_identity(value):
+    with pytest.raises(ValueError, match="Out of range"):
+        canonical(value)

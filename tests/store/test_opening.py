@@ -1,0 +1,212 @@
+"""Files that are no database of ours: each one line, and left as it was."""
+
+import os
+import random
+import subprocess
+import sys
+
+import duckdb
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.op import find_op
+from kernrec.store import Database
+from kernrec.store.connection import STORAGE_VERSION
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "it's [a] database.duckdb"
+
+
+@pytest.fixture(scope="module")
+def megabytes(tmp_path_factory) -> bytes:
+    """The contents of a database of 3000 measurements."""
+    path = tmp_path_factory.mktemp("filled") / "a.duckdb"
+    noise = random.Random(1)
+    usual = {"gpu": "t4", "kernel": "k", "kernel_hash": "a", "problem": find_op("matmul").problem(m=1, n=2, k=3)}
+    usual |= {"protocol_version": 1, "tier": "final", "session": "s", "measured_at": "2026-03-01", "outcome": "ok"}
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(
+            usual | {"config": {"i": i}, "latency_s": 1e-3, "latency_samples_s": [noise.random() for _ in range(60)]}
+            for i in range(3000)
+        )
+    return path.read_bytes()
+
+
+@pytest.fixture
+def filled(path, megabytes):
+    path.write_bytes(megabytes)
+    return path
+
+
+def refused(path, **how) -> str:
+    """The line with which opening `path` is refused; its folder must stay as it was."""
+    folder = path.parent
+    before = {file: file.read_bytes() for file in folder.iterdir() if file.is_file()} if folder.is_dir() else None
+    with pytest.raises(UsageError) as caught:
+        Database.open(path, **how)
+    after = {file: file.read_bytes() for file in folder.iterdir() if file.is_file()} if folder.is_dir() else None
+    assert after == before
+    line = str(caught.value)
+    assert "\n" not in line
+    assert str(path.name) in line or "folder" in line
+    return line
+
+
+BOTH = pytest.mark.parametrize("read_only", [True, False])
+
+
+def test_a_database_is_made_with_its_folder_and_opened_again(tmp_path):
+    path = tmp_path / "new" / "folder" / "a.duckdb"
+    with Database.open(path, read_only=False, create=True) as database:
+        assert set(database.counts().values()) == {0}
+    with Database.open(path) as database:
+        assert set(database.counts().values()) == {0}
+    with Database.open(path, read_only=False, create=True) as database:
+        assert set(database.counts().values()) == {0}
+
+
+def test_files_can_be_opened_by_the_oldest_duckdb_we_promise(filled):
+    with Database.open(filled, read_only=False) as database:
+        tags = database._connection.execute("SELECT tags FROM duckdb_databases() WHERE NOT internal").fetchall()
+    assert STORAGE_VERSION == "v1.2.0"
+    if tuple(int(part) for part in duckdb.__version__.split(".")[:2]) > (1, 2):  # 1.2 writes nothing newer than itself
+        assert [tag["storage_version"] for (tag,) in tags] == ["v1.2.0+"]
+
+
+@BOTH
+def test_a_missing_file_is_not_made(path, read_only):
+    assert "there is no database at" in refused(path, read_only=read_only)
+    assert "there is no database at" in refused(path, read_only=True, create=True)
+
+
+@BOTH
+def test_a_folder_is_not_a_database(path, read_only):
+    path.mkdir()
+    assert refused(path, read_only=read_only).endswith("is a folder, not a database")
+
+
+@BOTH
+@pytest.mark.parametrize("content", [b"", b"hello\n" * 5000])
+def test_another_file_is_not_a_database(path, content, read_only):
+    path.write_bytes(content)
+    assert refused(path, read_only=read_only).endswith("is not a DuckDB database")
+    assert refused(path, read_only=False, create=True).endswith("is not a DuckDB database")
+
+
+@BOTH
+@pytest.mark.parametrize("kept", [100, 4096, 12288, 0.3, 0.7, -(1 << 18), -1])
+def test_a_file_that_was_cut_short_says_so(filled, kept, read_only):
+    data = filled.read_bytes()
+    filled.write_bytes(data[: int(kept * len(data)) if isinstance(kept, float) else kept])
+    assert refused(filled, read_only=read_only).endswith("is damaged or cut short")
+
+
+def test_a_database_whose_file_shrank_is_not_taken_for_one_cut_short(filled):
+    size = filled.stat().st_size
+    with duckdb.connect(str(filled)) as connection:
+        connection.execute("CREATE TABLE big AS SELECT random() AS a FROM range(1000000)")
+        connection.execute("CHECKPOINT")
+        connection.execute("DROP TABLE big")
+    for _ in range(3):
+        with Database.open(filled, read_only=False) as database:
+            assert database.counts()["measurement"] == 3000
+            database._connection.execute(
+                "DELETE FROM config WHERE config_id IN (SELECT config_id FROM config LIMIT 500)"
+            )
+    assert filled.stat().st_size < size + (1 << 23)
+
+
+@BOTH
+def test_somebody_elses_database_is_left_alone(path, read_only):
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE measurement (a INTEGER)")
+    assert refused(path, read_only=read_only).endswith("is a DuckDB database, but not one of kernrec's")
+    assert refused(path, read_only=False, create=True).endswith("is a DuckDB database, but not one of kernrec's")
+
+
+@BOTH
+def test_an_empty_database_is_not_taken_for_ours(path, read_only):
+    duckdb.connect(str(path)).close()
+    assert refused(path, read_only=read_only).endswith("is a DuckDB database, but not one of kernrec's")
+
+
+@BOTH
+def test_a_newer_schema_is_named(filled, read_only):
+    with duckdb.connect(str(filled)) as connection:
+        connection.execute("INSERT INTO migration VALUES (2, 'next', now()::TIMESTAMP)")
+    assert "has schema 2, made by a newer kernrec; this one knows schemas up to 1" in refused(
+        filled, read_only=read_only
+    )
+
+
+@BOTH
+def test_another_schema_is_named(filled, read_only):
+    with duckdb.connect(str(filled)) as connection:
+        connection.execute("UPDATE migration SET name = 'different'")
+    assert refused(filled, read_only=read_only).endswith("has a schema that this kernrec does not know")
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from kernrec.store import Database
+with Database.open(Path(sys.argv[1]), read_only=False):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@BOTH
+def test_a_database_in_use_by_another_process_names_it(filled, read_only):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(filled)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        assert f"is in use by another process (PID {holder.pid})" in refused(filled, read_only=read_only)
+    finally:
+        holder.communicate()
+    Database.open(filled).close()
+
+
+def test_many_may_read_at_once(filled):
+    with Database.open(filled) as one, Database.open(filled) as other:
+        assert one.counts() == other.counts()
+        reading = (
+            "import sys; from pathlib import Path; from kernrec.store import Database; Database.open(Path(sys.argv[1]))"
+        )
+        subprocess.run([sys.executable, "-c", reading, str(filled)], check=True)
+
+
+def test_open_for_reading_it_cannot_be_opened_for_writing_here(filled):
+    with Database.open(filled):
+        assert "already open in this program" in refused(filled, read_only=False)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UsageError, match=r"^cannot make the folder .*: not a directory$"):
+        Database.open(tmp_path / "file" / "folder" / "a.duckdb", read_only=False, create=True)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser writes anywhere")
+def test_a_read_only_folder_is_named_and_can_be_read(filled):
+    filled.parent.chmod(0o500)
+    try:
+        with Database.open(filled) as database:
+            assert database.counts()["measurement"] == 3000
+        with pytest.raises(UsageError, match="permission denied"):
+            Database.open(filled.parent / "new.duckdb", read_only=False, create=True)
+    finally:
+        filled.parent.chmod(0o700)
+
+
+def test_reading_writes_nothing(filled):
+    before = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in filled.parent.iterdir()}
+    with Database.open(filled) as database:
+        assert len(database.rows("measurement")) == 3000
+        with pytest.raises(UsageError, match="read-only"):
+            database.add("config", [{"kernel": "k", "tunables": {}}])
+    assert {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in filled.parent.iterdir()} == before

@@ -1,0 +1,137 @@
+"""Static profiles: written, read as rows and as arrays."""
+
+import numpy as np
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.store import (
+    ProfileTable,
+    profiles_hash,
+    read_profile_rows,
+    read_profiles,
+    shipped_profiles,
+    write_profiles,
+)
+
+KERNEL, HASH = "matmul_simt", "0123456789abcdef"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "it's [1] *?" / "matmul_simt.profile.parquet"
+
+
+@pytest.fixture
+def rows(profile):
+    noise = np.random.default_rng(1)
+    return [
+        profile(code_key=f"c{code:02}", sm=sm, registers=32 + code, counts=noise.integers(0, 999, (2, 2)) / 64)
+        for sm in (75, 89)
+        for code in range(20)
+    ]
+
+
+def same(one: ProfileTable, other: ProfileTable) -> bool:
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in vars(one))
+
+
+def test_what_is_written_is_read(path, rows):
+    write_profiles(path, reversed(rows))
+    table = read_profiles(path, KERNEL, HASH, 89)[0]
+    expected = rows[20:]
+    assert table.code_keys == tuple(row.code_key for row in expected)
+    assert table.entry == "matmul_simt"
+    assert (table.metrics, table.terms) == (("issue.fma32", "issue.ld_shared"), ("block", "k_tiles"))
+    np.testing.assert_array_equal(table.registers, [row.registers for row in expected])
+    np.testing.assert_array_equal(table.static_smem_bytes, [4096] * 20)
+    np.testing.assert_array_equal(table.counts, [row.counts for row in expected])
+    assert table.counts.dtype == np.float64
+    assert table.registers.dtype == np.int64
+
+
+def test_rows_come_back_as_they_were(path, rows):
+    write_profiles(path, rows)
+    found = read_profile_rows(path)
+    assert [row.columns() for row in found] == [row.columns() for row in rows]
+    assert profiles_hash(found) == profiles_hash(reversed(rows))
+
+
+def test_the_same_rows_in_any_order_are_the_same_file(path, rows):
+    write_profiles(path, rows)
+    first = path.read_bytes()
+    write_profiles(path, reversed(rows))
+    assert path.read_bytes() == first
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_any_change_changes_the_hash(rows, profile):
+    before = profiles_hash(rows)
+    changes = ({"registers": 1}, {"counts": np.zeros((2, 2))}, {"code": {}}, {"compiler": "nvrtc 12.8"}, {"sm": 90})
+    hashes = {profiles_hash([*rows[1:], profile(code_key="c00", **change)]) for change in changes}
+    assert before not in hashes
+    assert len(hashes) == len(changes)
+
+
+def test_launches_have_a_table_each_and_missing_metrics_count_zero(path, profile):
+    write_profiles(
+        path,
+        [
+            profile(code_key="a"),
+            profile(code_key="b", metrics=("issue.bar",), counts=np.array([[7.0, 8.0]])),
+            profile(code_key="b", launch=1, entry="reduce", terms=("block",), counts=np.array([[5.0], [6.0]])),
+        ],
+    )
+    tables = read_profiles(path, KERNEL, HASH, 89)
+    assert list(tables) == [0, 1]
+    assert tables[0].metrics == ("issue.fma32", "issue.ld_shared", "issue.bar")
+    np.testing.assert_array_equal(tables[0].counts, [[[1, 2], [3, 4.5], [0, 0]], [[0, 0], [0, 0], [7, 8]]])
+    assert (tables[1].entry, tables[1].code_keys, tables[1].terms) == ("reduce", ("b",), ("block",))
+    np.testing.assert_array_equal(tables[1].counts, [[[5], [6]]])
+
+
+def test_another_kernel_source_or_architecture_has_none(path, rows):
+    write_profiles(path, rows)
+    assert read_profiles(path, KERNEL, HASH, 90) == {}
+    assert read_profiles(path, KERNEL, "f" * 16, 89) == {}
+    assert read_profiles(path, "other", HASH, 89) == {}
+
+
+def test_a_database_gives_the_same_tables_as_a_file(path, database, rows):
+    write_profiles(path, rows)
+    database.add_profiles(reversed(rows))
+    assert same(database.profiles(KERNEL, HASH, 89)[0], read_profiles(path, KERNEL, HASH, 89)[0])
+
+
+def test_of_two_compilers_the_newer_is_believed(database, profile):
+    database.add_profiles(
+        [
+            profile(compiler="nvrtc 13.10", registers=10),
+            profile(compiler="nvrtc 13.9", registers=9),
+            profile(compiler="nvrtc 12.20", registers=8),
+        ]
+    )
+    assert database.profiles(KERNEL, HASH, 89)[0].registers.tolist() == [10]
+
+
+def test_two_profiles_of_one_code_are_not_shipped(path, profile):
+    with pytest.raises(UsageError, match="two different profiles of matmul_simt code c0 on sm_89, launch 0"):
+        write_profiles(path, [profile(registers=1), profile(registers=2)])
+    assert list(path.parent.iterdir()) == []
+
+
+def test_counts_of_another_shape_are_refused(profile):
+    with pytest.raises(UsageError, match=r"counts are \(3, 2\), not \(2, 2\)"):
+        profile(counts=np.zeros((3, 2))).columns()
+
+
+def test_a_file_that_is_no_parquet_is_one_line(path):
+    path.parent.mkdir()
+    path.write_text("hello")
+    with pytest.raises(UsageError) as caught:
+        read_profiles(path, KERNEL, HASH, 89)
+    assert str(caught.value).startswith(f"{path}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_kernel_that_is_not_shipped_has_none():
+    assert shipped_profiles("no_such_kernel", HASH, 89) == {}
