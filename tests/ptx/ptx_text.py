@@ -1,0 +1,83 @@
+"""Small PTX kernels for the tests, made from their bodies, and NVRTC where it is installed."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernrec.ptx import Counts, Module, emulate, parse
+
+REGISTERS = """
+    .reg .pred %p<20>; .reg .b16 %rs<20>; .reg .b32 %r<60>; .reg .f32 %f<40>; .reg .b64 %rd<40>; .reg .f64 %fd<20>;
+"""
+
+
+def module(body: str, parameters: str = "", globals_: str = "", target: str = "sm_86") -> Module:
+    """A module with one kernel `k`; `parameters` like `u64 a, u32 n`."""
+    listed = ",\n".join(f".param .{p.split()[0]} {p.split()[1]}" for p in parameters.split(",") if p.strip())
+    return parse(
+        f".version 8.0\n.target {target}\n.address_size 64\n{globals_}\n.visible .entry k(\n{listed}\n)\n"
+        f"{{\n{REGISTERS}\n{body}\nret;\n}}\n"
+    )
+
+
+def run(
+    body: str,
+    parameters: str = "",
+    arguments: Sequence[Any] = (),
+    buffers: Mapping[str, np.ndarray] | None = None,
+    *,
+    grid: Sequence[int] = (1,),
+    block: Sequence[int] = (32,),
+    globals_: str = "",
+    **options: Any,
+) -> Counts:
+    """Emulates a body; see `module` and `kernrec.ptx.emulate`."""
+    return emulate(module(body, parameters, globals_), "k", grid, block, arguments, buffers=buffers or {}, **options)
+
+
+@functools.lru_cache(None)
+def _program(instruction: str, kinds: tuple[str, ...], result: str) -> Module:
+    """One lane per row of inputs: loads each input, runs `instruction`, stores the result."""
+    size = [int(k[1:]) // 8 for k in (*kinds, result)]
+    register = {1: "%rs", 2: "%rs", 4: "%r", 8: "%rd"}
+    lines = ["mov.u32 %r50, %ctaid.x; mov.u32 %r51, %ntid.x; mov.u32 %r52, %tid.x; mad.lo.s32 %r50, %r50, %r51, %r52;"]
+    names = {}
+    for i, kind in enumerate(kinds):
+        lines.append(f"ld.param.u64 %rd30, [in{i}]; mad.wide.u32 %rd30, %r50, {size[i]}, %rd30;")
+        names[f"a{i}"] = f"{register[size[i]]}{i + 1}"
+        lines.append(f"ld.global.{'b' if kind[0] == 'f' else kind[0]}{8 * size[i]} {names[f'a{i}']}, [%rd30];")
+    names["d"] = f"{register[size[-1]]}10"
+    lines.append(instruction.format(**names) + ";")
+    lines.append(f"ld.param.u64 %rd31, [out]; mad.wide.u32 %rd31, %r50, {size[-1]}, %rd31;")
+    lines.append(f"st.global.b{8 * size[-1]} [%rd31], {names['d']};")
+    return module("\n".join(lines), ", ".join([*(f"u64 in{i}" for i in range(len(kinds))), "u64 out"]))
+
+
+def apply(instruction: str, inputs: Sequence[np.ndarray], kinds: Sequence[str], result: str) -> np.ndarray:
+    """What an instruction (`add.s32 {d}, {a0}, {a1}`) makes of each row of the inputs; whole warps only."""
+    code = {"b": "u", "u": "u", "s": "i", "f": "f"}[result[0]] + str(int(result[1:]) // 8)
+    out = np.zeros(len(inputs[0]), code)
+    buffers = {f"in{i}": np.ascontiguousarray(a) for i, a in enumerate(inputs)} | {"out": out}
+    blocks = len(out) // 32
+    emulate(_program(instruction, tuple(kinds), result), "k", (blocks,), (32,), list(buffers), buffers=buffers)
+    return out
+
+
+def cuda(source: str, arch: str = "sm_86") -> Module:
+    """Compiles CUDA C++ with NVRTC; skips the test where CuPy or NVRTC is missing."""
+    return parse(_compile(source, arch))
+
+
+@functools.lru_cache(None)
+def _compile(source: str, arch: str) -> str:
+    nvrtc = pytest.importorskip("cupy.cuda", reason="compiling CUDA needs CuPy: pip install 'kernrec[cuda13]'").nvrtc
+    program = nvrtc.createProgram(source, "k.cu", [], [])
+    try:
+        nvrtc.compileProgram(program, [f"--gpu-architecture={arch}"])
+    except nvrtc.NVRTCError:
+        pytest.fail(nvrtc.getProgramLog(program))
+    text = nvrtc.getPTX(program)
+    return text if isinstance(text, str) else text.decode()

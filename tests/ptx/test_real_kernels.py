@@ -1,0 +1,244 @@
+"""CUDA C++ compiled by NVRTC for several architectures gives on the CPU what NumPy gives."""
+
+import numpy as np
+import pytest
+from ptx_text import cuda
+
+from kernrec.ptx import EmulationError, emulate
+
+ARCHS = ["sm_75", "sm_86", "sm_100"]
+RNG = np.random.default_rng(1)
+
+SMALL = """
+extern "C" __global__ void add(const float* a, const float* b, float* c, int n) {
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) c[i] = a[i] + b[i];
+}
+extern "C" __global__ void sum(const float* __restrict__ x, float* out, int n) {
+    __shared__ float part[32];
+    float v = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) v += x[i];
+    for (int o = 16; o; o >>= 1) v += __shfl_down_sync(0xffffffff, v, o);
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        v = threadIdx.x < blockDim.x / 32 ? part[threadIdx.x] : 0.f;
+        for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(0xffffffff, v, o);
+        if (threadIdx.x == 0) atomicAdd(out, v);
+    }
+}
+extern "C" __global__ void transpose(const float* x, float* y, int rows, int cols) {
+    __shared__ float tile[16][16 + PAD];
+    int c = blockIdx.x * 16 + threadIdx.x, r = blockIdx.y * 16 + threadIdx.y;
+    if (r < rows && c < cols) tile[threadIdx.y][threadIdx.x] = x[r * cols + c];
+    __syncthreads();
+    c = blockIdx.y * 16 + threadIdx.x; r = blockIdx.x * 16 + threadIdx.y;
+    if (r < cols && c < rows) y[r * rows + c] = tile[threadIdx.x][threadIdx.y];
+}
+extern "C" __global__ void histogram(const unsigned char* x, unsigned* bins, int n) {
+    extern __shared__ unsigned local[];
+    for (int i = threadIdx.x; i < 64; i += blockDim.x) local[i] = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) atomicAdd(&local[x[i] % 64], 1u);
+    __syncthreads();
+    for (int i = threadIdx.x; i < 64; i += blockDim.x) bins[i] = local[i];
+}
+extern "C" __global__ void collatz(const unsigned* x, unsigned* steps, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    unsigned long long v = x[i]; unsigned count = 0;
+    while (v != 1) { v = v % 2 ? 3 * v + 1 : v / 2; count++; }
+    steps[i] = count;
+}
+extern "C" __global__ void functions(const float* x, float* y, int n) {
+    int i = threadIdx.x;
+    if (i >= n) return;
+    float v = x[i];
+    float pieces[6] = {expf(v), sinf(v), logf(v), sqrtf(v), v / 3.f, powf(v, 1.5f)};
+    float total = 0;
+    for (int j = 0; j < 6; j++) total += pieces[(j + i) % 6] * (j + 1);
+    switch (i % 5) {
+        case 0: total += 1; break;
+        case 1: total *= 2; break;
+        case 2: total -= 3; break;
+        case 3: total = -total;
+    }
+    y[i] = total;
+}
+extern "C" __global__ void divide(const long long* a, const long long* b, long long* q, int* r, int n) {
+    int i = threadIdx.x;
+    if (i < n) { q[i] = a[i] / b[i]; r[i] = (int)a[i] % (int)b[i]; }
+}
+"""
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("n", "block", "grid"), [(1, 32, 1), (1000, 96, 3), (4097, 256, 20), (7, 1, 7)])
+def test_vector_addition_of_odd_sizes(arch: str, n: int, block: int, grid: int) -> None:
+    a, b = RNG.standard_normal((2, n)).astype(np.float32)
+    c = np.zeros(n, np.float32)
+    buffers = {"a": a, "b": b, "c": c}
+    counts = emulate(
+        cuda(SMALL.replace("PAD", "1"), arch), "add", (grid,), (block,), [*buffers, np.int32(n)], buffers=buffers
+    )
+    np.testing.assert_array_equal(c, a + b)
+    assert counts["global.a.read_bytes"] == counts["global.c.write_bytes"] == 4 * n
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("n", [5, 256, 10_001])
+def test_a_reduction_with_shuffles(arch: str, n: int) -> None:
+    x, out = RNG.standard_normal(n).astype(np.float32), np.zeros(1, np.float32)
+    module = cuda(SMALL.replace("PAD", "1"), arch)
+    emulate(module, "sum", (1,), (256,), ["x", "o", np.int32(n)], buffers={"x": x, "o": out}, check_races=True)
+    np.testing.assert_allclose(out[0], x.sum(dtype=np.float64), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("rows", "cols"), [(16, 16), (33, 50), (1, 70)])
+def test_a_transpose_through_shared_memory(arch: str, rows: int, cols: int) -> None:
+    x, y = RNG.standard_normal((rows, cols)).astype(np.float32), np.zeros((cols, rows), np.float32)
+    grid = (-(-cols // 16), -(-rows // 16))
+    waves = {}
+    for pad in ("0", "1"):
+        y[:] = 0
+        module = cuda(SMALL.replace("PAD", pad), arch)
+        arguments = ["x", "y", np.int32(rows), np.int32(cols)]
+        counts = emulate(module, "transpose", grid, (16, 16), arguments, buffers={"x": x, "y": y}, check_races=True)
+        np.testing.assert_array_equal(y, x.T)
+        waves[pad] = counts["shared.load_wavefronts"] / counts["shared.load_ideal"]
+    if rows == cols == 16:
+        # 16 lanes down a column of 16 words: banks 0 and 16 alone, 8 deep; two lanes columns side by side.
+        assert waves["0"] == 8
+        assert waves["1"] < 3
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_integer_kernels(arch: str) -> None:
+    module = cuda(SMALL.replace("PAD", "1"), arch)
+    x, bins = RNG.integers(0, 256, 3001).astype(np.uint8), np.zeros(64, np.uint32)
+    emulate(module, "histogram", (1,), (96,), ["x", "b", np.int32(3001)], buffers={"x": x, "b": bins}, shared_bytes=256)
+    np.testing.assert_array_equal(bins, np.bincount(x % 64, minlength=64))
+    start, steps = np.arange(1, 101, dtype=np.uint32), np.zeros(100, np.uint32)
+    emulate(module, "collatz", (2,), (64,), ["x", "s", np.int32(100)], buffers={"x": start, "s": steps})
+
+    def collatz(v: int) -> int:
+        return 0 if v == 1 else 1 + collatz(3 * v + 1 if v % 2 else v // 2)
+
+    assert steps.tolist() == [collatz(int(v)) for v in start]
+    a, b = RNG.integers(-(2**40), 2**40, 50), RNG.integers(1, 2**20, 50) * RNG.choice([-1, 1], 50)
+    q, r = np.zeros(50, np.int64), np.zeros(50, np.int32)
+    buffers = {"a": a, "b": b, "q": q, "r": r}
+    emulate(module, "divide", (1,), (64,), [*buffers, np.int32(50)], buffers=buffers)
+    assert q.tolist() == [
+        int(abs(m) // abs(d)) * (1 if (m < 0) == (d < 0) else -1) for m, d in zip(a.tolist(), b.tolist(), strict=True)
+    ]
+    np.testing.assert_array_equal(r, np.fmod(a.astype(np.int32), b.astype(np.int32)))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_math_library(arch: str) -> None:
+    x, y = np.linspace(0.05, 30, 90).astype(np.float32), np.zeros(90, np.float32)
+    emulate(
+        cuda(SMALL.replace("PAD", "1"), arch),
+        "functions",
+        (1,),
+        (96,),
+        ["x", "y", np.int32(90)],
+        buffers={"x": x, "y": y},
+    )
+    v = x.astype(np.float64)
+    pieces = np.stack([np.exp(v), np.sin(v), np.log(v), np.sqrt(v), v / 3, v**1.5])
+    i = np.arange(90)
+    total = sum(pieces[(j + i) % 6, i] * (j + 1) for j in range(6))
+    want = np.select([i % 5 == 0, i % 5 == 1, i % 5 == 2, i % 5 == 3], [total + 1, total * 2, total - 3, -total], total)
+    np.testing.assert_allclose(y, want, rtol=2e-6, atol=1e-5)
+
+
+MATMUL = """
+#define BM 32
+#define BN 32
+#define BK 8
+__device__ __forceinline__ void copy(float* to, const float* from, bool inside) {
+#if __CUDA_ARCH__ >= 800
+    unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(at), "l"(from), "r"(inside ? 4 : 0) : "memory");
+#else
+    *to = inside ? *from : 0.f;
+#endif
+}
+__device__ __forceinline__ void wait() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;\\n cp.async.wait_group 0;" ::: "memory");
+#endif
+}
+extern "C" __global__ void matmul(const float* a, const float* b, float* c, int m, int n, int k) {
+    __shared__ float as[BM][BK + 1], bs[BK][BN];
+    int t = threadIdx.x, row0 = blockIdx.y * BM, col0 = blockIdx.x * BN;
+    float acc[4][4] = {};
+    for (int k0 = 0; k0 < k; k0 += BK) {
+        for (int i = t; i < BM * BK; i += 64) {
+            int r = i / BK, x = i % BK;
+            bool in = row0 + r < m && k0 + x < k;
+            copy(&as[r][x], in ? &a[(row0 + r) * k + k0 + x] : a, in);
+        }
+        for (int i = t; i < BK * BN; i += 64) {
+            int r = i / BN, x = i % BN;
+            bool in = k0 + r < k && col0 + x < n;
+            copy(&bs[r][x], in ? &b[(k0 + r) * n + col0 + x] : b, in);
+        }
+        wait();
+        __syncthreads();
+        #pragma unroll
+        for (int x = 0; x < BK; x++)
+            #pragma unroll
+            for (int i = 0; i < 4; i++)
+                #pragma unroll
+                for (int j = 0; j < 4; j++) acc[i][j] += as[t / 8 * 4 + i][x] * bs[x][t % 8 * 4 + j];
+        __syncthreads();
+    }
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) {
+            int r = row0 + t / 8 * 4 + i, x = col0 + t % 8 * 4 + j;
+            if (r < m && x < n) c[r * n + x] = acc[i][j];
+        }
+}
+"""
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("m", "n", "k"), [(32, 32, 16), (1, 1, 1), (65, 33, 19), (100, 7, 3)])
+def test_a_tiled_matmul_matches_numpy(arch: str, m: int, n: int, k: int) -> None:
+    a, b = RNG.standard_normal((m, k)).astype(np.float32), RNG.standard_normal((k, n)).astype(np.float32)
+    c = np.full((m, n), np.nan, np.float32)
+    grid, arguments = (-(-n // 32), -(-m // 32)), ["a", "b", "c", np.int32(m), np.int32(n), np.int32(k)]
+    counts = emulate(
+        cuda(MATMUL, arch), "matmul", grid, (64,), arguments, buffers={"a": a, "b": b, "c": c}, check_races=True
+    )
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-5)
+    blocks, tiles = grid[0] * grid[1], -(-k // 8)
+    assert counts["barriers"] == blocks * tiles * 2
+    per_thread = 16 * 8 if arch != "sm_100" else 16 * 8 // 2
+    assert counts["issue.fma32"] in (blocks * tiles * 2 * per_thread, blocks * tiles * 2 * 16 * 8)
+
+
+def test_a_missing_wait_or_barrier_does_not_go_unnoticed() -> None:
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((2, 32, 32)).astype(np.float32)
+    c = np.zeros((32, 32), np.float32)
+    arguments, buffers = ["a", "b", "c", *[np.int32(32)] * 3], {"a": a, "b": b, "c": c}
+    unwaited = MATMUL.replace("cp.async.wait_group 0;", "cp.async.wait_group 1;")
+    emulate(cuda(unwaited), "matmul", (1,), (64,), arguments, buffers=buffers)
+    assert not np.allclose(c, a @ b, atol=1e-3)
+    unsynced = MATMUL.replace("        __syncthreads();\n    }", "    }")
+    with pytest.raises(EmulationError, match="race"):
+        emulate(cuda(unsynced), "matmul", (1,), (64,), arguments, buffers=buffers, check_races=True)
+
+
+def test_an_index_past_the_end_is_caught() -> None:
+    source = SMALL.replace("PAD", "1").replace("i < n; i += gridDim", "i <= n; i += gridDim")
+    a, b, c = np.zeros((3, 64), np.float32)
+    with pytest.raises(
+        EmulationError,
+        match=r"block \(1, 0, 0\) thread \(0, 0, 0\) accesses 4 bytes at offset 256 of [ab], which has 256",
+    ):
+        emulate(cuda(source), "add", (2,), (64,), ["a", "b", "c", np.int32(64)], buffers={"a": a, "b": b, "c": c})
