@@ -1,0 +1,347 @@
+// C[m,n] = A[m,k] B[k,n], f32, row-major, on the FMA pipes.
+//
+// A block owns a BLOCK_M x BLOCK_N tile of C and walks the reduction in tiles of BLOCK_K; a thread owns
+// THREAD_M x THREAD_N of it, a warp LANES_M x LANES_N threads. Columns go in runs of four so that B is read from shared
+// memory 128 bits at a time; rows are LANES_M apart.
+// Lanes are dealt out two rows at a time: neighbouring lanes share a column and lanes two apart a row, so that a 128-bit
+// load of either operand returns each quad to a pair of lanes and takes half the passes through the banks.
+//
+// Shared memory, no bank conflicts and no padding:
+//   A tile  [BLOCK_M][BLOCK_K], the 16-byte quads of a row exchanged by an XOR with the row number, so that eight rows
+//           at one k, and one row at successive k, both cover all 32 banks. Read along k, FRAGMENT_K at a time.
+//   B tile  [BLOCK_K][BLOCK_N]. With scalar loads (VECTOR 1) the columns of a warp are permuted: the four that a thread
+//           reads as one quad lie LANES_N apart in memory, so that the scalar stores of C fill whole sectors.
+//
+// Edges cost what full tiles cost: rows and columns past the edge are clamped to the last one (computed, never
+// stored), the reduction is padded with zeros by predicated loads, and a prefetch past the last tile reads nothing.
+// So every block executes prologue + trips * body instructions, for any trips >= 1.
+//
+// Split-K: blockIdx.y takes an equal share of the reduction (the shares differ by one tile at most) and writes a
+// partial C; matmul_simt_reduce adds the partials in a fixed order.
+//
+// A tensor holds at most 2^31 elements: element offsets fit 32 unsigned bits, byte offsets are formed in 64.
+
+constexpr unsigned THREADS = (BLOCK_M / THREAD_M) * (BLOCK_N / THREAD_N);
+constexpr unsigned LANES_N = 32 / LANES_M;
+constexpr unsigned RUN = 4;  // consecutive floats of a shared-memory quad
+constexpr unsigned WARP_M = LANES_M * THREAD_M;
+constexpr unsigned WARP_N = LANES_N * THREAD_N;
+constexpr unsigned WARPS_N = BLOCK_N / WARP_N;
+constexpr unsigned A_TILE = BLOCK_M * BLOCK_K;
+constexpr unsigned B_TILE = BLOCK_K * BLOCK_N;
+constexpr unsigned SLOT = A_TILE + B_TILE;
+constexpr unsigned A_LOADS = A_TILE / (VECTOR * THREADS);
+constexpr unsigned B_LOADS = B_TILE / (VECTOR * THREADS);
+constexpr unsigned B_ROW_STEP = THREADS * VECTOR / BLOCK_N;  // rows between two loads of a thread
+// Values of A along k held at once: registers against load count.
+constexpr unsigned FRAGMENT_K = THREAD_M > 12 ? 2 : 4;
+
+constexpr unsigned UNROLL_FMAS = 1024;  // FMAs of a thread in straight-line code
+constexpr unsigned UNROLL = BLOCK_K * THREAD_M * THREAD_N <= UNROLL_FMAS
+                                ? BLOCK_K / FRAGMENT_K
+                                : UNROLL_FMAS / (FRAGMENT_K * THREAD_M * THREAD_N);
+constexpr unsigned REDUCE_THREADS = 256;
+
+static_assert(A_LOADS * VECTOR * THREADS == A_TILE && B_LOADS * VECTOR * THREADS == B_TILE, "loads divide evenly");
+static_assert(THREADS * VECTOR % BLOCK_K == 0 && THREADS * VECTOR % BLOCK_N == 0, "a thread loads one column");
+static_assert(THREADS % 32 == 0 && BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "warps tile the block");
+static_assert(THREAD_N % RUN == 0 && WARP_M % 8 == 0, "quads of columns, whole periods of the swizzle");
+
+// What one load moves: N floats.
+template <unsigned N>
+struct Packet {
+    float value[N];
+};
+
+// One load instruction under a predicate, no branch: zeros where `inside` is false.
+template <unsigned N>
+__device__ __forceinline__ Packet<N> load(const float* source, bool inside) {
+    Packet<N> packet;
+    if constexpr (N == 4) {
+        asm volatile(
+            "{ .reg .pred p; setp.ne.u32 p, %5, 0;\n"
+            "  mov.f32 %0, 0f00000000; mov.f32 %1, 0f00000000; mov.f32 %2, 0f00000000; mov.f32 %3, 0f00000000;\n"
+            "  @p ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4]; }"
+            : "=f"(packet.value[0]), "=f"(packet.value[1]), "=f"(packet.value[2]), "=f"(packet.value[3])
+            : "l"(source), "r"(unsigned(inside)));
+    } else {
+        asm volatile(
+            "{ .reg .pred p; setp.ne.u32 p, %2, 0;\n"
+            "  mov.f32 %0, 0f00000000;\n"
+            "  @p ld.global.nc.f32 %0, [%1]; }"
+            : "=f"(packet.value[0])
+            : "l"(source), "r"(unsigned(inside)));
+    }
+    return packet;
+}
+
+template <unsigned N>
+__device__ __forceinline__ void store(float* target, const float* value, bool inside) {
+    if constexpr (N == 4) {
+        asm volatile(
+            "{ .reg .pred p; setp.ne.u32 p, %5, 0;\n"
+            "  @p st.global.v4.f32 [%4], {%0, %1, %2, %3}; }" ::"f"(value[0]),
+            "f"(value[1]), "f"(value[2]), "f"(value[3]), "l"(target), "r"(unsigned(inside))
+            : "memory");
+    } else {
+        asm volatile(
+            "{ .reg .pred p; setp.ne.u32 p, %2, 0;\n"
+            "  @p st.global.f32 [%1], %0; }" ::"f"(value[0]),
+            "l"(target), "r"(unsigned(inside))
+            : "memory");
+    }
+}
+
+// One load of a thread on its way from global to shared memory: N floats, or zeros where `inside` is false.
+template <unsigned N>
+struct Transfer {
+#if ASYNC_COPY
+    // The bytes past src-size are filled with zeros and not read.
+    __device__ __forceinline__ void start(float* target, const float* source, bool inside) {
+        const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
+        const unsigned bytes = inside ? 4 * N : 0;
+        if constexpr (N == 4)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(source), "r"(bytes)
+                         : "memory");
+        else
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(source), "r"(bytes)
+                         : "memory");
+    }
+#else
+    Packet<N> packet;
+
+    __device__ __forceinline__ void start(float*, const float* source, bool inside) {
+        packet = load<N>(source, inside);
+    }
+
+    __device__ __forceinline__ void finish(float* target) const {
+        const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(target));
+        if constexpr (N == 4)
+            asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(packet.value[0]),
+                         "f"(packet.value[1]), "f"(packet.value[2]), "f"(packet.value[3])
+                         : "memory");
+        else
+            asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(packet.value[0]) : "memory");
+    }
+#endif
+};
+
+// Exchange of the quads of row `row` of a tile that lies along the reduction.
+__device__ __forceinline__ constexpr unsigned swizzle(unsigned row) {
+    return row / (32 / BLOCK_K) % (BLOCK_K / 4);
+}
+
+// Where column `column` of the B tile lies in its row.
+__device__ __forceinline__ constexpr unsigned place(unsigned column) {
+    constexpr unsigned GROUP = RUN * LANES_N;
+    return VECTOR == 4 ? column : column / GROUP * GROUP + column % LANES_N * RUN + column / LANES_N % RUN;
+}
+
+// This thread's loads of a tile [..][BLOCK_K] that lies along the reduction: from `column` of rows `row` + i * STEP.
+template <unsigned BASE>
+struct AlongK {
+    static constexpr unsigned STEP = THREADS * VECTOR / BLOCK_K;
+    unsigned row = threadIdx.x / (BLOCK_K / VECTOR);
+    unsigned column = threadIdx.x % (BLOCK_K / VECTOR) * VECTOR;
+
+    __device__ __forceinline__ float* target(float* slot, unsigned i) const {
+        // row < STEP, both powers of two: the exchange of row + i * STEP is that of row, XOR a constant
+        const unsigned quad = column / 4 ^ swizzle(row) ^ swizzle(i * STEP);
+        return slot + BASE + (row + i * STEP) * BLOCK_K + quad * 4 + column % 4;
+    }
+};
+
+// FRAGMENT_K floats at k of row `row` + `step`, a multiple of the rows of a warp's lanes.
+__device__ __forceinline__ void read_fragment(float (&fragment)[FRAGMENT_K], const float* tile, unsigned row,
+                                              unsigned step, unsigned k) {
+    const unsigned quad = k / 4 ^ swizzle(step) ^ swizzle(row);
+    const float* source = tile + (row + step) * BLOCK_K + quad * 4 + k % 4;
+    if constexpr (FRAGMENT_K == 4)
+        *reinterpret_cast<float4*>(fragment) = *reinterpret_cast<const float4*>(source);
+    else
+        *reinterpret_cast<float2*>(fragment) = *reinterpret_cast<const float2*>(source);
+}
+
+// One thread's share of the loads: where the next tile is, and what is on its way.
+struct Loader {
+    AlongK<0> a_tile;
+    const float* a_source[A_LOADS];
+    const float* b_source[B_LOADS];
+    size_t b_step;  // floats between tiles of B
+    unsigned b_place;
+    unsigned a_k, b_k, k_end;
+    Transfer<VECTOR> a_transfer[A_LOADS];
+    Transfer<VECTOR> b_transfer[B_LOADS];
+
+    __device__ __forceinline__ Loader(const float* a, const float* b, unsigned m, unsigned n, unsigned k,
+                                      unsigned tile_row, unsigned tile_column, unsigned k_begin, unsigned k_end_)
+        : k_end(k_end_) {
+        a_k = k_begin + a_tile.column;
+#pragma unroll
+        for (unsigned i = 0; i < A_LOADS; ++i)
+            a_source[i] = a + (min(tile_row + a_tile.row + i * a_tile.STEP, m - 1) * k + a_k);
+
+        const unsigned row = threadIdx.x / (BLOCK_N / VECTOR);
+        const unsigned column = threadIdx.x % (BLOCK_N / VECTOR) * VECTOR;
+        b_place = A_TILE + row * BLOCK_N + place(column);
+        b_k = k_begin + row;
+        b_step = size_t(BLOCK_K) * n;
+#pragma unroll
+        for (unsigned i = 0; i < B_LOADS; ++i)
+            b_source[i] = b + size_t(b_k + i * B_ROW_STEP) * n + min(tile_column + column, n - VECTOR);
+    }
+
+    __device__ __forceinline__ float* b_target(float* slot, unsigned i) const {
+        return slot + b_place + i * B_ROW_STEP * BLOCK_N;
+    }
+
+    // Starts the loads of the next tile, towards `slot`.
+    __device__ __forceinline__ void fetch(float* slot) {
+#pragma unroll
+        for (unsigned i = 0; i < A_LOADS; ++i) {
+            a_transfer[i].start(a_tile.target(slot, i), a_source[i], a_k < k_end);
+            a_source[i] += BLOCK_K;
+        }
+#pragma unroll
+        for (unsigned i = 0; i < B_LOADS; ++i) {
+            b_transfer[i].start(b_target(slot, i), b_source[i], b_k + i * B_ROW_STEP < k_end);
+            b_source[i] += b_step;
+        }
+        a_k += BLOCK_K;
+        b_k += BLOCK_K;
+#if ASYNC_COPY
+        asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+    }
+
+#if !ASYNC_COPY
+    // Writes the fetched tile from registers to `slot`.
+    __device__ __forceinline__ void settle(float* slot) const {
+#pragma unroll
+        for (unsigned i = 0; i < A_LOADS; ++i) a_transfer[i].finish(a_tile.target(slot, i));
+#pragma unroll
+        for (unsigned i = 0; i < B_LOADS; ++i) b_transfer[i].finish(b_target(slot, i));
+    }
+#endif
+};
+
+// accumulator += A tile * B tile, for this thread's rows from `my_row` and columns from place `my_column`.
+__device__ __forceinline__ void multiply(const float* slot, unsigned my_row, unsigned my_column,
+                                         float (&accumulator)[THREAD_M][THREAD_N]) {
+#pragma unroll UNROLL
+    for (unsigned k = 0; k < BLOCK_K; k += FRAGMENT_K) {
+        float a[THREAD_M][FRAGMENT_K];
+#pragma unroll
+        for (unsigned i = 0; i < THREAD_M; ++i) read_fragment(a[i], slot, my_row, i * LANES_M, k);
+#pragma unroll
+        for (unsigned kk = 0; kk < FRAGMENT_K; ++kk) {
+            float b[THREAD_N];
+#pragma unroll
+            for (unsigned j = 0; j < THREAD_N; j += RUN)
+                *reinterpret_cast<float4*>(b + j) =
+                    *reinterpret_cast<const float4*>(slot + A_TILE + (k + kk) * BLOCK_N + my_column + j * LANES_N);
+#pragma unroll
+            for (unsigned i = 0; i < THREAD_M; ++i)
+#pragma unroll
+                for (unsigned j = 0; j < THREAD_N; ++j) accumulator[i][j] += a[i][kk] * b[j];
+        }
+    }
+}
+
+// Grid: x = tiles of C, walked in bands of `raster` tile rows, down the rows of a band first, so that blocks in flight
+// share tiles of A and B in L2; y = shares of the reduction. c: C itself, or the partial results.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+    matmul_simt(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c,
+                unsigned m, unsigned n, unsigned k,
+                unsigned tiles_m, unsigned tiles_n, unsigned raster,
+                unsigned share, unsigned longer_shares) {  // tiles of the reduction; the first shares have one more
+    extern __shared__ __align__(16) float shared[];
+
+    const unsigned band_tiles = raster * tiles_n;
+    const unsigned band = blockIdx.x / band_tiles;
+    const unsigned in_band = blockIdx.x - band * band_tiles;
+    const unsigned band_rows = min(raster, tiles_m - band * raster);
+    const unsigned tile_n = in_band / band_rows;
+    const unsigned tile_row = (band * raster + in_band - tile_n * band_rows) * BLOCK_M;
+    const unsigned tile_column = tile_n * BLOCK_N;
+
+    const unsigned trips = share + (blockIdx.y < longer_shares);
+    const unsigned k_begin = (blockIdx.y * share + min(blockIdx.y, longer_shares)) * BLOCK_K;
+    const unsigned k_end = min(k, k_begin + trips * BLOCK_K);
+
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const unsigned lane_m = lane / (2 * LANES_N) * 2 + lane % 2, lane_n = lane / 2 % LANES_N;
+    const unsigned my_row = warp / WARPS_N * WARP_M + lane_m, warp_column = warp % WARPS_N * WARP_N;
+    const unsigned my_column = warp_column + lane_n * RUN;
+
+    Loader loader(a, b, m, n, k, tile_row, tile_column, k_begin, k_end);
+    float accumulator[THREAD_M][THREAD_N] = {};
+
+#if ASYNC_COPY
+#pragma unroll
+    for (unsigned stage = 0; stage + 1 < STAGES; ++stage) loader.fetch(shared + stage * SLOT);
+    unsigned read = 0, write = (STAGES - 1) * SLOT;
+#pragma unroll 1
+    for (unsigned trip = 0; trip < trips; ++trip) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        __syncthreads();  // the tile of this trip has landed for all, and all have done with the slot written next
+        loader.fetch(shared + write);
+        multiply(shared + read, my_row, my_column, accumulator);
+        read = read == (STAGES - 1) * SLOT ? 0 : read + SLOT;
+        write = write == (STAGES - 1) * SLOT ? 0 : write + SLOT;
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#elif STAGES == 2
+    loader.fetch(shared);
+    loader.settle(shared);
+    __syncthreads();
+    unsigned read = 0;
+#pragma unroll 1
+    for (unsigned trip = 0; trip < trips; ++trip) {
+        loader.fetch(shared);
+        multiply(shared + read, my_row, my_column, accumulator);
+        read = SLOT - read;
+        loader.settle(shared + read);
+        __syncthreads();
+    }
+#else
+#pragma unroll 1
+    for (unsigned trip = 0; trip < trips; ++trip) {
+        loader.fetch(shared);
+        __syncthreads();  // all have done with the tile before
+        loader.settle(shared);
+        __syncthreads();
+        multiply(shared, my_row, my_column, accumulator);
+    }
+#endif
+
+    c += size_t(blockIdx.y) * m * n;
+#pragma unroll
+    for (unsigned i = 0; i < THREAD_M; ++i) {
+        const unsigned row = tile_row + my_row + i * LANES_M;
+#pragma unroll
+        for (unsigned j = 0; j < THREAD_N; j += VECTOR) {
+            const unsigned column = tile_column + warp_column + j * LANES_N + lane_n * VECTOR;
+            store<VECTOR>(c + (row * n + column), &accumulator[i][j], row < m && column < n);
+        }
+    }
+}
+
+// c[i] = sum over s of partial[s * elements + i], in the order of s.
+// Grid: x = REDUCE_THREADS * VECTOR elements each.
+extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
+    matmul_simt_reduce(const float* __restrict__ partial, float* __restrict__ c, unsigned elements,
+                unsigned splits) {
+    const unsigned first = (blockIdx.x * REDUCE_THREADS + threadIdx.x) * VECTOR;
+    const bool inside = first < elements;
+    partial += first;
+    Packet<VECTOR> sum = {};
+#pragma unroll 1
+    for (unsigned split = 0; split < splits; ++split) {
+        const Packet<VECTOR> next = load<VECTOR>(partial, inside);
+#pragma unroll
+        for (unsigned i = 0; i < VECTOR; ++i) sum.value[i] += next.value[i];
+        partial += elements;
+    }
+    store<VECTOR>(c + first, sum.value, inside);
+}

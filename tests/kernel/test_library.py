@@ -1,0 +1,100 @@
+import random
+
+import numpy as np
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.gpu import limits
+from kernrec.kernel import Kernel, Space, all_kernels, find_kernel, kernel_names, kernels_for, probe_problems
+from kernrec.op import Problem, find_op
+
+PROBLEMS = {
+    "matmul": [{"m": 4096, "n": 4096, "k": 4096}, {"m": 1, "n": 77, "k": 3}, {"m": 500, "n": 36, "k": 1000}],
+    "conv2d": [
+        {"c": 64, "h": 56, "w": 56, "k": 64, "padding": 1},
+        {"c": 3, "h": 7, "w": 9, "k": 5, "r": 2, "s": 3, "stride": 2, "padding": 1},
+        {"n": 8, "c": 128, "h": 28, "w": 28, "k": 256, "r": 1, "s": 1, "stride": 2},
+    ],
+}
+
+
+def _cases() -> list[tuple[Kernel, str, str]]:
+    return [(kernel, dtype, layout) for kernel in all_kernels() for dtype in kernel.dtypes for layout in kernel.layouts]
+
+
+CASES = pytest.mark.parametrize(
+    ("kernel", "dtype", "layout"), _cases(), ids=lambda value: getattr(value, "name", str(value))
+)
+
+
+def _problems(kernel: Kernel, dtype: str, layout: str) -> list[Problem]:
+    return [find_op(kernel.op).problem(dtype=dtype, layout=layout, **dims) for dims in PROBLEMS.get(kernel.op, [])]
+
+
+@CASES
+def test_every_kernel_has_hundreds_to_a_few_thousand_configs_on_every_architecture(
+    kernel: Kernel, dtype: str, layout: str
+) -> None:
+    for sm in (75, 80, 86, 89, 90, 100, 120):
+        if sm >= kernel.min_sm:
+            assert 100 <= len(Space(kernel, sm, limits(sm), dtype, layout)) <= 8000
+
+
+@CASES
+def test_some_config_runs_every_problem_however_awkward(kernel: Kernel, dtype: str, layout: str) -> None:
+    sm = max(kernel.min_sm, 80)
+    space = Space(kernel, sm, limits(sm), dtype, layout)
+    for problem in _problems(kernel, dtype, layout):
+        assert len(space.at(problem).rows) > 0, problem.key
+
+
+@CASES
+def test_columns_of_every_kernel_hold_what_each_config_gives_alone(kernel: Kernel, dtype: str, layout: str) -> None:
+    sm = max(kernel.min_sm, 89)
+    space = Space(kernel, sm, limits(sm), dtype, layout)
+    for problem in _problems(kernel, dtype, layout):
+        here = space.at(problem)
+        drawn = random.Random(0).sample(here.rows.tolist(), min(8, len(here.rows)))
+        for row in drawn:
+            one = np.array([row])
+            for launch in kernel.bind(space.config(row), problem, sm):
+                columns = here.launch(launch.index, one)
+                values = [*columns.grid, *columns.block, columns.shared_bytes, *columns.trips.values()]
+                expected = [*launch.grid, *launch.block, launch.shared_bytes, *launch.trips.values()]
+                assert [int(np.ravel(value)[0]) for value in values] == expected
+                for loop, depth in columns.depth.items():
+                    assert 0 <= np.ravel(depth)[0] <= launch.trips[loop]
+
+
+@CASES
+def test_every_launch_is_probed_on_small_problems(kernel: Kernel, dtype: str, layout: str) -> None:
+    sm = max(kernel.min_sm, 89)
+    space = Space(kernel, sm, limits(sm), dtype, layout)
+    for row in random.Random(0).sample(range(len(space)), 8):
+        config = space.config(row)
+        for index, launch in enumerate(kernel.launches):
+            assert launch.probes
+            for problem in probe_problems(kernel, index, config, dtype, layout, sm):
+                bound = {launch.index: launch for launch in kernel.bind(config, problem, sm)}
+                assert index not in bound or bound[index].blocks <= 64
+                assert problem.bytes < 64 << 20
+
+
+def test_kernels_are_found_by_op_dtype_and_layout() -> None:
+    for kernel in all_kernels():
+        assert kernel in kernels_for(kernel.op, kernel.dtypes[0], kernel.layouts[-1])
+        assert kernel not in kernels_for(kernel.op, "f64" if "f64" not in kernel.dtypes else "i1")
+    assert {kernel.op for kernel in kernels_for("gemm")} <= {"matmul"}
+
+
+def test_a_name_is_found_however_it_is_spelt() -> None:
+    for name in kernel_names():
+        assert find_kernel(name.upper().replace("_", "-")).name == name
+
+
+def test_an_unknown_kernel_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError) as refusal:
+        find_kernel("matmul_smit")
+    assert "unknown kernel 'matmul_smit'" in str(refusal.value)
+    if "matmul_simt" in kernel_names():
+        assert "did you mean matmul_simt" in str(refusal.value)
