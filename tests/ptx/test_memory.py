@@ -112,7 +112,8 @@ def test_wavefronts_of_wide_accesses(stride: int, load: str, wavefronts: int, id
     ("quad", "wavefronts"),
     [
         ("shr.u32 %r2, %r1, 1;", 2),  # lanes n and n^1 agree: 16 quads
-        ("and.b32 %r2, %r1, 29;", 2),  # lanes n and n^2 agree
+        ("and.b32 %r3, %r1, 1; shr.u32 %r2, %r1, 2; shl.b32 %r2, %r2, 1; or.b32 %r2, %r2, %r3;", 2),  # n and n^2 agree
+        ("and.b32 %r2, %r1, 29;", 4),  # n and n^2 agree, but the quads of a half warp meet in the banks
         ("shr.u32 %r2, %r1, 2;", 2),  # both do
         ("and.b32 %r2, %r1, 27;", 4),  # lanes n and n^4: not a pair that shares
         ("and.b32 %r2, %r1, 15;", 4),
