@@ -1,0 +1,153 @@
+"""Static profiles of every code of a kernel, over several architectures, in parallel.
+
+Codes are compiled for each architecture (registers differ), but emulated once per distinct PTX. What is known already
+is left out, so a survey that was interrupted goes on where it stopped.
+"""
+
+import multiprocessing
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+
+from kernrec.compile.compiled import Compiled, CompileError, Job
+from kernrec.compile.pool import compile_many
+from kernrec.compile.profiler import LaunchProfile, profile_code
+from kernrec.errors import KernrecError
+from kernrec.gpu import limits
+from kernrec.kernel import Config, Kernel, Space
+from kernrec.ptx.profile import Profile
+from kernrec.store import ProfileRow
+
+_AHEAD = 4  # codes waiting to be emulated, per process: keeps memory bounded while compilation runs ahead
+
+
+@dataclass(frozen=True)
+class CodeFailure:
+    """A code that has no profile on one architecture, and why."""
+
+    kernel: str
+    code: Mapping[str, int | str]
+    sm: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Code:
+    """One code of a kernel: what is fixed at compile time, and configs that run it, by architecture.
+
+    configs: differ in launch-time tunables only; enough of them to probe every launch.
+    """
+
+    key: str
+    dtype: str
+    layout: str
+    fixed: Mapping[str, int | str]
+    configs: Mapping[int, Sequence[Config]]
+
+
+def codes_of(kernel: Kernel, sms: Sequence[int]) -> list[Code]:
+    """Every code of a kernel over all its dtypes and layouts, with the architectures on which it can run."""
+    found: dict[str, Code] = {}
+    for dtype in kernel.dtypes:
+        for layout in kernel.layouts:
+            for sm in sms:
+                if sm < kernel.min_sm:
+                    continue
+                space = Space(kernel, sm, limits(sm), dtype, layout)
+                members: dict[int, list[Config]] = {}
+                for row, code in enumerate(space.codes.index.tolist()):
+                    members.setdefault(code, []).append(space.config(row))
+                for code, configs in members.items():
+                    key = space.codes.keys[code]
+                    if key not in found:
+                        fixed = {t.name: configs[0][t.name] for t in kernel.tunables if not t.launch}
+                        found[key] = Code(key, dtype, layout, fixed | {"dtype": dtype, "layout": layout}, {})
+                    found[key].configs[sm] = configs  # type: ignore[index]
+    return list(found.values())
+
+
+def survey(
+    kernel: Kernel,
+    codes: Sequence[Code],
+    known: Collection[tuple[str, int]] = (),
+    processes: int = 2,
+) -> Iterator[list[ProfileRow] | CodeFailure]:
+    """Profiles of `codes` as rows to store, a list a code, in order of completion; failures as they happen.
+
+    known: (code key, sm) that need no work. A code that fails costs only itself.
+    """
+    work = {code.key: [sm for sm in code.configs if (code.key, sm) not in known] for code in codes}
+    by_job: dict[Job, tuple[Code, int]] = {}
+
+    def jobs() -> Iterator[Job]:
+        for code in codes:
+            for sm in work[code.key]:
+                defines = kernel.defines(code.configs[sm][0], code.dtype, code.layout)
+                job = Job(kernel.source, sm, defines, kernel.source_name)
+                by_job[job] = code, sm
+                yield job
+
+    compiled: dict[str, dict[int, Compiled]] = {}
+    missing = {key: len(sms) for key, sms in work.items()}
+    waiting: dict[Future[list[ProfileRow]], Code] = {}
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            for job, result in compile_many(jobs(), processes):
+                code, sm = by_job.pop(job)
+                if isinstance(result, CompileError):
+                    yield CodeFailure(kernel.name, code.fixed, sm, str(result))
+                else:
+                    compiled.setdefault(code.key, {})[sm] = result
+                missing[code.key] -= 1
+                if missing[code.key] == 0 and code.key in compiled:
+                    waiting[pool.submit(_profile, kernel.name, code, compiled.pop(code.key))] = code
+                while len(waiting) >= _AHEAD * processes:
+                    yield from _collect(kernel, waiting)
+            while waiting:
+                yield from _collect(kernel, waiting)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _collect(kernel: Kernel, waiting: dict[Future[list[ProfileRow]], Code]) -> Iterator[list[ProfileRow] | CodeFailure]:
+    for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+        code = waiting.pop(future)
+        try:
+            yield future.result()
+        except KernrecError as error:
+            yield CodeFailure(kernel.name, code.fixed, min(code.configs), str(error))
+
+
+def _profile(name: str, code: Code, compiled: Mapping[int, Compiled]) -> list[ProfileRow]:
+    from kernrec.kernel import find_kernel
+
+    kernel = find_kernel(name)
+    cache: dict[tuple[str, int], Profile] = {}
+    rows = []
+    for sm, result in compiled.items():
+        for profile in profile_code(kernel, code.configs[sm], code.dtype, code.layout, sm, result, cache):
+            rows.append(_row(kernel, code, sm, profile))
+    return rows
+
+
+def _row(kernel: Kernel, code: Code, sm: int, found: LaunchProfile) -> ProfileRow:
+    resources = found.resources
+    return ProfileRow(
+        kernel=kernel.name,
+        kernel_hash=kernel.hash,
+        code_key=code.key,
+        sm=sm,
+        launch=found.launch,
+        entry=found.entry,
+        code=code.fixed,
+        registers=resources.registers,
+        spill_bytes=resources.spill_store_bytes + resources.spill_load_bytes,
+        stack_bytes=resources.stack_bytes,
+        static_smem_bytes=resources.static_smem_bytes,
+        ptx_hash=found.ptx_hash,
+        compiler=found.compiler,
+        metrics=found.profile.metrics,
+        terms=found.profile.terms,
+        counts=found.profile.coefficients,
+    )

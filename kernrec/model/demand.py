@@ -1,0 +1,102 @@
+"""What one launch asks of a GPU's pipes, as a linear function of its blocks and trips.
+
+A static profile counts events; a GPU turns events into clocks of its pipes and joules. Both maps are linear, so
+they are applied once per kernel and GPU, to the coefficients; a query then only multiplies by its totals.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernrec.gpu import GPU
+from kernrec.model.power import PowerModel
+
+PIPES = ("issue", "fma", "int", "special", "shared memory", "L1")
+"""SM-wide pipes whose clocks per block are summed up; the order of the demand's rows."""
+
+# Lanes per SM and clock of pipes that do not differ between the catalogued compute capabilities
+# (CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions").
+_SPECIAL_LANES = 16
+_CONVERT_LANES = 64
+ISSUE_PER_CLK = 4 * 0.85
+"""Warp instructions that an SM's four schedulers sustain together: register-bank and operand stalls keep unrolled
+arithmetic from issuing every clock (share fitted to conv2d_f32_ansor.csv)."""
+# 128 B per clock and SM from shared memory, 64 B per clock and SM from L2 into L1 (whitepapers since Volta).
+_L1_SECTORS_PER_CLK = 2
+
+Count = Any
+"""A number, or an array of numbers."""
+
+_EVENTS: Mapping[str, tuple[str, ...]] = {
+    "shared.wavefronts": ("load_wavefronts", "store_wavefronts"),
+    "l1.requests": ("_requests",),
+    "l2.sectors": ("_sectors",),
+}
+"""Memory events of the power model, by the endings of the metrics that add up to them."""
+
+
+QUANTITIES = (*PIPES, "sectors", "barriers", "core_j")
+"""Rows of `Demand.rates`: clocks of each pipe, 32-byte sectors asked of L2, block-wide barriers, and joules of the core
+clock domain at nominal voltage."""
+
+ISSUE, SECTORS, BARRIERS, CORE_J = (QUANTITIES.index(name) for name in ("issue", "sectors", "barriers", "core_j"))
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Demand of one launch for C codes on one GPU.
+
+    rates: a (quantities, C) array a term, each quantity per block (first term) or per trip of a loop.
+    peak_clk: a (C,) array a term, the clocks of its busiest pipe: a quick measure of a block's work.
+    """
+
+    terms: tuple[str, ...]
+    rates: tuple[np.ndarray, ...]
+    peak_clk: tuple[np.ndarray, ...]
+
+
+def demand(
+    gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str, ...], coefficients: np.ndarray
+) -> Demand:
+    """The demand of profiles `coefficients` (C, metrics, terms) on `gpu`; metric names as in `ptx.counts`."""
+    column = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}  # (T, C) each
+    nothing = np.zeros((len(terms), len(coefficients)))
+
+    def total(*names: str) -> np.ndarray:
+        return sum((column[name] for name in names if name in column), nothing)
+
+    def classes(*names: str) -> np.ndarray:
+        return total(*(f"issue.{name}" for name in names))
+
+    lanes = gpu.fma_per_clk_sm
+    moved = classes("mov", "ld_const")  # register moves of PTX that the assembler removes
+    integer = classes("alu", "imad", "wide64", "setp")
+    sectors = total(*(m for m in metrics if m.startswith("global.") and m.endswith("_sectors")))
+    fma = classes("fma32") * (32 / lanes["f32"])
+    special = classes("mufu") * (32 / _SPECIAL_LANES) + classes("cvt") * (32 / _CONVERT_LANES)
+    if "f64" in lanes:
+        special = special + classes("f64") * (32 / lanes["f64"])
+    pipes = (
+        (total("issue") - moved) / ISSUE_PER_CLK,
+        # Where integer and float share the lanes, an integer instruction takes a float slot of its half.
+        fma + (integer * (32 / 128) if lanes["f32"] == 128 else 0.0),
+        integer * (32 / lanes["i32_add"]),
+        special,
+        total("shared.load_wavefronts", "shared.store_wavefronts"),
+        sectors / _L1_SECTORS_PER_CLK,
+    )
+    rows = (*pipes, sectors, total("barriers"), power.dynamic(events(column))[0])
+    rates = np.stack(rows, axis=1)
+    return Demand(terms, tuple(map(np.ascontiguousarray, rates)), tuple(rates[:, : len(PIPES)].max(axis=1)))
+
+
+def events(counts: Mapping[str, Count]) -> dict[str, Count]:
+    """The events that the power model knows, from counts by metric of `ptx.counts`; numbers or arrays."""
+    known: dict[str, Count] = {m: count for m, count in counts.items() if m.startswith("issue.")}
+    for event, endings in _EVENTS.items():
+        found = [count for metric, count in counts.items() if metric.endswith(endings)]
+        if found:
+            known[event] = sum(found[1:], found[0])
+    return known

@@ -1,0 +1,173 @@
+"""The analytic prior of time: what a launch should take on a GPU that nobody measured it on.
+
+    SM clocks   rounds of concurrent blocks, each the longer of
+                  - what its pipes are busy for (issue, FMA, integer, special, shared memory, L1), and
+                  - the latency of one block: its instructions in order, barriers, and loads too late to hide
+    core time   the slowest of SM clocks and L2 bandwidth, at the core clock
+    DRAM time   bytes past L2 over the bandwidth that a copy reaches
+    latency     core and DRAM time joined by a smooth maximum, plus launch overhead
+
+Power, and the clock that a power limit leaves, are `model.power`'s. Everything is elementwise over candidates.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernrec.gpu import GPU
+from kernrec.model.demand import BARRIERS, CORE_J, ISSUE, ISSUE_PER_CLK, PIPES, SECTORS, Demand
+
+Array = np.ndarray
+
+LAUNCH_S = 2.0e-6
+"""Run time of an empty kernel, and what a further launch of the same op adds: about 2 us on every generation
+(assumption; CUDA graphs replay dependent kernels at about this distance)."""
+
+_BARRIER_CLK = 24
+"""Clocks a warp loses at a block-wide barrier beyond its own instructions (assumption)."""
+_BLOCK_CLK = 450
+"""Clocks to start a block and to drain its last stores (assumption)."""
+_WARP_CPI = 1.6
+"""Clocks per instruction of one warp alone on its scheduler in unrolled arithmetic: operand and
+shared-memory stalls that other warps would fill (fitted to conv2d_f32_ansor.csv)."""
+INTERVAL = 2.0
+"""Half-width of the prior's 90 % interval as a factor; from its spread against the anchors (`tools/check_prior.py`)."""
+
+LIMITS = (*PIPES, "latency", "L2", "DRAM", "launch")
+"""What can limit a launch; `LaunchTime.limit` indexes it."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The figures of `machine.toml` for one generation, in clocks and bytes per clock and SM."""
+
+    l2_bytes_per_clk_sm: float
+    l2_latency_clk: float
+    dram_latency_clk: float
+    dram_efficiency: float
+
+
+@cache
+def _machines() -> dict[str, Machine]:
+    with (Path(__file__).parent / "machine.toml").open("rb") as file:
+        return {name: Machine(**figures) for name, figures in tomllib.load(file).items()}
+
+
+def machine(gpu: GPU) -> Machine:
+    """The machine figures of a GPU's generation; data-centre Ampere and Blackwell have their own."""
+    special = {80: "ampere_datacenter", 100: "blackwell_datacenter"}.get(gpu.sm)
+    return _machines()[special or gpu.generation]
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One launch of C candidates on one problem; arrays (C,).
+
+    terms: total blocks and trips over the grid, in the demand's order. longest: the same of the block that runs
+    longest (1 block, its trips). concurrent: blocks that fit on an SM. warps: per block. prefetch: trips whose
+    loads are in flight ahead. dram_bytes: past L2.
+    """
+
+    terms: tuple[Array, ...]
+    longest: tuple[Array | float, ...]
+    concurrent: Array
+    warps: Array
+    prefetch: Array
+    dram_bytes: Array
+
+
+@dataclass(frozen=True)
+class LaunchTime:
+    """Time of one launch at the boost clock, by what bounds it; seconds and joules, arrays (C,).
+
+    core_s scales with the core clock, dram_s does not; launch overhead is not included. core_j: joules of the
+    core clock domain at nominal voltage. pipe_clk (P, C), busy_s, latency_s, l2_s: components, for the limit.
+    """
+
+    core_s: Array
+    dram_s: Array
+    core_j: Array
+    pipe_clk: Array
+    busy_s: Array
+    latency_s: Array
+    l2_s: Array
+
+    def limit(self, row: int) -> str:
+        """The resource that takes longest for one candidate."""
+        pipes = self.pipe_clk[:, row]
+        parts = dict(zip(PIPES, self.busy_s[row] * pipes / max(pipes.max(), 1e-30), strict=True))
+        parts |= {"latency": self.latency_s[row], "L2": self.l2_s[row], "DRAM": self.dram_s[row], "launch": LAUNCH_S}
+        return max(parts, key=lambda name: float(parts[name]))
+
+
+def launch_time(gpu: GPU, demand: Demand, rows: Array, walk: Walk) -> LaunchTime:
+    """Time of one launch of the candidates `rows` (indices into the demand's codes) at the boost clock."""
+    figures = machine(gpu)
+    clock = gpu.boost_clock_hz
+    blocks, warps = walk.terms[0], walk.warps
+    total: Any = 0.0
+    longest: Any = 0.0
+    trips: Any = 0.0
+    for rates, count, most in zip(demand.rates, walk.terms, walk.longest, strict=True):
+        rate = rates.take(rows, axis=1)
+        total = rate * count + total
+        longest = rate[ISSUE : BARRIERS + 1] * most + longest
+        trips = trips + most
+    trips = trips - 1.0  # the first term is the block itself
+
+    # SM pipes: clocks of one average block, joined by a smooth maximum.
+    pipe_clk = total[: len(PIPES)] / blocks
+    peak = pipe_clk.max(axis=0)
+    share = pipe_clk / peak
+    share *= share
+    share *= share
+    block_clk = peak * np.sqrt(np.sqrt(share.sum(axis=0)))
+    # A block alone: its longest chain of instructions, barriers, and loads that prefetching does not hide.
+    alone = longest[ISSUE] * (ISSUE_PER_CLK * _WARP_CPI / warps) + longest[BARRIERS - ISSUE] * _BARRIER_CLK
+    memory_clk = figures.dram_latency_clk
+    ahead = walk.prefetch
+    late = np.maximum(trips * (memory_clk / np.maximum(ahead, 1)) - np.where(ahead == 0, 0.0, alone), 0.0)
+    latency_clk = alone + late + (memory_clk + _BLOCK_CLK)
+    # Rounds: an SM finishes `concurrent` blocks in the longer of their pipe time and one block's latency.
+    per_sm = np.ceil(blocks / gpu.sms)
+    together = np.minimum(walk.concurrent, per_sm)
+    full = np.floor(per_sm / together)
+    rest = per_sm - full * together
+    busy = _occupied(together, block_clk, warps)
+    busy_rest = _occupied(rest, block_clk, warps)
+    sm_clk = full * _smooth_max(busy, latency_clk) + (rest > 0) * _smooth_max(busy_rest, latency_clk)
+    l2_s = total[SECTORS] * (32.0 / (figures.l2_bytes_per_clk_sm * gpu.sms * clock))
+    return LaunchTime(
+        core_s=_smooth_max(sm_clk / clock, l2_s),
+        dram_s=walk.dram_bytes * (1.0 / (gpu.memory_bandwidth * figures.dram_efficiency)),
+        core_j=total[CORE_J],
+        pipe_clk=pipe_clk,
+        busy_s=(full * busy + busy_rest) / clock,
+        latency_s=(full + (rest > 0)) * latency_clk / clock,
+        l2_s=l2_s,
+    )
+
+
+def _occupied(blocks: Array, block_clk: Array, warps: Array) -> Array:
+    """Clocks that `blocks` blocks keep an SM's pipes busy; warps spread unevenly over four schedulers cost."""
+    resident = blocks * warps
+    return blocks * block_clk * (np.ceil(resident * 0.25) * 4.0 / np.maximum(resident, 1.0))
+
+
+def _smooth_max(a: Array, b: Array) -> Array:
+    """`power.combine` without leaving the range of floats: (a**4 + b**4)**(1/4)."""
+    high = np.maximum(a, b)
+    ratio = np.minimum(a, b) / high
+    ratio *= ratio
+    ratio *= ratio
+    ratio += 1.0
+    return high * np.sqrt(np.sqrt(ratio, out=ratio), out=ratio)
+
+
+def interval(value: float) -> tuple[float, float]:
+    """The 90 % interval around a prediction of the prior, in latency or energy."""
+    return value / INTERVAL, value * INTERVAL
