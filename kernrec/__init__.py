@@ -8,7 +8,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kernrec.recommend import Recommendation, Recommender
+    from kernrec.recommender import Recommendation, Recommender
 
 __version__ = "0.1.0"
 
@@ -35,7 +35,7 @@ def recommend(
     in hertz. Raises `kernrec.errors.UsageError` for what is unknown or impossible. One `Recommender` is kept for the
     process; make your own to use other databases than the user's and the shipped one.
     """
-    from kernrec.recommend import Query, Recommender
+    from kernrec.recommender import Query, Recommender
 
     if not _shared:
         _shared.append(Recommender())

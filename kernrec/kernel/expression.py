@@ -86,16 +86,13 @@ class Expression:
     def __repr__(self) -> str:
         return f"Expression({self.text!r})"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Expression) and other.text == self.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Parse an expression; `UsageError` names the expression, the column and what is wrong there."""
+    """Parse an expression; `UsageError` names the expression, the column and what is wrong there.
+
+    The same text gives the same object, so that what is kept for an expression is found by identity.
+    """
     if len(text) > MAX_LENGTH:
         raise UsageError(f"expression {_short(text)} is {len(text)} characters long, at most {MAX_LENGTH} are accepted")
     flat = text.replace("\n", " ").replace("\r", " ").replace("\t", " ")

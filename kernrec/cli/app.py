@@ -1,0 +1,55 @@
+"""The Typer application: every command by name, and errors as one line with the right exit status."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+from typer.exceptions import TyperException
+
+from kernrec import __version__
+from kernrec.cli import listing, recommend
+from kernrec.errors import KernrecError
+
+app = typer.Typer(
+    help="Offline recommender of GPU kernel configurations: latency and energy, no GPU needed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("recommend")(recommend.recommend)
+app.command("gpus")(listing.gpus)
+app.command("ops")(listing.ops)
+app.command("kernels")(listing.kernels)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    """Offline recommender of GPU kernel configurations: latency and energy, no GPU needed."""
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command line; the exit status."""
+    try:
+        status = app(list(arguments), prog_name="kernrec", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except KernrecError as error:
+        return _fail(str(error), error.exit_status)
+    except TyperException as error:
+        return _fail(error.format_message().replace("\n", " "), 2)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader has what it wanted (`| head`); nothing more can be said on standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"kernrec: {message}", file=sys.stderr)
+    return status

@@ -1,0 +1,109 @@
+"""`kernrec gpus`, `ops` and `kernels`: what is known."""
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from kernrec.cli.quantity import human
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def gpus(as_json: AsJson = False) -> None:
+    """List the GPUs of the catalog with their aliases."""
+    from kernrec.gpu import all_gpus
+
+    _list(
+        [
+            {
+                "name": gpu.name,
+                "title": gpu.title,
+                "sm": gpu.sm,
+                "sms": gpu.sms,
+                "boost_clock_hz": gpu.boost_clock_hz,
+                "memory_bytes": gpu.memory_bytes,
+                "memory_bandwidth": gpu.memory_bandwidth,
+                "l2_bytes": gpu.l2_bytes,
+                "tdp_w": gpu.tdp_w,
+                "aliases": list(gpu.aliases),
+            }
+            for gpu in all_gpus()
+        ],
+        {
+            "boost_clock_hz": lambda v: human(v, "Hz"),
+            "memory_bytes": lambda v: f"{v / 2**30:.0f} GiB",
+            "memory_bandwidth": lambda v: human(v, "B/s"),
+            "l2_bytes": lambda v: f"{v / 2**20:.3g} MiB",
+            "tdp_w": lambda v: f"{v:g} W",
+        },
+        as_json,
+    )
+
+
+def ops(as_json: AsJson = False) -> None:
+    """List the operators with their dimensions, data types and layouts."""
+    from kernrec.op import all_ops
+
+    _list(
+        [
+            {
+                "name": op.name,
+                "aliases": list(op.aliases),
+                "dimensions": [d.name if d.default is None else f"{d.name}={d.default}" for d in op.dims],
+                "dtypes": list(op.dtypes),
+                "layouts": list(op.layouts),
+                "workload": op.workload,
+                "title": op.title,
+            }
+            for op in all_ops()
+        ],
+        {},
+        as_json,
+    )
+
+
+def kernels(as_json: AsJson = False) -> None:
+    """List the kernels with what they implement and what can be tuned."""
+    from kernrec.kernel import all_kernels
+
+    _list(
+        [
+            {
+                "name": kernel.name,
+                "op": kernel.op,
+                "dtypes": list(kernel.dtypes),
+                "layouts": list(kernel.layouts),
+                "min_sm": kernel.min_sm,
+                "hash": kernel.hash,
+                "tunables": {t.name: list(t.values) for t in kernel.tunables},
+                "description": kernel.description,
+            }
+            for kernel in all_kernels()
+        ],
+        {"tunables": lambda v: " ".join(f"{name}={','.join(map(str, values))}" for name, values in v.items())},
+        as_json,
+    )
+
+
+def _list(rows: list[dict[str, Any]], shown: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in rows[0]:
+        table.add_column(name.removesuffix("_hz").removesuffix("_bytes").replace("_", " "), overflow="fold")
+    for row in rows:
+        cells = (shown.get(name, _plain)(value) for name, value in row.items())
+        table.add_row(*cells)
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=240)
+    console.print(table)
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,45 @@
+"""Quantities as people type them, `250W`, `3%`, `30m`, and as people read them."""
+
+import re
+
+from kernrec.errors import UsageError
+
+_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*([a-zA-Z%]*)\s*", re.ASCII)
+_WATTS = {"w": 1.0, "kw": 1e3, "mw": 1e-3}
+_HERTZ = {"hz": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}
+
+
+def _parse(flag: str, text: str, units: dict[str, float], example: str) -> float:
+    match = _NUMBER.fullmatch(text)
+    if not match or match[2].lower() not in units:
+        raise UsageError(f"{flag} {text!r}: expected a quantity with its unit, such as {example}")
+    return float(match[1]) * units[match[2].lower()]
+
+
+def watts(flag: str, text: str) -> float:
+    """`250W` -> 250.0; the unit is required."""
+    return _parse(flag, text, _WATTS, "250W")
+
+
+def hertz(flag: str, text: str) -> float:
+    """`1.41GHz` -> 1.41e9; the unit is required."""
+    return _parse(flag, text, _HERTZ, "1410MHz")
+
+
+def fraction(flag: str, text: str) -> float:
+    """`3%` -> 0.03; the sign is required, for 3 could mean 300 %."""
+    return _parse(flag, text, {"%": 0.01}, "3%")
+
+
+def human(value: float, unit: str) -> str:
+    """Three significant digits with an SI prefix: 1.23e-5, "s" -> "12.3 us"."""
+    for scale, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n")):
+        if abs(value) >= scale * 0.9995:
+            shown = f"{value / scale:.3g}"
+            return f"{float(shown):g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
+def percent(value: float) -> str:
+    """0.123 -> "+12 %": whole percents, one decimal below ten."""
+    return f"{value * 100:+.0f} %" if abs(value) >= 0.0995 else f"{value * 100:+.1f} %"

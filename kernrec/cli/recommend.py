@@ -1,0 +1,176 @@
+"""`kernrec recommend`: the configs to run for an op, a shape and a GPU."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernrec.cli.quantity import fraction, hertz, human, percent, watts
+from kernrec.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernrec.recommender import Recommendation
+
+
+def recommend(
+    op: Annotated[str, typer.Option("--op", help="Operator: matmul, conv2d, or an alias (`kernrec ops`).")],
+    gpu: Annotated[str, typer.Option("--gpu", help="GPU, as you call it (`kernrec gpus`).")],
+    shape: Annotated[str | None, typer.Option(help="Dimensions, m=4096,n=4096,k=4096; none: a workload's.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Workload set to answer for, layer by layer.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors; the op's first by default.")] = None,
+    layout: Annotated[str | None, typer.Option(help="Tensor layout, such as nchw or nhwc.")] = None,
+    objective: Annotated[str, typer.Option(help="pareto, latency, energy or edp.")] = "pareto",
+    max_slowdown: Annotated[str | None, typer.Option(help="At most this much slower than the fastest: 3%.")] = None,
+    max_power: Annotated[str | None, typer.Option(help="Only configs whose mean power stays below: 250W.")] = None,
+    power_limit: Annotated[str | None, typer.Option(help="Power limit the GPU will run under: 300W.")] = None,
+    clock: Annotated[str | None, typer.Option(help="Core clock the GPU will be locked to: 1410MHz.")] = None,
+    top: Annotated[int, typer.Option(help="At most this many configs for a shape.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    emit: Annotated[str | None, typer.Option(help="Print the best config's source instead: cuda.")] = None,
+    db: Annotated[list[Path] | None, typer.Option(help="Database to ask first; may be repeated.")] = None,
+) -> None:
+    """Print the latency/energy Pareto front of kernel configs for an op on a GPU, without that GPU.
+
+    With no --shape it answers for a workload's layers, the best config of each.
+    """
+    from kernrec.recommender import Query, Recommender
+
+    if emit not in (None, "cuda"):
+        raise UsageError(f"--emit {emit!r}: only cuda is known")
+    if shape and workload:
+        raise UsageError("--shape and --workload were both given; a shape is one problem, a workload many")
+    if emit and not shape:
+        raise UsageError("--emit cuda needs a --shape: it prints one config")
+    query = Query(
+        objective=objective,
+        max_slowdown=None if max_slowdown is None else fraction("--max-slowdown", max_slowdown),
+        max_power_w=None if max_power is None else watts("--max-power", max_power),
+        power_limit_w=None if power_limit is None else watts("--power-limit", power_limit),
+        clock_hz=None if clock is None else hertz("--clock", clock),
+        top=top,
+    )
+    with Recommender(databases=db) as recommender:
+        if shape:
+            answer = recommender.recommend(op, gpu, shape, dtype=dtype, layout=layout, query=query)
+            if emit:
+                from kernrec.recommender.emit import emit_cuda
+
+                print(emit_cuda(answer.best), end="")
+            elif as_json:
+                print(json.dumps(answer.as_dict(), indent=2))
+            else:
+                _print_choices(answer)
+            return
+        title, layers = recommender.recommend_workload(op, gpu, workload, dtype=dtype, layout=layout, query=query)
+    if as_json:
+        named = [{"layer": name, "count": count, **answer.as_dict()} for name, count, answer in layers]
+        print(json.dumps({"workload": title, "layers": named}, indent=2))
+    else:
+        _print_layers(title, layers)
+
+
+def _table(title: str, columns: list[tuple[str, str]]) -> Any:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, justify in columns:
+        table.add_column(name, justify=justify, no_wrap=name != "config", overflow="fold")  # type: ignore[arg-type]
+    return table
+
+
+def _show(table: Any, notes: tuple[str, ...]) -> None:
+    from rich.console import Console
+
+    # Piped output has no width of its own: as wide as the rows need, so that nothing is cut.
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=240)
+    console.print(table)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def _config(config: Any) -> str:
+    return " ".join(f"{name}={value}" for name, value in config.items())
+
+
+def _print_choices(answer: "Recommendation") -> None:
+    limit = human(answer.power_limit_w, "W")
+    title = f"{answer.problem.key} on {answer.gpu.title}, objective {answer.objective}, power limit {limit}"
+    table = _table(
+        title,
+        [
+            ("kernel", "left"),
+            ("grid x block", "right"),
+            ("latency (90 %)", "right"),
+            ("energy (90 %)", "right"),
+            ("power", "right"),
+            ("source", "left"),
+            ("limit", "left"),
+            ("energy vs fastest", "right"),
+            ("time vs fastest", "right"),
+            ("energy vs occupancy", "right"),
+            ("time vs occupancy", "right"),
+            ("config", "left"),
+        ],
+    )
+    for choice in answer.choices:
+        first = choice.launches[0]
+        table.add_row(
+            choice.kernel.name,
+            f"{first.blocks} x {first.threads}",
+            _interval(choice.latency_s, "s"),
+            _interval(choice.energy_j, "J"),
+            human(choice.power_w, "W"),
+            choice.source,
+            choice.limit,
+            percent(-choice.versus_fastest.energy_saved),
+            percent(choice.versus_fastest.slowdown),
+            percent(-choice.versus_occupancy.energy_saved),
+            percent(choice.versus_occupancy.slowdown),
+            _config(choice.config),
+        )
+    _show(table, answer.notes)
+
+
+def _interval(cost: Any, unit: str) -> str:
+    low, high = human(cost.low, unit).split(" ")[0], human(cost.high, unit)
+    if human(cost.low, unit).split(" ")[1] != high.split(" ")[1]:
+        low = human(cost.low, unit)
+    return f"{human(cost.value, unit)} ({low} to {high})"
+
+
+def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -> None:
+    first = layers[0][2]
+    table = _table(
+        f"{title} on {first.gpu.title}, objective {first.objective}: the first choice of each layer",
+        [
+            ("layer", "left"),
+            ("count", "right"),
+            ("kernel", "left"),
+            ("latency (90 %)", "right"),
+            ("energy (90 %)", "right"),
+            ("power", "right"),
+            ("source", "left"),
+            ("limit", "left"),
+            ("energy vs occupancy", "right"),
+            ("config", "left"),
+        ],
+    )
+    for name, count, answer in layers:
+        best = answer.best
+        table.add_row(
+            name,
+            str(count),
+            best.kernel.name,
+            _interval(best.latency_s, "s"),
+            _interval(best.energy_j, "J"),
+            human(best.power_w, "W"),
+            best.source,
+            best.limit,
+            percent(-best.versus_occupancy.energy_saved),
+            _config(best.config),
+        )
+    _show(table, tuple(dict.fromkeys(note for _, _, answer in layers for note in answer.notes)))

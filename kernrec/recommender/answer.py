@@ -1,0 +1,128 @@
+"""What a recommendation is made of: choices with their costs, how sure they are, and what they are held against."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from kernrec.gpu import GPU
+from kernrec.kernel import BoundLaunch, Kernel
+from kernrec.op import Problem
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One predicted or measured quantity with its 90 % interval, in SI units."""
+
+    value: float
+    low: float
+    high: float
+
+    def overlaps(self, other: "Cost") -> bool:
+        """Whether the two intervals have a value in common: then neither is surely the smaller."""
+        return self.low <= other.high and other.low <= self.high
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A choice held against another: `energy_saved` and `slowdown` as fractions of the other's energy and latency."""
+
+    energy_saved: float
+    slowdown: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One recommended config: what to run, what it is expected to cost, and where that number comes from.
+
+    source: `measured`, `learned` or `prior`. limit: the resource that takes longest. occupancy: resident warps over
+    the most an SM holds, of the first launch. power_w: mean while running. clock_hz: core clock under the power
+    limit. sessions, measured_at: of a measured choice, how often and when last (ISO 8601), else 0 and None.
+    """
+
+    kernel: Kernel
+    config: Mapping[str, int]
+    problem: Problem
+    gpu: GPU
+    latency_s: Cost
+    energy_j: Cost
+    power_w: float
+    clock_hz: float
+    source: str
+    limit: str
+    occupancy: float
+    versus_fastest: Comparison
+    versus_occupancy: Comparison
+    sessions: int = 0
+    measured_at: str | None = None
+
+    @cached_property
+    def launches(self) -> tuple[BoundLaunch, ...]:
+        """The launches that run the config, with grid, block, shared memory and arguments."""
+        return self.kernel.bind(self.config, self.problem, self.gpu.sm)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; keys carry their unit."""
+        return {
+            "kernel": self.kernel.name,
+            "kernel_hash": self.kernel.hash,
+            "config": dict(self.config),
+            "launches": [
+                {
+                    "entry": launch.entry,
+                    "grid": list(launch.grid),
+                    "block": list(launch.block),
+                    "shared_bytes": launch.shared_bytes,
+                }
+                for launch in self.launches
+            ],
+            "latency_s": self.latency_s.value,
+            "latency_interval_s": [self.latency_s.low, self.latency_s.high],
+            "energy_j": self.energy_j.value,
+            "energy_interval_j": [self.energy_j.low, self.energy_j.high],
+            "power_w": self.power_w,
+            "clock_hz": self.clock_hz,
+            "source": self.source,
+            "limit": self.limit,
+            "occupancy": self.occupancy,
+            "versus_fastest": vars(self.versus_fastest),
+            "versus_occupancy_heuristic": vars(self.versus_occupancy),
+            "sessions": self.sessions,
+            "measured_at": self.measured_at,
+        }
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The answer for one problem on one GPU: choices in order, out of `candidates` configs that can run.
+
+    power_limit_w: the limit the costs hold under. notes: what the reader has to know, one line each.
+    """
+
+    problem: Problem
+    gpu: GPU
+    objective: str
+    power_limit_w: float
+    choices: tuple[Choice, ...]
+    candidates: int
+    notes: tuple[str, ...]
+
+    @property
+    def best(self) -> Choice:
+        """The first choice."""
+        return self.choices[0]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; keys carry their unit."""
+        return {
+            "op": self.problem.op,
+            "shape": self.problem.dim,
+            "dtype": self.problem.dtype,
+            "layout": self.problem.layout,
+            "gpu": self.gpu.name,
+            "objective": self.objective,
+            "power_limit_w": self.power_limit_w,
+            "candidates": self.candidates,
+            "choices": [choice.as_dict() for choice in self.choices],
+            "notes": list(self.notes),
+        }

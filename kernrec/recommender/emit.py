@@ -1,0 +1,40 @@
+"""A recommended config as CUDA source that compiles as it stands: tunables fixed, launch line in a comment."""
+
+from kernrec.kernel.binding import Pointer, workspaces
+from kernrec.recommender.answer import Choice
+
+
+def emit_cuda(choice: Choice) -> str:
+    """The kernel's source with the config's defines in front of it, and how to launch it for the problem."""
+    problem, kernel = choice.problem, choice.kernel
+    lines = [
+        f"// {kernel.name} for {problem.key} on {choice.gpu.title}, recommended by kernrec.",
+        f"// Expected {choice.latency_s.value * 1e6:.4g} us, {choice.energy_j.value * 1e3:.4g} mJ"
+        f" (source: {choice.source}).",
+        f"// Compile for {choice.gpu.arch}. Tensors are dense, last axis fastest:",
+    ]
+    lines += [
+        f"//   {name}: {' x '.join(map(str, tensor.shape))} {tensor.dtype} ({tensor.role})"
+        for name, tensor in problem.tensors.items()
+    ]
+    for scratch in workspaces(kernel, choice.config, problem, choice.gpu.sm):
+        lines.append(f"//   {scratch.name}: {scratch.elements} {scratch.dtype} (workspace, no initial value needed)")
+    for launch in choice.launches:
+        arguments = ", ".join(
+            ("nullptr" if a.null else a.name) if isinstance(a, Pointer) else str(a.value) for a in launch.arguments
+        )
+        if launch.shared_bytes > 48 * 1024:
+            lines.append(
+                f"//   cudaFuncSetAttribute({launch.entry}, cudaFuncAttributeMaxDynamicSharedMemorySize,"
+                f" {launch.shared_bytes});"
+            )
+        grid, block = (", ".join(map(str, size)) for size in (launch.grid, launch.block))
+        lines.append(
+            f"//   {launch.entry}<<<dim3({grid}), dim3({block}), {launch.shared_bytes}, stream>>>({arguments});"
+        )
+    launched = [f"{t.name} = {choice.config[t.name]}" for t in kernel.tunables if t.launch]
+    if launched:
+        lines.append(f"// Chosen at launch, inside grid and arguments: {', '.join(launched)}.")
+    defines = kernel.defines(choice.config, problem.dtype, problem.layout)
+    lines += [f"#define {name} {value}" for name, value in defines.items()]
+    return "\n".join(lines) + "\n\n" + kernel.source

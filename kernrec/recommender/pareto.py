@@ -1,0 +1,52 @@
+"""The Pareto front of two costs, both to be minimised."""
+
+import numpy as np
+
+
+def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
+    """Indices of the candidates no other beats in both costs, fastest first; of equals the first is kept.
+
+    latency, energy: (C,) finite. Candidates slower than the most frugal or hungrier than the fastest are set aside
+    before sorting, which leaves few.
+    """
+    fastest = np.flatnonzero(latency == latency.min())
+    fastest = fastest[energy[fastest].argmin()]
+    frugal = np.flatnonzero(energy == energy.min())
+    frugal = frugal[latency[frugal].argmin()]
+    between = np.flatnonzero((latency <= latency[frugal]) & (energy <= energy[fastest]))
+    walk = between[np.lexsort((energy[between], latency[between]))]
+    lowest = np.minimum.accumulate(energy[walk])
+    keep = np.ones(len(walk), dtype=bool)
+    keep[1:] = energy[walk][1:] < lowest[:-1]
+    return walk[keep]
+
+
+def hypervolume(latency: np.ndarray, energy: np.ndarray, reference: tuple[float, float]) -> float:
+    """Area dominated by the points up to `reference` (latency, energy); points beyond it add nothing."""
+    inside = (latency < reference[0]) & (energy < reference[1])
+    if not inside.any():
+        return 0.0
+    latency, energy = latency[inside], energy[inside]
+    front = pareto_front(latency, energy)
+    x = np.append(latency[front], reference[0])
+    return float(((x[1:] - x[:-1]) * (reference[1] - energy[front])).sum())
+
+
+def spread(front: np.ndarray, latency: np.ndarray, energy: np.ndarray, count: int) -> np.ndarray:
+    """At most `count` of a front that keep most of its extent: both ends, then the farthest from those kept.
+
+    front: indices ordered fastest first, as `pareto_front` returns them; so is the answer.
+    """
+    if len(front) <= count:
+        return front
+    if count == 1:
+        # One answer for two costs: the least energy-delay product.
+        return front[[(latency[front] * energy[front]).argmin()]]
+    x, y = np.log(latency[front]), np.log(energy[front])
+    kept = [0, len(front) - 1]
+    distance = np.minimum(np.hypot(x - x[0], y - y[0]), np.hypot(x - x[-1], y - y[-1]))
+    while len(kept) < count:
+        far = int(distance.argmax())
+        kept.append(far)
+        distance = np.minimum(distance, np.hypot(x - x[far], y - y[far]))
+    return front[sorted(kept)]

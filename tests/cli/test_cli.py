@@ -1,0 +1,172 @@
+"""The command as people run it: real processes, what they print and where, and how they fail."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from kernrec.gpu import all_gpus
+
+MATMUL = ("recommend", "--op", "matmul", "--gpu", "rtx4090", "--shape", "m=512,n=512,k=512")
+
+
+def run(*arguments: str, home: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("KERNREC_", "XDG_"))} | variables
+    if home:
+        environment["HOME"] = str(home)
+    command = [sys.executable, "-m", "kernrec", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+
+def test_recommend_answers_with_nothing_but_the_answer(tmp_path: Path) -> None:
+    done = run(*MATMUL, "--json", home=tmp_path)
+    answer = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert answer["gpu"] == "rtx4090"
+    assert {choice["source"] for choice in answer["choices"]} == {"prior"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_shows_the_source_of_every_row() -> None:
+    done = run(*MATMUL, "--top", "3")
+    assert done.returncode == 0
+    assert "matmul[m=512,n=512,k=512]f32,row on NVIDIA GeForce RTX 4090" in done.stdout
+    assert "prior" in done.stdout
+    assert "measured on no GPU" in done.stderr
+
+
+def test_without_a_shape_every_layer_of_the_workload_is_answered() -> None:
+    done = run("recommend", "--op", "conv", "--gpu", "rtx4090", "--json")
+    layers = json.loads(done.stdout)["layers"]
+    assert sum(layer["count"] for layer in layers) == 53
+
+
+def test_emit_prints_source_that_begins_with_its_launch() -> None:
+    done = run(*MATMUL, "--emit", "cuda")
+    assert done.stdout.startswith("// matmul_simt for matmul[m=512,n=512,k=512]f32,row")
+    assert "<<<dim3(" in done.stdout
+    assert "#define BLOCK_M " in done.stdout
+
+
+@pytest.mark.parametrize("command", ["gpus", "ops", "kernels"])
+def test_listings_come_as_table_and_json(command: str) -> None:
+    rows = json.loads(run(command, "--json").stdout)
+    shown = run(command)
+    assert shown.returncode == 0
+    assert all(row["name"] in shown.stdout for row in rows)
+    if command == "gpus":
+        assert {row["name"] for row in rows} == {gpu.name for gpu in all_gpus()}
+
+
+def test_every_command_has_help_and_a_place_in_the_readme() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    listed = run("--help").stdout
+    for command in ("recommend", "gpus", "ops", "kernels"):
+        assert command in listed
+        assert f"kernrec {command}" in readme
+        assert run(command, "--help").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--op", "matmul", "--gpu", "rtx4091", "--shape", "m=1,n=1,k=1"), "rtx4090"),
+        (("--op", "matmull", "--gpu", "rtx4090"), "matmul"),
+        (("--op", "matmul", "--gpu", "rtx4090", "--shape", "m=1,n=1,kk=1"), "unknown matmul dimension 'kk'"),
+        (("--op", "matmul", "--gpu", "rtx4090", "--shape", "m=1,n=1"), "missing k"),
+        (("--op", "matmul", "--gpu", "rtx4090", "--shape", "m=0,n=1,k=1"), "accepted are 1 to"),
+        (("--op", "matmul", "--gpu", "rtx4090", "--shape", "m=-5,n=1,k=1"), "m"),
+        (("--op", "matmul", "--gpu", "rtx4090", "--shape", "m=1e99,n=1,k=1"), "m"),
+        (("--op", "matmul", "--gpu", "rtx4090", "--shape", "m=2000000000,n=2000000000,k=1"), "elements"),
+        (("--op", "matmul", "--gpu", "rtx4090", "--shape", "m"), "m"),
+        (("--op", "conv", "--gpu", "t4", "--shape", "c=3,h=2,w=2,k=4,r=7,s=7"), "7"),
+        ((*MATMUL[1:], "--dtype", "f33"), "f32"),
+        ((*MATMUL[1:], "--dtype", "f64"), "no kernel implements"),
+        ((*MATMUL[1:], "--layout", "diagonal"), "row"),
+        ((*MATMUL[1:], "--objective", "speed"), "unknown objective 'speed'"),
+        ((*MATMUL[1:], "--max-slowdown", "3"), "3%"),
+        ((*MATMUL[1:], "--max-power", "lots"), "250W"),
+        ((*MATMUL[1:], "--power-limit", "20W"), "accepts"),
+        ((*MATMUL[1:], "--top", "0"), "at least 1"),
+        ((*MATMUL[1:], "--top", "many"), "many"),
+        ((*MATMUL[1:], "--emit", "ptx"), "cuda"),
+        (("--op", "conv", "--gpu", "t4", "--workload", "resnet5"), "resnet50"),
+        (("--op", "conv", "--gpu", "t4", "--workload", "gpt2"), "no conv2d layer"),
+        ((*MATMUL[1:], "--workload", "gpt2"), "both"),
+        (("--op", "matmul"), "--gpu"),
+        ((*MATMUL[1:], "--fast"), "--fast"),
+    ],
+)
+def test_bad_input_gets_one_line(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    done = run("recommend", *arguments, home=tmp_path)
+    assert_one_line(done, says)
+    assert list(tmp_path.iterdir()) == []
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str], says: str) -> None:
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("kernrec: ")
+    assert done.stderr.count("\n") == 1
+    assert says in done.stderr
+
+
+def test_a_database_that_is_none_gets_one_line(tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("not a database" * 1000)
+    foreign = tmp_path / "foreign.duckdb"
+    with duckdb.connect(str(foreign)) as connection:
+        connection.execute("CREATE TABLE mine (x INTEGER)")
+    cut = tmp_path / "cut.duckdb"
+    cut.write_bytes(foreign.read_bytes()[:6000])
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for path in (text, foreign, cut, tmp_path / "missing.duckdb", tmp_path):
+        assert_one_line(run(*MATMUL, "--db", str(path)), path.name)
+        assert_one_line(run(*MATMUL, KERNREC_DB=str(path)), path.name)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_database_in_use_names_the_process(tmp_path: Path) -> None:
+    from kernrec.store import Database
+
+    path = tmp_path / "mine.duckdb"
+    with Database.open(path, read_only=False, create=True):
+        assert_one_line(run(*MATMUL, "--db", str(path)), str(os.getpid()))
+    assert run(*MATMUL, "--db", str(path)).returncode == 0
+
+
+def test_a_home_that_cannot_be_written_or_found_is_no_obstacle(tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    assert run(*MATMUL, home=nowhere).returncode == 0
+    tmp_path.chmod(0o500)
+    try:
+        assert run(*MATMUL, home=tmp_path).returncode == 0
+    finally:
+        tmp_path.chmod(0o700)
+    assert not nowhere.exists()
+
+
+def test_a_reader_that_stops_reading_is_no_error() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    command = [sys.executable, "-m", "kernrec", "gpus", "--json"]
+    done = subprocess.run(command, stdout=ours.fileno(), stderr=subprocess.PIPE, text=True, check=False)
+    ours.close()
+    assert done.stderr == ""
+
+
+def test_the_query_path_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from kernrec.cli.app import run; "
+        f"assert run({[*MATMUL, '--json']!r}) == 0; "
+        "heavy = {'rich.table', 'xgboost', 'sklearn', 'scipy', 'cupy', 'pandas', 'pyarrow'} & set(sys.modules); "
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

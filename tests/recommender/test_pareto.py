@@ -1,0 +1,63 @@
+"""The front, its hypervolume, and what is kept of a long front."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from kernrec.recommender.pareto import hypervolume, pareto_front, spread
+
+costs = st.integers(1, 60).flatmap(
+    lambda n: st.tuples(*(arrays(np.float64, n, elements=st.integers(1, 20).map(float)) for _ in range(2)))
+)
+
+
+@given(costs)
+def test_the_front_is_what_nothing_beats(both: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = both
+    front = pareto_front(x, y)
+    beaten = [
+        any((x[j] <= x[i] and y[j] < y[i]) or (x[j] < x[i] and y[j] <= y[i]) for j in range(len(x)))
+        for i in range(len(x))
+    ]
+    assert {(x[i], y[i]) for i in front} == {(x[i], y[i]) for i in range(len(x)) if not beaten[i]}
+    assert len(front) == len({(x[i], y[i]) for i in front})
+
+
+@given(costs)
+def test_the_front_runs_from_the_fastest_to_the_most_frugal(both: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = both
+    front = pareto_front(x, y)
+    assert x[front[0]] == x.min()
+    assert y[front[-1]] == y.min()
+    assert (np.diff(x[front]) > 0).all()
+    assert (np.diff(y[front]) < 0).all()
+
+
+@given(costs)
+def test_the_front_has_the_hypervolume_of_all_points(both: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = both
+    front = pareto_front(x, y)
+    # By counting unit cells, for the costs are whole numbers.
+    cells = sum(any(x[i] <= a and y[i] <= b for i in range(len(x))) for a in range(1, 21) for b in range(1, 21))
+    assert hypervolume(x, y, (21.0, 21.0)) == hypervolume(x[front], y[front], (21.0, 21.0)) == cells
+
+
+def test_points_beyond_the_reference_add_no_hypervolume() -> None:
+    assert hypervolume(np.array([3.0]), np.array([1.0]), (2.0, 2.0)) == 0.0
+
+
+@given(costs, st.integers(2, 8))
+def test_a_trimmed_front_keeps_its_ends_and_order(both: tuple[np.ndarray, np.ndarray], count: int) -> None:
+    x, y = both
+    front = pareto_front(x, y)
+    kept = spread(front, x, y, count)
+    assert len(kept) == min(count, len(front))
+    assert kept[0] == front[0]
+    assert kept[-1] == front[-1]
+    assert list(kept) == [i for i in front if i in set(kept)]
+
+
+def test_one_answer_for_two_costs_is_the_least_product() -> None:
+    x, y = np.array([1.0, 2.0, 4.0]), np.array([9.0, 3.0, 2.0])
+    assert spread(pareto_front(x, y), x, y, 1).tolist() == [1]

@@ -1,0 +1,189 @@
+"""Recommendations from the shipped database: what is chosen, and what it is held against."""
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kernrec
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import all_gpus, find_gpu
+from kernrec.op import find_op
+from kernrec.recommender import Query, Recommender
+from kernrec.recommender.emit import emit_cuda
+
+SQUARE = {"m": 4096, "n": 4096, "k": 4096}
+CONV = {"c": 64, "h": 56, "w": 56, "k": 64, "r": 3, "s": 3, "padding": 1}
+matmuls = st.fixed_dictionaries({d: st.integers(1, 5000) for d in "mnk"})
+convs = st.fixed_dictionaries(
+    {
+        "n": st.integers(1, 16),
+        "c": st.integers(1, 300),
+        "h": st.integers(5, 120),
+        "w": st.integers(5, 120),
+        "k": st.integers(1, 300),
+        "r": st.sampled_from([1, 3, 5]),
+        "s": st.sampled_from([1, 3, 5]),
+        "stride": st.integers(1, 2),
+        "padding": st.integers(0, 2),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Iterator[Recommender]:
+    with Recommender([]) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(("op", "shape"), [("matmul", SQUARE), ("conv2d", CONV)])
+def test_every_catalogued_gpu_gets_an_answer(recommender: Recommender, op: str, shape: dict[str, int]) -> None:
+    for gpu in all_gpus():
+        answer = recommender.recommend(op, gpu.name, shape)
+        floor_s = answer.problem.flops / gpu.datasheet_f32_flops
+        assert floor_s < answer.best.latency_s.value, gpu.name
+        assert answer.best.power_w <= gpu.tdp_w * 1.001, gpu.name
+        assert all(choice.source == "prior" for choice in answer.choices)
+
+
+@settings(max_examples=40, deadline=None)
+@given(matmuls)
+def test_a_front_trades_latency_for_energy(recommender: Recommender, dims: dict[str, int]) -> None:
+    choices = recommender.recommend("matmul", "rtx4090", dims, query=Query(top=8)).choices
+    latency = [choice.latency_s.value for choice in choices]
+    energy = [choice.energy_j.value for choice in choices]
+    assert latency == sorted(latency)
+    assert energy == sorted(energy, reverse=True)
+    assert choices[0].versus_fastest.slowdown == 0
+    for choice in choices:
+        assert choice.energy_j.value == pytest.approx(choice.power_w * choice.latency_s.value)
+        assert choice.latency_s.low < choice.latency_s.value < choice.latency_s.high
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.one_of(matmuls.map(lambda d: ("matmul", d)), convs.map(lambda d: ("conv2d", d))), st.sampled_from(["t4", "3090"])
+)
+def test_the_shortlist_loses_nothing_that_matters(
+    recommender: Recommender, problem: tuple[str, dict[str, int]], gpu: str
+) -> None:
+    op, dims = problem
+    short = {o: recommender.recommend(op, gpu, dims, query=Query(o, top=1)).best for o in ("latency", "energy")}
+    chosen = find_op(op).problem(**dims)
+    best_s, best_j = np.inf, np.inf
+    for group in recommender.candidates_for(chosen, find_gpu(gpu)):
+        at = group.space.at(chosen)
+        p = group.predict(chosen, at, group.rows(at))
+        settled = group.power.settle(p.core_s, p.dram_s, p.fixed_s, p.core_j, p.dram_j)
+        best_s, best_j = min(best_s, settled.latency_s.min()), min(best_j, settled.energy_j.min())
+    assert short["latency"].latency_s.value <= best_s * 1.01
+    assert short["energy"].energy_j.value <= best_j * 1.01
+
+
+def test_each_objective_is_best_at_what_it_names(recommender: Recommender) -> None:
+    best = {o: recommender.recommend("conv", "3080", CONV, query=Query(o)).best for o in ("latency", "energy", "edp")}
+    assert best["latency"].latency_s.value == min(b.latency_s.value for b in best.values())
+    assert best["energy"].energy_j.value == min(b.energy_j.value for b in best.values())
+    products = {o: b.latency_s.value * b.energy_j.value for o, b in best.items()}
+    assert products["edp"] == min(products.values())
+
+
+@settings(max_examples=20, deadline=None)
+@given(matmuls, st.floats(0.0, 1.0))
+def test_a_bound_on_slowdown_holds(recommender: Recommender, dims: dict[str, int], slowdown: float) -> None:
+    answer = recommender.recommend("matmul", "a100", dims, query=Query("energy", max_slowdown=slowdown))
+    fastest = recommender.recommend("matmul", "a100", dims, query=Query("latency", top=1)).best
+    for choice in answer.choices:
+        assert choice.latency_s.value <= fastest.latency_s.value * (1 + slowdown) * (1 + 1e-12)
+
+
+def test_a_bound_on_power_holds(recommender: Recommender) -> None:
+    free = recommender.recommend("matmul", "rtx4090", SQUARE, query=Query("latency"))
+    bound = free.best.power_w * 0.97
+    for choice in recommender.recommend("matmul", "rtx4090", SQUARE, query=Query("latency", max_power_w=bound)).choices:
+        assert choice.power_w <= bound
+
+
+def test_an_unreachable_power_bound_says_what_is_the_least(recommender: Recommender) -> None:
+    with pytest.raises(UsageError, match="the least is"):
+        recommender.recommend("matmul", "rtx4090", SQUARE, query=Query(max_power_w=5.0))
+
+
+def test_a_lower_power_limit_is_slower_and_cooler(recommender: Recommender) -> None:
+    answers = [
+        recommender.recommend("matmul", "rtx3090", SQUARE, query=Query("latency", power_limit_w=w)).best
+        for w in (350.0, 250.0, 200.0)
+    ]
+    assert [a.power_w for a in answers] == sorted((a.power_w for a in answers), reverse=True)
+    assert [a.latency_s.value for a in answers] == sorted(a.latency_s.value for a in answers)
+    assert answers[2].power_w <= 200.0 * 1.001
+    assert answers[2].clock_hz < answers[0].clock_hz
+
+
+def test_the_same_question_is_answered_from_memory(recommender: Recommender) -> None:
+    first = recommender.recommend("matmul", "h200", SQUARE)
+    assert recommender.recommend("gemm", "H200", dict(SQUARE)) is first
+
+
+def test_the_function_and_the_recommender_agree() -> None:
+    answer = kernrec.recommend(op="matmul", gpu="h200", **SQUARE)  # type: ignore[arg-type]
+    with Recommender([]) as other:
+        assert answer.as_dict() == other.recommend("matmul", "h200", SQUARE).as_dict()
+
+
+def test_a_workload_is_answered_layer_by_layer(recommender: Recommender) -> None:
+    title, layers = recommender.recommend_workload("conv", "rtx4090", query=Query("latency", top=1))
+    assert "ResNet-50" in title
+    assert sum(count for _, count, _ in layers) == 53
+    assert all(answer.problem.op == "conv2d" for _, _, answer in layers)
+
+
+def test_an_answer_survives_json(recommender: Recommender) -> None:
+    answer = recommender.recommend("conv2d", "l4", CONV)
+    read = json.loads(json.dumps(answer.as_dict()))
+    assert read["choices"][0]["launches"][0]["grid"] == list(answer.best.launches[0].grid)
+    assert read["choices"][0]["source"] == "prior"
+
+
+@pytest.mark.parametrize("shape", [{"m": 1, "n": 1, "k": 1}, {"m": 1, "n": 8192, "k": 1}, {"m": 3, "n": 1, "k": 99991}])
+def test_degenerate_problems_have_answers(recommender: Recommender, shape: dict[str, int]) -> None:
+    assert recommender.recommend("matmul", "t4", shape).best.latency_s.value > 0
+
+
+def test_emitted_source_compiles_to_the_profiled_resources(recommender: Recommender) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    from kernrec.compile import compile_source
+
+    best = recommender.recommend("conv", "rtx3090", CONV, query=Query("latency")).best
+    source = emit_cuda(best)
+    compiled = compile_source(source, best.gpu.sm)
+    assert f"<<<dim3({', '.join(map(str, best.launches[0].grid))})" in source
+    assert all(compiled.resources[launch.entry].spill_store_bytes == 0 for launch in best.launches)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"objective": "speed"}, "unknown objective 'speed'"),
+        ({"top": 0}, "at least 1"),
+        ({"max_slowdown": -0.1}, "max slowdown"),
+        ({"max_power_w": 0.0}, "max power"),
+    ],
+)
+def test_an_impossible_query_is_refused(change: dict[str, object], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        Query(**change)  # type: ignore[arg-type]
+
+
+def test_an_impossible_power_limit_names_the_range(recommender: Recommender) -> None:
+    with pytest.raises(UsageError, match="accepts 150 to 600 W"):
+        recommender.recommend("matmul", "rtx4090", SQUARE, query=Query(power_limit_w=20.0))
+
+
+def test_a_kernel_without_profiles_is_named(recommender: Recommender, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernrec.store.stack.shipped_profiles", lambda *_: {})
+    with Recommender([]) as empty, pytest.raises(KernrecError, match=r"no database holds profiles of matmul_simt"):
+        empty.recommend("matmul", "h200", SQUARE)
