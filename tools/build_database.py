@@ -1,0 +1,122 @@
+"""Builds the shipped database of static profiles, `db/prebuilt/<kernel>.profile.parquet`, from the kernels' sources.
+
+    python tools/build_database.py                  # only what is missing or whose kernel changed
+    python tools/build_database.py --fresh          # everything
+    python tools/build_database.py --check 8        # rebuild a sample of 8 codes a kernel and compare; writes nothing
+
+Interrupted, it keeps what was finished and goes on from there. The same sources and compiler give the same content
+hash, which it prints for every kernel.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Sequence
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from kernrec import paths
+from kernrec.compile.nvrtc import compiler
+from kernrec.compile.survey import Code, CodeFailure, codes_of, survey
+from kernrec.kernel import Kernel, all_kernels, find_kernel
+from kernrec.store import ProfileRow, profiles_hash, read_profile_rows, write_profiles
+
+ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
+_SAVE_S = 120.0
+
+
+def main() -> int:
+    """Builds or checks; exit status 1 when a code failed or differs."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("kernels", nargs="*", help="kernels by name; all by default")
+    parser.add_argument("--fresh", action="store_true", help="build everything anew")
+    parser.add_argument(
+        "--check", type=int, metavar="N", help="compare a sample of N codes a kernel with what is shipped"
+    )
+    parser.add_argument("--processes", type=int, default=2)
+    arguments = parser.parse_args()
+    kernels = [find_kernel(name) for name in arguments.kernels] or list(all_kernels())
+    if arguments.check is not None:
+        return max(check(kernel, arguments.check, arguments.processes) for kernel in kernels)
+    return max(build(kernel, arguments.fresh, arguments.processes) for kernel in kernels)
+
+
+def build(kernel: Kernel, fresh: bool, processes: int) -> int:
+    """Brings one kernel's file up to date; 1 when a code failed."""
+    path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
+    old = [] if fresh or not path.is_file() else read_profile_rows(path)
+    rows = [row for row in old if row.kernel_hash == kernel.hash]
+    codes = codes_of(kernel, ARCHITECTURES)
+    wanted = {(code.key, sm) for code in codes for sm in code.configs}
+    rows = [row for row in rows if (row.code_key, row.sm) in wanted]
+    known = {(row.code_key, row.sm) for row in rows}
+    start = saved = time.monotonic()
+    failures: list[CodeFailure] = []
+    todo = [code for code in codes if any((code.key, sm) not in known for sm in code.configs)]
+    with _progress() as progress:
+        task = progress.add_task(kernel.name, total=len(todo))
+        try:
+            for result in survey(kernel, todo, known, processes):
+                if isinstance(result, CodeFailure):
+                    failures.append(result)
+                    progress.console.print(f"failed: {result.message} {dict(result.code)} sm_{result.sm}")
+                    continue
+                rows += result
+                progress.advance(task)
+                if time.monotonic() - saved > _SAVE_S:
+                    write_profiles(path, rows)
+                    saved = time.monotonic()
+        finally:
+            if rows:
+                write_profiles(path, rows)
+    print(
+        f"{kernel.name} {kernel.hash}: {len(codes)} codes, {len(rows)} rows, {len(todo)} built in"
+        f" {time.monotonic() - start:.0f} s, {len(failures)} failed, {path.stat().st_size / 1e6:.2f} MB,"
+        f" content {profiles_hash(rows)}"
+    )
+    return 1 if failures else 0
+
+
+def check(kernel: Kernel, count: int, processes: int) -> int:
+    """Compares a sample with the shipped rows; 1 when something differs or is missing."""
+    path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
+    shipped = [row for row in read_profile_rows(path) if row.kernel_hash == kernel.hash] if path.is_file() else []
+    codes = codes_of(kernel, ARCHITECTURES)
+    covered = {(row.code_key, row.sm) for row in shipped}
+    missing = [code for code in codes if any((code.key, sm) not in covered for sm in code.configs)]
+    built_with = {row.compiler for row in shipped}
+    if missing:
+        print(
+            f"{kernel.name}: {len(missing)} of {len(codes)} codes are not in {path.name}: run tools/build_database.py"
+        )
+        return 1
+    if built_with != {compiler()}:
+        print(f"{kernel.name}: built with {', '.join(sorted(built_with))}, this is {compiler()}: nothing to compare")
+        return 1
+    sample = _sample(codes, count, kernel.hash)
+    rebuilt: list[ProfileRow] = []
+    for result in survey(kernel, sample, (), processes):
+        if isinstance(result, CodeFailure):
+            print(f"{kernel.name}: {result.message}")
+            return 1
+        rebuilt += result
+    keys = {code.key for code in sample}
+    same = profiles_hash(rebuilt) == profiles_hash(row for row in shipped if row.code_key in keys)
+    print(f"{kernel.name}: {len(rebuilt)} rows of {len(sample)} codes rebuilt, {'equal' if same else 'DIFFERENT'}")
+    return 0 if same else 1
+
+
+def _sample(codes: Sequence[Code], count: int, seed: str) -> list[Code]:
+    return random.Random(seed).sample(list(codes), min(count, len(codes)))
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    from rich.console import Console
+
+    return Progress(*columns, console=Console(stderr=True))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
