@@ -12,7 +12,7 @@ import numpy as np
 
 from kernrec.compile.compiled import Compiled, Resources
 from kernrec.errors import KernrecError
-from kernrec.kernel.binding import BoundLaunch, Pointer, Scratch, probe_problems, workspaces
+from kernrec.kernel.binding import BoundLaunch, Pointer, Scratch, bind_launches, probe_problems, workspaces
 from kernrec.kernel.spec import Config, Kernel
 from kernrec.op import Problem
 from kernrec.ptx import Module, emulate, parse
@@ -80,7 +80,7 @@ def emulate_config(
     """Runs all launches of a config on the CPU; outputs in `tensors` are written in place. Launches with counts."""
     scratch = workspaces(kernel, config, problem, sm)
     buffers = {**tensors, **{s.name: _scratch(s) for s in scratch}}
-    return [(bound, _emulate(bound, module, buffers)) for bound in kernel.bind(config, problem, sm)]
+    return [(bound, _emulate(bound, module, buffers)) for bound in bind_launches(kernel, config, problem, sm)]
 
 
 def _fit(
@@ -112,7 +112,7 @@ def _probes(
 ) -> Iterator[tuple[Config, Problem, BoundLaunch]]:
     for config in configs:
         for problem in probe_problems(kernel, index, config, dtype, layout, sm):
-            for bound in kernel.bind(config, problem, sm):
+            for bound in bind_launches(kernel, config, problem, sm):
                 if bound.index == index:
                     yield config, problem, bound
 

@@ -2,10 +2,10 @@
 
 >>> from kernrec.kernel import Space, find_kernel
 >>> kernel = find_kernel("matmul_simt")
->>> space = Space(kernel, gpu.sm, gpu.limits, "f32", "row")
+>>> space = Space(kernel, gpu.sm, gpu.limits, "f32", "nn")
 >>> here = space.at(problem)
 >>> launch = here.launch(0, here.rows)  # columns: grid, block, trips, ...
->>> kernel.bind(space.config(0), problem, gpu.sm)  # one config, every number fixed
+>>> bind_launches(kernel, space.config(0), problem, gpu.sm)  # one config, every number fixed
 """
 
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, Scratch, bind_launches, probe_problems, workspaces

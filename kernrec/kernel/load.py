@@ -29,6 +29,7 @@ _MOST_TUNABLES = 32
 _MOST_VALUES = 64
 _FACTS = ("dtype", "layout", "dtype_bytes", "sm")
 _C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([A-Za-z0-9_.-]+)"[ \t]*$', re.MULTILINE)
 _REQUIRED: Any = object()
 
 
@@ -187,7 +188,24 @@ class _Reader:
         name = self.top.string("source")
         if Path(name).name != name or name in {"", ".", ".."} or "\\" in name:
             raise self.top.fail("source", "the name of a file in the same folder", name)
-        return name, _text(self.folder / name, f"{self.folder.name}/{name}")
+        return name, self.inlined(name, self.folder / name, set())
+
+    def inlined(self, name: str, path: Path, seen: set[Path]) -> str:
+        """A source with the files it includes by `#include "..."` in their place, so that it stands for itself.
+
+        They lie beside the source, or one folder up, where kernels share them; each is taken once.
+        """
+        seen.add(path)
+
+        def replace(include: re.Match[str]) -> str:
+            found = next(
+                (f / include[1] for f in (self.folder, self.folder.parent) if (f / include[1]).is_file()), None
+            )
+            if found is None:
+                raise UsageError(f"{self.folder.name}/{name}: includes {include[1]!r}, which is not beside it")
+            return "" if found in seen else self.inlined(include[1], found, seen)
+
+        return _INCLUDE.sub(replace, _text(path, f"{self.folder.name}/{name}"))
 
     def tunables(self) -> tuple[Tunable, ...]:
         tables = self.top.take("tunables", dict, "a table of tunables")

@@ -17,7 +17,6 @@ from kernrec.op.dtype import BYTES
 
 if TYPE_CHECKING:
     from kernrec.gpu import SmLimits
-    from kernrec.kernel.binding import BoundLaunch
     from kernrec.op import Problem
 
 Config = Mapping[str, int]
@@ -188,12 +187,6 @@ class Kernel:
     def fits(self, config: Config, problem: "Problem", limits: "SmLimits") -> bool:
         """Whether a config can run on a problem and GPU."""
         return self.misfit(config, problem, limits) is None
-
-    def bind(self, config: Config, problem: "Problem", sm: int) -> "tuple[BoundLaunch, ...]":
-        """The launches that run a config on a problem, in order, with every number fixed; see `bind_launches`."""
-        from kernrec.kernel.binding import bind_launches
-
-        return bind_launches(self, config, problem, sm)
 
 
 WORKSPACE_BYTES = {**BYTES, "i32": 4, "u32": 4}

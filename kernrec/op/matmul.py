@@ -32,7 +32,7 @@ MATMUL = Op(
         Dim("k", "columns of a, rows of b"),
     ),
     dtypes=("f32", "f16", "bf16", "f64"),
-    layouts=("row",),
+    layouts=("nn",),
     outputs=("c",),
     weights="b",
     workload="llama-3-8b-prefill",

@@ -187,7 +187,7 @@ class Problem:
 
     @property
     def key(self) -> str:
-        """The canonical name, such as `matmul[m=1,n=2,k=3]f32,row`; `problem_from_key` reads it back."""
+        """The canonical name, such as `matmul[m=1,n=2,k=3]f32,nn`; `problem_from_key` reads it back."""
         dims = ",".join(f"{name}={value}" for name, value in self.dims)
         return f"{self.op}[{dims}]{self.dtype},{self.layout}"
 

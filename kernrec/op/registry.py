@@ -31,6 +31,6 @@ def find_op(name: str) -> Op:
 def problem_from_key(key: str) -> Problem:
     """The problem whose `key` this is. Raises `UsageError`."""
     if not (match := _KEY.fullmatch(key)):
-        raise UsageError(f"{key[:60]!r} is not the key of a problem, such as matmul[m=1,n=2,k=3]f32,row")
+        raise UsageError(f"{key[:60]!r} is not the key of a problem, such as matmul[m=1,n=2,k=3]f32,nn")
     op, shape, dtype, layout = match.groups()
     return find_op(op).problem(dtype, layout, **parse_shape(shape))

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from kernrec.gpu import GPU
-from kernrec.kernel import BoundLaunch, Kernel
+from kernrec.kernel import BoundLaunch, Kernel, bind_launches
 from kernrec.op import Problem
 
 
@@ -59,7 +59,7 @@ class Choice:
     @cached_property
     def launches(self) -> tuple[BoundLaunch, ...]:
         """The launches that run the config, with grid, block, shared memory and arguments."""
-        return self.kernel.bind(self.config, self.problem, self.gpu.sm)
+        return bind_launches(self.kernel, self.config, self.problem, self.gpu.sm)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""

@@ -36,7 +36,7 @@ def test_recommend_answers_with_nothing_but_the_answer(tmp_path: Path) -> None:
 def test_a_table_shows_the_source_of_every_row() -> None:
     done = run(*MATMUL, "--top", "3")
     assert done.returncode == 0
-    assert "matmul[m=512,n=512,k=512]f32,row on NVIDIA GeForce RTX 4090" in done.stdout
+    assert "matmul[m=512,n=512,k=512]f32,nn on NVIDIA GeForce RTX 4090" in done.stdout
     assert "prior" in done.stdout
     assert "measured on no GPU" in done.stderr
 
@@ -49,7 +49,7 @@ def test_without_a_shape_every_layer_of_the_workload_is_answered() -> None:
 
 def test_emit_prints_source_that_begins_with_its_launch() -> None:
     done = run(*MATMUL, "--emit", "cuda")
-    assert done.stdout.startswith("// matmul_simt for matmul[m=512,n=512,k=512]f32,row")
+    assert done.stdout.startswith("// matmul_simt for matmul[m=512,n=512,k=512]f32,nn")
     assert "<<<dim3(" in done.stdout
     assert "#define BLOCK_M " in done.stdout
 
@@ -88,7 +88,7 @@ def test_every_command_has_help_and_a_place_in_the_readme() -> None:
         (("--op", "conv", "--gpu", "t4", "--shape", "c=3,h=2,w=2,k=4,r=7,s=7"), "7"),
         ((*MATMUL[1:], "--dtype", "f33"), "f32"),
         ((*MATMUL[1:], "--dtype", "f64"), "no kernel implements"),
-        ((*MATMUL[1:], "--layout", "diagonal"), "row"),
+        ((*MATMUL[1:], "--layout", "diagonal"), "nn"),
         ((*MATMUL[1:], "--objective", "speed"), "unknown objective 'speed'"),
         ((*MATMUL[1:], "--max-slowdown", "3"), "3%"),
         ((*MATMUL[1:], "--max-power", "lots"), "250W"),

@@ -46,7 +46,7 @@ def config_with(code: Code, **launch: int) -> Config:
 @pytest.mark.parametrize(("split", "k_tiles"), [(1, 1), (1, 7), (4, 11)])
 def test_a_matmul_of_full_tiles_is_predicted_to_the_last_count(nvrtc: str, split: int, k_tiles: int) -> None:
     kernel = find_kernel("matmul_simt")
-    for code in sample("matmul_simt", "row", 4):
+    for code in sample("matmul_simt", "nn", 4):
         config = config_with(code, split_k=split, raster=1)
         # Twice the block where the second pass wants whole blocks too.
         m, n = 2 * config["block_m"], 4 * config["block_n"]
@@ -57,7 +57,7 @@ def test_a_matmul_of_full_tiles_is_predicted_to_the_last_count(nvrtc: str, split
 
 def test_instructions_at_the_edge_are_those_of_full_tiles(nvrtc: str) -> None:
     kernel = find_kernel("matmul_simt")
-    for code in sample("matmul_simt", "row", 4):
+    for code in sample("matmul_simt", "nn", 4):
         config = config_with(code, split_k=1, raster=1)
         problem = find_op("matmul").problem(
             m=config["block_m"] + 3, n=config["block_n"] + 4, k=3 * config["block_k"] + 4
@@ -92,11 +92,11 @@ def test_a_convolution_issues_what_is_predicted(nvrtc: str, layout: str) -> None
 
 def test_a_survey_leaves_out_what_is_known_and_a_failure_costs_only_itself(nvrtc: str) -> None:
     kernel = find_kernel("matmul_simt")
-    one, other = sample("matmul_simt", "row", 2)
+    one, other = sample("matmul_simt", "nn", 2)
     rows = [row for result in survey(kernel, [one, other], known={(one.key, SM)}) for row in result]  # type: ignore[union-attr]
     assert {row.code_key for row in rows} == {other.key}
     assert {row.launch for row in rows} == {0, 1, 2}
-    broken = Code("broken", "f32", "row", one.fixed, {SM: [{**one.configs[SM][0], "thread_m": 3}]})
+    broken = Code("broken", "f32", "nn", one.fixed, {SM: [{**one.configs[SM][0], "thread_m": 3}]})
     results = list(survey(kernel, [broken, one]))
     failures = [r for r in results if isinstance(r, CodeFailure)]
     assert len(results) == 2

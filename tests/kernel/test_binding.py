@@ -4,7 +4,7 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.gpu import SmLimits
-from kernrec.kernel import Kernel, Pointer, Scalar, Scratch, Space, parse, probe_problems, workspaces
+from kernrec.kernel import Kernel, Pointer, Scalar, Scratch, Space, bind_launches, parse, probe_problems, workspaces
 from kernrec.op import find_op
 
 PROBLEM = find_op("matmul").problem(m=100, n=300, k=64)
@@ -12,13 +12,13 @@ PROBLEM = find_op("matmul").problem(m=100, n=300, k=64)
 
 @pytest.fixture(scope="module")
 def config(tiled: Kernel, ada: SmLimits) -> dict[str, int]:
-    space = Space(tiled, 89, ada, "f32", "row")
+    space = Space(tiled, 89, ada, "f32", "nn")
     row = next(int(i) for i in space.at(PROBLEM).rows if space.config(int(i))["block_m"] == 64)
     return space.config(row) | {"split_k": 1}
 
 
 def test_one_launch_runs_a_product_that_is_not_split(tiled: Kernel, config: dict[str, int]) -> None:
-    (launch,) = tiled.bind(config, PROBLEM, 89)
+    (launch,) = bind_launches(tiled, config, PROBLEM, 89)
     tiles_m, tiles_n = -(-100 // 64), -(-300 // config["block_n"])
     assert launch.entry == "tiled"
     assert launch.grid == (tiles_m * tiles_n, 1, 1)
@@ -31,21 +31,21 @@ def test_one_launch_runs_a_product_that_is_not_split(tiled: Kernel, config: dict
 
 def test_a_workspace_exists_only_when_it_is_needed(tiled: Kernel, config: dict[str, int]) -> None:
     assert workspaces(tiled, config, PROBLEM, 89) == ()
-    assert tiled.bind(config, PROBLEM, 89)[0].arguments[3] == Pointer("partial", null=True)
+    assert bind_launches(tiled, config, PROBLEM, 89)[0].arguments[3] == Pointer("partial", null=True)
     split = config | {"split_k": 4}
     assert workspaces(tiled, split, PROBLEM, 89) == (Scratch("partial", "f32", 4 * 100 * 300),)
     assert workspaces(tiled, split, PROBLEM, 89)[0].bytes == 4 * 4 * 100 * 300
-    first, second = tiled.bind(split, PROBLEM, 89)
+    first, second = bind_launches(tiled, split, PROBLEM, 89)
     assert first.arguments[3] == second.arguments[0] == Pointer("partial")
     assert (first.index, second.index) == (0, 1)
     assert second.arguments[3] == Scalar("i64", 30_000)
 
 
 def test_probes_are_problems_of_full_tiles(tiled: Kernel, config: dict[str, int]) -> None:
-    problems = probe_problems(tiled, 0, config, "f32", "row", 89)
+    problems = probe_problems(tiled, 0, config, "f32", "nn", 89)
     assert [p.dim["k"] // config["block_k"] for p in problems] == [4, 6, 9]
     assert all(p.dim["m"] % 64 == 0 for p in problems)
-    assert probe_problems(tiled, 1, config, "f32", "row", 89) == ()
+    assert probe_problems(tiled, 1, config, "f32", "nn", 89) == ()
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_geometry_that_is_none_is_refused(
 ) -> None:
     broken = replace(tiled.launches[0], **{field: tuple(parse(text) for text in texts)})
     with pytest.raises(UsageError, match=message):
-        replace(tiled, launches=(broken,)).bind(config, PROBLEM, 89)
+        bind_launches(replace(tiled, launches=(broken,)), config, PROBLEM, 89)
 
 
 @pytest.mark.parametrize(("ctype", "text"), [("i32", "2 ** 31"), ("u32", "-1"), ("i32", "1 / 2"), ("f32", "dtype")])
@@ -71,9 +71,9 @@ def test_a_scalar_that_its_type_does_not_hold_is_refused(
     argument = replace(tiled.launches[0].arguments[4], ctype=ctype, value=parse(text))
     broken = replace(tiled.launches[0], arguments=(argument,))
     with pytest.raises(UsageError, match=f"which {ctype} does not hold"):
-        replace(tiled, launches=(broken,)).bind(config, PROBLEM, 89)
+        bind_launches(replace(tiled, launches=(broken,)), config, PROBLEM, 89)
 
 
 def test_a_problem_of_another_op_is_refused(tiled: Kernel, config: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="kernel tiled computes matmul, not conv2d"):
-        tiled.bind(config, find_op("conv").problem(c=4, h=9, w=9, k=4), 89)
+        bind_launches(tiled, config, find_op("conv").problem(c=4, h=9, w=9, k=4), 89)

@@ -5,7 +5,16 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.gpu import limits
-from kernrec.kernel import Kernel, Space, all_kernels, find_kernel, kernel_names, kernels_for, probe_problems
+from kernrec.kernel import (
+    Kernel,
+    Space,
+    all_kernels,
+    bind_launches,
+    find_kernel,
+    kernel_names,
+    kernels_for,
+    probe_problems,
+)
 from kernrec.op import Problem, find_op
 
 PROBLEMS = {
@@ -57,7 +66,7 @@ def test_columns_of_every_kernel_hold_what_each_config_gives_alone(kernel: Kerne
         drawn = random.Random(0).sample(here.rows.tolist(), min(8, len(here.rows)))
         for row in drawn:
             one = np.array([row])
-            for launch in kernel.bind(space.config(row), problem, sm):
+            for launch in bind_launches(kernel, space.config(row), problem, sm):
                 columns = here.launch(launch.index, one)
                 values = [*columns.grid, *columns.block, columns.shared_bytes, *columns.trips.values()]
                 expected = [*launch.grid, *launch.block, launch.shared_bytes, *launch.trips.values()]
@@ -75,7 +84,7 @@ def test_every_launch_is_probed_on_small_problems(kernel: Kernel, dtype: str, la
         for index, launch in enumerate(kernel.launches):
             assert launch.probes
             for problem in probe_problems(kernel, index, config, dtype, layout, sm):
-                bound = {launch.index: launch for launch in kernel.bind(config, problem, sm)}
+                bound = {launch.index: launch for launch in bind_launches(kernel, config, problem, sm)}
                 assert index not in bound or bound[index].blocks <= 64
                 assert problem.bytes < 64 << 20
 

@@ -32,7 +32,7 @@ def test_a_spec_is_read_as_it_is_written(tiled: Kernel) -> None:
         "tiled",
         "matmul",
         ("f32",),
-        ("row",),
+        ("nn",),
         75,
     )
     assert [t.name for t in tiled.tunables][:3] == ["block_m", "block_n", "block_k"]
@@ -140,3 +140,30 @@ def test_the_order_of_tunables_is_part_of_the_hash(write: Write, tiled: Kernel) 
     lines = SPEC.read_text().splitlines()
     m, n = (next(line for line in lines if line.startswith(name)) for name in ("block_m", "block_n"))
     assert load_kernel(write(f"{m}\n{n}", f"{n}\n{m}")).hash != tiled.hash
+
+
+def copy_of(folder: Path, source: str) -> Path:
+    """The test kernel with another source, in a folder of its own."""
+    target = folder / "tiled"
+    target.mkdir()
+    spec = (Path(__file__).parent / "tiled" / "kernel.toml").read_text()
+    (target / "kernel.toml").write_text(spec)
+    (target / "kernel.cu").write_text(source)
+    return target / "kernel.toml"
+
+
+def test_what_a_source_includes_stands_in_its_place_once(tmp_path: Path) -> None:
+    source = (Path(__file__).parent / "tiled" / "kernel.cu").read_text()
+    plain = load_kernel(Path(__file__).parent / "tiled" / "kernel.toml")
+    spec = copy_of(tmp_path, '#include "shared.cuh"\n  # include "shared.cuh"\n' + source)
+    (tmp_path / "shared.cuh").write_text("// shared by kernels")
+    loaded = load_kernel(spec)
+    assert loaded.source == "// shared by kernels\n\n" + source
+    assert loaded.hash != plain.hash
+    (tmp_path / "shared.cuh").write_text("// changed")
+    assert load_kernel(spec).hash != loaded.hash
+
+
+def test_an_include_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"includes 'absent.cuh', which is not beside it"):
+        load_kernel(copy_of(tmp_path, '#include "absent.cuh"\n'))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.gpu import SmLimits, limits
-from kernrec.kernel import Kernel, Space, load_kernel, parse
+from kernrec.kernel import Kernel, Space, bind_launches, load_kernel, parse
 from kernrec.kernel.spec import LIMITS, Tunable
 from kernrec.op import Problem, find_op
 
@@ -21,7 +21,7 @@ EASY = find_op("matmul").problem(m=4096, n=4096, k=4096)  # keeps every constrai
 
 @pytest.fixture(scope="module")
 def space(tiled: Kernel, ada: SmLimits) -> Space:
-    return Space(tiled, 89, ada, "f32", "row")
+    return Space(tiled, 89, ada, "f32", "nn")
 
 
 def matmul(m: int, n: int, k: int) -> Problem:
@@ -37,7 +37,7 @@ def _reduced(kernel: Kernel) -> Kernel:
 @pytest.mark.parametrize("sm", [75, 80, 89])
 def test_a_space_is_the_product_of_the_values_less_what_breaks_a_constraint(tiled: Kernel, sm: int) -> None:
     kernel = _reduced(tiled)
-    space = Space(kernel, sm, limits(sm), "f32", "row")
+    space = Space(kernel, sm, limits(sm), "f32", "nn")
     names = [t.name for t in kernel.tunables]
     configs = [dict(zip(names, row, strict=True)) for row in itertools.product(*(t.values for t in kernel.tunables))]
     expected = [config for config in configs if kernel.fits(config, EASY, limits(sm))]
@@ -53,21 +53,21 @@ def test_a_space_has_hundreds_to_a_few_thousand_distinct_configs(space: Space) -
 
 def test_no_config_needs_more_than_a_block_may_have(tiled: Kernel) -> None:
     for sm in (75, 80, 86, 89, 90, 100, 120):
-        space = Space(tiled, sm, limits(sm), "f32", "row")
+        space = Space(tiled, sm, limits(sm), "f32", "nn")
         launch = space.at(EASY).launch(0)
         assert launch.threads.max() <= limits(sm).max_threads_per_block
         assert launch.shared_bytes.max() <= limits(sm).smem_per_block
 
 
 def test_a_smaller_shared_memory_only_takes_configs_away(tiled: Kernel, space: Space, ada: SmLimits) -> None:
-    smaller = Space(tiled, 89, replace(ada, smem_per_block=32 << 10), "f32", "row")
+    smaller = Space(tiled, 89, replace(ada, smem_per_block=32 << 10), "f32", "nn")
     kept = {tuple(smaller.config(i).items()) for i in range(len(smaller))}
     assert kept < {tuple(space.config(i).items()) for i in range(len(space))}
 
 
 def test_architectures_differ_where_a_constraint_asks_for_one(tiled: Kernel) -> None:
-    assert not Space(tiled, 75, limits(75), "f32", "row").columns["async_copy"].any()
-    assert Space(tiled, 80, limits(80), "f32", "row").columns["async_copy"].any()
+    assert not Space(tiled, 75, limits(75), "f32", "nn").columns["async_copy"].any()
+    assert Space(tiled, 80, limits(80), "f32", "nn").columns["async_copy"].any()
 
 
 SIZES = st.one_of(st.integers(1, 300), st.sampled_from([512, 1000, 4096, 20_000]))
@@ -88,7 +88,7 @@ def test_columns_hold_what_each_config_gives_alone(m: int, n: int, k: int, seed:
         assert here.valid[row] == kernel.fits(config, problem, ada)
         alone = kernel.namespace(config, problem, 89)
         assert {name: _at(names[name], at) for name in alone} == alone
-        bound = kernel.bind(config, problem, 89)
+        bound = bind_launches(kernel, config, problem, 89)
         assert [i for i in range(2) if _at(columns[i].when, at)] == [launch.index for launch in bound]
         for launch in bound:
             column = columns[launch.index]
@@ -111,7 +111,7 @@ _SPACES: dict[str, Space] = {}
 
 
 def _space(kernel: Kernel) -> Space:
-    return _SPACES.setdefault(kernel.hash, Space(kernel, 89, limits(89), "f32", "row"))
+    return _SPACES.setdefault(kernel.hash, Space(kernel, 89, limits(89), "f32", "nn"))
 
 
 def _at(column: object, row: int) -> object:
@@ -142,7 +142,7 @@ def test_configs_share_a_code_exactly_when_they_differ_in_run_time_tunables_only
     assert len(codes.keys) == len(set(codes.keys)) == len(codes.rows) == codes.index.max() + 1
     assert codes.rows.tolist() == [codes.index.tolist().index(code) for code in range(len(codes.rows))]
     for row in random.Random(1).sample(range(len(space)), 50):
-        assert codes.keys[codes.index[row]] == tiled.code_key(space.config(row), "f32", "row")
+        assert codes.keys[codes.index[row]] == tiled.code_key(space.config(row), "f32", "nn")
 
 
 def test_a_space_of_another_op_dtype_or_layout_refuses_the_problem(space: Space) -> None:
@@ -152,7 +152,7 @@ def test_a_space_of_another_op_dtype_or_layout_refuses_the_problem(space: Space)
 
 
 def test_an_impossible_constraint_leaves_an_empty_space(tiled: Kernel, ada: SmLimits) -> None:
-    space = Space(replace(tiled, constraints=(parse("block_m > 1000"),)), 89, ada, "f32", "row")
+    space = Space(replace(tiled, constraints=(parse("block_m > 1000"),)), 89, ada, "f32", "nn")
     assert len(space) == 0
     assert len(space.at(EASY).rows) == 0
     assert space.codes.keys == []
@@ -162,7 +162,7 @@ def test_a_space_without_bounds_is_refused_before_it_fills_the_memory(tiled: Ker
     tunables = tuple(Tunable(f"t{i}", tuple(range(64)), "") for i in range(30))
     endless = replace(tiled, tunables=tunables, constraints=(), implied=(), lets={})
     with pytest.raises(UsageError, match="the space of tiled has over 4000000 configs already at t3"):
-        Space(endless, 89, ada, "f32", "row")
+        Space(endless, 89, ada, "f32", "nn")
 
 
 def test_constraints_may_name_the_limits_of_the_gpu(ada: SmLimits) -> None:

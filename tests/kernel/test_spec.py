@@ -8,13 +8,13 @@ from kernrec.op import find_op
 
 @pytest.fixture(scope="module")
 def config(tiled: Kernel, ada: SmLimits) -> dict[str, int]:
-    return Space(tiled, 89, ada, "f32", "row").config(0)
+    return Space(tiled, 89, ada, "f32", "nn").config(0)
 
 
 def test_defines_hold_what_is_compiled_in_and_nothing_of_the_launch(tiled: Kernel, config: dict[str, int]) -> None:
-    defines = tiled.defines(config, "f32", "row")
+    defines = tiled.defines(config, "f32", "nn")
     assert defines["BLOCK_M"] == str(config["block_m"])
-    assert defines["DTYPE_F32"] == defines["LAYOUT_ROW"] == "1"
+    assert defines["DTYPE_F32"] == defines["LAYOUT_NN"] == "1"
     assert "SPLIT_K" not in defines
     assert "RASTER" not in defines
 
@@ -22,13 +22,13 @@ def test_defines_hold_what_is_compiled_in_and_nothing_of_the_launch(tiled: Kerne
 def test_the_code_key_changes_with_every_compiled_tunable_and_with_no_other(
     tiled: Kernel, config: dict[str, int]
 ) -> None:
-    key = tiled.code_key(config, "f32", "row")
+    key = tiled.code_key(config, "f32", "nn")
     assert len(key) == 16
     for tunable in tiled.tunables:
         other = next(value for value in tunable.values if value != config[tunable.name])
-        changed = tiled.code_key(config | {tunable.name: other}, "f32", "row")
+        changed = tiled.code_key(config | {tunable.name: other}, "f32", "nn")
         assert (changed == key) == tunable.launch
-    assert tiled.code_key(config, "f16", "row") != key
+    assert tiled.code_key(config, "f16", "nn") != key
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_a_misfit_is_the_constraint_that_is_not_kept(tiled: Kernel, ada: SmLimit
 @pytest.mark.parametrize(
     ("dtype", "layout", "sm", "message"),
     [
-        ("f16", "row", 89, "unknown dtype of"),
+        ("f16", "nn", 89, "unknown dtype of"),
         ("f32", "col", 89, "unknown layout of"),
-        ("f32", "row", 70, "sm_75 or la"),
+        ("f32", "nn", 70, "sm_75 or la"),
     ],
 )
 def test_what_a_kernel_does_not_implement_is_refused(

@@ -15,7 +15,7 @@ from kernrec.op import Problem, find_op
 from kernrec.recommender.candidates import Candidates
 from kernrec.store import shipped_profiles
 
-KERNELS = {"matmul_simt": ("matmul", "row"), "conv2d_implicit_gemm_simt": ("conv2d", "nchw")}
+KERNELS = {"matmul_simt": ("matmul", "nn"), "conv2d_implicit_gemm_simt": ("conv2d", "nchw")}
 sizes = st.integers(1, 4096)
 
 

@@ -65,13 +65,13 @@ def test_a_problem_survives_the_way_to_another_process(problem: Problem) -> None
 
 
 def test_a_key_names_every_dimension_dtype_and_layout() -> None:
-    assert MATMUL.problem(m=1, n=2, k=3).key == "matmul[m=1,n=2,k=3]f32,row"
+    assert MATMUL.problem(m=1, n=2, k=3).key == "matmul[m=1,n=2,k=3]f32,nn"
     key = "conv2d[n=1,c=64,h=56,w=56,k=64,r=3,s=3,stride=1,padding=0,dilation=1,groups=1]f16,nhwc"
     assert CONV2D.problem("half", "NHWC", c=64, h=56, w=56, k=64).key == key
 
 
 @pytest.mark.parametrize(
-    "key", ["", "matmul", "matmul[m=1,n=2,k=3]", "matmul[m=1,n=2,k=3]f32,row;", "a\nb", "x[]f32,row"]
+    "key", ["", "matmul", "matmul[m=1,n=2,k=3]", "matmul[m=1,n=2,k=3]f32,nn;", "a\nb", "x[]f32,nn"]
 )
 def test_what_is_not_a_key_is_refused(key: str) -> None:
     with pytest.raises(UsageError):
@@ -143,7 +143,7 @@ def test_names_hold_what_a_kernel_expression_may_use() -> None:
         "n": 1, "r": 3, "p": 5, "q": 5, "dtype": "f16", "layout": "nhwc", "dtype_bytes": 2,
     }  # fmt: skip
     assert MATMUL.problem(m=1, n=2, k=3).names == {
-        "m": 1, "n": 2, "k": 3, "dtype": "f32", "layout": "row", "dtype_bytes": 4,
+        "m": 1, "n": 2, "k": 3, "dtype": "f32", "layout": "nn", "dtype_bytes": 4,
     }  # fmt: skip
 
 

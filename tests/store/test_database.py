@@ -170,7 +170,7 @@ def test_only_what_was_asked_for_is_found(database, row, problem):
     assert len(database.measured(GPU, [KERNEL], problem.key)) == 1
     assert len(database.measured(GPU, [KERNEL, "other"], problem.key)) == 2
     assert database.measured(GPU, [], problem.key) == []
-    assert database.measured(GPU, [KERNEL], "matmul[m=1,n=1,k=1]f32,row") == []
+    assert database.measured(GPU, [KERNEL], "matmul[m=1,n=1,k=1]f32,nn") == []
     assert database.measured_problems(GPU) == {problem.key, other.key}
     assert database.measured_problems("t4") == frozenset()
 
