@@ -5,6 +5,9 @@ is left out, so a survey that was interrupted goes on where it stopped.
 """
 
 import multiprocessing
+import multiprocessing.connection
+import os
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -90,7 +93,8 @@ def survey(
     compiled: dict[str, dict[int, Compiled]] = {}
     missing = {key: len(sms) for key, sms in work.items()}
     waiting: dict[Future[list[ProfileRow]], Code] = {}
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=spawn, initializer=_end_with_parent) as pool:
         try:
             for job, result in compile_many(jobs(), processes):
                 code, sm = by_job.pop(job)

@@ -1,0 +1,51 @@
+"""How long a static profile takes: compilation, and emulation with counting, per code and architecture, on one core.
+
+    python tools/bench_profile.py [--codes 20]
+
+Nothing comes from the compile cache. Exits 1 when emulation takes 1 s or more for a code.
+"""
+
+import argparse
+import random
+import statistics
+import sys
+import time
+
+from kernrec.compile import CompileCache, compile_source
+from kernrec.compile.profiler import profile_code
+from kernrec.compile.survey import codes_of
+from kernrec.kernel import all_kernels
+
+SM = 86
+AIM_S = 1.0
+
+
+def main() -> int:
+    """Prints median and maximum for each kernel."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--codes", type=int, default=20, help="codes per kernel")
+    count = parser.parse_args().codes
+    slowest = 0.0
+    for kernel in all_kernels():
+        codes = codes_of(kernel, [SM])
+        compiling, emulating = [], []
+        for code in random.Random(kernel.name).sample(codes, min(count, len(codes))):
+            configs = code.configs[SM]
+            defines = kernel.defines(configs[0], code.dtype, code.layout)
+            start = time.perf_counter()
+            compiled = compile_source(kernel.source, SM, defines, cache=CompileCache(None))
+            compiling.append(time.perf_counter() - start)
+            start = time.perf_counter()
+            profile_code(kernel, configs, code.dtype, code.layout, SM, compiled)
+            emulating.append(time.perf_counter() - start)
+        slowest = max(slowest, *emulating)
+        print(
+            f"{kernel.name}: {len(emulating)} of {len(codes)} codes on sm_{SM}: compile median"
+            f" {statistics.median(compiling):.2f} s, max {max(compiling):.2f} s; emulate and fit median"
+            f" {statistics.median(emulating):.2f} s, max {max(emulating):.2f} s"
+        )
+    return 0 if slowest < AIM_S else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
