@@ -114,6 +114,18 @@ def survey(
             raise
 
 
+def _end_with_parent() -> None:
+    """Ends this worker when the process that started it is gone, however it went."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            multiprocessing.connection.wait([parent.sentinel])
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def _collect(kernel: Kernel, waiting: dict[Future[list[ProfileRow]], Code]) -> Iterator[list[ProfileRow] | CodeFailure]:
     for future in wait(waiting, return_when=FIRST_COMPLETED).done:
         code = waiting.pop(future)
