@@ -1,9 +1,8 @@
 """Floating-point instructions.
 
-`add`, `sub`, `mul`, `div.rn`, `sqrt.rn`, `rcp.rn` round once, as IEEE 754 asks. `fma` of f32 and f16 forms the exact
-product in float64, adds in float64 and rounds to the type: it differs from a single rounding only where the float64 sum
-was itself rounded onto a tie of the narrower type (about one case in 2**29 for f32, none for f16). `fma` of f64 adds
-the rounding errors of product and sum back. The `approx` instructions return the float64 result rounded: closer to the
+`add`, `sub`, `mul`, `div.rn`, `sqrt.rn`, `rcp.rn` round once, as IEEE 754 asks. So does `fma` of f32 and f16 (of normal
+results): the exact product is added in float64, and where that sum was itself rounded onto a tie of f32, what it lost
+decides. `fma` of f64 adds the rounding errors of product and sum back. The `approx` instructions return the float64 result rounded: closer to the
 true value than the hardware's tables, and within their documented error.
 """
 
@@ -31,10 +30,19 @@ def flush(a: Array) -> Array:
     return np.where(np.abs(a) < _TINY[a.dtype], np.copysign(a.dtype.type(0), a), a)
 
 
+_F32_TAIL = (1 << 29) - 1  # bits of a float64's mantissa that float32 does not have
+_F32_TIE = 1 << 28
+
+
 def _fma32(a: Array, b: Array, c: Array, out: Array) -> None:
-    exact = np.multiply(a, b, dtype=np.float64)
-    np.add(exact, c, exact)
-    np.copyto(out, exact, casting="same_kind")
+    product = np.multiply(a, b, dtype=np.float64)
+    total = product + c
+    tie = (total.view(np.int64) & _F32_TAIL) == _F32_TIE
+    if tie.any():
+        # The sum was rounded too: where that put it on a tie of f32, what it lost decides.
+        lost = _two_sum(product, np.asarray(c, dtype=np.float64))[1]
+        total = np.where(tie & (lost != 0), np.nextafter(total, np.copysign(np.inf, lost)), total)
+    np.copyto(out, total, casting="same_kind")
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
