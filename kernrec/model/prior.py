@@ -23,17 +23,17 @@ from kernrec.model.demand import BARRIERS, CORE_J, ISSUE, ISSUE_PER_CLK, PIPES, 
 
 Array = np.ndarray
 
-LAUNCH_S = 2.0e-6
-"""Run time of an empty kernel, and what a further launch of the same op adds: about 2 us on every generation
-(assumption; CUDA graphs replay dependent kernels at about this distance)."""
+LAUNCH_S = 2.5e-6
+"""What a launch costs besides its work, and a further launch of the same op again: 2 to 3 us on every generation
+(fitted to the small shapes of the anchor conv2d_f32_ansor.csv)."""
 
 _BARRIER_CLK = 24
 """Clocks a warp loses at a block-wide barrier beyond its own instructions (assumption)."""
-_BLOCK_CLK = 450
-"""Clocks to start a block and to drain its last stores (assumption)."""
+_BLOCK_CLK = 900
+"""Clocks to start a block, compute its addresses and drain its last stores (fitted to the same anchor)."""
 _WARP_CPI = 1.6
 """Clocks per instruction of one warp alone on its scheduler in unrolled arithmetic: operand and
-shared-memory stalls that other warps would fill (fitted to conv2d_f32_ansor.csv)."""
+shared-memory stalls that other warps would fill (assumption)."""
 INTERVAL = 2.0
 """Half-width of the prior's 90 % interval as a factor; from its spread against the anchors (`tools/check_prior.py`)."""
 

@@ -2,8 +2,8 @@
 
 `add`, `sub`, `mul`, `div.rn`, `sqrt.rn`, `rcp.rn` round once, as IEEE 754 asks. So does `fma` of f32 and f16 (of normal
 results): the exact product is added in float64, and where that sum was itself rounded onto a tie of f32, what it lost
-decides. `fma` of f64 adds the rounding errors of product and sum back. The `approx` instructions return the float64 result rounded: closer to the
-true value than the hardware's tables, and within their documented error.
+decides. `fma` of f64 adds the rounding errors of product and sum back. The `approx` instructions return the float64
+result rounded: closer to the true value than the hardware's tables, and within their documented error.
 """
 
 from collections.abc import Callable
