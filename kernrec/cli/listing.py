@@ -101,7 +101,7 @@ def _list(rows: list[dict[str, Any]], shown: dict[str, Any], as_json: bool) -> N
     for row in rows:
         cells = (shown.get(name, _plain)(value) for name, value in row.items())
         table.add_row(*cells)
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=240)
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=360)
     console.print(table)
 
 

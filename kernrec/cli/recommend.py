@@ -86,7 +86,7 @@ def _show(table: Any, notes: tuple[str, ...]) -> None:
     from rich.console import Console
 
     # Piped output has no width of its own: as wide as the rows need, so that nothing is cut.
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=240)
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=360)
     console.print(table)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
