@@ -10,7 +10,7 @@ from kernrec.recommender import Query, Recommender
 
 ANCHORS = Path(__file__).parents[3] / "shared" / "data" / "anchors"
 
-# 17 x 17 pixels leave a scheduler whose tiles divide the problem little choice; ours guards its edges and splits the sum.
+# 17 x 17 pixels leave a scheduler whose tiles divide the problem little choice; ours guards its edges.
 POORLY_TUNED = "17"
 
 
