@@ -49,12 +49,10 @@ class Demand:
     """Demand of one launch for C codes on one GPU.
 
     rates: a (quantities, C) array a term, each quantity per block (first term) or per trip of a loop.
-    peak_clk: a (C,) array a term, the clocks of its busiest pipe: a quick measure of a block's work.
     """
 
     terms: tuple[str, ...]
     rates: tuple[np.ndarray, ...]
-    peak_clk: tuple[np.ndarray, ...]
 
 
 def demand(
@@ -89,7 +87,7 @@ def demand(
     )
     rows = (*pipes, sectors, total("barriers"), power.dynamic(events(column))[0])
     rates = np.stack(rows, axis=1)
-    return Demand(terms, tuple(map(np.ascontiguousarray, rates)), tuple(rates[:, : len(PIPES)].max(axis=1)))
+    return Demand(terms, tuple(map(np.ascontiguousarray, rates)))
 
 
 def events(counts: Mapping[str, Count]) -> dict[str, Count]:

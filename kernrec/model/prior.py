@@ -34,6 +34,8 @@ _BLOCK_CLK = 900
 _WARP_CPI = 1.6
 """Clocks per instruction of one warp alone on its scheduler in unrolled arithmetic: operand and
 shared-memory stalls that other warps would fill (assumption)."""
+_WARP_CLK = ISSUE_PER_CLK * _WARP_CPI  # per clock of `issue`, which is counted for all schedulers together
+
 INTERVAL = 2.0
 """Half-width of the prior's 90 % interval as a factor; from its spread against the anchors (`tools/check_prior.py`)."""
 
@@ -104,6 +106,11 @@ class LaunchTime:
         return max(parts, key=lambda name: float(parts[name]))
 
 
+def alone_clk(rates: Array, warps: Array | float, codes: Array) -> Array:
+    """Clocks that one term of a demand adds to a block that has an SM for itself; waits for memory not included."""
+    return rates[ISSUE].take(codes) * (_WARP_CLK / warps) + rates[BARRIERS].take(codes) * _BARRIER_CLK
+
+
 def launch_time(gpu: GPU, demand: Demand, rows: Array, walk: Walk) -> LaunchTime:
     """Time of one launch of the candidates `rows` (indices into the demand's codes) at the boost clock."""
     figures = machine(gpu)
@@ -127,7 +134,7 @@ def launch_time(gpu: GPU, demand: Demand, rows: Array, walk: Walk) -> LaunchTime
     share *= share
     block_clk = peak * np.sqrt(np.sqrt(share.sum(axis=0)))
     # A block alone: its longest chain of instructions, barriers, and loads that prefetching does not hide.
-    alone = longest[ISSUE] * (ISSUE_PER_CLK * _WARP_CPI / warps) + longest[BARRIERS - ISSUE] * _BARRIER_CLK
+    alone = longest[0] * (_WARP_CLK / warps) + longest[-1] * _BARRIER_CLK
     memory_clk = figures.dram_latency_clk
     ahead = walk.prefetch
     late = np.maximum(trips * (memory_clk / np.maximum(ahead, 1)) - np.where(ahead == 0, 0.0, alone), 0.0)
@@ -139,7 +146,7 @@ def launch_time(gpu: GPU, demand: Demand, rows: Array, walk: Walk) -> LaunchTime
     rest = per_sm - full * together
     busy = _occupied(together, block_clk, warps)
     busy_rest = _occupied(rest, block_clk, warps)
-    sm_clk = full * _smooth_max(busy, latency_clk) + (rest > 0) * _smooth_max(busy_rest, latency_clk)
+    sm_clk = full * _smooth_max(busy, latency_clk) + (rest > 0) * np.maximum(busy_rest, latency_clk)
     l2_s = total[SECTORS] * (32.0 / (figures.l2_bytes_per_clk_sm * gpu.sms * clock))
     return LaunchTime(
         core_s=_smooth_max(sm_clk / clock, l2_s),

@@ -12,21 +12,19 @@ import numpy as np
 Array = np.ndarray | float
 
 
-def distinct_tiles(order: Sequence[tuple[str, Array]], axes: frozenset[str], wave: Array) -> tuple[Array, Array]:
-    """Tiles selected by `axes` that exist, and that `wave` consecutive blocks of the walk touch.
+def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
+    """How much of each extent of the walk `wave` consecutive blocks cover, elementwise.
 
-    order: (axis, extent), fastest-varying first; an axis may come twice (a grouped walk). Elementwise on arrays.
+    order: (axis, extent), fastest-varying first; an axis may come twice (a grouped walk).
     """
-    remaining: Array = wave
-    touched: Array = 1.0
-    existing: Array = 1.0
-    for axis, extent in order:
-        covered = np.minimum(remaining, extent)
-        if axis in axes:
-            touched = touched * covered
-            existing = existing * extent
+    remaining = wave
+    found: list[Array] = []
+    for _, extent in order[:-1]:
+        found.append(np.minimum(remaining, extent))
         remaining = np.maximum(remaining / extent, 1.0)
-    return existing, touched
+    if order:
+        found.append(np.minimum(remaining, order[-1][1]))
+    return found
 
 
 def dram_bytes(
@@ -49,10 +47,15 @@ def dram_bytes(
     wave = np.minimum(concurrent_blocks, blocks)
     waves = blocks / wave
     total: Array = 0.0
+    # Share of each axis that a wave covers; a tensor's tiles are selected by some of the axes.
+    shares = [cover / extent for cover, (_, extent) in zip(covered(order, wave), order, strict=True)]
     for name, axes in reads.items():
         size = tensor_bytes[name]
-        existing, touched = distinct_tiles(order, axes, wave)
-        again = np.maximum(waves * touched / existing - 1.0, 0.0)
+        touched = waves
+        for (axis, _), share in zip(order, shares, strict=True):
+            if axis in axes:
+                touched = touched * share
+        again = np.maximum(touched - 1.0, 0.0)
         first = miss if name in scratch else 1.0
         total = total + size * (first + miss * again)
     for name in writes:

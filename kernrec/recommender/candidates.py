@@ -10,12 +10,11 @@ import numpy as np
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, occupancy
-from kernrec.kernel import Kernel, Space
-from kernrec.kernel.space import LaunchColumns, SpaceAt
+from kernrec.kernel import Expression, Kernel, Space, SpaceAt
 from kernrec.kernel.spec import WORKSPACE_BYTES
-from kernrec.model.demand import Demand, demand
+from kernrec.model.demand import CORE_J, PIPES, Demand, demand
 from kernrec.model.power import PowerModel
-from kernrec.model.prior import LAUNCH_S, LaunchTime, Walk, launch_time
+from kernrec.model.prior import LAUNCH_S, LaunchTime, Walk, alone_clk, launch_time, machine
 from kernrec.model.traffic import dram_bytes
 from kernrec.op import Problem
 from kernrec.store import ProfileTable
@@ -23,8 +22,10 @@ from kernrec.store import ProfileTable
 Array = np.ndarray
 
 SHORTLIST = 512
-"""Configs that are estimated in full; more are ranked by a quick measure first. On 2,000 random problems the choices
-were those of the full space within 0.1 % (`tools/check_shortlist.py`)."""
+"""Configs that are estimated in full; of more, the most promising. What that loses: `tools/check_shortlist.py`."""
+
+
+_SECOND_PASS_CLK = 2500.0  # blocks of little work: started, loaded once, stored
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,10 @@ class Candidates:
                 )
             )
         self._usable = usable[codes.index]
+        self._memory_clk = machine(gpu).dram_latency_clk
         self._scratch = frozenset(w.name for w in kernel.workspaces)
         self._resident: dict[int, tuple[Array, Array]] = {}
+        self._quick_rates: dict[int, list[tuple[Array, Array, Array]]] = {}
 
     def __len__(self) -> int:
         return len(self.space)
@@ -111,29 +114,53 @@ class Candidates:
         return np.flatnonzero(can)
 
     def shortlist(self, at: SpaceAt, rows: Array) -> Array:
-        """At most `SHORTLIST` of `rows`, the most promising by rounds of blocks times the longer of work and latency.
+        """At most `SHORTLIST` of `rows`: those that look fastest, and those that look most frugal.
 
-        Only launches of the main entry count, and of a block's pipes only the busiest.
+        Quick measures: rounds of blocks times the longer of work and latency, where of a block's pipes only the busiest
+        counts; and the joules of the core. Of a second pass only that it is launched counts, and DRAM not at all.
         """
         if len(rows) <= SHORTLIST:
             return rows
-        quick = np.zeros(len(rows))
+        clocks, joules = np.zeros(len(rows)), np.zeros(len(rows))
         for index, (launch, spec) in enumerate(zip(self._launches, self.kernel.launches, strict=True)):
-            if spec.entry != self.kernel.launches[0].entry:
-                continue
-            resident = self._residency(at, index)[0][rows]
-            code = launch.code[rows]
-            blocks = at.column(spec.blocks, rows)
-            peak, work = launch.demand.peak_clk, 0.0
-            for term, loop in enumerate(launch.loops, start=1):
-                work = work + peak[term][code] * at.column(spec.depth[loop], rows)
-            work = work + peak[0][code]
-            per_sm = np.ceil(blocks / self.gpu.sms)
-            # One block alone: its warps may be too few for the schedulers, and it starts and ends with a wait.
-            alone = work * np.maximum(1.0, 200.0 / at.column(spec.threads, rows)) + 1000.0
-            clocks = np.maximum(per_sm * work, np.ceil(per_sm / resident) * alone)
-            quick += clocks if spec.when is None else np.where(at.column(spec.when, rows), clocks, 0.0)
-        return np.sort(rows[np.argpartition(quick, SHORTLIST)[:SHORTLIST]])
+            quick: Array | float = LAUNCH_S * self.gpu.boost_clock_hz + _SECOND_PASS_CLK * (index > 0)
+            if spec.entry == self.kernel.launches[0].entry:
+                blocks = at.column(spec.blocks, rows)
+                (work, alone, dynamic), *loops = ([rate.take(rows) for rate in term] for term in self._quick(at, index))
+                dynamic *= blocks
+                trips: Array | float = 0.0
+                for (work_trip, alone_trip, dynamic_trip), loop in zip(loops, launch.loops, strict=True):
+                    depth = at.column(spec.depth[loop], rows)
+                    trips = trips + depth
+                    work += work_trip * depth
+                    alone += alone_trip * depth
+                    dynamic += dynamic_trip * at.column(spec.trips[loop], rows)
+                waits = trips * (self._memory_clk / np.maximum(at.column(spec.prefetch, rows), 1.0))
+                per_sm = np.ceil(blocks / self.gpu.sms)
+                rounds = np.ceil(per_sm / self._residency(at, index)[0].take(rows))
+                quick = quick + np.maximum(per_sm * work, rounds * (np.maximum(alone, waits) + self._memory_clk))
+                joules += dynamic if spec.when is None else dynamic * at.column(spec.when, rows)
+            clocks += quick if spec.when is None else quick * at.column(spec.when, rows)
+        joules += clocks * (self.power.static_w / self.gpu.boost_clock_hz)
+        promising = np.zeros(len(rows), dtype=bool)
+        for cost in (clocks, joules):
+            promising[np.argpartition(cost, SHORTLIST // 2)[: SHORTLIST // 2]] = True
+        return rows[promising]
+
+    def _quick(self, at: SpaceAt, index: int) -> list[tuple[Array, Array, Array]]:
+        """For each term of a launch, of every row: clocks of the busiest pipe, clocks of a block alone, joules."""
+        spec, launch = self.kernel.launches[index], self._launches[index]
+        if index not in self._quick_rates or not self.space.fixed(spec.threads):
+            warps = np.ceil(np.asarray(at.column(spec.threads)) / 32.0)
+            self._quick_rates[index] = [
+                (
+                    rates[: len(PIPES)].max(axis=0).take(launch.code),
+                    alone_clk(rates, warps if warps.ndim else float(warps), launch.code),
+                    rates[CORE_J].take(launch.code),
+                )
+                for rates in launch.demand.rates
+            ]
+        return self._quick_rates[index]
 
     def predict(self, problem: Problem, at: SpaceAt, rows: Array) -> Prediction:
         """The prior's time and energy of the configs `rows` on a problem."""
@@ -152,12 +179,12 @@ class Candidates:
                 subset = rows[performed]
                 if not len(performed):
                     continue
-            columns = at.launch(index, subset)
             sizes = tensors | {
                 w.name: np.multiply(at.column(w.elements, subset), float(WORKSPACE_BYTES[w.dtype]))
                 for w in self.kernel.workspaces
+                if w.name in spec.reads or w.name in spec.writes
             }
-            walk = self._walk(index, launch, columns, subset, at, sizes)
+            walk = self._walk(index, subset, at, sizes)
             times = launch_time(self.gpu, launch.demand, launch.code[subset], walk)
             core_s[performed] += times.core_s
             dram_s[performed] += times.dram_s
@@ -182,37 +209,33 @@ class Candidates:
         score = fraction[rows] * 4096.0 + threads[rows] / 1024.0
         return int(rows[score.argmax()])
 
-    def _walk(
-        self,
-        index: int,
-        launch: "_Launch",
-        columns: LaunchColumns,
-        rows: Array,
-        at: SpaceAt,
-        tensor_bytes: Mapping[str, Array | float],
-    ) -> Walk:
-        count = len(rows)
+    def _walk(self, index: int, rows: Array, at: SpaceAt, tensor_bytes: Mapping[str, Array | float]) -> Walk:
+        spec, launch = self.kernel.launches[index], self._launches[index]
+
+        def column(expression: Expression) -> Array:
+            """One value for each row, also where it is the same for all."""
+            value = at.column(expression, rows)
+            return value if isinstance(value, np.ndarray) else np.full(len(rows), value)
+
         resident = self._residency(at, index)[0].take(rows)
-        blocks = _column(columns.blocks, count)
+        blocks = column(spec.blocks)
+        moved = dram_bytes(
+            [(axis, at.column(extent, rows)) for axis, extent in spec.order],
+            launch.reads,
+            launch.writes,
+            tensor_bytes,
+            self._scratch,
+            blocks,
+            resident * float(self.gpu.sms),
+            float(self.gpu.l2_bytes),
+        )
         return Walk(
-            terms=(blocks, *(columns.trips[loop] for loop in launch.loops)),
-            longest=(1.0, *(columns.depth[loop] for loop in launch.loops)),
+            terms=(blocks, *(column(spec.trips[loop]) for loop in launch.loops)),
+            longest=(1.0, *(column(spec.depth[loop]) for loop in launch.loops)),
             concurrent=resident,
-            warps=np.ceil(_column(columns.threads, count) / 32.0),
-            prefetch=_column(columns.prefetch, count),
-            dram_bytes=_column(
-                dram_bytes(
-                    columns.order,
-                    launch.reads,
-                    launch.writes,
-                    tensor_bytes,
-                    self._scratch,
-                    blocks,
-                    resident * float(self.gpu.sms),
-                    float(self.gpu.l2_bytes),
-                ),
-                count,
-            ),
+            warps=np.ceil(column(spec.threads) / 32.0),
+            prefetch=column(spec.prefetch),
+            dram_bytes=moved + np.zeros(len(rows)),
         )
 
     def _residency(self, at: SpaceAt, index: int) -> tuple[Array, Array]:
@@ -243,8 +266,3 @@ class _Launch:
     loops: tuple[str, ...]
     reads: Mapping[str, frozenset[str]]
     writes: Mapping[str, frozenset[str]]
-
-
-def _column(value: Array | float, count: int) -> Array:
-    """A scalar that holds for all candidates as an array of its own."""
-    return np.full(count, float(value)) if np.ndim(value) == 0 else value  # type: ignore[return-value]

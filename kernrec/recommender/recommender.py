@@ -189,8 +189,10 @@ class _Group:
         if self.runnable:
             # What the occupancy heuristic picks is estimated even where it is not worth a place of its own.
             heuristic = candidates.occupancy_choice(self.at, runnable)
-            self.rows = np.union1d(candidates.shortlist(self.at, runnable), heuristic)
+            self.rows = candidates.shortlist(self.at, runnable)
             self.heuristic = int(np.searchsorted(self.rows, heuristic))
+            if self.heuristic == len(self.rows) or self.rows[self.heuristic] != heuristic:
+                self.rows = np.insert(self.rows, self.heuristic, heuristic)
             self.prediction: Prediction = candidates.predict(problem, self.at, self.rows)
             p = self.prediction
             self.settled: Settled = candidates.power.settle(
