@@ -94,13 +94,13 @@ def _list(rows: list[dict[str, Any]], shown: dict[str, Any], as_json: bool) -> N
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in rows[0]:
         table.add_column(name.removesuffix("_hz").removesuffix("_bytes").replace("_", " "), overflow="fold")
     for row in rows:
-        cells = (shown.get(name, _plain)(value) for name, value in row.items())
-        table.add_row(*cells)
+        table.add_row(*(Text(shown.get(name, _plain)(value)) for name, value in row.items()))
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=360)
     console.print(table)
 

@@ -11,6 +11,7 @@ Power, and the clock that a power limit leaves, are `model.power`'s. Everything 
 """
 
 import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.demand import BARRIERS, CORE_J, ISSUE, ISSUE_PER_CLK, PIPES, SECTORS, Demand
+from kernrec.model.demand import BARRIERS, CORE_J, ISSUE, ISSUE_PER_CLK, PIPES, SECTORS
 
 Array = np.ndarray
 
@@ -69,13 +70,14 @@ def machine(gpu: GPU) -> Machine:
 class Walk:
     """One launch of C candidates on one problem; arrays (C,).
 
-    terms: total blocks and trips over the grid, in the demand's order. longest: the same of the block that runs
-    longest (1 block, its trips). concurrent: blocks that fit on an SM. warps: per block. prefetch: trips whose
-    loads are in flight ahead. dram_bytes: past L2.
+    rates: (quantities, C) a term, their demand. terms: total blocks and trips over the grid, in the demand's order.
+    longest: the same of the block that runs longest (1 block, its trips). concurrent: blocks that fit on an SM.
+    warps: per block. prefetch: trips whose loads are in flight ahead. dram_bytes: past L2.
     """
 
+    rates: tuple[Array, ...]
     terms: tuple[Array, ...]
-    longest: tuple[Array | float, ...]
+    longest: tuple[Array, ...]
     concurrent: Array
     warps: Array
     prefetch: Array
@@ -106,21 +108,41 @@ class LaunchTime:
         return max(parts, key=lambda name: float(parts[name]))
 
 
-def alone_clk(rates: Array, warps: Array | float, codes: Array) -> Array:
+def alone_clk(rates: Array, warps: Array, codes: Array) -> Array:
     """Clocks that one term of a demand adds to a block that has an SM for itself; waits for memory not included."""
     return rates[ISSUE].take(codes) * (_WARP_CLK / warps) + rates[BARRIERS].take(codes) * _BARRIER_CLK
 
 
-def launch_time(gpu: GPU, demand: Demand, rows: Array, walk: Walk) -> LaunchTime:
-    """Time of one launch of the candidates `rows` (indices into the demand's codes) at the boost clock."""
+def join(walks: Sequence[Walk]) -> Walk:
+    """Several launches one after the other, as if they were candidates of one; what a launch lacks in terms is zero."""
+    if len(walks) == 1:
+        return walks[0]
+    most = max(len(walk.terms) for walk in walks)
+
+    def each(field: Callable[[Walk], tuple[Array, ...]]) -> tuple[Array, ...]:
+        padded = [(*field(w), *[np.zeros_like(field(w)[0])] * (most - len(w.terms))) for w in walks]
+        return tuple(np.concatenate(parts, axis=-1) for parts in zip(*padded, strict=True))
+
+    return Walk(
+        rates=each(lambda w: w.rates),
+        terms=each(lambda w: w.terms),
+        longest=each(lambda w: w.longest),
+        concurrent=np.concatenate([w.concurrent for w in walks]),
+        warps=np.concatenate([w.warps for w in walks]),
+        prefetch=np.concatenate([w.prefetch for w in walks]),
+        dram_bytes=np.concatenate([w.dram_bytes for w in walks]),
+    )
+
+
+def launch_time(gpu: GPU, walk: Walk) -> LaunchTime:
+    """Time of launches at the boost clock."""
     figures = machine(gpu)
     clock = gpu.boost_clock_hz
     blocks, warps = walk.terms[0], walk.warps
     total: Any = 0.0
     longest: Any = 0.0
     trips: Any = 0.0
-    for rates, count, most in zip(demand.rates, walk.terms, walk.longest, strict=True):
-        rate = rates.take(rows, axis=1)
+    for rate, count, most in zip(walk.rates, walk.terms, walk.longest, strict=True):
         total = rate * count + total
         longest = rate[ISSUE : BARRIERS + 1] * most + longest
         trips = trips + most

@@ -14,7 +14,7 @@ from kernrec.kernel import Expression, Kernel, Space, SpaceAt
 from kernrec.kernel.spec import WORKSPACE_BYTES
 from kernrec.model.demand import CORE_J, PIPES, Demand, demand
 from kernrec.model.power import PowerModel
-from kernrec.model.prior import LAUNCH_S, LaunchTime, Walk, alone_clk, launch_time, machine
+from kernrec.model.prior import LAUNCH_S, LaunchTime, Walk, alone_clk, join, launch_time, machine
 from kernrec.model.traffic import dram_bytes
 from kernrec.op import Problem
 from kernrec.store import ProfileTable
@@ -33,7 +33,8 @@ class Prediction:
     """Time and energy of the candidates `rows` on one problem before any power limit; arrays (C,).
 
     core_s, dram_s, fixed_s: seconds at the boost clock by what bounds them; core_j, dram_j: joules at nominal voltage.
-    launches: for each launch of the kernel, its times and the positions in `rows` that perform it.
+    times: of all launches, one after the other; launches: where each begins there, and the positions in `rows` that
+    perform it.
     """
 
     rows: Array
@@ -42,17 +43,18 @@ class Prediction:
     fixed_s: Array
     core_j: Array
     dram_j: Array
-    launches: tuple[tuple[LaunchTime, Array], ...]
+    times: LaunchTime
+    launches: tuple[tuple[int, Array], ...]
 
     def limit(self, position: int) -> str:
         """What limits the longest launch of the candidate at this position of `rows`."""
         longest, limit = -1.0, ""
-        for times, performed in self.launches:
+        for start, performed in self.launches:
             at = int(np.searchsorted(performed, position))
             if at < len(performed) and performed[at] == position:
-                seconds = float(max(times.core_s[at], times.dram_s[at]))
+                seconds = float(max(self.times.core_s[start + at], self.times.dram_s[start + at]))
                 if seconds > longest:
-                    longest, limit = seconds, times.limit(at)
+                    longest, limit = seconds, self.times.limit(start + at)
         return limit
 
 
@@ -99,18 +101,17 @@ class Candidates:
         self._usable = usable[codes.index]
         self._memory_clk = machine(gpu).dram_latency_clk
         self._scratch = frozenset(w.name for w in kernel.workspaces)
-        self._resident: dict[int, tuple[Array, Array]] = {}
-        self._quick_rates: dict[int, list[tuple[Array, Array, Array]]] = {}
+        self._geometries: dict[int, _Geometry] = {}
 
     def __len__(self) -> int:
         return len(self.space)
 
     def rows(self, at: SpaceAt) -> Array:
         """Row numbers of the configs that can run the problem, and of whose every launch there is a profile."""
-        can = at.valid & self._usable & (self._residency(at, 0)[0] > 0)
-        for launch, spec in zip(self._launches, self.kernel.launches, strict=True):
+        can = at.valid & self._usable & (self._geometry(at, 0).resident > 0)
+        for index, launch in enumerate(self._launches):
             if launch.incomplete:
-                can &= (launch.code >= 0) | (False if spec.when is None else np.logical_not(at.column(spec.when)))
+                can &= (launch.code >= 0) | ~self._geometry(at, index).performed
         return np.flatnonzero(can)
 
     def shortlist(self, at: SpaceAt, rows: Array) -> Array:
@@ -122,81 +123,77 @@ class Candidates:
         if len(rows) <= SHORTLIST:
             return rows
         clocks, joules = np.zeros(len(rows)), np.zeros(len(rows))
-        for index, (launch, spec) in enumerate(zip(self._launches, self.kernel.launches, strict=True)):
-            quick: Array | float = LAUNCH_S * self.gpu.boost_clock_hz + _SECOND_PASS_CLK * (index > 0)
+        for index, spec in enumerate(self.kernel.launches):
+            geometry = self._geometry(at, index)
+            positions = np.flatnonzero(geometry.performed.take(rows))
+            clocks[positions] += LAUNCH_S * self.gpu.boost_clock_hz + _SECOND_PASS_CLK * (index > 0)
             if spec.entry == self.kernel.launches[0].entry:
-                blocks = at.column(spec.blocks, rows)
-                (work, alone, dynamic), *loops = ([rate.take(rows) for rate in term] for term in self._quick(at, index))
-                dynamic *= blocks
-                trips: Array | float = 0.0
-                for (work_trip, alone_trip, dynamic_trip), loop in zip(loops, launch.loops, strict=True):
-                    depth = at.column(spec.depth[loop], rows)
-                    trips = trips + depth
-                    work += work_trip * depth
-                    alone += alone_trip * depth
-                    dynamic += dynamic_trip * at.column(spec.trips[loop], rows)
-                waits = trips * (self._memory_clk / np.maximum(at.column(spec.prefetch, rows), 1.0))
-                per_sm = np.ceil(blocks / self.gpu.sms)
-                rounds = np.ceil(per_sm / self._residency(at, index)[0].take(rows))
-                quick = quick + np.maximum(per_sm * work, rounds * (np.maximum(alone, waits) + self._memory_clk))
-                joules += dynamic if spec.when is None else dynamic * at.column(spec.when, rows)
-            clocks += quick if spec.when is None else quick * at.column(spec.when, rows)
+                found = self._quick(at, index, rows.take(positions), geometry)
+                clocks[positions] += found[0]
+                joules[positions] += found[1]
         joules += clocks * (self.power.static_w / self.gpu.boost_clock_hz)
         promising = np.zeros(len(rows), dtype=bool)
         for cost in (clocks, joules):
             promising[np.argpartition(cost, SHORTLIST // 2)[: SHORTLIST // 2]] = True
         return rows[promising]
 
-    def _quick(self, at: SpaceAt, index: int) -> list[tuple[Array, Array, Array]]:
-        """For each term of a launch, of every row: clocks of the busiest pipe, clocks of a block alone, joules."""
+    def _quick(self, at: SpaceAt, index: int, rows: Array, geometry: "_Geometry") -> tuple[Array, Array]:
+        """(clocks, joules of the core) of one launch of these rows, quickly."""
         spec, launch = self.kernel.launches[index], self._launches[index]
-        if index not in self._quick_rates or not self.space.fixed(spec.threads):
-            warps = np.ceil(np.asarray(at.column(spec.threads)) / 32.0)
-            self._quick_rates[index] = [
-                (
-                    rates[: len(PIPES)].max(axis=0).take(launch.code),
-                    alone_clk(rates, warps if warps.ndim else float(warps), launch.code),
-                    rates[CORE_J].take(launch.code),
-                )
-                for rates in launch.demand.rates
-            ]
-        return self._quick_rates[index]
+        blocks = at.column(spec.blocks, rows)
+        (work, alone, dynamic), *loops = ([rate.take(rows) for rate in term] for term in geometry.quick)
+        dynamic *= blocks
+        trips: Array | float = 0.0
+        for (work_trip, alone_trip, dynamic_trip), loop in zip(loops, launch.loops, strict=True):
+            depth = at.column(spec.depth[loop], rows)
+            trips = trips + depth
+            work += work_trip * depth
+            alone += alone_trip * depth
+            dynamic += dynamic_trip * at.column(spec.trips[loop], rows)
+        waits = trips * (self._memory_clk / np.maximum(geometry.prefetch.take(rows), 1.0))
+        per_sm = np.ceil(blocks / self.gpu.sms)
+        rounds = np.ceil(per_sm / geometry.resident.take(rows))
+        return np.maximum(per_sm * work, rounds * (np.maximum(alone, waits) + self._memory_clk)), dynamic
 
     def predict(self, problem: Problem, at: SpaceAt, rows: Array) -> Prediction:
         """The prior's time and energy of the configs `rows` on a problem."""
         count = len(rows)
-        core_s, dram_s, fixed_s = np.zeros(count), np.zeros(count), np.zeros(count)
-        core_j, dram_j = np.zeros(count), np.zeros(count)
         tensors: dict[str, Array | float] = {name: float(t.bytes) for name, t in problem.tensors.items()}
-        everything = np.arange(count)
-        launches = []
-        for index, launch in enumerate(self._launches):
-            spec = self.kernel.launches[index]
-            performed, subset = everything, rows
-            if spec.when is not None:
-                when = np.broadcast_to(np.asarray(at.column(spec.when, rows), dtype=bool), (count,))
-                performed = np.flatnonzero(when)
-                subset = rows[performed]
-                if not len(performed):
-                    continue
-            sizes = tensors | {
+        performed: list[Array] = []
+        walks: list[Walk] = []
+        for index, spec in enumerate(self.kernel.launches):
+            positions = np.flatnonzero(self._geometry(at, index).performed.take(rows))
+            if not len(positions):
+                continue
+            subset = rows.take(positions)
+            scratch = {
                 w.name: np.multiply(at.column(w.elements, subset), float(WORKSPACE_BYTES[w.dtype]))
                 for w in self.kernel.workspaces
                 if w.name in spec.reads or w.name in spec.writes
             }
-            walk = self._walk(index, subset, at, sizes)
-            times = launch_time(self.gpu, launch.demand, launch.code[subset], walk)
-            core_s[performed] += times.core_s
-            dram_s[performed] += times.dram_s
-            fixed_s[performed] += LAUNCH_S
-            core_j[performed] += times.core_j
-            dram_j[performed] += walk.dram_bytes * self.power.event_j("dram.bytes")
-            launches.append((times, performed))
-        return Prediction(rows, core_s, dram_s, fixed_s, core_j, dram_j, tuple(launches))
+            performed.append(positions)
+            walks.append(self._walk(index, subset, at, tensors | scratch))
+        # All launches at once: a pass over the arrays costs more by its calls than by their length.
+        walk = join(walks)
+        times = launch_time(self.gpu, walk)
+        dram_j = walk.dram_bytes * self.power.event_j("dram.bytes")
+        sums = np.zeros((5, count))
+        starts, start = [], 0
+        for positions in performed:
+            part = slice(start, start + len(positions))
+            for total, value in zip(sums, (times.core_s, times.dram_s, times.core_j, dram_j), strict=False):
+                total[positions] += value[part]
+            sums[4][positions] += LAUNCH_S
+            starts.append(start)
+            start = part.stop
+        core_s, dram_s, core_j, dram_j, fixed_s = sums
+        return Prediction(
+            rows, core_s, dram_s, fixed_s, core_j, dram_j, times, tuple(zip(starts, performed, strict=True))
+        )
 
     def occupancy(self, at: SpaceAt, row: int) -> float:
         """Resident warps over the most an SM holds, of the first launch of one config."""
-        return float(self._residency(at, 0)[1][row])
+        return float(self._geometry(at, 0).occupancy[row])
 
     def occupancy_choice(self, at: SpaceAt, rows: Array) -> int:
         """The row, of `rows`, that the occupancy heuristic picks.
@@ -204,20 +201,19 @@ class Candidates:
         The heuristic is that of `cudaOccupancyMaxPotentialBlockSize`: the most resident warps, of equals the largest
         block; of equals the first config in canonical order, for it does not look further.
         """
-        fraction = self._residency(at, 0)[1]
-        threads = np.broadcast_to(at.column(self.kernel.launches[0].threads), fraction.shape)
-        score = fraction[rows] * 4096.0 + threads[rows] / 1024.0
+        geometry = self._geometry(at, 0)
+        score = geometry.occupancy.take(rows) * 4096.0 + geometry.warps.take(rows)
         return int(rows[score.argmax()])
 
     def _walk(self, index: int, rows: Array, at: SpaceAt, tensor_bytes: Mapping[str, Array | float]) -> Walk:
-        spec, launch = self.kernel.launches[index], self._launches[index]
+        spec, launch, geometry = self.kernel.launches[index], self._launches[index], self._geometry(at, index)
 
         def column(expression: Expression) -> Array:
             """One value for each row, also where it is the same for all."""
             value = at.column(expression, rows)
             return value if isinstance(value, np.ndarray) else np.full(len(rows), value)
 
-        resident = self._residency(at, index)[0].take(rows)
+        resident, code = geometry.resident.take(rows), launch.code.take(rows)
         blocks = column(spec.blocks)
         moved = dram_bytes(
             [(axis, at.column(extent, rows)) for axis, extent in spec.order],
@@ -230,28 +226,50 @@ class Candidates:
             float(self.gpu.l2_bytes),
         )
         return Walk(
+            rates=tuple([rate.take(code, axis=1) for rate in launch.demand.rates]),
             terms=(blocks, *(column(spec.trips[loop]) for loop in launch.loops)),
-            longest=(1.0, *(column(spec.depth[loop]) for loop in launch.loops)),
+            longest=(np.ones(len(rows)), *(column(spec.depth[loop]) for loop in launch.loops)),
             concurrent=resident,
-            warps=np.ceil(column(spec.threads) / 32.0),
-            prefetch=column(spec.prefetch),
+            warps=geometry.warps.take(rows),
+            prefetch=geometry.prefetch.take(rows),
             dram_bytes=moved + np.zeros(len(rows)),
         )
 
-    def _residency(self, at: SpaceAt, index: int) -> tuple[Array, Array]:
-        """(blocks per SM, occupancy) of a launch for every row of the space; 0 where it cannot be launched."""
+    def _geometry(self, at: SpaceAt, index: int) -> "_Geometry":
+        """What of a launch is, for most kernels, the same on every problem; kept where it is."""
+        if known := self._geometries.get(index):
+            return known
         spec, launch = self.kernel.launches[index], self._launches[index]
-        fixed = self.space.fixed(spec.threads) and self.space.fixed(spec.shared)
-        if fixed and index in self._resident:
-            return self._resident[index]
+        when = [] if spec.when is None else [spec.when]
+
+        def column(expression: Expression) -> Array:
+            return np.broadcast_to(np.asarray(at.column(expression), dtype=np.float64), (len(self.space),))
+
+        warps = np.ceil(column(spec.threads) / 32.0)
         held = occupancy(
             self.gpu.limits,
-            np.broadcast_to(at.column(spec.threads), len(self.space)),
+            column(spec.threads).astype(np.int64),
             launch.registers[launch.code],
-            launch.static_smem[launch.code] + at.column(spec.shared),
+            launch.static_smem[launch.code] + column(spec.shared).astype(np.int64),
         )
-        self._resident[index] = held.blocks.astype(np.float64), held.fraction
-        return self._resident[index]
+        geometry = _Geometry(
+            performed=np.ones(len(self.space), dtype=bool) if spec.when is None else column(spec.when) != 0,
+            warps=warps,
+            prefetch=column(spec.prefetch),
+            resident=held.blocks.astype(np.float64),
+            occupancy=held.fraction,
+            quick=tuple(
+                (
+                    rates[: len(PIPES)].max(axis=0).take(launch.code),
+                    alone_clk(rates, warps, launch.code),
+                    rates[CORE_J].take(launch.code),
+                )
+                for rates in launch.demand.rates
+            ),
+        )
+        if all(self.space.fixed(e) for e in (spec.threads, spec.shared, spec.prefetch, *when)):
+            self._geometries[index] = geometry
+        return geometry
 
 
 @dataclass(frozen=True)
@@ -266,3 +284,19 @@ class _Launch:
     loops: tuple[str, ...]
     reads: Mapping[str, frozenset[str]]
     writes: Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True)
+class _Geometry:
+    """One launch of every row of a space; arrays (rows,).
+
+    performed: whether the config performs it. resident: blocks per SM, 0 where it cannot be launched. quick: for each
+    term, clocks of the busiest pipe, clocks of a block alone, and joules of the core.
+    """
+
+    performed: Array
+    warps: Array
+    prefetch: Array
+    resident: Array
+    occupancy: Array
+    quick: tuple[tuple[Array, Array, Array], ...]
