@@ -12,6 +12,7 @@ import numpy as np
 
 from kernrec.compile.compiled import Compiled, Resources
 from kernrec.errors import KernrecError
+from kernrec.kernel import find_kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scratch, bind_launches, probe_problems, workspaces
 from kernrec.kernel.spec import Config, Kernel
 from kernrec.op import Problem
@@ -72,6 +73,22 @@ def profile_code(
         resources = compiled.resources[launch.entry]
         profiles.append(LaunchProfile(index, launch.entry, resources, cache[key], ptx_hash, compiled.compiler))
     return profiles
+
+
+def profile_architectures(
+    kernel: str, configs: Mapping[int, Sequence[Config]], dtype: str, layout: str, compiled: Mapping[int, Compiled]
+) -> list[tuple[int, LaunchProfile]]:
+    """(architecture, profile) of every launch of one code; what has the same PTX is emulated once.
+
+    For worker processes: the kernel goes by name, and nothing here needs the database.
+    """
+    found = find_kernel(kernel)
+    cache: dict[tuple[str, int], Profile] = {}
+    return [
+        (sm, profile)
+        for sm, result in compiled.items()
+        for profile in profile_code(found, configs[sm], dtype, layout, sm, result, cache)
+    ]
 
 
 def emulate_config(

@@ -5,21 +5,19 @@ is left out, so a survey that was interrupted goes on where it stopped.
 """
 
 import multiprocessing
-import multiprocessing.connection
-import os
-import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 
 from kernrec.compile.compiled import Compiled, CompileError, Job
-from kernrec.compile.pool import compile_many
-from kernrec.compile.profiler import LaunchProfile, profile_code
+from kernrec.compile.pool import compile_many, end_with_parent
+from kernrec.compile.profiler import LaunchProfile, profile_architectures
 from kernrec.errors import KernrecError
 from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, Space
-from kernrec.ptx.profile import Profile
 from kernrec.store import ProfileRow
+
+Found = list[tuple[int, LaunchProfile]]
 
 _AHEAD = 4  # codes waiting to be emulated, per process: keeps memory bounded while compilation runs ahead
 
@@ -92,9 +90,9 @@ def survey(
 
     compiled: dict[str, dict[int, Compiled]] = {}
     missing = {key: len(sms) for key, sms in work.items()}
-    waiting: dict[Future[list[ProfileRow]], Code] = {}
+    waiting: dict[Future[Found], Code] = {}
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=spawn, initializer=_end_with_parent) as pool:
+    with ProcessPoolExecutor(processes, mp_context=spawn, initializer=end_with_parent) as pool:
         try:
             for job, result in compile_many(jobs(), processes):
                 code, sm = by_job.pop(job)
@@ -104,7 +102,15 @@ def survey(
                     compiled.setdefault(code.key, {})[sm] = result
                 missing[code.key] -= 1
                 if missing[code.key] == 0 and code.key in compiled:
-                    waiting[pool.submit(_profile, kernel.name, code, compiled.pop(code.key))] = code
+                    future = pool.submit(
+                        profile_architectures,
+                        kernel.name,
+                        code.configs,
+                        code.dtype,
+                        code.layout,
+                        compiled.pop(code.key),
+                    )
+                    waiting[future] = code
                 while len(waiting) >= _AHEAD * processes:
                     yield from _collect(kernel, waiting)
             while waiting:
@@ -114,37 +120,13 @@ def survey(
             raise
 
 
-def _end_with_parent() -> None:
-    """Ends this worker when the process that started it is gone, however it went."""
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            multiprocessing.connection.wait([parent.sentinel])
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _collect(kernel: Kernel, waiting: dict[Future[list[ProfileRow]], Code]) -> Iterator[list[ProfileRow] | CodeFailure]:
+def _collect(kernel: Kernel, waiting: dict[Future[Found], Code]) -> Iterator[list[ProfileRow] | CodeFailure]:
     for future in wait(waiting, return_when=FIRST_COMPLETED).done:
         code = waiting.pop(future)
         try:
-            yield future.result()
+            yield [_row(kernel, code, sm, profile) for sm, profile in future.result()]
         except KernrecError as error:
             yield CodeFailure(kernel.name, code.fixed, min(code.configs), str(error))
-
-
-def _profile(name: str, code: Code, compiled: Mapping[int, Compiled]) -> list[ProfileRow]:
-    from kernrec.kernel import find_kernel
-
-    kernel = find_kernel(name)
-    cache: dict[tuple[str, int], Profile] = {}
-    rows = []
-    for sm, result in compiled.items():
-        for profile in profile_code(kernel, code.configs[sm], code.dtype, code.layout, sm, result, cache):
-            rows.append(_row(kernel, code, sm, profile))
-    return rows
 
 
 def _row(kernel: Kernel, code: Code, sm: int, found: LaunchProfile) -> ProfileRow:
