@@ -51,5 +51,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _fail(message: str, status: int) -> int:
-    print(f"kernrec: {message}", file=sys.stderr)
+    if message:  # without a command the help was the answer
+        print(f"kernrec: {message}", file=sys.stderr)
     return status
