@@ -67,7 +67,7 @@ def test_listings_come_as_table_and_json(command: str) -> None:
 def test_every_command_has_help_and_a_place_in_the_readme() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     listed = run("--help").stdout
-    for command in ("recommend", "gpus", "ops", "kernels"):
+    for command in ("recommend", "emulate", "gpus", "ops", "kernels"):
         assert command in listed
         assert f"kernrec {command}" in readme
         assert run(command, "--help").returncode == 0

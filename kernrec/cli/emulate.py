@@ -1,0 +1,81 @@
+"""`kernrec emulate`: one kernel of a CUDA or PTX file, run on the CPU and counted."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernrec.errors import UsageError
+
+
+def emulate(
+    source: Annotated[Path, typer.Argument(help="A .cu or .ptx file.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(help="In parameter order: a=f32[4096], a=zeros:f32[64], a=@values.npy, i32:4096."),
+    ] = None,
+    grid: Annotated[str, typer.Option(help="Blocks, 16 or 16,2,1.")] = "1",
+    block: Annotated[str, typer.Option(help="Threads of a block, 256 or 16,16.")] = "32",
+    entry: Annotated[str | None, typer.Option(help="Kernel to run; not needed where the file has one.")] = None,
+    sm: Annotated[int, typer.Option("--sm", help="Compute capability to compile for, 86 for sm_86.")] = 86,
+    define: Annotated[list[str] | None, typer.Option("-D", help="Macro, NAME=VALUE; may be repeated.")] = None,
+    shared: Annotated[int, typer.Option(help="Dynamic shared memory in bytes.")] = 0,
+    races: Annotated[bool, typer.Option("--races", help="Report shared-memory races.")] = False,
+    budget: Annotated[int, typer.Option(help="Most instructions of a batch of blocks before giving up.")] = 20_000_000,
+    save: Annotated[list[str] | None, typer.Option(help="Write a buffer afterwards, c=result.npy.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run a kernel on the CPU, exactly and counted: instructions, sectors, bank conflicts, barriers; no GPU.
+
+    Accesses out of bounds, deadlocks, endless loops and unknown instructions are errors that name their PTX line.
+    """
+    import numpy as np
+
+    from kernrec.compile.harness import emulate_file, read_arguments
+
+    read = read_arguments(arguments or [])
+    targets = {}
+    for text in save or []:
+        name, _, file = text.partition("=")
+        if not file or name not in read.buffers:
+            raise UsageError(
+                f"--save {text!r}: expected one of the buffers ({', '.join(read.buffers)}) and a file, c=c.npy"
+            )
+        targets[name] = Path(file)
+    counts = emulate_file(
+        source,
+        entry,
+        _extent("--grid", grid),
+        _extent("--block", block),
+        read,
+        sm=sm,
+        defines=dict(_macro(text) for text in define or []),
+        shared_bytes=shared,
+        check_races=races,
+        budget=budget,
+    )
+    for name, path in targets.items():
+        np.save(path, read.buffers[name])
+    if as_json:
+        print(json.dumps(dict(sorted(counts.items())), indent=2))
+        return
+    width = max(map(len, counts), default=0)
+    for metric, count in sorted(counts.items()):
+        print(f"{metric:{width}}  {count}")
+    print("note: executed by the emulator, measured on no GPU", file=sys.stderr)
+
+
+def _extent(flag: str, text: str) -> list[int]:
+    parts = text.replace("x", ",").split(",")
+    if not 1 <= len(parts) <= 3 or not all(p.strip().isdecimal() and int(p) > 0 for p in parts):
+        raise UsageError(f"{flag} {text!r}: expected 1 to 3 positive whole numbers, such as 16,16")
+    return [int(p) for p in parts]
+
+
+def _macro(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if not name.isidentifier():
+        raise UsageError(f"-D {text!r}: expected NAME=VALUE")
+    return name, value or "1"

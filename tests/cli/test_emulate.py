@@ -1,0 +1,124 @@
+"""`kernrec emulate` as people run it, on PTX (no compiler needed) and on CUDA."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SCALE = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry scale(.param .u64 x, .param .f32 a, .param .u32 n)
+{
+    .reg .pred %p<2>; .reg .b32 %r<6>; .reg .f32 %f<4>; .reg .b64 %rd<4>;
+    mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;
+    mad.lo.s32 %r4, %r1, %r2, %r3;
+    ld.param.u32 %r5, [n];
+    setp.ge.u32 %p1, %r4, %r5;
+    @%p1 bra DONE;
+    ld.param.u64 %rd1, [x]; cvta.to.global.u64 %rd2, %rd1;
+    mul.wide.u32 %rd3, %r4, 4; add.s64 %rd3, %rd2, %rd3;
+    ld.param.f32 %f1, [a];
+    ld.global.f32 %f2, [%rd3]; mul.f32 %f3, %f2, %f1; st.global.f32 [%rd3], %f3;
+DONE:
+    ret;
+}
+"""
+
+ENDLESS = SCALE.replace("DONE:\n    ret;", "DONE:\n    bra DONE;")
+
+
+@pytest.fixture
+def scale(tmp_path: Path) -> Path:
+    path = tmp_path / "scale.ptx"
+    path.write_text(SCALE)
+    return path
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kernrec", "emulate", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_kernel_is_run_and_counted(scale: Path, tmp_path: Path) -> None:
+    given, result = tmp_path / "x.npy", tmp_path / "y.npy"
+    values = np.arange(100, dtype=np.float32)
+    np.save(given, values)
+    done = run(
+        scale, f"x=@{given}", "f32:2.5", "u32:100", "--grid", "4", "--block", "32", "--save", f"x={result}", "--json"
+    )
+    counts = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert (np.load(result) == values * 2.5).all()
+    # Three full warps of four sectors each, and four threads of the last in one.
+    assert counts["global.x.read_sectors"] == counts["global.x.write_sectors"] == 13
+    assert counts["global.x.read_bytes"] == 400
+    assert counts["issue.fma32"] == 4
+
+
+def test_the_table_says_that_it_was_no_gpu(scale: Path) -> None:
+    done = run(scale, "x=f32[64]", "f32:2", "u32:64", "--grid", "2")
+    assert "global.x.read_requests   2" in done.stdout
+    assert "measured on no GPU" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["x=f32[63]", "f32:2", "u32:64", "--grid", "2"], "x, which has 252 bytes"),
+        (["x=f32[64]", "f32:2"], "takes 3 arguments, not 2"),
+        (["x=f3[64]", "f32:2", "u32:64"], "did you mean f32"),
+        (["x=nan:i32[64]", "f32:2", "u32:64"], "i32 has no NaN"),
+        (["x=f32[0]", "f32:2", "u32:64"], "1 to"),
+        (["x=@missing.npy", "f32:2", "u32:64"], "missing.npy cannot be read"),
+        (["x=f32[64]", "f32:much", "u32:64"], "'much' is no f32"),
+        (["x=f32[64]", "f32:2", "u32:-1"], "'-1' is no u32"),
+        (["x", "f32:2", "u32:64"], "expected a=f32[4096]"),
+        (["x=f32[64]", "f32:2", "u32:64", "--entry", "scael"], "did you mean scale"),
+        (["x=f32[64]", "f32:2", "u32:64", "--grid", "1,2,3,4"], "--grid"),
+        (["x=f32[64]", "f32:2", "u32:64", "--block", "0"], "--block"),
+        (["x=f32[64]", "f32:2", "u32:64", "--save", "z=z.npy"], "--save"),
+        (["x=f32[64]", "f32:2", "u32:64", "-D", "1=2"], "NAME=VALUE"),
+    ],
+)
+def test_what_cannot_be_run_gets_one_line(scale: Path, arguments: list[str], says: str) -> None:
+    done = run(scale, *arguments)
+    assert done.returncode in (1, 2)
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert says in done.stderr
+
+
+def test_an_endless_loop_is_given_up(tmp_path: Path) -> None:
+    path = tmp_path / "endless.ptx"
+    path.write_text(ENDLESS)
+    done = run(path, "x=f32[64]", "f32:2", "u32:64", "--budget", "10000")
+    assert done.returncode == 1
+    assert "10000" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_instruction_nobody_knows_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "strange.ptx"
+    text = SCALE.replace("mul.f32 %f3, %f2, %f1;", "\n    frobnicate.f32 %f3, %f2, %f1;\n")
+    path.write_text(text)
+    done = run(path, "x=f32[64]", "f32:2", "u32:64")
+    assert done.returncode == 1
+    assert "frobnicate.f32" in done.stderr
+    assert f"line {text[: text.index('frobnicate')].count(chr(10)) + 1}," in done.stderr
+
+
+def test_cuda_is_compiled_first(tmp_path: Path) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    path = tmp_path / "fill.cu"
+    path.write_text('extern "C" __global__ void fill(int* x) { x[threadIdx.x] = VALUE; }')
+    done = run(path, "x=zeros:i32[32]", "-D", "VALUE=7", "--save", f"x={tmp_path / 'x.npy'}")
+    assert done.returncode == 0, done.stderr
+    assert (np.load(tmp_path / "x.npy") == 7).all()
+    broken = run(path, "x=zeros:i32[32]")
+    assert broken.returncode == 1
+    assert "fill.cu:1" in broken.stderr
