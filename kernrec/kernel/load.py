@@ -129,6 +129,7 @@ class _Reader:
         self.where = where
         self.folder = folder
         self.top = _Table(where, data)
+        self.named: set[str] = set()
 
     def kernel(self) -> Kernel:
         top = self.top
@@ -179,7 +180,11 @@ class _Reader:
             tunables=tunables,
             lets=lets,
             constraints=constraints,
-            implied=tuple(constraint for launch in launches for constraint in _implied(launch)),
+            implied=(
+                # A spec that knows nothing of a dimension that joined its op late serves the default of it only.
+                *(parse(f"{name} == {value}") for name, value in op.late.items() if name not in self.named),
+                *(constraint for launch in launches for constraint in _implied(launch)),
+            ),
             launches=launches,
             workspaces=workspaces,
         )
@@ -261,6 +266,7 @@ class _Reader:
         for name in expression.names:
             if name not in names:
                 raise UsageError(f"{where}: {key}: {text!r}: {unknown('name', name, sorted(names))}")
+        self.named |= expression.names
         return expression
 
     def workspaces(self, names: Collection[str], tensors: Collection[str]) -> tuple[Workspace, ...]:

@@ -5,10 +5,11 @@ with c running over the k's group. Stride, padding and dilation are the same in 
 """
 
 from collections.abc import Mapping
+from math import sqrt
 from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError
-from kernrec.op.problem import Dim, Names, Op
+from kernrec.op.problem import Dim, Names, Normal, Op
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +45,10 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 def _flops(d: Names) -> int:
     """Taps that fall on the padding are counted, as published figures do."""
     return 2 * d["n"] * d["k"] * d["p"] * d["q"] * (d["c"] // d["groups"]) * d["r"] * d["s"]
+
+
+def _values(d: Names) -> dict[str, Normal]:
+    return {"w": (0, 1 / sqrt(d["c"] // d["groups"] * d["r"] * d["s"]))}
 
 
 def _untouched(d: Names) -> dict[str, int]:
@@ -114,11 +119,11 @@ CONV2D = Op(
     dtypes=("f32", "f16", "bf16", "f64"),
     layouts=("nchw", "nhwc"),
     outputs=("y",),
-    weights="w",
     workload="resnet50",
     shapes=_shapes,
     flops=_flops,
     reference=_reference,
     derive=_derive,
     untouched=_untouched,
+    values=_values,
 )

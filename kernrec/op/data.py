@@ -5,7 +5,6 @@ and what lies in memory, for every dtype.
 """
 
 from collections.abc import Mapping
-from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError
@@ -44,20 +43,21 @@ def decode(stored: "Array", dtype: str) -> "Array":
 def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
     """The problem's input tensors filled with normal values, as they lie in memory; the same for the same seed.
 
-    Activations have standard deviation 1. Weights have 1/sqrt(terms in a sum), so results are of order 1 whatever the
-    size: an absolute tolerance then means the same for every problem.
+    Activations have standard deviation 1. What a sum weighs them with has 1/sqrt(terms of the sum), so results are of
+    order 1 whatever the size: an absolute tolerance then means the same for every problem. Where an op's reference
+    would hardly show a step left out (a mean of 0 subtracted), its `values` say otherwise.
     """
     import numpy as np
 
     generator = np.random.default_rng(seed)
-    outputs = sum(t.elements for t in problem.tensors.values() if t.role == "output")
-    terms = problem.flops / (2 * outputs)
+    chosen = problem.definition.values(problem.sizes)
     filled = {}
     for name, tensor in problem.tensors.items():
         if tensor.role == "input":
             values = generator.standard_normal(tensor.shape, np.float64 if tensor.dtype == "f64" else np.float32)
-            if name == problem.definition.weights:
-                values *= 1 / sqrt(terms)
+            mean, deviation = chosen.get(name, (0, 1))
+            values *= deviation
+            values += mean
             filled[name] = encode(values, tensor.dtype)
     return filled
 

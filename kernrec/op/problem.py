@@ -7,6 +7,7 @@ problems are made on the path of every query.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -21,18 +22,28 @@ if TYPE_CHECKING:
 Names = Mapping[str, int]
 """The value of every dimension, given and derived, by name."""
 
+Normal = tuple[float, float]
+"""Mean and standard deviation of a tensor's values."""
+
 LARGEST = 2**31 - 1
 """The largest dimension, and the most elements in one tensor: the kernels index with 32-bit integers."""
 
 
 @dataclass(frozen=True)
 class Dim:
-    """One dimension of an op. `default` None means that it has to be given."""
+    """One dimension of an op.
+
+    default: a number, the name of an earlier dimension whose value it takes, or None: it has to be given.
+    late: it joined the op when problems were stored already. At its default, which is a number, a problem's `dims`
+    and `key` are without it, so that those stored before are still the same problems.
+    """
 
     name: str
     meaning: str
-    default: int | None = None
+    default: int | str | None = None
     minimum: int = 1
+    maximum: int = LARGEST
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,7 +66,7 @@ class Tensor:
         return self.elements * dtypes.BYTES[self.dtype]
 
 
-def _nothing(names: Names) -> dict[str, int]:
+def _nothing(names: Names) -> dict[str, Any]:
     return {}
 
 
@@ -66,7 +77,8 @@ class Op:
     `derive` gives the derived dimensions and raises `UsageError` when the given ones do not fit together;
     `shapes` gives each tensor's shape for a layout, inputs first; `flops` counts a multiply-add as two;
     `untouched` names the tensors of which some elements need never be read, with how many; `reference` computes
-    the outputs in float64 from float64 inputs. `dtypes` and `layouts` begin with the default.
+    the outputs in float64 from float64 inputs; `values` names the inputs whose values are not of mean 0 and standard
+    deviation 1, with theirs. `dtypes` and `layouts` begin with the default.
     """
 
     name: str
@@ -76,8 +88,6 @@ class Op:
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     outputs: tuple[str, ...]
-    weights: str | None
-    """The input that is scaled down by the square root of the summation length, as trained weights are."""
     workload: str
     """The workload set that stands for the op when no shape is given."""
     shapes: Callable[[Names, str], dict[str, tuple[int, ...]]]
@@ -85,6 +95,12 @@ class Op:
     reference: "Callable[[Names, str, Mapping[str, np.ndarray]], dict[str, np.ndarray]]"
     derive: Callable[[Names], dict[str, int]] = _nothing
     untouched: Callable[[Names], dict[str, int]] = _nothing
+    values: Callable[[Names], dict[str, Normal]] = _nothing
+
+    @cached_property
+    def late(self) -> dict[str, int]:
+        """The dimensions that joined late, with their defaults."""
+        return {dim.name: dim.default for dim in self.dims if dim.late and isinstance(dim.default, int)}
 
     def problem(self, /, dtype: str | None = None, layout: str | None = None, **dims: Any) -> "Problem":
         """The problem with these dimensions, whole numbers by name; those left out take their defaults.
@@ -104,19 +120,22 @@ class Op:
                 raise UsageError(
                     f"{self.name} tensor {name} would have {extents} = {elements} elements; at most {LARGEST} fit"
                 )
-        return Problem(self.name, tuple(sizes.items()), chosen_dtype, chosen_layout, self)
+        stated = tuple([item for item in sizes.items() if item not in self.late.items()])
+        return Problem(self.name, stated, chosen_dtype, chosen_layout, self)
 
     def _sizes(self, given: Mapping[str, Any]) -> dict[str, int]:
-        sizes = {}
+        sizes: dict[str, int] = {}
         for dim in self.dims:
-            value = given.get(dim.name, dim.default)
+            value = given.get(dim.name)
+            if value is None:
+                value = sizes[dim.default] if isinstance(dim.default, str) else dim.default
             if value is None:
                 raise self._missing(given)
             sizes[dim.name] = value if type(value) is int else self._whole(dim, value)
-            if not dim.minimum <= sizes[dim.name] <= LARGEST:
+            if not dim.minimum <= sizes[dim.name] <= dim.maximum:
                 raise UsageError(
                     f"{self.name} dimension {dim.name} ({dim.meaning}) is {short(value)}; "
-                    f"accepted are {dim.minimum} to {LARGEST}"
+                    f"accepted are {dim.minimum} to {dim.maximum}"
                 )
         for name in given:
             if name not in sizes:
@@ -158,20 +177,20 @@ class Problem:
 
     op: str
     dims: tuple[tuple[str, int], ...]
-    """Name and value of each dimension in the op's order."""
+    """Name and value of each dimension in the op's order, without the late ones that are at their default."""
     dtype: str
     layout: str
     definition: Op = field(repr=False, compare=False)
 
     @property
     def dim(self) -> dict[str, int]:
-        """The dimensions by name, without the derived ones."""
+        """`dims` by name: what makes the problem again."""
         return dict(self.dims)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The dimensions by name, the derived ones (an output's height and width) included."""
-        sizes = dict(self.dims)
+        """All dimensions by name, the derived ones (an output's height and width) included."""
+        sizes = {**self.definition.late, **dict(self.dims)}
         sizes.update(self.definition.derive(sizes))
         return sizes
 

@@ -3,13 +3,21 @@
 import re
 
 from kernrec.errors import UsageError, unknown
+from kernrec.op.attention import ATTENTION
 from kernrec.op.conv2d import CONV2D
+from kernrec.op.elementwise import ELEMENTWISE
+from kernrec.op.layernorm import LAYERNORM
 from kernrec.op.matmul import MATMUL
+from kernrec.op.matvec import MATVEC
 from kernrec.op.problem import Op, Problem
+from kernrec.op.reduce import REDUCE
+from kernrec.op.rmsnorm import RMSNORM
 from kernrec.op.shape import parse_shape
+from kernrec.op.softmax import SOFTMAX
 from kernrec.op.text import fold
+from kernrec.op.transpose import TRANSPOSE
 
-_OPS = (CONV2D, MATMUL)
+_OPS = (ATTENTION, CONV2D, ELEMENTWISE, LAYERNORM, MATMUL, MATVEC, REDUCE, RMSNORM, SOFTMAX, TRANSPOSE)
 _KEY = re.compile(r"(\w+)\[([^\[\]]*)\](\w+),(\w+)")
 
 

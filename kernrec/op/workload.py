@@ -4,16 +4,18 @@ A set is one file of `datasets/workloads`:
 
     name, title        how it is called
     source             where the layers come from
-    covers             which of the network's layers are in the set
+    covers             which of the network's layers the published figure counts
     published_flops    FLOPs that somebody else states for those layers, a multiply-add counted as two
     published_source   who does, or from which published figures it follows
-    tolerance          how far the sum of the layers may be from it, as a fraction
-    layers             a list of { name, op, count, <dimensions of the op> }; equal layers are one entry
+    tolerance          how far the sum of those layers may be from it, as a fraction
+    layers             a list of { name, op, count, <dimensions of the op> }; equal layers are one entry. Those that the
+                       published figure does not count have `compared = false`. A linear layer is a matmul, on up to
+                       16 rows a matvec.
 """
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ class Layer:
     name: str
     problem: Problem
     count: int
+    compared: bool = True
+    """Whether the published figure of its set counts it."""
 
     @property
     def flops(self) -> int:
@@ -57,11 +61,16 @@ class Workload:
         """FLOPs of all layers together."""
         return sum(layer.flops for layer in self.layers)
 
+    @property
+    def compared_flops(self) -> int:
+        """FLOPs of the layers that the published figure counts."""
+        return sum(layer.flops for layer in self.layers if layer.compared)
+
     def layers_of(self, op: str | Op, dtype: str | None = None, layout: str | None = None) -> tuple[Layer, ...]:
         """The layers of one op, in this dtype and layout (default: the op's). Raises `UsageError`."""
         op = op if isinstance(op, Op) else find_op(op)
         return tuple(
-            Layer(layer.name, op.problem(dtype, layout, **layer.problem.dim), layer.count)
+            replace(layer, problem=op.problem(dtype, layout, **layer.problem.dim))
             for layer in self.layers
             if layer.problem.op == op.name
         )
@@ -102,9 +111,12 @@ def load(path: Path) -> Workload:
 def _layer(entry: Mapping[str, Any]) -> Layer:
     dims = dict(entry)
     name, op, count = dims.pop("name"), dims.pop("op"), dims.pop("count")
+    compared = dims.pop("compared", True)
+    if type(compared) is not bool:
+        raise UsageError(f"layer {name!r} has compared {short(compared)}; true and false are accepted")
     if type(count) is not int or count < 1:
         raise UsageError(f"layer {name!r} has count {short(count)}; a whole number from 1 is accepted")
     try:
-        return Layer(name, find_op(op).problem(**dims), count)
+        return Layer(name, find_op(op).problem(**dims), count, compared)
     except UsageError as error:
         raise UsageError(f"layer {name!r}: {error}") from error

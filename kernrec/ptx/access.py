@@ -108,7 +108,7 @@ def _run_store(
     chosen = slot.get()
     if chosen is None:
         return
-    for region, part in memory.places(space, chosen, ins, offset, size):
+    for region, part in memory.places(space, chosen, ins, offset, size, True):
         index, shift = part.index(region, unit, offset)
         view = region.views[unit]
         lanes = part.lanes

@@ -1,4 +1,4 @@
-"""`atom`, `red` and fences. Lanes that hit the same address take turns in lane order."""
+"""`atom`, `red` (of vectors and packed halves too) and fences. Lanes that hit the same address take turns in order."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,7 +8,8 @@ import numpy as np
 from kernrec.ptx.access import address_of, space_of
 from kernrec.ptx.decode import Decoder, Step, UnknownVariantError, steps
 from kernrec.ptx.memory import Memory, Slot
-from kernrec.ptx.program import Instruction, Register
+from kernrec.ptx.program import Instruction, Operand, Register, Vector
+from kernrec.ptx.rounding import bf16_values, exact_to_bf16, two_sum
 from kernrec.ptx.state import DTYPES, Array
 
 Operation = Callable[[Array, Array, Array], Array]
@@ -27,23 +28,44 @@ _OPERATIONS: dict[str, Operation] = {
 }
 
 
+def _bf16(operation: Operation) -> Operation:
+    """An operation on the bits of bfloat16 numbers; sums are rounded once."""
+
+    def run(old: Array, b: Array, c: Array) -> Array:
+        one, other = bf16_values(old).astype(np.float64), bf16_values(b).astype(np.float64)
+        if operation is _OPERATIONS["add"]:
+            return exact_to_bf16(*two_sum(one, other))
+        return exact_to_bf16(operation(one, other, c))
+
+    return run
+
+
 @steps("atom", "red")
 def _atomic(decoder: Decoder, ins: Instruction) -> Step:
     name = next((m for m in ins.modifiers if m in _OPERATIONS), None)
-    kind = ins.modifiers[-1]
-    if name is None or any(m in ins.modifiers for m in ("v2", "v4", "v8", "noftz")) or kind not in DTYPES:
+    kind = next((m for m in reversed(ins.modifiers) if m in DTYPES), None)
+    if name is None or kind is None:
         raise UnknownVariantError("")
-    if kind in ("f16", "f16x2", "bf16", "bf16x2", "b128"):
+    operation = _OPERATIONS[name]
+    if "f" in kind and name not in ("add", "min", "max", "exch"):
         raise UnknownVariantError("")
+    if "bf16" in kind and name != "exch":
+        operation = _bf16(operation)
     operands = list(ins.operands)
-    target: Array | None = None
+    targets: list[Array] = []
     if ins.opcode == "atom":
         first = operands.pop(0)
-        target = None if first == Register("_") else decoder.row(first, kind)
+        targets = [] if first == Register("_") else _elements(decoder, first, kind)
     slot, offset = decoder.slot(ins, address_of(operands[0]))
-    b = decoder.row(operands[1], kind)
-    c = decoder.row(operands[2], kind) if name == "cas" else b
-    return partial(_run, decoder.memory, slot, ins, space_of(ins), offset, _OPERATIONS[name], target, b, c)
+    b = _elements(decoder, operands[1], kind)
+    c = _elements(decoder, operands[2], kind) if name == "cas" else b
+    return partial(_run, decoder.memory, slot, ins, space_of(ins), offset, operation, targets, b, c)
+
+
+def _elements(decoder: Decoder, operand: Operand, kind: str) -> list[Array]:
+    """A row of lanes for every element of an operand: of each register of a vector, each half of a packed pair."""
+    rows = [decoder.row(o, kind) for o in (operand.items if isinstance(operand, Vector) else (operand,))]
+    return [row[half::2] for row in rows for half in (0, 1)] if "x2" in kind else rows
 
 
 def _run(
@@ -53,30 +75,32 @@ def _run(
     space: str,
     offset: int,
     operation: Operation,
-    target: Array | None,
-    b: Array,
-    c: Array,
+    targets: list[Array],
+    b: list[Array],
+    c: list[Array],
 ) -> None:
     chosen = slot.get()
     if chosen is None:
         return
-    unit = b.dtype.itemsize
-    for region, part in memory.places(space, chosen, ins, offset, unit):
+    unit = b[0].dtype.itemsize
+    size = unit * len(b)
+    for region, part in memory.places(space, chosen, ins, offset, size, True):
         index, shift = part.index(region, unit, offset)
         lanes = memory.lanes.lane if part.lanes is None else part.lanes
-        view = region.views[unit].view(b.dtype)[shift:]
+        view = region.views[unit].view(b[0].dtype)[shift:]
         for turn in turns(index):
             where = index[turn]
-            old = view[where]
             here = lanes[turn]
-            view[where] = operation(old, b[here], c[here])
-            if target is not None:
-                target[here] = old
+            for i in range(len(b)):
+                old = view[where + i]
+                view[where + i] = operation(old, b[i][here], c[i][here])
+                if targets:
+                    targets[i][here] = old
         if memory.counts is not None:
             name = region.name if region.space == "global" else region.space
             memory.counts.bump(f"atomic.{name}", part.pattern.count)
             if region.space == "global":
-                memory.count_global(region, part, offset, unit, "atomic")
+                memory.count_global(region, part, offset, size, "atomic")
 
 
 def turns(index: Array) -> list[Array]:

@@ -1,4 +1,4 @@
-"""`cvt`: conversions between all integer and floating types, with rounding and saturation.
+"""`cvt`: conversions between all integer and floating types (bfloat16 and tf32 too), with rounding and saturation.
 
 Float to integer clamps to the range of the integer and takes NaN to 0, as the PTX ISA manual says (section 9.7.9.21).
 """
@@ -8,27 +8,13 @@ from functools import lru_cache
 import numpy as np
 
 from kernrec.ptx.decode import Compute, Elementwise, UnknownVariantError, copy_row, elementwise
-from kernrec.ptx.floating import directed, flush
 from kernrec.ptx.program import Instruction
+from kernrec.ptx.rounding import bf16_values, directed, exact_to_bf16, flush, tf32_bits
 from kernrec.ptx.state import DTYPES, WIDTHS, Array
 
 _TO_INTEGER = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
-_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
-
-
-def bf16_to_float(a: Array) -> Array:
-    """The float32 value of bfloat16 bits."""
-    return (a.astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
-def float_to_bf16(a: Array, mode: str = "rn") -> Array:
-    """The bits of float32 values rounded to bfloat16, to nearest even or towards zero."""
-    bits = np.ascontiguousarray(a, np.float32).view(np.uint32)
-    if mode == "rz":
-        rounded = bits >> np.uint32(16)
-    else:
-        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return np.where(np.isnan(a), np.uint32(0x7FFF), rounded).astype(np.uint16)
+_FLOATS = frozenset({"f16", "bf16", "tf32", "f32", "f64"})
+_DIRECTED = ("rz", "rm", "rp")
 
 
 def _clamped(value: Array, dtype: np.dtype[np.generic]) -> Array:
@@ -41,6 +27,14 @@ def _clamped(value: Array, dtype: np.dtype[np.generic]) -> Array:
     return np.where(high, info.max, np.where(low, info.min, plain)).astype(dtype)
 
 
+def _exactly(value: Array) -> tuple[Array, Array | float]:
+    """A value as float64, and the rest that does not fit."""
+    exact = value.astype(np.float64)
+    if value.dtype.kind in "iu" and value.dtype.itemsize == 8:
+        return exact, (value.astype(np.longdouble) - exact).astype(np.float64)
+    return exact, 0.0
+
+
 @lru_cache(None)
 def _conversion(to: str, source: str, marks: tuple[str, ...]) -> Compute:
     ftz, sat = "ftz" in marks, "sat" in marks
@@ -50,7 +44,7 @@ def _conversion(to: str, source: str, marks: tuple[str, ...]) -> Compute:
 
     def read(a: Array) -> Array:
         if source == "bf16":
-            return bf16_to_float(a)
+            return bf16_values(a)
         return flush(a) if ftz and source == "f32" else a
 
     if source in _FLOATS and to not in _FLOATS:
@@ -79,17 +73,13 @@ def _conversion(to: str, source: str, marks: tuple[str, ...]) -> Compute:
             value = np.clip(np.where(np.isnan(value), 0, value), 0, 1)
         if relu:
             value = np.where(value < 0, 0, value).astype(value.dtype)
-        if to == "bf16":
-            if value.dtype != np.float32:
-                raise TypeError("only f32 converts to bf16")
-            np.copyto(out, float_to_bf16(value, rounding))
+        if to == "tf32":
+            np.copyto(out, tf32_bits(value, rounding))
             return
-        if rounding in ("rz", "rm", "rp"):
-            exact = value.astype(np.float64)
-            lost: Array | float = 0.0
-            if value.dtype.kind in "iu" and value.dtype.itemsize == 8:
-                lost = (value.astype(np.longdouble) - exact).astype(np.float64)
-            result = directed(exact, lost, rounding, target)
+        if to == "bf16":
+            result = exact_to_bf16(*_exactly(value), rounding if rounding in _DIRECTED else "rn")
+        elif rounding in _DIRECTED:
+            result = directed(*_exactly(value), rounding, target)
         else:
             result = value.astype(target)
         np.copyto(out, flush(result) if ftz and to == "f32" else result)
@@ -112,7 +102,7 @@ def _pair(to: str, marks: tuple[str, ...]) -> Compute:
     return both
 
 
-_MARKS = frozenset({"rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "ftz", "sat", "relu"})
+_MARKS = frozenset({"rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rna", "ftz", "sat", "relu"})
 
 
 @elementwise("cvt")
@@ -125,9 +115,7 @@ def _cvt(ins: Instruction) -> Elementwise:
         if source != "f32" or len(ins.operands) != 3:
             raise UnknownVariantError("")
         return Elementwise(_pair(to[:-2], marks), ins.operands[0], "b32", ins.operands[1:], ("f32", "f32"))
-    if "x2" in source or ("bf16" in (to, source) and not {to, source} <= {"bf16", "f32"}):
-        raise UnknownVariantError("")
-    if len(ins.operands) != 2:
+    if "x2" in source or source == "tf32" or len(ins.operands) != 2 or (to == "tf32" and source != "f32"):
         raise UnknownVariantError("")
     if to not in _FLOATS and source not in _FLOATS and WIDTHS[to] == WIDTHS[source] and "sat" not in marks:
         return Elementwise(copy_row, ins.operands[0], to, ins.operands[1:], (to,))

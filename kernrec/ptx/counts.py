@@ -8,7 +8,8 @@ Rules, as in the CUDA Programming Guide and the metrics of Nsight Compute: a req
 it; accesses of 8 bytes per lane go half a warp at a time, of 16 bytes a quarter. Each group takes as many wavefronts as
 the busiest bank has distinct words. A load whose lanes agree pairwise (n and n^1, or n and n^2) returns half as many
 registers, and its groups are twice as large (NVIDIA developer forum, "Unexpected shared memory bank conflict", on
-compute capability 7.0 to 7.5; taken to hold later: CUTLASS interleaves the lanes of its f32 kernels for it).
+compute capability 7.0 to 7.5; taken to hold later: CUTLASS interleaves the lanes of its f32 kernels for it). The rows
+of matrices (`ldmatrix`, `stmatrix`) go eight at a time, one matrix after the other.
 """
 
 import numpy as np
@@ -59,6 +60,22 @@ class Pattern:
         if found is None:
             units = (self._relative + (base & 31)) >> 5
             found = self._costs[key] = int(_distinct(units, self._mask).sum())
+        return found
+
+    def local_sectors(self, base: int, size: int) -> int:
+        """Sectors of local memory summed over the warps, `size` aligned bytes per lane.
+
+        A word of local memory is stored lane after lane: where all lanes of a warp mean the same word, that is 128
+        bytes in a row.
+        """
+        words = max(1, size // 4)
+        key = (base & 3, words)
+        found = self._costs.get(key)
+        if found is None:
+            first = (self._relative + (base & 3)) >> 2
+            units = np.concatenate([(first + k) * 4 + np.arange(32) // 8 for k in range(words)], axis=1)
+            mask = None if self._mask is None else np.tile(self._mask, words)
+            found = self._costs[key] = int(_distinct(units, mask).sum())
         return found
 
     def wavefronts(self, base: int, size: int, load: bool) -> tuple[int, int]:

@@ -61,7 +61,8 @@ class Elementwise(NamedTuple):
 
 
 ElementwiseBuilder = Callable[[Instruction], "Elementwise | list[Elementwise]"]
-StepBuilder = Callable[["Decoder", Instruction], Step]
+StepBuilder = Callable[["Decoder", Instruction], "Step | None"]
+"""Makes the step of an instruction; None when it was taken into the step before (`Decoder.last`)."""
 _ELEMENTWISE: dict[str, ElementwiseBuilder] = {}
 _STEPS: dict[str, StepBuilder] = {}
 
@@ -172,8 +173,11 @@ class Decoder:
             return None, False
         return self.row(Register(ins.predicate[0]), "pred"), ins.predicate[1]
 
-    def slot(self, ins: Instruction, address: Address) -> tuple[Slot, int]:
-        """The shared selection of an access through `address`, and the byte offset to add to it."""
+    def slot(self, ins: Instruction, address: Address, per_warp: int = 32) -> tuple[Slot, int]:
+        """The shared selection of an access through `address`, and the byte offset to add to it.
+
+        Only the first `per_warp` lanes of each warp take part.
+        """
         offset = address.offset
         base = address.base
         if isinstance(base, Register):
@@ -186,12 +190,13 @@ class Decoder:
         negated = False
         if ins.predicate is not None:
             guard, negated = self.lanes.register(ins.predicate[0]), ins.predicate[1]
-        key = (ref, self.versions.get(ref, 0), guard, self.versions.get(guard, 0) if guard else 0, negated)
+        version = self.versions.get
+        key = (ref, version(ref, 0), guard, version(guard, 0) if guard else 0, negated, per_warp)
         found = self.slots.get(key)
         if found is None:
             row = self.lanes.files[ref[0]][ref[1]]
             on = self.lanes.files[1][guard[1]] if guard else None
-            found = self.slots[key] = Slot(self.memory, row, on, negated)
+            found = self.slots[key] = Slot(self.memory, row, on, negated, per_warp)
         return found, offset
 
     def guarded(self, ins: Instruction) -> Callable[[], Array | None]:
@@ -246,10 +251,16 @@ class Decoder:
         touched = set(self._touched(ins))
         self._settle(touched, touched)
         step = step_builder(self, ins)
-        self._full.append(step)
-        self._masked.append(step)
+        if step is not None:
+            self._full.append(step)
+            self._masked.append(step)
         for ref in self._written(ins):
             self.versions[ref] = self.versions.get(ref, 0) + 1
+
+    @property
+    def last(self) -> Step | None:
+        """The step that runs right before the next one, if the basic block has one already."""
+        return self._full[-1] if self._full else None
 
     def _touched(self, ins: Instruction) -> Iterator[Ref]:
         if ins.predicate is not None:
@@ -273,7 +284,7 @@ class Decoder:
             yield from self._registers(operand.register)
 
     def _written(self, ins: Instruction) -> Iterator[Ref]:
-        if ins.operands and ins.opcode not in ("st", "red", "cp"):
+        if ins.operands and ins.opcode not in ("st", "red", "cp", "stmatrix"):
             yield from self._registers(ins.operands[0])
 
     def _elementwise(self, ins: Instruction, one: Elementwise) -> None:

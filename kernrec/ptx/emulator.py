@@ -11,7 +11,9 @@ together (`shfl.sync`, `vote.sync`, `bar.warp.sync`) wait for the live lanes tha
 Counters (totals over the blocks that ran): `issue.<class>` machine instructions issued by warps, as `isa` estimates
 them; `issue` their sum; `lanes` their active lanes (a lane whose predicate is off counts: the instruction was issued
 for it); `shared.{load,store}_{wavefronts,ideal}`; `barriers` passed by blocks;
-`global.<buffer>.{read,write,atomic}_{sectors,requests,bytes}`; `atomic.<buffer>` and `atomic.shared`, lane operations.
+`global.<buffer>.{read,write,atomic}_{sectors,requests,bytes}`; `local.{read,write}_{sectors,requests,bytes}`;
+`atomic.<buffer>` and `atomic.shared`, lane operations; `mma.<type>`, operations of tensor cores (`matrix` says how they
+round).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,18 +22,18 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import UsageError, unknown
-from kernrec.ptx import access, atomics, convert, floating, integer, select, warp
+from kernrec.ptx import access, atomics, carry, convert, floating, integer, matrix, select, warp
 from kernrec.ptx.barriers import WAITS, Barriers
 from kernrec.ptx.counts import Counts
 from kernrec.ptx.decode import Code, Decoder, unsupported
 from kernrec.ptx.launch import lay_out
 from kernrec.ptx.memory import Memory, place
-from kernrec.ptx.program import Function, Instruction, Module, Register, Symbol, gathers
+from kernrec.ptx.program import Function, Instruction, Module, Register, Symbol, gathers, members
 from kernrec.ptx.races import Races
 from kernrec.ptx.state import Array, EmulationError, Lanes, at
 
 # Importing a file of semantics registers its instructions.
-SEMANTICS = (access, atomics, convert, floating, integer, select, warp)
+SEMANTICS = (access, atomics, carry, convert, floating, integer, matrix, select, warp)
 
 _BATCH_LANES = 1024
 _BUDGET = 20_000_000
@@ -60,7 +62,8 @@ def emulate(
         grid, block: one to three extents each.
         arguments: in the order of the parameters: the name of a buffer for a pointer (0 for a null
             pointer), a NumPy scalar of the parameter's size, an int for an integer parameter, or `bytes`.
-        buffers: C-contiguous arrays by name. A name that is a `.global` variable of the module stands for it.
+        buffers: C-contiguous arrays by name; one that is not writeable is read-only for the kernel too. A name that is
+            a `.global` variable of the module stands for it.
         shared_bytes: dynamic shared memory per block, bytes.
         blocks: linear numbers of the blocks to run (x fastest); default: all.
         count: whether to count.
@@ -72,8 +75,8 @@ def emulate(
         Totals over the blocks that ran, by metric: see this module's description.
 
     Raises:
-        EmulationError: unsupported instruction, access out of bounds or misaligned, deadlock, budget exceeded, trap,
-            race.
+        EmulationError: unsupported instruction, access out of bounds or misaligned, write to a read-only buffer,
+            deadlock, budget exceeded, trap, race.
         UsageError: arguments that do not fit the kernel.
     """
     if entry not in module.functions or not module.functions[entry].entry:
@@ -185,8 +188,8 @@ class _Machine:
         block = self.function.blocks[index]
         code = self.codes[index] = self.decoder.decode(block)
         first = block.instructions[0]
-        if gathers(first) and "sync" in first.modifiers:
-            code.gather = self.decoder.row(first.operands[-1], "u32")
+        if gathers(first):
+            code.gather = self.decoder.row(members(first), "u32")
         return code
 
     def _count_live(self) -> None:

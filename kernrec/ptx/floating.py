@@ -2,8 +2,9 @@
 
 `add`, `sub`, `mul`, `div.rn`, `sqrt.rn`, `rcp.rn` round once, as IEEE 754 asks. So does `fma` of f32 and f16 (of normal
 results): the exact product is added in float64, and where that sum was itself rounded onto a tie of f32, what it lost
-decides. `fma` of f64 adds the rounding errors of product and sum back. The `approx` instructions return the float64
-result rounded: closer to the true value than the hardware's tables, and within their documented error.
+decides. `fma` of f64 adds the rounding errors of product and sum back. bfloat16 rounds once, always: its sums carry
+their rounding error along. The `approx` instructions return the float64 result rounded: closer to the true value than
+the hardware's tables, and within their documented error.
 """
 
 from collections.abc import Callable
@@ -11,25 +12,15 @@ from functools import lru_cache
 
 import numpy as np
 
+from kernrec.ptx.carry import carrying
 from kernrec.ptx.decode import Compute, Elementwise, UnknownVariantError, elementwise
 from kernrec.ptx.integer import INTEGERS, integer_divide, integer_multiply, integer_plain, maximum, minimum
 from kernrec.ptx.program import Instruction
+from kernrec.ptx.rounding import bf16_values, directed, exact_to_bf16, flush, is_subnormal, two_product, two_sum
 from kernrec.ptx.state import Array
 
 _MODES = ("rn", "rz", "rm", "rp")
-_FLOATS = frozenset({"f16", "f16x2", "f32", "f32x2", "f64"})
-_TINY = {
-    np.dtype("f4"): np.float32(2.0**-126),
-    np.dtype("f2"): np.float16(2.0**-14),
-    np.dtype("f8"): np.float64(2.0**-1022),
-}
-
-
-def flush(a: Array) -> Array:
-    """Subnormal numbers become zeros of their sign (`.ftz`)."""
-    return np.where(np.abs(a) < _TINY[a.dtype], np.copysign(a.dtype.type(0), a), a)
-
-
+_FLOATS = frozenset({"f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64"})
 _F32_TAIL = (1 << 29) - 1  # bits of a float64's mantissa that float32 does not have
 _F32_TIE = 1 << 28
 
@@ -40,51 +31,16 @@ def _fma32(a: Array, b: Array, c: Array, out: Array) -> None:
     tie = (total.view(np.int64) & _F32_TAIL) == _F32_TIE
     if tie.any():
         # The sum was rounded too: where that put it on a tie of f32, what it lost decides.
-        lost = _two_sum(product, np.asarray(c, dtype=np.float64))[1]
+        lost = two_sum(product, np.asarray(c, dtype=np.float64))[1]
         total = np.where(tie & (lost != 0), np.nextafter(total, np.copysign(np.inf, lost)), total)
     np.copyto(out, total, casting="same_kind")
 
 
-def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    total = a + b
-    back = total - a
-    return total, (a - (total - back)) + (b - back)
-
-
-def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    def split(x: Array) -> tuple[Array, Array]:
-        scaled = x * 134217729.0
-        high = scaled - (scaled - x)
-        return high, x - high
-
-    product = a * b
-    a1, a0 = split(a)
-    b1, b0 = split(b)
-    return product, ((a1 * b1 - product) + a1 * b0 + a0 * b1) + a0 * b0
-
-
 def _fma64(a: Array, b: Array, c: Array, out: Array) -> None:
-    product, below = _two_product(a, b)
-    total, lost = _two_sum(product, c)
+    product, below = two_product(a, b)
+    total, lost = two_sum(product, c)
     better = total + (below + lost)
     np.copyto(out, np.where(np.isfinite(better), better, a * b + c))
-
-
-def directed(exact: Array, lost: Array | float, mode: str, dtype: np.dtype[np.generic]) -> Array:
-    """`exact + lost` (float64, |lost| below half a unit of `exact`) rounded to `dtype` towards 0, -inf or +inf."""
-    near = exact.astype(dtype)
-    back = near.astype(np.float64)
-    above = (back > exact) | ((back == exact) & (np.asarray(lost) < 0))
-    below = (back < exact) | ((back == exact) & (np.asarray(lost) > 0))
-    down = mode == "rm", mode == "rp"
-    if mode == "rz":
-        positive = (exact > 0) | ((exact == 0) & (np.asarray(lost) > 0))
-        lower, upper = above & positive, below & ~positive
-    else:
-        lower, upper = above & down[0], below & down[1]
-    infinity = near.dtype.type(np.inf)
-    near = np.where(lower, np.nextafter(near, -infinity), near)
-    return np.where(upper, np.nextafter(near, infinity), near)
 
 
 def _directed(opcode: str, mode: str) -> Compute:
@@ -95,21 +51,21 @@ def _directed(opcode: str, mode: str) -> Compute:
         if opcode == "mul":
             exact = wide[0] * wide[1]
         elif opcode == "add":
-            exact, lost = _two_sum(wide[0], wide[1])
+            exact, lost = two_sum(wide[0], wide[1])
         elif opcode == "sub":
-            exact, lost = _two_sum(wide[0], -wide[1])
+            exact, lost = two_sum(wide[0], -wide[1])
         elif opcode == "fma":
-            exact, lost = _two_sum(wide[0] * wide[1], wide[2])
+            exact, lost = two_sum(wide[0] * wide[1], wide[2])
         elif opcode == "div":
             exact = wide[0] / wide[1]
             lost = (wide[0] - exact * wide[1]) * np.sign(wide[1])
         elif opcode == "rcp":
             exact = 1.0 / wide[0]
-            product, below = _two_product(exact, wide[0])
+            product, below = two_product(exact, wide[0])
             lost = ((1.0 - product) - below) * np.sign(wide[0])
         else:
             exact = np.sqrt(wide[0])
-            product, below = _two_product(exact, exact)
+            product, below = two_product(exact, exact)
             lost = (wide[0] - product) - below
         np.copyto(out, directed(exact, np.nan_to_num(lost), mode, out.dtype))
 
@@ -149,14 +105,28 @@ _BASE: dict[str, Compute] = {
 }
 
 
+def _saturated(a: Array) -> Array:
+    """Clamped to the unit interval; NaN becomes 0 (`.sat`)."""
+    return np.clip(np.where(np.isnan(a), 0, a), 0, 1)
+
+
+def _rectified(a: Array) -> Array:
+    """Negative numbers become 0; NaN stays (`.relu`)."""
+    return np.where(np.isnan(a), a, np.maximum(a, 0))
+
+
+def _base(opcode: str, nan: bool) -> Compute:
+    if nan and opcode in ("min", "max"):
+        return minimum if opcode == "min" else maximum
+    return _BASE[opcode]
+
+
 @lru_cache(None)
 def _function(opcode: str, kind: str, mode: str, ftz: bool, sat: bool, nan: bool, relu: bool) -> Compute:
     if opcode == "fma":
         base: Compute = _fma64 if kind == "f64" else _fma32
-    elif nan and opcode in ("min", "max"):
-        base = minimum if opcode == "min" else maximum
     else:
-        base = _BASE[opcode]
+        base = _base(opcode, nan)
     if mode != "rn":
         if kind == "f64":
             raise UnknownVariantError(f"rounding .{mode} of f64")
@@ -173,9 +143,48 @@ def _function(opcode: str, kind: str, mode: str, ftz: bool, sat: bool, nan: bool
         if ftz:
             result = flush(result)
         if sat:
-            result = np.clip(np.where(np.isnan(result), 0, result), 0, 1)
+            result = _saturated(result)
         if relu:
-            result = np.where(np.isnan(result), result, np.maximum(result, 0))
+            result = _rectified(result)
+        np.copyto(out, result)
+
+    return run
+
+
+_SIGNS: dict[str, Compute] = {
+    "neg": lambda a, out: np.bitwise_xor(a, np.uint16(0x8000), out),
+    "abs": lambda a, out: np.bitwise_and(a, np.uint16(0x7FFF), out),
+}
+
+
+@lru_cache(None)
+def _bf16(opcode: str, mode: str, ftz: bool, sat: bool, nan: bool, relu: bool) -> Compute:
+    """Operations on the bits of bfloat16 numbers."""
+    if opcode in _SIGNS:
+        return _SIGNS[opcode]
+    if mode != "rn":
+        raise UnknownVariantError(f"rounding .{mode} of bf16")
+    base = None if opcode == "fma" else _base(opcode, nan)
+
+    def run(*rows: Array) -> None:
+        *bits, out = rows
+        sources = [flush(v) if ftz else v for v in map(bf16_values, bits)]
+        wide = [v.astype(np.float64) for v in sources]
+        lost: Array | float = 0.0
+        if base is None:
+            exact, lost = two_sum(wide[0] * wide[1], wide[2])
+        elif opcode in ("add", "sub"):
+            exact, lost = two_sum(wide[0], wide[1] if opcode == "add" else -wide[1])
+        else:
+            exact = np.empty(out.shape)
+            base(*wide, exact)
+        if sat:
+            exact = _saturated(exact)
+        if relu:
+            exact = _rectified(exact)
+        result = exact_to_bf16(exact, lost)
+        if ftz:
+            result = np.where(is_subnormal(bf16_values(result)), result & np.uint16(0x8000), result)
         np.copyto(out, result)
 
     return run
@@ -189,7 +198,8 @@ def _floating(ins: Instruction, count: int) -> Elementwise:
     if kind not in _FLOATS or not _KNOWN.issuperset(marks) or len(ins.operands) != count + 1:
         raise UnknownVariantError("")
     mode = next((m for m in marks if m in _MODES), "rn")
-    function = _function(ins.opcode, kind, mode, "ftz" in marks, "sat" in marks, "NaN" in marks, "relu" in marks)
+    options = "ftz" in marks, "sat" in marks, "NaN" in marks, "relu" in marks
+    function = _bf16(ins.opcode, mode, *options) if "bf16" in kind else _function(ins.opcode, kind, mode, *options)
     return Elementwise(function, ins.operands[0], kind, ins.operands[1:], (kind,) * count)
 
 
@@ -199,7 +209,9 @@ def _div(ins: Instruction) -> Elementwise:
 
 
 @elementwise("add", "sub", "min", "max", "neg", "abs")
-def _plain(ins: Instruction) -> Elementwise:
+def _plain(ins: Instruction) -> Elementwise | list[Elementwise]:
+    if "cc" in ins.modifiers:
+        return carrying(ins)
     if ins.modifiers[-1] in INTEGERS:
         return integer_plain(ins)
     return _floating(ins, len(ins.operands) - 1)
@@ -211,7 +223,9 @@ def _mul(ins: Instruction) -> Elementwise:
 
 
 @elementwise("mad")
-def _mad(ins: Instruction) -> Elementwise:
+def _mad(ins: Instruction) -> Elementwise | list[Elementwise]:
+    if "cc" in ins.modifiers:
+        return carrying(ins)
     if ins.modifiers[-1] in INTEGERS:
         return integer_multiply(ins)
     return _floating(Instruction("fma", ins.modifiers, ins.operands, ins.predicate, ins.line, ins.text), 3)
@@ -242,8 +256,8 @@ _TESTS: dict[str, Callable[[Array], Array]] = {
     "infinite": np.isinf,
     "number": lambda a: ~np.isnan(a),
     "notanumber": np.isnan,
-    "normal": lambda a: np.isfinite(a) & (np.abs(a) >= _TINY[a.dtype]),
-    "subnormal": lambda a: (a != 0) & (np.abs(a) < _TINY[a.dtype]),
+    "normal": lambda a: np.isfinite(a) & ~is_subnormal(a),
+    "subnormal": lambda a: (a != 0) & is_subnormal(a),
 }
 
 

@@ -8,6 +8,7 @@ warp issues for one PTX instruction on sm_75 to sm_120, so that profiles can be 
 - two: 64-bit integer add, shift, compare and select (the ALU is 32 bits wide);
 - sequences, by the code that the assembler emits for them: division and remainder by a value that is not a literal
   (about 20), their 64-bit forms (about 80), IEEE division and square root of f32 (about 9), of f64 (about 20).
+- an f16 widens to f32 by an addition on the f16 pipe, a bfloat16 by a shift; `ex2` and `tanh` of packed halves are two;
 - a packed f32x2 operation counts as the two it replaces: it saves an issue slot, but not time of the FMA pipe;
 - `mov`, `cvta` and packing are a class of their own, `mov`, because the assembler removes most of them.
 """
@@ -57,8 +58,10 @@ def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
         if kind == "f64":
             return (("mufu", 1), ("f64", 20))
         if "approx" in modifiers:
-            return (("mufu", 1),)
+            return (("mufu", 2 if "x2" in kind else 1),)
         return (("mufu", 1), ("fma32", 8))
+    if opcode == "set" and "f16" in kind:
+        return (("f16", 1),)
     if opcode in ("mov", "cvta", "isspacep", "createpolicy"):
         return (("mov", 1),)
     if opcode == "cvt":
@@ -124,6 +127,8 @@ def _division(kind: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
 
 def _convert(modifiers: tuple[str, ...]) -> Cost:
     to, source = modifiers[-2:] if len(modifiers) >= 2 else ("", "")
+    if to == "f32" and source in ("f16", "bf16"):
+        return (("f16" if source == "f16" else "alu", 1),)
     if to in _FLOATS or source in _FLOATS:
         return (("cvt", 1),)
     return (("mov", 1),)

@@ -1,11 +1,12 @@
 """The memories a kernel sees: global buffers, shared, local, constant and parameter space, bounds-checked.
 
-A `Region` is one flat memory with typed views. A `Selection` is the lanes and addresses of one access; its `Pattern`
-gives bounds, alignment and cost without looking at the addresses again. Accesses of a basic block that share their
-address register share a selection (`Slot`), so an unrolled loop body pays once for many loads.
+A `Region` is one flat memory with typed views; a NumPy array that is not writeable makes a read-only buffer. A
+`Selection` is the lanes and addresses of one access; its `Pattern` gives bounds, alignment and cost without looking at
+the addresses again. Accesses of a basic block that share their address register share a selection (`Slot`), so an
+unrolled loop body pays once for many loads.
 """
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -22,7 +23,7 @@ _POISON = 0xFF  # unwritten shared and local memory: NaN as a float, -1 as an in
 class Region:
     """A flat memory: `size` bytes at address `base`; `offset` is where each lane's own copy begins, or None."""
 
-    __slots__ = ("base", "bytes", "name", "offset", "size", "space", "views")
+    __slots__ = ("base", "bytes", "name", "offset", "size", "space", "views", "writable")
 
     def __init__(self, name: str, space: str, base: int, data: Array, size: int, offset: Array | None = None) -> None:
         self.name = name
@@ -31,9 +32,15 @@ class Region:
         self.bytes = data
         self.size = size
         self.offset = offset
+        self.writable = bool(data.flags.writeable) and space not in ("const", "param")
         self.views: dict[int, Array] = {
             unit: data[: len(data) // unit * unit].view(f"u{unit}") for unit in (1, 2, 4, 8)
         }
+
+
+def _signed(addresses: Array) -> Array:
+    """Addresses as int64: a negative base with an offset back into bounds wraps as on the machine."""
+    return addresses.view(f"i{addresses.dtype.itemsize}").astype(np.int64)
 
 
 class Selection:
@@ -44,21 +51,20 @@ class Selection:
     def __init__(self, lanes: Array | None, addresses: Array, patterns: dict[Any, Pattern], total: int) -> None:
         self.lanes = lanes
         self.addresses = addresses
-        self.first = int(addresses[0])
+        self.first = int(_signed(addresses[:1])[0])
         relative = addresses - addresses[0]
         key = relative.tobytes() if lanes is None else (relative.tobytes(), lanes.tobytes())
         found = patterns.get(key)
         if found is None:
             if len(patterns) >= _PATTERNS_KEPT:
                 patterns.clear()
-            signed = relative.view(f"i{relative.dtype.itemsize}").astype(np.int64)
-            found = patterns[key] = Pattern(signed, lanes, total)
+            found = patterns[key] = Pattern(_signed(relative), lanes, total)
         self.pattern = found
         self._cache: dict[tuple[int, int], Array] = {}
 
     def index(self, region: Region, unit: int, offset: int) -> tuple[Array, int]:
         """Where the lanes' elements of `unit` bytes are in `region.views[unit]`: (index array, shift to add)."""
-        if offset < 0 or offset % unit:
+        if offset < 0 or offset % unit or self.first + self.pattern.low < region.base:
             return self._plain(region, offset) // unit, 0
         key = (id(region), unit)
         found = self._cache.get(key)
@@ -67,7 +73,7 @@ class Selection:
         return found, offset // unit
 
     def _plain(self, region: Region, offset: int) -> Array:
-        where = self.addresses.astype(np.int64)
+        where = _signed(self.addresses)
         shift = offset - region.base
         if shift:
             where += shift
@@ -123,9 +129,9 @@ class Memory:
         return Selection(lanes, addresses, self.patterns, self.lanes.count)
 
     def places(
-        self, space: str, chosen: Selection, ins: Instruction, offset: int, size: int
+        self, space: str, chosen: Selection, ins: Instruction, offset: int, size: int, write: bool = False
     ) -> list[tuple[Region, Selection]]:
-        """Which region each lane means, checked: aligned and in bounds.
+        """Which region each lane means, checked: aligned, in bounds and, for a `write`, not read-only.
 
         Raises:
             EmulationError: naming instruction, line, block, thread, buffer and address.
@@ -138,39 +144,47 @@ class Memory:
             self._fail(chosen, ins, offset, size, space, None)
         if space == "generic":
             if low >> WINDOW_SHIFT != high >> WINDOW_SHIFT:
-                return self._split(space, chosen, ins, offset, size, WINDOW_SHIFT)
+                return self._split(space, chosen, ins, offset, size, write, WINDOW_SHIFT)
             window = low >> WINDOW_SHIFT
             space = next((name for name, number in WINDOWS.items() if number == window), "generic")
             if window and space != "generic":
                 moved = self.select(chosen.lanes, chosen.addresses - np.uint64(window << WINDOW_SHIFT))
-                return self.places(space, moved, ins, offset, size)
+                return self.places(space, moved, ins, offset, size, write)
         if space == "global":
             number = low >> BUFFER_SHIFT
             if number != high >> BUFFER_SHIFT:
-                return self._split(space, chosen, ins, offset, size, BUFFER_SHIFT)
+                return self._split(space, chosen, ins, offset, size, write, BUFFER_SHIFT)
             if not 1 <= number <= len(self.buffers):
                 self._fail(chosen, ins, offset, size, space, None)
             region = self.buffers[number - 1]
-        else:
+        elif space in self.spaces:
             region = self.spaces[space]
+        else:
+            self._fail(chosen, ins, offset, size, space, None)
         if low < region.base or high + size > region.base + region.size:
             self._fail(chosen, ins, offset, size, space, region)
+        if write and not region.writable:
+            block, thread = place(self.lanes, 0 if chosen.lanes is None else int(chosen.lanes[0]))
+            raise EmulationError(
+                f"{at(self.lanes.function, ins)}: block {block} thread {thread} writes to {region.name}, "
+                "which is read-only"
+            )
         return [(region, chosen)]
 
     def _split(
-        self, space: str, chosen: Selection, ins: Instruction, offset: int, size: int, shift: int
+        self, space: str, chosen: Selection, ins: Instruction, offset: int, size: int, write: bool, shift: int
     ) -> list[tuple[Region, Selection]]:
         lanes = self.lanes.lane if chosen.lanes is None else chosen.lanes
         key = (chosen.addresses + np.uint64(offset & (1 << 64) - 1)) >> np.uint64(shift)
         found: list[tuple[Region, Selection]] = []
         for value in np.unique(key):
             here = key == value
-            found += self.places(space, self.select(lanes[here], chosen.addresses[here]), ins, offset, size)
+            found += self.places(space, self.select(lanes[here], chosen.addresses[here]), ins, offset, size, write)
         return found
 
     def _fail(
         self, chosen: Selection, ins: Instruction, offset: int, size: int, space: str, region: Region | None
-    ) -> None:
+    ) -> NoReturn:
         lanes = self.lanes
         ids = lanes.lane if chosen.lanes is None else chosen.lanes
         where = [(int(a) + offset) & (1 << 64) - 1 for a in chosen.addresses]
@@ -206,25 +220,46 @@ class Memory:
         counts.bump(name + "_requests", pattern.warps)
         counts.bump(name + "_bytes", pattern.count * size)
 
-    def count_shared(self, chosen: Selection, offset: int, size: int, what: str) -> None:
-        """Counts one access to shared memory; `what` is `load` or `store`."""
+    def count_local(self, chosen: Selection, offset: int, size: int, what: str) -> None:
+        """Counts one access to local memory; `what` is `read` or `write`."""
         counts = self.counts
         if counts is None:
             return
         pattern = chosen.pattern
-        passes, groups = pattern.wavefronts(chosen.first + offset, size, what == "load")
+        counts.bump(f"local.{what}_sectors", pattern.local_sectors(chosen.first + offset, size))
+        counts.bump(f"local.{what}_requests", pattern.warps)
+        counts.bump(f"local.{what}_bytes", pattern.count * size)
+
+    def count_shared(self, chosen: Selection, offset: int, size: int, what: str, rows: bool = False) -> None:
+        """Counts one access to shared memory; `what` is `load` or `store`; `rows`: it moves rows of matrices."""
+        counts = self.counts
+        if counts is None:
+            return
+        pattern = chosen.pattern
+        passes, groups = pattern.wavefronts(chosen.first + offset, size, what == "load" and not rows)
         counts.bump(f"shared.{what}_wavefronts", passes)
         counts.bump(f"shared.{what}_ideal", groups)
 
-    def touched(self, ins: Instruction, region: Region, chosen: Selection, offset: int, size: int, store: bool) -> None:
-        """Counts a plain load or store, and checks it for races."""
+    def touched(
+        self,
+        ins: Instruction,
+        region: Region,
+        chosen: Selection,
+        offset: int,
+        size: int,
+        store: bool,
+        rows: bool = False,
+    ) -> None:
+        """Counts a load or store (`rows`: of a matrix), and checks it for races."""
         if region.space == "global":
             self.count_global(region, chosen, offset, size, "write" if store else "read")
         elif region.space == "shared":
-            self.count_shared(chosen, offset, size, "store" if store else "load")
+            self.count_shared(chosen, offset, size, "store" if store else "load", rows)
             if self.races is not None:
                 index, shift = chosen.index(region, 1, offset)
                 self.races.access(ins, index + shift, size, chosen.lanes, store)
+        elif region.space == "local":
+            self.count_local(chosen, offset, size, "write" if store else "read")
 
 
 def place(lanes: Lanes, lane: int) -> tuple[str, str]:
@@ -246,14 +281,15 @@ def _padded(data: bytes) -> Array:
 class Slot:
     """The selection of a basic block's accesses through one address register under one predicate."""
 
-    __slots__ = ("_inverted", "_lanes", "_memory", "_predicate", "_row", "_selection", "_tick")
+    __slots__ = ("_among", "_inverted", "_lanes", "_memory", "_predicate", "_row", "_selection", "_tick")
 
-    def __init__(self, memory: Memory, row: Array, predicate: Array | None, inverted: bool) -> None:
+    def __init__(self, memory: Memory, row: Array, predicate: Array | None, inverted: bool, per_warp: int = 32) -> None:
         self._memory = memory
         self._lanes = memory.lanes
         self._row = row
         self._predicate = predicate
         self._inverted = inverted
+        self._among = None if per_warp == 32 else memory.lanes.lane % 32 < per_warp
         self._tick = -1
         self._selection: Selection | None = None
 
@@ -270,6 +306,8 @@ class Slot:
                 chosen = chosen[on[chosen]]
             elif not on.all():
                 chosen = np.flatnonzero(on)
+        if self._among is not None:
+            chosen = np.flatnonzero(self._among) if chosen is None else chosen[self._among[chosen]]
         if chosen is None:
             self._selection = self._memory.select(None, self._row)
         elif len(chosen):

@@ -237,11 +237,7 @@ class _Parser:
         return rest
 
     def begin(self, header: str, line: int) -> None:
-        found = re.match(
-            r"(?:\.\w+\s+)*?\.(entry|func)\s*(?:\(([^)]*)\)\s*)?([\w$%]+)\s*(?:\((.*?)\))?\s*((?:\.\w.*)?)$",
-            header,
-            re.DOTALL,
-        )
+        found = _FUNCTION.match(header)
         if found is None:
             raise self.fail(f"cannot read the function header {' '.join(header.split())[:60]!r}")
         kind, _, name, parameters, directives = found.groups()
@@ -296,11 +292,11 @@ class _Parser:
     def directive(self, statement: str) -> None:
         function = self.function
         assert function is not None
-        word = statement.split(None, 1)[0]
-        if word == ".reg":
-            _, kind, names = statement.split(None, 2)
-            for name in names.split(","):
-                self.declare(kind.lstrip("."), name.strip())
+        found = re.match(r"\.\w+", statement)
+        word = found[0] if found else statement
+        if registers := re.match(r"\.reg\s*\.(\w+)\s+(.*)", statement, re.DOTALL):
+            for name in registers[2].split(","):
+                self.declare(registers[1], name.strip())
         elif word in (".shared", ".local", ".global", ".const", ".param"):
             variable = self.variable(statement)
             function.variables[variable.name] = variable

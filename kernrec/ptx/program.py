@@ -123,8 +123,23 @@ def ends(ins: Instruction) -> bool:
 
 
 def gathers(ins: Instruction) -> bool:
-    """Whether the threads of a warp run an instruction together: a basic block begins with it."""
+    """Whether the threads of a warp run an instruction together: they gather where a basic block begins with it."""
     return ins.opcode in _GATHERS or (ins.opcode == "bar" and ins.modifiers[:1] == ("warp",))
+
+
+_EVERYONE = Immediate(0xFFFFFFFF, "int")
+
+
+def members(ins: Instruction) -> Operand:
+    """The mask of the lanes that run an instruction of `gathers` together."""
+    mask = ins.operands[-1] if ins.operands else _EVERYONE
+    whole = "aligned" in ins.modifiers or not isinstance(mask, Register | Immediate)
+    return _EVERYONE if whole else mask
+
+
+def _everyone(ins: Instruction) -> bool:
+    mask = members(ins)
+    return isinstance(mask, Immediate) and int(mask.value) & 0xFFFFFFFF == 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
@@ -156,11 +171,14 @@ class Function:
     def blocks(self) -> tuple[Block, ...]:
         """The basic blocks in the order of the text."""
         starts = {0, *self.labels.values()}
+        together = False  # whether the lanes of each warp are known to be together
         for i, ins in enumerate(self.instructions):
+            together = together and i not in starts
             if ends(ins):
                 starts.add(i + 1)
-            if gathers(ins):
+            if gathers(ins) and not together:
                 starts.add(i)
+                together = _everyone(ins)
         named: dict[int, list[str]] = {}
         for label, at in self.labels.items():
             named.setdefault(at, []).append(label)

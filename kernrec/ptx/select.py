@@ -6,8 +6,8 @@ from functools import lru_cache
 import numpy as np
 
 from kernrec.ptx.decode import Compute, Elementwise, UnknownVariantError, copy_row, elementwise
-from kernrec.ptx.floating import flush
 from kernrec.ptx.program import Immediate, Instruction, Negated, Operand, Pair, Register, Vector
+from kernrec.ptx.rounding import bf16_values, flush
 from kernrec.ptx.state import WIDTHS, Array
 
 
@@ -63,12 +63,20 @@ _COMBINE: dict[str, Callable[[Array, Array], Array]] = {
 
 
 @lru_cache(None)
-def comparison(name: str, float_type: bool, ftz: bool) -> Compute:
-    """The function of a comparison; on floats a plain `ne` is false for NaN."""
-    base = _ordered_ne if float_type and name == "ne" else COMPARE[name]
+def comparison(name: str, kind: str, ftz: bool) -> Compute:
+    """The function of a comparison of values of type `kind`; on floats a plain `ne` is false for NaN."""
+    base = _ordered_ne if "f" in kind and name == "ne" else COMPARE[name]
+    if "bf16" in kind:
+        return lambda a, b, out: base(bf16_values(a), bf16_values(b), out)
     if not ftz:
         return base
     return lambda a, b, out: base(flush(a), flush(b), out)
+
+
+@lru_cache(None)
+def _half(compare: Compute, part: int) -> Compute:
+    """The comparison of one half of packed pairs."""
+    return lambda a, b, out: compare(a[..., part::2], b[..., part::2], out)
 
 
 @lru_cache(None)
@@ -76,7 +84,7 @@ def _combined(compare: Compute, combine: str, invert: bool, complement: bool) ->
     join = _COMBINE[combine]
 
     def both(a: Array, b: Array, c: Array, out: Array) -> None:
-        first = np.empty(a.shape, np.bool_)
+        first = np.empty(c.shape, np.bool_)
         compare(a, b, first)
         if complement:
             first = ~first
@@ -93,35 +101,40 @@ def _complement(compare: Compute) -> Compute:
 @elementwise("setp")
 def _setp(ins: Instruction) -> Elementwise | list[Elementwise]:
     name, *middle, kind = ins.modifiers
-    if kind in ("f16x2", "bf16", "bf16x2"):
-        raise UnknownVariantError("")
-    compare = comparison(name, kind[0] == "f", "ftz" in middle)
+    compare = comparison(name, kind, "ftz" in middle)
     combine = next((m for m in middle if m in _COMBINE), None)
     target = ins.operands[0]
     targets = [target.first, target.second] if isinstance(target, Pair) else [target]
     made = []
-    for complement, one in zip((False, True), targets, strict=False):
+    for second, one in zip((False, True), targets, strict=False):
         if one == Register("_"):
             continue
+        # The second result is the complement, but of a packed type it is that of the upper half.
+        function, complement = (_half(compare, int(second)), False) if "x2" in kind else (compare, second)
         if combine is None:
-            function = _complement(compare) if complement else compare
+            function = _complement(function) if complement else function
             made.append(Elementwise(function, one, "pred", ins.operands[1:3], (kind, kind)))
         else:
             third = ins.operands[3]
             invert = isinstance(third, Negated)
             source = third.register if isinstance(third, Negated) else third
-            function = _combined(compare, combine, invert, complement)
+            function = _combined(function, combine, invert, complement)
             made.append(Elementwise(function, one, "pred", (*ins.operands[1:3], source), (kind, kind, "pred")))
     return made
 
 
 @lru_cache(None)
-def _set_function(compare: Compute, result: str) -> Compute:
+def _set_function(compare: Compute, result: str, kind: str) -> Compute:
+    one = np.array(0x3F80 if "bf16" in result else 1)
+
     def run(a: Array, b: Array, out: Array) -> None:
         found = np.empty(a.shape, np.bool_)
         compare(a, b, found)
-        value = found.astype(out.dtype)
-        np.copyto(out, value if result[0] == "f" else np.negative(value))
+        if "f" in result:
+            np.copyto(out, np.where(found, one, 0), casting="unsafe")
+        else:  # all ones: of each half where the sources are packed
+            target = out.view(np.uint16) if "x2" in kind else out
+            np.copyto(target, np.negative(found.astype(target.dtype)))
 
     return run
 
@@ -129,10 +142,10 @@ def _set_function(compare: Compute, result: str) -> Compute:
 @elementwise("set")
 def _set(ins: Instruction) -> Elementwise:
     name, *middle, result, kind = ins.modifiers
-    if any(m in _COMBINE for m in middle) or "bf16" in kind or "x2" in kind:
+    if any(m in _COMBINE for m in middle):
         raise UnknownVariantError("")
-    compare = comparison(name, kind[0] == "f", "ftz" in middle)
-    return Elementwise(_set_function(compare, result), ins.operands[0], result, ins.operands[1:], (kind, kind))
+    function = _set_function(comparison(name, kind, "ftz" in middle), result, kind)
+    return Elementwise(function, ins.operands[0], result, ins.operands[1:], (kind, kind))
 
 
 def _select(a: Array, b: Array, c: Array, out: Array) -> None:

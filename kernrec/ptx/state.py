@@ -31,6 +31,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
         "f16x2": "f2",
         "bf16": "u2",
         "bf16x2": "u2",
+        "tf32": "u4",
         "f32": "f4",
         "f32x2": "f4",
         "f64": "f8",
@@ -204,6 +205,9 @@ class Lanes:
             "%clock_hi": 0,
             "%clock64": 0,
             "%globaltimer": 0,
+            # The carry of extended-precision arithmetic, and the next one while it is being computed.
+            "%carry": 0,
+            "%carry_next": 0,
             "%lanemask_eq": bit,
             "%lanemask_lt": bit - one,
             "%lanemask_le": (bit - one) | bit,
@@ -216,7 +220,8 @@ class Lanes:
         """The bits of a literal when it stands for a value of type `kind`."""
         value = operand.value
         width = WIDTHS[kind]
-        if kind[0] == "f" or kind in ("b32", "b64", "b16"):
+        bits = operand.kind == "int" and kind in ("f16", "f16x2")  # PTX writes halves as their bits
+        if not bits and (kind[0] == "f" or kind in ("b32", "b64", "b16")):
             number: float | None = None
             if operand.kind == "f32":
                 number = float(np.uint32(value).view(np.float32))

@@ -159,7 +159,7 @@ _REDUCE: dict[str, tuple[np.ufunc, int]] = {
 @steps("redux")
 def _redux(decoder: Decoder, ins: Instruction) -> Step:
     operation, kind = ins.modifiers[1], ins.modifiers[-1]
-    if operation not in _REDUCE or kind[0] == "f":
+    if operation not in _REDUCE or kind[0] == "f" or len(ins.modifiers) != 3:
         raise UnknownVariantError("")
     ufunc, neutral = _REDUCE[operation]
     out = decoder.row(ins.operands[0], kind)

@@ -21,8 +21,8 @@ MATMUL, CONV2D = find_op("matmul"), find_op("conv2d")
 
 @st.composite
 def matmuls(draw: st.DrawFn) -> Problem:
-    size = st.integers(1, 20_000)
-    return MATMUL.problem(draw(st.sampled_from(MATMUL.dtypes)), m=draw(size), n=draw(size), k=draw(size))
+    dims = {name: draw(st.integers(1, 20_000)) for name in "mnk"}
+    return MATMUL.problem(draw(st.sampled_from(MATMUL.dtypes)), draw(st.sampled_from(MATMUL.layouts)), **dims)
 
 
 @st.composite
@@ -39,7 +39,17 @@ def convolutions(draw: st.DrawFn) -> Problem:
     return CONV2D.problem(draw(st.sampled_from(CONV2D.dtypes)), draw(st.sampled_from(CONV2D.layouts)), **dims)
 
 
-problems = st.one_of(matmuls(), convolutions())
+@st.composite
+def others(draw: st.DrawFn) -> Problem:
+    """A problem of any op whose dimensions fit together whatever they are."""
+    op = draw(st.sampled_from([op for op in all_ops() if op.name not in ("matmul", "conv2d")]))
+    dims = {dim.name: draw(st.integers(dim.minimum, min(dim.maximum, 50))) for dim in op.dims}
+    if op.name == "attention":
+        dims |= {"heads": dims["heads"] * dims["kv_heads"], "keys": dims["keys"] + dims["queries"]}
+    return op.problem(draw(st.sampled_from(op.dtypes)), draw(st.sampled_from(op.layouts)), **dims)
+
+
+problems = st.one_of(matmuls(), convolutions(), others())
 
 
 def refusal(op: Any, **arguments: Any) -> str:
@@ -143,7 +153,7 @@ def test_names_hold_what_a_kernel_expression_may_use() -> None:
         "n": 1, "r": 3, "p": 5, "q": 5, "dtype": "f16", "layout": "nhwc", "dtype_bytes": 2,
     }  # fmt: skip
     assert MATMUL.problem(m=1, n=2, k=3).names == {
-        "m": 1, "n": 2, "k": 3, "dtype": "f32", "layout": "nn", "dtype_bytes": 4,
+        "m": 1, "n": 2, "k": 3, "batch": 1, "dtype": "f32", "layout": "nn", "dtype_bytes": 4,
     }  # fmt: skip
 
 
@@ -159,7 +169,10 @@ def test_numpy_integers_are_whole_numbers() -> None:
 
 
 def test_a_missing_dimension_lists_what_is_required() -> None:
-    assert refusal(MATMUL, m=4) == "matmul is missing n, k; required are m, n, k"
+    assert refusal(MATMUL, m=4) == (
+        "matmul is missing n, k; required are m, n, k, the defaults of the others are batch=1"
+    )
+    assert refusal(find_op("softmax"), rows=4) == "softmax is missing columns; required are rows, columns"
     message = refusal(CONV2D, c=64, h=56, w=56)
     assert "missing k; required are c, h, w, k, the defaults of the others are n=1, r=3, s=3" in message
 
@@ -176,6 +189,15 @@ def test_a_dimension_out_of_range_is_refused_with_the_range(value: int) -> None:
     message = refusal(MATMUL, m=value, n=1, k=1)
     assert "matmul dimension m (rows of a and c)" in message
     assert f"1 to {LARGEST}" in message
+
+
+def test_a_default_may_be_another_dimension() -> None:
+    attention = find_op("attention")
+    alone = attention.problem(heads=8, queries=5, head_dim=64)
+    assert alone == attention.problem(heads=8, kv_heads=8, queries=5, keys=5, head_dim=64)
+    assert "kv_heads=8,queries=5,keys=5" in alone.key
+    assert "kv_heads=heads, keys=queries" in refusal(attention, heads=8)
+    assert "'heads'; a whole number" in refusal(attention, heads=8, kv_heads="heads", queries=5, head_dim=64)
 
 
 @pytest.mark.parametrize("value", [1.5, 4.0, "4", True, float("nan"), [4], pytest.param("x" * 10_000, id="long")])
@@ -219,7 +241,11 @@ def test_dtypes_are_known_by_their_usual_spellings(typed: str, dtype: str) -> No
 
 @pytest.mark.parametrize(
     ("typed", "name"),
-    [("conv", "conv2d"), ("Conv-2D", "conv2d"), ("conv_2d", "conv2d"), ("mm", "matmul"), ("GEMM", "matmul")],
+    [
+        *[("conv", "conv2d"), ("Conv-2D", "conv2d"), ("conv_2d", "conv2d"), ("mm", "matmul"), ("GEMM", "matmul")],
+        *[("mv", "matvec"), ("gemv", "matvec"), ("mha", "attention"), ("FlashAttention", "attention")],
+        *[("attn", "attention"), ("layer_norm", "layernorm"), ("RMS-Norm", "rmsnorm"), ("sum", "reduce")],
+    ],
 )
 def test_ops_are_found_by_alias_and_loose_spelling(typed: str, name: str) -> None:
     assert find_op(typed).name == name

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernrec.compile.nvrtc import header_folders
 from kernrec.ptx import Counts, Module, emulate, parse
 
 REGISTERS = """
@@ -75,8 +76,9 @@ def cuda(source: str, arch: str = "sm_86") -> Module:
 def _compile(source: str, arch: str) -> str:
     nvrtc = pytest.importorskip("cupy.cuda", reason="compiling CUDA needs CuPy: pip install 'kernrec[cuda13]'").nvrtc
     program = nvrtc.createProgram(source, "k.cu", [], [])
+    options = [f"--gpu-architecture={arch}", *(f"--include-path={folder}" for folder in header_folders())]
     try:
-        nvrtc.compileProgram(program, [f"--gpu-architecture={arch}"])
+        nvrtc.compileProgram(program, options)
     except nvrtc.NVRTCError:
         pytest.fail(nvrtc.getProgramLog(program))
     text = nvrtc.getPTX(program)

@@ -231,7 +231,7 @@ def test_an_unknown_instruction_is_named_with_its_line_only_when_reached() -> No
 @pytest.mark.parametrize(
     "text",
     [
-        "add.cc.u32 %r1, %r1, %r1;",
+        "add.cc.u16 %rs1, %rs1, %rs1;",
         "call foo;",
         "mma.sync.foo %r1, %r2;",
         "mov.b128 %r1, %r2;",

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ptx_text import apply
 
@@ -221,3 +221,30 @@ def test_conversions_between_integers(to: str, source: str, data: list[list[int]
             (-(1 << int(to[1:]) - 1), (1 << int(to[1:]) - 1) - 1) if to[0] == "s" else (0, (1 << int(to[1:])) - 1)
         )
         check(f"cvt.sat.{to}.{source} {{d}}, {{a0}}", [source], result, lambda a: max(low, min(high, a)), data)
+
+
+@settings(max_examples=25, deadline=None)
+@example([[2**64 - 1] * 32, [2**64 - 1, 0] * 16, [1] * 32, [0] * 32])
+@example([[0] * 32, [0, 5] * 16, [1] * 32, [0, 5] * 16])
+@given(columns(4))
+def test_carries_chain_words_into_wider_numbers(numbers: list[list[int]]) -> None:
+    a, b, c, d = numbers
+    x0, x1, y0, y1 = (np.array(v, np.uint64) for v in numbers)
+    for name, law in (("add", lambda p, q: p + q), ("sub", lambda p, q: p - q)):
+        # 128-bit numbers (x1 x0) and (y1 y0); the words in between carry into each other.
+        chain = f"{name}.cc.u64 %rd20, {{a0}}, {{a2}}; {name}c.cc.u64 %rd21, {{a1}}, {{a3}}; {name}c.u64 %rd22, 0, 0; "
+        want = [law(p + (q << 64), r + (s << 64)) & (1 << 192) - 1 for p, q, r, s in zip(a, b, c, d, strict=True)]
+        for word in range(3):
+            got = apply(f"{chain} mov.u64 {{d}}, %rd2{word}", [x0, x1, y0, y1], ["u64"] * 4, "u64")
+            assert got.tolist() == [w >> 64 * word & (1 << 64) - 1 for w in want]
+    chain = "mad.lo.cc.u64 %rd20, {a0}, {a1}, {a2}; madc.hi.u64 %rd21, {a0}, {a1}, {a3}; "
+    for word in range(2):
+        got = apply(f"{chain} mov.u64 {{d}}, %rd2{word}", [x0, x1, y0, y1], ["u64"] * 4, "u64")
+        want = [p * q + r + (s << 64) for p, q, r, s in zip(a, b, c, d, strict=True)]
+        assert got.tolist() == [w >> 64 * word & (1 << 64) - 1 for w in want]
+
+
+def test_a_carry_waits_while_other_instructions_run_and_may_be_overwritten_in_place() -> None:
+    x = np.array([0xFFFFFFFF, 1] * 16, np.uint32)
+    text = "add.cc.s32 {a0}, {a0}, 1; mul.lo.u32 %r20, {a0}, {a0}; add.u32 %r20, %r20, 7; addc.s32 {d}, %r20, {a0}"
+    assert apply(text, [x], ["u32"], "u32")[:2].tolist() == [8, 4 + 7 + 2]

@@ -35,6 +35,15 @@ def test_every_known_opcode_has_a_class() -> None:
         ("ex2.approx.ftz.f32 %f1, %f1;", {"mufu": 1}),
         ("cvt.rn.f32.s32 %f1, %r1;", {"cvt": 1}),
         ("mma.sync.aligned.m16n8k16 %r1;", {"mma": 1}),
+        ("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r1];", {"ld_shared": 1}),
+        ("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r1], {%r1};", {"st_shared": 1}),
+        ("fma.rn.bf16x2 %r1, %r1, %r1, %r1;", {"f16": 1}),
+        ("set.gt.f16x2.f16x2 %r1, %r1, %r1;", {"f16": 1}),
+        ("ex2.approx.f16x2 %r1, %r1;", {"mufu": 2}),
+        ("cvt.f32.f16 %f1, %rs1;", {"f16": 1}),
+        ("cvt.f32.bf16 %f1, %rs1;", {"alu": 1}),
+        ("cvt.rn.bf16x2.f32 %r1, %f1, %f1;", {"cvt": 1}),
+        ("add.cc.u32 %r1, %r1, %r1;", {"alu": 1}),
     ],
 )
 def test_costs(text: str, want: dict[str, int]) -> None:

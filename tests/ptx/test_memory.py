@@ -273,6 +273,7 @@ def test_each_thread_waits_for_its_own_copies() -> None:
         (strided(2), "ld.global.b32 %r2, [%rd2];", r"thread \(1, 0, 0\).*which is not a multiple of 4"),
         (strided(4), "ld.global.v2.b32 {%r2, %r3}, [%rd2];", r"thread \(1, 0, 0\).*which is not a multiple of 8"),
         ("mov.u64 %rd2, 64;", "st.global.b32 [%rd2], %r1;", r"address 0x40, which is in no buffer"),
+        ("mov.u64 %rd2, 0x900000000000000;", "st.b32 [%rd2], %r1;", r"address 0x9\w+, which is in no buffer"),
         (
             "mul.lo.u32 %r3, %r1, 8;",
             "st.shared.b32 [%r3], %r1;",
@@ -293,6 +294,61 @@ def test_a_bad_access_names_where_and_who(address: str, access: str, said: str) 
         read(address, access, shared_bytes=100)
     assert "PTX line" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("access", "where"),
+    [
+        ("st.global.b32 [%rd2], %r1;", "x"),
+        ("st.b32 [%rd2], %r1;", "x"),
+        ("red.global.add.u32 [%rd2], %r1;", "x"),
+        ("mov.u64 %rd3, c; cvta.const.u64 %rd3, %rd3; st.b32 [%rd3], %r1;", "constant memory"),
+    ],
+)
+def test_a_write_to_what_is_read_only_is_an_error(access: str, where: str) -> None:
+    x = np.arange(32, dtype=np.uint32)
+    body, options = THREAD + strided(4) + access, {"globals_": ".const .align 4 .u32 c[2] = {11, 22};"}
+    x.flags.writeable = False
+    with pytest.raises(EmulationError, match=rf"PTX line .* thread \(0, 0, 0\) writes to {where}, which is read-only"):
+        run(body, "u64 x", ["x"], {"x": x}, **options)  # type: ignore[arg-type]
+    assert x.tolist() == list(range(32))
+    run(THREAD + strided(4) + "ld.global.b32 %r2, [%rd2];", "u64 x", ["x"], {"x": x})
+
+
+@pytest.mark.parametrize(
+    ("access", "sectors", "size"),
+    [
+        ("st.local.b32 [l+4], %r1;", 4, 4),  # one word of every lane: 128 bytes
+        ("st.local.v4.b32 [l], {%r1, %r1, %r1, %r1};", 16, 16),
+        ("st.local.b64 [l+8], %rd1;", 8, 8),
+        ("st.local.u8 [l+3], %r1;", 4, 1),
+        ("and.b32 %r2, %r1, 1; mul.wide.u32 %rd5, %r2, 4; add.u64 %rd4, %rd4, %rd5; st.local.b32 [%rd4], %r1;", 8, 4),
+        ("setp.lt.u32 %p1, %r1, 8; @%p1 st.local.b32 [l], %r1;", 1, 4),
+        ("cvta.local.u64 %rd5, %rd4; st.b32 [%rd5+8], %r1;", 4, 4),
+    ],
+)
+def test_local_memory_lies_lane_after_lane(access: str, sectors: int, size: int) -> None:
+    body = ".local .align 16 .b8 l[32]; mov.u32 %r1, %tid.x; mov.u64 %rd1, 0; mov.u64 %rd4, l;"
+    counts = run(body + access, block=(64,) if "setp" not in access else (32,))
+    warps = 1 if "setp" in access else 2
+    lanes = 8 if "setp" in access else 64
+    assert counts["local.write_sectors"] == warps * sectors
+    assert counts["local.write_requests"] == warps
+    assert counts["local.write_bytes"] == lanes * size
+    assert counts["local.read_requests"] == 0
+
+
+def test_a_negative_base_may_come_back_into_bounds_by_its_offset() -> None:
+    out = np.zeros(32, np.uint32)
+    body = (
+        THREAD
+        + strided(4)
+        + """.local .align 4 .b8 l[8]; st.local.u32 [l+4], %r1; mov.u64 %rd5, l; add.s64 %rd5, %rd5, -8;
+      ld.local.u32 %r2, [%rd5+12]; mov.u32 %r3, -16; st.shared.u32 [%r3+16], 1; ld.shared.u32 %r4, [%r3+16];
+      mul.lo.u32 %r2, %r2, %r4; add.s64 %rd2, %rd2, -64; st.global.u32 [%rd2+64], %r2;"""
+    )
+    run(body, "u64 x", ["x"], {"x": out}, shared_bytes=4)
+    np.testing.assert_array_equal(out, np.arange(32))
 
 
 def test_lanes_that_are_off_may_hold_any_address() -> None:

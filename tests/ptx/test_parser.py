@@ -113,3 +113,10 @@ def test_what_cannot_be_read_is_named_with_its_line(text: str, said: str) -> Non
         parse(text)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_registers_declared_without_a_space() -> None:
+    body = "{.reg.b32 f, g;\n .reg .pred p;\n mov.b32 f, 5; mov.b32 g, f; }"
+    found = parse(f".version 8.0\n.target sm_80\n.address_size 64\n.entry k() {{ .reg.b32 %r<3>; {body} ret; }}")
+    assert sorted(found.functions["k"].registers.values()) == ["b32", "b32", "pred"]
+    assert found.functions["k"].ranges == {"%r": ("b32", 3)}

@@ -1,0 +1,109 @@
+"""Attention held against its definition, a query and a key at a time."""
+
+from itertools import product
+from math import exp, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from kernrec.errors import UsageError
+from kernrec.op import Problem, decode, find_op, inputs, reference
+
+ATTENTION = find_op("attention")
+
+
+@st.composite
+def attentions(draw: st.DrawFn) -> Problem:
+    def size(low: int, high: int) -> int:
+        return draw(st.integers(low, high))
+
+    dims = {"batch": size(1, 2), "kv_heads": size(1, 3), "queries": size(1, 5), "head_dim": size(1, 4)}
+    dims |= {"heads": dims["kv_heads"] * size(1, 3), "causal": size(0, 1)}
+    dims["keys"] = size(dims["queries"] if dims["causal"] else 1, 8)
+    return ATTENTION.problem(draw(st.sampled_from(ATTENTION.dtypes)), draw(st.sampled_from(ATTENTION.layouts)), **dims)
+
+
+def meeting(d: dict[str, int], query: int) -> int:
+    """How many keys, from the first, a query meets."""
+    return d["keys"] - (d["queries"] - 1 - query) * d["causal"]
+
+
+@settings(max_examples=40)
+@given(attentions(), st.integers(0, 100))
+def test_attention_is_its_definition(problem: Problem, seed: int) -> None:
+    d = problem.sizes
+    stored = inputs(problem, seed)
+    values = {name: decode(tensor, problem.dtype) for name, tensor in stored.items()} | reference(problem, stored)
+    assert values["o"].shape == problem.tensors["o"].shape == problem.tensors["q"].shape
+
+    def at(name: str, batch: int, head: int, token: int) -> np.ndarray:
+        return values[name][batch, head, token] if problem.layout == "bhsd" else values[name][batch, token, head]
+
+    for b, h, i in product(range(d["batch"]), range(d["heads"]), range(d["queries"])):
+        shared = h * d["kv_heads"] // d["heads"]
+        keys = range(meeting(d, i))
+        weights = [exp(at("q", b, h, i) @ at("k", b, shared, j) / sqrt(d["head_dim"])) for j in keys]
+        expected = sum(weight * at("v", b, shared, j) for j, weight in zip(keys, weights, strict=True)) / sum(weights)
+        assert_allclose(at("o", b, h, i), expected, atol=1e-12)
+
+
+@given(attentions())
+def test_flops_are_those_of_the_pairs_that_meet(problem: Problem) -> None:
+    d = problem.sizes
+    pairs = sum(meeting(d, query) for query in range(d["queries"]))
+    assert problem.flops == 2 * 2 * d["batch"] * d["heads"] * pairs * d["head_dim"]
+
+
+@given(attentions())
+def test_grouped_queries_share_keys_and_values_in_memory(problem: Problem) -> None:
+    d = problem.sizes
+    assert d["group"] * d["kv_heads"] == d["heads"]
+    tokens = d["queries"] * d["heads"] + d["keys"] * d["kv_heads"]
+    assert problem.bytes == 2 * d["batch"] * tokens * d["head_dim"] * problem.names["dtype_bytes"]
+
+
+@given(attentions(), st.integers(0, 100))
+def test_layout_moves_values_and_changes_none(problem: Problem, seed: int) -> None:
+    first, other = (ATTENTION.problem("f32", layout, **problem.dim) for layout in ("bhsd", "bshd"))
+    tensors = inputs(first, seed)
+    swapped = {name: np.ascontiguousarray(tensor.swapaxes(1, 2)) for name, tensor in tensors.items()}
+    assert {name: tensor.shape for name, tensor in swapped.items()} == {
+        name: tensor.shape for name, tensor in other.tensors.items() if tensor.role == "input"
+    }
+    assert_allclose(reference(other, swapped)["o"].swapaxes(1, 2), reference(first, tensors)["o"], atol=1e-14)
+
+
+def test_the_last_token_of_causal_attention_is_decode() -> None:
+    prompt = ATTENTION.problem(heads=4, kv_heads=2, queries=6, head_dim=8, causal=1)
+    token = ATTENTION.problem(heads=4, kv_heads=2, queries=1, keys=6, head_dim=8)
+    tensors = inputs(prompt)
+    last = tensors | {"q": tensors["q"][:, :, -1:]}
+    assert_allclose(reference(token, last)["o"], reference(prompt, tensors)["o"][:, :, -1:], atol=1e-14)
+
+
+def test_large_scores_do_not_overflow() -> None:
+    problem = ATTENTION.problem(heads=1, queries=2, head_dim=4)
+    tensors = inputs(problem)
+    large = reference(problem, tensors | {"q": 1000 * tensors["q"]})["o"]
+    assert np.isfinite(large).all()
+
+
+@pytest.mark.parametrize(
+    ("dims", "said"),
+    [
+        ({"heads": 6, "kv_heads": 4, "queries": 2}, "attention kv_heads=4 must divide heads=6"),
+        ({"heads": 2, "queries": 3, "keys": 2, "causal": 1}, "queries=3 over keys=2"),
+        ({"heads": 2, "queries": 3, "causal": 2}, "accepted are 0 to 1"),
+    ],
+)
+def test_heads_and_tokens_that_do_not_fit_together_are_refused(dims: dict[str, int], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        ATTENTION.problem(head_dim=8, **dims)
+    assert said in str(caught.value)
+
+
+def test_without_a_mask_there_may_be_more_queries_than_keys() -> None:
+    assert ATTENTION.problem(heads=8, queries=4096, keys=77, head_dim=40).tensors["k"].shape == (1, 8, 77, 40)
