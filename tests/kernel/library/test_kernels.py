@@ -11,10 +11,16 @@ from kernrec.compile import Compiled, NoCompilerError, compile_source
 from kernrec.compile.profiler import emulate_config, profile_code
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, all_kernels
-from kernrec.op import Problem, find_op, inputs, reference
+from kernrec.op import Problem, decode, encode, find_op, inputs, reference
 from kernrec.ptx import Module, parse
 
 ARCHITECTURES = (75, 86)  # without and with cp.async
+
+ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}
+"""How far rounding a result of f32 sums to its dtype moves it, relative to it."""
+
+LEAST = {"f32": 0.0, "f16": 2.0**-25, "bf16": 2.0**-134}
+"""The same below the least normal number, absolute."""
 
 PROBLEMS: dict[str, list[dict[str, int]]] = {
     "matmul": [
@@ -25,6 +31,7 @@ PROBLEMS: dict[str, list[dict[str, int]]] = {
         {"m": 140, "n": 132, "k": 4},
         {"m": 3, "n": 8, "k": 640},
         {"m": 260, "n": 20, "k": 100},
+        {"m": 72, "n": 136, "k": 200},
     ],
     "conv2d": [
         {"c": 1, "h": 1, "w": 1, "k": 1, "r": 1, "s": 1},
@@ -39,42 +46,57 @@ PROBLEMS: dict[str, list[dict[str, int]]] = {
     ],
 }
 
-CASES = [(kernel, layout, sm) for kernel in all_kernels() for layout in kernel.layouts for sm in ARCHITECTURES]
+Case = tuple[Kernel, str, str, int]
+"""A kernel, and the dtype, layout and architecture it is compiled for."""
+
+
+CASES: list[Case] = [
+    (kernel, dtype, layout, sm)
+    for kernel in all_kernels()
+    for dtype in kernel.dtypes
+    for layout in kernel.layouts
+    for sm in ARCHITECTURES
+    if sm >= kernel.min_sm
+]
 PER_CASE = pytest.mark.parametrize(
-    ("kernel", "layout", "sm"), CASES, ids=[f"{kernel.name}-{layout}-sm_{sm}" for kernel, layout, sm in CASES]
+    "case", CASES, ids=[f"{k.name}-{dtype}-{layout}-sm_{sm}" for k, dtype, layout, sm in CASES]
 )
 
 
 @cache
-def _compiled(kernel: Kernel, layout: str, sm: int, items: tuple[tuple[str, int], ...]) -> tuple[Compiled, Module]:
+def _compiled(case: Case, items: tuple[tuple[str, int], ...]) -> tuple[Compiled, Module]:
+    kernel, dtype, layout, sm = case
     try:
-        compiled = compile_source(kernel.source, sm, kernel.defines(dict(items), "f32", layout))
+        compiled = compile_source(kernel.source, sm, kernel.defines(dict(items), dtype, layout))
     except NoCompilerError as error:
         pytest.skip(str(error))
     return compiled, parse(compiled.ptx)
 
 
-def _compile(kernel: Kernel, layout: str, sm: int, config: dict[str, int]) -> tuple[Compiled, Module]:
-    fixed = tuple((t.name, config[t.name]) for t in kernel.tunables if not t.launch)
-    return _compiled(kernel, layout, sm, fixed)
+def _compile(case: Case, config: dict[str, int]) -> tuple[Compiled, Module]:
+    return _compiled(case, tuple((name, config[name]) for name in case[0].code_tunables))
 
 
-def _sample(kernel: Kernel, layout: str, sm: int) -> Iterator[dict[str, int]]:
+@cache
+def _sample(case: Case) -> list[dict[str, int]]:
     """Configs that between them take every value of every tunable that the space of this architecture holds."""
-    space = Space(kernel, sm, limits(sm), "f32", layout)
+    kernel, dtype, layout, sm = case
+    space = Space(kernel, sm, limits(sm), dtype, layout)
     order = list(range(len(space)))
     random.Random(f"{kernel.name} {layout} {sm}").shuffle(order)
     missing = {(name, int(value)) for name, column in space.columns.items() for value in np.unique(column)}
+    sample = []
     while missing:
         # the config with the most values not seen so far, the first such in the shuffled order
         row = max(order, key=lambda row: len(missing.intersection(space.config(row).items())))
-        config = space.config(row)
-        missing -= set(config.items())
-        yield config
+        sample.append(space.config(row))
+        missing -= set(sample[-1].items())
+    return sample
 
 
-def _problems(kernel: Kernel, layout: str) -> list[Problem]:
-    return [find_op(kernel.op).problem(dtype="f32", layout=layout, **dims) for dims in PROBLEMS[kernel.op]]
+def _problems(case: Case) -> list[Problem]:
+    kernel, dtype, layout, _ = case
+    return [find_op(kernel.op).problem(dtype=dtype, layout=layout, **dims) for dims in PROBLEMS[kernel.op]]
 
 
 def _reduction(problem: Problem) -> int:
@@ -84,11 +106,12 @@ def _reduction(problem: Problem) -> int:
     return int(dim["c"]) // int(dim["groups"]) * int(dim["r"]) * int(dim["s"])
 
 
-def _runs(kernel: Kernel, layout: str, sm: int) -> Iterator[tuple[dict[str, int], Problem]]:
+def _runs(case: Case) -> Iterator[tuple[dict[str, int], Problem]]:
     """Each config of the sample on each problem it can run; run-time tunables fall back to their first values."""
+    kernel, _, _, sm = case
     plain = {t.name: t.values[0] for t in kernel.tunables if t.launch}
-    for config in _sample(kernel, layout, sm):
-        for problem in _problems(kernel, layout):
+    for config in _sample(case):
+        for problem in _problems(case):
             for candidate in (config, config | plain):
                 if kernel.fits(candidate, problem, limits(sm)):
                     yield candidate, problem
@@ -96,56 +119,61 @@ def _runs(kernel: Kernel, layout: str, sm: int) -> Iterator[tuple[dict[str, int]
 
 
 @cache
-def _trips(kernel: Kernel, layout: str, sm: int) -> list[tuple[dict[str, int], dict[str, float]]]:
+def _trips(case: Case) -> list[tuple[dict[str, int], dict[str, float]]]:
     """For each config of the sample, the counts of one trip of the main loop by one block."""
+    kernel, dtype, layout, sm = case
     found = []
-    for config in _sample(kernel, layout, sm):
-        compiled, _ = _compile(kernel, layout, sm, config)
-        main = profile_code(kernel, [config | {"split_k": 1}], "f32", layout, sm, compiled)[0].profile
+    for config in _sample(case):
+        compiled, _ = _compile(case, config)
+        main = profile_code(kernel, [config | {"split_k": 1}], dtype, layout, sm, compiled)[0].profile
         per_trip = main.coefficients[:, main.terms.index("k_tiles")].tolist()
         found.append((config, dict(zip(main.metrics, per_trip, strict=True))))
     return found
 
 
 @PER_CASE
-def test_every_config_of_a_sample_computes_the_op_on_awkward_problems(kernel: Kernel, layout: str, sm: int) -> None:
-    ran = set()
-    for config, problem in _runs(kernel, layout, sm):
+def test_every_config_of_a_sample_computes_the_op_on_awkward_problems(case: Case) -> None:
+    kernel, dtype, _, sm = case
+    ran: set[Problem] = set()
+    for config, problem in _runs(case):
         given = inputs(problem, seed=len(ran))
         outputs = {
-            name: np.full(tensor.shape, np.nan, np.float32)
+            name: encode(np.full(tensor.shape, np.nan), dtype)
             for name, tensor in problem.tensors.items()
             if tensor.role == "output"
         }
-        _, module = _compile(kernel, layout, sm, config)
+        _, module = _compile(case, config)
         emulate_config(kernel, config, problem, sm, module, {**given, **outputs})
         ran.add(problem)
-        # Every product and sum rounds by at most half a unit in the last place of what is summed up, sum |a b|.
-        magnitude = reference(problem, {name: np.abs(value) for name, value in given.items()})
+        # In f32 every product and sum rounds by at most half a unit in the last place of what is summed up, sum |a b|;
+        # then the result is rounded to its dtype, once.
+        size = {name: encode(np.abs(decode(value, dtype)), dtype) for name, value in given.items()}
+        magnitude = reference(problem, size)
         expected = reference(problem, given)
         for name, got in outputs.items():
             bound = (_reduction(problem) + 1) * 2.0**-24 * magnitude[name]
-            wrong = ~(np.abs(got - expected[name]) <= bound)
+            bound += ROUNDING[dtype] * (np.abs(expected[name]) + bound) + LEAST[dtype]
+            wrong = ~(np.abs(decode(got, dtype) - expected[name]) <= bound)
             assert not wrong.any(), f"{config} on {problem.key}: {wrong.sum()} of {wrong.size} values of {name}"
-    assert ran == set(_problems(kernel, layout))
+    assert ran == set(_problems(case))
 
 
 @PER_CASE
-def test_shared_memory_is_read_and_written_without_bank_conflicts(kernel: Kernel, layout: str, sm: int) -> None:
-    for config, trip in _trips(kernel, layout, sm):
+def test_shared_memory_is_read_and_written_without_bank_conflicts(case: Case) -> None:
+    for config, trip in _trips(case):
         for way in ("load", "store"):
             assert trip[f"shared.{way}_wavefronts"] == trip[f"shared.{way}_ideal"] > 0, config
 
 
 @PER_CASE
-def test_a_trip_of_the_main_loop_has_one_barrier_or_two_with_a_single_stage(
-    kernel: Kernel, layout: str, sm: int
-) -> None:
-    for config, trip in _trips(kernel, layout, sm):
+def test_a_trip_of_the_main_loop_has_one_barrier_or_two_with_a_single_stage(case: Case) -> None:
+    for config, trip in _trips(case):
         assert trip["barriers"] == (2 if config["stages"] == 1 else 1), config
 
 
 @PER_CASE
-def test_the_main_loop_does_exactly_the_multiply_adds_of_its_tiles(kernel: Kernel, layout: str, sm: int) -> None:
-    for config, trip in _trips(kernel, layout, sm):
-        assert trip["issue.fma32"] * 32 == config["block_m"] * config["block_n"] * config["block_k"], config
+def test_the_main_loop_does_exactly_the_multiply_adds_of_its_tiles(case: Case) -> None:
+    for config, trip in _trips(case):
+        # a warp's f32 instruction does 32 of them, mma.sync.m16n8k16 does 16 * 8 * 16
+        done = 32 * trip.get("issue.fma32", 0) + 2048 * trip.get("issue.mma", 0)
+        assert done == config["block_m"] * config["block_n"] * config["block_k"], config
