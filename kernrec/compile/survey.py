@@ -49,8 +49,8 @@ class Code:
 def codes_of(kernel: Kernel, sms: Sequence[int]) -> list[Code]:
     """Every code of a kernel over all its dtypes and layouts, with the architectures on which it can run."""
     found: dict[str, Code] = {}
-    for dtype in kernel.dtypes:
-        for layout in kernel.layouts:
+    for layout in kernel.layouts:
+        for dtype in kernel.dtypes:
             for sm in sms:
                 if sm < kernel.min_sm:
                     continue

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from kernrec.gpu import GPU
+from kernrec.model.machine import machine
 from kernrec.model.power import PowerModel
 
-PIPES = ("issue", "fma", "int", "special", "shared memory", "L1")
+PIPES = ("issue", "fma", "int", "special", "tensor", "shared memory", "L1")
 """SM-wide pipes whose clocks per block are summed up; the order of the demand's rows."""
 
 # Lanes per SM and clock of pipes that do not differ between the catalogued compute capabilities
@@ -72,7 +73,11 @@ def demand(
     moved = classes("mov", "ld_const")  # register moves of PTX that the assembler removes
     integer = classes("alu", "imad", "wide64", "setp")
     sectors = total(*(m for m in metrics if m.startswith("global.") and m.endswith("_sectors")))
-    fma = classes("fma32") * (32 / lanes["f32"])
+    fma = classes("fma32", "f16") * (32 / lanes["f32"])
+    tensor = nothing
+    for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
+        # Two operations to a multiply-add; `mma.sync` does not reach the full rate on every generation.
+        tensor = tensor + total(f"mma.{dtype}") / (2.0 * per_clk * machine(gpu).mma_sync_share)
     special = classes("mufu") * (32 / _SPECIAL_LANES) + classes("cvt") * (32 / _CONVERT_LANES)
     if "f64" in lanes:
         special = special + classes("f64") * (32 / lanes["f64"])
@@ -82,6 +87,7 @@ def demand(
         fma + (integer * (32 / 128) if lanes["f32"] == 128 else 0.0),
         integer * (32 / lanes["i32_add"]),
         special,
+        tensor,
         total("shared.load_wavefronts", "shared.store_wavefronts"),
         sectors / _L1_SECTORS_PER_CLK,
     )
@@ -92,7 +98,7 @@ def demand(
 
 def events(counts: Mapping[str, Count]) -> dict[str, Count]:
     """The events that the power model knows, from counts by metric of `ptx.counts`; numbers or arrays."""
-    known: dict[str, Count] = {m: count for m, count in counts.items() if m.startswith("issue.")}
+    known: dict[str, Count] = {m: count for m, count in counts.items() if m.startswith(("issue.", "mma."))}
     for event, endings in _EVENTS.items():
         found = [count for metric, count in counts.items() if metric.endswith(endings)]
         if found:

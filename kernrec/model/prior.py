@@ -10,17 +10,15 @@
 Power, and the clock that a power limit leaves, are `model.power`'s. Everything is elementwise over candidates.
 """
 
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.demand import BARRIERS, CORE_J, ISSUE, ISSUE_PER_CLK, PIPES, SECTORS
+from kernrec.model.machine import machine
 
 Array = np.ndarray
 
@@ -42,28 +40,6 @@ INTERVAL = 2.0
 
 LIMITS = (*PIPES, "latency", "L2", "DRAM", "launch")
 """What can limit a launch; `LaunchTime.limit` indexes it."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The figures of `machine.toml` for one generation, in clocks and bytes per clock and SM."""
-
-    l2_bytes_per_clk_sm: float
-    l2_latency_clk: float
-    dram_latency_clk: float
-    dram_efficiency: float
-
-
-@cache
-def _machines() -> dict[str, Machine]:
-    with (Path(__file__).parent / "machine.toml").open("rb") as file:
-        return {name: Machine(**figures) for name, figures in tomllib.load(file).items()}
-
-
-def machine(gpu: GPU) -> Machine:
-    """The machine figures of a GPU's generation; data-centre Ampere and Blackwell have their own."""
-    special = {80: "ampere_datacenter", 100: "blackwell_datacenter"}.get(gpu.sm)
-    return _machines()[special or gpu.generation]
 
 
 @dataclass(frozen=True)

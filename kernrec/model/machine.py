@@ -1,0 +1,31 @@
+"""What the time model needs of a GPU beyond its data sheet, by generation; figures and sources are in machine.toml."""
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from kernrec.gpu import GPU
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The figures of `machine.toml` for one generation; bytes and clocks are per SM."""
+
+    l2_bytes_per_clk_sm: float
+    l2_latency_clk: float
+    dram_latency_clk: float
+    dram_efficiency: float
+    mma_sync_share: float
+
+
+@cache
+def _machines() -> dict[str, Machine]:
+    with Path(__file__).with_name("machine.toml").open("rb") as file:
+        return {name: Machine(**figures) for name, figures in tomllib.load(file).items()}
+
+
+def machine(gpu: GPU) -> Machine:
+    """The machine figures of a GPU's generation; data-centre Ampere and Blackwell have their own."""
+    special = {80: "ampere_datacenter", 100: "blackwell_datacenter"}.get(gpu.sm)
+    return _machines()[special or gpu.generation]
