@@ -91,7 +91,7 @@ def demand(
         total("shared.load_wavefronts", "shared.store_wavefronts"),
         sectors / _L1_SECTORS_PER_CLK,
     )
-    rows = (*pipes, sectors, total("barriers"), power.dynamic(events(column))[0])
+    rows = (*pipes, sectors, total("barriers"), power.dynamic(events(column))[0] + nothing)
     rates = np.stack(rows, axis=1)
     return Demand(terms, tuple(map(np.ascontiguousarray, rates)))
 

@@ -1,0 +1,61 @@
+"""Counts turned into clocks of pipes and joules, on profiles small enough to reckon by hand."""
+
+import numpy as np
+import pytest
+
+from kernrec.gpu import find_gpu
+from kernrec.model.demand import QUANTITIES, demand, events
+from kernrec.model.machine import machine
+from kernrec.model.power import PowerModel
+
+
+def rates(gpu: str, **counts: float) -> dict[str, float]:
+    """Demand of one trip that counts these events (`issue_fma32` for issue.fma32)."""
+    card = find_gpu(gpu)
+    names = tuple(name.replace("__", ".") for name in counts)
+    coefficients = np.array([[[0.0, count] for count in counts.values()]])
+    found = demand(card, PowerModel.for_gpu(card), names, ("block", "trip"), coefficients)
+    assert not found.rates[0].any()
+    return dict(zip(QUANTITIES, found.rates[1][:, 0].tolist(), strict=True))
+
+
+@pytest.mark.parametrize(("gpu", "lanes"), [("a100", 64), ("rtx3090", 128), ("rtx4090", 128), ("t4", 64)])
+def test_an_fma_takes_its_lanes(gpu: str, lanes: int) -> None:
+    assert rates(gpu, issue=64, issue__fma32=64)["fma"] == 64 * 32 / lanes
+
+
+def test_register_moves_are_the_assemblers_business() -> None:
+    assert rates("a100", issue=100, issue__mov=60)["issue"] == pytest.approx(rates("a100", issue=40)["issue"])
+
+
+def test_integer_work_takes_float_slots_where_the_lanes_are_shared() -> None:
+    both = {"issue": 96.0, "issue__fma32": 64.0, "issue__alu": 32.0}
+    assert rates("a100", **both)["fma"] == rates("a100", issue=64, issue__fma32=64)["fma"]
+    assert rates("rtx3090", **both)["fma"] > rates("rtx3090", issue=64, issue__fma32=64)["fma"]
+
+
+def test_a_tensor_instruction_takes_the_tensor_cores_at_their_rate() -> None:
+    flops = 2 * 16 * 8 * 16
+    found = rates("rtx3090", issue=1, issue__mma=1, mma__f16=flops)
+    assert found["tensor"] == flops / 2 / find_gpu("rtx3090").tensor_fma_per_clk_sm["f16"]
+    assert found["core_j"] > rates("rtx3090", issue=1, issue__mma=1)["core_j"]
+
+
+def test_mma_sync_is_slower_than_the_peak_on_hopper() -> None:
+    gpu = find_gpu("h100")
+    assert machine(gpu).mma_sync_share < 0.7
+    found = rates("h100", issue=1, issue__mma=1, mma__bf16=4096)
+    assert found["tensor"] == pytest.approx(4096 / 2 / gpu.tensor_fma_per_clk_sm["bf16"] / machine(gpu).mma_sync_share)
+
+
+def test_memory_counts_become_the_power_models_events() -> None:
+    counts = {
+        "issue.fma32": 3,
+        "shared.load_wavefronts": 4,
+        "shared.store_wavefronts": 1,
+        "global.a.read_sectors": 8,
+        "global.c.write_sectors": 2,
+        "global.a.read_requests": 2,
+        "barriers": 1,
+    }
+    assert events(counts) == {"issue.fma32": 3, "shared.wavefronts": 5, "l2.sectors": 10, "l1.requests": 2}

@@ -1,0 +1,54 @@
+"""Bytes between L2 and DRAM from the walk over tiles."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.model.traffic import covered, dram_bytes
+
+READS = {"a": frozenset({"m"}), "b": frozenset({"n"})}
+WRITES = {"c": frozenset({"m", "n"})}
+SIZES = {"a": 64e6, "b": 64e6, "c": 64e6}
+counts = st.integers(1, 64)
+
+
+def moved(tiles_m: int, tiles_n: int, group: int, wave: int, l2_bytes: float) -> float:
+    order = [("m", float(min(group, tiles_m))), ("n", float(tiles_n)), ("m", float(np.ceil(tiles_m / group)))]
+    blocks, together = np.array([float(tiles_m * tiles_n)]), np.array([float(wave)])
+    return float(dram_bytes(order, READS, WRITES, SIZES, frozenset(), blocks, together, l2_bytes)[0])
+
+
+def test_a_wave_covers_the_fastest_axis_first() -> None:
+    order = [("m", 8.0), ("n", 16.0), ("m", 4.0)]
+    assert [float(c) for c in covered(order, np.array(4.0))] == [4, 1, 1]
+    assert [float(c) for c in covered(order, np.array(32.0))] == [8, 4, 1]
+    assert [float(c) for c in covered(order, np.array(256.0))] == [8, 16, 2]
+
+
+@given(counts, counts, counts, st.integers(1, 512))
+def test_everything_moves_at_least_once(tiles_m: int, tiles_n: int, group: int, wave: int) -> None:
+    assert moved(tiles_m, tiles_n, group, wave, 0.0) >= sum(SIZES.values()) * 0.999
+
+
+@given(counts, counts, counts, st.integers(1, 512))
+def test_what_fits_in_l2_moves_once(tiles_m: int, tiles_n: int, group: int, wave: int) -> None:
+    assert moved(tiles_m, tiles_n, group, wave, 1e9) == pytest.approx(sum(SIZES.values()))
+
+
+def test_one_block_at_a_time_loads_its_rows_and_columns_anew() -> None:
+    # 16 x 16 tiles: each block reads a sixteenth of a and of b; 256 of them read each tensor sixteen times.
+    assert moved(16, 16, 1, 1, 0.0) == pytest.approx(16 * SIZES["a"] + 16 * SIZES["b"] + SIZES["c"])
+
+
+def test_a_grouped_walk_shares_more_within_a_wave() -> None:
+    assert moved(64, 64, 8, 64, 0.0) < moved(64, 64, 1, 64, 0.0)
+
+
+def test_a_scratch_tensor_that_fits_in_l2_never_reaches_dram() -> None:
+    order = [("m", 4.0)]
+    reads, writes = {"partial": frozenset({"m"})}, {"c": frozenset({"m"})}
+    sizes = {"partial": 4e6, "c": 1e6}
+    blocks, wave = np.array([4.0]), np.array([4.0])
+    assert dram_bytes(order, reads, writes, sizes, frozenset({"partial"}), blocks, wave, 1e9) == 1e6
+    assert dram_bytes(order, reads, writes, sizes, frozenset({"partial"}), blocks, wave, 0.0) == 5e6
