@@ -23,8 +23,11 @@ from kernrec.model.machine import machine
 Array = np.ndarray
 
 LAUNCH_S = 2.5e-6
-"""What a launch costs besides its work, and a further launch of the same op again: 2 to 3 us on every generation
-(fitted to the small shapes of the anchor conv2d_f32_ansor.csv)."""
+"""What each launch costs besides its work: 2 to 3 us on every generation (fitted to the small shapes of the anchor
+conv2d_f32_ansor.csv)."""
+START_S = 2.5e-6
+"""What the first launch of an op costs beyond that: an idle stream, a cold instruction cache and cold address
+translation (fitted to the smallest shapes of the anchor matmul_f16_rtx3090.csv, which were timed launch by launch)."""
 
 _BARRIER_CLK = 24
 """Clocks a warp loses at a block-wide barrier beyond its own instructions (assumption)."""
@@ -80,7 +83,8 @@ class LaunchTime:
         """The resource that takes longest for one candidate."""
         pipes = self.pipe_clk[:, row]
         parts = dict(zip(PIPES, self.busy_s[row] * pipes / max(pipes.max(), 1e-30), strict=True))
-        parts |= {"latency": self.latency_s[row], "L2": self.l2_s[row], "DRAM": self.dram_s[row], "launch": LAUNCH_S}
+        parts |= {"latency": self.latency_s[row], "L2": self.l2_s[row], "DRAM": self.dram_s[row]}
+        parts["launch"] = START_S + LAUNCH_S
         return max(parts, key=lambda name: float(parts[name]))
 
 

@@ -14,7 +14,7 @@ from kernrec.kernel import Expression, Kernel, Space, SpaceAt
 from kernrec.kernel.spec import WORKSPACE_BYTES
 from kernrec.model.demand import CORE_J, PIPES, Demand, demand
 from kernrec.model.power import PowerModel
-from kernrec.model.prior import LAUNCH_S, LaunchTime, Walk, alone_clk, join, launch_time, machine
+from kernrec.model.prior import LAUNCH_S, START_S, LaunchTime, Walk, alone_clk, join, launch_time, machine
 from kernrec.model.traffic import dram_bytes
 from kernrec.op import Problem
 from kernrec.store import ProfileTable
@@ -178,6 +178,7 @@ class Candidates:
         times = launch_time(self.gpu, walk)
         dram_j = walk.dram_bytes * self.power.event_j("dram.bytes")
         sums = np.zeros((5, count))
+        sums[4] = START_S
         starts, start = [], 0
         for positions in performed:
             part = slice(start, start + len(positions))

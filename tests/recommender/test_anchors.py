@@ -2,6 +2,7 @@
 
 import csv
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,18 +12,42 @@ from kernrec.recommender import Query, Recommender
 ANCHORS = Path(__file__).parents[3] / "shared" / "data" / "anchors"
 
 # 17 x 17 pixels leave a scheduler whose tiles divide the problem little choice; ours guards its edges.
-POORLY_TUNED = "17"
+POORLY_TUNED = 17
 
 
-@pytest.mark.skipif(not ANCHORS.is_dir(), reason="needs the recorded anchors in ../shared/data")
+needs_anchors = pytest.mark.skipif(not ANCHORS.is_dir(), reason="needs the recorded anchors in ../shared/data")
+
+
+def ratios(
+    file: str, op: str, dtype: str, gpu: str, dims: tuple[str, ...], column: str
+) -> dict[tuple[int, ...], float]:
+    """Predicted best latency over the measured one, by shape."""
+    found = {}
+    with (ANCHORS / file).open() as rows, Recommender([]) as recommender:
+        for row in csv.DictReader(rows):
+            shape = {name: int(row[name]) for name in dims}
+            best = recommender.recommend(op, gpu, shape, dtype, query=Query("latency", top=1)).best
+            found[tuple(shape.values())] = best.latency_s.value / float(row[column])
+    return found
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs))
+
+
+@needs_anchors
 def test_convolutions_on_the_rtx3090_are_predicted_at_the_level_of_tuned_ones() -> None:
-    with (ANCHORS / "conv2d_f32_ansor.csv").open() as file, Recommender([]) as recommender:
-        ratios = {}
-        for row in csv.DictReader(file):
-            dims = {name: int(row[name]) for name in ("n", "c", "h", "w", "k", "r", "s", "stride", "padding")}
-            best = recommender.recommend("conv2d", row["gpu"], dims, query=Query("latency", top=1)).best
-            ratios[row["h"]] = best.latency_s.value / float(row["best_latency_s"])
-    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
-    assert len(ratios) == 8
-    assert 0.8 <= mean <= 1.5
-    assert {side for side, ratio in ratios.items() if not 0.5 <= ratio <= 2.5} <= {POORLY_TUNED}
+    dims = ("h", "n", "w", "c", "k", "r", "s", "stride", "padding")
+    found = ratios("conv2d_f32_ansor.csv", "conv2d", "f32", "rtx3090", dims, "best_latency_s")
+    assert len(found) == 8
+    assert 0.8 <= geometric_mean(found.values()) <= 1.5
+    assert {shape[0] for shape, ratio in found.items() if not 0.5 <= ratio <= 2.5} <= {POORLY_TUNED}
+
+
+@needs_anchors
+def test_tensor_core_matmuls_on_the_rtx3090_are_predicted_at_the_level_of_tuned_ones() -> None:
+    found = ratios("matmul_f16_rtx3090.csv", "matmul", "f16", "rtx3090", ("m", "n", "k"), "best_triton_latency_s")
+    assert len(found) == 21
+    assert 0.8 <= geometric_mean(found.values()) <= 1.4
+    assert all(1 / 2.5 <= ratio <= 2.5 for ratio in found.values())
