@@ -76,8 +76,10 @@ def demand(
     fma = classes("fma32", "f16") * (32 / lanes["f32"])
     tensor = nothing
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
-        # Two operations to a multiply-add; `mma.sync` does not reach the full rate on every generation.
-        tensor = tensor + total(f"mma.{dtype}") / (2.0 * per_clk * machine(gpu).mma_sync_share)
+        # Two operations to a multiply-add. Data sheets state tensor peaks at a lower clock on some cards, and `mma.sync`
+        # does not reach the full rate on every generation.
+        reached = per_clk * machine(gpu).mma_sync_share * gpu.tensor_clock_hz / gpu.boost_clock_hz
+        tensor = tensor + total(f"mma.{dtype}") / (2.0 * reached)
     special = classes("mufu") * (32 / _SPECIAL_LANES) + classes("cvt") * (32 / _CONVERT_LANES)
     if "f64" in lanes:
         special = special + classes("f64") * (32 / lanes["f64"])

@@ -14,6 +14,7 @@ from kernrec.gpu import all_gpus, find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.emit import emit_cuda
+from kernrec.store import shipped_profiles
 
 SQUARE = {"m": 4096, "n": 4096, "k": 4096}
 CONV = {"c": 64, "h": 56, "w": 56, "k": 64, "r": 3, "s": 3, "padding": 1}
@@ -47,6 +48,32 @@ def test_every_catalogued_gpu_gets_an_answer(recommender: Recommender, op: str, 
         assert floor_s < answer.best.latency_s.value, gpu.name
         assert answer.best.power_w <= gpu.tdp_w * 1.001, gpu.name
         assert all(choice.source == "prior" for choice in answer.choices)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_every_gpu_from_ampere_on_multiplies_halves_on_tensor_cores(recommender: Recommender, dtype: str) -> None:
+    for gpu in all_gpus():
+        if gpu.sm < 80:
+            continue
+        answer = recommender.recommend("matmul", gpu.name, SQUARE, dtype)
+        assert answer.best.kernel.name == "matmul_mma"
+        assert answer.problem.flops / gpu.peak_flops(dtype, tensor=True) < answer.best.latency_s.value
+        assert answer.best.latency_s.value < recommender.recommend("matmul", gpu.name, SQUARE).best.latency_s.value
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "shape"), [("matmul", "f32", SQUARE), ("matmul", "f16", SQUARE), ("conv2d", "f32", CONV)]
+)
+@pytest.mark.parametrize("name", ["a100", "rtx3090", "rtx5090"])
+def test_no_choice_spills(recommender: Recommender, op: str, dtype: str, shape: dict[str, int], name: str) -> None:
+    for objective in ("latency", "energy"):
+        answer = recommender.recommend(op, name, shape, dtype, query=Query(objective, top=40))
+        kernel = answer.best.kernel
+        table = shipped_profiles(kernel.name, kernel.hash, answer.gpu.sm)[0]
+        spilled = dict(zip(table.code_keys, table.spill_bytes.tolist(), strict=True))
+        for choice in answer.choices:
+            key = kernel.code_key(choice.config, answer.problem.dtype, answer.problem.layout)
+            assert spilled[key] == 0
 
 
 @settings(max_examples=40, deadline=None)
