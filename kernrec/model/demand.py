@@ -76,7 +76,7 @@ def demand(
     fma = classes("fma32", "f16") * (32 / lanes["f32"])
     tensor = nothing
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
-        # Two operations to a multiply-add. Data sheets state tensor peaks at a lower clock on some cards, and `mma.sync`
+        # Two operations to a multiply-add. Some data sheets state tensor peaks at a lower clock, and `mma.sync`
         # does not reach the full rate on every generation.
         reached = per_clk * machine(gpu).mma_sync_share * gpu.tensor_clock_hz / gpu.boost_clock_hz
         tensor = tensor + total(f"mma.{dtype}") / (2.0 * reached)
