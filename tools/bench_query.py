@@ -88,12 +88,12 @@ def warm(op: str, gpu: str) -> dict[str, float]:
     """Median and 99th percentile of a new shape, and the median of a known one."""
     from kernrec.recommender import Recommender
 
-    with Recommender([]) as recommender:
-        problems = shapes(op, 220)
-        for dims in problems[:20]:
-            recommender.recommend(op, gpu, dims)
-        new = sorted(_time(lambda dims=dims: recommender.recommend(op, gpu, dims)) for dims in problems[20:])  # type: ignore[misc]
-        again = statistics.median(_time(lambda: recommender.recommend(op, gpu, problems[50])) for _ in range(1000))
+    recommender = Recommender([])
+    problems = shapes(op, 220)
+    for dims in problems[:20]:
+        recommender.recommend(op, gpu, dims)
+    new = sorted(_time(lambda dims=dims: recommender.recommend(op, gpu, dims)) for dims in problems[20:])  # type: ignore[misc]
+    again = statistics.median(_time(lambda: recommender.recommend(op, gpu, problems[50])) for _ in range(1000))
     return {"warm_median_s": statistics.median(new), "warm_p99_s": new[int(len(new) * 0.99)], "again_s": again}
 
 

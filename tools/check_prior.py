@@ -66,8 +66,8 @@ def main() -> int:
     if not folder.is_dir():
         print(f"no {folder}: give the folder of recorded data with --data", file=sys.stderr)
         return 2
-    with Recommender([]) as recommender:
-        return max(check(recommender, anchor, folder) for anchor in ANCHORS)
+    recommender = Recommender([])
+    return max(check(recommender, anchor, folder) for anchor in ANCHORS)
 
 
 def check(recommender: Recommender, anchor: Anchor, folder: Path) -> int:

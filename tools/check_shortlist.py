@@ -24,12 +24,12 @@ def main() -> int:
     parser.add_argument("--problems", type=int, default=500, help="problems per op")
     count = parser.parse_args().problems
     draw = random.Random(2)
-    with Recommender([]) as recommender:
-        for op in ("matmul", "conv2d"):
-            losses = [loss(recommender, op, draw.choice(GPUS), dims) for dims in shapes(op, count)]
-            for cost, values in zip(("latency", "energy"), zip(*losses, strict=True), strict=True):
-                none = sum(value <= 1.0 + 1e-9 for value in values)
-                print(f"{op:8} {cost:8} worst {max(values):.4f}, no loss on {none} of {count} problems")
+    recommender = Recommender([])
+    for op in ("matmul", "conv2d"):
+        losses = [loss(recommender, op, draw.choice(GPUS), dims) for dims in shapes(op, count)]
+        for cost, values in zip(("latency", "energy"), zip(*losses, strict=True), strict=True):
+            none = sum(value <= 1.0 + 1e-9 for value in values)
+            print(f"{op:8} {cost:8} worst {max(values):.4f}, no loss on {none} of {count} problems")
     return 0
 
 

@@ -51,19 +51,19 @@ def recommend(
         clock_hz=None if clock is None else hertz("--clock", clock),
         top=top,
     )
-    with Recommender(databases=db) as recommender:
-        if shape:
-            answer = recommender.recommend(op, gpu, shape, dtype=dtype, layout=layout, query=query)
-            if emit:
-                from kernrec.recommender.emit import emit_cuda
+    recommender = Recommender(databases=db)
+    if shape:
+        answer = recommender.recommend(op, gpu, shape, dtype=dtype, layout=layout, query=query)
+        if emit:
+            from kernrec.recommender.emit import emit_cuda
 
-                print(emit_cuda(answer.best), end="")
-            elif as_json:
-                print(json.dumps(answer.as_dict(), indent=2))
-            else:
-                _print_choices(answer)
-            return
-        title, layers = recommender.recommend_workload(op, gpu, workload, dtype=dtype, layout=layout, query=query)
+            print(emit_cuda(answer.best), end="")
+        elif as_json:
+            print(json.dumps(answer.as_dict(), indent=2))
+        else:
+            _print_choices(answer)
+        return
+    title, layers = recommender.recommend_workload(op, gpu, workload, dtype=dtype, layout=layout, query=query)
     if as_json:
         named = [{"layer": name, "count": count, **answer.as_dict()} for name, count, answer in layers]
         print(json.dumps({"workload": title, "layers": named}, indent=2))

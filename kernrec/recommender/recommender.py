@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -65,16 +64,6 @@ class Recommender:
         self._candidates: dict[tuple[str, str, str, str], list[Candidates]] = {}
         self._power: dict[str, PowerModel] = {}
         self._answers: OrderedDict[tuple[Problem, str, Query], Recommendation] = OrderedDict()
-
-    def __enter__(self) -> "Recommender":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the databases."""
-        self._stack.close()
 
     def recommend(
         self,

@@ -23,7 +23,8 @@ def ratios(
 ) -> dict[tuple[int, ...], float]:
     """Predicted best latency over the measured one, by shape."""
     found = {}
-    with (ANCHORS / file).open() as rows, Recommender([]) as recommender:
+    recommender = Recommender([])
+    with (ANCHORS / file).open() as rows:
         for row in csv.DictReader(rows):
             shape = {name: int(row[name]) for name in dims}
             best = recommender.recommend(op, gpu, shape, dtype, query=Query("latency", top=1)).best

@@ -1,7 +1,6 @@
 """Recommendations from the shipped database: what is chosen, and what it is held against."""
 
 import json
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -35,9 +34,8 @@ convs = st.fixed_dictionaries(
 
 
 @pytest.fixture(scope="module")
-def recommender() -> Iterator[Recommender]:
-    with Recommender([]) as opened:
-        yield opened
+def recommender() -> Recommender:
+    return Recommender([])
 
 
 @pytest.mark.parametrize(("op", "shape"), [("matmul", SQUARE), ("conv2d", CONV)])
@@ -94,9 +92,7 @@ def test_a_front_trades_latency_for_energy(recommender: Recommender, dims: dict[
 @given(
     st.one_of(matmuls.map(lambda d: ("matmul", d)), convs.map(lambda d: ("conv2d", d))), st.sampled_from(["t4", "3090"])
 )
-def test_the_shortlist_loses_little(
-    recommender: Recommender, problem: tuple[str, dict[str, int]], gpu: str
-) -> None:
+def test_the_shortlist_loses_little(recommender: Recommender, problem: tuple[str, dict[str, int]], gpu: str) -> None:
     op, dims = problem
     short = {o: recommender.recommend(op, gpu, dims, query=Query(o, top=1)).best for o in ("latency", "energy")}
     chosen = find_op(op).problem(**dims)
@@ -157,8 +153,8 @@ def test_the_same_question_is_answered_from_memory(recommender: Recommender) -> 
 
 def test_the_function_and_the_recommender_agree() -> None:
     answer = kernrec.recommend(op="matmul", gpu="h200", **SQUARE)  # type: ignore[arg-type]
-    with Recommender([]) as other:
-        assert answer.as_dict() == other.recommend("matmul", "h200", SQUARE).as_dict()
+    other = Recommender([])
+    assert answer.as_dict() == other.recommend("matmul", "h200", SQUARE).as_dict()
 
 
 def test_a_workload_is_answered_layer_by_layer(recommender: Recommender) -> None:
@@ -212,5 +208,5 @@ def test_an_impossible_power_limit_names_the_range(recommender: Recommender) -> 
 
 def test_a_kernel_without_profiles_is_named(recommender: Recommender, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernrec.store.stack.shipped_profiles", lambda *_: {})
-    with Recommender([]) as empty, pytest.raises(KernrecError, match=r"no database holds profiles of matmul_simt"):
-        empty.recommend("matmul", "h200", SQUARE)
+    with pytest.raises(KernrecError, match=r"no database holds profiles of matmul_simt"):
+        Recommender([]).recommend("matmul", "h200", SQUARE)

@@ -25,10 +25,10 @@ def test_the_first_that_measured_a_config_is_believed(make, row, problem):
     slow, fast = {"block_m": 32}, {"block_m": 128}
     mine = make("mine", [row(config=slow, latency_s=5e-3)])
     team = make("team", [row(config=slow, latency_s=1e-6), row(config=fast, latency_s=1e-3)])
-    with Stack([mine, team]) as stack:
-        found = stack.measured(GPU, iter([KERNEL]), problem.key)
-        assert [(row.config, row.latency_s) for row in found] == [(fast, 1e-3), (slow, 5e-3)]
-        assert stack.measured_problems(GPU) == {problem.key}
+    stack = Stack([mine, team])
+    found = stack.measured(GPU, iter([KERNEL]), problem.key)
+    assert [(row.config, row.latency_s) for row in found] == [(fast, 1e-3), (slow, 5e-3)]
+    assert stack.measured_problems(GPU) == {problem.key}
 
 
 def test_profiles_come_from_the_first_that_has_them_and_last_from_the_shipped(make, profile, tmp_path, monkeypatch):
@@ -36,30 +36,39 @@ def test_profiles_come_from_the_first_that_has_them_and_last_from_the_shipped(ma
     monkeypatch.setattr("kernrec.paths.shipped", lambda name: tmp_path / name)
     shipped = [profile(registers=1), profile(sm=75, registers=2)]
     write_profiles(tmp_path / "db/prebuilt" / f"{KERNEL}.profile.parquet", shipped)
-    with Stack(databases) as stack:
-        assert stack.profiles(KERNEL, HASH, 89)[0].registers.tolist() == [3]
-        assert stack.profiles(KERNEL, HASH, 75)[0].registers.tolist() == [2]
-        assert stack.profiles(KERNEL, HASH, 90) == {}
+    stack = Stack(databases)
+    assert stack.profiles(KERNEL, HASH, 89)[0].registers.tolist() == [3]
+    assert stack.profiles(KERNEL, HASH, 75)[0].registers.tolist() == [2]
+    assert stack.profiles(KERNEL, HASH, 90) == {}
 
 
 def test_the_users_own_database_is_asked_if_there_is_one(make, row, problem, tmp_path, monkeypatch):
     monkeypatch.delenv("KERNREC_DB", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    with Stack() as stack:
-        assert stack.measured(GPU, [KERNEL], problem.key) == []
+    stack = Stack()
+    assert stack.measured(GPU, [KERNEL], problem.key) == []
     assert list(tmp_path.iterdir()) == []
     make("kernrec/kernrec.duckdb", [row()])
-    with Stack() as stack, Stack() as another:
-        assert len(stack.measured(GPU, [KERNEL], problem.key)) == 1
-        assert len(another.measured(GPU, [KERNEL], problem.key)) == 1
-    with Stack([]) as stack:
-        assert stack.measured(GPU, [KERNEL], problem.key) == []
+    stack = Stack()
+    another = Stack()
+    assert len(stack.measured(GPU, [KERNEL], problem.key)) == 1
+    assert len(another.measured(GPU, [KERNEL], problem.key)) == 1
+    stack = Stack([])
+    assert stack.measured(GPU, [KERNEL], problem.key) == []
 
 
 def test_a_database_named_by_the_environment_must_exist(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "none"))
     with pytest.raises(UsageError, match="there is no database at"):
         Stack()
+
+
+def test_a_file_is_free_between_two_questions(make, tmp_path, problem, row):
+    good = make("good", [row()])
+    stack = Stack([good])
+    Database.open(good, read_only=False).close()
+    assert len(stack.measured(GPU, [KERNEL], problem.key)) == 1
+    Database.open(good, read_only=False).close()
 
 
 def test_one_bad_file_closes_the_others(make, tmp_path):
