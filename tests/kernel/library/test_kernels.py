@@ -11,8 +11,9 @@ from kernrec.compile import Compiled, NoCompilerError, compile_source
 from kernrec.compile.profiler import emulate_config, profile_code
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, all_kernels
+from kernrec.kernel.binding import Pointer, bind_launches, workspaces
 from kernrec.op import Problem, decode, encode, find_op, inputs, reference
-from kernrec.ptx import Module, parse
+from kernrec.ptx import Module, emulate, parse
 
 ARCHITECTURES = (75, 86)  # without and with cp.async
 
@@ -21,6 +22,15 @@ ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}
 
 LEAST = {"f32": 0.0, "f16": 2.0**-25, "bf16": 2.0**-134}
 """The same below the least normal number, absolute."""
+
+PRODUCTS = ("matmul", "conv2d")
+ALONG_ROWS = ("softmax", "layernorm", "rmsnorm", "reduce")
+
+# Odd columns, and a multiple of 16 bytes in every octave: registers hold rows more than half as long as they can.
+ROWS = [
+    (1, 1), (9, 3), (4, 49), (3, 67), (5, 72), (9, 136), (3, 264), (2, 520), (2, 1161), (1, 1160), (1, 2568), (2, 5128),
+    (1, 8648), (1, 16648),
+]  # fmt: skip
 
 PROBLEMS: dict[str, list[dict[str, int]]] = {
     "matmul": [
@@ -44,7 +54,7 @@ PROBLEMS: dict[str, list[dict[str, int]]] = {
         {"n": 3, "c": 40, "h": 6, "w": 2, "k": 20, "r": 1, "s": 1},
         {"c": 64, "h": 4, "w": 4, "k": 8, "r": 1, "s": 1, "groups": 2},
     ],
-}
+} | {op: [{"rows": rows, "columns": columns} for rows, columns in ROWS] for op in ALONG_ROWS}
 
 Case = tuple[Kernel, str, str, int]
 """A kernel, and the dtype, layout and architecture it is compiled for."""
@@ -58,9 +68,14 @@ CASES: list[Case] = [
     for sm in ARCHITECTURES
     if sm >= kernel.min_sm
 ]
-PER_CASE = pytest.mark.parametrize(
-    "case", CASES, ids=[f"{k.name}-{dtype}-{layout}-sm_{sm}" for k, dtype, layout, sm in CASES]
-)
+
+
+def _per_case(*ops: str) -> pytest.MarkDecorator:
+    """Parametrises a test with the cases of these ops."""
+    cases = [case for case in CASES if case[0].op in ops]
+    return pytest.mark.parametrize(
+        "case", cases, ids=[f"{k.name}-{dtype}-{layout}-sm_{sm}" for k, dtype, layout, sm in cases]
+    )
 
 
 @cache
@@ -99,23 +114,62 @@ def _problems(case: Case) -> list[Problem]:
     return [find_op(kernel.op).problem(dtype=dtype, layout=layout, **dims) for dims in PROBLEMS[kernel.op]]
 
 
-def _reduction(problem: Problem) -> int:
+def _roundings(problem: Problem) -> int:
+    """How many f32 operations round on the way to a result: one for each of the terms of its sum, and a few more."""
     dim = problem.names
     if problem.op == "matmul":
-        return int(dim["k"])
-    return int(dim["c"]) // int(dim["groups"]) * int(dim["r"]) * int(dim["s"])
+        return int(dim["k"]) + 1
+    if problem.op == "conv2d":
+        return int(dim["c"]) // int(dim["groups"]) * int(dim["r"]) * int(dim["s"]) + 1
+    return int(dim["columns"]) + (1 if problem.op == "reduce" else 16)
+
+
+def _magnitude(problem: Problem, given: dict[str, np.ndarray], expected: np.ndarray) -> np.ndarray:
+    """What the roundings of a result are relative to."""
+    value = {name: decode(tensor, problem.dtype) for name, tensor in given.items()}
+    if problem.op == "rmsnorm":
+        return np.abs(expected)
+    if problem.op == "softmax":
+        # the difference from the largest is rounded three times on its way into the exponential
+        apart = np.ptp(value["x"], axis=1, keepdims=True)
+        return expected * (1 + 6 * apart / _roundings(problem))
+    if problem.op == "layernorm":
+        x, weight, bias = value["x"], np.abs(value["weight"]), np.abs(value["bias"])
+        size = np.abs(x) + np.abs(x).mean(axis=1, keepdims=True)
+        return 2 * size / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5) * weight + bias
+    # of a sum of products, sum |a b|
+    return reference(problem, {name: encode(np.abs(v), problem.dtype) for name, v in value.items()})[
+        find_op(problem.op).outputs[0]
+    ]
 
 
 def _runs(case: Case) -> Iterator[tuple[dict[str, int], Problem]]:
-    """Each config of the sample on each problem it can run; run-time tunables fall back to their first values."""
-    kernel, _, _, sm = case
+    """Each config of the sample on each problem it can run; run-time tunables fall back to their first values.
+
+    Problems and values of tunables that so do not get a run are left to the first configs of the space that can.
+    """
+    kernel, dtype, layout, sm = case
     plain = {t.name: t.values[0] for t in kernel.tunables if t.launch}
+    space = Space(kernel, sm, limits(sm), dtype, layout)
+    left = dict.fromkeys(_problems(case))
+    missing = {(name, int(value)) for name, column in space.columns.items() for value in np.unique(column)}
     for config in _sample(case):
         for problem in _problems(case):
             for candidate in (config, config | plain):
                 if kernel.fits(candidate, problem, limits(sm)):
+                    left.pop(problem, None)
+                    missing -= set(candidate.items())
                     yield candidate, problem
                     break
+    for problem in _problems(case):
+        valid = space.valid(problem) if left or missing else np.zeros(len(space), dtype=bool)
+        if problem in left and valid.any():
+            yield space.config(int(valid.argmax())), problem
+        for name, value in sorted(missing):
+            able = valid & (space.columns[name] == value)
+            if able.any():
+                missing.discard((name, value))
+                yield space.config(int(able.argmax())), problem
 
 
 @cache
@@ -131,7 +185,7 @@ def _trips(case: Case) -> list[tuple[dict[str, int], dict[str, float]]]:
     return found
 
 
-@PER_CASE
+@_per_case(*PROBLEMS)
 def test_every_config_of_a_sample_computes_the_op_on_awkward_problems(case: Case) -> None:
     kernel, dtype, _, sm = case
     ran: set[Problem] = set()
@@ -145,35 +199,70 @@ def test_every_config_of_a_sample_computes_the_op_on_awkward_problems(case: Case
         _, module = _compile(case, config)
         emulate_config(kernel, config, problem, sm, module, {**given, **outputs})
         ran.add(problem)
-        # In f32 every product and sum rounds by at most half a unit in the last place of what is summed up, sum |a b|;
-        # then the result is rounded to its dtype, once.
-        size = {name: encode(np.abs(decode(value, dtype)), dtype) for name, value in given.items()}
-        magnitude = reference(problem, size)
+        # In f32 every operation rounds by at most half a unit in the last place; then the result is rounded to its
+        # dtype, once.
         expected = reference(problem, given)
         for name, got in outputs.items():
-            bound = (_reduction(problem) + 1) * 2.0**-24 * magnitude[name]
+            bound = _roundings(problem) * 2.0**-24 * _magnitude(problem, given, expected[name])
             bound += ROUNDING[dtype] * (np.abs(expected[name]) + bound) + LEAST[dtype]
             wrong = ~(np.abs(decode(got, dtype) - expected[name]) <= bound)
             assert not wrong.any(), f"{config} on {problem.key}: {wrong.sum()} of {wrong.size} values of {name}"
     assert ran == set(_problems(case))
 
 
-@PER_CASE
+@_per_case(*PRODUCTS)
 def test_shared_memory_is_read_and_written_without_bank_conflicts(case: Case) -> None:
     for config, trip in _trips(case):
         for way in ("load", "store"):
             assert trip[f"shared.{way}_wavefronts"] == trip[f"shared.{way}_ideal"] > 0, config
 
 
-@PER_CASE
+@_per_case(*PRODUCTS)
 def test_a_trip_of_the_main_loop_has_one_barrier_or_two_with_a_single_stage(case: Case) -> None:
     for config, trip in _trips(case):
         assert trip["barriers"] == (2 if config["stages"] == 1 else 1), config
 
 
-@PER_CASE
+@_per_case(*PRODUCTS)
 def test_the_main_loop_does_exactly_the_multiply_adds_of_its_tiles(case: Case) -> None:
     for config, trip in _trips(case):
         # a warp's f32 instruction does 32 of them, mma.sync.m16n8k16 does 16 * 8 * 16
         done = 32 * trip.get("issue.fma32", 0) + 2048 * trip.get("issue.mma", 0)
         assert done == config["block_m"] * config["block_n"] * config["block_k"], config
+
+
+@_per_case(*ALONG_ROWS)
+def test_the_threads_of_a_row_combine_their_values_without_races(case: Case) -> None:
+    kernel, _, _, sm = case
+    once = {tuple(config.items()): problem for config, problem in _runs(case)}
+    for items, problem in once.items():
+        config = dict(items)
+        _, module = _compile(case, config)
+        scratch = {s.name: np.zeros(s.elements, np.float32) for s in workspaces(kernel, config, problem, sm)}
+        y = encode(np.zeros(problem.tensors["y"].shape), problem.dtype)
+        buffers = {**inputs(problem, seed=0), "y": y, **scratch}
+        for launch in bind_launches(kernel, config, problem, sm):
+            arguments = [
+                (0 if a.null else a.name) if isinstance(a, Pointer) else np.uint32(a.value) for a in launch.arguments
+            ]
+            emulate(module, launch.entry, launch.grid, launch.block, arguments, buffers=buffers, check_races=True)
+    values = {item for config in _sample(case) for item in config.items()}
+    assert {item for items in once for item in items} == values, "every value of every tunable ran"
+
+
+@_per_case(*ALONG_ROWS)
+def test_rows_are_moved_in_whole_sectors_and_read_again_only_where_registers_do_not_hold_them(case: Case) -> None:
+    kernel, dtype, layout, sm = case
+    whole = {t.name: t.values[0] for t in kernel.tunables if t.launch}
+    for config in _sample(case):
+        compiled, _ = _compile(case, config)
+        profile = profile_code(kernel, [config | whole], dtype, layout, sm, compiled)[0].profile
+        chunk = dict(zip(profile.metrics, profile.coefficients[:, -1].tolist(), strict=True))
+        columns = config["threads_per_row"] * config["vector"] * config["packets"]
+        size = config["rows_per_block"] * columns * (4 if dtype == "f32" else 2)
+        assert chunk["global.x.read_bytes"] == size * (1 if config.get("resident", 1) else 2), config
+        moved = ("x.read", "y.write") if kernel.op != "reduce" else ("x.read",)
+        for way in moved:
+            assert 32 * chunk[f"global.{way}_sectors"] == chunk[f"global.{way}_bytes"] > 0, config
+        for resources in compiled.resources.values():
+            assert resources.stack_bytes == resources.spill_store_bytes == 0, config
