@@ -59,6 +59,29 @@ def test_every_gpu_from_ampere_on_multiplies_halves_on_tensor_cores(recommender:
         assert answer.best.latency_s.value < recommender.recommend("matmul", gpu.name, SQUARE).best.latency_s.value
 
 
+STREAMING = [
+    ("matvec", {"m": 14336, "k": 4096}),
+    ("matvec", {"m": 4096, "k": 14336, "n": 8}),
+    ("softmax", {"rows": 24576, "columns": 1024}),
+    ("layernorm", {"rows": 16384, "columns": 768}),
+    ("rmsnorm", {"rows": 8192, "columns": 4096}),
+    ("reduce", {"rows": 4096, "columns": 8192}),
+    ("transpose", {"rows": 8192, "columns": 4096}),
+    ("elementwise", {"n": 1 << 25}),
+]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize(("op", "shape"), STREAMING, ids=[f"{op}-{len(shape)}" for op, shape in STREAMING])
+def test_what_streams_is_predicted_near_the_bandwidth_of_every_gpu(
+    recommender: Recommender, op: str, shape: dict[str, int], dtype: str
+) -> None:
+    for gpu in all_gpus():
+        answer = recommender.recommend(op, gpu.name, shape, dtype, query=Query("latency", top=1))
+        floor_s = answer.problem.bytes / gpu.memory_bandwidth
+        assert floor_s < answer.best.latency_s.value < 4 * floor_s + 10e-6, gpu.name
+
+
 @pytest.mark.parametrize(
     ("op", "dtype", "shape"), [("matmul", "f32", SQUARE), ("matmul", "f16", SQUARE), ("conv2d", "f32", CONV)]
 )
