@@ -98,6 +98,19 @@ def demand(
     return Demand(terms, tuple(map(np.ascontiguousarray, rates)))
 
 
+def side_by_side(demands: Sequence[Demand]) -> tuple[Demand, list[int]]:
+    """Several launches' demands as one, their codes one after the other, and where each begins.
+
+    Terms go by their place: block first, then each launch's loops; what a launch lacks is zero.
+    """
+    most = max((demand.terms for demand in demands), key=len)
+    padded = [
+        (*demand.rates, *[np.zeros_like(demand.rates[0])] * (len(most) - len(demand.terms))) for demand in demands
+    ]
+    starts = np.cumsum([0, *(demand.rates[0].shape[1] for demand in demands[:-1])]).tolist()
+    return Demand(most, tuple(np.concatenate(parts, axis=1) for parts in zip(*padded, strict=True))), starts
+
+
 def events(counts: Mapping[str, Count]) -> dict[str, Count]:
     """The events that the power model knows, from counts by metric of `ptx.counts`; numbers or arrays."""
     known: dict[str, Count] = {m: count for m, count in counts.items() if m.startswith(("issue.", "mma."))}

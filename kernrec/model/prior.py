@@ -10,14 +10,13 @@
 Power, and the clock that a power limit leaves, are `model.power`'s. Everything is elementwise over candidates.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.demand import BARRIERS, CORE_J, ISSUE, ISSUE_PER_CLK, PIPES, SECTORS
+from kernrec.model.demand import BARRIERS, CORE_J, ISSUE, ISSUE_PER_CLK, PIPES, SECTORS, Demand
 from kernrec.model.machine import machine
 
 Array = np.ndarray
@@ -49,14 +48,14 @@ LIMITS = (*PIPES, "latency", "L2", "DRAM", "launch")
 class Walk:
     """One launch of C candidates on one problem; arrays (C,).
 
-    rates: (quantities, C) a term, their demand. terms: total blocks and trips over the grid, in the demand's order.
-    longest: the same of the block that runs longest (1 block, its trips). concurrent: blocks that fit on an SM.
-    warps: per block. prefetch: trips whose loads are in flight ahead. dram_bytes: past L2.
+    codes: their columns in the demand. terms: total blocks and trips over the grid, in the demand's order. depth: trips
+    of the block that runs longest. concurrent: blocks that fit on an SM. warps: per block. prefetch: trips whose loads
+    are in flight ahead. dram_bytes: past L2.
     """
 
-    rates: tuple[Array, ...]
+    codes: Array
     terms: tuple[Array, ...]
-    longest: tuple[Array, ...]
+    depth: tuple[Array, ...]
     concurrent: Array
     warps: Array
     prefetch: Array
@@ -99,14 +98,14 @@ def join(walks: Sequence[Walk]) -> Walk:
         return walks[0]
     most = max(len(walk.terms) for walk in walks)
 
-    def each(field: Callable[[Walk], tuple[Array, ...]]) -> tuple[Array, ...]:
-        padded = [(*field(w), *[np.zeros_like(field(w)[0])] * (most - len(w.terms))) for w in walks]
-        return tuple(np.concatenate(parts, axis=-1) for parts in zip(*padded, strict=True))
+    def each(fields: list[tuple[Array, ...]], count: int) -> tuple[Array, ...]:
+        padded = [(*f, *[np.zeros(len(w.codes))] * (count - len(f))) for f, w in zip(fields, walks, strict=True)]
+        return tuple([np.concatenate(parts) for parts in zip(*padded, strict=True)])
 
     return Walk(
-        rates=each(lambda w: w.rates),
-        terms=each(lambda w: w.terms),
-        longest=each(lambda w: w.longest),
+        codes=np.concatenate([w.codes for w in walks]),
+        terms=each([w.terms for w in walks], most),
+        depth=each([w.depth for w in walks], most - 1),
         concurrent=np.concatenate([w.concurrent for w in walks]),
         warps=np.concatenate([w.warps for w in walks]),
         prefetch=np.concatenate([w.prefetch for w in walks]),
@@ -114,19 +113,21 @@ def join(walks: Sequence[Walk]) -> Walk:
     )
 
 
-def launch_time(gpu: GPU, walk: Walk) -> LaunchTime:
+def launch_time(gpu: GPU, demand: Demand, walk: Walk) -> LaunchTime:
     """Time of launches at the boost clock."""
     figures = machine(gpu)
     clock = gpu.boost_clock_hz
     blocks, warps = walk.terms[0], walk.warps
-    total: Any = 0.0
-    longest: Any = 0.0
-    trips: Any = 0.0
-    for rate, count, most in zip(walk.rates, walk.terms, walk.longest, strict=True):
-        total = rate * count + total
-        longest = rate[ISSUE : BARRIERS + 1] * most + longest
-        trips = trips + most
-    trips = trips - 1.0  # the first term is the block itself
+    per_block = demand.rates[0].take(walk.codes, axis=1)
+    total = per_block * blocks
+    longest = per_block[ISSUE : BARRIERS + 1]
+    trips: Array | float = 0.0
+    # A demand may hold loops that none of these launches has.
+    for rates, count, depth in zip(demand.rates[1:], walk.terms[1:], walk.depth, strict=False):
+        rate = rates.take(walk.codes, axis=1)
+        total += rate * count
+        longest = longest + rate[ISSUE : BARRIERS + 1] * depth
+        trips = trips + depth
 
     # SM pipes: clocks of one average block, joined by a smooth maximum.
     pipe_clk = total[: len(PIPES)] / blocks

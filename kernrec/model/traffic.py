@@ -43,7 +43,7 @@ def dram_bytes(
     only as far as they do not fit in L2.
     """
     working_set: Array = sum(tensor_bytes[name] for name in {*reads, *writes})
-    miss = np.clip(1.0 - l2_bytes / np.maximum(working_set, 1.0), 0.0, 1.0)
+    miss = np.maximum(1.0 - l2_bytes / working_set, 0.0)
     wave = np.minimum(concurrent_blocks, blocks)
     waves = blocks / wave
     total: Array = 0.0

@@ -12,7 +12,7 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, occupancy
 from kernrec.kernel import Expression, Kernel, Space, SpaceAt
 from kernrec.kernel.spec import WORKSPACE_BYTES
-from kernrec.model.demand import CORE_J, PIPES, Demand, demand
+from kernrec.model.demand import CORE_J, PIPES, Demand, demand, side_by_side
 from kernrec.model.power import PowerModel
 from kernrec.model.prior import LAUNCH_S, START_S, LaunchTime, Walk, alone_clk, join, launch_time, machine
 from kernrec.model.traffic import dram_bytes
@@ -99,6 +99,7 @@ class Candidates:
                 )
             )
         self._usable = usable[codes.index]
+        self._demand, self._starts = side_by_side([launch.demand for launch in self._launches])
         self._memory_clk = machine(gpu).dram_latency_clk
         self._scratch = frozenset(w.name for w in kernel.workspaces)
         self._geometries: dict[int, _Geometry] = {}
@@ -175,7 +176,7 @@ class Candidates:
             walks.append(self._walk(index, subset, at, tensors | scratch))
         # All launches at once: a pass over the arrays costs more by its calls than by their length.
         walk = join(walks)
-        times = launch_time(self.gpu, walk)
+        times = launch_time(self.gpu, self._demand, walk)
         dram_j = walk.dram_bytes * self.power.event_j("dram.bytes")
         sums = np.zeros((5, count))
         sums[4] = START_S
@@ -214,7 +215,7 @@ class Candidates:
             value = at.column(expression, rows)
             return value if isinstance(value, np.ndarray) else np.full(len(rows), value)
 
-        resident, code = geometry.resident.take(rows), launch.code.take(rows)
+        resident = geometry.resident.take(rows)
         blocks = column(spec.blocks)
         moved = dram_bytes(
             [(axis, at.column(extent, rows)) for axis, extent in spec.order],
@@ -227,9 +228,9 @@ class Candidates:
             float(self.gpu.l2_bytes),
         )
         return Walk(
-            rates=tuple([rate.take(code, axis=1) for rate in launch.demand.rates]),
+            codes=launch.code.take(rows) + self._starts[index],
             terms=(blocks, *(column(spec.trips[loop]) for loop in launch.loops)),
-            longest=(np.ones(len(rows)), *(column(spec.depth[loop]) for loop in launch.loops)),
+            depth=tuple([column(spec.depth[loop]) for loop in launch.loops]),
             concurrent=resident,
             warps=geometry.warps.take(rows),
             prefetch=geometry.prefetch.take(rows),
