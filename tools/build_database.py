@@ -4,8 +4,11 @@
     python tools/build_database.py --fresh          # everything
     python tools/build_database.py --check 8        # rebuild a sample of 8 codes a kernel and compare; writes nothing
 
-Interrupted, it keeps what was finished and goes on from there. The same sources and compiler give the same content
-hash, which it prints for every kernel.
+Interrupted, it keeps what was finished and goes on from there. The content hash, which it prints for every kernel, is
+that of the rows. NVRTC itself is not quite deterministic: from process to process it arranges some code differently
+(seen with 13.5: the same arithmetic, global memory accesses and barriers; up to 2 % other instructions, mostly before
+the loop; up to 19 registers, and with them a spill of a few bytes). So the check tells rows that are equal from rows
+that differ no more than that, and fails on any other difference.
 """
 
 import argparse
@@ -14,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kernrec import paths
@@ -24,6 +28,9 @@ from kernrec.store import ProfileRow, profiles_hash, read_profile_rows, write_pr
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 _SAVE_S = 120.0
+_FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
+_COUNTS_VARY = 0.04  # of the instructions of a block and a trip
+_REGISTERS_VARY = 32
 
 
 def main() -> int:
@@ -101,10 +108,37 @@ def check(kernel: Kernel, count: int, processes: int) -> int:
             print(f"{kernel.name}: {result.message}")
             return 1
         rebuilt += result
-    keys = {code.key for code in sample}
-    same = profiles_hash(rebuilt) == profiles_hash(row for row in shipped if row.code_key in keys)
-    print(f"{kernel.name}: {len(rebuilt)} rows of {len(sample)} codes rebuilt, {'equal' if same else 'DIFFERENT'}")
-    return 0 if same else 1
+    by_key = {(row.code_key, row.sm, row.launch): row for row in shipped}
+    equal, close, different = 0, 0, []
+    for row in rebuilt:
+        other = by_key[row.code_key, row.sm, row.launch]
+        if row.columns() == other.columns():
+            equal += 1
+        elif as_the_compiler_varies(row, other):
+            close += 1
+        else:
+            different.append(row)
+    print(f"{kernel.name}: {len(sample)} codes rebuilt, {equal} rows equal, {close} as the compiler varies", end="")
+    print(f", {len(different)} DIFFERENT, such as {dict(different[0].code)} sm_{different[0].sm}" if different else "")
+    return 1 if different else 0
+
+
+def as_the_compiler_varies(row: ProfileRow, other: ProfileRow) -> bool:
+    """Whether two profiles of a code differ by no more than one compiler run does from another.
+
+    What the algorithm fixes (arithmetic, global memory, barriers) must be the same; the rest may differ a little.
+    """
+    if row.terms != other.terms or abs(row.registers - other.registers) > _REGISTERS_VARY:
+        return False
+    one, two = (dict(zip(r.metrics, r.counts, strict=True)) for r in (row, other))
+    nothing = np.zeros(len(row.terms))
+    slack = _COUNTS_VARY * max(one["issue"].sum(), two["issue"].sum())
+    for metric in {*one, *two}:
+        difference = np.abs(one.get(metric, nothing) - two.get(metric, nothing)).max()
+        allowed = slack * (32 if metric == "lanes" else 1)  # threads, 32 to an instruction
+        if difference > (0.0 if metric.startswith(_FIXED) else allowed):
+            return False
+    return True
 
 
 def _sample(codes: Sequence[Code], count: int, seed: str) -> list[Code]:
