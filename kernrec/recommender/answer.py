@@ -18,10 +18,6 @@ class Cost:
     low: float
     high: float
 
-    def overlaps(self, other: "Cost") -> bool:
-        """Whether the two intervals have a value in common: then neither is surely the smaller."""
-        return self.low <= other.high and other.low <= self.high
-
 
 @dataclass(frozen=True)
 class Comparison:
