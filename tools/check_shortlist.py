@@ -42,8 +42,7 @@ def loss(recommender: Recommender, op: str, name: str, dims: dict[str, int]) -> 
         at = group.space.at(problem)
         rows = group.rows(at)
         for chosen, found in ((group.shortlist(at, rows), short), (rows, full)):
-            p = group.predict(problem, at, chosen)
-            settled = group.power.settle(p.core_s, p.dram_s, p.fixed_s, p.core_j, p.dram_j)
+            settled = group.settle(group.predict(problem, at, chosen))
             found.append((float(settled.latency_s.min()), float(settled.energy_j.min())))
     return (
         min(s for s, _ in short) / min(s for s, _ in full),

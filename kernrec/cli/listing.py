@@ -1,12 +1,12 @@
 """`kernrec gpus`, `ops` and `kernels`: what is known."""
 
 import json
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from kernrec.cli.quantity import human
+from kernrec.cli.table import print_table
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -91,18 +91,9 @@ def _list(rows: list[dict[str, Any]], shown: dict[str, Any], as_json: bool) -> N
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in rows[0]:
-        table.add_column(name.removesuffix("_hz").removesuffix("_bytes").replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(shown.get(name, _plain)(value)) for name, value in row.items()))
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=360)
-    console.print(table)
+    columns = [(name.removesuffix("_hz").removesuffix("_bytes").replace("_", " "), "left") for name in rows[0]]
+    cells = ([shown.get(name, _plain)(value) for name, value in row.items()] for row in rows)
+    print_table(None, columns, cells, fold=True)
 
 
 def _plain(value: Any) -> str:

@@ -2,12 +2,14 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kernrec.cli.quantity import fraction, hertz, human, percent, watts
+from kernrec.cli.table import print_table
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,24 +73,8 @@ def recommend(
         _print_layers(title, layers)
 
 
-def _table(title: str, columns: list[tuple[str, str]]) -> Any:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=Text(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, justify in columns:
-        table.add_column(name, justify=justify, no_wrap=name != "config", overflow="fold")  # type: ignore[arg-type]
-    return table
-
-
-def _show(table: Any, notes: tuple[str, ...]) -> None:
-    from rich.console import Console
-
-    # Piped output has no width of its own: as wide as the rows need, so that nothing is cut.
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=360)
-    console.print(table)
-    for note in notes:
+def _note(notes: Iterable[str]) -> None:
+    for note in dict.fromkeys(notes):
         print(f"note: {note}", file=sys.stderr)
 
 
@@ -99,40 +85,41 @@ def _config(config: Any) -> str:
 def _print_choices(answer: "Recommendation") -> None:
     limit = human(answer.power_limit_w, "W")
     title = f"{answer.problem.key} on {answer.gpu.title}, objective {answer.objective}, power limit {limit}"
-    table = _table(
-        title,
-        [
-            ("kernel", "left"),
-            ("grid x block", "right"),
-            ("latency (90 %)", "right"),
-            ("energy (90 %)", "right"),
-            ("power", "right"),
-            ("source", "left"),
-            ("limit", "left"),
-            ("energy vs fastest", "right"),
-            ("time vs fastest", "right"),
-            ("energy vs occupancy", "right"),
-            ("time vs occupancy", "right"),
-            ("config", "left"),
-        ],
-    )
+    columns = [
+        ("kernel", "left"),
+        ("grid x block", "right"),
+        ("latency (90 %)", "right"),
+        ("energy (90 %)", "right"),
+        ("power", "right"),
+        ("source", "left"),
+        ("limit", "left"),
+        ("energy vs fastest", "right"),
+        ("time vs fastest", "right"),
+        ("energy vs occupancy", "right"),
+        ("time vs occupancy", "right"),
+        ("config", "left"),
+    ]
+    rows = []
     for choice in answer.choices:
         first = choice.launches[0]
-        table.add_row(
-            choice.kernel.name,
-            f"{first.blocks} x {first.threads}",
-            _interval(choice.latency_s, "s"),
-            _interval(choice.energy_j, "J"),
-            human(choice.power_w, "W"),
-            choice.source,
-            choice.limit,
-            percent(-choice.versus_fastest.energy_saved),
-            percent(choice.versus_fastest.slowdown),
-            percent(-choice.versus_occupancy.energy_saved),
-            percent(choice.versus_occupancy.slowdown),
-            _config(choice.config),
+        rows.append(
+            [
+                choice.kernel.name,
+                f"{first.blocks} x {first.threads}",
+                _interval(choice.latency_s, "s"),
+                _interval(choice.energy_j, "J"),
+                human(choice.power_w, "W"),
+                choice.source,
+                choice.limit,
+                percent(-choice.versus_fastest.energy_saved),
+                percent(choice.versus_fastest.slowdown),
+                percent(-choice.versus_occupancy.energy_saved),
+                percent(choice.versus_occupancy.slowdown),
+                _config(choice.config),
+            ]
         )
-    _show(table, answer.notes)
+    print_table(title, columns, rows)
+    _note(answer.notes)
 
 
 def _interval(cost: Any, unit: str) -> str:
@@ -144,33 +131,35 @@ def _interval(cost: Any, unit: str) -> str:
 
 def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -> None:
     first = layers[0][2]
-    table = _table(
-        f"{title} on {first.gpu.title}, objective {first.objective}: the first choice of each layer",
-        [
-            ("layer", "left"),
-            ("count", "right"),
-            ("kernel", "left"),
-            ("latency (90 %)", "right"),
-            ("energy (90 %)", "right"),
-            ("power", "right"),
-            ("source", "left"),
-            ("limit", "left"),
-            ("energy vs occupancy", "right"),
-            ("config", "left"),
-        ],
-    )
+    title = f"{title} on {first.gpu.title}, objective {first.objective}: the first choice of each layer"
+    columns = [
+        ("layer", "left"),
+        ("count", "right"),
+        ("kernel", "left"),
+        ("latency (90 %)", "right"),
+        ("energy (90 %)", "right"),
+        ("power", "right"),
+        ("source", "left"),
+        ("limit", "left"),
+        ("energy vs occupancy", "right"),
+        ("config", "left"),
+    ]
+    rows = []
     for name, count, answer in layers:
         best = answer.best
-        table.add_row(
-            name,
-            str(count),
-            best.kernel.name,
-            _interval(best.latency_s, "s"),
-            _interval(best.energy_j, "J"),
-            human(best.power_w, "W"),
-            best.source,
-            best.limit,
-            percent(-best.versus_occupancy.energy_saved),
-            _config(best.config),
+        rows.append(
+            [
+                name,
+                str(count),
+                best.kernel.name,
+                _interval(best.latency_s, "s"),
+                _interval(best.energy_j, "J"),
+                human(best.power_w, "W"),
+                best.source,
+                best.limit,
+                percent(-best.versus_occupancy.energy_saved),
+                _config(best.config),
+            ]
         )
-    _show(table, tuple(dict.fromkeys(note for _, _, answer in layers for note in answer.notes)))
+    print_table(title, columns, rows)
+    _note(note for _, _, answer in layers for note in answer.notes)

@@ -26,8 +26,8 @@ _ELEMENTS = {
     "bf16": np.uint16,
     "i32": np.int32,
     "u32": np.uint32,
+    "i64": np.int64,
 }
-_SCALARS = {"i32": np.int32, "u32": np.uint32, "i64": np.int64, "f32": np.float32}
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _determined(terms: Sequence[Mapping[str, int]]) -> bool:
 
 def _emulate(bound: BoundLaunch, module: Module, buffers: dict[str, np.ndarray]) -> dict[str, int]:
     arguments = [
-        (0 if a.null else a.name) if isinstance(a, Pointer) else np.dtype(_SCALARS[a.ctype]).type(a.value)
+        (0 if a.null else a.name) if isinstance(a, Pointer) else np.dtype(_ELEMENTS[a.ctype]).type(a.value)
         for a in bound.arguments
     ]
     return emulate(

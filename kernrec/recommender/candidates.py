@@ -13,7 +13,7 @@ from kernrec.gpu import GPU, occupancy
 from kernrec.kernel import Expression, Kernel, Space, SpaceAt
 from kernrec.kernel.spec import WORKSPACE_BYTES
 from kernrec.model.demand import CORE_J, PIPES, Demand, demand, side_by_side
-from kernrec.model.power import PowerModel
+from kernrec.model.power import PowerModel, Settled
 from kernrec.model.prior import LAUNCH_S, START_S, LaunchTime, Walk, alone_clk, join, launch_time, machine
 from kernrec.model.traffic import dram_bytes
 from kernrec.op import Problem
@@ -23,7 +23,6 @@ Array = np.ndarray
 
 SHORTLIST = 512
 """Configs that are estimated in full; of more, the most promising. What that loses: `tools/check_shortlist.py`."""
-
 
 _SECOND_PASS_CLK = 2500.0  # blocks of little work: started, loaded once, stored
 
@@ -192,6 +191,11 @@ class Candidates:
         return Prediction(
             rows, core_s, dram_s, fixed_s, core_j, dram_j, times, tuple(zip(starts, performed, strict=True))
         )
+
+    def settle(self, prediction: Prediction, limit_w: float | None = None, clock_hz: float | None = None) -> Settled:
+        """Latency, power and energy of a prediction under a power limit (the TDP) and at a clock (boost)."""
+        p = prediction
+        return self.power.settle(p.core_s, p.dram_s, p.fixed_s, p.core_j, p.dram_j, limit_w, clock_hz)
 
     def occupancy(self, at: SpaceAt, row: int) -> float:
         """Resident warps over the most an SM holds, of the first launch of one config."""

@@ -183,10 +183,7 @@ class _Group:
             if self.heuristic == len(self.rows) or self.rows[self.heuristic] != heuristic:
                 self.rows = np.insert(self.rows, self.heuristic, heuristic)
             self.prediction: Prediction = candidates.predict(problem, self.at, self.rows)
-            p = self.prediction
-            self.settled: Settled = candidates.power.settle(
-                p.core_s, p.dram_s, p.fixed_s, p.core_j, p.dram_j, query.power_limit_w, query.clock_hz
-            )
+            self.settled: Settled = candidates.settle(self.prediction, query.power_limit_w, query.clock_hz)
 
 
 class _Costs:

@@ -32,8 +32,7 @@ def changed(base: GPU, **change: float) -> GPU:
 def settled_s(kernel: str, gpu: GPU, problem: Problem, limit_w: float | None = None) -> np.ndarray:
     group = candidates(kernel, gpu)
     at = group.space.at(problem)
-    p = group.predict(problem, at, group.rows(at))
-    return group.power.settle(p.core_s, p.dram_s, p.fixed_s, p.core_j, p.dram_j, limit_w).latency_s
+    return group.settle(group.predict(problem, at, group.rows(at)), limit_w).latency_s
 
 
 ADA = find_gpu("rtx4090")
@@ -98,8 +97,7 @@ def test_a_lower_power_limit_is_never_faster(problem: Problem, one: float, other
 def test_power_lies_between_idle_and_the_limit(problem: Problem, name: str) -> None:
     group = candidates("matmul_simt", find_gpu(name))
     at = group.space.at(problem)
-    p = group.predict(problem, at, group.rows(at))
-    settled = group.power.settle(p.core_s, p.dram_s, p.fixed_s, p.core_j, p.dram_j)
+    settled = group.settle(group.predict(problem, at, group.rows(at)))
     assert (settled.power_w >= group.power.idle_w * 0.999).all()
     assert (settled.power_w <= group.gpu.tdp_w * 1.001).all()
     assert settled.energy_j == pytest.approx(settled.power_w * settled.latency_s)

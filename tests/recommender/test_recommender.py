@@ -122,8 +122,7 @@ def test_the_shortlist_loses_little(recommender: Recommender, problem: tuple[str
     best_s, best_j = np.inf, np.inf
     for group in recommender.candidates_for(chosen, find_gpu(gpu)):
         at = group.space.at(chosen)
-        p = group.predict(chosen, at, group.rows(at))
-        settled = group.power.settle(p.core_s, p.dram_s, p.fixed_s, p.core_j, p.dram_j)
+        settled = group.settle(group.predict(chosen, at, group.rows(at)))
         best_s, best_j = min(best_s, settled.latency_s.min()), min(best_j, settled.energy_j.min())
     assert short["latency"].latency_s.value <= best_s * 1.08
     assert short["energy"].energy_j.value <= best_j * 1.08
