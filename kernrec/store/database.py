@@ -30,7 +30,7 @@ class Database:
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = True, create: bool = False) -> "Database":
-        """Open the database at `path`; for writing, bring an older schema up to date.
+        """Open the database at `path`, its schema brought up to date, also where it will only be read.
 
         create: make it when there is none (needs `read_only=False`). A file that is no database of ours, or that is
         damaged, in use or of a newer schema, is left as it was.
@@ -47,8 +47,9 @@ class Database:
                     raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
                 if version < len(migrations()):
                     if read_only:
-                        needed = f"this kernrec needs {len(migrations())}: open it for writing once"
-                        raise UsageError(f"{path} has schema {version}, {needed}")
+                        connection.close()
+                        _bring_up_to_date(path, version)
+                        return cls(connect(path, read_only=True, create=False), path)
                     migrate(connection, version)
         except BaseException:
             database.close()
@@ -215,3 +216,11 @@ class Database:
     def _check(table: str, *views: str) -> None:
         if table not in (*TABLES, *views):
             raise unknown("table", table, (*TABLES, *views))
+
+
+def _bring_up_to_date(path: Path, version: int) -> None:
+    """Migrate a file that was to be read only: whoever updates kernrec should not have to update databases by hand."""
+    try:
+        Database.open(path, read_only=False).close()
+    except UsageError as error:
+        raise UsageError(f"{error} (it has schema {version} and this kernrec needs {len(migrations())})") from None
