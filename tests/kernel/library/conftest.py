@@ -1,0 +1,6 @@
+"""Makes `trial`, what the tests of the library's kernels share, importable however pytest is started."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
