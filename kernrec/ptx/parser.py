@@ -8,6 +8,7 @@ Registers and labels declared in a nested `{ }` scope (inline assembly does that
 import re
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 
 from kernrec.errors import KernrecError
 from kernrec.ptx.program import (
@@ -240,9 +241,11 @@ class _Parser:
         found = _FUNCTION.match(header)
         if found is None:
             raise self.fail(f"cannot read the function header {' '.join(header.split())[:60]!r}")
-        kind, _, name, parameters, directives = found.groups()
-        taken = tuple(self.variable(p) for p in (parameters or "").split(",") if p.strip())
-        self.function = Function(name, kind == "entry", taken, line)
+        kind, returned, name, parameters, directives = found.groups()
+        results, taken = (
+            tuple(self.variable(p) for p in (listed or "").split(",") if p.strip()) for listed in (returned, parameters)
+        )
+        self.function = Function(name, kind == "entry", taken, line, returns=results)
         for directive, values in re.findall(r"\.(\w+)\s+([\d,\s]+)", directives or ""):
             self.function.directives[directive] = tuple(int(v) for v in values.replace(",", " ").split())
         self.scopes, self.branches, self.memo = [{}], [], {}
@@ -299,6 +302,11 @@ class _Parser:
                 self.declare(registers[1], name.strip())
         elif word in (".shared", ".local", ".global", ".const", ".param"):
             variable = self.variable(statement)
+            if word == ".param" and len(self.scopes) > 1:  # every call has a scope, and uses the same names
+                self.scope_count += 1
+                unique = f"{variable.name}@{self.scope_count}"
+                self.scopes[-1][variable.name] = unique
+                variable = replace(variable, name=unique)
             function.variables[variable.name] = variable
         elif word not in (".pragma", ".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".noreturn"):
             raise self.fail(f"unknown directive {word!r}")
