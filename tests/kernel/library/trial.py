@@ -240,16 +240,24 @@ def sample(case: Case, least: int = 8) -> list[Config]:
 
 @cache
 def runs(case: Case) -> list[Run]:
-    """Each config of the sample on each problem it can run, with the run-time tunables that were used longest ago.
+    """Each config of the sample on every other problem it can run, with the run-time tunables used longest ago.
 
     Problems and values of tunables that so do not get a run are left to the first configs of the space that can.
     """
+    codes = space(case).codes
+    able = {problem: set(codes.index[space(case).valid(problem)].tolist()) for problem in case.problems}
+    turns: dict[Problem, list[Config]] = {problem: [] for problem in case.problems}
+    for place, config in enumerate(sample(case)):
+        code = codes.keys.index(case.kernel.code_key(config, case.dtype, case.layout))
+        mine = [problem for problem in case.problems if code in able[problem]]
+        for problem in mine[place % 2 :: 2] if len(mine) > 3 else mine:
+            turns[problem].append(config)
     levers = [tunable for tunable in case.kernel.tunables if tunable.launch]
     names = [tunable.name for tunable in levers]
     settings = [dict(zip(names, given, strict=True)) for given in product(*(t.values for t in levers))]
     chosen: list[Run] = []
     for problem in case.problems:
-        for config in sample(case):
+        for config in turns[problem]:
             setting = next((s for s in settings if case.fits(config | s, problem)), None)
             if setting is not None:
                 settings.remove(setting)
