@@ -38,7 +38,10 @@ def verdict(status: int | None, output: str) -> str:
         return f"clean ({last})" if last else "clean"
     if status is None:
         return f"not finished in {_TIMEOUT_S} s"
-    return f"ERRORS ({last or output.strip().splitlines()[-1] if output.strip() else f'exit status {status}'})"
+    if status == _FOUND:
+        return f"ERRORS ({last})"
+    said = (output.strip().splitlines() or ["nothing was said"])[-1]
+    return f"not finished: exit status {status} ({said})"
 
 
 def counted_on_card(kernel: Kernel, dtype: str, layout: str) -> dict[str, int] | str:

@@ -193,7 +193,8 @@ def test_reports_of_the_profilers_are_read() -> None:
     assert profilers.executed(report) == {"matmul_simt": 1026, "matmul_simt_reduce": 8}
     assert profilers.verdict(0, "========= ERROR SUMMARY: 0 errors\n") == "clean (ERROR SUMMARY: 0 errors)"
     assert profilers.verdict(86, "========= ERROR SUMMARY: 3 errors\n") == "ERRORS (ERROR SUMMARY: 3 errors)"
-    assert profilers.verdict(None, "").startswith("not finished")
+    assert profilers.verdict(1, "Device not supported\n") == "not finished: exit status 1 (Device not supported)"
+    assert profilers.verdict(None, "").startswith("not finished in")
 
 
 def test_tools_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
