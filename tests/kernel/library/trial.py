@@ -1,6 +1,7 @@
 """How a kernel of the library is tried without a GPU: on which problems, with which configs, and how far off it may be.
 
-A new op joins by an entry in `OPS`; a new kernel of a known op joins by being in the library. `CASES` are what tests
+A new op joins by an entry in `OPS` (or by `test_<op>.py`, which then tries all of it); a new kernel of a known op joins
+by being in the library. `CASES` are what tests
 are parametrised with, `runs` the configs and problems of one case, `run` executes one of them on the CPU with every
 race in shared memory an error, and `flaws` holds what it left in memory against the float64 reference.
 """
@@ -151,9 +152,8 @@ class Case:
 
     @property
     def problems(self) -> list[Problem]:
-        """The problems that its op is tried on."""
-        op = find_op(self.kernel.op)
-        return [op.problem(dtype=self.dtype, layout=self.layout, **dims) for dims in OPS[op.name].problems]
+        """The problems of its op that some config can run: a kernel may be there for some shapes only."""
+        return _problems(self)
 
     def fits(self, config: Config, problem: Problem) -> bool:
         return self.kernel.fits(config, problem, limits(self.sm))
@@ -162,6 +162,7 @@ class Case:
 CASES = [
     Case(kernel, dtype, layout, sm)
     for kernel in all_kernels()
+    if kernel.op in OPS
     for dtype in kernel.dtypes
     for layout in kernel.layouts
     for sm in ARCHITECTURES
@@ -169,9 +170,11 @@ CASES = [
 ]
 
 
-def per_case(*ops: str) -> pytest.MarkDecorator:
-    """Parametrises a test with the cases of these ops; all of them where none is named."""
-    return pytest.mark.parametrize("case", [case for case in CASES if not ops or case.kernel.op in ops], ids=str)
+def per_case(*ops: str, tunable: str | None = None) -> pytest.MarkDecorator:
+    """Parametrises a test with the cases of these ops (none: all); of kernels with this `tunable`, if one is named."""
+    cases = [case for case in CASES if not ops or case.kernel.op in ops]
+    cases = [case for case in cases if tunable is None or tunable in case.kernel.code_tunables]
+    return pytest.mark.parametrize("case", cases, ids=str)
 
 
 @cache
@@ -193,6 +196,13 @@ def compile_config(case: Case, config: Config) -> tuple[Compiled, Module]:
 def space(case: Case) -> Space:
     """Every config of a case."""
     return Space(case.kernel, case.sm, limits(case.sm), case.dtype, case.layout)
+
+
+@cache
+def _problems(case: Case) -> list[Problem]:
+    op = find_op(case.kernel.op)
+    problems = [op.problem(dtype=case.dtype, layout=case.layout, **dims) for dims in OPS[op.name].problems]
+    return [problem for problem in problems if space(case).valid(problem).any()]
 
 
 def values(case: Case) -> set[tuple[str, int]]:
