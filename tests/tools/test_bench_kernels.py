@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import baselines
 import bench_kernels
 import numpy as np
 import profilers
@@ -201,3 +202,12 @@ def test_tools_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(profilers, "shutil", SimpleNamespace(which=lambda name: None))
     assert "compute-sanitizer is not installed" in profilers.sanitized("memcheck", "matmul", 1)
     assert "not installed" in profilers.counted_on_card(find_kernel("matmul_simt"), "f32", "nn")
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines.importlib.util, "find_spec", lambda name: None)
+    for case in bench_kernels.CASES:
+        if case.op in ("conv2d", "attention"):
+            works, missing = baselines.baseline(case.problem)
+            assert works == {}
+            assert missing == f"PyTorch is not installed: {case.op} in {case.dtype} is held against no library"
