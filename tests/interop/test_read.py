@@ -1,0 +1,73 @@
+"""Any file: what it is, and what it is not."""
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from foreign_files import cache, document, entry, result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.interop import document as json_document
+from kernrec.interop import read_results
+
+Write = Callable[..., Path]
+
+
+def test_the_content_tells_the_format_and_the_compression(write: Write) -> None:
+    for content in (cache(entry()), document(result())):
+        path = write(content)
+        packed = write(gzip.compress(path.read_bytes()), "packed")
+        assert read_results(path) == read_results(packed)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "cut short before its first result"),
+        ("hello", "is not JSON: expected '{', found 'hello'"),
+        ("[1, 2]", "is not JSON: expected '{'"),
+        ("{'a': 1}", "is not JSON"),
+        ('{"General": {"FormatVersion": 1}, "ConfigurationSpace": {}}', "neither a T4 file"),
+        (b"\xff\xfe\x00\x01" * 40, "it is not text"),
+        ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
+        (document(result()) | {"schema_version": "2.0.0"}, "has T4 schema '2.0.0'"),
+    ],
+)
+def test_what_is_no_file_of_results_is_one_line(write: Write, content: object, says: str) -> None:
+    path = write(content)
+    with pytest.raises(UsageError) as caught:
+        read_results(path)
+    assert says in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_a_folder_is_one_line(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none.json"):
+        with pytest.raises(UsageError, match="cannot read"):
+            read_results(path)
+
+
+def test_no_more_is_unpacked_than_is_allowed(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_document, "MOST_BYTES", 2**22)
+    with pytest.raises(UsageError, match="holds more than 4 MiB"):
+        read_results(write(gzip.compress(b" " * 2**23)))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([cache(entry(), entry(tile=2)), None]), st.data())
+def test_no_damage_escapes_as_anything_but_one_line(write: Write, text: str | None, data: st.DataObject) -> None:
+    path = write(document(result(), result()) if text is None else text)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(bytes(content))
+    error = None
+    try:
+        assert read_results(path).results
+    except UsageError as caught:
+        error = caught
+    assert "\n" not in str(error)
