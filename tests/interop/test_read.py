@@ -1,6 +1,7 @@
 """Any file: what it is, and what it is not."""
 
 import gzip
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def test_the_content_tells_the_format_and_the_compression(write: Write) -> None:
         ("{'a': 1}", "is not JSON"),
         ('{"General": {"FormatVersion": 1}, "ConfigurationSpace": {}}', "neither a T4 file"),
         (b"\xff\xfe\x00\x01" * 40, "it is not text"),
-        ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
+        ('{"a": ' + "[" * 5000 + "]" * 5000 + "}", "nested too deeply"),
         (document(result()) | {"schema_version": "2.0.0"}, "has T4 schema '2.0.0'"),
     ],
 )
@@ -57,17 +58,19 @@ def test_no_more_is_unpacked_than_is_allowed(write: Write, monkeypatch: pytest.M
         read_results(write(gzip.compress(b" " * 2**23)))
 
 
+damage = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4)
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from([cache(entry(), entry(tile=2)), None]), st.data())
-def test_no_damage_escapes_as_anything_but_one_line(write: Write, text: str | None, data: st.DataObject) -> None:
-    path = write(document(result(), result()) if text is None else text)
-    content = bytearray(path.read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    path.write_bytes(bytes(content))
-    error = None
+@given(st.sampled_from([cache(entry(), entry(tile=2)), json.dumps(document(result(), result()))]), damage)
+def test_no_damage_escapes_as_anything_but_one_line(write: Write, text: str, damage: list[tuple[float, int]]) -> None:
+    content = bytearray(text.encode())
+    for place, byte in damage:
+        content[int(place * len(content))] = byte
+    path = write(bytes(content))
+    said = ""
     try:
         assert read_results(path).results
-    except UsageError as caught:
-        error = caught
-    assert "\n" not in str(error)
+    except UsageError as error:
+        said = str(error)
+    assert "\n" not in said
