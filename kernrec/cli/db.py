@@ -120,6 +120,16 @@ def merge(
             print(f"{other}: {database.merge(other)} new rows")
 
 
+@app.command("upgrade")
+def upgrade(db: Path_ = None) -> None:
+    """Bring a database that an older kernrec made up to date; its rows stay as they are."""
+    from kernrec.store import Database
+
+    path = db or paths.user_database()
+    with Database.open(path, read_only=False) as database:
+        print(f"{path} has schema {database.schema}")
+
+
 @app.command("verify")
 def verify(db: Path_ = None) -> None:
     """Check that every row hashes to its key: that nothing changed it since it was measured."""

@@ -51,7 +51,7 @@ class Database:
                     raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
                 if version < len(migrations()):
                     if read_only:
-                        needed = f"this kernrec needs {len(migrations())}: open it for writing once"
+                        needed = f"this kernrec needs {len(migrations())}: run `kernrec db upgrade --db {path}` once"
                         raise UsageError(f"{path} has schema {version}, {needed}")
                     migrate(connection, version)
         except BaseException:

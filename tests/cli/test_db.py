@@ -8,6 +8,7 @@ import pytest
 
 from kernrec.cli.app import run
 from kernrec.store import Database
+from kernrec.store.migrations import migrations
 
 CACHE = """{"device_name": "NVIDIA GeForce RTX 3090", "kernel_name": "theirs", "problem_size": [64],
 "tune_params_keys": ["bx"], "tune_params": {"bx": [32, 64]}, "objective": "time", "cache": {
@@ -81,6 +82,21 @@ def test_merging_adds_what_is_new_and_leaves_the_others_alone(
     assert team.read_bytes() == before
     assert run(["db", "merge", str(tmp_path / "none"), "--db", str(tmp_path / "new")]) == 2
     assert not (tmp_path / "new").exists()
+
+
+def test_a_database_of_an_older_kernrec_is_brought_up_to_date(
+    own: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latest = migrations()
+    with monkeypatch.context() as patch:
+        for module in ("migrations", "database"):
+            patch.setattr(f"kernrec.store.{module}.migrations", lambda: latest[:1])
+        assert run(["db", "import", str(cache), *SHAPE]) == 0
+    assert run(["db", "info"]) == 2
+    assert f"has schema 1, this kernrec needs {len(latest)}: run `kernrec db upgrade" in capsys.readouterr().err
+    assert run(["db", "upgrade"]) == 0
+    assert capsys.readouterr().out == f"{own} has schema {len(latest)}\n"
+    assert run(["db", "verify"]) == 0
 
 
 def test_verify_tells_when_somebody_changed_a_row(own: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
