@@ -180,11 +180,9 @@ def time_of(value: object) -> datetime:
         return UNKNOWN_TIME
     try:
         time = datetime.fromisoformat(value if isinstance(value, str) else "")
-    except ValueError:
-        raise ValueError(
-            f"timestamp is {value!r:.40}; a date and time such as 2024-05-01 12:00:00 is expected"
-        ) from None
-    return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
+        return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
+    except (ValueError, OverflowError):
+        raise ValueError(f"timestamp is {value!r:.40}; one such as 2024-05-01 12:00:00 is expected") from None
 
 
 def latency_of(value: object, unit_s: float) -> float:

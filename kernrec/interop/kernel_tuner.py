@@ -66,8 +66,9 @@ def read_cache(text: str, path: object) -> Results:
             else:
                 header[name], at = decode(text, at)
             name, at = at_member.send(at)
-    except StopIteration:
-        pass
+    except StopIteration as done:
+        if text[done.value :].strip():
+            raise UsageError(f"{path} is damaged: something follows its end") from None
     except CutShort:
         if not results:
             raise UsageError(f"{path} is cut short before its first complete entry") from None
@@ -83,7 +84,9 @@ def read_cache(text: str, path: object) -> Results:
 
 def _keys(header: Mapping[str, Any]) -> list[str]:
     """The names of the tunables, which come before the entries."""
-    keys = header.get("tune_params_keys") or list(header.get("tune_params") or ())
+    keys, params = header.get("tune_params_keys"), header.get("tune_params")
+    if not keys and isinstance(params, dict):
+        keys = list(params)
     if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
         raise ValueError("it lacks tune_params_keys, the names of the tunables, before its entries")
     return keys

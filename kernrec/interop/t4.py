@@ -88,7 +88,7 @@ def _result(entry: object, timeunit: object) -> Result:
     if not isinstance(given, dict) or not isinstance(times, dict):
         raise ValueError(f"it lacks {'times' if isinstance(given, dict) else 'configuration'}, an object")
     invalidity = entry.get("invalidity")
-    if invalidity not in INVALIDITIES:
+    if not isinstance(invalidity, str) or invalidity not in INVALIDITIES:
         raise unknown("invalidity", invalidity, INVALIDITIES)
     config, limits = split_limits(config_of(given))
     measured = _measurements(entry.get("measurements", []))

@@ -1,9 +1,11 @@
 """Any file: what it is, and what it is not."""
 
+import copy
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from foreign_files import cache, document, entry, result
@@ -12,9 +14,13 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.interop import document as json_document
-from kernrec.interop import read_results
+from kernrec.interop import measurement_rows, read_results
+from kernrec.op import find_op
+from kernrec.store import Database
 
 Write = Callable[..., Path]
+
+PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
 
 
 def test_the_content_tells_the_format_and_the_compression(write: Write) -> None:
@@ -71,6 +77,46 @@ def test_no_damage_escapes_as_anything_but_one_line(write: Write, text: str, dam
     said = ""
     try:
         assert read_results(path).results
+    except UsageError as error:
+        said = str(error)
+    assert "\n" not in said
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Database]:
+    with Database.memory() as database:
+        yield database
+        assert database.altered() == []
+
+
+junk = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3) | st.just(10**400),
+    st.floats(allow_nan=True),
+    st.sampled_from(["", "x", "\x1b[2J", "\ud800", "correct", "0001-01-01T00:00+14:00", "RuntimeFailedConfig"]),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.sampled_from(["time", "bx"]), st.integers(), max_size=2),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([json.loads(cache(entry(), entry(tile=2))), document(result(), result())]), st.data())
+def test_no_value_in_the_place_of_another_escapes_either(
+    write: Write, database: Database, whole: Any, data: st.DataObject
+) -> None:
+    node = whole = copy.deepcopy(whole)
+    while True:
+        places = list(node) if isinstance(node, dict) else list(range(len(node)))
+        place = data.draw(st.sampled_from(places))
+        if not isinstance(node[place], (dict, list)) or not node[place] or data.draw(st.booleans()):
+            break
+        node = node[place]
+    node[place] = data.draw(junk)
+    said = ""
+    try:
+        file = read_results(write(whole))
+        database.add_measurements(measurement_rows(file, "t4", PROBLEM, "k"))
     except UsageError as error:
         said = str(error)
     assert "\n" not in said
