@@ -133,11 +133,11 @@ __device__ __forceinline__ void store(Element* target, const float* number, unsi
 // lie WIDTH / N quads apart, so that eight lanes that read a quad each cover all 32 banks.
 template <unsigned WIDTH, unsigned N>
 struct Rows {
-    static_assert(WIDTH % N == 0 && (N <= 4 || N == 8), "whole shares");
+    static_assert(WIDTH % N == 0 && (N <= 2 || N % 4 == 0), "whole shares");
 
     // Where column `i` lies in its row.
     __device__ __forceinline__ static unsigned place(unsigned i) {
-        return N == 8 ? (i % 8 / 4 * (WIDTH / 8) + i / 8) * 4 + i % 4 : i;
+        return N % 4 == 0 ? (i % N / 4 * (WIDTH / N) + i / N) * 4 + i % 4 : i;
     }
 
     // Reads the N columns from `share` * N on of the row that begins at `row`.
