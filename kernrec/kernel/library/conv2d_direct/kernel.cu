@@ -9,8 +9,8 @@
 //   nchw  lanes along output pixels, so that x and y are read and written in runs; threads of a warp share filters.
 //   nhwc  PACKS lanes along output channels, FILTERS each, so that y is written in runs and groups lie side by side.
 //
-// What the threads share, the block works out for CHUNK positions at a time, a chunk ahead, in shared memory: the weights
-// of its filters, as floats [position][filter], and where the taps lie.
+// What the threads share, the block works out for CHUNK positions at a time, a chunk ahead, in shared memory: the
+// weights of its filters, as floats [position][filter], and where the taps lie.
 //
 // Edges cost what full tiles cost: taps on the padding and past the reduction are zeros from predicated loads, pixels
 // past the last are those of the last, and stores are predicated. So every block executes prologue + trips * body
@@ -29,6 +29,8 @@ constexpr unsigned VECTOR = FILTERS * sizeof(Element) > 16 ? 16 / sizeof(Element
 constexpr bool NHWC = false;
 constexpr unsigned VECTOR = 1;
 #endif
+constexpr unsigned THREADS = 128;
+constexpr unsigned CHUNK = 9;                         // positions prepared at once: a filter of 3x3 is whole chunks
 constexpr unsigned WIDTH = PACKS * FILTERS;           // filters of a block
 constexpr unsigned PIXEL_THREADS = THREADS / PACKS;   // threads of a pack
 constexpr unsigned PITCH = WIDTH + 4;                 // positions of a filter lie in different banks
