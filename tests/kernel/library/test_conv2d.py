@@ -1,8 +1,11 @@
 """The convolution kernels on tensor cores, direct and depthwise: what holds of them beyond test_kernels.py."""
 
 import dataclasses
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from kernrec.ptx import EmulationError, Module, emulate, parse
 
 MMA, DIRECT, DEPTHWISE = map(find_kernel, ("conv2d_implicit_gemm_mma", "conv2d_direct", "conv2d_depthwise"))
 KERNELS = (MMA, DIRECT, DEPTHWISE)
+MUTANT_FILES = Path(__file__).with_name("mutants")
 ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}
 LEAST = {"f32": 0.0, "f16": 2.0**-25, "bf16": 2.0**-134}
 
@@ -80,7 +84,7 @@ MMA_PROBLEMS = {
     ),
     1: (
         {"n": 2, "c": 3, "h": 23, "w": 19, "k": 35, "r": 7, "s": 7, "stride": 2, "padding": 3},
-        {"c": 45, "h": 9, "w": 8, "k": 9, "r": 3, "s": 3, "groups": 3},
+        {"c": 3, "h": 19, "w": 14, "k": 9, "r": 11, "s": 9, "dilation": 2, "padding": 4, "groups": 3},
     ),
 }
 
@@ -143,7 +147,8 @@ def _depthwise_cases() -> Iterator[Case]:
             vector = values[7] or (4 if dtype == "f32" else 8)
             filter_, step, lanes, tile_p, tile_q = values[:5]
             channels = (lanes + 3) * vector if layout == "nhwc" else lanes + 3
-            width = (tile_q + (3 if layout == "nhwc" else 3 * vector)) * step
+            beyond = 0 if i == 2 else 3 if layout == "nhwc" else 3 * vector
+            width = (tile_q + beyond) * step
             dims = {"n": 2, "c": channels, "h": tile_p * step + 3, "w": width, "k": channels, "groups": channels}
             dims |= {"r": filter_, "s": filter_, "stride": step, "padding": filter_ // 2}
             if layout == "nhwc" and i % 2:
@@ -200,12 +205,14 @@ def _run(case: Case, given: dict[str, np.ndarray]) -> np.ndarray:
 def _is_right(case: Case, infinite: bool = False) -> bool:
     """Whether y is the float64 reference's within what f32 sums of its terms, rounded once, may be off.
 
-    infinite: one element of x is, and outputs that do not meet it must not notice.
+    infinite: a few neighbouring elements of x are, and outputs that do not meet them must not notice.
     """
     problem = case.problem
     given = inputs(problem, seed=1)
     if infinite:
-        given["x"].flat[given["x"].size // 2] = encode(np.array(np.inf), case.dtype)
+        image = given["x"][0] if case.layout == "nchw" else given["x"][0].transpose(2, 0, 1)
+        down, right = image.shape[1] // 2, image.shape[2] // 2
+        image[0, down - 1 : down + 1, right - 1 : right + 1] = encode(np.array(np.inf), case.dtype)
     absolute = {name: encode(np.abs(decode(value, case.dtype)), case.dtype) for name, value in given.items()}
     terms = problem.names["c"] // problem.names["groups"] * problem.names["r"] * problem.names["s"]
     with np.errstate(invalid="ignore"):
@@ -285,67 +292,45 @@ def _broken(kernel: Kernel, old: str, new: str) -> Kernel:
     return dataclasses.replace(kernel, source=kernel.source.replace(old, new))
 
 
-WAIT = """        wait_for_copies<STAGES - 2>();
-        __syncthreads();  // the tile of this trip"""
-SETTLE = """stage.settle(chunks[(trip + 1) % 2]);
-        __syncthreads();"""
+MUTANTS = [
+    (kernel, mutant)
+    for kernel in KERNELS
+    for mutant in tomllib.loads((MUTANT_FILES / f"{kernel.name}.toml").read_text(encoding="utf-8"))["mutant"]
+]
+
+
+def _notices(kernel: Kernel, old: str, new: str, met_by: Config, infinite: bool = False, **where: str) -> bool:
+    """Whether a case whose config has `met_by` fails once the source is broken."""
+    broken = _broken(kernel, old, new)
+    cases = [
+        case
+        for case in CASES
+        if case.kernel is kernel
+        and met_by.items() <= case.config.items()
+        and all(getattr(case, name) == value for name, value in where.items())
+    ]
+    assert cases
+    for case in cases:
+        try:
+            if not _is_right(case.using(broken), infinite):
+                return True
+        except EmulationError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(("kernel", "mutant"), MUTANTS, ids=lambda value: getattr(value, "name", None))
+def test_breaking_one_thing_in_the_source_is_noticed(kernel: Kernel, mutant: dict[str, Any]) -> None:
+    where = {name: mutant[name] for name in ("dtype", "layout") if name in mutant}
+    assert _notices(kernel, mutant["old"], mutant["new"], mutant.get("when", {}), **where), mutant["breaks"]
 
 
 @pytest.mark.parametrize(
-    ("kernel", "old", "new", "when"),
-    [
-        (MMA, WAIT, WAIT.replace("__syncthreads();", ""), {"fragments": 1, "vector": 8}),
-        (MMA, WAIT, WAIT.replace("- 2", "- 1"), {"fragments": 1, "vector": 8}),
-        (MMA, "settle(slots + read);\n        __syncthreads();", "settle(slots + read);", {"vector": 1}),
-        (MMA, "first + row + i * ROW_STEP, count - 1", "first + row + i * ROW_STEP, count", {"vector": 8}),
-        (MMA, "tap.meets(g, window[i]) && k < k_end", "k < k_end", {"vector": 8}),
-        (MMA, "tap.meets(g, window[i]) && k < k_end", "tap.meets(g, window[i])", {"split_k": 4, "vector": 8}),
-        (MMA, "k + half < k_end", "k < k_end", {"vector": 1}),
-        (MMA, "row + i * 8 < rows && at < columns", "at < columns", {"vector": 8}),
-        (MMA, "row + i * 8 < rows && at < columns", "row + i * 8 < rows", {"vector": 1}),
-        (MMA, "line * g.stride - g.padding;\n        left", "line * g.stride;\n        left", {"vector": 8}),
-        (MMA, "right = (tap - line * g.taps.value) * g.dilation", "right = tap - line * g.taps.value", {"vector": 8}),
-        (MMA, "blockIdx.z * depth,", "0,", {"vector": 8}),
-        (MMA, "w + size_t(blockIdx.z) * group_filters * reduction", "w", {"vector": 2}),
-        (MMA, "(blockIdx.y * share + min(blockIdx.y, longer_shares))", "(blockIdx.y * share)", {"split_k": 4}),
-        (MMA, "size_t(blockIdx.y) * pixels * filters + group_begin", "group_begin", {"split_k": 2, "vector": 8}),
-        (DIRECT, SETTLE, SETTLE.replace("__syncthreads();", ""), {}),
-        (DIRECT, "chunks[trip % 2]", "chunks[0]", {}),
-        (DIRECT, "k < p.reduction ? make_uint2(offset, down << 16 | right)", "true ? make_uint2(offset, 0)", {}),
-        (DIRECT, "filter < filters_left && e < WEIGHTS", "true", {}),
-        (DIRECT, "e % CHUNK * PITCH + Weights::place(e / CHUNK)", "e % CHUNK * PITCH + e / CHUNK", {"filters": 8}),
-        (DIRECT, "(tap.y & 0xffff) < width ? height : 0", "(tap.y & 0xffff) < width ? height : height", {}),
-        (DIRECT, "window[j].top + (tap.y >> 16), end", "0, end", {}),
-        (DIRECT, "pixel < pixels ? filters : 0", "filters", {}),
-        (DIRECT, "group * depth);", "0);", {}),
-        (DIRECT, "filter - in_batch) * image", "filter) * image", {}),
-        (DEPTHWISE, "    __syncthreads();\n", "", {}),
-        (DEPTHWISE, "min(WEIGHTS, channels_left * TAPS)", "WEIGHTS", {}),
-        (DEPTHWISE, "left + across < width ? end : 0", "end", {}),
-        (DEPTHWISE, "channel < channels ? height : 0", "height", {}),
-        (DEPTHWISE, "channel < channels ? outputs_p : 0", "outputs_p", {}),
-        (DEPTHWISE, "column < outputs_q ? lines : 0", "lines", {}),
-        (DEPTHWISE, "load<VECTOR>(corner.x + offset, corner.top + row,", "load<VECTOR>(corner.x + offset, 0,", {}),
-        (DEPTHWISE, "if (spot < SPOTS) tile", "tile", {"staged": 1}),
-        (DEPTHWISE, "if (!wanted) return;", "", {}),
-        (DEPTHWISE, "which < LEFT ? which : MIDDLE + which", "which", {}),
-        (DEPTHWISE, "e % TAPS * FILTER_PITCH", "e % TAPS * CHANNELS", {}),
-        (DEPTHWISE, "const unsigned r = i - out_p * STEP;", "const unsigned r = i - out_p;", {"step": 2}),
-        (DEPTHWISE, "number[out_q * STEP + s][c]", "number[out_q * STEP][c]", {}),
-    ],
-    ids=lambda value: value if isinstance(value, str) else getattr(value, "name", ""),
+    ("old", "new", "vector"),
+    [("tap.meets(g, window[i]) && k < k_end", "tap.meets(g, window[i])", 8), ("k + half < k_end", "k < k_end", 1)],
 )
-def test_breaking_one_thing_in_the_source_is_noticed(kernel: Kernel, old: str, new: str, when: Config) -> None:
-    broken = _broken(kernel, old, new)
-    meet = [case for case in CASES if case.kernel is kernel and when.items() <= case.config.items()]
-    assert meet
-    for case in sorted(meet, key=lambda case: case.layout != ("nhwc" if "corner" in old or "SPOTS" in old else "nchw")):
-        try:
-            if not _is_right(case.using(broken)) or not _is_right(case.using(broken), infinite=True):
-                return
-        except EmulationError:
-            return
-    pytest.fail("no case of this kernel notices")
+def test_reading_inputs_past_the_reduction_is_noticed_where_one_is_infinite(old: str, new: str, vector: int) -> None:
+    assert _notices(MMA, old, new, {"vector": vector}, infinite=True)
 
 
 def test_lines_of_tiles_in_nchw_are_read_with_few_bank_conflicts() -> None:
