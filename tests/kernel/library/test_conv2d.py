@@ -333,6 +333,15 @@ def test_reading_inputs_past_the_reduction_is_noticed_where_one_is_infinite(old:
     assert _notices(MMA, old, new, {"vector": vector}, infinite=True)
 
 
+@pytest.mark.parametrize(
+    "new", ["wait_for_copies<STAGES - 1>();\n        __syncthreads();", "wait_for_copies<STAGES - 2>();"]
+)
+def test_reading_a_tile_before_it_has_landed_for_all_is_noticed_with_one_set_of_fragments(new: str) -> None:
+    old = "wait_for_copies<STAGES - 2>();\n        __syncthreads();"
+    place = "  // the tile of this trip"
+    assert _notices(MMA, old + place, new + place, {"fragments": 1, "vector": 8})
+
+
 def test_lines_of_tiles_in_nchw_are_read_with_few_bank_conflicts() -> None:
     for case in CASES:
         if case.kernel is DEPTHWISE and case.layout == "nchw" and case.dtype == "f32":
