@@ -1,15 +1,14 @@
 """`kernrec recommend`: the configs to run for an op, a shape and a GPU."""
 
 import json
-import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernrec.cli.quantity import fraction, hertz, human, percent, watts
 from kernrec.cli.table import print_table
+from kernrec.cli.text import config_text, interval_text, print_notes
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,15 +72,6 @@ def recommend(
         _print_layers(title, layers)
 
 
-def _note(notes: Iterable[str]) -> None:
-    for note in dict.fromkeys(notes):
-        print(f"note: {note}", file=sys.stderr)
-
-
-def _config(config: Any) -> str:
-    return " ".join(f"{name}={value}" for name, value in config.items())
-
-
 def _print_choices(answer: "Recommendation") -> None:
     limit = human(answer.power_limit_w, "W")
     title = f"{answer.problem.key} on {answer.gpu.title}, objective {answer.objective}, power limit {limit}"
@@ -106,8 +96,8 @@ def _print_choices(answer: "Recommendation") -> None:
             [
                 choice.kernel.name,
                 f"{first.blocks} x {first.threads}",
-                _interval(choice.latency_s, "s"),
-                _interval(choice.energy_j, "J"),
+                interval_text(choice.latency_s, "s"),
+                interval_text(choice.energy_j, "J"),
                 human(choice.power_w, "W"),
                 choice.source,
                 choice.limit,
@@ -115,18 +105,11 @@ def _print_choices(answer: "Recommendation") -> None:
                 percent(choice.versus_fastest.slowdown),
                 percent(-choice.versus_occupancy.energy_saved),
                 percent(choice.versus_occupancy.slowdown),
-                _config(choice.config),
+                config_text(choice.config),
             ]
         )
     print_table(title, columns, rows)
-    _note(answer.notes)
-
-
-def _interval(cost: Any, unit: str) -> str:
-    low, high = human(cost.low, unit).split(" ")[0], human(cost.high, unit)
-    if human(cost.low, unit).split(" ")[1] != high.split(" ")[1]:
-        low = human(cost.low, unit)
-    return f"{human(cost.value, unit)} ({low} to {high})"
+    print_notes(answer.notes)
 
 
 def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -> None:
@@ -152,14 +135,14 @@ def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -
                 name,
                 str(count),
                 best.kernel.name,
-                _interval(best.latency_s, "s"),
-                _interval(best.energy_j, "J"),
+                interval_text(best.latency_s, "s"),
+                interval_text(best.energy_j, "J"),
                 human(best.power_w, "W"),
                 best.source,
                 best.limit,
                 percent(-best.versus_occupancy.energy_saved),
-                _config(best.config),
+                config_text(best.config),
             ]
         )
     print_table(title, columns, rows)
-    _note(note for _, _, answer in layers for note in answer.notes)
+    print_notes(note for _, _, answer in layers for note in answer.notes)

@@ -16,14 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.compile.inputs import ELEMENTS
 from kernrec.compile.nvrtc import compile_source
 from kernrec.errors import UsageError, unknown
 from kernrec.ptx import Counts, emulate, parse
 
-_ELEMENTS = {
-    "f64": np.float64, "f32": np.float32, "f16": np.float16, "i64": np.int64, "u64": np.uint64, "i32": np.int32,
-    "u32": np.uint32, "i16": np.int16, "u16": np.uint16, "i8": np.int8, "u8": np.uint8,
-}  # fmt: skip
+_ELEMENTS = {name: kind for name, kind in ELEMENTS.items() if name != "bf16"}
 _SCALARS = ("i32", "u32", "i64", "u64", "f32", "f64")
 _BUFFER = re.compile(r"([A-Za-z_]\w*)=(?:(zeros|nan):)?([a-z]+[0-9]+)\[([0-9]+)\]")
 _FILE = re.compile(r"([A-Za-z_]\w*)=@(.+)")

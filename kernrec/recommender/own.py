@@ -1,0 +1,268 @@
+"""Advice for one kernel on one problem: its configs under a range of power limits, ranked.
+
+A power limit is a lever like a tunable, but none of the kernel's: the same config may be on the front twice, fast at
+the default limit and frugal below it. The front here is over pairs (config, power limit).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernrec import paths
+from kernrec.errors import KernrecError, UsageError, unknown
+from kernrec.gpu import GPU
+from kernrec.kernel import Kernel, find_kernel
+from kernrec.kernel.load import kernel_from
+from kernrec.model.power import PowerModel
+from kernrec.model.prior import interval
+from kernrec.op import Problem
+from kernrec.recommender.answer import Choice, Comparison, Cost
+from kernrec.recommender.candidates import Candidates
+from kernrec.recommender.pareto import pareto_front, spread
+from kernrec.store import Database, ProfileTable
+
+POWER_LIMITS = 8
+"""Power limits that are tried, from the least that a GPU accepts to the most."""
+
+OBJECTIVES = ("pareto", "latency", "energy", "edp")
+
+
+@dataclass(frozen=True)
+class Limited:
+    """A choice at a power limit."""
+
+    choice: Choice
+    power_limit_w: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; keys carry their unit."""
+        return {"power_limit_w": self.power_limit_w, **self.choice.as_dict()}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Choices for a kernel in order (a front: fastest first), out of `candidates` configs.
+
+    heuristic: what the occupancy heuristic picks, at the default power limit. Savings `versus_fastest` and
+    `versus_occupancy` of a choice are against configs at the default power limit. blocks: of the first choice's first
+    launch; sampled: how many of them were emulated, least and most over the configs (0: profiles hold on all blocks).
+    """
+
+    kernel: Kernel
+    problem: Problem
+    gpu: GPU
+    objective: str
+    choices: tuple[Limited, ...]
+    heuristic: Limited
+    candidates: int
+    sampled: tuple[int, int]
+    notes: tuple[str, ...]
+
+    @property
+    def best(self) -> Limited:
+        """The first choice."""
+        return self.choices[0]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; keys carry their unit."""
+        return {
+            "kernel": self.kernel.name,
+            "kernel_hash": self.kernel.hash,
+            "problem": self.problem.key,
+            "shape": self.problem.dim,
+            "gpu": self.gpu.name,
+            "objective": self.objective,
+            "candidates": self.candidates,
+            "sampled_blocks": list(self.sampled),
+            "choices": [choice.as_dict() for choice in self.choices],
+            "occupancy_heuristic": self.heuristic.as_dict(),
+            "notes": list(self.notes),
+        }
+
+
+class Ranked:
+    """All candidates of a kernel on a problem with their costs; arrays (limits, C), the default limit first."""
+
+    def __init__(
+        self, kernel: Kernel, problem: Problem, gpu: GPU, profiles: Mapping[int, ProfileTable], limits: Sequence[float]
+    ) -> None:
+        self.kernel, self.problem, self.gpu = kernel, problem, gpu
+        self.power = PowerModel.for_gpu(gpu)
+        self.group = Candidates(
+            kernel,
+            gpu,
+            self.power,
+            problem.dtype,
+            problem.layout,
+            profiles,
+            problem if kernel.sampled else None,
+        )
+        self.at = self.group.space.at(problem)
+        self.rows = self.group.rows(self.at)
+        if not len(self.rows):
+            raise KernrecError(f"no profiled config of {kernel.name} can run {problem.key} on {gpu.name}")
+        self.limits = list(dict.fromkeys([gpu.tdp_w, *limits]))
+        self.prediction = self.group.predict(problem, self.at, self.rows)
+        self.settled = [self.group.settle(self.prediction, limit) for limit in self.limits]
+        self.latency_s = np.stack([s.latency_s for s in self.settled])
+        self.energy_j = np.stack([s.energy_j for s in self.settled])
+
+    @cached_property
+    def fastest(self) -> int:
+        """The candidate that is fastest at the default limit."""
+        return int(self.latency_s[0].argmin())
+
+    @cached_property
+    def heuristic(self) -> int:
+        """The candidate that the occupancy heuristic picks."""
+        row = self.group.occupancy_choice(self.at, self.rows)
+        return int(np.searchsorted(self.rows, row))
+
+    def choice(self, limit: int, position: int) -> Limited:
+        """One candidate at one of the limits."""
+        latency, energy = float(self.latency_s[limit, position]), float(self.energy_j[limit, position])
+        (t_low, t_high), (e_low, e_high) = interval(latency), interval(energy)
+        row, settled = int(self.rows[position]), self.settled[limit]
+
+        def against(other: int) -> Comparison:
+            return Comparison(
+                1.0 - energy / float(self.energy_j[0, other]), latency / float(self.latency_s[0, other]) - 1.0
+            )
+
+        choice = Choice(
+            kernel=self.kernel,
+            config=self.group.space.config(row),
+            problem=self.problem,
+            gpu=self.gpu,
+            latency_s=Cost(latency, t_low, t_high),
+            energy_j=Cost(energy, e_low, e_high),
+            power_w=float(settled.power_w[position]),
+            clock_hz=float(settled.clock_hz[position]),
+            source="prior",
+            limit=self.prediction.limit(position),
+            occupancy=self.group.occupancy(self.at, row),
+            versus_fastest=against(self.fastest),
+            versus_occupancy=against(self.heuristic),
+        )
+        return Limited(choice, self.limits[limit])
+
+    def select(self, objective: str, top: int) -> list[tuple[int, int]]:
+        """(limit, position) of the best, in order."""
+        latency, energy = self.latency_s.ravel(), self.energy_j.ravel()
+        if objective == "pareto":
+            picked = spread(pareto_front(latency, energy), latency, energy, top)
+        else:
+            value = {"latency": latency, "energy": energy, "edp": latency * energy}[objective]
+            # The least at each candidate's best limit: a limit that binds nowhere is no choice of its own.
+            by_config = value.reshape(self.latency_s.shape)
+            best = by_config.argmin(axis=0)
+            order = np.argsort(by_config.min(axis=0), kind="stable")[:top]
+            picked = best[order] * by_config.shape[1] + order
+        return [divmod(int(place), self.latency_s.shape[1]) for place in picked]
+
+
+def power_limits(gpu: GPU) -> list[float]:
+    """The power limits that are tried for a GPU (W), in steps of whole watts."""
+    return [round(float(limit)) for limit in np.linspace(gpu.power_min_w, gpu.power_max_w, POWER_LIMITS)]
+
+
+def advise(
+    kernel: Kernel,
+    problem: Problem,
+    gpu: GPU,
+    profiles: Mapping[int, ProfileTable],
+    *,
+    objective: str = "pareto",
+    top: int = 5,
+    limits: Sequence[float] | None = None,
+) -> Advice:
+    """The choices for a kernel whose profiles are given. limits: power limits to try (W); None: a range of them."""
+    if objective not in OBJECTIVES:
+        raise unknown("objective", objective, OBJECTIVES)
+    if top < 1:
+        raise UsageError(f"top is {top}; at least 1 is accepted")
+    ranked = Ranked(kernel, problem, gpu, profiles, power_limits(gpu) if limits is None else limits)
+    choices = tuple([ranked.choice(limit, at) for limit, at in ranked.select(objective, top)])
+    sampled = _sampled(profiles[0]) if kernel.sampled else (0, 0)
+    return Advice(
+        kernel=kernel,
+        problem=problem,
+        gpu=gpu,
+        objective=objective,
+        choices=choices,
+        heuristic=ranked.choice(0, ranked.heuristic),
+        candidates=len(ranked.rows),
+        sampled=sampled,
+        notes=_notes(kernel, profiles, choices[0], sampled),
+    )
+
+
+def _sampled(table: ProfileTable) -> tuple[int, int]:
+    blocks = table.counts[:, table.metrics.index("blocks.sampled"), 0]
+    return int(blocks.min()), int(blocks.max())
+
+
+def _notes(
+    kernel: Kernel, profiles: Mapping[int, ProfileTable], best: Limited, sampled: tuple[int, int]
+) -> tuple[str, ...]:
+    notes = ["source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"]
+    if kernel.sampled:
+        most = f"{sampled[0]} to {sampled[1]}" if sampled[0] < sampled[1] else f"{sampled[0]}"
+        blocks = best.choice.launches[0].blocks
+        notes.append(
+            f"counts are those of a sample: {most} blocks of each config's first launch were emulated (the first"
+            f" choice has {blocks}), from the middle of the grid and its ends, and scaled to the grid"
+        )
+    for what, said in (("branch", "branches"), ("load", "addresses of loads"), ("store", "addresses of stores")):
+        found = sum(_count(table, f"depends.{what}") for table in profiles.values())
+        if found:
+            values = ", ".join(f"{name} {_values(sample)}" for name, sample in kernel.samples.items())
+            notes.append(
+                f"{said} depend on data in {found} configs: counted with the sample inputs"
+                f" ({values or 'random values'}); other inputs may behave otherwise"
+            )
+    return tuple(notes)
+
+
+def _count(table: ProfileTable, metric: str) -> int:
+    if metric not in table.metrics:
+        return 0
+    return int((table.counts[:, table.metrics.index(metric), 0] > 0).sum())
+
+
+def _values(sample: Any) -> str:
+    numbers = " ".join(f"{number:g}" for number in sample.numbers)
+    return " ".join(part for part in (sample.kind, numbers, sample.text) if part)
+
+
+def find_own_kernel(name: str, databases: Sequence[Path] | None = None) -> Kernel:
+    """The kernel of this name: the newest that the user's databases hold, else one of the library.
+
+    databases: None: the user's own. Raises `UsageError`.
+    """
+    known: list[str] = []
+    for path in own_databases(databases):
+        with Database.open(path) as database:
+            for row in database.rows("kernel"):
+                known.append(str(row["name"]))
+                if row["name"] == name:
+                    return kernel_from(json.loads(str(row["spec"])), name, str(row["source"]))
+    try:
+        return find_kernel(name)
+    except UsageError:
+        if known:
+            raise unknown("kernel", name, known) from None
+        raise
+
+
+def own_databases(databases: Sequence[Path] | None) -> list[Path]:
+    """The databases given, else the user's own if there is one."""
+    if databases:
+        return [Path(path) for path in databases]
+    own = paths.user_database()
+    return [own] if own.exists() else []

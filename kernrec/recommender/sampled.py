@@ -1,0 +1,78 @@
+"""Profiles made from a sample of blocks (`kernrec.compile.sample`), as the candidates of a kernel use them.
+
+What a spec would declare is read off the sample: how often a block waits for memory, and how the tiles of neighbouring
+blocks overlap. A user's kernel may also lean on L1 for reuse, which kernels of the library do by shared memory: sectors
+that a block asks for again are found in L1 as far as what its SM's blocks touch fits there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kernrec.gpu import GPU, occupancy
+from kernrec.kernel import Kernel, SpaceAt
+from kernrec.model.traffic import Touch
+from kernrec.store import ProfileTable
+
+Array = np.ndarray
+
+_SECTOR_BYTES = 32.0
+_L1_BEYOND_SHARED_BYTES = 28 << 10
+"""L1 and shared memory together have this much more than the largest shared memory (CUDA C++ Programming Guide,
+"Technical Specifications per Compute Capability": 128 KB of which 100 on 8.6, 192 and 164 on 8.0)."""
+
+
+@dataclass(frozen=True)
+class SampledLaunch:
+    """One launch of all sampled configs: its profiles with reads that L1 answers taken out; `rounds`: (rows,)."""
+
+    table: ProfileTable
+    rounds: Array
+
+    def touches(self, codes: Array, tensor_bytes: Mapping[str, Array | float], scratch: frozenset[str]) -> list[Touch]:
+        """What these codes touch of each tensor."""
+        found = []
+        for written, what in ((False, "read"), (True, "write")):
+            for name, size in tensor_bytes.items():
+                own = f"touch.{name}.{what}"
+                if own in self.table.metrics:
+                    x, y, z = (_column(self.table, f"{own}.{axis}").take(codes) for axis in "xyz")
+                    sectors = _column(self.table, own).take(codes)
+                    found.append(Touch(sectors * _SECTOR_BYTES, (x, y, z), size, written, name in scratch))
+        return found
+
+
+def read_sample(kernel: Kernel, index: int, table: ProfileTable, found: Array, at: SpaceAt, gpu: GPU) -> SampledLaunch:
+    """One launch of a kernel; `found`: row of the space -> row of `table`, -1 where there is none."""
+    launch = at.launch(index)
+    rows = np.flatnonzero(found >= 0)
+
+    def by_code(column: Array | int) -> Array:
+        """A column of the space as one of the table."""
+        spread = np.broadcast_to(np.asarray(column), len(found))
+        values = np.zeros(len(table.code_keys), dtype=np.int64)
+        values[found[rows]] = spread[rows]
+        return values
+
+    shared = by_code(launch.shared_bytes) + table.static_smem_bytes
+    resident = occupancy(gpu.limits, by_code(launch.threads), table.registers, shared).blocks
+    cache = gpu.limits.smem_per_sm + _L1_BEYOND_SHARED_BYTES - resident * shared
+    reads = [m.removeprefix("touch.").removesuffix(".read") for m in table.metrics if m.endswith(".read")]
+    kept = sum((_column(table, f"touch.{name}.read") for name in reads), np.zeros(len(table.code_keys)))
+    miss = np.clip(1.0 - cache / np.maximum(kept * _SECTOR_BYTES * resident, 1.0), 0.0, 1.0)
+    counts = table.counts.copy()
+    for name in reads:
+        metric = f"global.{name}.read_sectors"
+        if metric in table.metrics:
+            place = table.metrics.index(metric)
+            once = _column(table, f"touch.{name}.read")
+            counts[:, place, 0] = once + np.maximum(counts[:, place, 0] - once, 0.0) * miss
+    return SampledLaunch(replace(table, counts=counts), _column(table, "rounds"))
+
+
+def _column(table: ProfileTable, metric: str) -> Array:
+    """Events per block of each code; a metric that no block had is zero."""
+    if metric not in table.metrics:
+        return np.zeros(len(table.code_keys))
+    return table.counts[:, table.metrics.index(metric), 0]
