@@ -12,7 +12,6 @@ import typer
 from kernrec.cli.quantity import human, percent
 from kernrec.cli.table import print_table
 from kernrec.cli.text import config_text, interval_text, print_notes
-from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
     from kernrec.recommender.analyze import Analysis
@@ -37,11 +36,12 @@ def analyze(
     """
     from kernrec import paths
     from kernrec.gpu import find_gpu
+    from kernrec.interop.specs import load_spec
     from kernrec.op import parse_shape
     from kernrec.recommender.analyze import analyze as run
 
     card = find_gpu(gpu)
-    kernel = _kernel(source, spec)
+    kernel, left_out = load_spec(spec, source)
     problem = kernel.definition.problem(kernel.dtypes[0], kernel.layouts[0], **parse_shape(shape) if shape else {})
     progress = _Progress(kernel.name)
     try:
@@ -64,15 +64,7 @@ def analyze(
     else:
         print_advice(analysis.advice)
         _say(analysis)
-
-
-def _kernel(source: Path, spec: Path):  # type: ignore[no-untyped-def]
-    from kernrec.kernel.load import load_kernel
-
-    kernel = load_kernel(spec)
-    if kernel.source_name != source.name or spec.resolve().parent != source.resolve().parent:
-        raise UsageError(f"{spec} describes {kernel.source_name} beside it, not {source}")
-    return kernel
+    print_notes(left_out)
 
 
 class _Progress:

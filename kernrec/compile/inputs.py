@@ -54,8 +54,8 @@ def _filled(
         return np.zeros(count, kind)
     if sample.kind == "constant":
         return _encoded(np.full(count, sample.numbers[0]), tensor.dtype)
-    if sample.kind == "file":
-        return _loaded(tensor, (folder or Path()) / sample.text)
+    if sample.kind in ("file", "raw"):
+        return _loaded(tensor, (folder or Path()) / sample.text, sample.kind == "raw")
     if sample.kind == "expression":
         values = parse(sample.text).evaluate({**sizes, "i": np.arange(count)})
         return _encoded(np.broadcast_to(np.asarray(values), count), tensor.dtype)
@@ -79,9 +79,9 @@ def _encoded(values: np.ndarray, dtype: str) -> np.ndarray:
     return np.ascontiguousarray(values.astype(np.int64).astype(ELEMENTS[dtype]))
 
 
-def _loaded(tensor: Tensor, path: Path) -> np.ndarray:
+def _loaded(tensor: Tensor, path: Path, raw: bool) -> np.ndarray:
     try:
-        loaded = np.load(path, allow_pickle=False)
+        loaded = np.fromfile(path, ELEMENTS[tensor.dtype]) if raw else np.load(path, allow_pickle=False)
     except OSError as error:
         raise UsageError(f"tensor {tensor.name}: {path} cannot be read: {error.strerror or error}") from None
     except ValueError:

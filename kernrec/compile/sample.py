@@ -120,10 +120,10 @@ def sample_config(
     """
     module = parse(compiled.ptx)
     ptx_hash = code_hash(compiled.ptx)
-    buffers = {name: array for name, array in tensors.items() if name not in kernel.constants}
+    buffers = dict(tensors)
     for scratch in workspaces(kernel, config, problem, sm):
         buffers[scratch.name] = np.zeros(scratch.bytes, np.uint8)
-    constants = {name: tensors[name] for name in kernel.constants}
+    constants = {symbol: tensors[name] for name, symbol in kernel.constants.items() if symbol in module.variables}
     found = []
     for bound in bind_launches(kernel, config, problem, sm):
         name = entry_name(dict.fromkeys(module.entries), bound.entry)

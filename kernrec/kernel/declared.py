@@ -7,12 +7,13 @@
 
     [problem.tensors]
     temp = { shape = ["height", "width"], role = "input", values = "uniform 300 350" }
-    weights = { shape = ["width"], role = "constant" }                # a __constant__ symbol of the source
+    weights = { shape = ["width"], role = "constant" }                # a __constant__ of the source
     result = { shape = ["height", "width"], role = "output" }
 
-A tensor is `input`, `output`, `inout` or `constant`. `values` says what the emulator finds in it: `normal` (what inputs
-have by default), `zeros` (outputs), `constant 1.5`, `uniform 0 1`, `integers 0 100`, `expression i * 7 % 64` (of the
-flat index `i` and the dimensions) or `file.npy`. They matter only where addresses or branches depend on them.
+A tensor is `input`, `output`, `inout` or `constant` (of another name in the source: `symbol`). `values` says what the
+emulator finds in it: `normal` (what inputs have by default), `zeros` (outputs), `constant 1.5`, `uniform 0 1`,
+`integers 0 100`, `expression i * 7 % 64` (of the flat index `i` and the dimensions), `file.npy` or `raw file.bin`. They
+matter only where addresses or branches depend on them.
 """
 
 import re
@@ -42,7 +43,7 @@ class Declared:
 
     op: Op
     samples: Mapping[str, Sample]
-    constants: frozenset[str]
+    constants: Mapping[str, str]
 
 
 def declared_problem(table: Table, name: str) -> Declared:
@@ -55,7 +56,8 @@ def declared_problem(table: Table, name: str) -> Declared:
     shapes: dict[str, tuple[Expression, ...]] = {}
     types: dict[str, str] = {}
     samples: dict[str, Sample] = {}
-    outputs, constants = [], set()
+    outputs: list[str] = []
+    constants: dict[str, str] = {}
     tensors = table.take("tensors", dict, "a table of tensors")
     if not 1 <= len(tensors) <= _MOST_TENSORS:
         raise table.fail("tensors", f"1 to {_MOST_TENSORS} tensors", len(tensors))
@@ -72,7 +74,7 @@ def declared_problem(table: Table, name: str) -> Declared:
         if role in ("output", "inout"):
             outputs.append(tensor)
         if role == "constant":
-            constants.add(tensor)
+            constants[tensor] = inner.string("symbol", tensor)
         samples[tensor] = read_sample(inner, "values", "zeros" if role == "output" else "normal", known)
         inner.string("digest", "")  # of a file of values, put there when the spec was read
         inner.done()
@@ -92,7 +94,7 @@ def declared_problem(table: Table, name: str) -> Declared:
         element_types=types,
     )
     op.shapes({dim.name: int(dim.default or 1) for dim in dims}, LAYOUT)  # an impossible shape says so now
-    return Declared(op, samples, frozenset(constants))
+    return Declared(op, samples, constants)
 
 
 def _no_reference(sizes: Names, layout: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,8 +162,10 @@ def read_sample(table: Table, key: str, default: str, known: list[str]) -> Sampl
         return Sample(kind, (), rest)
     if text.endswith(".npy"):
         return Sample("file", (), text)
+    if kind == "raw" and rest:
+        return Sample("raw", (), rest)
     numbers = rest.split()
     if kind not in _NUMBERS or len(numbers) != _NUMBERS[kind] or not all(map(_NUMBER.fullmatch, numbers)):
-        expected = "normal, zeros, constant C, uniform A B, integers A B, 'expression ...' or a .npy file"
+        expected = "normal, zeros, constant C, uniform A B, integers A B, 'expression ...', a .npy file or 'raw FILE'"
         raise table.fail(key, expected, text)
     return Sample(kind, tuple(float(number) for number in numbers))

@@ -10,7 +10,7 @@ from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.declared import Declared, declared_problem
-from kernrec.kernel.expression import Expression, is_identifier, parse
+from kernrec.kernel.expression import Expression, is_identifier, literal, parse
 from kernrec.kernel.spec import (
     LIMITS,
     SCALAR_RANGES,
@@ -27,9 +27,10 @@ from kernrec.op import Op, find_op
 
 _LARGEST_FILE = 1 << 20
 _MOST_TUNABLES = 32
-_MOST_VALUES = 64
+_MOST_VALUES = 256
 _FACTS = ("dtype", "layout", "dtype_bytes", "sm")
 _C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_DECIMAL = re.compile(r" *-?[0-9]+\.[0-9]+ *")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([A-Za-z0-9_.-]+)"[ \t]*$', re.MULTILINE)
 
 
@@ -45,7 +46,7 @@ def load_kernel(path: Path) -> Kernel:
         raise UsageError(f"{where}: not TOML: {error}") from None
     except RecursionError:
         raise UsageError(f"{where}: not TOML: nested too deeply") from None
-    _fingerprint(data, path.parent, where)
+    fingerprint(data, path.parent, where)
     return _Reader(where, data, path.parent).kernel()
 
 
@@ -54,15 +55,37 @@ def kernel_from(data: Mapping[str, Any], where: str, source: str) -> Kernel:
     return _Reader(where, dict(data), None, source).kernel()
 
 
-def _fingerprint(data: dict[str, Any], folder: Path, where: str) -> None:
+def read_source(path: Path) -> str:
+    """A source with the files it includes by `#include "..."` in their place, so that it stands for itself.
+
+    They lie beside the source, or one folder up, where kernels share them; each is taken once.
+    """
+    return _inlined(path, set())
+
+
+def _inlined(path: Path, seen: set[Path]) -> str:
+    seen.add(path)
+    where = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
+
+    def replace(include: re.Match[str]) -> str:
+        folders = (path.parent, path.parent.parent)
+        found = next((folder / include[1] for folder in folders if (folder / include[1]).is_file()), None)
+        if found is None:
+            raise UsageError(f"{where}: includes {include[1]!r}, which is not beside it")
+        return "" if found in seen else _inlined(found, seen)
+
+    return _INCLUDE.sub(replace, _text(path, where))
+
+
+def fingerprint(data: dict[str, Any], folder: Path, where: str) -> None:
     """Adds to each tensor whose values are in a file what that file holds: another content is another kernel."""
     problem = data.get("problem")
     tensors = problem.get("tensors") if isinstance(problem, dict) else None
     for name, tensor in tensors.items() if isinstance(tensors, dict) else ():
         file = tensor.get("values") if isinstance(tensor, dict) else None
-        if isinstance(file, str) and file.endswith(".npy"):
+        if isinstance(file, str) and (file.endswith(".npy") or file.startswith("raw ")):
             try:
-                tensor["digest"] = hashlib.sha256((folder / file).read_bytes()).hexdigest()[:16]
+                tensor["digest"] = hashlib.sha256((folder / file.removeprefix("raw ")).read_bytes()).hexdigest()[:16]
             except OSError as error:
                 said = error.strerror or error
                 raise UsageError(f"{where}: [problem]: tensors.{name}: {file} cannot be read: {said}") from None
@@ -156,7 +179,7 @@ class _Reader:
             spec=top.data,
             macros=macros,
             samples=declared.samples if declared else {},
-            constants=declared.constants if declared else frozenset(),
+            constants=declared.constants if declared else {},
         )
 
     def known_op(self) -> Op:
@@ -189,24 +212,7 @@ class _Reader:
             raise self.top.fail("source", "the name of a file in the same folder", name)
         if self.folder is None:
             return name, self.text
-        return name, self.inlined(name, self.folder / name, set())
-
-    def inlined(self, name: str, path: Path, seen: set[Path]) -> str:
-        """A source with the files it includes by `#include "..."` in their place, so that it stands for itself.
-
-        They lie beside the source, or one folder up, where kernels share them; each is taken once.
-        """
-        seen.add(path)
-
-        folder = path.parent
-
-        def replace(include: re.Match[str]) -> str:
-            found = next((f / include[1] for f in (folder, folder.parent) if (f / include[1]).is_file()), None)
-            if found is None:
-                raise UsageError(f"{folder.name}/{name}: includes {include[1]!r}, which is not beside it")
-            return "" if found in seen else self.inlined(include[1], found, seen)
-
-        return _INCLUDE.sub(replace, _text(path, f"{folder.name}/{name}"))
+        return name, read_source(self.folder / name)
 
     def tunables(self) -> tuple[Tunable, ...]:
         tables = self.top.take("tunables", dict, "a table of tunables")
@@ -389,6 +395,8 @@ class _Reader:
             return PointerArgument(ctype)
         if ctype not in SCALAR_RANGES:
             raise UsageError(f"{where}: {key}: {unknown('C type', ctype, SCALAR_RANGES)}")
+        if ctype[0] == "f" and _DECIMAL.fullmatch(value):
+            return ScalarArgument(ctype, literal(float(value)))
         return ScalarArgument(ctype, self.expression(key, value, names, where))
 
     def touched(

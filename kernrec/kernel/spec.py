@@ -70,7 +70,8 @@ class Sample:
     """The values that a tensor has when its kernel is executed by the emulator.
 
     kind: `normal`, `zeros`, `constant` (numbers[0]), `uniform` (from numbers[0] to numbers[1]), `integers` (the same,
-    the second excluded), `expression` (text: of the flat index `i` and the problem's names) or `file` (text: a `.npy`).
+    the second excluded), `expression` (text: of the flat index `i` and the problem's names) `file` (text: a `.npy`) or
+    `raw` (text: a file of nothing but values).
     """
 
     kind: str
@@ -138,7 +139,7 @@ class Kernel:
     within the limits of the GPU). Each is true for a config that can run. definition: the op, or what a spec of its own
     problem declares in place of one. spec: the spec itself as plain data, from which `kernel_from` makes the kernel
     again. macros: defined for every config. samples: the tensors whose values matter to the emulator. constants: the
-    tensors that are `__constant__` symbols of the source.
+    tensors that fill `__constant__` symbols of the source, with the symbol's name.
     """
 
     name: str
@@ -160,7 +161,7 @@ class Kernel:
     spec: Mapping[str, Any]
     macros: Mapping[str, str] = field(default_factory=dict)
     samples: Mapping[str, Sample] = field(default_factory=dict)
-    constants: frozenset[str] = frozenset()
+    constants: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sampled(self) -> bool:

@@ -109,8 +109,8 @@ class Ranked:
         self.limits = list(dict.fromkeys([gpu.tdp_w, *limits]))
         self.prediction = self.group.predict(problem, self.at, self.rows)
         self.settled = [self.group.settle(self.prediction, limit) for limit in self.limits]
-        self.latency_s = np.stack([s.latency_s for s in self.settled])
-        self.energy_j = np.stack([s.energy_j for s in self.settled])
+        self.latency_s: np.ndarray = np.stack([s.latency_s for s in self.settled])
+        self.energy_j: np.ndarray = np.stack([s.energy_j for s in self.settled])
 
     @cached_property
     def fastest(self) -> int:

@@ -22,10 +22,14 @@ _L1_BEYOND_SHARED_BYTES = 28 << 10
 """L1 and shared memory together have this much more than the largest shared memory (CUDA C++ Programming Guide,
 "Technical Specifications per Compute Capability": 128 KB of which 100 on 8.6, 192 and 164 on 8.0)."""
 
+_L1_SHARE_OF_LATENCY = 0.07
+"""Load to use from L1 over that from DRAM: some 35 of 540 clocks (arXiv 2402.13499, tables of memory latency)."""
+
 
 @dataclass(frozen=True)
 class SampledLaunch:
-    """One launch of all sampled configs: its profiles with reads that L1 answers taken out; `rounds`: (rows,)."""
+    """One launch of all sampled configs: its profiles with reads that L1 answers taken out; `rounds`: how
+    often a block waits for memory, those that L1 answers counted by their share of the latency, (rows,)."""
 
     table: ProfileTable
     rounds: Array
@@ -62,13 +66,18 @@ def read_sample(kernel: Kernel, index: int, table: ProfileTable, found: Array, a
     kept = sum((_column(table, f"touch.{name}.read") for name in reads), np.zeros(len(table.code_keys)))
     miss = np.clip(1.0 - cache / np.maximum(kept * _SECTOR_BYTES * resident, 1.0), 0.0, 1.0)
     counts = table.counts.copy()
+    asked, through = np.zeros(len(counts)), np.zeros(len(counts))
     for name in reads:
         metric = f"global.{name}.read_sectors"
         if metric in table.metrics:
             place = table.metrics.index(metric)
             once = _column(table, f"touch.{name}.read")
+            asked += counts[:, place, 0]
             counts[:, place, 0] = once + np.maximum(counts[:, place, 0] - once, 0.0) * miss
-    return SampledLaunch(replace(table, counts=counts), _column(table, "rounds"))
+            through += counts[:, place, 0]
+    far = through / np.maximum(asked, 1.0)
+    waits = _column(table, "rounds") * (far + (1.0 - far) * _L1_SHARE_OF_LATENCY)
+    return SampledLaunch(replace(table, counts=counts), waits)
 
 
 def _column(table: ProfileTable, metric: str) -> Array:
