@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernrec.cli.emulate import extents
 from kernrec.cli.quantity import human, percent
 from kernrec.cli.table import print_table
 from kernrec.cli.text import config_text, interval_text, print_notes
+from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
     from kernrec.recommender.analyze import Analysis
@@ -19,29 +21,50 @@ if TYPE_CHECKING:
 
 
 def analyze(
-    source: Annotated[Path, typer.Argument(help="The kernel's .cu file.")],
-    spec: Annotated[Path, typer.Option(help="What can be tuned: a kernel.toml, or a T1 .json.")],
-    gpu: Annotated[str, typer.Option("--gpu", help="GPU, as you call it (`kernrec gpus`).")],
+    source: Annotated[Path, typer.Argument(help="The kernel: a .cu file, or a .ptx file.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Of PTX, in parameter order: a=f32[4096], a=@values.npy, i32:4096.")
+    ] = None,
+    spec: Annotated[Path | None, typer.Option(help="What can be tuned: a kernel.toml, or a T1 .json.")] = None,
+    gpu: Annotated[str, typer.Option("--gpu", help="GPU, as you call it (`kernrec gpus`).")] = "",
     shape: Annotated[str | None, typer.Option(help="Dimensions, width=4096,height=64; the spec's by default.")] = None,
     objective: Annotated[str, typer.Option(help="pareto, latency, energy or edp.")] = "pareto",
     top: Annotated[int, typer.Option(help="At most this many configs.")] = 5,
+    grid: Annotated[str, typer.Option(help="Of PTX: blocks, 16 or 16,2,1.")] = "1",
+    block: Annotated[str, typer.Option(help="Of PTX: threads of a block, 256 or 16,16.")] = "128",
+    entry: Annotated[str | None, typer.Option(help="Of PTX: the kernel; not needed where the file has one.")] = None,
+    shared: Annotated[int, typer.Option(help="Of PTX: dynamic shared memory in bytes.")] = 0,
     budget: Annotated[int, typer.Option(help="Most instructions of a block before giving up.")] = 2_000_000,
     processes: Annotated[int | None, typer.Option(help="Processes to use; one per CPU by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     db: Annotated[Path | None, typer.Option(help="Database for the profiles; your own by default.")] = None,
 ) -> None:
-    """Analyse a kernel of your own: compile and emulate its configs, print the front and the best of them.
+    """Analyse a kernel of your own: its configs compiled and emulated, the front and the best of them printed.
 
-    No GPU is needed. Interrupted, it goes on where it stopped.
+    No GPU is needed. Interrupted, it goes on where it stopped. Of PTX alone, block and power limit are advised.
     """
     from kernrec import paths
+    from kernrec.compile.fixed import kernel_of_ptx
     from kernrec.gpu import find_gpu
     from kernrec.interop.specs import load_spec
     from kernrec.op import parse_shape
     from kernrec.recommender.analyze import analyze as run
 
+    if not gpu:
+        raise UsageError("--gpu is missing (`kernrec gpus` lists what is known)")
     card = find_gpu(gpu)
-    kernel, left_out = load_spec(spec, source)
+    if source.suffix == ".ptx":
+        if spec or shape:
+            raise UsageError("--spec and --shape are for source; PTX takes --grid, --block and arguments")
+        kernel, left_out = kernel_of_ptx(
+            source, entry, extents("--grid", grid), extents("--block", block), arguments or [], shared
+        )
+    elif spec is None:
+        raise UsageError(f"{source} needs a --spec, which says what can be tuned: a kernel.toml or a T1 .json")
+    elif arguments:
+        raise UsageError(f"argument {arguments[0]!r:.60}: arguments are for PTX; a spec has its own")
+    else:
+        kernel, left_out = load_spec(spec, source)
     problem = kernel.definition.problem(kernel.dtypes[0], kernel.layouts[0], **parse_shape(shape) if shape else {})
     progress = _Progress(kernel.name)
     try:
@@ -52,7 +75,7 @@ def analyze(
             db or paths.user_database(),
             objective=objective,
             top=top,
-            folder=spec.parent,
+            folder=(spec or source).parent,
             processes=processes or os.cpu_count() or 1,
             budget=budget,
             progress=progress,

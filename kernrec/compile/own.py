@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
+from kernrec.compile.assemble import assemble
 from kernrec.compile.compiled import Compiled, CompileError, Job
 from kernrec.compile.inputs import sample_tensors
 from kernrec.compile.pool import compile_many, end_with_parent
@@ -52,6 +54,8 @@ class Target:
 
 def unused_macros(kernel: Kernel) -> frozenset[str]:
     """The tunables' macros that the source does not mention: they reach the kernel by its launch alone."""
+    if kernel.source_name.endswith(".ptx"):
+        return frozenset(tunable.macro for tunable in kernel.tunables)
     words = set(_MACRO.findall(kernel.source))
     return frozenset(tunable.macro for tunable in kernel.tunables if tunable.macro not in words)
 
@@ -101,7 +105,7 @@ def sample_configs(
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=spawn, initializer=end_with_parent) as pool:
         try:
-            for job, result in compile_many(jobs(), processes):
+            for job, result in _results(jobs(), processes):
                 equal = members.pop(job)
                 if isinstance(result, CompileError):
                     yield from (Failure(config, str(result)) for config in equal)
@@ -127,6 +131,19 @@ def sample_configs(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _results(jobs: Iterable[Job], processes: int) -> Iterator[tuple[Job, Compiled | CompileError]]:
+    """Jobs with what the compiler makes of them; of PTX, the assembler."""
+    jobs = iter(jobs)
+    first = next(jobs, None)
+    if first is None:
+        return
+    if not first.name.endswith(".ptx"):
+        yield from compile_many(chain([first], jobs), processes)
+        return
+    for job in chain([first], jobs):
+        yield job, assemble(job.source, job.sm, job.name)
 
 
 def _launched(kernel: Kernel, config: Config, target: Target) -> tuple[str, ...]:

@@ -2,9 +2,9 @@
 
 Read as Kernel Tuner and KTT read it: the grid is `ProblemSize` over `GridDivX`, `GridDivY` and `GridDivZ` where those
 are given, else `GlobalSize`, which counts blocks for `GlobalSizeType` CUDA and threads for OpenCL. Parameters become
-macros of their own name. An argument of `MemoryType` Symbol (`MemType` Constant) that the source declares `__constant__` is
-filled there; it is passed too where the kernel has a parameter for it. `FillType` Random is uniform up to `FillValue`.
-What a compiled kernel does not depend on (Search, Budget, validation) is passed over.
+macros of their own name. An argument of `MemoryType` Symbol (`MemType` Constant) that the source declares
+`__constant__` is filled there; it is passed too where the kernel has a parameter for it. `FillType` Random is uniform
+up to `FillValue`. What a compiled kernel does not depend on (Search, Budget, validation) is passed over.
 """
 
 import json
@@ -234,9 +234,7 @@ class _Reader:
             return f"expression {inner.expression(f'{what}: DataSource', source)}"
         if kind == "BinaryRaw":
             return f"raw {source}"
-        raise UsageError(
-            f"{what}: FillType {kind!r:.40} is not among Constant, Random, Generator, Script and BinaryRaw"
-        )
+        raise UsageError(f"{what}: FillType {kind!r:.40} is none of Constant, Random, Generator, Script, BinaryRaw")
 
     def defines(self) -> dict[str, str]:
         defines = {}
