@@ -16,6 +16,7 @@ from kernrec.cli.text import config_text, interval_text, print_notes
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
+    from kernrec.recommender import Query
     from kernrec.recommender.analyze import Analysis
     from kernrec.recommender.own import Advice, Limited
 
@@ -88,6 +89,38 @@ def analyze(
         print_advice(analysis.advice)
         _say(analysis)
     print_notes(left_out)
+
+
+def recommend_kernel(
+    name: str,
+    gpu: str,
+    shape: str | None,
+    dtype: str | None,
+    layout: str | None,
+    query: "Query",
+    databases: list[Path] | None,
+    as_json: bool,
+) -> None:
+    """`kernrec recommend --kernel`: advice for one kernel from the profiles that databases hold."""
+    from kernrec.gpu import find_gpu
+    from kernrec.op import parse_shape
+    from kernrec.recommender import own
+
+    advice = own.recommend_kernel(
+        name,
+        find_gpu(gpu),
+        parse_shape(shape) if shape else {},
+        dtype=dtype,
+        layout=layout,
+        objective=query.objective,
+        top=query.top,
+        limits=None if query.power_limit_w is None else [query.power_limit_w],
+        databases=databases,
+    )
+    if as_json:
+        print(json.dumps(advice.as_dict(), indent=2))
+    else:
+        print_advice(advice)
 
 
 class _Progress:

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 
 def recommend(
-    op: Annotated[str, typer.Option("--op", help="Operator: matmul, conv2d, or an alias (`kernrec ops`).")],
     gpu: Annotated[str, typer.Option("--gpu", help="GPU, as you call it (`kernrec gpus`).")],
+    op: Annotated[str, typer.Option("--op", help="Operator: matmul, conv2d, or an alias (`kernrec ops`).")] = "",
+    kernel: Annotated[
+        str | None, typer.Option(help="One kernel instead, your own (`kernrec analyze`) or ours.")
+    ] = None,
     shape: Annotated[str | None, typer.Option(help="Dimensions, m=4096,n=4096,k=4096; none: a workload's.")] = None,
     workload: Annotated[str | None, typer.Option(help="Workload set to answer for, layer by layer.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Data type of the tensors; the op's first by default.")] = None,
@@ -38,6 +41,8 @@ def recommend(
     """
     from kernrec.recommender import Query, Recommender
 
+    if not op and not kernel:
+        raise UsageError("--op is missing (`kernrec ops` lists what is known); or give a --kernel")
     if emit not in (None, "cuda"):
         raise UsageError(f"--emit {emit!r}: only cuda is known")
     if shape and workload:
@@ -52,6 +57,15 @@ def recommend(
         clock_hz=None if clock is None else hertz("--clock", clock),
         top=top,
     )
+    if kernel:
+        from kernrec.cli.analyze import recommend_kernel
+
+        if op or workload or emit or max_slowdown or max_power or clock:
+            raise UsageError(
+                "--kernel goes with --gpu, --shape, --dtype, --layout, --objective, --power-limit and --top"
+            )
+        recommend_kernel(kernel, gpu, shape, dtype, layout, query, db, as_json)
+        return
     recommender = Recommender(databases=db)
     if shape:
         answer = recommender.recommend(op, gpu, shape, dtype=dtype, layout=layout, query=query)

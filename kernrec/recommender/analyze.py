@@ -4,6 +4,7 @@ Profiles go to the user's database, so that what was done is not done again: not
 interruption, and not by `kernrec recommend --kernel`.
 """
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ def remember(database: Database, kernel: Kernel, problem: Problem) -> None:
         "name": kernel.name,
         "kernel_hash": kernel.hash,
         "op": kernel.op,
-        "spec": dict(kernel.spec),
+        "spec": json.dumps(kernel.spec),  # not in canonical form: the order of tunables and dimensions counts
         "source": kernel.source,
     }
     database.add("kernel", [row])

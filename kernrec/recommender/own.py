@@ -16,7 +16,7 @@ import numpy as np
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel, find_kernel
+from kernrec.kernel import Kernel, Space, find_kernel
 from kernrec.kernel.load import kernel_from
 from kernrec.model.power import PowerModel
 from kernrec.model.prior import interval
@@ -24,12 +24,11 @@ from kernrec.op import Problem
 from kernrec.recommender.answer import Choice, Comparison, Cost
 from kernrec.recommender.candidates import Candidates
 from kernrec.recommender.pareto import pareto_front, spread
-from kernrec.store import Database, ProfileTable
+from kernrec.recommender.recommender import OBJECTIVES
+from kernrec.store import Database, ProfileTable, Stack
 
 POWER_LIMITS = 8
 """Power limits that are tried, from the least that a GPU accepts to the most."""
-
-OBJECTIVES = ("pareto", "latency", "energy", "edp")
 
 
 @dataclass(frozen=True)
@@ -151,19 +150,20 @@ class Ranked:
         )
         return Limited(choice, self.limits[limit])
 
-    def select(self, objective: str, top: int) -> list[tuple[int, int]]:
-        """(limit, position) of the best, in order."""
-        latency, energy = self.latency_s.ravel(), self.energy_j.ravel()
+    def select(self, objective: str, top: int, first: int = 0) -> list[tuple[int, int]]:
+        """(limit, position) of the best, in order; limits before the `first` are not chosen from."""
+        latency, energy = self.latency_s[first:].ravel(), self.energy_j[first:].ravel()
         if objective == "pareto":
             picked = spread(pareto_front(latency, energy), latency, energy, top)
         else:
             value = {"latency": latency, "energy": energy, "edp": latency * energy}[objective]
             # The least at each candidate's best limit: a limit that binds nowhere is no choice of its own.
-            by_config = value.reshape(self.latency_s.shape)
+            by_config = value.reshape(-1, len(self.rows))
             best = by_config.argmin(axis=0)
             order = np.argsort(by_config.min(axis=0), kind="stable")[:top]
-            picked = best[order] * by_config.shape[1] + order
-        return [divmod(int(place), self.latency_s.shape[1]) for place in picked]
+            picked = best[order] * len(self.rows) + order
+        places = [divmod(int(place), len(self.rows)) for place in picked]
+        return [(first + limit, position) for limit, position in places]
 
 
 def power_limits(gpu: GPU) -> list[float]:
@@ -187,7 +187,9 @@ def advise(
     if top < 1:
         raise UsageError(f"top is {top}; at least 1 is accepted")
     ranked = Ranked(kernel, problem, gpu, profiles, power_limits(gpu) if limits is None else limits)
-    choices = tuple([ranked.choice(limit, at) for limit, at in ranked.select(objective, top)])
+    # The default limit is what choices are held against; where limits are given it need not be among them.
+    first = 0 if limits is None else len(ranked.limits) - len(set(limits))
+    choices = tuple([ranked.choice(limit, at) for limit, at in ranked.select(objective, top, first)])
     sampled = _sampled(profiles[0]) if kernel.sampled else (0, 0)
     return Advice(
         kernel=kernel,
@@ -200,6 +202,46 @@ def advise(
         sampled=sampled,
         notes=_notes(kernel, profiles, choices[0], sampled),
     )
+
+
+def recommend_kernel(
+    name: str,
+    gpu: GPU,
+    shape: Mapping[str, int],
+    *,
+    dtype: str | None = None,
+    layout: str | None = None,
+    objective: str = "pareto",
+    top: int = 5,
+    limits: Sequence[float] | None = None,
+    databases: Sequence[Path] | None = None,
+) -> Advice:
+    """Advice for a kernel of the user's or of the library, from profiles that a database holds.
+
+    Raises `KernrecError` where there are none for the GPU's architecture or for the problem, saying what makes them.
+    """
+    kernel = find_own_kernel(name, databases)
+    problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **shape)
+    profiles = profiles_of(kernel, problem, gpu, databases)
+    return advise(kernel, problem, gpu, profiles, objective=objective, top=top, limits=limits)
+
+
+def profiles_of(
+    kernel: Kernel, problem: Problem, gpu: GPU, databases: Sequence[Path] | None = None
+) -> dict[int, ProfileTable]:
+    """The profiles of a kernel for a GPU and problem, by launch. Raises `KernrecError` without any."""
+    profiles = Stack(databases).profiles(kernel.name, kernel.hash, gpu.sm)
+    again = f"`kernrec analyze {kernel.source_name} --spec ... --gpu {gpu.name}"
+    if not profiles:
+        raise KernrecError(f"kernel {kernel.name} was not analysed for {gpu.arch}: run {again}`")
+    if kernel.sampled:
+        space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
+        if not {*profiles[0].code_keys} & {*space.configs_on(problem).keys}:
+            dims = ",".join(f"{name}={value}" for name, value in problem.dims)
+            raise KernrecError(
+                f"kernel {kernel.name} was not analysed on {problem.key} for {gpu.arch}: run {again} --shape {dims}`"
+            )
+    return profiles
 
 
 def _sampled(table: ProfileTable) -> tuple[int, int]:
