@@ -61,9 +61,7 @@ def recommend(
         from kernrec.cli.analyze import recommend_kernel
 
         if op or workload or emit or max_slowdown or max_power or clock:
-            raise UsageError(
-                "--kernel goes with --gpu, --shape, --dtype, --layout, --objective, --power-limit and --top"
-            )
+            raise UsageError("--kernel goes with --shape, --dtype, --layout, --objective, --power-limit and --top")
         recommend_kernel(kernel, gpu, shape, dtype, layout, query, db, as_json)
         return
     recommender = Recommender(databases=db)

@@ -290,10 +290,10 @@ def find_own_kernel(name: str, databases: Sequence[Path] | None = None) -> Kerne
     known: list[str] = []
     for path in own_databases(databases):
         with Database.open(path) as database:
-            for row in database.rows("kernel"):
-                known.append(str(row["name"]))
-                if row["name"] == name:
-                    return kernel_from(json.loads(str(row["spec"])), name, str(row["source"]))
+            for known_name, spec, source in database.kernels():
+                known.append(known_name)
+                if known_name == name and spec.startswith("{"):
+                    return kernel_from(json.loads(spec), name, source)
     try:
         return find_kernel(name)
     except UsageError:

@@ -162,6 +162,12 @@ class Database:
             query = f"FROM {table} WHERE {where} ORDER BY ALL"
             return store_rows.as_dicts(self._connection.execute(query, list(equal.values())))
 
+    def kernels(self, name: str | None = None) -> list[tuple[str, str, str]]:
+        """(name, spec, source) of the kernels in the database, those added last first; `name`: of this name only."""
+        query = "SELECT name, spec, source FROM kernel WHERE $1 IS NULL OR name = $1 ORDER BY rowid DESC"
+        with one_line(self.path):
+            return self._connection.execute(query, [name]).fetchall()
+
     def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[Measured]:
         """What was measured of these kernels on a GPU and problem, fastest first, by the rule of `Measured`."""
         query = """
