@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.errors import KernrecError
-from kernrec.gpu import GPU, occupancy
+from kernrec.gpu import GPU, Occupancy, occupancy
 from kernrec.kernel import Expression, Kernel, Space, SpaceAt
 from kernrec.kernel.spec import WORKSPACE_BYTES
 from kernrec.model.demand import CORE_J, PIPES, Demand, demand, side_by_side
@@ -48,14 +48,17 @@ class Prediction:
 
     def limit(self, position: int) -> str:
         """What limits the longest launch of the candidate at this position of `rows`."""
-        longest, limit = -1.0, ""
+        places = self.places(position)
+        return self.times.limit(max(places, key=lambda at: max(self.times.core_s[at], self.times.dram_s[at])))
+
+    def places(self, position: int) -> list[int]:
+        """Where the launches of the candidate at this position of `rows` are in `times`, in order."""
+        found = []
         for start, performed in self.launches:
             at = int(np.searchsorted(performed, position))
             if at < len(performed) and performed[at] == position:
-                seconds = float(max(self.times.core_s[start + at], self.times.dram_s[start + at]))
-                if seconds > longest:
-                    longest, limit = seconds, self.times.limit(start + at)
-        return limit
+                found.append(start + at)
+        return found
 
 
 class Candidates:
@@ -109,6 +112,7 @@ class Candidates:
                     {name: frozenset(axes) for name, axes in kernel.launches[index].reads.items()},
                     {name: frozenset(axes) for name, axes in kernel.launches[index].writes.items()},
                     sample,
+                    table,
                 )
             )
         self._usable = usable[codes.index]
@@ -210,6 +214,31 @@ class Candidates:
         """Latency, power and energy of a prediction under a power limit (the TDP) and at a clock (boost)."""
         p = prediction
         return self.power.settle(p.core_s, p.dram_s, p.fixed_s, p.core_j, p.dram_j, limit_w, clock_hz)
+
+    def performed(self, at: SpaceAt, row: int) -> list[int]:
+        """The launches, by number, that one config performs."""
+        return [i for i in range(len(self._launches)) if self._geometry(at, i).performed[row]]
+
+    def counts(self, at: SpaceAt, index: int, row: int, asked: bool = False) -> dict[str, float]:
+        """What launch number `index` of one config does on the problem, in total, by metric of its profile.
+
+        Of a kernel profiled by a sample of blocks, sectors that L1 answers are only counted where all `asked` for are.
+        """
+        launch, rows = self._launches[index], np.array([row])
+        table = launch.sample.asked if asked and launch.sample is not None else launch.table
+        blocks = at.column(self.kernel.launches[index].blocks, rows) + np.zeros(1)
+        totals = [blocks, *(self._trips(at, index, loop, rows, blocks)[0] + np.zeros(1) for loop in launch.loops)]
+        values = table.counts[launch.code[row]] @ np.array([float(total[0]) for total in totals])
+        return dict(zip(table.metrics, values.tolist(), strict=True))
+
+    def held(self, at: SpaceAt, index: int, row: int) -> tuple[int, int, Occupancy[int, float]]:
+        """(registers per thread, bytes of shared memory per block, occupancy) of a launch of one config."""
+        launch, rows = self._launches[index], np.array([row])
+        spec = self.kernel.launches[index]
+        threads, dynamic = (int((at.column(e, rows) + np.zeros(1, np.int64))[0]) for e in (spec.threads, spec.shared))
+        registers = int(launch.registers[launch.code[row]])
+        shared = int(launch.static_smem[launch.code[row]]) + dynamic
+        return registers, shared, occupancy(self.gpu.limits, threads, registers, shared)
 
     def occupancy(self, at: SpaceAt, row: int) -> float:
         """Resident warps over the most an SM holds, of the first launch of one config."""
@@ -335,6 +364,7 @@ class _Launch:
     reads: Mapping[str, frozenset[str]]
     writes: Mapping[str, frozenset[str]]
     sample: SampledLaunch | None
+    table: ProfileTable
 
 
 @dataclass(frozen=True)

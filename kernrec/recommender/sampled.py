@@ -28,9 +28,10 @@ _L1_SHARE_OF_LATENCY = 0.07
 
 @dataclass(frozen=True)
 class SampledLaunch:
-    """One launch of all sampled configs: its profiles with reads that L1 answers taken out; `rounds`: how
+    """One launch of all sampled configs. asked: its profiles; table: with reads that L1 answers taken out; `rounds`: how
     often a block waits for memory, those that L1 answers counted by their share of the latency, (rows,)."""
 
+    asked: ProfileTable
     table: ProfileTable
     rounds: Array
 
@@ -77,7 +78,7 @@ def read_sample(kernel: Kernel, index: int, table: ProfileTable, found: Array, a
             through += counts[:, place, 0]
     far = through / np.maximum(asked, 1.0)
     waits = _column(table, "rounds") * (far + (1.0 - far) * _L1_SHARE_OF_LATENCY)
-    return SampledLaunch(replace(table, counts=counts), waits)
+    return SampledLaunch(table, replace(table, counts=counts), waits)
 
 
 def _column(table: ProfileTable, metric: str) -> Array:
