@@ -77,9 +77,7 @@ def explain(
     if other is not None:
         _print_difference(subject, other, difference(other, subject))
     _print_changes(changes, objective)
-    print_notes(
-        ["predicted from static analysis, measured on no GPU: costs are within a factor of two, nine times in ten"]
-    )
+    print_notes(["predicted from static analysis, measured on no GPU; the interval is the model's spread"])
 
 
 def _pairs(flag: str, text: str | None) -> dict[str, int]:
@@ -122,7 +120,7 @@ def _print(subject: "Explanation") -> None:
     said = "counted operations" if roof.counted else "operations"
     print(
         f"\nroofline: {roof.intensity:.3g} {said} a byte of DRAM traffic (ridge {roof.ridge:.3g}):"
-        f" {human(roof.achieved_flops, 'FLOP/s')} of {human(roof.attainable_flops, 'FLOP/s')} attainable"
+        f" {roof.achieved_flops / 1e12:.3g} of {roof.attainable_flops / 1e12:.3g} TFLOP/s attainable"
     )
     whole = sum(subject.energy_j.values())
     parts = sorted(subject.energy_j.items(), key=lambda item: -item[1])
@@ -135,9 +133,8 @@ def _print_difference(subject: "Explanation", other: "Explanation", changes: dic
         rows.append([name, f"{value:.4g}", f"{subject.figures[name]:.4g}", percent(changes[name])])
     for name, joules in other.energy_j.items():
         now = subject.energy_j.get(name, 0.0)
-        rows.append(
-            [f"energy of {name}", human(joules, "J"), human(now, "J"), percent(now / joules - 1) if joules else ""]
-        )
+        change = percent(now / joules - 1) if joules else ""
+        rows.append([f"energy of {name}", human(joules, "J"), human(now, "J"), change])
     print()
     columns = [("", "left"), ("against", "right"), ("config", "right"), ("change", "right")]
     print_table(f"against {config_text(other.limited.choice.config)}", columns, rows)

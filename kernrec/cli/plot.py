@@ -51,12 +51,14 @@ def _cloud(axes: Any, ranked: "Ranked", shown: "list[tuple[str, Explanation]]", 
     from kernrec.recommender.pareto import pareto_front
 
     latency, energy = ranked.latency_s[limit] * 1e6, ranked.energy_j[limit] * 1e3
-    axes.loglog(latency, energy, ".", color="silver", markersize=3, label=f"{len(latency)} candidates")
+    if latency.max() > 4 * latency.min():  # over less than that, a logarithmic axis has hardly a tick
+        axes.set(xscale="log", yscale="log")
+    axes.plot(latency, energy, ".", color="silver", markersize=3, label=f"{len(latency)} candidates")
     front = pareto_front(latency, energy)
-    axes.loglog(latency[front], energy[front], "-", color="black", label="front")
+    axes.plot(latency[front], energy[front], "-", color="black", label="front")
     for name, explanation in shown:
         choice = explanation.limited.choice
-        axes.loglog([choice.latency_s.value * 1e6], [choice.energy_j.value * 1e3], "o", label=name)
+        axes.plot([choice.latency_s.value * 1e6], [choice.energy_j.value * 1e3], "o", label=name)
     axes.set(xlabel="latency, us", ylabel="energy, mJ", title="candidates")
     axes.legend()
 

@@ -28,8 +28,10 @@ _L1_SHARE_OF_LATENCY = 0.07
 
 @dataclass(frozen=True)
 class SampledLaunch:
-    """One launch of all sampled configs. asked: its profiles; table: with reads that L1 answers taken out; `rounds`: how
-    often a block waits for memory, those that L1 answers counted by their share of the latency, (rows,)."""
+    """One launch of all sampled configs. asked: its profiles; table: the same without reads that L1 answers.
+
+    rounds: how often a block waits for memory, those that L1 answers counted by their share of the latency, (rows,).
+    """
 
     asked: ProfileTable
     table: ProfileTable
