@@ -1,6 +1,7 @@
 """What a kernel finds in memory when the emulator executes it: tensors with the values that its spec asks for."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -22,18 +23,41 @@ DRAWN_BYTES = 64 << 20
 _MOST_BYTES = 16 << 30  # zeros that nobody touches cost no memory, but addresses are not without end
 
 
+class Tensors:
+    """The tensors of a problem, made when they are asked for: `filled` as the spec says, or `blank`, all zero.
+
+    Zeros that nobody touches take no memory, whatever the size of the problem.
+    """
+
+    def __init__(self, kernel: Kernel, problem: Problem, folder: Path | None = None) -> None:
+        self._kernel, self._problem, self._folder = kernel, problem, folder
+        self._check()
+
+    @cached_property
+    def filled(self) -> dict[str, np.ndarray]:
+        """With the values of `sample_tensors`."""
+        return sample_tensors(self._kernel, self._problem, self._folder)
+
+    @cached_property
+    def blank(self) -> dict[str, np.ndarray]:
+        """With zeros, for kernels that do the same whatever they find."""
+        return {name: np.zeros(t.elements, ELEMENTS[t.dtype]) for name, t in self._problem.tensors.items()}
+
+    def _check(self) -> None:
+        total = sum(tensor.bytes for tensor in self._problem.tensors.values())
+        if total > _MOST_BYTES:
+            raise UsageError(f"{self._problem.key} has {total} bytes of tensors; at most {_MOST_BYTES} can be emulated")
+
+
 def sample_tensors(
     kernel: Kernel, problem: Problem, folder: Path | None = None, seed: int = 0
 ) -> dict[str, np.ndarray]:
     """Every tensor of a problem as it lies in memory, flat, by name; outputs are zero.
 
-    folder: where `.npy` files of the spec are. Raises `UsageError` for a file that does not hold the tensor, and for a
-    problem that is too large to be looked at.
+    folder: where `.npy` files of the spec are. Raises `UsageError` for a file that does not hold the tensor.
     """
-    total = sum(tensor.bytes for tensor in problem.tensors.values())
-    if total > _MOST_BYTES:
-        raise UsageError(f"{problem.key} has {total} bytes of tensors; at most {_MOST_BYTES} can be emulated")
     if not kernel.samples:
+        total = sum(tensor.bytes for tensor in problem.tensors.values())
         filled = op_inputs(problem, seed) if total <= DRAWN_BYTES else {}
         return {
             name: filled[name].reshape(-1) if name in filled else np.zeros(tensor.elements, ELEMENTS[tensor.dtype])

@@ -14,11 +14,9 @@ from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
-
 from kernrec.compile.assemble import assemble
 from kernrec.compile.compiled import Compiled, CompileError, Job
-from kernrec.compile.inputs import sample_tensors
+from kernrec.compile.inputs import Tensors
 from kernrec.compile.pool import compile_many, end_with_parent
 from kernrec.compile.profiler import LaunchProfile
 from kernrec.compile.sample import BUDGET, code_hash, sample_config
@@ -189,10 +187,10 @@ class _Box:
 @lru_cache(maxsize=1)
 def _tensors(
     kernel_hash: str, dims: tuple[tuple[str, int], ...], dtype: str, layout: str, folder: Path | None, box: _Box
-) -> dict[str, np.ndarray]:
+) -> Tensors:
     """The problem's tensors, made once in a process; what one config leaves in its outputs the next may find there."""
     problem = box.kernel.definition.problem(dtype, layout, **dict(dims))
-    return sample_tensors(box.kernel, problem, folder)
+    return Tensors(box.kernel, problem, folder)
 
 
 def _rows(kernel: Kernel, config: Config, target: Target, found: list[LaunchProfile]) -> Iterator[ProfileRow]:

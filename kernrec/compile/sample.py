@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.compile.compiled import Compiled, Resources
+from kernrec.compile.inputs import Tensors
 from kernrec.compile.profiler import LaunchProfile, packed
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import BoundLaunch, bind_launches, workspaces
@@ -111,27 +112,32 @@ def sample_config(
     problem: Problem,
     sm: int,
     compiled: Compiled,
-    tensors: Mapping[str, np.ndarray],
+    tensors: Tensors,
     budget: int = BUDGET,
 ) -> list[LaunchProfile]:
     """Profiles of the launches of a compiled config from blocks of `problem`; outputs in `tensors` are written.
+
+    What the tensors hold is looked at only where an address or a branch of the code depends on it.
 
     Raises `KernrecError` naming kernel and config when a block cannot be emulated.
     """
     module = parse(compiled.ptx)
     ptx_hash = code_hash(compiled.ptx)
-    buffers = dict(tensors)
+    names = {launch.entry: entry_name(module.functions, launch.entry) for launch in kernel.launches}
+    depends = {entry: data_dependences(module.functions[name]) for entry, name in names.items()}
+    content = tensors.filled if any(depends.values()) else tensors.blank
+    buffers = dict(content)
     for scratch in workspaces(kernel, config, problem, sm):
         buffers[scratch.name] = np.zeros(scratch.bytes, np.uint8)
-    constants = {symbol: tensors[name] for name, symbol in kernel.constants.items() if symbol in module.variables}
+    constants = {symbol: content[name] for name, symbol in kernel.constants.items() if symbol in module.variables}
     found = []
     for bound in bind_launches(kernel, config, problem, sm):
-        name = entry_name(dict.fromkeys(module.entries), bound.entry)
+        name = names[bound.entry]
         try:
             counts = sample_launch(module, name, bound, buffers, constants, budget)
         except KernrecError as error:
             raise KernrecError(f"{kernel.name} {_short(config)}: {error}") from None
-        for dependence in data_dependences(module.functions[name]):
+        for dependence in depends[bound.entry]:
             metric = f"depends.{dependence.what}"
             counts[metric] = counts.get(metric, 0.0) + 1.0
         metrics = tuple(sorted(counts))

@@ -177,12 +177,13 @@ class _Reader:
                     raise UsageError(f"{what}: a scalar of type {argument['Type']} cannot be passed")
                 passed.append((f"{dtype} {_number(argument.get('FillValue', 0), dtype)}", False))
                 continue
-            size = self.elements(what, argument, values)
             if memory == "Local":
+                size = self.translator.expression(f"{what}: Size", str(argument.get("Size", 1)))
                 shared.append(f"({size}) * {width * _BYTES[dtype]}")
                 continue
             if memory not in ("Vector", "Symbol"):
                 raise UsageError(f"{what}: {unknown('MemoryType', memory, _MEMORIES)}")
+            size = self.elements(what, argument, values)
             ours = self.ours(name, {**tensors, "i": 0})
             symbol = re.search(rf"__constant__[^;=]*\b{re.escape(name)}\b", source) is not None
             if memory == "Symbol" and not symbol:
