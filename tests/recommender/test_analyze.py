@@ -87,6 +87,19 @@ def test_a_second_analysis_has_nothing_left_to_do(kernel: Kernel, database: Path
     assert again.seconds < 2
 
 
+def test_an_interrupted_analysis_goes_on_where_it_stopped(kernel: Kernel, tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        if done >= 3:
+            raise KeyboardInterrupt
+
+    path = tmp_path / "own.duckdb"
+    with pytest.raises(KeyboardInterrupt):
+        analyze(kernel, kernel.definition.problem(), GPU, path, progress=stop)
+    found = analyze(kernel, kernel.definition.problem(), GPU, path)
+    assert found.known >= 3
+    assert found.known + found.profiled == 8
+
+
 def test_lanes_that_read_side_by_side_are_recommended(kernel: Kernel, database: Path) -> None:
     advice = recommend_kernel("rowsum", GPU, {}, objective="latency", databases=[database])
     assert advice.candidates == 8
