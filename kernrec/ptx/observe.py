@@ -22,6 +22,7 @@ class Observer:
         self._rows: dict[int, int] = {}
         self._batch: Array = np.zeros(0, np.int64)
         self._marks: dict[tuple[str, bool], Array] = {}
+        self._spans: dict[tuple[str, bool], tuple[int, int]] = {}  # first and last sector that any block touched
 
     def start_batch(self, ids: Sequence[int]) -> None:
         """The blocks that run next."""
@@ -36,12 +37,16 @@ class Observer:
             if marks is None:
                 # Pages of a bitmap that are never marked cost no memory.
                 marks = self._marks[buffer, written] = np.zeros((self._blocks, -(-size // SECTOR)), np.bool_)
-            marks[self._batch[blocks], where >> 5] = True
+            sectors = where >> 5
+            marks[self._batch[blocks], sectors] = True
+            low, high = self._spans.get((buffer, written), (marks.shape[1], 0))
+            self._spans[buffer, written] = min(low, int(sectors.min())), max(high, int(sectors.max()))
 
     def touched(self, written: bool) -> dict[str, dict[int, Array]]:
-        """By buffer and block: the sectors that the block read, or wrote, bool (sectors,)."""
-        return {
-            buffer: {block: marks[row] for block, row in self._rows.items()}
-            for (buffer, write), marks in self._marks.items()
-            if write == written
-        }
+        """By buffer and block: the sectors that the block read, or wrote; bool, from the first that any block did."""
+        found = {}
+        for (buffer, write), marks in self._marks.items():
+            if write == written:
+                low, high = self._spans[buffer, write]
+                found[buffer] = {block: marks[row, low : high + 1] for block, row in self._rows.items()}
+        return found

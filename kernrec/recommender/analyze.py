@@ -17,7 +17,7 @@ from kernrec.compile.own import Failure, Target, sample_configs, unused_macros
 from kernrec.compile.sample import BUDGET
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel, Space
+from kernrec.kernel import Config, Kernel, Space
 from kernrec.kernel.expression import Expression
 from kernrec.op import Problem
 from kernrec.recommender.own import Advice, advise
@@ -67,9 +67,12 @@ def analyze(
     folder: Path | None = None,
     processes: int = 2,
     budget: int = BUDGET,
+    only: Sequence[Config] | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
     """Profiles what is not profiled yet, and advises. Interrupted, it keeps in `database` what was done.
+
+    only: the configs to look at; None: every valid one.
 
     Raises `UsageError` where no config can run, `KernrecError` with the first reason where none could be profiled.
     """
@@ -85,7 +88,8 @@ def analyze(
         table = opened.profiles(kernel.name, kernel.hash, gpu.sm).get(0)
     have = set(table.code_keys) if table else set()
     keys = space.configs_on(problem).keys
-    todo = [space.config(int(row)) for row in rows if keys[int(row)] not in have]
+    wanted = [row for row in rows.tolist() if only is None or space.config(row) in only]
+    todo = [space.config(row) for row in wanted if keys[row] not in have]
     failures: list[Failure] = []
     pending: list[ProfileRow] = []
     done, saved = 0, time.monotonic()
@@ -120,7 +124,7 @@ def analyze(
         raise KernrecError(failures[0].message)
     advice = advise(kernel, problem, gpu, profiles, objective=objective, top=top)
     seconds = time.monotonic() - start
-    return Analysis(advice, len(todo) - len(failures), len(rows) - len(todo), tuple(failures), seconds)
+    return Analysis(advice, len(todo) - len(failures), len(wanted) - len(todo), tuple(failures), seconds)
 
 
 def remember(database: Database, kernel: Kernel, problem: Problem) -> None:
