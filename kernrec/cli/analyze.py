@@ -29,6 +29,8 @@ def analyze(
     spec: Annotated[Path | None, typer.Option(help="What can be tuned: a kernel.toml, or a T1 .json.")] = None,
     gpu: Annotated[str, typer.Option("--gpu", help="GPU, as you call it (`kernrec gpus`).")] = "",
     shape: Annotated[str | None, typer.Option(help="Dimensions, width=4096,height=64; the spec's by default.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Data type, where the spec has several.")] = None,
+    layout: Annotated[str | None, typer.Option(help="Tensor layout, where the spec has several.")] = None,
     objective: Annotated[str, typer.Option(help="pareto, latency, energy or edp.")] = "pareto",
     top: Annotated[int, typer.Option(help="At most this many configs.")] = 5,
     grid: Annotated[str, typer.Option(help="Of PTX: blocks, 16 or 16,2,1.")] = "1",
@@ -66,7 +68,8 @@ def analyze(
         raise UsageError(f"argument {arguments[0]!r:.60}: arguments are for PTX; a spec has its own")
     else:
         kernel, left_out = load_spec(spec, source)
-    problem = kernel.definition.problem(kernel.dtypes[0], kernel.layouts[0], **parse_shape(shape) if shape else {})
+    dims = parse_shape(shape) if shape else {}
+    problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **dims)
     progress = _Progress(kernel.name)
     try:
         analysis = run(
@@ -150,7 +153,8 @@ class _Progress:
 
 def print_advice(advice: "Advice") -> None:
     """The choices as a table, the occupancy heuristic's last; notes on standard error."""
-    title = f"{advice.kernel.name} {advice.problem.key} on {advice.gpu.title}, objective {advice.objective}"
+    name = "" if advice.problem.op == advice.kernel.name else f"{advice.kernel.name} "
+    title = f"{name}{advice.problem.key} on {advice.gpu.title}, objective {advice.objective}"
     columns = [
         ("power limit", "right"),
         ("grid x block", "right"),

@@ -9,6 +9,7 @@ import multiprocessing
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -90,6 +91,12 @@ def sample_configs(
                 done[key] = future.result()
             except KernrecError as error:
                 done[key] = str(error)
+            except MemoryError:
+                done[key] = f"{kernel.name}: not enough memory to emulate {target.problem.key}"
+            except BrokenProcessPool:
+                raise KernrecError(
+                    "a process that emulates died, perhaps for lack of memory; what is done is kept"
+                ) from None
             yield from give(asked.pop(key), done[key])
 
     def give(

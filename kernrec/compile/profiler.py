@@ -14,7 +14,6 @@ import numpy as np
 from kernrec.compile.compiled import Compiled, Resources
 from kernrec.compile.inputs import ELEMENTS
 from kernrec.errors import KernrecError
-from kernrec.kernel import find_kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scratch, bind_launches, probe_problems, workspaces
 from kernrec.kernel.spec import Config, Kernel
 from kernrec.op import Problem
@@ -68,18 +67,17 @@ def profile_code(
 
 
 def profile_architectures(
-    kernel: str, configs: Mapping[int, Sequence[Config]], dtype: str, layout: str, compiled: Mapping[int, Compiled]
+    kernel: Kernel, configs: Mapping[int, Sequence[Config]], dtype: str, layout: str, compiled: Mapping[int, Compiled]
 ) -> list[tuple[int, LaunchProfile]]:
     """(architecture, profile) of every launch of one code; what has the same PTX is emulated once.
 
-    For worker processes: the kernel goes by name, and nothing here needs the database.
+    For worker processes: nothing here needs the database.
     """
-    found = find_kernel(kernel)
     cache: dict[tuple[str, int], Profile] = {}
     return [
         (sm, profile)
         for sm, result in compiled.items()
-        for profile in profile_code(found, configs[sm], dtype, layout, sm, result, cache)
+        for profile in profile_code(kernel, configs[sm], dtype, layout, sm, result, cache)
     ]
 
 

@@ -6,7 +6,7 @@ interruption, and not by `kernrec recommend --kernel`.
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ import numpy as np
 
 from kernrec.compile.own import Failure, Target, sample_configs, unused_macros
 from kernrec.compile.sample import BUDGET
+from kernrec.compile.survey import CodeFailure, codes_of, survey
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Config, Kernel, Space
 from kernrec.kernel.expression import Expression
 from kernrec.op import Problem
-from kernrec.recommender.own import Advice, advise
+from kernrec.recommender.own import Advice, advise, on_problem
 from kernrec.store import Database, ProfileRow
 
 _SAVE_S = 10.0
@@ -72,9 +73,8 @@ def analyze(
 ) -> Analysis:
     """Profiles what is not profiled yet, and advises. Interrupted, it keeps in `database` what was done.
 
-    only: the configs to look at; None: every valid one.
-
-    Raises `UsageError` where no config can run, `KernrecError` with the first reason where none could be profiled.
+    only: the configs to look at; None: every valid one. Raises `UsageError` where no config can run, `KernrecError` with
+    the first reason where none could be profiled.
     """
     start = time.monotonic()
     space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
@@ -85,11 +85,11 @@ def analyze(
     database.parent.mkdir(parents=True, exist_ok=True)
     with Database.open(database, read_only=False, create=True) as opened:
         remember(opened, kernel, problem)
-        table = opened.profiles(kernel.name, kernel.hash, gpu.sm).get(0)
-    have = set(table.code_keys) if table else set()
-    keys = space.configs_on(problem).keys
+        tables = opened.profiles(kernel.name, kernel.hash, gpu.sm).values()
+    have = {key for table in tables for key in table.code_keys}
+    codes = space.configs_on(problem) if kernel.sampled else space.codes
     wanted = [row for row in rows.tolist() if only is None or space.config(row) in only]
-    todo = [space.config(row) for row in wanted if keys[row] not in have]
+    todo = [space.config(row) for row in wanted if codes.keys[codes.index[row]] not in have]
     failures: list[Failure] = []
     pending: list[ProfileRow] = []
     done, saved = 0, time.monotonic()
@@ -101,8 +101,7 @@ def analyze(
             pending.clear()
 
     try:
-        target = Target(problem, gpu.sm, folder, budget)
-        for result in sample_configs(kernel, todo, target, processes) if todo else ():
+        for result in _profiles(kernel, todo, Target(problem, gpu.sm, folder, budget), processes):
             if isinstance(result, Failure):
                 failures.append(result)
                 if len(failures) == min(_HOPELESS, len(todo)) and done == len(failures) - 1:
@@ -119,12 +118,32 @@ def analyze(
     finally:
         save()
     with Database.open(database) as opened:
-        profiles = opened.profiles(kernel.name, kernel.hash, gpu.sm)
+        profiles = on_problem(kernel, problem, gpu, opened.profiles(kernel.name, kernel.hash, gpu.sm))
     if not profiles:
         raise KernrecError(failures[0].message)
     advice = advise(kernel, problem, gpu, profiles, objective=objective, top=top)
     seconds = time.monotonic() - start
     return Analysis(advice, len(todo) - len(failures), len(wanted) - len(todo), tuple(failures), seconds)
+
+
+def _profiles(
+    kernel: Kernel, configs: Sequence[Config], target: Target, processes: int
+) -> Iterator[tuple[list[Config], list[ProfileRow]] | Failure]:
+    """Configs with the rows to store of them: from samples of blocks, or from probes where the spec has them."""
+    if kernel.sampled or not configs:
+        yield from sample_configs(kernel, configs, target, processes) if configs else ()
+        return
+    problem = target.problem
+    members: dict[str, list[Config]] = {}
+    for config in configs:
+        members.setdefault(kernel.code_key(config, problem.dtype, problem.layout), []).append(config)
+    codes = [code for code in codes_of(kernel, [target.sm]) if code.key in members]
+    for result in survey(kernel, codes, processes=processes):
+        if isinstance(result, CodeFailure):
+            failed = next(code for code in codes if code.fixed == result.code)
+            yield from (Failure(config, result.message) for config in members[failed.key])
+        else:
+            yield members[result[0].code_key], result
 
 
 def remember(database: Database, kernel: Kernel, problem: Problem) -> None:

@@ -6,7 +6,7 @@ the default limit and frugal below it. The front here is over pairs (config, pow
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -234,14 +234,38 @@ def profiles_of(
     again = f"`kernrec analyze {kernel.source_name} --spec ... --gpu {gpu.name}"
     if not profiles:
         raise KernrecError(f"kernel {kernel.name} was not analysed for {gpu.arch}: run {again}`")
-    if kernel.sampled:
-        space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
-        if not {*profiles[0].code_keys} & {*space.configs_on(problem).keys}:
-            dims = ",".join(f"{name}={value}" for name, value in problem.dims)
-            raise KernrecError(
-                f"kernel {kernel.name} was not analysed on {problem.key} for {gpu.arch}: run {again} --shape {dims}`"
-            )
-    return profiles
+    found = on_problem(kernel, problem, gpu, profiles)
+    if not found:
+        dims = ",".join(f"{name}={value}" for name, value in problem.dims)
+        raise KernrecError(
+            f"kernel {kernel.name} was not analysed on {problem.key} for {gpu.arch}: run {again} --shape {dims}`"
+        )
+    return found
+
+
+def on_problem(
+    kernel: Kernel, problem: Problem, gpu: GPU, profiles: Mapping[int, ProfileTable]
+) -> dict[int, ProfileTable]:
+    """The profiles that hold on a problem: all, or of a kernel profiled by samples those of the problem; else empty."""
+    if not kernel.sampled:
+        return dict(profiles)
+    keys = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout).configs_on(problem).keys
+    found = {index: _restricted(table, {*keys}) for index, table in profiles.items()}
+    return found if any(table.code_keys for table in found.values()) else {}
+
+
+def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:
+    """The rows of a table whose codes are among `keys`."""
+    rows = np.array([row for row, key in enumerate(table.code_keys) if key in keys], dtype=np.int64)
+    return replace(
+        table,
+        code_keys=tuple(table.code_keys[row] for row in rows.tolist()),
+        registers=table.registers[rows],
+        spill_bytes=table.spill_bytes[rows],
+        stack_bytes=table.stack_bytes[rows],
+        static_smem_bytes=table.static_smem_bytes[rows],
+        counts=table.counts[rows],
+    )
 
 
 def _sampled(table: ProfileTable) -> tuple[int, int]:
@@ -260,6 +284,9 @@ def _notes(
             f"counts are those of a sample: {most} blocks of each config's first launch were emulated (the first"
             f" choice has {blocks}), from the middle of the grid and its ends, and scaled to the grid"
         )
+    spilling = int((profiles[0].spill_bytes > 0).sum())
+    if kernel.sampled and spilling:
+        notes.append(f"{spilling} configs spill registers; what that moves is not counted, so they are worse than said")
     for what, said in (("branch", "branches"), ("load", "addresses of loads"), ("store", "addresses of stores")):
         found = sum(_count(table, f"depends.{what}") for table in profiles.values())
         if found:

@@ -9,7 +9,7 @@ from kernrec.compile import NoCompilerError
 from kernrec.compile.nvrtc import compiler
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
-from kernrec.kernel import Kernel, load_kernel
+from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
 from kernrec.recommender import explained
 from kernrec.recommender.advice import advise_changes, difference
 from kernrec.recommender.analyze import analyze
@@ -98,6 +98,18 @@ def test_an_interrupted_analysis_goes_on_where_it_stopped(kernel: Kernel, tmp_pa
     found = analyze(kernel, kernel.definition.problem(), GPU, path)
     assert found.known >= 3
     assert found.known + found.profiled == 8
+
+
+def test_a_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path: Path) -> None:
+    kernel = find_kernel("transpose_tiled")
+    problem = kernel.definition.problem("f32", rows=1024, columns=2048)
+    space = Space(kernel, GPU.sm, GPU.limits, "f32", problem.layout)
+    only = [space.config(int(row)) for row in space.at(problem).rows[:2]]
+    path = tmp_path / "own.duckdb"
+    found = analyze(kernel, problem, GPU, path, only=only, processes=1)
+    assert (found.profiled, found.advice.sampled) == (2, (0, 0))
+    other = kernel.definition.problem("f32", rows=4096, columns=4096)
+    assert analyze(kernel, other, GPU, path, only=only).profiled == 0
 
 
 def test_lanes_that_read_side_by_side_are_recommended(kernel: Kernel, database: Path) -> None:
