@@ -73,8 +73,8 @@ def analyze(
 ) -> Analysis:
     """Profiles what is not profiled yet, and advises. Interrupted, it keeps in `database` what was done.
 
-    only: the configs to look at; None: every valid one. Raises `UsageError` where no config can run, `KernrecError` with
-    the first reason where none could be profiled.
+    only: the configs to look at; None: every valid one. Raises `UsageError` where no config can run, `KernrecError`
+    with the first reason where none could be profiled.
     """
     start = time.monotonic()
     space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)

@@ -12,6 +12,7 @@ import numpy as np
 
 from kernrec.gpu import GPU, occupancy
 from kernrec.kernel import Kernel, SpaceAt
+from kernrec.model.machine import machine
 from kernrec.model.traffic import Touch
 from kernrec.store import ProfileTable
 
@@ -30,7 +31,7 @@ _L1_SHARE_OF_LATENCY = 0.07
 class SampledLaunch:
     """One launch of all sampled configs. asked: its profiles; table: the same without reads that L1 answers.
 
-    rounds: how often a block waits for memory, those that L1 answers counted by their share of the latency, (rows,).
+    rounds: how often a block waits for memory, (rows,), in latencies of DRAM: what a cache answers counts by its share.
     """
 
     asked: ProfileTable
@@ -69,7 +70,8 @@ def read_sample(kernel: Kernel, index: int, table: ProfileTable, found: Array, a
     kept = sum((_column(table, f"touch.{name}.read") for name in reads), np.zeros(len(table.code_keys)))
     miss = np.clip(1.0 - cache / np.maximum(kept * _SECTOR_BYTES * resident, 1.0), 0.0, 1.0)
     counts = table.counts.copy()
-    asked, through = np.zeros(len(counts)), np.zeros(len(counts))
+    asked, through, distinct = (np.zeros(len(counts)) for _ in range(3))
+    grid = [by_code(extent) for extent in launch.grid]
     for name in reads:
         metric = f"global.{name}.read_sectors"
         if metric in table.metrics:
@@ -78,8 +80,14 @@ def read_sample(kernel: Kernel, index: int, table: ProfileTable, found: Array, a
             asked += counts[:, place, 0]
             counts[:, place, 0] = once + np.maximum(counts[:, place, 0] - once, 0.0) * miss
             through += counts[:, place, 0]
-    far = through / np.maximum(asked, 1.0)
-    waits = _column(table, "rounds") * (far + (1.0 - far) * _L1_SHARE_OF_LATENCY)
+            fresh = [_column(table, f"touch.{name}.read.{axis}") for axis in "xyz"]
+            distinct += once * np.prod([1.0 + f * (n - 1.0) for f, n in zip(fresh, grid, strict=True)], axis=0)
+    # What the blocks ask of memory together but is not new to the whole grid is found in L2, at its latency.
+    figures = machine(gpu)
+    past_l1 = through / np.maximum(asked, 1.0)
+    past_l2 = np.minimum(distinct / np.maximum(through * np.prod(grid, axis=0), 1.0), 1.0)
+    far = past_l2 + (1.0 - past_l2) * (figures.l2_latency_clk / figures.dram_latency_clk)
+    waits = _column(table, "rounds") * (past_l1 * far + (1.0 - past_l1) * _L1_SHARE_OF_LATENCY)
     return SampledLaunch(table, replace(table, counts=counts), waits)
 
 
