@@ -30,6 +30,7 @@ from kernrec.op import Problem
 from kernrec.ptx import Module, parse
 from kernrec.ptx.dependence import data_dependences, load_chain
 from kernrec.ptx.emulator import Emulation
+from kernrec.ptx.inline import inlined
 from kernrec.ptx.observe import Observer
 from kernrec.ptx.profile import Profile
 
@@ -124,7 +125,7 @@ def sample_config(
     module = parse(compiled.ptx)
     ptx_hash = code_hash(compiled.ptx)
     names = {launch.entry: entry_name(module.functions, launch.entry) for launch in kernel.launches}
-    depends = {entry: data_dependences(module.functions[name]) for entry, name in names.items()}
+    depends = {entry: data_dependences(inlined(module, name)) for entry, name in names.items()}
     content = tensors.filled if any(depends.values()) else tensors.blank
     buffers = dict(content)
     for scratch in workspaces(kernel, config, problem, sm):
@@ -181,7 +182,7 @@ def sample_launch(
     )
     warps = -(-bound.threads // 32)
     first = emulation.run(inner)
-    rounds = _rounds(emulation, module, entry) / (warps * len(inner))
+    rounds = _rounds(emulation) / (warps * len(inner))
     middle = {metric: value / len(inner) for metric, value in first.items()}
     steps = middle["issue"] / warps
     ends = dict(chosen.ends)
@@ -198,9 +199,9 @@ def sample_launch(
     return {metric: value / chosen.total for metric, value in totals.items()} | extra
 
 
-def _rounds(emulation: Emulation, module: Module, entry: str) -> float:
+def _rounds(emulation: Emulation) -> float:
     """How often warps waited for global memory so far."""
-    blocks = module.functions[entry].blocks
+    blocks = emulation.function.blocks
     return float(sum(count * load_chain(blocks[index]) for index, count in emulation.visits().items()))
 
 

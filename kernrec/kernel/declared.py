@@ -24,7 +24,7 @@ from typing import Any
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.expression import Expression, is_identifier, parse
 from kernrec.kernel.spec import Sample
-from kernrec.kernel.table import Table, kind_of
+from kernrec.kernel.table import Table, what
 from kernrec.op.dtype import ELEMENT_BYTES, canonical
 from kernrec.op.problem import Dim, Names, Op
 
@@ -132,7 +132,7 @@ def _expression(table: Table, key: str, text: Any, known: list[str]) -> Expressi
     if type(text) is int:
         text = str(text)
     if not isinstance(text, str):
-        raise UsageError(f"{table.where}: {key}: expected an expression in quotes, got {kind_of(text)}")
+        raise UsageError(f"{table.where}: {key}: expected an expression in quotes, got {what(text)}")
     try:
         expression = parse(text)
     except UsageError as error:

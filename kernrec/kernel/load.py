@@ -22,7 +22,7 @@ from kernrec.kernel.spec import (
     Tunable,
     Workspace,
 )
-from kernrec.kernel.table import Table, kind_of
+from kernrec.kernel.table import Table, what
 from kernrec.op import Op, find_op
 
 _LARGEST_FILE = 1 << 20
@@ -263,7 +263,7 @@ class _Reader:
         if isinstance(text, int) and not isinstance(text, bool):
             text = str(text)
         if not isinstance(text, str):
-            raise UsageError(f"{where}: {key}: expected an expression in quotes, got {kind_of(text)}")
+            raise UsageError(f"{where}: {key}: expected an expression in quotes, got {what(text)}")
         try:
             expression = parse(text)
         except UsageError as error:
@@ -387,7 +387,7 @@ class _Reader:
         self, key: str, text: Any, where: str, names: Collection[str], pointers: Collection[str]
     ) -> PointerArgument | ScalarArgument:
         if not isinstance(text, str):
-            raise UsageError(f"{where}: {key}: expected a tensor or 'ctype expression', got {kind_of(text)}")
+            raise UsageError(f"{where}: {key}: expected a tensor or 'ctype expression', got {what(text)}")
         ctype, _, value = text.strip().partition(" ")
         if not value:
             if ctype not in pointers:

@@ -1,4 +1,4 @@
-"""One table of a spec file: every key is asked for by name, and a key that nobody asked for is an error."""
+"""Reading TOML with errors of one line: each table knows which keys were asked for, and refuses the others."""
 
 from collections.abc import Collection
 from typing import Any
@@ -9,21 +9,19 @@ _REQUIRED: Any = object()
 
 
 class Table:
-    """One table of the file: every `take` names the key it wants, `done` refuses the keys that nobody took."""
+    """One table of a file: every `take` names the key it wants, `done` refuses the keys that nobody took."""
 
     def __init__(self, where: str, data: Any) -> None:
         self.where = where
         self.taken: list[str] = []
         if not isinstance(data, dict):
-            raise UsageError(f"{where}: expected a table, got {kind_of(data)}")
+            raise UsageError(f"{where}: expected a table, got {what(data)}")
         self.data: dict[str, Any] = data
 
     def fail(self, key: str, expected: str, value: Any) -> UsageError:
-        """The error that `key` holds something else than expected."""
-        return UsageError(f"{self.where}: {key}: expected {expected}, got {kind_of(value)}")
+        return UsageError(f"{self.where}: {key}: expected {expected}, got {what(value)}")
 
     def take(self, key: str, kind: type, expected: str, default: Any = _REQUIRED) -> Any:
-        """The value of a key, checked to be of a kind."""
         self.taken.append(key)
         value = self.data.get(key, default)
         if value is _REQUIRED:
@@ -36,7 +34,6 @@ class Table:
         return value
 
     def string(self, key: str, default: Any = _REQUIRED) -> Any:
-        """One line of text."""
         value = self.take(key, str, "a string", default)
         if isinstance(value, str) and "\n" in value:
             raise self.fail(key, "one line", value)
@@ -53,14 +50,13 @@ class Table:
         return tuple(dict.fromkeys(values))
 
     def done(self) -> None:
-        """Refuses the keys that nobody took."""
         for key in self.data:
             if key not in self.taken:
                 raise UsageError(f"{self.where}: {unknown('key', key, self.taken)}")
 
 
-def kind_of(value: Any) -> str:
-    """What a value is, in words."""
+def what(value: Any) -> str:
+    """A value of a TOML file, as an error names it: `the string 'x'`, `a table`."""
     names = {dict: "a table", list: "a list", bool: "a boolean", str: "the string", int: "the number"}
     name = names.get(type(value), f"a {type(value).__name__}")
     return f"{name} {value!r:.60}" if isinstance(value, str | int | float) else name

@@ -181,8 +181,3 @@ def _smooth_max(a: Array, b: Array) -> Array:
     ratio *= ratio
     ratio += 1.0
     return high * np.sqrt(np.sqrt(ratio, out=ratio), out=ratio)
-
-
-def interval(value: float) -> tuple[float, float]:
-    """The 90 % interval around a prediction of the prior, in latency or energy."""
-    return value / INTERVAL, value * INTERVAL

@@ -19,11 +19,12 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, find_kernel
 from kernrec.kernel.load import kernel_from
 from kernrec.model.power import PowerModel
-from kernrec.model.prior import interval
+from kernrec.model.prior import INTERVAL
 from kernrec.op import Problem
 from kernrec.recommender.answer import Choice, Comparison, Cost
 from kernrec.recommender.candidates import Candidates
 from kernrec.recommender.pareto import pareto_front, spread
+from kernrec.recommender.rank import Place
 from kernrec.recommender.recommender import OBJECTIVES
 from kernrec.store import Database, ProfileTable, Stack
 
@@ -122,10 +123,9 @@ class Ranked:
         row = self.group.occupancy_choice(self.at, self.rows)
         return int(np.searchsorted(self.rows, row))
 
-    def choice(self, limit: int, position: int) -> Limited:
-        """One candidate at one of the limits."""
+    def choice(self, limit: int, position: int, place: int = 1) -> Limited:
+        """One candidate at one of the limits, with its place among those chosen."""
         latency, energy = float(self.latency_s[limit, position]), float(self.energy_j[limit, position])
-        (t_low, t_high), (e_low, e_high) = interval(latency), interval(energy)
         row, settled = int(self.rows[position]), self.settled[limit]
 
         def against(other: int) -> Comparison:
@@ -138,11 +138,11 @@ class Ranked:
             config=self.group.space.config(row),
             problem=self.problem,
             gpu=self.gpu,
-            latency_s=Cost(latency, t_low, t_high),
-            energy_j=Cost(energy, e_low, e_high),
+            place=Place(place, False, True),
+            latency_s=Cost(latency, latency / INTERVAL, latency * INTERVAL, "prior"),
+            energy_j=Cost(energy, energy / INTERVAL, energy * INTERVAL, "prior"),
             power_w=float(settled.power_w[position]),
             clock_hz=float(settled.clock_hz[position]),
-            source="prior",
             limit=self.prediction.limit(position),
             occupancy=self.group.occupancy(self.at, row),
             versus_fastest=against(self.fastest),
@@ -189,7 +189,8 @@ def advise(
     ranked = Ranked(kernel, problem, gpu, profiles, power_limits(gpu) if limits is None else limits)
     # The default limit is what choices are held against; where limits are given it need not be among them.
     first = 0 if limits is None else len(ranked.limits) - len(set(limits))
-    choices = tuple([ranked.choice(limit, at) for limit, at in ranked.select(objective, top, first)])
+    picked = ranked.select(objective, top, first)
+    choices = tuple([ranked.choice(limit, at, place) for place, (limit, at) in enumerate(picked, 1)])
     sampled = _sampled(profiles[0]) if kernel.sampled else (0, 0)
     return Advice(
         kernel=kernel,
