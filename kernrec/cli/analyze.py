@@ -84,6 +84,10 @@ def analyze(
             budget=budget,
             progress=progress,
         )
+    except KeyboardInterrupt:
+        progress.end()
+        print("kernrec: interrupted; what is done is kept, the same command goes on from there", file=sys.stderr)
+        raise typer.Exit(130) from None
     finally:
         progress.end()
     if as_json:
@@ -149,6 +153,7 @@ class _Progress:
         """Ends the line."""
         if self._open:
             print(file=sys.stderr)
+            self._open = False
 
 
 def print_advice(advice: "Advice") -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from kernrec.compile.assemble import assemble
 from kernrec.compile.compiled import Compiled, CompileError, Job
 from kernrec.compile.inputs import Tensors
-from kernrec.compile.pool import compile_many, end_with_parent
+from kernrec.compile.pool import compile_many, end_with_parent, interrupts_blocked
 from kernrec.compile.profiler import LaunchProfile
 from kernrec.compile.sample import BUDGET, code_hash, sample_config
 from kernrec.errors import KernrecError
@@ -128,7 +128,9 @@ def sample_configs(
                         asked[key].append(config)
                     else:
                         asked[key] = [config]
-                        waiting[pool.submit(_sample, kernel, config, *_plain(target), slim)] = key
+                        with interrupts_blocked():  # the first task starts the processes
+                            task = pool.submit(_sample, kernel, config, *_plain(target), slim)
+                        waiting[task] = key
                 while len(waiting) >= _AHEAD * processes:
                     yield from collect()
             while waiting:

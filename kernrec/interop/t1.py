@@ -18,7 +18,8 @@ from kernrec.errors import UsageError, unknown
 from kernrec.interop.notation import Translator, read_values
 from kernrec.kernel import Kernel
 from kernrec.kernel.expression import is_identifier
-from kernrec.kernel.load import fingerprint, kernel_from, read_source
+from kernrec.kernel.files import fingerprint, read_source
+from kernrec.kernel.load import kernel_from
 
 _LARGEST_FILE = 1 << 20
 _TYPES = {

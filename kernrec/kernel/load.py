@@ -11,6 +11,7 @@ from typing import Any
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.declared import Declared, declared_problem
 from kernrec.kernel.expression import Expression, is_identifier, literal, parse
+from kernrec.kernel.files import fingerprint, read_source, read_text
 from kernrec.kernel.spec import (
     LIMITS,
     SCALAR_RANGES,
@@ -25,13 +26,11 @@ from kernrec.kernel.spec import (
 from kernrec.kernel.table import Table, what
 from kernrec.op import Op, find_op
 
-_LARGEST_FILE = 1 << 20
 _MOST_TUNABLES = 32
 _MOST_VALUES = 256
 _FACTS = ("dtype", "layout", "dtype_bytes", "sm")
 _C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _DECIMAL = re.compile(r" *-?[0-9]+\.[0-9]+ *")
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([A-Za-z0-9_.-]+)"[ \t]*$', re.MULTILINE)
 
 
 def load_kernel(path: Path) -> Kernel:
@@ -41,7 +40,7 @@ def load_kernel(path: Path) -> Kernel:
     """
     where = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
     try:
-        data = tomllib.loads(_text(path, where))
+        data = tomllib.loads(read_text(path, where))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{where}: not TOML: {error}") from None
     except RecursionError:
@@ -53,53 +52,6 @@ def load_kernel(path: Path) -> Kernel:
 def kernel_from(data: Mapping[str, Any], where: str, source: str) -> Kernel:
     """The kernel of a spec that was read already (`Kernel.spec`), with its source; errors begin with `where`."""
     return _Reader(where, dict(data), None, source).kernel()
-
-
-def read_source(path: Path) -> str:
-    """A source with the files it includes by `#include "..."` in their place, so that it stands for itself.
-
-    They lie beside the source, or one folder up, where kernels share them; each is taken once.
-    """
-    return _inlined(path, set())
-
-
-def _inlined(path: Path, seen: set[Path]) -> str:
-    seen.add(path)
-    where = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
-
-    def replace(include: re.Match[str]) -> str:
-        folders = (path.parent, path.parent.parent)
-        found = next((folder / include[1] for folder in folders if (folder / include[1]).is_file()), None)
-        if found is None:
-            raise UsageError(f"{where}: includes {include[1]!r}, which is not beside it")
-        return "" if found in seen else _inlined(found, seen)
-
-    return _INCLUDE.sub(replace, _text(path, where))
-
-
-def fingerprint(data: dict[str, Any], folder: Path, where: str) -> None:
-    """Adds to each tensor whose values are in a file what that file holds: another content is another kernel."""
-    problem = data.get("problem")
-    tensors = problem.get("tensors") if isinstance(problem, dict) else None
-    for name, tensor in tensors.items() if isinstance(tensors, dict) else ():
-        file = tensor.get("values") if isinstance(tensor, dict) else None
-        if isinstance(file, str) and (file.endswith(".npy") or file.startswith("raw ")):
-            try:
-                tensor["digest"] = hashlib.sha256((folder / file.removeprefix("raw ")).read_bytes()).hexdigest()[:16]
-            except OSError as error:
-                said = error.strerror or error
-                raise UsageError(f"{where}: [problem]: tensors.{name}: {file} cannot be read: {said}") from None
-
-
-def _text(path: Path, where: str) -> str:
-    try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise UsageError(f"{where}: larger than {_LARGEST_FILE} bytes")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{where}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{where}: not UTF-8 text") from None
 
 
 def _op_names(op: Op) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
