@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.compile.assemble import assembler
 from kernrec.compile.harness import BUFFER, FILE, SCALAR
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel import Kernel
@@ -71,7 +72,10 @@ def kernel_of_ptx(
         if reason
         else "other blocks assume that each thread of the grid has its own work, found by blockDim; check the results"
     )
-    return kernel_from(spec, path.name, text), [note]
+    notes = [note]
+    if assembler() is None:
+        notes.append("there is no ptxas here: registers are estimated from the PTX, which is 0 to 30 % too many")
+    return kernel_from(spec, path.name, text), notes
 
 
 def _text(path: Path) -> str:

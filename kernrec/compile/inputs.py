@@ -20,6 +20,7 @@ ELEMENTS = {
 
 DRAWN_BYTES = 64 << 20
 """Larger tensors of random values repeat those of their first bytes: emulated blocks see a few of them only."""
+_MOST_FILLED_BYTES = 512 << 20
 _MOST_BYTES = 16 << 30  # zeros that nobody touches cost no memory, but addresses are not without end
 
 
@@ -35,7 +36,13 @@ class Tensors:
 
     @cached_property
     def filled(self) -> dict[str, np.ndarray]:
-        """With the values of `sample_tensors`."""
+        """With the values of `sample_tensors`; `UsageError` where that takes too much memory."""
+        total = self._bytes()
+        if total > _MOST_FILLED_BYTES:
+            raise UsageError(
+                f"what the kernel does depends on the values of its tensors, and those of {self._problem.key} have"
+                f" {total} bytes; at most {_MOST_FILLED_BYTES} are filled: give a smaller problem"
+            )
         return sample_tensors(self._kernel, self._problem, self._folder)
 
     @cached_property
@@ -43,8 +50,11 @@ class Tensors:
         """With zeros, for kernels that do the same whatever they find."""
         return {name: np.zeros(t.elements, ELEMENTS[t.dtype]) for name, t in self._problem.tensors.items()}
 
+    def _bytes(self) -> int:
+        return sum(tensor.bytes for tensor in self._problem.tensors.values())
+
     def _check(self) -> None:
-        total = sum(tensor.bytes for tensor in self._problem.tensors.values())
+        total = self._bytes()
         if total > _MOST_BYTES:
             raise UsageError(f"{self._problem.key} has {total} bytes of tensors; at most {_MOST_BYTES} can be emulated")
 
