@@ -78,14 +78,17 @@ def survey(
     known: (code key, sm) that need no work. A code that fails costs only itself.
     """
     work = {code.key: [sm for sm in code.configs if (code.key, sm) not in known] for code in codes}
-    by_job: dict[Job, tuple[Code, int]] = {}
+    by_job: dict[Job, list[tuple[Code, int]]] = {}
+    # Layouts that the source does not ask for are one code to the compiler: the cache answers for all but the first.
+    unseen = () if "LAYOUT_" in kernel.source else tuple(f"LAYOUT_{layout.upper()}" for layout in kernel.layouts)
 
     def jobs() -> Iterator[Job]:
         for code in codes:
             for sm in work[code.key]:
                 defines = kernel.defines(code.configs[sm][0], code.dtype, code.layout)
-                job = Job(kernel.source, sm, defines, kernel.source_name)
-                by_job[job] = code, sm
+                seen = {macro: value for macro, value in defines.items() if macro not in unseen}
+                job = Job(kernel.source, sm, seen, kernel.source_name)
+                by_job.setdefault(job, []).append((code, sm))
                 yield job
 
     compiled: dict[str, dict[int, Compiled]] = {}
@@ -95,7 +98,7 @@ def survey(
     with ProcessPoolExecutor(processes, mp_context=spawn, initializer=end_with_parent) as pool:
         try:
             for job, result in compile_many(jobs(), processes):
-                code, sm = by_job.pop(job)
+                code, sm = by_job[job].pop()
                 if isinstance(result, CompileError):
                     yield CodeFailure(kernel.name, code.fixed, sm, str(result))
                 else:

@@ -11,8 +11,9 @@
 // A tensor holds at most 2^31 elements: offsets of elements fit 32 unsigned bits.
 
 constexpr float LOG2_E = 1.4426950408889634f;
-// What a score that must not count is set to: its ex2 is zero next to any real one, and differences stay finite.
-constexpr float MASKED = -1e30f;
+// What a score that must not count is set to, and where a running maximum starts: its ex2 is zero next to that of any
+// real score, and differences stay finite. A power of two: scaled, less itself scaled, is exactly zero.
+constexpr float MASKED = -0x1p100f;
 constexpr unsigned COMBINE_THREADS = 256;
 
 __device__ __forceinline__ float ex2(float x) {
@@ -72,17 +73,18 @@ struct KeyTiles {
 
 // o = sum over splits of partial, each weighted by how its greatest score compares with the greatest of all, over the
 // sum of weights so weighted; in the order of the splits. partial: f32, `elements` a split, laid out as o; stats: for
-// each row of a split its greatest score and its sum of weights. N elements of a row a thread; `write(at, value, inside)`
-// stores them.
+// each row of a split its greatest score and its sum of weights. N elements of a row a thread; `write(at, value,
+// inside)` stores them.
 template <unsigned N, class Write>
 __device__ __forceinline__ void combine(const float* partial, const float* stats, unsigned elements, unsigned head_dim,
                                         unsigned splits, const Write& write) {
     const unsigned at = (blockIdx.x * COMBINE_THREADS + threadIdx.x) * N;
     const bool inside = at < elements;
     const unsigned rows = elements / head_dim;
-    partial += inside ? at : 0;
-    stats += inside ? 2 * (at / head_dim) : 0;
-    float sum[N] = {}, weight = 0, greatest = -__int_as_float(0x7f800000);
+    const unsigned from = min(at, elements - N);  // past the end the last are read again, and not stored
+    partial += from;
+    stats += 2 * (from / head_dim);
+    float sum[N] = {}, weight = 0, greatest = MASKED;
 #pragma unroll 1
     for (unsigned split = 0; split < splits; ++split) {
         float value[N], its_greatest, its_weight;

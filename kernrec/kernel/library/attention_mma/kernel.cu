@@ -1,9 +1,11 @@
 // o = softmax(q k^T / sqrt(head_dim)) v, f16 or bf16 with f32 sums, on tensor cores; the algorithm is that of
 // FlashAttention-2 (Dao, arXiv 2307.08691).
 //
-// A block owns BLOCK_Q rows and walks the keys in tiles of BLOCK_K, a warp owns WARP_Q of the rows. For each tile a warp
-// forms the scores in mma.sync tiles, takes the running maximum, the weights and their sum along, and multiplies the
-// weights into the values straight from registers: the accumulators of the first product are the operand of the second.
+// A block owns BLOCK_Q rows and walks the keys in tiles of BLOCK_K, a warp owns WARP_Q of the rows. For each tile a
+// warp forms the scores in mma.sync tiles, takes the running maximum, the weights and their sum along, and multiplies
+// the weights into the values straight from registers: the accumulators of the first product are the operand of the
+// second. Where rows are few, WARPS_K warps share them and the keys of each tile, and put their results together at
+// the end.
 //
 // Tiles come through cp.async. With STAGES > 1 they wait in a ring of slots of a K and a V tile each, loaded STAGES - 1
 // ahead, with one barrier a tile. With STAGES 1 there is one slot: V comes while scores are formed, the next K while
@@ -19,22 +21,25 @@
 #include "mma.cuh"
 #include "attention.cuh"
 
-constexpr unsigned THREADS = BLOCK_Q / WARP_Q * 32;
+constexpr unsigned THREADS = BLOCK_Q / WARP_Q * WARPS_K * 32;
+constexpr unsigned WARP_K = BLOCK_K / WARPS_K;
 constexpr unsigned CHUNKS = HEAD / CHUNK;
-constexpr unsigned EXCHANGED = CHUNKS % 8 == 0 ? 8 : CHUNKS % 4 == 0 ? 4 : 2;  // neighbouring chunks that trade places
+// Neighbouring chunks that trade places, and threads that copy a row.
+constexpr unsigned EXCHANGED = CHUNKS % 8 == 0 ? 8 : CHUNKS % 4 == 0 ? 4 : 2;
 constexpr unsigned GROUPS = CHUNKS / EXCHANGED;
 constexpr unsigned ROW_BYTES = HEAD * sizeof(Element);
 constexpr unsigned TILE = BLOCK_K * ROW_BYTES;
 constexpr unsigned SLOT = 2 * TILE;
 constexpr unsigned ROW_STEP = THREADS / EXCHANGED;  // rows that the threads copy at once
 constexpr unsigned STEPS = HEAD / STEP_K;
-constexpr bool HELD = WARP_Q == 16 && HEAD <= 160;  // the rows of q are held in registers, and only come through shared memory
+constexpr bool HELD = WARP_Q == 16 && HEAD <= 160;  // rows of q are held in registers, and only come through here
 constexpr unsigned Q_TILE = HELD ? (STAGES == 1 ? TILE : (STAGES - 1) * SLOT) : STAGES * SLOT;
 constexpr unsigned MS = WARP_Q / 16;
 
-static_assert(BLOCK_Q % WARP_Q == 0 && WARP_Q % 16 == 0 && BLOCK_K % 16 == 0 && HEAD % 16 == 0, "whole mma tiles");
-static_assert(BLOCK_K % ROW_STEP == 0 && BLOCK_Q % ROW_STEP == 0, "threads copy tiles evenly");
+static_assert(BLOCK_Q % WARP_Q == 0 && WARP_Q % 16 == 0 && WARP_K % 16 == 0 && HEAD % 16 == 0, "whole mma tiles");
+static_assert(BLOCK_K % ROW_STEP == 0 && (HELD || BLOCK_Q % ROW_STEP == 0), "threads copy tiles evenly");
 static_assert(!HELD || BLOCK_Q <= (STAGES == 1 ? 1 : 2) * BLOCK_K, "q fits where the last values will lie");
+static_assert(WARPS_K == 1 || BLOCK_Q == WARP_Q, "either rows or keys are shared out");
 
 // What the chunk numbers of a row are XORed with.
 __device__ __forceinline__ constexpr unsigned exchange(unsigned row) { return row * EXCHANGED / 8 % EXCHANGED; }
@@ -78,8 +83,8 @@ struct Copier {
     unsigned row = threadIdx.x / EXCHANGED, chunk = threadIdx.x % EXCHANGED;
     unsigned place = row * ROW_BYTES + (chunk ^ exchange(row)) * CHUNK_BYTES;
 
-    // Row `row` + `step` of a tile, a multiple of ROW_STEP, from `source`, the row's first element. row < ROW_STEP, both
-    // powers of two: the exchange of row + step is that of row, XOR a constant (zero but for rows of 128 bytes).
+    // Row `row` + `step` of a tile, a multiple of ROW_STEP, from `source`, the row's first element. row < ROW_STEP,
+    // both powers of two: the exchange of row + step is that of row, XOR a constant (zero but for rows of 128 bytes).
     __device__ __forceinline__ void copy(unsigned tile, unsigned step, const Element* source, unsigned head_dim,
                                          bool inside) const {
         const unsigned target = tile + (place ^ exchange(step) * CHUNK_BYTES) + step * ROW_BYTES;
@@ -160,25 +165,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 #endif
 
-    const unsigned lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * WARP_Q;
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const unsigned warp_row = warp / WARPS_K * WARP_Q, warp_key = warp % WARPS_K * WARP_K;
     unsigned q_fragment[HELD ? STEPS : 1][MS][2][2];
     if constexpr (HELD) {
         wait_for_copies<AHEAD>();
         __syncthreads();  // q has landed for all
 #pragma unroll
-        for (unsigned step = 0; step < STEPS; ++step) read(q_fragment[step][0], slots + Q_TILE + place.at(warp_row, step));
+        for (unsigned step = 0; step < STEPS; ++step)
+            read(q_fragment[step][0], slots + Q_TILE + place.at(warp_row, step));
     }
 
-    // Of rows lane / 4 + {0, 8} of each 16: the greatest score so far, the lane's part of the sum of weights, and how many
-    // keys from the tile's first on are met.
+    // Of rows lane / 4 + {0, 8} of each 16: the greatest score so far, the lane's part of the sum of weights, and how
+    // many keys are met, counted from the lane's first in the tile.
     float greatest[MS][2], sum[MS][2] = {};
     int met[MS][2];
 #pragma unroll
     for (unsigned i = 0; i < MS; ++i)
 #pragma unroll
         for (unsigned h = 0; h < 2; ++h) {
-            greatest[i][h] = -__int_as_float(0x7f800000);
-            met[i][h] = int(a.visible(tile, warp_row + i * 16 + h * 8 + lane / 4) - tiles.first - lane % 4 * 2);
+            greatest[i][h] = MASKED;
+            const unsigned row = warp_row + i * 16 + h * 8 + lane / 4;
+            met[i][h] = int(a.visible(tile, row) - tiles.first - warp_key - lane % 4 * 2);
         }
     int unmasked = int(tiles.unmasked - tiles.first);
     float result[MS][HEAD / 8][4] = {};
@@ -202,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             commit_copies();
         }
 #endif
-        float score[MS][BLOCK_K / 8][4] = {};
+        float score[MS][WARP_K / 8][4] = {};
 #pragma unroll
         for (unsigned step = 0; step < STEPS; ++step) {
             if constexpr (!HELD)
@@ -210,9 +218,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 for (unsigned i = 0; i < MS; ++i)
                     read(q_fragment[0][i], slots + Q_TILE + place.at(warp_row + i * 16, step));
 #pragma unroll
-            for (unsigned j = 0; j < BLOCK_K / 16; ++j) {
+            for (unsigned j = 0; j < WARP_K / 16; ++j) {
                 unsigned fragment[2][2];
-                read(fragment, slot + place.at(j * 16, step));
+                read(fragment, slot + place.at(warp_key + j * 16, step));
 #pragma unroll
                 for (unsigned i = 0; i < MS; ++i)
 #pragma unroll
@@ -231,7 +239,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (unsigned i = 0; i < MS; ++i)
 #pragma unroll
-                for (unsigned j = 0; j < BLOCK_K / 8; ++j)
+                for (unsigned j = 0; j < WARP_K / 8; ++j)
 #pragma unroll
                     for (unsigned e = 0; e < 4; ++e)
                         score[i][j][e] = int(j * 8 + e % 2) < met[i][e / 2] ? score[i][j][e] : MASKED;
@@ -244,14 +252,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (unsigned h = 0; h < 2; ++h) {
                 float most = greatest[i][h];
 #pragma unroll
-                for (unsigned j = 0; j < BLOCK_K / 8; ++j)
+                for (unsigned j = 0; j < WARP_K / 8; ++j)
                     most = fmaxf(most, fmaxf(score[i][j][2 * h], score[i][j][2 * h + 1]));
                 most = over_quad(most, [](float x, float y) { return fmaxf(x, y); });
                 const float rescale = ex2((greatest[i][h] - most) * scale), shift = most * scale;
                 greatest[i][h] = most;
                 sum[i][h] *= rescale;
 #pragma unroll
-                for (unsigned j = 0; j < BLOCK_K / 8; ++j)
+                for (unsigned j = 0; j < WARP_K / 8; ++j)
 #pragma unroll
                     for (unsigned e = 2 * h; e < 2 * h + 2; ++e) {
                         score[i][j][e] = ex2(score[i][j][e] * scale - shift);
@@ -266,7 +274,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             }
 
 #pragma unroll
-        for (unsigned step = 0; step < BLOCK_K / STEP_K; ++step) {
+        for (unsigned step = 0; step < WARP_K / STEP_K; ++step) {
             unsigned weight[MS][2][2];
 #pragma unroll
             for (unsigned i = 0; i < MS; ++i)
@@ -278,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (unsigned j = 0; j < STEPS; ++j) {
                 unsigned fragment[2][2];
-                read_transposed(fragment, slot + TILE + place.at(step * STEP_K, j));
+                read_transposed(fragment, slot + TILE + place.at(warp_key + step * STEP_K, j));
 #pragma unroll
                 for (unsigned i = 0; i < MS; ++i)
 #pragma unroll
@@ -290,6 +298,43 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
     }
     wait_for_copies<0>();
+
+#if WARPS_K > 1
+    // Each register of a warp has a row of lanes in shared memory: other warps hold the same rows and columns in
+    // theirs.
+    constexpr unsigned REGISTERS = HEAD / 2 + 4;
+    static_assert(WARPS_K * REGISTERS * 32 * sizeof(float) <= STAGES * SLOT, "results fit where the tiles were");
+    float* const mine = reinterpret_cast<float*>(shared) + (warp * REGISTERS * 32 + lane);
+    __syncthreads();  // all have done with the last tile
+    if (warp > 0) {
+#pragma unroll
+        for (unsigned h = 0; h < 2; ++h) {
+            mine[h * 32] = greatest[0][h];
+            mine[(2 + h) * 32] = sum[0][h];
+#pragma unroll
+            for (unsigned e = 0; e < HEAD / 4; ++e)
+                mine[(4 + h * HEAD / 4 + e) * 32] = result[0][e / 2][2 * h + e % 2];
+        }
+    }
+    __syncthreads();  // the others' results are there for the first warp
+    if (warp > 0) return;
+#pragma unroll 1
+    for (unsigned other = 1; other < WARPS_K; ++other) {
+        const float* theirs = mine + other * REGISTERS * 32;
+#pragma unroll
+        for (unsigned h = 0; h < 2; ++h) {
+            const float most = fmaxf(greatest[0][h], theirs[h * 32]);
+            const float own = ex2((greatest[0][h] - most) * scale), its = ex2((theirs[h * 32] - most) * scale);
+            greatest[0][h] = most;
+            sum[0][h] = sum[0][h] * own + theirs[(2 + h) * 32] * its;
+#pragma unroll
+            for (unsigned e = 0; e < HEAD / 4; ++e) {
+                float& value = result[0][e / 2][2 * h + e % 2];
+                value = value * own + theirs[(4 + h * HEAD / 4 + e) * 32] * its;
+            }
+        }
+    }
+#endif
 
 #pragma unroll
     for (unsigned i = 0; i < MS; ++i)

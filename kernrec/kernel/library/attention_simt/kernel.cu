@@ -1,13 +1,13 @@
 // o = softmax(q k^T / sqrt(head_dim)) v on the FMA pipes: f32, f16 or bf16 in memory, f32 in between. Online softmax
 // as in FlashAttention-2 (Dao, arXiv 2307.08691), for GPUs and types without a tensor core that would do.
 //
-// A block owns BLOCK_Q rows and walks the keys in tiles of BLOCK_K. LANES neighbouring threads share ROWS of the rows, so
-// that all of a row stays in one warp: a thread forms ROWS x COLUMNS scores from rows of q and of k in shared memory, the
-// lanes combine maximum and sum by shuffles and put the weights into shared memory, and then each multiplies them into
-// its columns of the values.
+// A block owns BLOCK_Q rows and walks the keys in tiles of BLOCK_K. LANES neighbouring threads share ROWS of the
+// rows, so that all of a row stays in one warp: a thread forms ROWS x COLUMNS scores from rows of q and of k in
+// shared memory, the lanes combine maximum and sum by shuffles and put the weights into shared memory, and then each
+// multiplies them into its columns of the values.
 //
-// Tiles are loaded half a trip ahead, through registers: values while scores are formed, the next keys while weights are
-// multiplied. Pitches in shared memory are chosen so that the lanes of a warp, four rows and eight columns, cover
+// Tiles are loaded half a trip ahead, through registers: values while scores are formed, the next keys while weights
+// are multiplied. Pitches in shared memory are chosen so that the lanes of a warp, four rows and eight columns, cover
 // different banks.
 //
 // HEAD is head_dim rounded up: columns past head_dim are zeros that no load reads, and are not stored. Masks cost only
@@ -96,9 +96,10 @@ struct Packet {
 template <unsigned N>
 __device__ __forceinline__ void store(float* target, const float* value, bool inside) {
     if constexpr (N == 4)
-        asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p st.global.v4.f32 [%0], {%1, %2, %3, %4}; }" ::"l"(target),
-                     "f"(value[0]), "f"(value[1]), "f"(value[2]), "f"(value[3]), "r"(unsigned(inside))
-                     : "memory");
+        asm volatile(
+            "{ .reg .pred p; setp.ne.u32 p, %5, 0; @p st.global.v4.f32 [%0], {%1, %2, %3, %4}; }" ::"l"(target),
+            "f"(value[0]), "f"(value[1]), "f"(value[2]), "f"(value[3]), "r"(unsigned(inside))
+            : "memory");
     else
         asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.f32 [%0], %1; }" ::"l"(target), "f"(value[0]),
                      "r"(unsigned(inside))
@@ -218,10 +219,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (unsigned p = 0; p < PACKETS; ++p) {
             Packet packet;
-            packet.load(q + (start[i] * head_dim + p * STEP + column), inside[i] ? int(head_dim - p * STEP - column) : 0);
+            const unsigned from = p * STEP + column;
+            packet.load(q + (start[i] * head_dim + from), inside[i] ? int(head_dim - from) : 0);
             float4 value = packet.values();
             value.x *= scale, value.y *= scale, value.z *= scale, value.w *= scale;
-            *reinterpret_cast<float4*>(q_tile + row * PITCH + p * STEP + column) = value;
+            *reinterpret_cast<float4*>(q_tile + row * PITCH + from) = value;
         }
     }
     keys_loader.settle(k_tile, PITCH);
@@ -229,7 +231,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
     float greatest[ROWS], sum[ROWS] = {}, result[ROWS][PACKETS][PACKET] = {};
 #pragma unroll
-    for (unsigned i = 0; i < ROWS; ++i) greatest[i] = -__int_as_float(0x7f800000);
+    for (unsigned i = 0; i < ROWS; ++i) greatest[i] = MASKED;
     int unmasked = int(tiles.unmasked - tiles.first);
 
 #pragma unroll 1
@@ -299,10 +301,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (unsigned n = 0; n < 4; ++n)
 #pragma unroll
                 for (unsigned p = 0; p < PACKETS; ++p) {
-                    const float4 value = *reinterpret_cast<const float4*>(v_tile + (key + n) * HEAD + p * STEP + column);
+                    const float* const of_v = v_tile + (key + n) * HEAD + p * STEP + column;
+                    const float4 value = *reinterpret_cast<const float4*>(of_v);
 #pragma unroll
                     for (unsigned i = 0; i < ROWS; ++i) {
-                        const float by = n == 0 ? weight[i].x : n == 1 ? weight[i].y : n == 2 ? weight[i].z : weight[i].w;
+                        const float4& four = weight[i];
+                        const float by = n == 0 ? four.x : n == 1 ? four.y : n == 2 ? four.z : four.w;
                         result[i][p][0] = fmaf(by, value.x, result[i][p][0]);
                         result[i][p][1] = fmaf(by, value.y, result[i][p][1]);
                         result[i][p][2] = fmaf(by, value.z, result[i][p][2]);
@@ -344,6 +348,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 extern "C" __global__ void __launch_bounds__(COMBINE_THREADS)
     attention_simt_combine(const float* __restrict__ partial, const float* __restrict__ stats, Element* __restrict__ o,
                            const unsigned elements, const unsigned head_dim, const unsigned splits) {
-    combine<VECTOR>(partial, stats, elements, head_dim, splits,
-                    [o](unsigned at, const float (&value)[VECTOR], bool inside) { store<VECTOR>(o + at, value, inside); });
+    const auto write = [o](unsigned at, const float (&value)[VECTOR], bool inside) {
+        store<VECTOR>(o + at, value, inside);
+    };
+    combine<VECTOR>(partial, stats, elements, head_dim, splits, write);
 }
