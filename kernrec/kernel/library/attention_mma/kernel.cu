@@ -255,14 +255,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 for (unsigned j = 0; j < WARP_K / 8; ++j)
                     most = fmaxf(most, fmaxf(score[i][j][2 * h], score[i][j][2 * h + 1]));
                 most = over_quad(most, [](float x, float y) { return fmaxf(x, y); });
-                const float rescale = ex2((greatest[i][h] - most) * scale), shift = most * scale;
+                const float rescale = ex2((greatest[i][h] - most) * scale), shift = most * -scale;
                 greatest[i][h] = most;
                 sum[i][h] *= rescale;
 #pragma unroll
                 for (unsigned j = 0; j < WARP_K / 8; ++j)
 #pragma unroll
                     for (unsigned e = 2 * h; e < 2 * h + 2; ++e) {
-                        score[i][j][e] = ex2(score[i][j][e] * scale - shift);
+                        score[i][j][e] = ex2(fmaf(score[i][j][e], scale, shift));
                         sum[i][h] += score[i][j][e];
                     }
 #pragma unroll
