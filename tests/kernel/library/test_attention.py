@@ -69,11 +69,11 @@ CASES = (
 EACH_CASE = pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, (c[0].name, *c[1].values(), c[2]))))
 
 SHAPES = (
-    {"batch": 2, "heads": 8, "kv_heads": 2, "queries": 1, "keys": 200},
-    {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 17, "keys": 33, "causal": 1},
-    {"heads": 2, "queries": 70, "keys": 129},
-    {"heads": 4, "kv_heads": 1, "queries": 70, "keys": 129, "causal": 1},
-    {"heads": 1, "queries": 131, "keys": 200, "causal": 1},
+    {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 1, "keys": 200},
+    {"batch": 2, "heads": 2, "kv_heads": 1, "queries": 17, "keys": 33, "causal": 1},
+    {"heads": 1, "queries": 70, "keys": 129},
+    {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 129, "causal": 1},
+    {"heads": 1, "queries": 131, "keys": 150, "causal": 1},
     {"heads": 2, "queries": 5, "keys": 5, "causal": 1},
 )
 
@@ -183,7 +183,7 @@ def test_shares_without_a_tile_of_keys_count_for_nothing(case: Case, split_keys:
     assert _wrong(kernel, config | {"split_keys": split_keys}, problem) == 0
 
 
-@EACH_CASE
+@pytest.mark.parametrize("case", CASES[::4], ids=lambda case: case[0].name)
 def test_a_sequence_comes_out_alike_in_either_layout(case: Case) -> None:
     kernel, _, dtype, dim = case
     shape = {"heads": 4, "kv_heads": 2, "queries": 9, "keys": 65, "causal": 1}
@@ -194,7 +194,7 @@ def test_a_sequence_comes_out_alike_in_either_layout(case: Case) -> None:
     assert np.array_equal(_run(kernel, config, one, given), _run(kernel, config, other, swapped).swapaxes(1, 2))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @for_all(data=st.data())
 def test_the_trips_of_the_spec_are_those_that_the_blocks_make(data: st.DataObject) -> None:
     kernel, config, dtype, dim = data.draw(st.sampled_from(CASES))
@@ -233,7 +233,7 @@ def test_every_block_issues_what_its_profile_says_whatever_the_edges(case: Case)
     compiled, module = _compile(kernel, config, dtype)
     configs = [config | {"pack": 0, "split_keys": split_keys} for split_keys in (1, 2, 4, 8)]
     profiles = {p.launch: p.profile for p in profile_code(kernel, configs, dtype, "bhsd", sm, compiled)}
-    for shape in SHAPES:
+    for shape in SHAPES[:4]:
         problem = _problem(dtype, dim, shape)
         buffers = {**inputs(problem), "o": encode(np.zeros(problem.tensors["o"].shape), dtype)}
         for bound, counts in emulate_config(kernel, _fitting(case, problem), problem, sm, module, buffers):
@@ -243,7 +243,7 @@ def test_every_block_issues_what_its_profile_says_whatever_the_edges(case: Case)
                     assert counts.get(metric, 0) == count, (bound.entry, metric, problem.key)
 
 
-@EACH_CASE
+@pytest.mark.parametrize("case", CASES[1::2], ids=lambda case: case[0].name)
 def test_a_trip_has_no_bank_conflicts_and_exactly_the_products_of_its_tile(case: Case) -> None:
     kernel, config, dtype, _ = case
     sm = _sm(kernel, dtype)
@@ -258,8 +258,7 @@ def test_a_trip_has_no_bank_conflicts_and_exactly_the_products_of_its_tile(case:
         assert trip["issue.mma"] * 16 * 8 * 16 == products
         assert trip["barriers"] == (2 if config["stages"] == 1 else 1)
     else:
-        softmax = products / (8 * trip["issue.fma32"] * 32)
-        assert products <= trip["issue.fma32"] * 32 <= 1.25 * products, softmax
+        assert products <= trip["issue.fma32"] * 32 <= 1.25 * products
         assert trip["barriers"] == 2
 
 
@@ -282,12 +281,12 @@ def test_the_codes_hungriest_for_registers_do_not_spill(case: Case) -> None:
 
 
 DECODE = {"heads": 4, "kv_heads": 2, "queries": 3, "keys": 300}
-PROMPT = {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 200, "causal": 1}
+PROMPT = {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 140, "causal": 1}
 
 MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
     # barriers and copies
     ("        wait_for_copies<STAGES - 2>();\n", "", CASES[2], PROMPT),
-    ("        __syncthreads();  // this tile has landed for all", "        // this tile has landed for all", CASES[2], PROMPT),
+    ("        __syncthreads();  // this tile has landed for all", "        //", CASES[2], PROMPT),
     ("        __syncthreads();  // the values have landed for all", "        //", CASES[3], PROMPT),
     ("        __syncthreads();  // the keys have landed for all", "        //", CASES[3], PROMPT),
     ("        __syncthreads();  // q has landed", "        //", CASES[3], PROMPT),
