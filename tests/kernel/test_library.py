@@ -24,6 +24,11 @@ PROBLEMS = {
         {"c": 3, "h": 7, "w": 9, "k": 5, "r": 2, "s": 3, "stride": 2, "padding": 1},
         {"n": 8, "c": 128, "h": 28, "w": 28, "k": 256, "r": 1, "s": 1, "stride": 2},
     ],
+    "attention": [
+        {"heads": 32, "kv_heads": 8, "queries": 2048, "head_dim": 128, "causal": 1},
+        {"batch": 3, "heads": 6, "kv_heads": 2, "queries": 1, "keys": 1000, "head_dim": 64},
+        {"heads": 8, "queries": 300, "keys": 77, "head_dim": 40},
+    ],
 }
 
 
