@@ -7,6 +7,7 @@ Configs that differ in launch-time tunables only share one, and so does their pr
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ from kernrec.kernel.spec import Config, Kernel
 from kernrec.op import Problem
 from kernrec.ptx import Module, emulate, parse
 from kernrec.ptx.profile import Profile, ProfileError, fit_profile
+
+Runs = dict[tuple[object, ...], dict[str, int]]
+"""Counts of launches that were emulated, by code, geometry, arguments and sizes of buffers."""
 
 
 @dataclass(frozen=True)
@@ -40,44 +44,43 @@ def profile_code(
     layout: str,
     sm: int,
     compiled: Compiled,
-    cache: dict[tuple[str, int], Profile] | None = None,
+    cache: Runs | None = None,
 ) -> list[LaunchProfile]:
     """Profiles of every launch of a compiled code.
 
     configs: the configs that share the code; each launch is probed with the first that performs it.
-    cache: profiles by (PTX hash, launch), shared between architectures whose PTX is the same.
+    cache: counts by what was run, shared between architectures and layouts whose PTX is the same.
     Raises `KernrecError` naming kernel, config and launch when a probe cannot be run or fitted.
     """
     cache = {} if cache is None else cache
     # Header lines (compiler, .target) differ between architectures whose code is the same.
     ptx_hash = hashlib.sha256(compiled.ptx.partition(".address_size")[2].encode()).hexdigest()[:16]
-    module: Module | None = None
+    code = _Code(compiled.ptx, ptx_hash, cache)
     profiles = []
     for index, launch in enumerate(kernel.launches):
-        key = (ptx_hash, index)
-        if key not in cache:
-            module = module or parse(compiled.ptx)
-            fitted = _fit(kernel, index, configs, dtype, layout, sm, module)
-            if fitted is None:
-                continue  # no config of this code performs the launch
-            cache[key] = fitted
+        fitted = _fit(kernel, index, configs, dtype, layout, sm, code)
+        if fitted is None:
+            continue  # no config of this code performs the launch
         resources = compiled.resources[launch.entry]
-        profiles.append(LaunchProfile(index, launch.entry, resources, cache[key], ptx_hash, compiled.compiler))
+        profiles.append(LaunchProfile(index, launch.entry, resources, fitted, ptx_hash, compiled.compiler))
     return profiles
 
 
 def profile_architectures(
-    kernel: Kernel, configs: Mapping[int, Sequence[Config]], dtype: str, layout: str, compiled: Mapping[int, Compiled]
-) -> list[tuple[int, LaunchProfile]]:
-    """(architecture, profile) of every launch of one code; what has the same PTX is emulated once.
+    kernel: Kernel, codes: Sequence[tuple[Mapping[int, Sequence[Config]], str, str]], compiled: Mapping[int, Compiled]
+) -> list[list[tuple[int, LaunchProfile]]]:
+    """For each of the codes that compile alike, (architecture, profile) of every launch; what runs alike runs once.
 
-    For worker processes: nothing here needs the database.
+    codes: configs by architecture, dtype, layout. For worker processes: nothing here needs the database.
     """
-    cache: dict[tuple[str, int], Profile] = {}
+    cache: Runs = {}
     return [
-        (sm, profile)
-        for sm, result in compiled.items()
-        for profile in profile_code(kernel, configs[sm], dtype, layout, sm, result, cache)
+        [
+            (sm, profile)
+            for sm in sorted(configs.keys() & compiled.keys())
+            for profile in profile_code(kernel, configs[sm], dtype, layout, sm, compiled[sm], cache)
+        ]
+        for configs, dtype, layout in codes
     ]
 
 
@@ -90,18 +93,42 @@ def emulate_config(
     return [(bound, _emulate(bound, module, buffers)) for bound in bind_launches(kernel, config, problem, sm)]
 
 
+class _Code:
+    """Compiled code that counts what probes execute, each different one once; it is parsed if that takes any run."""
+
+    def __init__(self, ptx: str, ptx_hash: str, runs: Runs) -> None:
+        self._ptx = ptx
+        self._hash = ptx_hash
+        self._runs = runs
+
+    @cached_property
+    def module(self) -> Module:
+        return parse(self._ptx)
+
+    def counts(self, bound: BoundLaunch, sizes: Mapping[str, tuple[str, int]]) -> dict[str, int]:
+        """Counts of a launch over buffers of zeros; sizes: dtype and elements of each."""
+        key = (
+            *(self._hash, bound.entry, bound.grid, bound.block, bound.shared_bytes, bound.arguments),
+            tuple(sizes.items()),
+        )
+        if key not in self._runs:
+            buffers = {name: _zeros(dtype, elements) for name, (dtype, elements) in sizes.items()}
+            self._runs[key] = _emulate(bound, self.module, buffers)
+        return self._runs[key]
+
+
 def _fit(
-    kernel: Kernel, index: int, configs: Sequence[Config], dtype: str, layout: str, sm: int, module: Module
+    kernel: Kernel, index: int, configs: Sequence[Config], dtype: str, layout: str, sm: int, code: _Code
 ) -> Profile | None:
     """Emulates probes until one more than the unknowns has been seen, then fits; None without a config to probe."""
     terms: list[dict[str, int]] = []
     counts: list[dict[str, int]] = []
     unknowns = 1 + len(kernel.launches[index].trips)
     for config, problem, bound in _probes(kernel, index, configs, dtype, layout, sm):
-        buffers = {name: _zeros(t.dtype, t.elements) for name, t in problem.tensors.items()}
-        buffers |= {s.name: _scratch(s) for s in workspaces(kernel, config, problem, sm)}
+        sizes = {name: (t.dtype, t.elements) for name, t in problem.tensors.items()}
+        sizes |= {s.name: (s.dtype, s.elements) for s in workspaces(kernel, config, problem, sm)}
         terms.append({"block": bound.blocks, **bound.trips})
-        counts.append(_emulate(bound, module, buffers))
+        counts.append(code.counts(bound, sizes))
         if len(terms) > unknowns and _determined(terms):
             break
     if not terms:

@@ -75,42 +75,44 @@ def survey(
 ) -> Iterator[list[ProfileRow] | CodeFailure]:
     """Profiles of `codes` as rows to store, a list a code, in order of completion; failures as they happen.
 
-    known: (code key, sm) that need no work. A code that fails costs only itself.
+    known: (code key, sm) that need no work. A code that fails costs only itself and those that compile alike.
     """
     work = {code.key: [sm for sm in code.configs if (code.key, sm) not in known] for code in codes}
-    by_job: dict[Job, tuple[Code, int]] = {}
+    # Layouts that the source does not ask for are one code to the compiler.
+    unseen = () if "LAYOUT_" in kernel.source else tuple(f"LAYOUT_{layout.upper()}" for layout in kernel.layouts)
+    alike: dict[tuple[tuple[str, str], ...], list[Code]] = {}
+    for code in codes:
+        defines = kernel.defines(next(iter(code.configs.values()))[0], code.dtype, code.layout)
+        alike.setdefault(tuple(item for item in defines.items() if item[0] not in unseen), []).append(code)
+    wanted = {seen: sorted({sm for code in group for sm in work[code.key]}) for seen, group in alike.items()}
+    by_job: dict[Job, tuple[tuple[str, str], ...]] = {}
 
     def jobs() -> Iterator[Job]:
-        for code in codes:
-            for sm in work[code.key]:
-                defines = kernel.defines(code.configs[sm][0], code.dtype, code.layout)
-                job = Job(kernel.source, sm, defines, kernel.source_name)
-                by_job[job] = code, sm
+        for seen, sms in wanted.items():
+            for sm in sms:
+                job = Job(kernel.source, sm, dict(seen), kernel.source_name)
+                by_job[job] = seen
                 yield job
 
-    compiled: dict[str, dict[int, Compiled]] = {}
-    missing = {key: len(sms) for key, sms in work.items()}
-    waiting: dict[Future[Found], Code] = {}
+    compiled: dict[tuple[tuple[str, str], ...], dict[int, Compiled]] = {}
+    missing = {seen: len(sms) for seen, sms in wanted.items()}
+    waiting: dict[Future[list[Found]], list[Code]] = {}
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=spawn, initializer=end_with_parent) as pool:
         try:
             for job, result in compile_many(jobs(), processes):
-                code, sm = by_job.pop(job)
+                seen = by_job.pop(job)
                 if isinstance(result, CompileError):
-                    yield CodeFailure(kernel.name, code.fixed, sm, str(result))
+                    for code in alike[seen]:
+                        if job.sm in work[code.key]:
+                            yield CodeFailure(kernel.name, code.fixed, job.sm, str(result))
                 else:
-                    compiled.setdefault(code.key, {})[sm] = result
-                missing[code.key] -= 1
-                if missing[code.key] == 0 and code.key in compiled:
-                    future = pool.submit(
-                        profile_architectures,
-                        kernel,
-                        code.configs,
-                        code.dtype,
-                        code.layout,
-                        compiled.pop(code.key),
-                    )
-                    waiting[future] = code
+                    compiled.setdefault(seen, {})[job.sm] = result
+                missing[seen] -= 1
+                if missing[seen] == 0 and seen in compiled:
+                    group = alike[seen]
+                    members = [({sm: c.configs[sm] for sm in work[c.key]}, c.dtype, c.layout) for c in group]
+                    waiting[pool.submit(profile_architectures, kernel, members, compiled.pop(seen))] = group
                 while len(waiting) >= _AHEAD * processes:
                     yield from _collect(kernel, waiting)
             while waiting:
@@ -120,13 +122,17 @@ def survey(
             raise
 
 
-def _collect(kernel: Kernel, waiting: dict[Future[Found], Code]) -> Iterator[list[ProfileRow] | CodeFailure]:
+def _collect(
+    kernel: Kernel, waiting: dict[Future[list[Found]], list[Code]]
+) -> Iterator[list[ProfileRow] | CodeFailure]:
     for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-        code = waiting.pop(future)
+        group = waiting.pop(future)
         try:
-            yield [_row(kernel, code, sm, profile) for sm, profile in future.result()]
+            for code, found in zip(group, future.result(), strict=True):
+                yield [_row(kernel, code, sm, profile) for sm, profile in found]
         except KernrecError as error:
-            yield CodeFailure(kernel.name, code.fixed, min(code.configs), str(error))
+            for code in group:
+                yield CodeFailure(kernel.name, code.fixed, min(code.configs), str(error))
 
 
 def _row(kernel: Kernel, code: Code, sm: int, found: LaunchProfile) -> ProfileRow:

@@ -35,6 +35,11 @@ PROBLEMS = {
         {"n": 2, "c": 9, "h": 7, "w": 7, "k": 9, "r": 5, "s": 5, "stride": 2, "padding": 2, "groups": 9},
         {"n": 3, "c": 40, "h": 14, "w": 13, "k": 40, "r": 7, "s": 7, "padding": 3, "groups": 40},
     ],
+    "attention": [
+        {"heads": 32, "kv_heads": 8, "queries": 2048, "head_dim": 128, "causal": 1},
+        {"batch": 3, "heads": 6, "kv_heads": 2, "queries": 1, "keys": 1000, "head_dim": 64},
+        {"heads": 8, "queries": 300, "keys": 77, "head_dim": 40},
+    ],
 }
 
 
