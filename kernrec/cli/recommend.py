@@ -147,6 +147,7 @@ def _occasion(choice: "Choice") -> str:
 def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -> None:
     first = layers[0][2]
     title = f"{title} on {first.gpu.title}, objective {first.objective}: the first choice of each layer"
+    measured = any(answer.best.sessions for _, _, answer in layers)
     columns = [
         ("layer", "left"),
         ("count", "right"),
@@ -157,6 +158,7 @@ def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -
         ("source", "left"),
         ("limit", "left"),
         ("energy vs occupancy", "right"),
+        *([("measured", "left")] if measured else []),
         ("config", "left"),
     ]
     rows = []
@@ -173,6 +175,7 @@ def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -
                 _source(best),
                 best.limit,
                 percent(-best.versus_occupancy.energy_saved),
+                *([_occasion(best)] if measured else []),
                 config_text(best.config),
             ]
         )
