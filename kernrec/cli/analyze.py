@@ -49,7 +49,7 @@ def analyze(
     from kernrec import paths
     from kernrec.compile.fixed import kernel_of_ptx
     from kernrec.gpu import find_gpu
-    from kernrec.interop import load_spec
+    from kernrec.interop.specs import load_spec
     from kernrec.op import parse_shape
     from kernrec.recommender.analyze import analyze as run
 
