@@ -116,6 +116,31 @@ def test_source_is_analysed_recommended_and_explained(folder: Path, run: Run) ->
     assert "against threads=256" in told.stdout
 
 
+def test_a_t1_file_is_a_spec_too(folder: Path, run: Run) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    vector = {"Type": "float", "MemoryType": "Vector", "Size": 100_000}
+    t1 = {
+        "ConfigurationSpace": {"TuningParameters": [{"Name": "THREADS", "Type": "int", "Values": "[64, 2**7]"}]},
+        "KernelSpecification": {
+            "Language": "CUDA",
+            "CompilerOptions": ["-maxrregcount=32"],
+            "KernelName": "scale",
+            "KernelFile": "scale.cu",
+            "GlobalSize": {"X": "math.ceil(100000 / THREADS)"},
+            "LocalSize": {"X": "THREADS"},
+            "Arguments": [
+                {"Name": "x", "AccessType": "ReadOnly", **vector},
+                {"Name": "y", "AccessType": "WriteOnly", **vector},
+                {"Name": "n", "Type": "int32", "MemoryType": "Scalar", "FillValue": 100_000},
+            ],
+        },
+    }
+    (folder / "scale.json").write_text(json.dumps(t1))
+    done = run("analyze", folder / "scale.cu", "--spec", folder / "scale.json", "--gpu", "t4", "--json")
+    assert json.loads(done.stdout)["candidates"] == 2, done.stderr
+    assert "'-maxrregcount=32' was left out" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [

@@ -210,3 +210,37 @@ def test_a_source_that_is_wrong_says_file_and_line(folder: Path, tmp_path: Path)
     kernel = load_kernel(tmp_path / "kernel.toml")
     with pytest.raises(KernrecError, match=r'rowsum.cu:5: identifier "PITCH" is undefined'):
         analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", processes=1)
+
+
+def test_an_implementation_of_a_known_op_needs_no_problem_of_its_own(folder: Path, tmp_path: Path) -> None:
+    """In C++ as people write it: the kernel's name mangled, a template inside."""
+    (tmp_path / "add.cu").write_text("""
+    template <int N> __device__ float sum(const float (&x)[N]) { float s = 0; for (float v : x) s += v; return s; }
+    __global__ void reduce(const float* x, float* y, int columns) {
+        float part[UNROLL] = {};
+        for (int i = threadIdx.x; i < columns; i += 32 * UNROLL)
+            for (int j = 0; j < UNROLL; j++) if (i + 32 * j < columns) part[j] += x[blockIdx.x * columns + i + 32 * j];
+        float s = sum(part);
+        for (int step = 16; step; step /= 2) s += __shfl_down_sync(~0u, s, step);
+        if (threadIdx.x == 0) y[blockIdx.x] = s;
+    }""")
+    (tmp_path / "kernel.toml").write_text("""
+    name = "mine"
+    op = "reduce"
+    dtypes = ["f32"]
+    layouts = ["row"]
+    source = "add.cu"
+    tunables = { unroll = { values = [1, 4] } }
+    [[launch]]
+    entry = "reduce"
+    grid = ["rows"]
+    block = ["32"]
+    arguments = ["x", "y", "i32 columns"]
+    """)
+    kernel = load_kernel(tmp_path / "kernel.toml")
+    problem = kernel.definition.problem(rows=4096, columns=4096)
+    found = analyze(kernel, problem, GPU, tmp_path / "own.duckdb", processes=1)
+    assert (found.profiled, found.failures) == (2, ())
+    # Whoever reads 64 MiB once cannot be faster than memory, and a warp a row with loads in flight is not far from it.
+    least_s = problem.bytes / GPU.memory_bandwidth
+    assert least_s < found.advice.best.choice.latency_s.value < 2 * least_s
