@@ -5,8 +5,8 @@
 evaluations alone; nothing in the package reads such files.
 
 What the file says and what is derived here:
-- Counts are per thread, loops weighted by a guess. Filter loops are corrected to the FMAs that the op has; the loop that
-  stages the input in shared memory to the trips that its bounds give (`_stage_trips`).
+- Counts are per thread, loops weighted by a guess. Filter loops are corrected to the FMAs that the op has; the loop
+  that stages the input in shared memory to the trips that its bounds give (`_stage_trips`).
 - `mov` and `ld_const` are PTX that the assembler folds into operands.
 - L1 serves the loads of configs without shared memory: lines per request pass through it, and what a block touches at
   all, its tile and a border of 7 on each side, comes from L2 once.
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import duckdb
 import numpy as np
 
 from kernrec.gpu import GPU, find_gpu, occupancy
@@ -128,7 +129,7 @@ class Recorded:
         spills = c["spill_load_bytes"] / 4 + c["spill_store_bytes"] / 4
         put("issue.ld_local", spills, False)
         for part in (block, staging):
-            part["issue"] = sum(value for name, value in part.items() if name.startswith("issue."))
+            part["issue"] = np.sum([value for name, value in part.items() if name.startswith("issue.")], axis=0)
         block["shared.load_wavefronts"] = block["issue.ld_shared"] * c["shared_bank_conflict_degree"]
         staging["shared.load_wavefronts"] = 0.0 * border
         staging["shared.store_wavefronts"] = staging["issue.st_shared"]
@@ -149,7 +150,8 @@ class Recorded:
 
     @cached_property
     def _stage_trips(self) -> Array:
-        """Requests with which a block stages its input: rows, two to a warp where they are short, by columns and border."""
+        """Requests with which a block stages its input: rows, two to a warp where they are short, by columns and
+        border."""
         c = self.columns
         width = c["block_size_x"]
         rows = c["block_size_y"] * c["tile_size_y"] + _BORDER
@@ -183,7 +185,8 @@ class Recorded:
             codes=np.arange(len(self)),
             terms=(blocks, blocks * self.stage_rounds),
             depth=(self.stage_rounds,),
-            # The recordings were compiled by another compiler: where ours takes registers that do not fit, one block did.
+            # The recordings were compiled by another compiler: where ours takes registers that do not fit, one block
+            # did.
             concurrent=np.maximum(held.blocks.astype(np.float64), 1.0),
             warps=self.warps,
             prefetch=np.zeros(len(self)),
@@ -198,11 +201,11 @@ def _border(c: Mapping[str, Array]) -> Array:
 
 
 def load(folder: Path) -> dict[str, Recorded]:
-    """Both GPUs' recordings from `folder` (shared data, `spaces`), by the file's prefix; what did not run is left out."""
-    import pyarrow.parquet as parquet
-
-    table = parquet.read_table(folder / FILE)
-    raw = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+    """Both GPUs' recordings from `folder` (shared data, `spaces`), by the file's prefix; what did not run is left
+    out."""
+    with duckdb.connect() as connection:
+        table = connection.execute("FROM read_parquet(?)", [str(folder / FILE)]).fetchnumpy()
+    raw = {name: np.ma.filled(values, np.nan) if values.dtype.kind == "f" else values for name, values in table.items()}
     found = {}
     for prefix, name in GPUS.items():
         gpu = find_gpu(name)

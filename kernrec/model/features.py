@@ -1,8 +1,8 @@
 """What the learner is told of a candidate: ratios that mean the same on every GPU and shape.
 
-A feature never names a GPU or a shape: absolute times, counts and sizes would be fingerprints that a model memorises and
-that carry nothing to a GPU it has not seen. So times come as ratios to the roofline and to the prior's other components,
-work as per output and per thread, resources as shares of what the GPU has.
+A feature never names a GPU or a shape: absolute times, counts and sizes would be fingerprints that a model memorises
+and that carry nothing to a GPU it has not seen. So times come as ratios to the roofline and to the prior's other
+components, work as per output and per thread, resources as shares of what the GPU has.
 
     schedule   what the config says: its tunables, threads, blocks, the waves in which they run
     static     what its code asks of the GPU: pipe work over the roofline's, registers, shared memory
@@ -170,8 +170,8 @@ FEATURES: tuple[Feature, ...] = (
     ),
     *_pipe_features(),
     Feature(
-        "prior_over_roofline", "prior", "log2", "the prior's latency over the roofline's", "log2(latency_s / roofline_s)",
-        lambda q: q.log_ratio(q.facts.latency_s, q.roofline_s),
+        "prior_over_roofline", "prior", "log2", "the prior's latency over the roofline's",
+        "log2(latency_s / roofline_s)", lambda q: q.log_ratio(q.facts.latency_s, q.roofline_s),
     ),
     Feature(
         "wait_share", "prior", "log2", "latency of blocks over time of pipes", "log2(wait_s / busy_s)",
