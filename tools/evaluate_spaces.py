@@ -2,8 +2,8 @@
 
     python tools/evaluate_spaces.py [--data ../shared/data] [--seeds 5]
 
-Convolution, A100 and RTX A4000 (`tools/recorded_convolution.py`): the prior alone; trained on one GPU and asked about the
-other, with no measurement there and after a few; 1 %, 2 % and 5 % of one GPU's space; what each part of the learner
+Convolution, A100 and RTX A4000 (`tools/recorded_convolution.py`): the prior alone; trained on one GPU and asked about
+the other, with no measurement there and after a few; 1 %, 2 % and 5 % of one GPU's space; what each part of the learner
 brings. Each space is one problem, so nothing here is about shapes that nobody measured, and rows that were measured are
 left out of every score. Exits 0 without the data, 1 when an aim is missed.
 """
@@ -28,7 +28,7 @@ Array = np.ndarray
 OTHER = {"a100": "a4000", "a4000": "a100"}
 
 # What the prototype reached (A100, A4000), from its notes; its transfer was trained on two other GPUs.
-PROTOTYPE = {
+PROTOTYPE: dict[str, dict[str, tuple[float, float]]] = {
     "prior alone": {"rank": (0.87, 0.83), "top-1 %": (1.61, 1.24), "reduction": (0.876, 0.933)},
     "another GPU's ranking": {"rank": (0.85, 0.92), "top-10": (1.49, 1.00), "top-1 %": (1.47, 1.00)},
     "transfer": {"rank": (0.91, 0.91), "top-10": (1.49, 1.15), "top-1 %": (1.13, 1.00), "reduction": (0.934, 0.9967)},
@@ -36,7 +36,7 @@ PROTOTYPE = {
     "1 % of the space": {"rank": (0.90, 0.88), "error": (0.094, 0.078)},
     "5 % of the space": {"rank": (0.96, 0.96), "error": (0.056, 0.034)},
 }
-AIMS = {
+AIMS: dict[str, dict[str, tuple[float | None, float | None]]] = {
     "prior alone": {"rank": (0.85, 0.85), "top-1 %": (1.25, 1.25)},
     "transfer": {"rank": (0.92, 0.92), "top-10": (None, 1.05), "top-1 %": (1.25, None), "reduction": (None, 0.99)},
     "1 % of the space": {"rank": (0.90, 0.90), "error": (0.08, 0.08)},
@@ -155,7 +155,7 @@ def shared(space: Space, other: Space) -> tuple[Array, Array]:
 
 
 def _configs(space: Space) -> list[list[float]]:
-    return np.stack(list(space.recorded.facts.tunables.values()), axis=1).tolist()  # type: ignore[no-any-return]
+    return np.stack(list(space.recorded.facts.tunables.values()), axis=1).tolist()
 
 
 def expected(model: Model, space: Space) -> Array:

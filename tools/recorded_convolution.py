@@ -60,8 +60,7 @@ class Recorded:
     @cached_property
     def facts(self) -> Facts:
         """What the learner's features are made of."""
-        c, t, walk, clock = self.columns, self.times, self.walk, self.gpu.boost_clock_hz
-        per_sm = walk.terms[0] / self.gpu.sms / clock
+        c, t, walk = self.columns, self.times, self.walk
         return Facts(
             gpu=self.gpu,
             flops=2.0 * _OUTPUT**2 * _FILTER**2,
@@ -74,7 +73,7 @@ class Recorded:
             resident=walk.concurrent,
             registers=c["registers"],
             shared_bytes=c["shared_bytes"],
-            pipe_s=t.pipe_clk * per_sm,
+            pipe_s=t.pipe_s,
             busy_s=t.busy_s,
             wait_s=t.latency_s,
             l2_s=t.l2_s,

@@ -38,6 +38,7 @@ class Facts:
     threads, blocks: of the longest launch. resident: blocks on an SM. registers: per thread. shared_bytes: per block.
     pipe_s (P, C): time that each pipe is busy. busy_s, wait_s: time of the pipes and of latency, as the prior sees it.
     l2_s, dram_s, core_s: time at L2's and DRAM's bandwidth, and of the core domain. fixed_s: launch overhead.
+    static_j, core_j, dram_j: the parts of the prior's energy; for calibrating it, no feature is made of them.
     """
 
     gpu: GPU
@@ -58,6 +59,9 @@ class Facts:
     dram_s: Array | None = None
     core_s: Array | None = None
     fixed_s: Array | None = None
+    static_j: Array | None = None
+    core_j: Array | None = None
+    dram_j: Array | None = None
 
     def __len__(self) -> int:
         return len(self.latency_s)

@@ -78,6 +78,11 @@ class LaunchTime:
     latency_s: Array
     l2_s: Array
 
+    @property
+    def pipe_s(self) -> Array:
+        """Time that each pipe is busy, (P, C): its share of the busiest one's time."""
+        return self.busy_s * (self.pipe_clk / np.maximum(self.pipe_clk.max(axis=0), 1e-30))
+
     def limit(self, row: int) -> str:
         """The resource that takes longest for one candidate."""
         busiest = PIPES[int(self.pipe_clk[:, row].argmax())]

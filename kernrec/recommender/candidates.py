@@ -13,6 +13,7 @@ from kernrec.gpu import GPU, occupancy
 from kernrec.kernel import Expression, Kernel, Space, SpaceAt
 from kernrec.kernel.spec import WORKSPACE_BYTES
 from kernrec.model.demand import CORE_J, PIPES, Demand, demand, side_by_side
+from kernrec.model.features import Facts
 from kernrec.model.power import PowerModel, Settled
 from kernrec.model.prior import LAUNCH_S, START_S, LaunchTime, Walk, alone_clk, join, launch_time, machine
 from kernrec.model.traffic import dram_bytes
@@ -203,6 +204,47 @@ class Candidates:
         """Latency, power and energy of a prediction under a power limit (the TDP) and at a clock (boost)."""
         p = prediction
         return self.power.settle(p.core_s, p.dram_s, p.fixed_s, p.core_j, p.dram_j, limit_w, clock_hz)
+
+    def facts(self, problem: Problem, at: SpaceAt, prediction: Prediction, settled: Settled, where: Array) -> Facts:
+        """What the learner is told of the candidates at positions `where` of a prediction and its costs."""
+        rows = prediction.rows.take(where)
+        spec, launch, geometry = self.kernel.launches[0], self._launches[0], self._geometry(at, 0)
+
+        def column(expression: Expression) -> Array:
+            return np.broadcast_to(np.asarray(at.column(expression, rows), dtype=np.float64), (len(rows),))
+
+        # Launches run one after the other, so their times add up.
+        times = np.zeros((len(PIPES) + 3, len(prediction.rows)))
+        parts = np.vstack([prediction.times.pipe_s, prediction.times.busy_s, prediction.times.latency_s])
+        for start, performed in prediction.launches:
+            part = slice(start, start + len(performed))
+            times[:-1, performed] += parts[:, part]
+            times[-1, performed] += prediction.times.l2_s[part]
+        times = times.take(where, axis=1)
+        code = launch.code.take(rows)
+        return Facts(
+            gpu=self.gpu,
+            flops=float(problem.flops),
+            bytes=float(problem.bytes),
+            tunables={t.name: self.space.columns[t.name].take(rows) for t in self.kernel.tunables},
+            latency_s=settled.latency_s.take(where),
+            power_w=settled.power_w.take(where),
+            threads=column(spec.threads),
+            blocks=column(spec.blocks),
+            resident=geometry.resident.take(rows),
+            registers=launch.registers.take(code),
+            shared_bytes=launch.static_smem.take(code) + column(spec.shared),
+            pipe_s=times[: len(PIPES)],
+            busy_s=times[-3],
+            wait_s=times[-2],
+            l2_s=times[-1],
+            dram_s=prediction.dram_s.take(where),
+            core_s=prediction.core_s.take(where),
+            fixed_s=prediction.fixed_s.take(where),
+            static_j=settled.static_j.take(where),
+            core_j=settled.core_j.take(where),
+            dram_j=settled.dram_j.take(where),
+        )
 
     def occupancy(self, at: SpaceAt, row: int) -> float:
         """Resident warps over the most an SM holds, of the first launch of one config."""

@@ -1,6 +1,7 @@
 """The candidates of one query: those of each kernel with their estimates, and all of them side by side."""
 
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from kernrec.recommender.estimates import SOURCES, Estimates, Rescaling, prior, 
 from kernrec.recommender.known import known
 from kernrec.recommender.rank import Place, places
 from kernrec.store import Evidence, Measured
+
+if TYPE_CHECKING:
+    from kernrec.model.learner import Model
 
 COUNTED = {
     "pareto": ("latency", "energy"),
@@ -36,6 +40,7 @@ class Group:
         power_limit_w: float | None,
         clock_hz: float | None,
         evidence: Evidence,
+        model: "Model | None" = None,
     ) -> None:
         self.candidates = candidates
         self.at = candidates.space.at(problem)
@@ -58,6 +63,8 @@ class Group:
         self.prediction = candidates.predict(problem, self.at, rows)
         self.settled = candidates.settle(self.prediction, power_limit_w, clock_hz)
         self.estimates = prior(self.settled)
+        if model is not None and model.kernels.get(candidates.kernel.name) == candidates.kernel.hash:
+            self.estimates = self._learned(problem, model)
         self.rescaling: Rescaling | None = None
         self.measured: dict[int, Measured] = {}
         if len(self.known.rows):
@@ -66,6 +73,13 @@ class Group:
             taken = [self.known.measured[i] for i in np.searchsorted(self.known.rows, rows[positions])]
             self.measured = dict(zip(positions.tolist(), taken, strict=True))
             self.estimates, self.rescaling = with_measured(self.estimates, positions, taken)
+
+    def _learned(self, problem: Problem, model: "Model") -> Estimates:
+        from kernrec.recommender.learned import with_learned, worth_scoring
+
+        where = worth_scoring(self.estimates, np.flatnonzero(np.isin(self.rows, self.known.rows)))
+        facts = self.candidates.facts(problem, self.at, self.prediction, self.settled, where)
+        return with_learned(self.estimates, model, self.candidates.gpu, where, *model.log_ratio(facts))
 
 
 class Pool:
