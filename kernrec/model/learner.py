@@ -82,17 +82,17 @@ def train(data: Dataset, settings: Settings | None = None) -> Model:
         trees[head], found = _train_head(data, head, known, groups[known], settings)
         out_of_fold[head] = np.full(len(data), np.nan)
         out_of_fold[head][known] = found
-    extent = Extent.of(data.matrix)
+    distance = _held_out_distance(data, _folds(groups, settings, len(data)))
     residual = {"latency": data.residual["latency"] - out_of_fold["latency"]}
     if "power" in out_of_fold:
         residual["energy"] = residual["latency"] + data.residual["power"] - out_of_fold["power"]
     intervals = {
-        quantity: _intervals(data, error, kind, groups) for quantity, error in residual.items()
+        quantity: _intervals(data, error, kind, groups, distance) for quantity, error in residual.items()
     }  # fmt: skip
     return Model(
         data.columns,
         trees,
-        extent,
+        Extent.of(data.matrix),
         intervals,
         _scores(data, out_of_fold, residual, kind, groups),
         tuple(sorted({group.gpu for group in data.groups})),
@@ -162,14 +162,24 @@ def _folds(groups: Array, settings: Settings, rows: int) -> Array:
     return dealt[place]
 
 
-def _intervals(data: Dataset, error: Array, kind: str, groups: Array) -> dict[str, Interval]:
+def _held_out_distance(data: Dataset, fold: Array) -> Array:
+    """How far each row lies outside of the other folds: as far as a new one does that the model is asked about."""
+    found = np.zeros(len(data))
+    if fold.max() > 0:
+        for number in range(int(fold.max()) + 1):
+            outside = fold == number
+            found[outside] = Extent.of(data.matrix[~outside]).distance(data.matrix[outside])
+    return found
+
+
+def _intervals(data: Dataset, error: Array, kind: str, groups: Array, distance: Array) -> dict[str, Interval]:
     """The interval of all GPUs together (`*`), and of each that has groups enough for one of its own."""
     found = {}
     known = np.isfinite(error)
     gpu = np.repeat([group.gpu for group in data.groups], [len(group) for group in data.groups])
     for name in ("*", *sorted(set(gpu))):
         rows = known if name == "*" else known & (gpu == name)
-        if interval := calibrate(error[rows], groups[rows], kind):
+        if interval := calibrate(error[rows], groups[rows], kind, distance[rows]):
             found[str(name)] = interval
     return found
 
