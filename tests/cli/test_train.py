@@ -1,6 +1,8 @@
 """`kernrec train` and `kernrec evaluate` on a database of simulated measurements: prior times a known factor."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,3 +157,52 @@ def test_too_few_problems_say_how_many_are_missing(tmp_path: Path, capsys: pytes
         database.add_measurements(list(simulated(4)))
     assert run(["train", "--db", str(path), "--threads", "1", "--json"]) == 0
     assert "5 more are needed" in capsys.readouterr().err
+
+
+def test_a_query_with_a_model_imports_no_xgboost(trained: Path) -> None:
+    asks = (
+        "import sys; from kernrec.recommender import Recommender;"
+        f"best = Recommender([{str(trained)!r}]).recommend('matmul', 'rtx4090', 'm=900,n=700,k=300').best;"
+        "print(best.latency_s.source, sorted({'xgboost', 'sklearn', 'scipy'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "learned []"
+
+
+def test_a_kernel_without_source_is_learned_from_its_tunables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Simulated results of another tuner's kernel, whose time is in proportion to a tunable."""
+    draw, rows = np.random.default_rng(0), []
+    for number in range(10):
+        problem = find_op("matmul").problem(m=512 * (number + 1), n=512, k=512)
+        for block in (16, 32, 64, 128, 256):
+            for style in ("a", "b"):
+                took = 1e-5 * (number + 1) * block**0.5 * float(np.exp(draw.normal(0, 0.02)))
+                rows.append(
+                    {
+                        "gpu": "rtx3090",
+                        "kernel": "theirs",
+                        "kernel_hash": "external:0123456789abcdef",
+                        "config": {"block": block, "style": style},
+                        "problem": problem,
+                        "protocol_version": 0,
+                        "tier": "coarse",
+                        "session": "simulated",
+                        "measured_at": "2026-03-01T12:00:00",
+                        "latency_s": took,
+                        "outcome": "ok",
+                    }
+                )
+    path = tmp_path / "own.duckdb"
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(rows)
+    assert run(["evaluate", "--db", str(path), "--threads", "1", "--json"]) == 0
+    found = {s["method"]: s for s in json.loads(capsys.readouterr().out)["scores"]}
+    assert found["learned"]["problems"] == 10
+    assert found["learned"]["accuracy"] > found["random"]["accuracy"]
+    assert "occupancy" not in found  # nobody told us how many warps it keeps resident
+    assert run(["train", "--db", str(path), "--threads", "1"]) == 0
+    capsys.readouterr()
+    assert run(["train", "--calibrate", "--db", str(path)]) == 1
+    assert "20 are missing" in capsys.readouterr().err
