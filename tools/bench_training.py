@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "model"))
-from groups import simulated_groups
+from groups import simulated_groups  # type: ignore[import-not-found]
 
 from kernrec.model import scores
 from kernrec.model.dataset import Dataset
@@ -42,7 +42,7 @@ def main() -> int:
     print(f"train: {seconds:.1f} s ({processor_s:.1f} s of processor) with {given.threads} threads; trees {trees}")
     inside, widths = [], []
     for group in simulated_groups(40, 100, noise=0.05, seed=1):
-        ratios, distance = model.log_ratio(group.facts)
+        ratios, distance = model.log_ratio(model.rows(group.facts))
         low, high = model.intervals["latency"]["*"].around(group.facts.latency_s * np.exp(ratios["latency"]), distance)
         inside.append(scores.coverage(group.latency_s, low, high))
         widths.append(scores.mean_width(low, high))

@@ -160,7 +160,7 @@ def _configs(space: Space) -> list[list[float]]:
 
 def expected(model: Model, space: Space) -> Array:
     """Latency that a model trained elsewhere expects."""
-    ratios, _ = model.log_ratio(space.recorded.facts)
+    ratios, _ = model.log_ratio(model.rows(space.recorded.facts))
     return space.prior_s * np.exp(ratios["latency"])
 
 
@@ -198,7 +198,7 @@ def ablation(spaces: dict[str, Space]) -> dict[str, dict[str, Array]]:
                 # Without the prior what is learned is the time itself, over the roofline's.
                 groups = [replace(g, facts=replace(g.facts, latency_s=np.full(len(g), _roofline_s(g)))) for g in groups]
             model = train(Dataset((groups[0],), parts), settings)
-            ratios, _ = model.log_ratio(groups[1].facts)
+            ratios, _ = model.log_ratio(model.rows(groups[1].facts))
             found[label][name] = groups[1].facts.latency_s * np.exp(ratios["latency"])
     return found
 

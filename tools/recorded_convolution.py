@@ -73,7 +73,7 @@ class Recorded:
             resident=walk.concurrent,
             registers=c["registers"],
             shared_bytes=c["shared_bytes"],
-            pipe_s=t.pipe_s,
+            pipe_s=t.pipe_s(np.arange(len(self))),
             busy_s=t.busy_s,
             wait_s=t.latency_s,
             l2_s=t.l2_s,

@@ -225,11 +225,11 @@ _BY_NAME = {feature.name: feature for feature in FEATURES}
 def matrix(facts: Facts, columns: Sequence[str]) -> Array:
     """The columns named, (C, F) float32; NaN where a fact is not known or a tunable is not this kernel's."""
     quantities = _Quantities(facts)
-    found = np.empty((len(facts), len(columns)), dtype=np.float32)
+    found = np.empty((len(columns), len(facts)))
     for i, name in enumerate(columns):
         if name.startswith(TUNABLE):
             values = facts.tunables.get(name.removeprefix(TUNABLE))
-            found[:, i] = np.nan if values is None else np.log2(1.0 + np.maximum(values, 0))
+            found[i] = np.nan if values is None else np.log2(1.0 + np.maximum(values, 0))
         else:
-            found[:, i] = _BY_NAME[name].value(quantities)
-    return found
+            found[i] = _BY_NAME[name].value(quantities)
+    return np.ascontiguousarray(found.T, dtype=np.float32)

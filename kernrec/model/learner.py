@@ -63,9 +63,12 @@ class Model:
     ops: tuple[str, ...]
     forests: Mapping[str, Forest] = field(repr=False, default_factory=dict)
 
-    def log_ratio(self, facts: Facts) -> tuple[dict[str, Array], Array]:
-        """(log(expected / prior) by head, distance from what was trained on) of candidates; arrays (C,)."""
-        rows = matrix(facts, self.columns)
+    def rows(self, facts: Facts) -> Array:
+        """The features of candidates that this model looks at, (C, F)."""
+        return matrix(facts, self.columns)
+
+    def log_ratio(self, rows: Array) -> tuple[dict[str, Array], Array]:
+        """(log(expected / prior) by head, distance from what was trained on) of rows of features; arrays (C,)."""
         return {head: forest.predict(rows) for head, forest in self.forests.items()}, self.extent.distance(rows)
 
 

@@ -78,10 +78,10 @@ class LaunchTime:
     latency_s: Array
     l2_s: Array
 
-    @property
-    def pipe_s(self) -> Array:
-        """Time that each pipe is busy, (P, C): its share of the busiest one's time."""
-        return self.busy_s * (self.pipe_clk / np.maximum(self.pipe_clk.max(axis=0), 1e-30))
+    def pipe_s(self, rows: Array) -> Array:
+        """Time that each pipe of these candidates is busy, (P, rows): its share of the busiest one's time."""
+        clk = self.pipe_clk.take(rows, axis=1)
+        return clk * (self.busy_s.take(rows) / np.maximum(clk.max(axis=0), 1e-30))
 
     def limit(self, row: int) -> str:
         """The resource that takes longest for one candidate."""

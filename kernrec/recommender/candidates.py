@@ -214,13 +214,15 @@ class Candidates:
             return np.broadcast_to(np.asarray(at.column(expression, rows), dtype=np.float64), (len(rows),))
 
         # Launches run one after the other, so their times add up.
-        times = np.zeros((len(PIPES) + 3, len(prediction.rows)))
-        parts = np.vstack([prediction.times.pipe_s, prediction.times.busy_s, prediction.times.latency_s])
+        times = np.zeros((len(PIPES) + 3, len(where)))
+        t = prediction.times
         for start, performed in prediction.launches:
-            part = slice(start, start + len(performed))
-            times[:-1, performed] += parts[:, part]
-            times[-1, performed] += prediction.times.l2_s[part]
-        times = times.take(where, axis=1)
+            at_launch = np.searchsorted(performed, where)
+            mine = performed.take(at_launch, mode="clip") == where
+            part = start + at_launch[mine]
+            times[: len(PIPES), mine] += t.pipe_s(part)
+            for row, values in zip((-3, -2, -1), (t.busy_s, t.latency_s, t.l2_s), strict=True):
+                times[row, mine] += values.take(part)
         code = launch.code.take(rows)
         return Facts(
             gpu=self.gpu,

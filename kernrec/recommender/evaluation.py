@@ -120,7 +120,7 @@ def _learn(case: Case, members: list[Group], models: list[Model]) -> None:
     gpu = find_gpu(case.gpu)
     parts: dict[str, list[Array]] = {}
     for group, model in zip(members, models, strict=True):
-        ratios, distance = model.log_ratio(group.facts)
+        ratios, distance = model.log_ratio(model.rows(group.facts))
         latency = group.facts.latency_s * np.exp(ratios["latency"])
         energy = latency * group.facts.power_w * np.exp(ratios.get("power", 0.0))
         for quantity, value in (("latency", latency), ("energy", energy)):

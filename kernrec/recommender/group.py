@@ -1,5 +1,6 @@
 """The candidates of one query: those of each kernel with their estimates, and all of them side by side."""
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from kernrec.store import Evidence, Measured
 
 if TYPE_CHECKING:
     from kernrec.model.learner import Model
+
+_NONE = np.empty(0, dtype=np.int64)
 
 COUNTED = {
     "pareto": ("latency", "energy"),
@@ -63,23 +66,26 @@ class Group:
         self.prediction = candidates.predict(problem, self.at, rows)
         self.settled = candidates.settle(self.prediction, power_limit_w, clock_hz)
         self.estimates = prior(self.settled)
-        if model is not None and model.kernels.get(candidates.kernel.name) == candidates.kernel.hash:
-            self.estimates = self._learned(problem, model)
         self.rescaling: Rescaling | None = None
-        self.measured: dict[int, Measured] = {}
-        if len(self.known.rows):
-            # Measured rows stand in the order of their positions here, for both ascend.
-            positions = np.flatnonzero(np.isin(rows, self.known.rows))
-            taken = [self.known.measured[i] for i in np.searchsorted(self.known.rows, rows[positions])]
-            self.measured = dict(zip(positions.tolist(), taken, strict=True))
+        # Measured rows stand in the order of their positions here, for both ascend.
+        positions = np.flatnonzero(np.isin(rows, self.known.rows)) if len(self.known.rows) else _NONE
+        taken = [self.known.measured[i] for i in np.searchsorted(self.known.rows, rows[positions])]
+        self.measured: dict[int, Measured] = dict(zip(positions.tolist(), taken, strict=True))
+        if model is not None and model.kernels.get(candidates.kernel.name) == candidates.kernel.hash:
+            self.estimates = self._learned(problem, model, positions, taken)
+        if len(positions):
             self.estimates, self.rescaling = with_measured(self.estimates, positions, taken)
 
-    def _learned(self, problem: Problem, model: "Model") -> Estimates:
-        from kernrec.recommender.learned import with_learned, worth_scoring
+    def _learned(
+        self, problem: Problem, model: "Model", positions: np.ndarray, measured: Sequence[Measured]
+    ) -> Estimates:
+        from kernrec.recommender.learned import adapted, with_learned, worth_scoring
 
-        where = worth_scoring(self.estimates, np.flatnonzero(np.isin(self.rows, self.known.rows)))
+        where = worth_scoring(self.estimates, positions)
         facts = self.candidates.facts(problem, self.at, self.prediction, self.settled, where)
-        return with_learned(self.estimates, model, self.candidates.gpu, where, *model.log_ratio(facts))
+        rows = model.rows(facts)
+        found = with_learned(self.estimates, model, self.candidates.gpu, where, *model.log_ratio(rows))
+        return adapted(found, where, rows, positions, measured) if len(positions) else found
 
 
 class Pool:

@@ -1,13 +1,16 @@
 """Learned estimates: the prior corrected by a model of what devices did, where one was trained.
 
     models    beside the database: `<op>@<gpu>` where there is one, else `<op>`
-    scored    the candidates that the prior finds fastest and most frugal; trees for more would take longer than the
-    query the rest  put on the scale of those scored, so that a prior that is too low does not place them before
+    scored    the candidates that the prior finds fastest and most frugal; trees for more would take too long
+    the rest  put on the scale of those scored, so that a prior that is too low does not place them before
+    adapted   where some configs were measured on this very GPU and problem, the model's error there corrects the others
+              at once, in scale and in shape (`model.adapt`), with nothing trained again
 
 A model that cannot be used is said in one line and left out: the answer is then what it would be without.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,17 +18,21 @@ import numpy as np
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
-from kernrec.model.intervals import Interval
+from kernrec.model.adapt import adapt
+from kernrec.model.intervals import Interval, groups_needed
 from kernrec.model.learner import Model
 from kernrec.model.model_file import load
 from kernrec.model.prior import INTERVAL
 from kernrec.recommender.estimates import LEARNED, Estimates
-from kernrec.store import Stack
+from kernrec.store import Measured, Stack
 
 Array = np.ndarray
 
 SCORED = 64
 """Candidates that the trees are asked about."""
+
+FEWEST, MOST = 5, 64
+"""Measurements of a problem from which on its other configs are adapted, and how many are looked at."""
 
 
 class Models:
@@ -70,10 +77,12 @@ class Models:
 
 
 def worth_scoring(estimates: Estimates, always: Array) -> Array:
-    """Positions of the candidates that the trees are asked about, ascending: the most promising, and those of
-    `always`."""
+    """Positions of the candidates that the trees are asked about, ascending: the most promising, and those of `always`.
+
+    All, where enough were measured to say that others are promising than the prior thinks; that takes milliseconds.
+    """
     count = len(estimates.latency_s)
-    if count <= SCORED:
+    if count <= SCORED or len(always) >= FEWEST:
         return np.arange(count)
     chosen = np.zeros(count, dtype=bool)
     for cost in (estimates.latency_s, estimates.energy_j):
@@ -110,6 +119,39 @@ def with_learned(
         low, high = interval(model, quantity, gpu).around(columns[name][where], distance)
         columns[f"{stem}_low_{unit}"][where], columns[f"{stem}_high_{unit}"][where] = low, high
         columns[f"{stem}_source"][where] = LEARNED
+    return replace(predicted, **columns)
+
+
+def adapted(
+    predicted: Estimates, where: Array, rows: Array, positions: Array, measured: Sequence[Measured]
+) -> Estimates:
+    """The estimates at positions `where` (features: `rows`), corrected by what was measured at `positions` among them.
+
+    Fewer than `FEWEST` measurements are left to the common scale, which `estimates.with_measured` finds.
+    """
+    if len(positions) < FEWEST:
+        return predicted
+    at = np.searchsorted(where, positions)
+    if len(at) > MOST:
+        keep = np.linspace(0, len(at) - 1, MOST).astype(np.int64)
+        at, measured = at[keep], [measured[i] for i in keep]
+    latency = np.array([row.latency_s for row in measured])
+    energy = np.array([np.nan if row.energy_j is None else row.energy_j for row in measured])
+    columns = {name: column.copy() for name, column in vars(predicted).items()}
+    found = {"latency": adapt(rows[at], np.log(latency / predicted.latency_s[where[at]]))}
+    known = np.isfinite(energy)
+    if known.sum() >= FEWEST:
+        found["energy"] = adapt(rows[at[known]], np.log(energy[known] / predicted.energy_j[where[at[known]]]))
+    factor = {quantity: np.exp(correction.correction(rows)) for quantity, correction in found.items()}
+    # With latency alone the power stays as it was.
+    factor.setdefault("energy", factor["latency"])
+    columns["power_w"][where] *= factor["energy"] / factor["latency"]
+    for quantity, unit in (("latency", "s"), ("energy", "j")):
+        value, low, high = f"{quantity}_{unit}", f"{quantity}_low_{unit}", f"{quantity}_high_{unit}"
+        for name in (value, low, high):
+            columns[name][where] *= factor[quantity]
+        if quantity in found and found[quantity].interval.groups >= groups_needed():
+            columns[low][where], columns[high][where] = found[quantity].interval.around(columns[value][where])
     return replace(predicted, **columns)
 
 

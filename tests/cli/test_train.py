@@ -206,3 +206,34 @@ def test_a_kernel_without_source_is_learned_from_its_tunables(
     capsys.readouterr()
     assert run(["train", "--calibrate", "--db", str(path)]) == 1
     assert "20 are missing" in capsys.readouterr().err
+
+
+def test_a_handful_of_measurements_adapt_a_model_to_a_new_gpu(trained: Path, tmp_path: Path) -> None:
+    """A simulated card on which all takes 2.6 times the prior's latency, and configs in several stages a half more."""
+    gpu, problem = find_gpu("a100"), find_op("matmul").problem(m=1024, n=1024, k=1024)
+    (candidates,) = Recommender([]).candidates_for(problem, gpu)
+    at = candidates.space.at(problem)
+    rows = candidates.shortlist(at, candidates.rows(at))
+    settled = candidates.settle(candidates.predict(problem, at, rows))
+    configs = [candidates.space.config(int(row)) for row in rows]
+    truth = settled.latency_s * [2.6 * (1.5 if config["stages"] > 1 else 1.0) for config in configs]
+    chosen = np.random.default_rng(0).choice(len(rows), 30, replace=False)
+    known = next(simulated(1))
+    own = tmp_path / "own.duckdb"
+    with Database.open(own, read_only=False, create=True) as database:
+        database.add_measurements(
+            known | {"gpu": gpu.name, "config": configs[i], "problem": problem, "latency_s": float(truth[i])}
+            | {"energy_j": None}
+            for i in chosen
+        )  # fmt: skip
+    (tmp_path / "models").symlink_to(trained.parent / "models")
+    query = Query("latency", top=60)
+    answer = Recommender([own]).recommend("matmul", gpu.name, problem.dim, query=query)
+    by_config = {tuple(config.items()): value for config, value in zip(configs, truth, strict=True)}
+    ratios = [
+        choice.latency_s.value / by_config[tuple(choice.config.items())]
+        for choice in answer.choices
+        if choice.latency_s.source == "learned"
+    ]
+    assert len(ratios) > 20
+    assert np.median(np.abs(np.log(ratios))) < 0.1

@@ -21,7 +21,7 @@ def model():  # type: ignore[no-untyped-def]
 
 def test_a_known_residual_is_recovered_on_problems_never_seen(model) -> None:  # type: ignore[no-untyped-def]
     facts = simulated_facts(200, 99_999)
-    ratios, _ = model.log_ratio(facts)
+    ratios, _ = model.log_ratio(model.rows(facts))
     assert np.median(np.abs(ratios["latency"] - np.log(by_stages(facts)))) < 0.03
     assert np.median(np.abs(ratios["power"] - np.log(0.8))) < 0.03
 
@@ -29,7 +29,7 @@ def test_a_known_residual_is_recovered_on_problems_never_seen(model) -> None:  #
 def test_the_interval_covers_problems_never_seen(model) -> None:  # type: ignore[no-untyped-def]
     inside = []
     for group in simulated_groups(40, seed=7):
-        ratios, distance = model.log_ratio(group.facts)
+        ratios, distance = model.log_ratio(model.rows(group.facts))
         low, high = model.intervals["latency"]["*"].around(group.facts.latency_s * np.exp(ratios["latency"]), distance)
         inside.append(((group.latency_s >= low) & (group.latency_s <= high)).mean())
     assert 0.85 <= np.mean(inside) <= 0.97
