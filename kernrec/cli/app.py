@@ -8,7 +8,7 @@ import typer
 from typer.exceptions import TyperException
 
 from kernrec import __version__
-from kernrec.cli import emulate, evaluate, listing, recommend, train
+from kernrec.cli import db, emulate, evaluate, listing, recommend, train
 from kernrec.errors import KernrecError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("emulate")(emulate.emulate)
 app.command("gpus")(listing.gpus)
 app.command("ops")(listing.ops)
 app.command("kernels")(listing.kernels)
+app.add_typer(db.app, name="db")
 
 
 @app.callback(invoke_without_command=True)

@@ -152,6 +152,7 @@ def _interval(cost: Any, unit: str) -> str:
 def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -> None:
     first = layers[0][2]
     title = f"{title} on {first.gpu.title}, objective {first.objective}: the first choice of each layer"
+    measured = any(answer.best.sessions for _, _, answer in layers)
     columns = [
         ("layer", "left"),
         ("count", "right"),
@@ -162,6 +163,7 @@ def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -
         ("source", "left"),
         ("limit", "left"),
         ("energy vs occupancy", "right"),
+        *([("measured", "left")] if measured else []),
         ("config", "left"),
     ]
     rows = []
@@ -178,6 +180,7 @@ def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -
                 _source(best),
                 best.limit,
                 percent(-best.versus_occupancy.energy_saved),
+                *([_occasion(best)] if measured else []),
                 _config(best.config),
             ]
         )

@@ -96,7 +96,6 @@ class Pool:
         self._starts = np.cumsum([0, *(len(g.rows) for g in groups)]).tolist()
         self.costs = groups[0].estimates if len(groups) == 1 else _joined([g.estimates for g in groups])
         self.fastest = int(self.costs.latency_s.argmin())
-        self._heuristic = groups[0].heuristic
 
     def choices(self, positions: np.ndarray, problem: Problem, gpu: GPU, objective: str) -> tuple[Choice, ...]:
         """The candidates at these positions, in order, each with its place."""
@@ -129,7 +128,7 @@ class Pool:
             limit=group.prediction.limit(at),
             occupancy=group.candidates.occupancy(group.at, row),
             versus_fastest=self._against(latency, energy, self.fastest),
-            versus_occupancy=self._against(latency, energy, self._heuristic),
+            versus_occupancy=self._against(latency, energy, self._starts[index] + group.heuristic),
             sessions=measured.sessions if measured else 0,
             measured_at=measured.measured_at.isoformat() + "Z" if measured else None,
             device=measured.device if measured else None,

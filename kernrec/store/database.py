@@ -1,6 +1,7 @@
 """A database file: the log of measurements and what it refers to, opened, filled, asked and merged."""
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
@@ -16,6 +17,9 @@ from kernrec.store.measured import Measured
 from kernrec.store.migrations import TABLES, migrate, migrations, schema_version
 from kernrec.store.profiles import ProfileRow, ProfileTable, query_profiles
 from kernrec.store.rows import Row
+
+_CHUNK = 2000
+"""Measurements that are inserted at a time; a recording of a large space need not be in memory twice."""
 
 
 class Database:
@@ -93,6 +97,20 @@ class Database:
         A row is as for `add`, but has `config`, a mapping of the tunables, and `problem`, a `Problem`, for
         `config_id` and `problem_id`: those rows are added with it.
         """
+        keys: list[str] = []
+        given = iter(rows)
+        with one_line(self.path):
+            self._connection.execute("BEGIN")
+            try:
+                while some := list(islice(given, _CHUNK)):
+                    keys += self._insert_measurements(some)
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+        return keys
+
+    def _insert_measurements(self, rows: Iterable[Row]) -> list[str]:
         given = [dict(row) for row in rows]
         configs, problems = [], []
         for row in given:
@@ -109,19 +127,11 @@ class Database:
                     "layout": problem.layout,
                 }
             )
-        with one_line(self.path):
-            self._connection.execute("BEGIN")
-            try:
-                config_ids = store_rows.insert(self._connection, "config", configs)
-                problem_ids = store_rows.insert(self._connection, "problem", problems)
-                for row, config_id, problem_id in zip(given, config_ids, problem_ids, strict=True):
-                    row |= {"config_id": config_id, "problem_id": problem_id}
-                keys = store_rows.insert(self._connection, "measurement", given)
-                self._connection.execute("COMMIT")
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-        return keys
+        config_ids = store_rows.insert(self._connection, "config", configs)
+        problem_ids = store_rows.insert(self._connection, "problem", problems)
+        for row, config_id, problem_id in zip(given, config_ids, problem_ids, strict=True):
+            row |= {"config_id": config_id, "problem_id": problem_id}
+        return store_rows.insert(self._connection, "measurement", given)
 
     def add_profiles(self, rows: Iterable[ProfileRow]) -> list[str]:
         """Add static profiles; gives their keys, in order."""
@@ -183,6 +193,23 @@ class Database:
         finally:
             self._connection.execute("DETACH other")
         return sum(self.counts().values()) - before
+
+    @property
+    def schema(self) -> int:
+        """The number of the last step of the schema that was applied."""
+        with one_line(self.path):
+            return schema_version(self._connection, self.path)
+
+    def tally(self) -> list[dict[str, object]]:
+        """How many measurements there are of each GPU, op, kernel and outcome, in that order."""
+        query = """
+            SELECT gpu, op, kernel, outcome, count(*) AS measurements, count(DISTINCT config_id) AS configs,
+                   count(DISTINCT problem_id) AS problems
+            FROM measurement JOIN problem USING (problem_id)
+            GROUP BY gpu, op, kernel, outcome ORDER BY ALL
+        """
+        with one_line(self.path):
+            return store_rows.as_dicts(self._connection.execute(query))
 
     def counts(self) -> dict[str, int]:
         """How many rows each table has."""

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kernrec.cli.app import run
 from kernrec.op import find_op
 from kernrec.recommender import Choice, Query, Recommendation, Recommender
-from kernrec.store import Database
+from kernrec.recommender.group import Group, Pool
+from kernrec.store import Database, Evidence
 
 GPU = "h200-sxm"
 SHAPE = {"m": 2048, "n": 2048, "k": 2048}
@@ -198,6 +200,20 @@ def test_what_cannot_be_told_apart_shares_its_place(ask: Ask, predicted: tuple[C
 def test_a_front_of_predictions_keeps_its_order(ask: Ask) -> None:
     answer = Recommender([]).recommend("matmul", GPU, SHAPE)
     assert [str(choice.place) for choice in answer.choices] == [f"~{i + 1}" for i in range(len(answer.choices))]
+
+
+def test_candidates_of_two_kernels_are_one_pool(predicted: tuple[Choice, ...]) -> None:
+    recommender = Recommender([])
+    (candidates,) = recommender.candidates_for(PROBLEM, predicted[0].gpu)
+    groups = [Group(candidates, PROBLEM, limit, None, Evidence()) for limit in (None, 300.0)]
+    pool = Pool(groups)
+    count = len(groups[0].rows)
+    assert len(pool.costs.latency_s) == count + len(groups[1].rows)
+    free, limited = pool.choices(np.array([3, count + 3]), PROBLEM, predicted[0].gpu, "latency")
+    assert free.latency_s.value == groups[0].estimates.latency_s[3]
+    assert limited.latency_s.value == groups[1].estimates.latency_s[3]
+    assert limited.config == candidates.space.config(int(groups[1].rows[3]))
+    assert limited.power_w < 300.1
 
 
 def test_a_database_that_has_grown_is_asked_again(tmp_path: Path, predicted: tuple[Choice, ...]) -> None:
