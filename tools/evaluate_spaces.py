@@ -23,6 +23,7 @@ from kernrec.model import features, scores
 from kernrec.model.adapt import adapt
 from kernrec.model.dataset import Dataset, Group
 from kernrec.model.learner import Model, Settings, train
+from kernrec.model.prior import INTERVAL
 
 Array = np.ndarray
 OTHER = {"a100": "a4000", "a4000": "a100"}
@@ -93,7 +94,7 @@ def main() -> int:
 
     show("random", {name: random_scores(spaces[name]) for name in names})
     show("largest occupancy", {n: judge(spaces[n].time_s, -occupancy(spaces[n]), absolute=False) for n in names})
-    show("prior alone", {name: judge(spaces[name].time_s, spaces[name].prior_s) for name in names})
+    show("prior alone", {name: prior_scores(spaces[name]) for name in names})
     show("another GPU's ranking", {n: judge(*shared(spaces[n], spaces[OTHER[n]]), absolute=False) for n in names})
     models = {name: train(Dataset((spaces[OTHER[name]].group(),)), ALONE) for name in names}
     show("transfer", {n: judge(spaces[n].time_s, expected(models[n], spaces[n])) for n in names})
@@ -130,6 +131,13 @@ def judge(measured: Array, predicted: Array, absolute: bool = True) -> dict[str,
         "reduction": scores.reduction(measured, order),
     }
     return found | ({"error": scores.median_error(measured, predicted)} if absolute else {})
+
+
+def prior_scores(space: Space) -> dict[str, float]:
+    """The prior's scores, with its stated interval."""
+    low, high = space.prior_s / INTERVAL, space.prior_s * INTERVAL
+    stated = {"coverage": scores.coverage(space.time_s, low, high), "width": scores.mean_width(low, high)}
+    return judge(space.time_s, space.prior_s) | stated
 
 
 def random_scores(space: Space) -> dict[str, float]:

@@ -6,8 +6,8 @@ out whole: by problem, GPU or kernel, never by row. Ways to choose, all on the s
     learned      a model of the rest
     prior        the analytic model
     occupancy    most resident warps, of equals the largest block
-    nearest      the costs measured on the nearest other problem of the same GPU; the prior where there are none
-    other GPU    the costs measured on another GPU; the prior where there are none
+    nearest      the costs measured on the nearest other problem of the same GPU; the prior for configs without one
+    other GPU    the costs measured on another GPU; the prior for configs without one
     random       in expectation
 
 Problems with fewer than `FEWEST` measured configs say nothing of a choice and are left out.
@@ -22,6 +22,7 @@ from kernrec.gpu import find_gpu
 from kernrec.model import scores
 from kernrec.model.dataset import Dataset, Group
 from kernrec.model.learner import Model, Settings, train
+from kernrec.model.prior import INTERVAL
 from kernrec.recommender.learned import interval
 from kernrec.recommender.pareto import pareto_front
 
@@ -102,10 +103,12 @@ def _case(members: list[Group], groups: Sequence[Group], models: list[Model | No
         "latency": side(lambda g: g.facts.latency_s),
         "energy": side(lambda g: g.facts.latency_s * g.facts.power_w),
     }
-    case.predicted["prior"] = prior
+    if np.ptp(prior["latency"]) > 0:  # of a kernel without source it says the same of every config
+        case.predicted["prior"] = prior
     case.predicted["occupancy"] = dict.fromkeys(("latency", "energy"), side(_by_occupancy))
     nearest = {g.kernel: _nearest(g, groups) for g in members}
-    case.predicted["nearest"] = _borrowed(members, prior, nearest)
+    if any(nearest.values()):
+        case.predicted["nearest"] = _borrowed(members, prior, nearest)
     elsewhere = {
         g.kernel: [o for o in groups if _same(o, g) and o.problem == g.problem and o.gpu != g.gpu] for g in members
     }
@@ -229,8 +232,9 @@ def _one(method: str, quantity: str, case: Case) -> dict[str, float]:
     }
     if method in ("learned", "prior"):
         found["median_error"] = scores.median_error(measured, predicted)
-    if method == "learned":
-        low, high = case.low[quantity], case.high[quantity]
+        low, high = predicted / INTERVAL, predicted * INTERVAL
+        if method == "learned":
+            low, high = case.low[quantity], case.high[quantity]
         found |= {"coverage": scores.coverage(measured, low, high), "width": scores.mean_width(low, high)}
     if quantity == "energy":
         costs = case.predicted[method]
