@@ -8,7 +8,7 @@ import typer
 from typer.exceptions import TyperException
 
 from kernrec import __version__
-from kernrec.cli import db, emulate, evaluate, listing, recommend, train
+from kernrec.cli import analyze, db, emulate, evaluate, explain, listing, monitor, recommend, train
 from kernrec.errors import KernrecError
 
 app = typer.Typer(
@@ -19,6 +19,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("recommend")(recommend.recommend)
+app.command("analyze")(analyze.analyze)
+app.command("explain")(explain.explain)
+app.command("monitor")(monitor.monitor)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("emulate")(emulate.emulate)

@@ -33,7 +33,7 @@ def evaluate(
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     if plot is not None:
-        from kernrec.cli.plot import check
+        from kernrec.cli.plot_evaluation import check
 
         check(plot)
     _, found, _ = measurements(db, op, gpu)
@@ -48,7 +48,7 @@ def evaluate(
     else:
         _print(scores, f"held out by {split}: {parts}")
     if plot is not None and cases:
-        from kernrec.cli.plot import draw
+        from kernrec.cli.plot_evaluation import draw
 
         draw(cases, plot)
         note(f"drawn into {plot}")

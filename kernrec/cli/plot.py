@@ -1,76 +1,74 @@
-"""The picture of an evaluation: predicted against measured with intervals, and efficiency@k against k."""
+"""The picture of an explanation: roofline, all candidates with their front, and energy by component (Matplotlib)."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.model import scores
-from kernrec.recommender.evaluation import METHODS, Case
 
-ENDINGS = (".svg", ".png")
-_MOST_POINTS = 400  # of a problem; more hide one another
-
-
-def check(path: Path) -> None:
-    """Raises before anything is computed where no picture could be drawn into `path`."""
-    if path.suffix.lower() not in ENDINGS:
-        raise UsageError(f"--plot {path}: a picture ends in {' or '.join(ENDINGS)}")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"--plot {path}: there is no folder {path.absolute().parent}")
-    _pyplot()
+if TYPE_CHECKING:
+    from kernrec.recommender.explain import Explanation
+    from kernrec.recommender.own import Ranked
 
 
-def _pyplot() -> Any:
+def draw(path: Path, ranked: "Ranked", subject: "Explanation", other: "Explanation | None", limit: int) -> None:
+    """Draws into `path`, by its ending SVG or PNG. Raises `KernrecError` without Matplotlib, or if it cannot write."""
     try:
-        import matplotlib
+        from matplotlib.figure import Figure
     except ImportError:
-        raise KernrecError("--plot needs matplotlib: pip install 'kernrec[plot]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def draw(cases: Sequence[Case], path: Path) -> None:
-    """Draw the latency of all cases into an SVG or PNG file."""
-    pyplot = _pyplot()
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 5), layout="constrained")
-    method = "learned" if any("learned" in case.predicted for case in cases) else "prior"
-    for case in cases:
-        if method not in case.predicted:
-            continue
-        shown = np.linspace(0, len(case.latency_s) - 1, min(len(case.latency_s), _MOST_POINTS)).astype(int)
-        measured, predicted = case.latency_s[shown], case.predicted[method]["latency"][shown]
-        bars = None
-        if method == "learned":
-            bars = [predicted - case.low["latency"][shown], case.high["latency"][shown] - predicted]
-        left.errorbar(measured, predicted, bars, fmt=".", ms=3, elinewidth=0.4, alpha=0.5)
-    ends = [min(case.latency_s.min() for case in cases), max(case.latency_s.max() for case in cases)]
-    left.plot(ends, ends, color="black", linewidth=0.8)
-    left.set(xscale="log", yscale="log", xlabel="measured latency (s)", ylabel=f"{method} latency (s), 90 % interval")
-    longest = min(max(len(case.latency_s) for case in cases), 100)
-    for name in METHODS:
-        curves = [_curve(case, name, longest) for case in cases]
-        known = [curve for curve in curves if curve is not None]
-        if known:
-            right.plot(np.arange(1, longest + 1), np.mean(known, axis=0), label=f"{name} ({len(known)})")
-    right.set(xscale="log", xlabel="k", ylabel="efficiency@k (mean over problems)", ylim=(0, 1.02))
-    right.legend(title="way to choose (problems)")
+        raise KernrecError("--plot needs Matplotlib: pip install 'kernrec[plot]'") from None
+    figure = Figure(figsize=(15, 4.6), layout="constrained")
+    roof, cloud, bars = figure.subplots(1, 3)
+    shown = [("config", subject)] + ([("against", other)] if other is not None else [])
+    _roofline(roof, shown)
+    _cloud(cloud, ranked, shown, limit)
+    _bars(bars, shown)
+    choice = subject.limited.choice
+    figure.suptitle(f"{choice.kernel.name}, {choice.problem.key}, {choice.gpu.title}: predicted, not measured")
+    temporary = path.with_name(f".{path.name}.part")
     try:
-        figure.savefig(path)
+        figure.savefig(temporary, format=path.suffix[1:], dpi=120)
+        temporary.replace(path)
     except OSError as error:
-        raise KernrecError(f"cannot write {path}: {error.strerror}") from None
+        raise UsageError(f"--plot {path} cannot be written: {error.strerror or error}") from None
     finally:
-        pyplot.close(figure)
+        temporary.unlink(missing_ok=True)
 
 
-def _curve(case: Case, method: str, longest: int) -> np.ndarray | None:
-    if method == "random":
-        return np.array([scores.expected_random(case.latency_s, k)[0] for k in range(1, longest + 1)])
-    if method not in case.predicted or not np.isfinite(case.predicted[method]["latency"]).all():
-        return None
-    curve = scores.efficiency_curve(case.latency_s, scores.order_of(case.predicted[method]["latency"]))[:longest]
-    return np.append(curve, np.ones(longest - len(curve)))
+def _roofline(axes: Any, shown: "list[tuple[str, Explanation]]") -> None:
+    roof = shown[0][1].roofline
+    points = [explanation.roofline.intensity for _, explanation in shown]
+    x = np.geomspace(min([*points, roof.ridge]) / 8, max([*points, roof.ridge]) * 8, 200)
+    axes.loglog(x, np.minimum(x * roof.bandwidth, roof.peak_flops), color="black", label="attainable")
+    for name, explanation in shown:
+        axes.loglog([explanation.roofline.intensity], [explanation.roofline.achieved_flops], "o", label=name)
+    axes.set(xlabel="operations per byte of DRAM traffic", ylabel="operations per second", title="roofline")
+    axes.legend()
+
+
+def _cloud(axes: Any, ranked: "Ranked", shown: "list[tuple[str, Explanation]]", limit: int) -> None:
+    from kernrec.recommender.pareto import pareto_front
+
+    latency, energy = ranked.latency_s[limit] * 1e6, ranked.energy_j[limit] * 1e3
+    if latency.max() > 4 * latency.min():  # over less than that, a logarithmic axis has hardly a tick
+        axes.set(xscale="log", yscale="log")
+    axes.plot(latency, energy, ".", color="silver", markersize=3, label=f"{len(latency)} candidates")
+    front = pareto_front(latency, energy)
+    axes.plot(latency[front], energy[front], "-", color="black", label="front")
+    for name, explanation in shown:
+        choice = explanation.limited.choice
+        axes.plot([choice.latency_s.value * 1e6], [choice.energy_j.value * 1e3], "o", label=name)
+    axes.set(xlabel="latency, us", ylabel="energy, mJ", title="candidates")
+    axes.legend()
+
+
+def _bars(axes: Any, shown: "list[tuple[str, Explanation]]") -> None:
+    names = list(dict.fromkeys(name for _, explanation in shown for name in explanation.energy_j))
+    bottom = np.zeros(len(shown))
+    for name in names:
+        height = np.array([explanation.energy_j.get(name, 0.0) * 1e3 for _, explanation in shown])
+        axes.bar([label for label, _ in shown], height, bottom=bottom, label=name, width=0.5)
+        bottom += height
+    axes.set(ylabel="energy, mJ", title="energy by component")
+    axes.legend()

@@ -1,15 +1,14 @@
 """`kernrec recommend`: the configs to run for an op, a shape and a GPU."""
 
 import json
-import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernrec.cli.quantity import fraction, hertz, human, percent, watts
 from kernrec.cli.table import print_table
+from kernrec.cli.text import config_text, interval_text, print_notes
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,8 +16,11 @@ if TYPE_CHECKING:
 
 
 def recommend(
-    op: Annotated[str, typer.Option("--op", help="Operator: matmul, conv2d, or an alias (`kernrec ops`).")],
     gpu: Annotated[str, typer.Option("--gpu", help="GPU, as you call it (`kernrec gpus`).")],
+    op: Annotated[str, typer.Option("--op", help="Operator: matmul, conv2d, or an alias (`kernrec ops`).")] = "",
+    kernel: Annotated[
+        str | None, typer.Option(help="One kernel instead, your own (`kernrec analyze`) or ours.")
+    ] = None,
     shape: Annotated[str | None, typer.Option(help="Dimensions, m=4096,n=4096,k=4096; none: a workload's.")] = None,
     workload: Annotated[str | None, typer.Option(help="Workload set to answer for, layer by layer.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Data type of the tensors; the op's first by default.")] = None,
@@ -39,6 +41,8 @@ def recommend(
     """
     from kernrec.recommender import Query, Recommender
 
+    if not op and not kernel:
+        raise UsageError("--op is missing (`kernrec ops` lists what is known); or give a --kernel")
     if emit not in (None, "cuda"):
         raise UsageError(f"--emit {emit!r}: only cuda is known")
     if shape and workload:
@@ -53,6 +57,13 @@ def recommend(
         clock_hz=None if clock is None else hertz("--clock", clock),
         top=top,
     )
+    if kernel:
+        from kernrec.cli.analyze import recommend_kernel
+
+        if op or workload or emit or max_slowdown or max_power or clock:
+            raise UsageError("--kernel goes with --shape, --dtype, --layout, --objective, --power-limit and --top")
+        recommend_kernel(kernel, gpu, shape, dtype, layout, query, db, as_json)
+        return
     recommender = Recommender(databases=db)
     if shape:
         answer = recommender.recommend(op, gpu, shape, dtype=dtype, layout=layout, query=query)
@@ -71,15 +82,6 @@ def recommend(
         print(json.dumps({"workload": title, "layers": named}, indent=2))
     else:
         _print_layers(title, layers)
-
-
-def _note(notes: Iterable[str]) -> None:
-    for note in dict.fromkeys(notes):
-        print(f"note: {note}", file=sys.stderr)
-
-
-def _config(config: Any) -> str:
-    return " ".join(f"{name}={value}" for name, value in config.items())
 
 
 def _print_choices(answer: "Recommendation") -> None:
@@ -110,8 +112,8 @@ def _print_choices(answer: "Recommendation") -> None:
                 str(choice.place),
                 choice.kernel.name,
                 f"{first.blocks} x {first.threads}",
-                _interval(choice.latency_s, "s"),
-                _interval(choice.energy_j, "J"),
+                interval_text(choice.latency_s, "s"),
+                interval_text(choice.energy_j, "J"),
                 human(choice.power_w, "W"),
                 _source(choice),
                 choice.limit,
@@ -120,11 +122,11 @@ def _print_choices(answer: "Recommendation") -> None:
                 percent(-choice.versus_occupancy.energy_saved),
                 percent(choice.versus_occupancy.slowdown),
                 *([_occasion(choice)] if measured else []),
-                _config(choice.config),
+                config_text(choice.config),
             ]
         )
     print_table(title, columns, rows)
-    _note(answer.notes)
+    print_notes(answer.notes)
 
 
 def _source(choice: "Choice") -> str:
@@ -140,13 +142,6 @@ def _occasion(choice: "Choice") -> str:
     sessions = "1 session" if choice.sessions == 1 else f"{choice.sessions} sessions, last"
     device = "" if choice.device is None else f"{choice.device}, "
     return f"{device}{sessions} {choice.measured_at[:10]}"
-
-
-def _interval(cost: Any, unit: str) -> str:
-    low, high = human(cost.low, unit).split(" ")[0], human(cost.high, unit)
-    if human(cost.low, unit).split(" ")[1] != high.split(" ")[1]:
-        low = human(cost.low, unit)
-    return f"{human(cost.value, unit)} ({low} to {high})"
 
 
 def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -> None:
@@ -174,15 +169,15 @@ def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -
                 name,
                 str(count),
                 best.kernel.name,
-                _interval(best.latency_s, "s"),
-                _interval(best.energy_j, "J"),
+                interval_text(best.latency_s, "s"),
+                interval_text(best.energy_j, "J"),
                 human(best.power_w, "W"),
                 _source(best),
                 best.limit,
                 percent(-best.versus_occupancy.energy_saved),
                 *([_occasion(best)] if measured else []),
-                _config(best.config),
+                config_text(best.config),
             ]
         )
     print_table(title, columns, rows)
-    _note(note for _, _, answer in layers for note in answer.notes)
+    print_notes(note for _, _, answer in layers for note in answer.notes)

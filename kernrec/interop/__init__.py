@@ -1,4 +1,4 @@
-"""Other tuners' results, in and out: T4 files and Kernel Tuner's caches.
+"""Other tuners' files: T4 results and Kernel Tuner's caches, in and out, and T1 descriptions of kernels (t1.py).
 
 `read_results` reads any of them, `measurement_rows` makes rows of the database of what it read, `write_t4` gives rows
 back to other tools. What others wrote is taken for what it is: data that may be wrong, cut short or hostile.

@@ -5,12 +5,13 @@ import json
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
-from kernrec.kernel.expression import Expression, is_identifier, parse
+from kernrec.kernel.declared import Declared, declared_problem
+from kernrec.kernel.expression import Expression, is_identifier, literal, parse
+from kernrec.kernel.files import fingerprint, read_source, read_text
 from kernrec.kernel.spec import (
     LIMITS,
     SCALAR_RANGES,
@@ -23,14 +24,13 @@ from kernrec.kernel.spec import (
     Workspace,
 )
 from kernrec.kernel.table import Table, what
-from kernrec.op import find_op
+from kernrec.op import Op, find_op
 
-_LARGEST_FILE = 1 << 20
 _MOST_TUNABLES = 32
-_MOST_VALUES = 64
+_MOST_VALUES = 256
 _FACTS = ("dtype", "layout", "dtype_bytes", "sm")
 _C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([A-Za-z0-9_.-]+)"[ \t]*$', re.MULTILINE)
+_DECIMAL = re.compile(r" *-?[0-9]+\.[0-9]+ *")
 
 
 def load_kernel(path: Path) -> Kernel:
@@ -40,29 +40,22 @@ def load_kernel(path: Path) -> Kernel:
     """
     where = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
     try:
-        data = tomllib.loads(_text(path, where))
+        data = tomllib.loads(read_text(path, where))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{where}: not TOML: {error}") from None
     except RecursionError:
         raise UsageError(f"{where}: not TOML: nested too deeply") from None
+    fingerprint(data, path.parent, where)
     return _Reader(where, data, path.parent).kernel()
 
 
-def _text(path: Path, where: str) -> str:
-    try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise UsageError(f"{where}: larger than {_LARGEST_FILE} bytes")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{where}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{where}: not UTF-8 text") from None
+def kernel_from(data: Mapping[str, Any], where: str, source: str) -> Kernel:
+    """The kernel of a spec that was read already (`Kernel.spec`), with its source; errors begin with `where`."""
+    return _Reader(where, dict(data), None, source).kernel()
 
 
-@cache
-def _op_names(op_name: str) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
+def _op_names(op: Op) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
     """An op's dimensions as given, the derived ones, and the names of its tensors."""
-    op = find_op(op_name)
     ones = {dim.name: 1 for dim in op.dims}
     derived = op.derive(ones)
     tensors = frozenset(op.shapes(ones | derived, op.layouts[0]))
@@ -72,9 +65,10 @@ def _op_names(op_name: str) -> tuple[tuple[str, ...], tuple[str, ...], frozenset
 class _Reader:
     """Builds a `Kernel` from the parsed file."""
 
-    def __init__(self, where: str, data: dict[str, Any], folder: Path) -> None:
+    def __init__(self, where: str, data: dict[str, Any], folder: Path | None, text: str = "") -> None:
         self.where = where
-        self.folder = folder
+        self.folder = folder  # None: the source is `text`
+        self.text = text
         self.top = Table(where, data)
         self.named: set[str] = set()
 
@@ -83,19 +77,18 @@ class _Reader:
         name = top.string("name")
         if not is_identifier(name):
             raise top.fail("name", "lower-case letters, digits and _", name)
-        try:
-            op = find_op(top.string("op"))
-        except UsageError as error:
-            raise UsageError(f"{self.where}: op: {error}") from None
-        dtypes = top.names("dtypes", op.dtypes)
-        layouts = top.names("layouts", op.layouts)
+        declared = self.declared(name)
+        op = declared.op if declared else self.known_op()
+        dtypes = op.dtypes if declared else top.names("dtypes", op.dtypes)
+        layouts = op.layouts if declared else top.names("layouts", op.layouts)
         min_sm = top.take("min_sm", int, "a compute capability such as 75", 75)
         description = top.string("description", "")
         source_name, source = self.source()
-        self.dims, derived, tensors = _op_names(op.name)
+        self.dims, derived, tensors = _op_names(op)
         self.given = (*self.dims, *derived, *_FACTS)
 
         tunables = self.tunables()
+        macros = self.macros()
         levers = [tunable.name for tunable in tunables]
         lets = self.lets(levers)
         launch_names = frozenset((*self.given, *levers, *lets))
@@ -134,30 +127,44 @@ class _Reader:
             ),
             launches=launches,
             workspaces=workspaces,
+            definition=op,
+            spec=top.data,
+            macros=macros,
+            samples=declared.samples if declared else {},
+            constants=declared.constants if declared else {},
         )
+
+    def known_op(self) -> Op:
+        try:
+            return find_op(self.top.string("op"))
+        except UsageError as error:
+            raise UsageError(f"{self.where}: op: {error}") from None
+
+    def declared(self, name: str) -> Declared | None:
+        """The problem that the spec declares for itself, if it names no op."""
+        data = self.top.take("problem", dict, "a table", None)
+        if data is None:
+            return None
+        if "op" in self.top.data:
+            raise UsageError(f"{self.where}: op and [problem] were both given; a kernel has one of them")
+        return declared_problem(Table(f"{self.where}: [problem]", data), name)
+
+    def macros(self) -> dict[str, str]:
+        """What is defined for every config."""
+        macros = {}
+        for name, value in self.top.take("defines", dict, "a table of macros", {}).items():
+            if not _C_IDENTIFIER.fullmatch(name) or not isinstance(value, str | int) or "\n" in str(value):
+                raise self.top.fail(f"defines.{name}", "NAME = number or text", value)
+            macros[name] = str(value)
+        return macros
 
     def source(self) -> tuple[str, str]:
         name = self.top.string("source")
         if Path(name).name != name or name in {"", ".", ".."} or "\\" in name:
             raise self.top.fail("source", "the name of a file in the same folder", name)
-        return name, self.inlined(name, self.folder / name, set())
-
-    def inlined(self, name: str, path: Path, seen: set[Path]) -> str:
-        """A source with the files it includes by `#include "..."` in their place, so that it stands for itself.
-
-        They lie beside the source, or one folder up, where kernels share them; each is taken once.
-        """
-        seen.add(path)
-
-        def replace(include: re.Match[str]) -> str:
-            found = next(
-                (f / include[1] for f in (self.folder, self.folder.parent) if (f / include[1]).is_file()), None
-            )
-            if found is None:
-                raise UsageError(f"{self.folder.name}/{name}: includes {include[1]!r}, which is not beside it")
-            return "" if found in seen else self.inlined(include[1], found, seen)
-
-        return _INCLUDE.sub(replace, _text(path, f"{self.folder.name}/{name}"))
+        if self.folder is None:
+            return name, self.text
+        return name, read_source(self.folder / name)
 
     def tunables(self) -> tuple[Tunable, ...]:
         tables = self.top.take("tunables", dict, "a table of tunables")
@@ -173,8 +180,11 @@ class _Reader:
                 raise table.fail("values", f"1 to {_MOST_VALUES} different integers below 2**31", str(values))
             meaning = table.string("meaning", "")
             launch = table.take("launch", bool, "true or false", False)
+            define = table.string("define", None)
+            if define is not None and not _C_IDENTIFIER.fullmatch(define):
+                raise table.fail("define", "the name of a macro", define)
             table.done()
-            tunables.append(Tunable(name, tuple(values), meaning, launch))
+            tunables.append(Tunable(name, tuple(values), meaning, launch, define))
         return tuple(tunables)
 
     def new_name(self, where: str, name: str, used: Iterable[str]) -> None:
@@ -337,6 +347,8 @@ class _Reader:
             return PointerArgument(ctype)
         if ctype not in SCALAR_RANGES:
             raise UsageError(f"{where}: {key}: {unknown('C type', ctype, SCALAR_RANGES)}")
+        if ctype[0] == "f" and _DECIMAL.fullmatch(value):
+            return ScalarArgument(ctype, literal(float(value)))
         return ScalarArgument(ctype, self.expression(key, value, names, where))
 
     def touched(

@@ -16,7 +16,7 @@ from kernrec.errors import UsageError
 from kernrec.kernel.columns import Columns
 from kernrec.kernel.expression import Expression
 from kernrec.kernel.spec import LIMITS, Kernel
-from kernrec.op.dtype import BYTES
+from kernrec.op.dtype import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from kernrec.gpu import SmLimits
@@ -76,7 +76,7 @@ class Space:
         self.sm = sm
         self.dtype = dtype
         self.layout = layout
-        self._facts = {"dtype": dtype, "layout": layout, "dtype_bytes": BYTES[dtype], "sm": sm}
+        self._facts = {"dtype": dtype, "layout": layout, "dtype_bytes": ELEMENT_BYTES[dtype], "sm": sm}
         self._facts |= {name: getattr(limits, name) for name in LIMITS}
         self._values = {t.name: np.array(t.values, dtype=np.int64) for t in kernel.tunables}
         static, self._dynamic = self._split((*kernel.constraints, *kernel.implied))
@@ -124,6 +124,12 @@ class Space:
         index, rows = self._columns.groups(kernel.code_tunables)
         values = zip(*(self.columns[name][rows].tolist() for name in kernel.code_tunables), strict=True)
         return Codes(index, rows, kernel.code_keys(values, self.dtype, self.layout))
+
+    def configs_on(self, problem: "Problem") -> Codes:
+        """Each config as a code of its own, by `Kernel.sample_keys`: for profiles that hold on one problem."""
+        rows = np.arange(len(self))
+        values = zip(*(column.tolist() for column in self.columns.values()), strict=True)
+        return Codes(rows, rows, self.kernel.sample_keys(values, problem.key))
 
     def fixed(self, expression: Expression) -> bool:
         """Whether an expression has the same values on every problem."""

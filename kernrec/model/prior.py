@@ -85,15 +85,16 @@ class LaunchTime:
 
     def limit(self, row: int) -> str:
         """The resource that takes longest for one candidate."""
-        busiest = PIPES[int(self.pipe_clk[:, row].argmax())]
-        parts = {
-            busiest: float(self.busy_s[row]),
-            "latency": float(self.latency_s[row]),
-            "L2": float(self.l2_s[row]),
-            "DRAM": float(self.dram_s[row]),
-            "launch": START_S + LAUNCH_S,
-        }
-        return max(parts, key=parts.__getitem__)
+        parts = self.parts(row)
+        return max(parts, key=lambda name: parts[name])
+
+    def parts(self, row: int) -> dict[str, float]:
+        """Seconds that each resource of `LIMITS` is busy, or waited for, for one candidate."""
+        pipes = self.pipe_clk[:, row]
+        parts = dict(zip(PIPES, self.busy_s[row] * pipes / max(pipes.max(), 1e-30), strict=True))
+        parts |= {"latency": self.latency_s[row], "L2": self.l2_s[row], "DRAM": self.dram_s[row]}
+        parts["launch"] = START_S + LAUNCH_S
+        return {name: float(seconds) for name, seconds in parts.items()}
 
 
 def alone_clk(rates: Array, warps: Array, codes: Array) -> Array:

@@ -32,12 +32,21 @@ def lay_out(
     arguments: Sequence[Any],
     buffers: Mapping[str, np.ndarray[Any, Any]],
     shared_bytes: int,
+    contents: Mapping[str, np.ndarray[Any, Any]],
 ) -> Layout:
-    """Places the variables that `function` uses, and packs its arguments.
+    """Places the variables that `function` uses, and packs its arguments; `contents` is that of constant variables.
 
     Raises:
-        UsageError: arguments or buffers that do not fit.
+        UsageError: arguments, buffers or contents that do not fit.
     """
+    for name, array in contents.items():
+        if name not in module.variables or module.variables[name].space != "const":
+            known = [v.name for v in module.variables.values() if v.space == "const"]
+            raise unknown("__constant__ variable", name, known)
+        if array.nbytes > module.variables[name].size:
+            raise UsageError(
+                f"__constant__ variable {name} has {module.variables[name].size} bytes, {array.nbytes} were given"
+            )
     symbols: dict[str, int] = {}
     memories = {name: _octets(name, array) for name, array in buffers.items()}
     constants = bytearray()
@@ -65,7 +74,8 @@ def lay_out(
         elif variable.space == "const":
             constants += bytes(_align(len(constants), variable.align) - len(constants))
             symbols[variable.name] = len(constants)
-            constants += variable.data or bytes(variable.size)
+            data = contents[variable.name].tobytes() if variable.name in contents else variable.data or b""
+            constants += data.ljust(variable.size, b"\0")
         elif variable.space == "global" and variable.name not in memories:
             data = (variable.data or b"").ljust(max(variable.size, 1), b"\0")
             memories[variable.name] = np.frombuffer(data, np.uint8).copy()

@@ -12,6 +12,7 @@ import numpy as np
 
 from kernrec.ptx.counts import Counts, Pattern
 from kernrec.ptx.launch import Layout
+from kernrec.ptx.observe import Observer
 from kernrec.ptx.program import Instruction
 from kernrec.ptx.races import Races
 from kernrec.ptx.state import BUFFER_SHIFT, WINDOW_SHIFT, WINDOWS, Array, EmulationError, Lanes, at
@@ -85,8 +86,16 @@ class Selection:
 class Memory:
     """All memories of one emulation, and the counters of what goes through them."""
 
-    def __init__(self, lanes: Lanes, layout: Layout, counts: Counts | None, races: Races | None = None) -> None:
+    def __init__(
+        self,
+        lanes: Lanes,
+        layout: Layout,
+        counts: Counts | None,
+        races: Races | None = None,
+        observer: Observer | None = None,
+    ) -> None:
         self.lanes = lanes
+        self.observer = observer
         self.counts = counts
         self.races = races
         self.patterns: dict[Any, Pattern] = {}
@@ -204,6 +213,10 @@ class Memory:
 
     def count_global(self, region: Region, chosen: Selection, offset: int, size: int, what: str) -> None:
         """Counts one access to a buffer; `what` is `read`, `write` or `atomic`."""
+        if self.observer is not None:
+            index, shift = chosen.index(region, 1, offset)
+            blocks = self.lanes.block_of if chosen.lanes is None else self.lanes.block_of[chosen.lanes]
+            self.observer.access(region.name, region.size, blocks, index + shift, what)
         counts = self.counts
         if counts is None:
             return

@@ -19,6 +19,7 @@ from kernrec.model.dataset import Dataset, Group
 from kernrec.model.features import Facts
 from kernrec.op import Problem, find_op
 from kernrec.recommender.candidates import Candidates
+from kernrec.recommender.facts import facts_of
 from kernrec.recommender.recommender import Recommender
 from kernrec.store import Database, Stack
 
@@ -134,7 +135,7 @@ def _profiled(candidates: Candidates, problem: Problem, rows: list[_Row]) -> tup
     kept = np.flatnonzero(np.isin(place, candidates.rows(at)))
     prediction = candidates.predict(problem, at, place[kept])
     settled = candidates.settle(prediction)
-    return candidates.facts(problem, at, prediction, settled, np.arange(len(kept))), kept
+    return facts_of(candidates, problem, at, prediction, settled, np.arange(len(kept))), kept
 
 
 def _foreign(gpu: GPU, problem: Problem, rows: list[_Row]) -> Facts:

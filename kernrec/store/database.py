@@ -149,6 +149,12 @@ class Database:
             query = f"FROM {table} WHERE {where} ORDER BY ALL"
             return store_rows.as_dicts(self._connection.execute(query, list(equal.values())))
 
+    def kernels(self, name: str | None = None) -> list[tuple[str, str, str]]:
+        """(name, spec, source) of the kernels in the database, those added last first; `name`: of this name only."""
+        query = "SELECT name, spec, source FROM kernel WHERE $1 IS NULL OR name = $1 ORDER BY rowid DESC"
+        with one_line(self.path):
+            return self._connection.execute(query, [name]).fetchall()
+
     def log(self, gpu: str, op: str, problem_key: str | None = None) -> Log:
         """The answers and failures of a GPU and op by problem, or of one problem alone."""
         with one_line(self.path):

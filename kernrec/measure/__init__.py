@@ -1,0 +1,1 @@
+"""Reading what real devices do."""
