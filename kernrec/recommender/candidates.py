@@ -223,7 +223,7 @@ class Candidates:
         return self.power.settle(p.core_s, p.dram_s, p.fixed_s, p.core_j, p.dram_j, limit_w, clock_hz)
 
     def shape(self, at: SpaceAt, rows: Array) -> tuple[Array, ...]:
-        """(threads, blocks, resident blocks, registers, shared bytes) of the first launch of these rows; arrays (C,)."""
+        """(threads, blocks, resident blocks, registers, shared bytes) of these rows' first launch; arrays (C,)."""
         spec, launch, resident = self.kernel.launches[0], self._launches[0], self._geometry(at, 0).resident.take(rows)
         threads, blocks, dynamic = (
             at.column(e, rows) + np.zeros(len(rows)) for e in (spec.threads, spec.blocks, spec.shared)
