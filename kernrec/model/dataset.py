@@ -1,6 +1,5 @@
 """Measurements as the learner sees them: features, the prior, what the device did, and which rows go together."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -106,7 +105,3 @@ class Dataset:
         varied = [np.unique(values, return_inverse=True)[1] for values in tunables.values()]
         widest = max(varied, key=lambda found: int(found.max()), default=np.zeros(len(self), np.int64))
         return "tunable", widest
-
-    def subset(self, keep: Sequence[Group]) -> "Dataset":
-        """The same features over some of the groups."""
-        return Dataset(tuple(keep), self.parts)

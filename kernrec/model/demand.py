@@ -64,7 +64,11 @@ class Demand:
 def demand(
     gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str, ...], coefficients: np.ndarray
 ) -> Demand:
-    """The demand of profiles `coefficients` (C, metrics, terms) on `gpu`; metric names as in `ptx.counts`."""
+    """The demand of profiles `coefficients` (C, metrics, terms) on `gpu`; metric names as in `ptx.counts`.
+
+    A profile that tells what L1 answers leaves that out of its sectors, and gives the lines that requests pass through
+    L1, a clock each, as `l1.wavefronts`.
+    """
     column = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}  # (T, C) each
     nothing = np.zeros((len(terms), len(coefficients)))
 

@@ -88,8 +88,3 @@ class Extent:
         outside = np.maximum(np.maximum(self.low - matrix, matrix - self.high), 0.0) / self.spread
         outside = np.where(np.isfinite(outside), np.minimum(outside, 10.0), 0.0)
         return np.sqrt((outside * outside).mean(axis=1))
-
-
-def widened(known: Interval | None, fallback: float, kind: str, level: float = LEVEL) -> Interval:
-    """The calibrated interval, or where there is none one as wide as the prior's, that stands on no group."""
-    return known or Interval(math.log(fallback), 0, kind, level)
