@@ -31,3 +31,8 @@ def user_database() -> Path:
         return Path(chosen)
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(data) / "kernrec" / "kernrec.duckdb"
+
+
+def models() -> Path:
+    """Where trained models are: beside the user's own database; the folder may not exist."""
+    return user_database().parent / "models"

@@ -8,7 +8,7 @@ import typer
 from typer.exceptions import TyperException
 
 from kernrec import __version__
-from kernrec.cli import analyze, db, emulate, explain, listing, monitor, recommend
+from kernrec.cli import analyze, db, emulate, evaluate, explain, listing, monitor, recommend, train
 from kernrec.errors import KernrecError
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app.command("recommend")(recommend.recommend)
 app.command("analyze")(analyze.analyze)
 app.command("explain")(explain.explain)
 app.command("monitor")(monitor.monitor)
+app.command("train")(train.train)
+app.command("evaluate")(evaluate.evaluate)
 app.command("emulate")(emulate.emulate)
 app.command("gpus")(listing.gpus)
 app.command("ops")(listing.ops)

@@ -14,7 +14,7 @@ from kernrec.gpu import GPU
 from kernrec.model.machine import machine
 from kernrec.model.power import PowerModel
 
-PIPES = ("issue", "fma", "int", "special", "tensor", "shared memory", "L1")
+PIPES = ("issue", "fma", "int", "special", "tensor", "LSU", "shared memory", "L1")
 """SM-wide pipes whose clocks per block are summed up; the order of the demand's rows."""
 
 # Lanes per SM and clock of pipes that do not differ between the catalogued compute capabilities
@@ -26,6 +26,11 @@ ISSUE_PER_CLK = 4 * 0.80
 arithmetic from issuing every clock (share fitted to the anchor conv2d_f32_ansor.csv, RTX 3090)."""
 # 128 B per clock and SM from shared memory, 64 B per clock and SM from L2 into L1 (whitepapers since Volta).
 _L1_SECTORS_PER_CLK = 2
+
+_MEMORY = (
+    "ld_shared", "st_shared", "ld_global", "st_global", "ld_local", "st_local", "cp_async", "atomic",
+)  # fmt: skip
+"""Classes of instructions whose addresses go through the load/store units."""
 
 Count = Any
 """A number, or an array of numbers."""
@@ -59,7 +64,11 @@ class Demand:
 def demand(
     gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str, ...], coefficients: np.ndarray
 ) -> Demand:
-    """The demand of profiles `coefficients` (C, metrics, terms) on `gpu`; metric names as in `ptx.counts`."""
+    """The demand of profiles `coefficients` (C, metrics, terms) on `gpu`; metric names as in `ptx.counts`.
+
+    A profile that tells what L1 answers leaves that out of its sectors, and gives the lines that requests pass through
+    L1, a clock each, as `l1.wavefronts`.
+    """
     column = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}  # (T, C) each
     nothing = np.zeros((len(terms), len(coefficients)))
 
@@ -90,8 +99,9 @@ def demand(
         integer * (32 / lanes["i32_add"]),
         special,
         tensor,
+        classes(*_MEMORY) * (32 / machine(gpu).lsu_lanes),
         total("shared.load_wavefronts", "shared.store_wavefronts"),
-        sectors / _L1_SECTORS_PER_CLK,
+        sectors / _L1_SECTORS_PER_CLK + total("l1.wavefronts"),
     )
     rows = (*pipes, sectors, total("barriers"), power.dynamic(events(column))[0] + nothing)
     rates = np.stack(rows, axis=1)

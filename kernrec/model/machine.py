@@ -10,13 +10,14 @@ from kernrec.gpu import GPU
 
 @dataclass(frozen=True)
 class Machine:
-    """The figures of `machine.toml` for one generation; bytes and clocks are per SM."""
+    """The figures of `machine.toml` for one generation; bytes, clocks and lanes are per SM."""
 
     l2_bytes_per_clk_sm: float
     l2_latency_clk: float
     dram_latency_clk: float
     dram_efficiency: float
     mma_sync_share: float
+    lsu_lanes: float
 
 
 @cache

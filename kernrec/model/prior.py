@@ -78,6 +78,11 @@ class LaunchTime:
     latency_s: Array
     l2_s: Array
 
+    def pipe_s(self, rows: Array) -> Array:
+        """Time that each pipe of these candidates is busy, (P, rows): its share of the busiest one's time."""
+        clk = self.pipe_clk.take(rows, axis=1)
+        return clk * (self.busy_s.take(rows) / np.maximum(clk.max(axis=0), 1e-30))
+
     def limit(self, row: int) -> str:
         """The resource that takes longest for one candidate."""
         parts = self.parts(row)

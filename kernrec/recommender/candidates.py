@@ -222,6 +222,15 @@ class Candidates:
         p = prediction
         return self.power.settle(p.core_s, p.dram_s, p.fixed_s, p.core_j, p.dram_j, limit_w, clock_hz)
 
+    def shape(self, at: SpaceAt, rows: Array) -> tuple[Array, ...]:
+        """(threads, blocks, resident blocks, registers, shared bytes) of these rows' first launch; arrays (C,)."""
+        spec, launch, resident = self.kernel.launches[0], self._launches[0], self._geometry(at, 0).resident.take(rows)
+        threads, blocks, dynamic = (
+            at.column(e, rows) + np.zeros(len(rows)) for e in (spec.threads, spec.blocks, spec.shared)
+        )
+        code = launch.code.take(rows)
+        return threads, blocks, resident, launch.registers.take(code), launch.static_smem.take(code) + dynamic
+
     def performed(self, at: SpaceAt, row: int) -> list[int]:
         """The launches, by number, that one config performs."""
         return [i for i in range(len(self._launches)) if self._geometry(at, i).performed[row]]

@@ -1,6 +1,8 @@
 """The candidates of one query: those of each kernel with their estimates, and all of them side by side."""
 
+from collections.abc import Sequence
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +14,11 @@ from kernrec.recommender.estimates import SOURCES, Estimates, Rescaling, prior, 
 from kernrec.recommender.known import known
 from kernrec.recommender.rank import Place, places
 from kernrec.store import Evidence, Measured
+
+if TYPE_CHECKING:
+    from kernrec.model.learner import Model
+
+_NONE = np.empty(0, dtype=np.int64)
 
 COUNTED = {
     "pareto": ("latency", "energy"),
@@ -36,6 +43,7 @@ class Group:
         power_limit_w: float | None,
         clock_hz: float | None,
         evidence: Evidence,
+        model: "Model | None" = None,
     ) -> None:
         self.candidates = candidates
         self.at = candidates.space.at(problem)
@@ -59,13 +67,26 @@ class Group:
         self.settled = candidates.settle(self.prediction, power_limit_w, clock_hz)
         self.estimates = prior(self.settled)
         self.rescaling: Rescaling | None = None
-        self.measured: dict[int, Measured] = {}
-        if len(self.known.rows):
-            # Measured rows stand in the order of their positions here, for both ascend.
-            positions = np.flatnonzero(np.isin(rows, self.known.rows))
-            taken = [self.known.measured[i] for i in np.searchsorted(self.known.rows, rows[positions])]
-            self.measured = dict(zip(positions.tolist(), taken, strict=True))
+        # Measured rows stand in the order of their positions here, for both ascend.
+        positions = np.flatnonzero(np.isin(rows, self.known.rows)) if len(self.known.rows) else _NONE
+        taken = [self.known.measured[i] for i in np.searchsorted(self.known.rows, rows[positions])]
+        self.measured: dict[int, Measured] = dict(zip(positions.tolist(), taken, strict=True))
+        if model is not None and model.kernels.get(candidates.kernel.name) == candidates.kernel.hash:
+            self.estimates = self._learned(problem, model, positions, taken)
+        if len(positions):
             self.estimates, self.rescaling = with_measured(self.estimates, positions, taken)
+
+    def _learned(
+        self, problem: Problem, model: "Model", positions: np.ndarray, measured: Sequence[Measured]
+    ) -> Estimates:
+        from kernrec.recommender.facts import facts_of
+        from kernrec.recommender.learned import adapted, with_learned, worth_scoring
+
+        where = worth_scoring(self.estimates, positions)
+        facts = facts_of(self.candidates, problem, self.at, self.prediction, self.settled, where)
+        rows = model.rows(facts)
+        found = with_learned(self.estimates, model, self.candidates.gpu, where, *model.log_ratio(rows))
+        return adapted(found, where, rows, positions, measured) if len(positions) else found
 
 
 class Pool:

@@ -17,6 +17,8 @@ def notes(
         found.append(
             "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"
         )
+    if "learned" in sources:
+        found.append("source learned: the prediction corrected by a model of measurements of other problems or configs")
     for group in groups:
         found += _of_group(group, rescaled=bool(sources - {"measured"}))
     if foreign and foreign[0].latency_s < fastest_s:

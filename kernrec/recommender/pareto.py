@@ -21,17 +21,6 @@ def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
     return walk[keep]
 
 
-def hypervolume(latency: np.ndarray, energy: np.ndarray, reference: tuple[float, float]) -> float:
-    """Area dominated by the points up to `reference` (latency, energy); points beyond it add nothing."""
-    inside = (latency < reference[0]) & (energy < reference[1])
-    if not inside.any():
-        return 0.0
-    latency, energy = latency[inside], energy[inside]
-    front = pareto_front(latency, energy)
-    x = np.append(latency[front], reference[0])
-    return float(((x[1:] - x[:-1]) * (reference[1] - energy[front])).sum())
-
-
 def spread(front: np.ndarray, latency: np.ndarray, energy: np.ndarray, count: int) -> np.ndarray:
     """At most `count` of a front that keep most of its extent: both ends, then the farthest from those kept.
 

@@ -10,9 +10,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernrec import paths
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import kernels_for
@@ -25,6 +27,9 @@ from kernrec.recommender.known import applies
 from kernrec.recommender.notes import notes
 from kernrec.recommender.pareto import pareto_front, spread
 from kernrec.store import Stack
+
+if TYPE_CHECKING:
+    from kernrec.recommender.learned import Models
 
 OBJECTIVES = tuple(COUNTED)
 
@@ -66,6 +71,13 @@ class Recommender:
         self._power: dict[str, PowerModel] = {}
         self._answers: OrderedDict[tuple[Problem, str, Query], Recommendation] = OrderedDict()
         self._version = self._stack.version()
+        folder = _models_folder(databases)
+        self._models: Models | None = None
+        if folder is not None and folder.is_dir():
+            # Who has no model does not wait for what uses one.
+            from kernrec.recommender import learned
+
+            self._models = learned.Models(folder, self._stack)
 
     def recommend(
         self,
@@ -129,7 +141,8 @@ class Recommender:
         candidates = self.candidates_for(problem, gpu)
         evidence = self._stack.evidence(gpu.name, problem.op, [c.kernel.name for c in candidates], problem.key)
         limits = query.power_limit_w, query.clock_hz
-        all_groups = [Group(c, problem, *limits, evidence) for c in candidates]
+        model = self._models.find(problem.op, gpu) if self._models else None
+        all_groups = [Group(c, problem, *limits, evidence, model) for c in candidates]
         groups = [group for group in all_groups if group.runnable]
         if not groups:
             failed = sum(len(group.known.failed) for group in all_groups)
@@ -145,7 +158,8 @@ class Recommender:
             gpu.tdp_w if query.power_limit_w is None else query.power_limit_w,
             choices,
             sum(group.runnable for group in groups),
-            notes(all_groups, choices, float(pool.costs.latency_s[pool.fastest]), foreign),
+            (self._models.warnings() if self._models else ())
+            + notes(all_groups, choices, float(pool.costs.latency_s[pool.fastest]), foreign),
         )
 
     def candidates_for(self, problem: Problem, gpu: GPU) -> list[Candidates]:
@@ -172,6 +186,13 @@ class Recommender:
                 for kernel in kernels
             ]
         return self._candidates[key]
+
+
+def _models_folder(databases: Sequence[Path | str] | None) -> Path | None:
+    """Models lie beside the first database; None where there is none."""
+    if databases is None:
+        return paths.models()
+    return Path(databases[0]).parent / "models" if len(databases) else None
 
 
 def _select(pool: Pool, query: Query) -> np.ndarray:

@@ -63,6 +63,10 @@ class Stack:
         """The keys of all problems with a good measurement on `gpu`."""
         return frozenset[str]().union(*(database.measured_problems(gpu) for database in self._databases()))
 
+    def measurements(self) -> int:
+        """How many rows the logs of all databases hold."""
+        return sum(database.counts()["measurement"] for database in self._databases())
+
     def version(self) -> tuple[tuple[int, int], ...]:
         """Changes whenever one of the files does, so that answers kept from before can be dropped."""
         return tuple(_written(path) for path in self._paths)

@@ -49,6 +49,19 @@ def test_mma_sync_is_slower_than_the_peak_on_hopper() -> None:
     assert found["tensor"] / gpu.boost_clock_hz == pytest.approx(4096 / per_s / machine(gpu).mma_sync_share)
 
 
+@pytest.mark.parametrize(("gpu", "clk"), [("a100", 1), ("h100", 1), ("rtx-a4000", 2), ("rtx4090", 2), ("t4", 2)])
+def test_a_memory_instruction_takes_the_load_store_units_whatever_its_width(gpu: str, clk: int) -> None:
+    narrow = rates(gpu, issue=1, issue__ld_shared=1, shared__load_wavefronts=1)
+    wide = rates(gpu, issue=1, issue__ld_shared=1, shared__load_wavefronts=4)
+    assert narrow["LSU"] == wide["LSU"] == clk
+    assert wide["shared memory"] == 4
+
+
+def test_what_l1_answers_takes_l1_alone() -> None:
+    found = rates("a100", issue=1, issue__ld_global=1, l1__wavefronts=2)
+    assert (found["L1"], found["sectors"]) == (2, 0)
+
+
 def test_memory_counts_become_the_power_models_events() -> None:
     counts = {
         "issue.fma32": 3,

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kernrec.recommender.pareto import hypervolume, pareto_front, spread
+from kernrec.model.scores import hypervolume
+from kernrec.recommender.pareto import pareto_front, spread
 
 costs = st.integers(1, 60).flatmap(
     lambda n: st.tuples(*(arrays(np.float64, n, elements=st.integers(1, 20).map(float)) for _ in range(2)))

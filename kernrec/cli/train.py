@@ -1,0 +1,107 @@
+"""`kernrec train`: a model of what devices did, from the measurements of a database."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernrec.cli.table import print_table
+
+if TYPE_CHECKING:
+    from kernrec.recommender.training import Measurements
+
+Databases = Annotated[list[Path] | None, typer.Option("--db", help="Database to read; may be repeated.")]
+OpName = Annotated[str | None, typer.Option("--op", help="Only this op (`kernrec ops`).")]
+GpuName = Annotated[str | None, typer.Option("--gpu", help="Only this GPU (`kernrec gpus`).")]
+Threads = Annotated[int, typer.Option(min=1, help="Threads to train with.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def train(
+    op: OpName = None,
+    gpu: GpuName = None,
+    db: Databases = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for models; `models` beside the database.")] = None,
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="Fit the prior's own coefficients instead.")] = False,
+    threads: Threads = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model of each op from measurements; `recommend` uses it from then on."""
+    paths, found, card = measurements(db, op, gpu)
+    folder = out or paths[0].parent / "models"
+    results = _calibrate(found, folder, paths) if calibrate else _train(found, folder, card, paths, threads)
+    if as_json:
+        print(json.dumps(results, indent=2))
+        return
+    for result in results:
+        rows = [(name, f"{v:.4g}" if isinstance(v, float) else str(v)) for name, v in result["found"].items()]
+        print_table(f"{result['name']}: {result['path']}", [("figure", "left"), ("value", "left")], rows)
+
+
+def measurements(
+    db: list[Path] | None, op: str | None, gpu: str | None
+) -> "tuple[list[Path], Measurements, str | None]":
+    """(databases, what they hold of an op and GPU, the GPU's catalog name); the user's own database where none is
+    given."""
+    from kernrec import paths
+    from kernrec.errors import UsageError
+    from kernrec.gpu import find_gpu
+    from kernrec.op import find_op
+    from kernrec.recommender.training import read
+
+    card = None if gpu is None else find_gpu(gpu).name
+    name = None if op is None else find_op(op).name
+    databases = db or [paths.user_database()]
+    found = read(databases, name, card)
+    for reason, count in found.left_out.items():
+        note(f"{count} configs {reason} left out")
+    if not found.groups:
+        what = " ".join(["measurement", *(["of " + name] if name else []), *(["on " + card] if card else [])])
+        raise UsageError(f"{', '.join(map(str, databases))}: no {what} to learn from")
+    return databases, found, card
+
+
+def note(text: str) -> None:
+    """A note on standard error."""
+    print(f"note: {text}", file=sys.stderr)
+
+
+def _train(
+    found: "Measurements", folder: Path, gpu: str | None, databases: list[Path], threads: int
+) -> list[dict[str, Any]]:
+    from kernrec.model.dataset import Dataset
+    from kernrec.model.intervals import groups_needed
+    from kernrec.model.learner import Settings
+    from kernrec.model.learner import train as learn
+    from kernrec.model.model_file import save
+    from kernrec.recommender.training import provenance
+
+    results = []
+    for op in sorted({group.op for group in found.groups}):
+        data = Dataset(tuple(group for group in found.groups if group.op == op))
+        model = learn(data, Settings(threads=threads))
+        name = op if gpu is None else f"{op}@{gpu}"
+        path = save(model, folder, name, provenance(data, databases))
+        kind, held = data.held_out
+        groups = int(held.max()) + 1
+        if kind != "problem":
+            note(f"{name}: too few problems to hold out, so {kind}s were; nothing is known of new shapes")
+        if (missing := groups_needed() - groups) > 0:
+            note(
+                f"{name}: {groups} held-out {kind}s cannot calibrate a 90 % interval, {missing} more are needed;"
+                " until then it is as wide as the prior's"
+            )
+        results.append({"name": name, "path": str(path), "rows": len(data), "found": dict(model.scores)})
+    return results
+
+
+def _calibrate(found: "Measurements", folder: Path, databases: list[Path]) -> list[dict[str, Any]]:
+    from kernrec.model.calibrate import fit, save
+    from kernrec.model.dataset import Dataset
+    from kernrec.recommender.training import provenance
+
+    fitted = fit(found.groups)
+    path = save(fitted, folder, provenance(Dataset(found.groups), databases))
+    return [{"name": f"calibration of {c.arch}", "path": str(path), "found": dict(c.as_row())} for c in fitted]

@@ -1,0 +1,177 @@
+"""Models on disk: XGBoost's trees as UBJSON, one file a head, and a JSON card that says what they are.
+
+    models/<name>.json             the card: features, extent, intervals, scores, training data, versions, SHA-256 of
+    trees models/<name>.latency.ubj      trees
+    models/<name>.power.ubj
+
+Nothing is unpickled. The card is written last and all files appear whole, so a reader sees the old model or the new
+one. A file that does not fit is refused in one line that says what differs.
+"""
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernrec import __version__
+from kernrec.errors import KernrecError, UsageError
+from kernrec.model import features
+from kernrec.model.dataset import HEADS
+from kernrec.model.forest import Forest
+from kernrec.model.intervals import Extent, Interval
+from kernrec.model.learner import Model
+
+FORMAT = 1
+_MOST_BYTES = 64 << 20
+_NAME = re.compile(r"[a-z0-9][a-z0-9_@.+-]*")
+
+
+def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> Path:
+    """Write a model; gives the card's path. training: where its rows came from, kept in the card as it is."""
+    _check_name(name)
+    import xgboost
+
+    heads = {}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for head, trees in model.trees.items():
+            # The content is in the name, so an old card never meets new trees.
+            digest = hashlib.sha256(trees).hexdigest()
+            file = f"{name}.{head}.{digest[:12]}.ubj"
+            _write(folder / file, trees)
+            heads[head] = {"file": file, "sha256": digest}
+        card = {
+            "format": FORMAT,
+            "name": name,
+            "features": {"version": features.VERSION, "columns": list(model.columns)},
+            "heads": heads,
+            "extent": {
+                key: [None if np.isinf(v) else float(v) for v in getattr(model.extent, key)]
+                for key in ("low", "high", "spread")
+            },
+            "intervals": {q: {gpu: vars(i) for gpu, i in found.items()} for q, found in model.intervals.items()},
+            "scores": dict(model.scores),
+            "gpus": list(model.gpus),
+            "kernels": dict(model.kernels),
+            "ops": list(model.ops),
+            "training": dict(training),
+            "versions": {"kernrec": __version__, "xgboost": xgboost.__version__},
+        }
+        path = folder / f"{name}.json"
+        _write(path, (json.dumps(card, indent=1, sort_keys=True) + "\n").encode())
+        kept = {head["file"] for head in heads.values()}
+        for old in folder.glob(f"{name}.*.ubj"):
+            if old.name not in kept and old.name.split(".")[-3] in HEADS:
+                old.unlink(missing_ok=True)
+    except OSError as error:
+        raise KernrecError(f"cannot write the model {name} to {folder}: {error.strerror or error}") from None
+    return path
+
+
+def load(path: Path) -> tuple[Model, dict[str, Any]]:
+    """(model, card) of a card's path; `UsageError` where it does not fit this kernrec or is damaged."""
+    card = _json(path)
+    try:
+        if card["format"] != FORMAT:
+            raise UsageError(
+                f"{path} is a model of format {card['format']!r}; this kernrec reads {FORMAT}: train again"
+            )
+        version, columns = card["features"]["version"], tuple(card["features"]["columns"])
+        if version != features.VERSION:
+            raise UsageError(
+                f"{path} was trained on features version {version!r}; this kernrec has {features.VERSION}: train again"
+            )
+        known = set(features.names())
+        strange = [c for c in columns if c not in known and not str(c).startswith(features.TUNABLE)]
+        if strange:
+            raise UsageError(f"{path} uses a feature that this kernrec does not have: {strange[0]!s:.60}")
+        trees, forests = {}, {}
+        for head, entry in card["heads"].items():
+            if head not in HEADS:
+                raise UsageError(f"{path} has a head {head!r:.40}; known: {', '.join(HEADS)}")
+            trees[head] = _trees(path, entry)
+            forests[head] = Forest.parse(trees[head], str(path.parent / entry["file"]))
+            if forests[head].features != len(columns):
+                raise UsageError(
+                    f"{path}: the {head} trees take {forests[head].features} features, the card names {len(columns)}"
+                )
+        if "latency" not in forests:
+            raise UsageError(f"{path} has no latency head")
+        parts = {
+            key: np.array([np.inf if v is None else float(v) for v in card["extent"][key]])
+            for key in ("low", "high", "spread")
+        }
+        if any(len(part) != len(columns) for part in parts.values()):
+            raise UsageError(f"{path}: the extent does not have one number a feature")
+        model = Model(
+            columns,
+            trees,
+            Extent(**parts),
+            {q: {gpu: Interval(**i) for gpu, i in found.items()} for q, found in card["intervals"].items()},
+            dict(card["scores"]),
+            tuple(card["gpus"]),
+            dict(card["kernels"]),
+            tuple(card["ops"]),
+            forests,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"{path} is no model card of kernrec's ({type(error).__name__}: {error!s:.60})") from None
+    return model, card
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise UsageError(f"{path} is {path.stat().st_size >> 20} MiB; a model card is far smaller")
+        card = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UsageError(f"no model at {path} (`kernrec train` makes one)") from None
+    except OSError as error:
+        raise UsageError(f"cannot read the model {path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"{path} is no JSON, or is cut short") from None
+    if not isinstance(card, dict):
+        raise UsageError(f"{path} is JSON, but no model card")
+    return card
+
+
+def _trees(card: Path, entry: Mapping[str, Any]) -> bytes:
+    file = str(entry["file"])
+    if Path(file).name != file:
+        raise UsageError(f"{card} names trees outside of its folder: {file!r:.60}")
+    path = card.parent / file
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise UsageError(f"{path} is {path.stat().st_size >> 20} MiB; trees of kernrec are far smaller")
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read the trees {path} of {card.name}: {error.strerror}") from None
+    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        raise UsageError(f"{path} is not what {card.name} was written with (SHA-256 differs): damaged or replaced")
+    return data
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"model name {name!r:.60}: lower-case letters, digits and _ @ . + - are accepted")
+
+
+def _write(path: Path, data: bytes) -> None:
+    """The file appears whole or not at all."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # others may read what is shared
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,111 @@
+"""How good a recommendation is: the definitions of quality, as functions of predicted and measured costs.
+
+All costs are positive; arrays (C,) over the configs of one problem. `order` is the recommended order: indices into the
+configs, first recommended first.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+Array = np.ndarray
+
+NEAR = 0.05
+"""Within this fraction of the best a config counts as found."""
+
+
+def order_of(predicted: Array) -> Array:
+    """The recommended order of predicted costs; of equals the earlier config first."""
+    return np.argsort(predicted, kind="stable")
+
+
+def efficiency_at(measured: Array, order: Array, k: int) -> float:
+    """Best measured cost of the space over the best among the first `k` recommended; 1 is perfect."""
+    return float(measured.min() / measured[order[: max(k, 1)]].min())
+
+
+def efficiency_curve(measured: Array, order: Array) -> Array:
+    """`efficiency_at` for k = 1, 2, ..., C."""
+    return measured.min() / np.minimum.accumulate(measured[order])
+
+
+def hit(measured: Array, order: Array, near: float = NEAR) -> bool:
+    """Whether the first recommendation is within `near` of the best; the share of problems is the accuracy."""
+    return bool(measured[order[0]] <= measured.min() * (1.0 + near))
+
+
+def reduction(measured: Array, order: Array, near: float = NEAR) -> float:
+    """1 - (configs to measure in recommended order until one is within `near` of the best) / (configs)."""
+    first = int(np.argmax(measured[order] <= measured.min() * (1.0 + near)))
+    return 1.0 - (first + 1) / len(measured)
+
+
+def coverage(measured: Array, low: Array, high: Array) -> float:
+    """Share of values inside their intervals."""
+    return float(np.mean((measured >= low) & (measured <= high)))
+
+
+def mean_width(low: Array, high: Array) -> float:
+    """Geometric mean of the intervals' upper over lower ends; 1 is a point."""
+    return float(np.exp(np.mean(np.log(high / low))))
+
+
+def median_error(measured: Array, predicted: Array) -> float:
+    """Median of |predicted / measured - 1|."""
+    return float(np.median(np.abs(predicted / measured - 1.0)))
+
+
+def rank_correlation(a: Array, b: Array) -> float:
+    """Spearman's rank correlation, ties at their mean rank; 0 where one side does not vary."""
+    ranks = [_ranks(np.asarray(values)) for values in (a, b)]
+    x, y = (rank - rank.mean() for rank in ranks)
+    spread = float(np.sqrt((x * x).sum() * (y * y).sum()))
+    return float((x * y).sum() / spread) if spread > 0 else 0.0
+
+
+def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Array) -> float:
+    """Hypervolume of the recommended configs' true costs over that of all configs; the worst of both costs bounds
+    it."""
+    worst = float(latency.max()) * 1.0000001, float(energy.max()) * 1.0000001
+    chosen = np.asarray(recommended, dtype=np.int64)
+    whole = hypervolume(latency, energy, worst)
+    return hypervolume(latency[chosen], energy[chosen], worst) / whole if whole > 0 else 1.0
+
+
+def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> float:
+    """Area that the points dominate up to `bound` (latency, energy); points beyond it add nothing."""
+    inside = (latency < bound[0]) & (energy < bound[1])
+    by_latency = np.lexsort((energy[inside], latency[inside]))
+    x, y = latency[inside][by_latency], np.minimum.accumulate(energy[inside][by_latency])
+    if not len(x):
+        return 0.0
+    return float((np.diff(np.append(x, bound[0])) * (bound[1] - y)).sum())
+
+
+def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[float, float]:
+    """(energy saved, slowdown) of a config against a baseline's, as fractions of the baseline's costs."""
+    return float(1.0 - energy[chosen] / energy[baseline]), float(latency[chosen] / latency[baseline] - 1.0)
+
+
+def expected_random(measured: Array, k: int, near: float = NEAR) -> tuple[float, float]:
+    """(efficiency@k, reduction) of a random order, each exactly in expectation.
+
+    Of the n configs in ascending order the i-th is the best of k drawn without replacement with probability
+    C(n - 1 - i, k - 1) / C(n, k); the first of g good ones comes at (n + 1) / (g + 1) on average.
+    """
+    ascending = np.sort(measured)
+    n, k = len(ascending), max(1, min(k, len(ascending)))
+    later = np.arange(n)
+    # survives[i]: none of the first i is drawn, as a running product of (n - k - j) / (n - j).
+    ratios = np.clip((n - k - later) / (n - later), 0.0, None)
+    survives = np.concatenate([[1.0], np.cumprod(ratios)])
+    efficiency = float(((survives[:-1] - survives[1:]) * (ascending[0] / ascending)).sum())
+    good = int((ascending <= ascending[0] * (1.0 + near)).sum())
+    return efficiency, 1.0 - (n + 1) / (good + 1) / n
+
+
+def _ranks(values: Array) -> Array:
+    """Ranks from 0; equal values share the mean of theirs."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts + 1) / 2.0)[place]

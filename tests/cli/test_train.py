@@ -1,0 +1,239 @@
+"""`kernrec train` and `kernrec evaluate` on a database of simulated measurements: prior times a known factor."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernrec.cli.app import run
+from kernrec.gpu import find_gpu
+from kernrec.op import find_op
+from kernrec.recommender import Query, Recommender
+from kernrec.store import Database
+
+pytest.importorskip("xgboost")
+GPU = "rtx4090"
+FACTOR = 1.3
+
+
+def simulated(problems: int, configs: int = 12) -> Iterator[dict[str, Any]]:
+    """Rows as a device would have left them on which everything takes FACTOR times as long as the prior says."""
+    recommender, draw = Recommender([]), np.random.default_rng(0)
+    for number in range(problems):
+        problem = find_op("matmul").problem(m=256 * (number + 1), n=512, k=256)
+        (candidates,) = recommender.candidates_for(problem, find_gpu(GPU))
+        at = candidates.space.at(problem)
+        rows = np.sort(draw.choice(candidates.rows(at), configs, replace=False))
+        settled = candidates.settle(candidates.predict(problem, at, rows))
+        for row, latency, power in zip(rows, settled.latency_s, settled.power_w, strict=True):
+            took = float(latency * FACTOR * np.exp(draw.normal(0, 0.02)))
+            yield {
+                "gpu": GPU,
+                "kernel": candidates.kernel.name,
+                "kernel_hash": candidates.kernel.hash,
+                "config": candidates.space.config(int(row)),
+                "problem": problem,
+                "protocol_version": 1,
+                "tier": "final",
+                "session": "simulated",
+                "measured_at": "2026-03-01T12:00:00",
+                "latency_s": took,
+                "energy_j": took * float(power),
+                "outcome": "ok",
+            }
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("db") / "own.duckdb"
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(list(simulated(12)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(measured: Path) -> Path:
+    assert run(["train", "--op", "mm", "--db", str(measured), "--threads", "1"]) == 0
+    return measured
+
+
+def test_a_trained_model_answers_for_a_shape_never_measured(trained: Path) -> None:
+    shape = {"m": 900, "n": 700, "k": 300}
+    query = Query("latency", top=1)
+    prior = Recommender([]).recommend("matmul", GPU, shape, query=query).best
+    learned = Recommender([trained]).recommend("matmul", GPU, shape, query=query)
+    best = learned.best
+    assert prior.latency_s.source == "prior"
+    assert best.latency_s.source == best.energy_j.source == "learned"
+    assert best.latency_s.value / prior.latency_s.value == pytest.approx(FACTOR, rel=0.1)
+    assert best.latency_s.high / best.latency_s.low < prior.latency_s.high / prior.latency_s.low
+    assert any(note.startswith("source learned") for note in learned.notes)
+
+
+def test_a_gpu_that_was_not_measured_keeps_the_priors_width(trained: Path) -> None:
+    best = Recommender([trained]).recommend("matmul", "a100", {"m": 900, "n": 700, "k": 300}).best
+    assert best.latency_s.source == "learned"
+    assert best.latency_s.high / best.latency_s.low >= 3.9
+
+
+def test_a_model_of_another_database_is_said_once(trained: Path, tmp_path: Path) -> None:
+    other = tmp_path / "own.duckdb"
+    with Database.open(other, read_only=False, create=True) as database:
+        database.add_measurements(list(simulated(1)))
+    (tmp_path / "models").symlink_to(trained.parent / "models")
+    recommender = Recommender([other])
+    shape = {"m": 900, "n": 700, "k": 300}
+    first = recommender.recommend("matmul", GPU, shape).notes
+    assert any("trained on 144 measurements, the databases in use hold 12" in note for note in first)
+    again = recommender.recommend("matmul", GPU, {**shape, "m": 901}).notes
+    assert not any("trained on" in note for note in again)
+
+
+def test_a_damaged_model_is_said_and_left_out(measured: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.duckdb"
+    own.write_bytes(measured.read_bytes())
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "matmul.json").write_text("{")
+    answer = Recommender([own]).recommend("matmul", GPU, {"m": 900, "n": 700, "k": 300})
+    assert answer.best.latency_s.source == "prior"
+    assert any("cut short; not used" in note for note in answer.notes)
+
+
+def test_evaluate_scores_every_way_to_choose(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["evaluate", "--db", str(measured), "--threads", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    by_method = {(s["method"], s["quantity"]): s for s in found["scores"]}
+    assert {method for method, _ in by_method} >= {"learned", "prior", "occupancy", "nearest", "random"}
+    learned, random = by_method["learned", "latency"], by_method["random", "latency"]
+    assert learned["problems"] == 12
+    assert learned["efficiency"]["1"] > random["efficiency"]["1"]
+    assert learned["median_error"] < by_method["prior", "latency"]["median_error"]
+    assert by_method["occupancy", "energy"]["energy_saved"] == pytest.approx(0.0, abs=0.5)
+
+
+def test_a_picture_is_drawn(measured: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "found.svg"
+    assert run(["evaluate", "--db", str(measured), "--split", "gpu", "--plot", str(picture)]) == 0
+    assert picture.read_text().startswith("<?xml")
+
+
+def test_calibration_finds_the_factor(measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", "--calibrate", "--db", str(measured), "--out", str(tmp_path), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert 1.0 < float(found["found"]["core_time"]) < 1.8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train", "--op", "conv"], "no measurement of conv2d to learn from"),
+        (["train", "--gpu", "h200"], "no measurement on h200"),
+        (["train", "--op", "matmull"], "unknown op"),
+        (["evaluate", "--split", "row"], "unknown split 'row'"),
+        (["evaluate", "--plot", "x.pdf"], "ends in .svg or .png"),
+        (["evaluate", "--plot", "missing/x.svg"], "there is no folder"),
+    ],
+)
+def test_misuse_is_one_line(
+    measured: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*arguments, "--db", str(measured)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_too_few_problems_say_how_many_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "few.duckdb"
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(list(simulated(4)))
+    assert run(["train", "--db", str(path), "--threads", "1", "--json"]) == 0
+    assert "5 more are needed" in capsys.readouterr().err
+
+
+def test_a_query_with_a_model_imports_no_xgboost(trained: Path) -> None:
+    asks = (
+        "import sys; from kernrec.recommender import Recommender;"
+        f"best = Recommender([{str(trained)!r}]).recommend('matmul', 'rtx4090', 'm=900,n=700,k=300').best;"
+        "print(best.latency_s.source, sorted({'xgboost', 'sklearn', 'scipy'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "learned []"
+
+
+def test_a_kernel_without_source_is_learned_from_its_tunables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Simulated results of another tuner's kernel, whose time is in proportion to a tunable."""
+    draw, rows = np.random.default_rng(0), []
+    for number in range(10):
+        problem = find_op("matmul").problem(m=512 * (number + 1), n=512, k=512)
+        for block in (16, 32, 64, 128, 256):
+            for style in ("a", "b"):
+                took = 1e-5 * (number + 1) * block**0.5 * float(np.exp(draw.normal(0, 0.02)))
+                rows.append(
+                    {
+                        "gpu": "rtx3090",
+                        "kernel": "theirs",
+                        "kernel_hash": "external:0123456789abcdef",
+                        "config": {"block": block, "style": style},
+                        "problem": problem,
+                        "protocol_version": 0,
+                        "tier": "coarse",
+                        "session": "simulated",
+                        "measured_at": "2026-03-01T12:00:00",
+                        "latency_s": took,
+                        "outcome": "ok",
+                    }
+                )
+    path = tmp_path / "own.duckdb"
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(rows)
+    assert run(["evaluate", "--db", str(path), "--threads", "1", "--json"]) == 0
+    found = {s["method"]: s for s in json.loads(capsys.readouterr().out)["scores"]}
+    assert found["learned"]["problems"] == 10
+    assert found["learned"]["accuracy"] > found["random"]["accuracy"]
+    assert not {"occupancy", "prior"} & found.keys()  # nobody told us how many warps it keeps resident
+    assert run(["train", "--db", str(path), "--threads", "1"]) == 0
+    capsys.readouterr()
+    assert run(["train", "--calibrate", "--db", str(path)]) == 1
+    assert "20 are missing" in capsys.readouterr().err
+
+
+def test_a_handful_of_measurements_adapt_a_model_to_a_new_gpu(trained: Path, tmp_path: Path) -> None:
+    """A simulated card on which all takes 2.6 times the prior's latency, and configs in several stages a half more."""
+    gpu, problem = find_gpu("a100"), find_op("matmul").problem(m=1024, n=1024, k=1024)
+    (candidates,) = Recommender([]).candidates_for(problem, gpu)
+    at = candidates.space.at(problem)
+    rows = candidates.shortlist(at, candidates.rows(at))
+    settled = candidates.settle(candidates.predict(problem, at, rows))
+    configs = [candidates.space.config(int(row)) for row in rows]
+    truth = settled.latency_s * [2.6 * (1.5 if config["stages"] > 1 else 1.0) for config in configs]
+    chosen = np.random.default_rng(0).choice(len(rows), 30, replace=False)
+    known = next(simulated(1))
+    own = tmp_path / "own.duckdb"
+    with Database.open(own, read_only=False, create=True) as database:
+        database.add_measurements(
+            known | {"gpu": gpu.name, "config": configs[i], "problem": problem, "latency_s": float(truth[i])}
+            | {"energy_j": None}
+            for i in chosen
+        )  # fmt: skip
+    (tmp_path / "models").symlink_to(trained.parent / "models")
+    query = Query("latency", top=60)
+    answer = Recommender([own]).recommend("matmul", gpu.name, problem.dim, query=query)
+    by_config = {tuple(config.items()): value for config, value in zip(configs, truth, strict=True)}
+    ratios = [
+        choice.latency_s.value / by_config[tuple(choice.config.items())]
+        for choice in answer.choices
+        if choice.latency_s.source == "learned"
+    ]
+    assert len(ratios) > 20
+    assert np.median(np.abs(np.log(ratios))) < 0.1

@@ -1,0 +1,48 @@
+"""Trees without XGBoost give XGBoost's answers, and say what is no model."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.model.forest import Forest
+
+xgboost = pytest.importorskip("xgboost")
+
+
+def grown(seed: int, depth: int, rounds: int, missing: float) -> tuple[bytes, np.ndarray, np.ndarray]:
+    """(UBJSON, rows, XGBoost's predictions)."""
+    draw = np.random.default_rng(seed)
+    rows = draw.normal(size=(300, 6)).astype(np.float32)
+    rows[draw.random(rows.shape) < missing] = np.nan
+    target = np.nan_to_num(rows[:, 0]) * 2 + np.nan_to_num(rows[:, 3]) ** 2
+    parameters = {"max_depth": depth, "eta": 0.3, "base_score": 0.25, "nthread": 1, "seed": seed}
+    booster = xgboost.train(parameters, xgboost.DMatrix(rows, target), rounds)
+    return bytes(booster.save_raw("ubj")), rows, booster.predict(xgboost.DMatrix(rows))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 100), st.integers(1, 7), st.integers(1, 30), st.sampled_from([0.0, 0.2, 0.9]))
+def test_predictions_are_xgboosts(seed: int, depth: int, rounds: int, missing: float) -> None:
+    data, rows, expected = grown(seed, depth, rounds, missing)
+    forest = Forest.parse(data, "model")
+    assert forest.features == 6
+    assert forest.predict(rows) == pytest.approx(expected, abs=1e-4)
+
+
+DATA = grown(0, 4, 5, 0.1)[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, len(DATA) - 1))
+def test_a_model_cut_short_is_a_usage_error(length: int) -> None:
+    with pytest.raises(UsageError, match="no model of boosted trees"):
+        Forest.parse(DATA[:length], "model")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=60))
+def test_other_bytes_are_a_usage_error(data: bytes) -> None:
+    with pytest.raises(UsageError):
+        Forest.parse(data, "model")

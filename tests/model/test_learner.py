@@ -1,0 +1,94 @@
+"""The learner on simulated devices whose distortion of the prior is known."""
+
+import numpy as np
+import pytest
+from groups import by_stages, simulated_facts, simulated_groups
+
+from kernrec.errors import UsageError
+from kernrec.model.adapt import adapt
+from kernrec.model.dataset import Dataset
+from kernrec.model.learner import Settings, train
+from kernrec.model.weights import loss_weights
+
+pytest.importorskip("xgboost")
+QUICK = Settings(rounds=60, depth=3, rate=0.2, child_weight=1.0, threads=1)
+
+
+@pytest.fixture(scope="module")
+def model():  # type: ignore[no-untyped-def]
+    return train(Dataset(tuple(simulated_groups(24))), QUICK)
+
+
+def test_a_known_residual_is_recovered_on_problems_never_seen(model) -> None:  # type: ignore[no-untyped-def]
+    facts = simulated_facts(200, 99_999)
+    ratios, _ = model.log_ratio(model.rows(facts))
+    assert np.median(np.abs(ratios["latency"] - np.log(by_stages(facts)))) < 0.03
+    assert np.median(np.abs(ratios["power"] - np.log(0.8))) < 0.03
+
+
+def test_the_interval_covers_problems_never_seen(model) -> None:  # type: ignore[no-untyped-def]
+    inside = []
+    for group in simulated_groups(40, seed=7):
+        ratios, distance = model.log_ratio(model.rows(group.facts))
+        low, high = model.intervals["latency"]["*"].around(group.facts.latency_s * np.exp(ratios["latency"]), distance)
+        inside.append(((group.latency_s >= low) & (group.latency_s <= high)).mean())
+    assert 0.85 <= np.mean(inside) <= 0.97
+    assert model.intervals["latency"]["*"].kind == "problem"
+
+
+def test_held_out_scores_say_what_the_model_adds(model) -> None:  # type: ignore[no-untyped-def]
+    assert model.scores["held out by"] == "problem"
+    assert model.scores["median latency error"] < 0.05 < model.scores["median latency error of the prior"]
+
+
+def test_the_same_rows_give_the_same_trees(model) -> None:  # type: ignore[no-untyped-def]
+    assert train(Dataset(tuple(simulated_groups(24))), QUICK).trees == model.trees
+
+
+def test_latency_alone_trains_a_latency_head_alone() -> None:
+    groups = simulated_groups(4)
+    for group in groups:
+        group.energy_j[:] = np.nan
+    trained = train(Dataset(tuple(groups)), QUICK)
+    assert set(trained.trees) == {"latency"}
+    assert trained.intervals["latency"] == {}  # four problems cannot calibrate
+
+
+def test_what_is_held_out_is_whole() -> None:
+    assert Dataset(tuple(simulated_groups(3))).held_out[0] == "problem"
+    two = [*simulated_groups(1), *simulated_groups(1, gpu="a100-sxm4-80gb")]
+    assert Dataset(tuple(two)).held_out[0] == "GPU"
+    kind, numbers = Dataset(tuple(simulated_groups(1, rows=60))).held_out
+    assert kind == "tunable"
+    assert len(set(numbers)) == 3
+
+
+def test_no_measurement_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="no measurement"):
+        Dataset(())
+
+
+def test_weights_favour_the_best_of_each_problem_and_not_a_problem() -> None:
+    cost, problem = np.array([1.0, 2.0, 4.0, 10.0, 20.0, np.nan]), np.array([0, 0, 0, 1, 1, 1])
+    weights = loss_weights(cost, problem)
+    assert weights[0] == 2 * weights[1] == 4 * weights[2]
+    assert [weights[:3].mean(), weights[3:5].mean()] == pytest.approx([1.0, 1.0])
+    assert weights[5] == 0.0
+    assert (loss_weights(cost, problem, 0.0)[:5] == 1.0).all()
+
+
+def test_one_measurement_moves_the_scale_and_many_the_shape() -> None:
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(120, 5))
+    truth = 0.5 + 0.3 * np.tanh(rows[:, 0])
+    one = adapt(rows[:1], truth[:1])
+    assert 0.0 < one.offset < truth[0]
+    many = adapt(rows[:60], truth[:60])
+    error = np.abs(many.correction(rows[60:]) - truth[60:])
+    assert np.median(error) < 0.5 * np.median(np.abs(truth[60:] - truth[:60].mean()))
+    assert many.interval.width < one.interval.width or one.interval.width == 0.0
+
+
+def test_adapting_leaves_a_perfect_model_alone() -> None:
+    rows = np.random.default_rng(0).normal(size=(30, 3))
+    assert np.abs(adapt(rows, np.zeros(30)).correction(rows)).max() < 1e-9

@@ -1,0 +1,102 @@
+"""Model files: what was saved comes back, and what is damaged, foreign or too old is said in one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from groups import simulated_facts, simulated_groups
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.model.dataset import Dataset
+from kernrec.model.learner import Model, Settings, train
+from kernrec.model.model_file import load, save
+
+pytest.importorskip("xgboost")
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return train(Dataset(tuple(simulated_groups(10, rows=12))), Settings(rounds=10, depth=2, threads=1))
+
+
+@pytest.fixture
+def card(model: Model, tmp_path: Path) -> Path:
+    return save(model, tmp_path / "models", "matmul", {"measurements": 3})
+
+
+def altered(path: Path, **change: Any) -> Path:
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    return path
+
+
+def test_what_was_saved_comes_back(model: Model, card: Path) -> None:
+    found, text = load(card)
+    facts = simulated_facts(20, 5)
+    ours, theirs = model.log_ratio(model.rows(facts)), found.log_ratio(found.rows(facts))
+    assert (ours[0]["latency"] == theirs[0]["latency"]).all()
+    assert np.allclose(ours[1], theirs[1])
+    assert found.intervals == model.intervals
+    assert text["training"] == {"measurements": 3}
+
+
+def test_saving_again_leaves_no_old_trees(model: Model, card: Path) -> None:
+    other = train(Dataset(tuple(simulated_groups(4, rows=12, seed=3))), Settings(rounds=5, depth=2, threads=1))
+    save(other, card.parent, "matmul", {})
+    assert len(list(card.parent.glob("*.ubj"))) == 2
+    load(card)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": 2}, "format 2; this kernrec reads 1"),
+        ({"features": {"version": 0, "columns": []}}, "features version 0"),
+        ({"features": {"version": 1, "columns": ["moon phase"]}}, "does not have: moon phase"),
+        ({"features": {"version": 1, "columns": ["warps"]}}, "the card names 1"),
+        ({"heads": {"mass": {}}}, "head 'mass'"),
+        ({"heads": {}}, "no latency head"),
+        ({"heads": {"latency": {"file": "../x.ubj", "sha256": ""}}}, "outside of its folder"),
+        ({"heads": {"latency": {"file": "gone.ubj", "sha256": ""}}}, "cannot read the trees"),
+        ({"heads": 7}, "no model card"),
+        ({"extent": {"low": [], "high": [], "spread": []}}, "one number a feature"),
+    ],
+)
+def test_a_card_that_does_not_fit_says_so_in_one_line(card: Path, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        load(altered(card, **change))
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_trees_are_refused(card: Path) -> None:
+    trees = next(card.parent.glob("*.latency.*.ubj"))
+    data = trees.read_bytes()
+    for damage in (data[:-10], data[:50] + b"x" + data[51:], b""):
+        trees.write_bytes(damage)
+        with pytest.raises(UsageError, match="SHA-256 differs"):
+            load(card)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "[" * 100_000])
+def test_what_is_no_card_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(UsageError):
+        load(path)
+
+
+def test_no_model_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="kernrec train"):
+        load(tmp_path / "matmul.json")
+
+
+def test_a_name_cannot_leave_the_folder(model: Model, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="model name"):
+        save(model, tmp_path, "../x", {})
+
+
+def test_a_folder_that_cannot_be_written_is_said(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KernrecError, match="cannot write"):
+        save(model, tmp_path / "file" / "models", "matmul", {})
