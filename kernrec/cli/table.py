@@ -19,8 +19,7 @@ def print_table(
     heading = None if title is None else Text(title, "bold")
     table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, justify in columns:
-        table.add_column(name, justify=justify, no_wrap=not fold and name != columns[-1][0], overflow="fold")  # type:
-        ignore[arg - type]
+        table.add_column(name, justify=justify, no_wrap=not fold and name != columns[-1][0], overflow="fold")  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*map(Text, row))
     # Piped output has no width of its own: as wide as the rows need, so that nothing is cut.

@@ -1,7 +1,6 @@
 """A campaign: problems measured one after the other on one device, and everything that happens on the way written down.
 
-    for each problem:  screen everybody  ->  coarse energy for the fastest and for some others  ->  finals near the
-    front
+    for each problem:  screen everybody  ->  coarse energy for the fastest and some others  ->  finals near the front
 
 Between two looks at the reference kernels lies a block; a block in which the card drifted is measured again. A config
 that takes the measuring process down costs itself and a restart. What was measured is in the journal before anybody is
