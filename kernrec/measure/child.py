@@ -49,7 +49,7 @@ class Child:
     @property
     def alive(self) -> bool:
         """Whether a process is there that can be asked."""
-        return self._process is not None
+        return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int | None:
@@ -88,7 +88,8 @@ class Child:
 
         After a failure that the process did not survive, `alive` is false: `start` makes a new one.
         """
-        if self._process is None:
+        if not self.alive:
+            self.stop()  # one that died unasked
             self.start()
         return self._ask({"do": do, **items}, limit_s)
 

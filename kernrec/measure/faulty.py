@@ -22,7 +22,7 @@ def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedCard:
     """A simulated card of constant run times, a little different for every config, which fails as configs ask."""
     facts = Facts(
         gpu=gpu, name="faulty test device", sm=90, l2_bytes=50 << 20, memory_bytes=1 << 30, generation="hopper",
-        virtual=True,
+        energy="the test device has no sensors", virtual=True,
     )  # fmt: skip
 
     def kernel_of(subject: Subject) -> Kernel:

@@ -11,6 +11,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -58,7 +59,8 @@ class Journal:
                     written += os.write(self._file, line[written:])
                 os.fsync(self._file)
             except OSError as error:
-                self._truncate(self._end)
+                with suppress(OSError):  # else the torn line is cut off when the journal is next opened
+                    self._truncate(self._end)
                 raise JournalError(
                     f"cannot write the journal {self.path}: {_reason(error)}; what was measured before is safe in it"
                 ) from None

@@ -42,7 +42,9 @@ def test_the_tolerance_is_not_so_wide_that_a_lost_term_of_a_sum_hides_in_f32() -
     given = inputs(problem, seed=0)
     shorter = {"a": given["a"].copy(), "b": given["b"]}
     shorter["a"][:, -1] = 0.0
-    errors = compare(reference(problem, shorter)["c"].astype(np.float32).reshape(-1), "f32", reference(problem, given)["c"], np)
+    errors = compare(
+        reference(problem, shorter)["c"].astype(np.float32).reshape(-1), "f32", reference(problem, given)["c"], np
+    )
     assert errors.largest > 10.0 * tolerance(problem)
 
 

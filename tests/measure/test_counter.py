@@ -101,7 +101,9 @@ def test_power_that_was_read_less_than_twice_gives_nothing() -> None:
     assert mean_power([], [], 0.0, 1.0) is None
 
 
-@pytest.mark.parametrize(("ratio", "believed"), [(1.0, True), (1.049, True), (0.94, False), (0.57, False), (None, True)])
+@pytest.mark.parametrize(
+    ("ratio", "believed"), [(1.0, True), (1.049, True), (0.94, False), (0.57, False), (None, True)]
+)
 def test_a_counter_is_believed_within_five_percent_of_the_sensor(ratio: float | None, believed: bool) -> None:
     assert trusted(ratio) is believed
 

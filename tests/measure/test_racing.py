@@ -19,7 +19,9 @@ def test_the_fastest_are_chosen_for_certain_and_others_by_a_chance_that_is_told(
 
 
 @given(COSTS, st.integers(1, 8))
-def test_finals_begin_with_configs_that_no_other_beats_in_both_costs(costs: list[tuple[float, float]], count: int) -> None:
+def test_finals_begin_with_configs_that_no_other_beats_in_both_costs(
+    costs: list[tuple[float, float]], count: int
+) -> None:
     latency, energy = zip(*costs, strict=True)
     chosen = front_neighbourhood(latency, energy, count)
     assert len(chosen) == len(set(chosen)) <= count
