@@ -8,7 +8,7 @@ import typer
 from typer.exceptions import TyperException
 
 from kernrec import __version__
-from kernrec.cli import collect, emulate, listing, recommend
+from kernrec.cli import collect, doctor, emulate, listing, recommend
 from kernrec.errors import KernrecError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command("recommend")(recommend.recommend)
 app.command("collect")(collect.collect)
+app.command("doctor")(doctor.doctor)
 app.command("emulate")(emulate.emulate)
 app.command("gpus")(listing.gpus)
 app.command("ops")(listing.ops)

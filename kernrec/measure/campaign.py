@@ -152,19 +152,11 @@ class Campaign:
             self.probe = Probe(**self._ask(_CONTROL_LIMIT_S, "probe"))
             self._probed = self.probe.probed
             self._child.remember(probed=vars(self._probed))
-        if not self._probed.energy:
-            self._note(f"energy is not measured: {self._why_no_energy()}")
+        if reason := self.facts.energy or (self.probe and self.probe.why_no_energy()):
+            self._note(f"energy is not measured: {reason}")
         if self.facts.other_processes:
             self._note(f"{self.facts.other_processes} other processes use this card: expect noise")
         self._open_block(self._references(with_energy=False), 0)
-
-    def _why_no_energy(self) -> str:
-        assert self.facts is not None
-        if self.facts.energy is not None:
-            return self.facts.energy
-        if self._probed.tick_s is None:
-            return "the card's energy counter does not move"
-        return f"the energy counter shows {self._probed.ratio:.2f} of the integrated power, so it is not trusted"
 
     def _clock(self) -> float:
         """Seconds since the campaign began, of the device's own clock where it has one."""

@@ -120,6 +120,22 @@ def journal_path(database: Path) -> Path:
     return database.with_name(f"{database.name}.journal")
 
 
+def left_behind(path: Path) -> tuple[int, int | None]:
+    """(records in the journal at `path`, process that holds it or None), without touching it."""
+    if not path.exists():
+        return 0, None
+    content = path.read_bytes()
+    records = _records(content[: content.rfind(b"\n") + 1])
+    pids = [record[_PID] for record in records if _PID in record]
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            holder = None
+        except BlockingIOError:
+            holder = pids[-1] if pids else 0
+    return len(records) - len(pids), holder
+
+
 def _holder() -> dict[str, Any]:
     return {_PID: os.getpid()}
 

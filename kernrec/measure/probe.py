@@ -41,6 +41,14 @@ class Probe:
         """What the protocol needs of it."""
         return Probed(self.tick_s, self.ratio)
 
+    def why_no_energy(self) -> str | None:
+        """Why energy is not measured on this card, in one line; None where it is."""
+        if self.tick_s is None:
+            return "the card's energy counter does not move"
+        if not self.probed.energy:
+            return f"the energy counter shows {self.ratio:.2f} of the integrated power, so it is not trusted"
+        return None
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for the pipe and for `kernrec doctor --json`."""
         return asdict(self)
