@@ -28,7 +28,7 @@ from kernrec.measure.replay import PROTOCOL_VERSION as REPLAYED
 from kernrec.measure.replay import load_recordings
 from kernrec.measure.results import EFFORTS, Budget, Effort, Progress, TargetResult
 from kernrec.op import Problem
-from kernrec.store import Stack
+from kernrec.store import Database, Stack
 
 DEVICES = ("cuda", "replay")
 
@@ -84,6 +84,8 @@ def collect(
     Raises `UsageError` or `KernrecError` before that: no such device, no such kernel, another collector at work.
     """
     with Journal(journal_path(wanted.database)) as journal, TemporaryDirectory(prefix="kernrec-") as scratch:
+        if wanted.database.exists():  # one that cannot take rows says so now, not after a night of measuring
+            Database.open(wanted.database, read_only=False).close()
         leftover = ingest(journal, wanted.database)
         work = _recorded(wanted) if wanted.device == "replay" else _on_cards(wanted, Path(scratch))
         return _run(work, wanted, journal, leftover, report, stopping)

@@ -31,8 +31,11 @@ def front_neighbourhood(latency_s: Sequence[float], energy_j: Sequence[float], c
     t, e = np.log(np.asarray(latency_s, dtype=np.float64)), np.log(np.asarray(energy_j, dtype=np.float64))
     if not len(t):
         return []
-    # How far point j beats point i in the cost where it beats it least: positive where j dominates i.
-    beats = np.minimum(t[:, None] - t[None, :], e[:, None] - e[None, :])
+    walk = np.lexsort((e, t))
+    lowest = np.minimum.accumulate(e[walk])
+    best = walk[np.concatenate(([True], e[walk][1:] < lowest[:-1]))]
+    # How far a point of the front beats another in the cost where it beats it least: positive where it dominates it.
+    beats = np.minimum(t[:, None] - t[best], e[:, None] - e[best])
     distance = np.maximum(beats.max(axis=1), 0.0)
     order = np.lexsort((t, distance))
     front = order[distance[order] <= 0.0]

@@ -120,13 +120,17 @@ def test_a_recording_is_not_collected_into_itself(tmp_path: Path) -> None:
         _collect(recording, recording)
 
 
-def test_a_recorded_convolution_space_of_an_a100_is_searched_to_its_best(tmp_path: Path) -> None:
+def test_a_fifth_of_a_recorded_convolution_space_of_an_a100_is_searched_to_its_best(tmp_path: Path) -> None:
     path = SPACES / "convolution-a100.t4.json.gz"
     if not path.exists():
         pytest.skip(f"{path.name} of the shared data is not here")
     problem = find_op("conv2d").problem(n=1, c=1, h=4110, w=4110, k=1, r=15, s=15)
     rows = []
-    for result in json.loads(gzip.decompress(path.read_bytes()))["results"]:
+    results = json.loads(gzip.decompress(path.read_bytes()))["results"]
+    good = [result for result in results if result["invalidity"] == "correct"]
+    best = min(good, key=lambda result: float(np.median(result["times"]["runtimes"])))
+    sample = [*results[::5], best] if best not in results[::5] else results[::5]
+    for result in sample:
         row = {
             "gpu": "a100-pcie-40gb", "kernel": "t4_convolution", "kernel_hash": "t4", "protocol_version": 0,
             "config": {name: int(value) for name, value in result["configuration"].items()}, "problem": problem,
@@ -141,7 +145,7 @@ def test_a_recorded_convolution_space_of_an_a100_is_searched_to_its_best(tmp_pat
     with Database.open(tmp_path / "r.duckdb", read_only=False, create=True) as database:
         database.add_measurements(rows)
     done = _collect(tmp_path / "r.duckdb", tmp_path / "k.duckdb", effort=EFFORTS["exhaustive"])
-    assert done.results[0].measured >= 4362
+    assert done.results[0].measured >= len(sample)
     assert done.results[0].best is not None
     fastest = min(row["latency_s"] for row in rows if row["outcome"] == "ok")
     assert done.results[0].best["latency_s"] == pytest.approx(fastest, rel=0.02)
