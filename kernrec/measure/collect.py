@@ -25,7 +25,7 @@ from kernrec.measure.ingest import ingest, known_rows
 from kernrec.measure.journal import Journal, journal_path
 from kernrec.measure.plan import Target, library_targets, recorded_targets
 from kernrec.measure.replay import PROTOCOL_VERSION as REPLAYED
-from kernrec.measure.replay import load_recordings
+from kernrec.measure.replay import load_recordings, recorded_gpus
 from kernrec.measure.results import EFFORTS, Budget, Effort, Progress, TargetResult
 from kernrec.op import Problem
 from kernrec.store import Database, Stack
@@ -37,7 +37,8 @@ DEVICES = ("cuda", "replay")
 class Wanted:
     """What to collect. problems: (name, problem); with a recording None stands for all it holds.
 
-    gpu: `auto`, `all`, an index or, of a recording, a GPU's name. resume: leave out what the database has already.
+    gpu: `auto`, `all` (each card, or each recorded GPU), an index or, of a recording, a GPU's name. resume: leave out
+    what the database has already.
     """
 
     problems: Sequence[tuple[str, Problem]] | None
@@ -170,19 +171,27 @@ def _recorded(wanted: Wanted) -> list[_Work]:
         raise UsageError("--device replay needs --replay, a database of measurements to answer from")
     if wanted.recording.absolute() == wanted.database.absolute():
         raise UsageError("a recording cannot be collected into itself: give another --db")
-    gpu = None if wanted.gpu == "auto" else find_gpu(wanted.gpu).name
-    recordings = load_recordings(wanted.recording, gpu)
+    chosen: list[str | None] = (
+        list(recorded_gpus(wanted.recording))
+        if wanted.gpu == "all"
+        else [None if wanted.gpu == "auto" else find_gpu(wanted.gpu).name]
+    )
+    return [_recorded_on(gpu, wanted.recording, wanted) for gpu in chosen]
+
+
+def _recorded_on(gpu: str | None, file: Path, wanted: Wanted) -> _Work:
+    recordings = load_recordings(file, gpu)
     if wanted.problems is not None:
         keys = {problem.key for _, problem in wanted.problems}
         held = ", ".join(recording.problem.key for recording in recordings[:3])
         recordings = [recording for recording in recordings if recording.problem.key in keys]
         if not recordings:
-            raise UsageError(f"{wanted.recording} holds none of the problems asked for; it holds {held}")
+            raise UsageError(f"{file} holds none of the problems asked for; it holds {held}")
     card = find_gpu(recordings[0].gpu)
-    opening = {"device": "replay", "file": str(wanted.recording.absolute()), "gpu": card.name, "seed": wanted.seed}
+    opening = {"device": "replay", "file": str(file.absolute()), "gpu": card.name, "seed": wanted.seed}
     columns = {"protocol_version": REPLAYED, "measured_by": f"kernrec {__version__} replay"}
     targets = recorded_targets(recordings, wanted.effort.configs, wanted.seed)
-    return [_Work(opening, card.name, card.sm, None, targets, columns, compiled=False)]
+    return _Work(opening, card.name, card.sm, None, targets, columns, compiled=False)
 
 
 def _on_cards(wanted: Wanted, scratch: Path) -> list[_Work]:

@@ -15,8 +15,6 @@ from kernrec.kernel import BoundLaunch, Pointer
 from kernrec.measure.device import Failure
 
 _TYPES: dict[str, Any] = {"i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "f32": ctypes.c_float}
-_STATIC_SMEM_BYTES = 48 * 1024
-"""Dynamic shared memory beyond this has to be asked for."""
 
 # CUresult of launches that a card refuses without harm: what is asked for is more than it has.
 _REFUSALS = {1: "invalid value", 701: "out of resources"}
@@ -34,7 +32,7 @@ class Launch:
         self._values = list(arguments)
         self._pointers = (ctypes.c_void_p * len(self._values))(*(ctypes.addressof(value) for value in self._values))
         try:
-            if shared_bytes > _STATIC_SMEM_BYTES:
+            if shared_bytes:  # beyond 48 KiB, with what is static, it has to be asked for
                 attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 driver.funcSetAttribute(self._function.ptr, attribute, shared_bytes)
         except driver.CUDADriverError as error:

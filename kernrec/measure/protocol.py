@@ -149,22 +149,23 @@ def latency(device: Device, loaded: Loaded, best_s: float | None, trace: list[Sa
     loaded.times(1)  # the first launch loads the code
     start = device.now()
     samples = loaded.times(FIRST_LAUNCHES)
-    launches = 1 + FIRST_LAUNCHES
+    launches, policy, each = 1 + FIRST_LAUNCHES, "flushed", 1
+    if short := sorted(samples)[FIRST_LAUNCHES // 2] < SHORT_S:
+        each = max(2, math.ceil(SHORT_SAMPLE_S / min(samples)))
+        policy = f"rotating, {each} back to back"
+
+    def more(count: int) -> list[float]:
+        nonlocal launches
+        launches += count * each
+        return [loaded.back_to_back(each) for _ in range(count)] if short else loaded.times(count)
+
+    if short:  # timed alone they seem longer than they are, which is no reason to give one up
+        samples = more(FIRST_LAUNCHES)
     trace.append(device.sample())
     if hopeless(samples, best_s, HOPELESS):
-        return Latency(tuple(samples), False, True, launches, device.now() - start, "flushed")
-    short = sorted(samples)[FIRST_LAUNCHES // 2] < SHORT_S
-    policy = "flushed"
-    if short:
-        each = max(2, math.ceil(SHORT_SAMPLE_S / min(samples)))
-        samples, policy = [], f"rotating, {each} back to back"
+        return Latency(tuple(samples), False, True, launches, device.now() - start, policy)
     while not (enough := converged(samples, HALF_WIDTH, LEAST_SAMPLES)) and device.now() - start < LATENCY_CAP_S:
-        if short:
-            samples += [loaded.back_to_back(each) for _ in range(GROUP)]
-            launches += each * GROUP
-        else:
-            samples += loaded.times(GROUP)
-            launches += GROUP
+        samples += more(GROUP)
         trace.append(device.sample())
     return Latency(tuple(samples), enough, False, launches, device.now() - start, policy)
 
@@ -175,12 +176,13 @@ def energy(device: Device, loaded: Loaded, launch_s: float, seconds: float, trac
     launch_s: run time of a launch, roughly. seconds: the window after settling. The launch time that power is
     multiplied with is that of the same window: under a power cap it differs from the burst's.
     """
-    batch = max(1, round(AHEAD_S / 4.0 / launch_s))
+    ahead = max(2, round(AHEAD_S / launch_s))  # of very long launches one waits while another runs
+    batch = max(1, ahead // 4)
     readings: list[Sample] = []
     begin = end = device.now()
     marked = launches = 0
     while True:
-        while loaded.outstanding() * launch_s < AHEAD_S - batch * launch_s or not loaded.outstanding():
+        while loaded.outstanding() + batch <= ahead:
             loaded.submit(batch)
             launches += batch if marked else 0
         readings.append(device.sample())
@@ -188,7 +190,7 @@ def energy(device: Device, loaded: Loaded, launch_s: float, seconds: float, trac
         if not marked and now - begin >= SETTLE_S:
             loaded.mark()
             marked, launches, begin, end = 1, 0, now, now + seconds
-        elif marked and now >= end:
+        elif launches and now >= end:
             loaded.mark()
             break
         device.rest(POLL_S)

@@ -31,6 +31,6 @@ def make_recording(path: Path, configs: int = 200, gpu: str = "rtx3090", energy:
         if energy:
             row |= {"power_w": power_w, "energy_j": power_w * float(np.median(samples))}
         rows.append(row)
-    with Database.open(path, read_only=False, create=True) as database:
+    with Database.open(path, read_only=False, create=True) as database:  # one more GPU's, where there is one already
         database.add_measurements(rows)
     return path

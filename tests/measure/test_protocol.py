@@ -8,7 +8,7 @@ import pytest
 
 from kernrec.measure.device import Errors, Facts, Failure, Subject
 from kernrec.measure.probe import idle_power, probe, references, watch
-from kernrec.measure.protocol import LATENCY_CAP_S, Probed, measure, window_s
+from kernrec.measure.protocol import LATENCY_CAP_S, Probed, energy, measure, window_s
 from kernrec.measure.simulated import Kernel, Sensors, SimulatedCard, constant
 from kernrec.op import find_op
 
@@ -58,6 +58,37 @@ def test_launches_too_short_to_be_timed_alone_are_timed_back_to_back() -> None:
     assert row["latency_s"] == pytest.approx(5e-6)
     assert row["l2_policy"] == "rotating, 200 back to back"
     assert measure(card(constant(2e-4)), SUBJECT, "screen", None, KNOWN)["l2_policy"] == "flushed"
+
+
+def test_a_short_launch_is_given_up_by_its_time_among_others_and_not_by_that_alone() -> None:
+    """Timed alone, three microseconds look like eight: no reason to give a config up."""
+
+    def draw(n: int) -> np.ndarray:
+        return np.full(n, 8e-6 if n <= 3 else 3e-6)
+
+    row = measure(card(Kernel(draw, 300.0)), SUBJECT, "screen", 3e-6, KNOWN)
+    assert row["latency_s"] == pytest.approx(3e-6)
+    assert row["latency_converged"] is True
+
+
+@pytest.mark.parametrize("launch_s", [2e-6, 1e-3, 0.3, 2.5])
+def test_launches_are_queued_without_a_gap_and_not_far_ahead(launch_s: float) -> None:
+    device = card(constant(launch_s, 350.0))
+    loaded = device.load(SUBJECT)
+    most = 0.0
+
+    def submit(launches: int, queue: Callable[[int], None] = loaded.submit) -> None:
+        nonlocal most
+        queue(launches)
+        most = max(most, loaded.outstanding() * launch_s)
+
+    loaded.submit = submit  # type: ignore[method-assign]
+    found = energy(device, loaded, launch_s, 3.0, [])
+    assert found.launch_s == pytest.approx(launch_s)
+    assert found.integrated_w == pytest.approx(350.0, rel=0.01)
+    assert found.slope is not None
+    assert found.slope.power_w == pytest.approx(350.0, rel=0.01)
+    assert most <= max(0.1, 2.0 * launch_s) + 1e-9
 
 
 @pytest.mark.parametrize("errors", [Errors(0.5, 0), Errors(0.0, 3)])

@@ -107,6 +107,21 @@ def test_a_budget_in_time_is_of_the_devices_clock_and_leaves_room_for_energy(tmp
     assert len(tiers) < 280
 
 
+def test_several_gpus_are_measured_at_once_and_kept_apart(tmp_path: Path) -> None:
+    recording, database = tmp_path / "r.duckdb", tmp_path / "k.duckdb"
+    for gpu in ("rtx3090", "rtx4090"):
+        make_recording(recording, 30, gpu)
+    with pytest.raises(UsageError, match="holds measurements of rtx3090, rtx4090: name one with --gpu"):
+        _collect(recording, database)
+    done = _collect(recording, database, gpu="all", effort=EFFORTS["quick"])
+    assert (done.error, len(done.results)) == (None, 2)
+    for gpu in ("rtx3090", "rtx4090"):
+        rows = _rows(database, gpu=gpu, tier="screen")
+        assert len(rows) == 30
+        assert len({row["session"] for row in rows}) == 1
+    assert len({row["session"] for row in _rows(database)}) == 2
+
+
 def test_a_problem_that_was_not_recorded_is_refused_naming_those_that_were(tmp_path: Path) -> None:
     recording = make_recording(tmp_path / "r.duckdb")
     problem = find_op("matmul").problem(m=8, n=8, k=8)
