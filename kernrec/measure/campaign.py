@@ -235,7 +235,7 @@ class Campaign:
             return
         start = self._clock()
         share = (self._end - start) / targets_left
-        again = self._work((_Item(task, "screen") for task in todo), start + _SCREEN_SHARE * share)
+        again = self._work((_Item(task, "screen", target.probability) for task in todo), start + _SCREEN_SHARE * share)
         if self._probed.energy:
             again += self._work(self._coarse(target), start + _COARSE_SHARE * share)
         if self._effort.finals:

@@ -212,7 +212,9 @@ def _on_cards(wanted: Wanted, scratch: Path) -> list[_Work]:
     work = []
     for name, members in kinds.items():
         gpu = find_gpu(name)
-        targets = library_targets(wanted.problems, gpu, Stack([]), wanted.effort.configs, wanted.seed)
+        targets = library_targets(
+            wanted.problems, gpu, Stack([]), wanted.effort.configs, wanted.seed, wanted.effort.drawn
+        )
         for place, i in enumerate(members):
             opening = {"device": "cuda", "uuid": cards[i].uuid, "scratch": str(scratch)}
             share = targets[place :: len(members)]

@@ -38,7 +38,7 @@ class Ticks:
 
 @dataclass(frozen=True)
 class Slope:
-    """Mean power over a window with its 95 % interval, and how many ticks of which period it rests on."""
+    """Mean power over a window with its 90 % interval, and how many ticks of which period it rests on."""
 
     power_w: float
     low_w: float
@@ -72,7 +72,7 @@ def power_from_ticks(
 ) -> Slope | None:
     """Mean power between two moments from a trace of the counter that may be longer; None with fewer than ten ticks.
 
-    The least-squares line through the ticks inside the window; its interval is two standard errors to each side.
+    The least-squares line through the ticks inside the window; its interval is 1.645 standard errors to each side.
     """
     found = ticks(time_s, energy_j)
     if found is None:
@@ -87,7 +87,7 @@ def power_from_ticks(
     if power <= 0.0:
         return None
     residual = e_off - power * t_off
-    error = 2.0 * float(np.sqrt((residual**2).sum() / (len(t) - 2) / spread))
+    error = 1.645 * float(np.sqrt((residual**2).sum() / (len(t) - 2) / spread))
     return Slope(power, power - error, power + error, len(t), Ticks(t, e).period_s or 0.0)
 
 

@@ -56,19 +56,29 @@ class Task:
 
 @dataclass(frozen=True)
 class Target:
-    """A problem with its tasks in order. name: of the layer, where it is one."""
+    """A problem with its tasks in order. name: of the layer, where it is one.
+
+    probability: with which each config of the space came to be among the tasks; None where they were not drawn.
+    """
 
     name: str
     problem: Problem
     tasks: tuple[Task, ...]
+    probability: float | None = None
 
 
 def library_targets(
-    problems: Iterable[tuple[str, Problem]], gpu: GPU, stack: Stack, most: int | None, seed: int = 0
+    problems: Iterable[tuple[str, Problem]],
+    gpu: GPU,
+    stack: Stack,
+    most: int | None,
+    seed: int = 0,
+    drawn: bool = False,
 ) -> list[Target]:
     """The targets for (name, problem) pairs on a GPU, from the kernels of the library.
 
-    most: tasks a problem, None: its whole space. Raises `UsageError` for a problem that nothing can run.
+    most: tasks a problem, None: its whole space; those predicted to be fastest, or `drawn` at random. Raises
+    `UsageError` for a problem that nothing can run.
     """
     planner = _Planner(gpu, stack, np.random.default_rng(seed))
     targets = []
@@ -79,7 +89,7 @@ def library_targets(
                 f"{problem.key} needs {needed / 2**30:.1f} GiB; at most {_MEMORY_SHARE * gpu.memory_bytes / 2**30:.1f}"
                 f" are used of a {gpu.title}"
             )
-        targets.append(Target(name, problem, tuple(planner.tasks(problem, most))))
+        targets.append(planner.target(name, problem, most, drawn))
     return targets
 
 
@@ -106,7 +116,7 @@ class _Planner:
         self._power = PowerModel.for_gpu(gpu)
         self._known: dict[tuple[str, str, str], _Ranked] = {}
 
-    def tasks(self, problem: Problem, most: int | None) -> list[Task]:
+    def target(self, name: str, problem: Problem, most: int | None, drawn: bool) -> Target:
         """The first configs that can run a problem: by predicted latency, and after them those without a prediction."""
         kernels = [k for k in kernels_for(problem.op, problem.dtype, problem.layout) if k.min_sm <= self._gpu.sm]
         if not kernels:
@@ -121,10 +131,13 @@ class _Planner:
         )
         if not order:
             raise UsageError(f"no config of any kernel can run {problem.key} on {self._gpu.name}")
-        return [
+        if drawn:
+            self._draw.shuffle(order)
+        tasks = [
             Task(kernels[which].name, kernels[which].hash, spaces[which].config(row), problem, kernels[which])
             for _, which, row in order[:most]
         ]
+        return Target(name, problem, tuple(tasks), len(tasks) / len(order) if drawn else None)
 
     def _space(self, kernel: Kernel, problem: Problem) -> "_Ranked":
         key = (kernel.name, problem.dtype, problem.layout)

@@ -9,10 +9,15 @@ from kernrec.measure.protocol import FINALS
 
 @dataclass(frozen=True)
 class Effort:
-    """How thoroughly a problem is measured. configs: screened at most, None: all; finals: configs, 0: none."""
+    """How thoroughly a problem is measured. configs: screened at most, None: all; finals: configs, 0: none.
+
+    drawn: the configs are a random sample of the space, for a truth to hold predictions against, instead of those that
+    are predicted to be the best.
+    """
 
     configs: int | None
     finals: int
+    drawn: bool = False
 
 
 EFFORTS = {"quick": Effort(64, 0), "normal": Effort(1024, FINALS), "exhaustive": Effort(None, FINALS)}

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-CONFIDENCE = 0.95
+CONFIDENCE = 0.9
+"""Of every interval that is stored, as of those that are predicted."""
 OUTLIER_MADS = 5.0
 """Samples farther than this many MADs from the median are flagged; none is ever deleted."""
 

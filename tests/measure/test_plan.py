@@ -54,6 +54,16 @@ def test_an_effort_takes_the_most_promising_configs() -> None:
     assert few.tasks == whole.tasks[:7]
 
 
+def test_a_drawn_sample_is_spread_over_the_space_and_says_how_likely_each_config_was() -> None:
+    (whole,) = library_targets([("gemv", MATVEC)], GPU, Stack([]), None)
+    (drawn,) = library_targets([("gemv", MATVEC)], GPU, Stack([]), 100, drawn=True)
+    assert whole.probability is None
+    assert drawn.probability == pytest.approx(100 / len(whole.tasks))
+    places = [whole.tasks.index(task) for task in drawn.tasks]
+    assert len(set(places)) == 100
+    assert 0.35 < np.mean(places) / len(whole.tasks) < 0.65
+
+
 def test_a_problem_that_the_card_cannot_hold_is_refused() -> None:
     problem = find_op("matmul").problem(m=40_000, n=40_000, k=40_000)
     with pytest.raises(UsageError, match=r"needs 17\.9 GiB; at most 8\.0 are used"):

@@ -26,10 +26,10 @@ def test_statistics_scale_with_the_unit(samples: list[float], factor: float) -> 
     assert (other.low is None) == (one.low is None)
 
 
-def test_five_samples_are_too_few_for_an_interval_and_six_have_one() -> None:
-    # Of six samples, all lie on one side of the median with probability 2 / 64: below 5 %. Of five, 2 / 32: above.
-    assert interval_rank(5) is None
-    assert interval_rank(6) == 0
+def test_four_samples_are_too_few_for_an_interval_and_five_have_one() -> None:
+    # Of five samples, all lie on one side of the median with probability 2 / 32: below 10 %. Of four, 2 / 16: above.
+    assert interval_rank(4) is None
+    assert interval_rank(5) == 0
     assert interval_rank(10) == 1
 
 
@@ -40,7 +40,7 @@ def test_the_interval_covers_the_median_at_least_as_often_as_it_says(n: int) -> 
     assert rank is not None
     below = draw.binomial(n, 0.5, 20_000)  # samples below the true median
     covered = np.mean((below > rank) & (below < n - rank))
-    assert covered > 0.94
+    assert covered > 0.89
 
 
 def test_outliers_are_flagged_and_kept() -> None:
