@@ -55,8 +55,9 @@ def test_an_effort_takes_the_most_promising_configs() -> None:
 
 
 def test_a_drawn_sample_is_spread_over_the_space_and_says_how_likely_each_config_was() -> None:
-    (whole,) = library_targets([("gemv", MATVEC)], GPU, Stack([]), None)
-    (drawn,) = library_targets([("gemv", MATVEC)], GPU, Stack([]), 100, drawn=True)
+    problem = find_op("matmul").problem(m=1024, n=1024, k=1024)
+    (whole,) = library_targets([("gemm", problem)], GPU, Stack([]), None)
+    (drawn,) = library_targets([("gemm", problem)], GPU, Stack([]), 100, drawn=True)
     assert whole.probability is None
     assert drawn.probability == pytest.approx(100 / len(whole.tasks))
     places = [whole.tasks.index(task) for task in drawn.tasks]
