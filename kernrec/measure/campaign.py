@@ -9,6 +9,7 @@ told of it.
 
 import math
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -108,6 +109,7 @@ class Campaign:
         self._stopping = stopping
         self._report = report
         self._finished = finished
+        self._seed = seed
         self._draw = np.random.default_rng(seed)
         self._drift = Drift()
         self._probed = Probed()
@@ -204,9 +206,11 @@ class Campaign:
     def _close_block(self) -> list[_Item]:
         """Look at the reference kernels; what has to be measured again."""
         block = self._block
+        if not block.items:
+            return []
         with_energy = any(item.tier != "screen" for item in block.items)
         error = self._open_block(self._references(with_energy), block.number + 1)
-        if error is None or not block.items:
+        if error is None:
             return []
         self._journal.append({"drifted": block.number, "session": self._session, "error": error})
         again = [replace(item, again=True) for item in block.items if not item.again]
@@ -227,23 +231,23 @@ class Campaign:
         left = self._configs_left()
         if left is not None:
             todo = todo[: math.ceil(left / targets_left)]
-        try:
-            self._ask(PREPARE_LIMIT_S, "prepare", problem=target.problem.key)
-            self._prepared = True
-        except Failure as failure:
-            self._note(f"{target.problem.key} is left out: {failure}")
-            return
+        # Drawn anew for each problem, so that a campaign that goes on chooses as the one did that was cut short.
+        self._draw = np.random.default_rng([self._seed, zlib.crc32(target.problem.key.encode())])
         start = self._clock()
         share = (self._end - start) / targets_left
-        again = self._work((_Item(task, "screen", target.probability) for task in todo), start + _SCREEN_SHARE * share)
-        if self._probed.energy:
-            again += self._work(self._coarse(target), start + _COARSE_SHARE * share)
-        if self._effort.finals:
-            again += self._work(self._finals(target), start + share)
-        again += self._close_block()
-        if again:
-            self._work(again, self._end)
-            self._close_block()
+        screen = [_Item(task, "screen", target.probability) for task in todo]
+        try:
+            again = self._work(screen, start + _SCREEN_SHARE * share)
+            if self._probed.energy:
+                again += self._work(self._coarse(target), start + _COARSE_SHARE * share)
+            if self._effort.finals:
+                again += self._work(self._finals(target), start + share)
+            again += self._close_block()
+            if again:
+                self._work(again, self._end)
+                self._close_block()
+        except Failure as failure:  # of its inputs and its reference, not of a config
+            self._note(f"{target.problem.key} is left out: {failure}")
 
     def _coarse(self, target: Target) -> list[_Item]:
         tasks = [task for task in target.tasks if self._cost(task, "latency_s")]
@@ -285,6 +289,9 @@ class Campaign:
             if (found := self._next(queue)) is None:
                 continue
             item, code = found
+            if not self._prepared:
+                self._ask(PREPARE_LIMIT_S, "prepare", problem=item.task.problem.key)
+                self._prepared = True
             if not self._child.alive or self._clock() - self._block.since >= REFERENCE_S:
                 again += self._close_block()
             row = self._measure(item, code)
