@@ -1,6 +1,5 @@
 """The real device, against kernels whose time and result are known. Skips itself without a GPU."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ PROBLEM = find_op("matmul").problem(m=512, n=512, k=512)
 
 
 @pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+def device(tmp_path_factory: pytest.TempPathFactory) -> object:
     from kernrec.measure.nvml import cards
 
     try:
@@ -27,7 +26,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         pytest.skip(str(error))
     from kernrec.measure.cuda import CudaDevice
 
-    yield CudaDevice(card.uuid, tmp_path_factory.mktemp("scratch"))
+    return CudaDevice(card.uuid, tmp_path_factory.mktemp("scratch"))
 
 
 def subject(device, problem: Problem = PROBLEM, row: int = 0) -> Subject:
@@ -84,10 +83,12 @@ def test_a_kernel_that_computes_something_else_is_incorrect(device) -> None:
 
 
 def test_a_launch_that_asks_for_too_much_is_refused_and_the_device_goes_on(device) -> None:
+    import ctypes
+
     from kernrec.measure.launcher import Launch
 
     with pytest.raises(Failure) as caught:
-        Launch(device._helpers, "wait", (1, 1, 1), (2048, 1, 1), 0, []).queue(device._tools.stream)
+        Launch(device._helpers, "wait", (1, 1, 1), (2048, 1, 1), 0, [ctypes.c_uint32(1)]).queue(device._tools.stream)
     assert caught.value.outcome == "constraint"
     assert _waiting(device, 100_000).times(1)[0] > 5e-5
 
