@@ -15,7 +15,6 @@ from kernrec.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from kernrec.measure.collect import Collected
-    from kernrec.measure.results import TargetResult
     from kernrec.op import Problem
 
 
@@ -132,11 +131,17 @@ def _problems(
 
 def _summary(collected: "Collected", database: Path) -> None:
     """What was measured, what is best, what failed and why: the answer, on standard output."""
-    from kernrec.cli.table import print_table
-
-    columns = [("problem", "left"), ("measured", "right"), ("known before", "right"), ("fastest", "right"),
-               ("least energy", "right"), ("config of the fastest", "left")]  # fmt: skip
-    print_table(None, columns, [_line(result) for result in collected.results])
+    for result in collected.results:
+        known = f", {result.known} known before" if result.known else ""
+        name = "" if result.name == result.problem else f"{result.name}: "
+        print(f"{name}{result.problem}: {result.measured} measured{known}")
+        for what, row, cost, unit in (
+            ("fastest", result.best, "latency_s", "s"),
+            ("frugal", result.frugal, "energy_j", "J"),
+        ):
+            if row is not None:
+                config = " ".join(f"{name}={value}" for name, value in row["config"].items())
+                print(f"  {what}  {human(row[cost], unit):>8}  {row['kernel']} {config}")
     failures: dict[str, tuple[int, str]] = {}
     for result in collected.results:
         for kind, count in result.failures.items():
@@ -146,15 +151,3 @@ def _summary(collected: "Collected", database: Path) -> None:
         print(f"{count} {kind}, such as: {example}")
     left = f", {collected.leftover} of them left behind by an earlier run" if collected.leftover else ""
     print(f"{collected.stored + collected.leftover} rows are new in {database}{left}")
-
-
-def _line(result: "TargetResult") -> list[str]:
-    best, frugal = result.best, result.frugal
-    return [
-        result.name,
-        str(result.measured),
-        str(result.known),
-        human(best["latency_s"], "s") if best else "-",
-        human(frugal["energy_j"], "J") if frugal else "-",
-        " ".join(f"{name}={value}" for name, value in best["config"].items()) if best else "-",
-    ]

@@ -92,6 +92,7 @@ class State:
         self._best: dict[tuple[str, str], float] = {}
         self._counts: Counter[str] = Counter()
         self._failures: dict[str, Counter[str]] = {}
+        self._tier: dict[str, tuple[str, str, float, int]] = {}  # what each device is at, since when and which row
 
     def devices(self) -> list[str]:
         """The devices that have reported."""
@@ -101,6 +102,8 @@ class State:
         """One more row."""
         row = progress.row or {}
         self._latest[progress.device] = progress
+        if self._tier.get(progress.device, ("", ""))[:2] != (progress.target, progress.tier):
+            self._tier[progress.device] = (progress.target, progress.tier, time.monotonic(), progress.done)
         self._counts[progress.device] += 1
         if row.get("outcome") == "ok":
             key = (progress.device, progress.target)
@@ -123,7 +126,21 @@ class State:
             ("rate", f"{rate:.3g}/s"),
             ("power", f"{row['power_w']:.0f} W" if row.get("power_w") else ""),
             ("temperature", f"{row['temperature_end_c']:.0f} C" if row.get("temperature_end_c") else ""),
-            ("left", f"{latest.left_s / 60.0:.0f} min" if latest.left_s is not None else ""),
+            ("left", self._left(latest)),
             ("failed", " ".join(f"{kind} {count}" for kind, count in failures.most_common())),
         ]
         return [(name, value) for name, value in shown if value]
+
+    def _left(self, latest: "Progress") -> str:
+        """Of the budget; without one, of the problem's tier at the rate so far."""
+        if latest.left_s is not None:
+            return f"{latest.left_s / 60.0:.0f} min of the budget"
+        _, _, since, first = self._tier[latest.device]
+        if latest.done == first:
+            return ""
+        seconds = (time.monotonic() - since) / (latest.done - first) * (latest.total - latest.done)
+        return (
+            f"about {seconds / 60.0:.0f} min of {latest.tier}"
+            if seconds >= 60.0
+            else f"{seconds:.0f} s of {latest.tier}"
+        )

@@ -24,7 +24,7 @@ from kernrec.measure import protocol
 from kernrec.measure.ahead import Code, CompileAhead
 from kernrec.measure.child import Child, Stopped
 from kernrec.measure.device import Facts, Failure, Settings
-from kernrec.measure.drift import Drift
+from kernrec.measure.drift import Drift, changes
 from kernrec.measure.journal import Journal
 from kernrec.measure.plan import Target, Task
 from kernrec.measure.probe import Probe
@@ -158,7 +158,7 @@ class Campaign:
             self._note(f"energy is not measured: {reason}")
         if self.facts.other_processes:
             self._note(f"{self.facts.other_processes} other processes use this card: expect noise")
-        self._open_block(self._references(with_energy=False), 0)
+        self._look(0, with_energy=False)
 
     def _clock(self) -> float:
         """Seconds since the campaign began, of the device's own clock where it has one."""
@@ -185,18 +185,16 @@ class Campaign:
                 error = failure
         raise KernrecError(f"the device was given up after {_RESTARTS} tries: {error}")
 
-    def _references(self, with_energy: bool) -> dict[str, dict[str, float]]:
-        answer = self._ask(_CONTROL_LIMIT_S, "references", energy=with_energy)
+    def _look(self, number: int, with_energy: bool) -> str | None:
+        """Look at the reference kernels and settings and begin block `number`; what is not as it was, if anything."""
         assert self.facts is not None
+        answer = self._ask(_CONTROL_LIMIT_S, "references", energy=with_energy)
+        error = self._drift.look(answer["references"])
         settings = Settings(**answer["settings"])
         if settings != self.facts.settings:
-            self._note(f"somebody changed the card during the run: {_changes(self.facts.settings, settings)}")
+            error = f"somebody changed the card: {changes(self.facts.settings, settings)}"
             self.facts = replace(self.facts, settings=settings)
             self._drift.rebase(answer["references"])
-        return dict(answer["references"])
-
-    def _open_block(self, found: Mapping[str, Mapping[str, float]], number: int) -> str | None:
-        error = self._drift.look(found)
         if self._probed.energy and self._clock() - self._idle_at >= IDLE_EVERY_S:
             self._idle_w = self._ask(_CONTROL_LIMIT_S, "idle")
             self._idle_at = self._clock()
@@ -204,12 +202,11 @@ class Campaign:
         return error
 
     def _close_block(self) -> list[_Item]:
-        """Look at the reference kernels; what has to be measured again."""
+        """End the block and begin another; what has to be measured again."""
         block = self._block
         if not block.items:
             return []
-        with_energy = any(item.tier != "screen" for item in block.items)
-        error = self._open_block(self._references(with_energy), block.number + 1)
+        error = self._look(block.number + 1, with_energy=any(item.tier != "screen" for item in block.items))
         if error is None:
             return []
         self._journal.append({"drifted": block.number, "session": self._session, "error": error})
@@ -316,7 +313,7 @@ class Campaign:
 
     def _measure(self, item: _Item, code: Code | None) -> Row:
         task = item.task
-        row = self._identity(item, code)
+        row = self._columns_of(item, code)
         if item.tier == "screen" and not item.again:
             self._screened += 1
         if code is not None and code.error is not None:
@@ -337,30 +334,16 @@ class Campaign:
         self.results[-1].take(row)
         return row
 
-    def _identity(self, item: _Item, code: Code | None) -> dict[str, Any]:
+    def _columns_of(self, item: _Item, code: Code | None) -> dict[str, Any]:
         """The columns that are known before a config is measured."""
         assert self.facts is not None
-        facts, settings, task = self.facts, self.facts.settings, item.task
+        task = item.task
         row = {
-            "gpu": facts.gpu,
             "kernel": task.kernel_name,
             "kernel_hash": task.kernel_hash,
             "config": task.config,
             "problem": task.problem.key,
-            "device": facts.name,
-            "device_uuid_hash": facts.uuid_hash,
-            "vbios": facts.vbios,
-            "driver": facts.driver,
-            "cuda": facts.cuda,
-            "cupy": facts.cupy,
-            "nvml": facts.nvml,
-            "power_limit_w": settings.power_limit_w,
-            "locked_sm_clock_hz": settings.sm_clock_hz,
-            "locked_memory_clock_hz": settings.memory_clock_hz,
-            "ecc": settings.ecc,
-            "mig": settings.mig,
-            "persistence": settings.persistence,
-            "other_processes": facts.other_processes,
+            **self.facts.columns(),
             "protocol_version": protocol.VERSION,
             "tier": item.tier,
             "selection_probability": item.probability,
@@ -375,7 +358,7 @@ class Campaign:
         if code is not None:
             row |= code.columns
             if code.error is None and task.kernel is not None:
-                launches = bind_launches(task.kernel, task.config, task.problem, facts.sm)
+                launches = bind_launches(task.kernel, task.config, task.problem, self.facts.sm)
                 row |= {"smem_bytes": code.smem_bytes + max(launch.shared_bytes for launch in launches)}
         return row | self._columns
 
@@ -401,13 +384,3 @@ class Campaign:
     def _tell(self, progress: Progress) -> None:
         device = self.facts.name if self.facts else ""
         self._report(replace(progress, device=device, target=self._target.name if self._target else ""))
-
-
-def _changes(before: Settings, after: Settings) -> str:
-    """`power_limit_w 700 -> 500`: what is different."""
-    pairs = [(name, getattr(before, name), getattr(after, name)) for name in vars(before)]
-    return ", ".join(f"{name} {_shown(old)} -> {_shown(new)}" for name, old, new in pairs if old != new)
-
-
-def _shown(value: object) -> str:
-    return "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -80,6 +80,27 @@ class Facts:
         """Plain values, for the pipe between processes."""
         return asdict(self)
 
+    def columns(self) -> dict[str, Any]:
+        """What every row made on the device says of it."""
+        settings = self.settings
+        return {
+            "gpu": self.gpu,
+            "device": self.name,
+            "device_uuid_hash": self.uuid_hash,
+            "vbios": self.vbios,
+            "driver": self.driver,
+            "cuda": self.cuda,
+            "cupy": self.cupy,
+            "nvml": self.nvml,
+            "power_limit_w": settings.power_limit_w,
+            "locked_sm_clock_hz": settings.sm_clock_hz,
+            "locked_memory_clock_hz": settings.memory_clock_hz,
+            "ecc": settings.ecc,
+            "mig": settings.mig,
+            "persistence": settings.persistence,
+            "other_processes": self.other_processes,
+        }
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Facts":
         """What `as_dict` gave."""

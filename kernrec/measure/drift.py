@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from kernrec.measure.device import Settings
+
 LATENCY_DRIFT = 0.01
 ENERGY_DRIFT = 0.02
 
@@ -50,3 +52,13 @@ class Drift:
 def _farthest(found: References, base: References, cost: str) -> float | None:
     ratios = [costs[cost] / base[name][cost] for name, costs in found.items() if cost in costs]
     return max(ratios, key=lambda ratio: abs(ratio - 1.0)) if ratios else None
+
+
+def changes(before: Settings, after: Settings) -> str:
+    """`power_limit_w 700 -> 500`: what is different."""
+    pairs = [(name, getattr(before, name), getattr(after, name)) for name in vars(before)]
+    return ", ".join(f"{name} {_shown(old)} -> {_shown(new)}" for name, old, new in pairs if old != new)
+
+
+def _shown(value: object) -> str:
+    return "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

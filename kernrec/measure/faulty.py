@@ -8,13 +8,27 @@ import os
 import resource
 import signal
 import time
+from dataclasses import replace
 
 import numpy as np
 
-from kernrec.measure.device import Errors, Facts, Failure, Subject
-from kernrec.measure.simulated import Kernel, SimulatedCard
+from kernrec.measure.device import Errors, Facts, Failure, Settings, Subject
+from kernrec.measure.simulated import Kernel, SimulatedCard, constant
 
-FAULTS = ("none", "segfault", "abort", "hang", "memory", "raise", "incorrect", "unwritten", "lost", "deaf")
+FAULTS = (
+    "none",
+    "segfault",
+    "abort",
+    "hang",
+    "memory",
+    "raise",
+    "incorrect",
+    "unwritten",
+    "lost",
+    "deaf",
+    "slow",
+    "limit",
+)
 _MEMORY_BYTES = 2 << 30
 
 
@@ -47,10 +61,15 @@ def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedCard:
             raise RuntimeError("invalid argument")
         elif fault == "lost":
             raise Failure("crash", "an illegal memory access was encountered", lost=True)
+        elif fault == "slow":  # the card itself becomes slower, and stays so
+            card.set_references({"compute": constant(2.1e-4), "memory": constant(3e-4)})
+        elif fault == "limit":  # somebody sets another power limit
+            card.facts = replace(facts, settings=Settings(power_limit_w=400.0))
         elif fault == "incorrect":
             errors = Errors(0.5, 0)
         elif fault == "unwritten":
             errors = Errors(0.0, 7)
         return Kernel(lambda n: np.full(n, seconds), 300.0, errors)
 
-    return SimulatedCard(facts, kernel_of)
+    card = SimulatedCard(facts, kernel_of)
+    return card

@@ -109,6 +109,10 @@ class SimulatedCard:
         self._random = np.random.default_rng(seed)
         self._skipped: dict[int, bool] = {}
 
+    def set_references(self, references: Mapping[str, Kernel]) -> None:
+        """From now on the reference kernels are these."""
+        self._references = references
+
     def settings(self) -> Settings:
         return self.facts.settings
 

@@ -8,6 +8,7 @@ from rig import collect, outcomes, stored, target
 from kernrec.errors import KernrecError
 from kernrec.measure import campaign as campaign_module
 from kernrec.measure.drift import Drift
+from kernrec.store import Database
 
 
 def test_every_way_to_fail_costs_its_config_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,6 +31,34 @@ def test_every_way_to_fail_costs_its_config_and_nothing_else(tmp_path: Path, mon
     assert failed["incorrect"][0] == failed["unwritten"][0] == "incorrect"
     assert "7 elements" in failed["unwritten"][1]
     assert run.results[0].failures == {"crash": 5, "timeout": 2, "incorrect": 2}
+
+
+def test_a_block_in_which_the_card_became_slower_is_quarantined_and_measured_again(tmp_path: Path) -> None:
+    database, notes = tmp_path / "k.duckdb", []
+    collect(database, target(6, {3: "slow"}), lambda progress: notes.append(progress.note))
+    with Database.open(database) as opened:
+        rows = opened.rows("measurement")
+    first, second = ([row for row in rows if row["block"] == block] for block in (0, 1))
+    assert [len(first), len(second)] == [6, 6]
+    assert {(row["outcome"], row["error"]) for row in first} == {
+        ("quarantined", "reference kernels drifted: compute latency +5.0%")
+    }
+    assert {row["outcome"] for row in second} == {"ok"}
+    assert {round(float(str(row["reference_latency"])), 6) for row in second} == {1.05}
+    assert "reference kernels drifted: compute latency +5.0%; 6 measurements are made again" in notes
+
+
+def test_somebody_who_changes_the_power_limit_is_noticed_and_what_was_measured_then_is_made_again(
+    tmp_path: Path,
+) -> None:
+    database, notes = tmp_path / "k.duckdb", []
+    collect(database, target(6, {3: "limit"}), lambda progress: notes.append(progress.note))
+    with Database.open(database) as opened:
+        good = opened.rows("measurement", outcome="ok")
+        void = opened.rows("measurement", outcome="quarantined")
+    assert {row["power_limit_w"] for row in good} == {400.0}
+    assert [len(good), len(void)] == [6, 6]
+    assert "somebody changed the card: power_limit_w default -> 400; 6 measurements are made again" in notes
 
 
 def test_what_was_measured_is_not_measured_again_and_what_is_new_is(tmp_path: Path) -> None:
