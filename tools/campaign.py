@@ -95,6 +95,8 @@ def run(plan: str, out: Path, deadline: float, with_tests: bool, gpu: str) -> in
     sys.path.insert(0, str(Path(__file__).parent))
     from measured import bring_in, export
 
+    from kernrec.errors import KernrecError
+
     out.mkdir(parents=True, exist_ok=True)
     DATABASE.parent.mkdir(exist_ok=True)
     if with_tests:
@@ -109,7 +111,11 @@ def run(plan: str, out: Path, deadline: float, with_tests: bool, gpu: str) -> in
     if plan == "repeat":
         command = [sys.executable, str(ROOT / "tools" / "repeat.py"), str(DATABASE)]
         return _keep(out / "repeat.txt", command)
-    error = measure(plan, deadline - 20.0, gpu, out)  # what is left is for the export
+    try:
+        error = measure(plan, deadline - 20.0, gpu, out)  # what is left is for the export
+    except KernrecError as failure:
+        error = str(failure)
+        _log(out, error)
     if DATABASE.exists():
         for path, rows in export(DATABASE, out / "measured"):
             _log(out, f"{path.name}: {rows} rows")

@@ -216,7 +216,7 @@ def _on_cards(wanted: Wanted, scratch: Path) -> list[_Work]:
             wanted.problems, gpu, Stack([]), wanted.effort.configs, wanted.seed, wanted.effort.drawn
         )
         for place, i in enumerate(members):
-            opening = {"device": "cuda", "uuid": cards[i].uuid, "scratch": str(scratch)}
+            opening = {"device": "cuda", "uuid": cards[i].uuid, "scratch": str(scratch / cards[i].uuid_hash)}
             share = targets[place :: len(members)]
             if share:
                 work.append(_Work(opening, gpu.name, gpu.sm, cards[i].uuid_hash, share, columns, compiled=True))

@@ -34,11 +34,15 @@ _REFERENCE_TRIPS = 4096
 
 
 class CudaDevice:
-    """The GPU of this UUID, which `CUDA_VISIBLE_DEVICES` makes the only one. scratch: a folder for references."""
+    """The GPU of this UUID, which `CUDA_VISIBLE_DEVICES` makes the only one.
+
+    scratch: a folder for the reference of the problem at hand, of this device alone.
+    """
 
     def __init__(self, uuid: str, scratch: Path) -> None:
         self._sensors = Sensors(uuid)  # before the context, so that its processes are others' alone
         self._scratch = scratch
+        scratch.mkdir(parents=True, exist_ok=True)
         properties = runtime.getDeviceProperties(0)
         card = Card(0, uuid, self._sensors.name, self._sensors.others)
         entry = find_gpu(card.name)
@@ -168,6 +172,8 @@ class CudaDevice:
             with np.load(path, allow_pickle=False) as kept:
                 return {name: kept[name] for name in kept.files}
         found = reference(problem, given)
+        for earlier in self._scratch.glob("*.npz"):
+            earlier.unlink()
         partial = path.with_suffix(".partial.npz")
         np.savez(partial, **found)  # type: ignore[arg-type]  # its stub takes keywords for flags
         partial.replace(path)
