@@ -122,7 +122,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Errors:
-    """How far outputs are from the reference: the largest error over the reference's RMS; elements never written."""
+    """How far outputs are from the reference: the largest error (correctness.py), and elements never written."""
 
     largest: float
     unwritten: int

@@ -136,7 +136,7 @@ def _correct(loaded: Loaded, subject: Subject) -> dict[str, Any]:
         raise Failure("incorrect", f"{errors.unwritten} elements of the output were not written, or are not numbers")
     columns = {"numeric_error": errors.largest, "tolerance": allowed}
     if not errors.largest <= allowed:
-        text = f"error {errors.largest:.3g} of the output's RMS, at most {allowed:.3g} is rounding"
+        text = f"error {errors.largest:.3g} of the output's scale, at most {allowed:.3g} is rounding"
         raise Failure("incorrect", text, columns=columns)
     return columns
 
