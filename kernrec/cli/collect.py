@@ -70,6 +70,9 @@ def collect(
     if collected.error is not None:
         print(f"kernrec: {collected.error}", file=sys.stderr)
         raise typer.Exit(1)
+    if any(result.measured for result in collected.results) and not any(result.best for result in collected.results):
+        print("kernrec: no config could be measured; the reasons are above", file=sys.stderr)
+        raise typer.Exit(1)
     if collected.stopped:
         print("kernrec: interrupted", file=sys.stderr)
         raise typer.Exit(stop.status)
@@ -106,27 +109,30 @@ def _problems(
 ) -> "list[tuple[str, Problem]] | None":
     """(name, problem) for what was asked; None where nothing was."""
     from kernrec.kernel import kernels_for
-    from kernrec.op import find_op, parse_shape
+    from kernrec.op import all_ops, find_op, parse_shape
     from kernrec.op.workload import default_workload
     from kernrec.op.workload import workload as find_workload
 
     if op is None and workload is None and shape is None:
         return None
+    every = op is None or op == "all"
     if shape:
-        if op is None or op == "all":
+        if every:
             raise UsageError("--shape needs --op: the dimensions are an op's")
-        problem = find_op(op).problem(dtype, layout, **parse_shape(shape))
+        problem = find_op(str(op)).problem(dtype, layout, **parse_shape(shape))
         return [(problem.key, problem)]
-    if op in (None, "all"):
-        chosen = find_workload(workload or "resnet50")
-        layers = [layer for layer in chosen.layers if kernels_for(layer.problem.op, dtype, layout)]
-    else:
-        definition = find_op(str(op))
-        chosen = find_workload(workload) if workload else default_workload(definition)
-        layers = list(chosen.layers_of(definition, dtype, layout))
-    if not layers:
-        raise UsageError(f"workload {chosen.name} has no layer of {op}; give another --workload or a --shape")
-    return list({layer.problem.key: (layer.name, layer.problem) for layer in layers}.values())
+    chosen = find_workload(workload) if workload else None
+    problems: dict[str, tuple[str, Problem]] = {}
+    for definition in all_ops() if every else [find_op(str(op))]:
+        # Of all ops those are meant that can be measured so; of a single one it is for others to say why it cannot.
+        if every and not kernels_for(definition.name, dtype, layout):
+            continue
+        for layer in (chosen or default_workload(definition)).layers_of(definition, dtype, layout):
+            problems.setdefault(layer.problem.key, (layer.name, layer.problem))
+    if not problems:
+        where = f"workload {chosen.name}" if chosen else "the standard workloads"
+        raise UsageError(f"no layer of {where} is {'one that a kernel here computes' if every else f'a {op}'}")
+    return list(problems.values())
 
 
 def _summary(collected: "Collected", database: Path) -> None:

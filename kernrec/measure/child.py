@@ -21,6 +21,7 @@ from kernrec.measure.device import Failure
 
 START_LIMIT_S = 120.0
 """To start an interpreter and make a CUDA context on a busy machine."""
+_KILL_LIMIT_S = 30.0
 _SLICE_S = 0.2
 """How often a wait looks whether the campaign was told to stop."""
 
@@ -100,7 +101,8 @@ class Child:
             return
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        with suppress(subprocess.TimeoutExpired):  # one that hangs in the driver may not even heed this
+            process.wait(_KILL_LIMIT_S)
         for stream in (process.stdin, process.stdout, self._said):
             with suppress(OSError):
                 if stream is not None:

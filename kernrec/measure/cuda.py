@@ -22,7 +22,7 @@ from kernrec.kernel.spec import WORKSPACE_BYTES
 from kernrec.measure.device import Facts, Failure, Sample, Settings, Subject
 from kernrec.measure.launcher import Launch, Tools
 from kernrec.measure.loaded import Checked, CudaLoaded
-from kernrec.measure.nvml import Card, Sensors
+from kernrec.measure.nvml import Card, sensors
 from kernrec.op import Problem
 from kernrec.op.data import inputs, reference
 
@@ -40,7 +40,7 @@ class CudaDevice:
     """
 
     def __init__(self, uuid: str, scratch: Path) -> None:
-        self._sensors = Sensors(uuid)  # before the context, so that its processes are others' alone
+        self._sensors = sensors(uuid)  # before the context, so that its processes are others' alone
         self._scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
         properties = runtime.getDeviceProperties(0)
@@ -138,16 +138,16 @@ class CudaDevice:
         }
 
     def sample(self) -> Sample:
-        sensors = self._sensors
+        read = self._sensors
         with_energy = self.facts.energy is None
         return Sample(
             time_s=time.perf_counter(),
-            energy_j=sensors.energy_j() if with_energy else None,
-            power_w=sensors.power_w() if with_energy else None,
-            sm_clock_hz=sensors.sm_clock_hz(),
-            memory_clock_hz=sensors.memory_clock_hz(),
-            temperature_c=sensors.temperature_c(),
-            reasons=sensors.reasons(),
+            energy_j=read.energy_j() if with_energy else None,
+            power_w=read.power_w() if with_energy else None,
+            sm_clock_hz=read.sm_clock_hz(),
+            memory_clock_hz=read.memory_clock_hz(),
+            temperature_c=read.temperature_c(),
+            reasons=read.reasons(),
         )
 
     def sm_clock_hz(self) -> float | None:

@@ -24,24 +24,29 @@ class Drift:
         self.latency: float | None = None
         self.energy: float | None = None
 
-    def look(self, found: References) -> str | None:
-        """Take in a measurement of the references; what drifted and by how much, None for nothing."""
+    def drifted(self, found: References) -> str | None:
+        """What is not as it was, and by how much; None where nothing drifted."""
+        ratios = [
+            (name, words, costs[cost] / self._base[name][cost] - 1.0, allowed)
+            for cost, words, allowed in (("latency_s", "latency", LATENCY_DRIFT), ("energy_j", "energy", ENERGY_DRIFT))
+            for name, costs in found.items()
+            if cost in costs and cost in self._base.get(name, {})
+        ]
+        texts = [f"{name} {words} {change:+.1%}" for name, words, change, allowed in ratios if abs(change) > allowed]
+        return f"reference kernels drifted: {', '.join(texts)}" if texts else None
+
+    def take(self, found: References) -> str | None:
+        """Take in a measurement of the references; what drifted, as `drifted`."""
+        error = self.drifted(found)
         for name, costs in found.items():
             for cost, value in costs.items():
                 self._first.setdefault(name, {}).setdefault(cost, value)
                 self._base.setdefault(name, {}).setdefault(cost, value)
         self.latency = _farthest(found, self._first, "latency_s")
         self.energy = _farthest(found, self._first, "energy_j") or self.energy
-        drifted = [
-            f"{name} {words} {ratio - 1.0:+.1%}"
-            for cost, words, allowed in (("latency_s", "latency", LATENCY_DRIFT), ("energy_j", "energy", ENERGY_DRIFT))
-            for name, costs in found.items()
-            if cost in costs and abs((ratio := costs[cost] / self._base[name][cost]) - 1.0) > allowed
-        ]
-        if not drifted:
-            return None
-        self.rebase(found)
-        return f"reference kernels drifted: {', '.join(drifted)}"
+        if error is not None:
+            self.rebase(found)
+        return error
 
     def rebase(self, found: References) -> None:
         """Hold later looks against this one, as after somebody changed the card's settings."""

@@ -11,6 +11,7 @@ from functools import cache as once
 from hashlib import sha256
 from types import ModuleType
 from typing import Any
+from uuid import UUID
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.device import Settings
@@ -50,8 +51,16 @@ def library() -> ModuleType:
 
 
 def cards() -> list[Card]:
-    """The GPUs of this machine. Raises `NoGPUError` without a driver, or when it knows no GPU."""
-    nvml = library()
+    """The GPUs of this machine. Raises `NoGPUError` without a driver, or when it knows no GPU.
+
+    Where only NVML is missing, CUDA tells which there are: their latency can still be measured.
+    """
+    try:
+        nvml = library()
+    except NoGPUError:
+        if found := _cards_of_cuda():
+            return found
+        raise
     found = []
     for index in range(nvml.nvmlDeviceGetCount()):
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -85,6 +94,55 @@ def _visible(card: Card) -> bool:
         name.strip() == str(card.index) or (name.strip() and card.uuid.startswith(name.strip()))
         for name in named.split(",")
     )
+
+
+def _cards_of_cuda() -> list[Card]:
+    try:
+        from cupy.cuda import runtime
+
+        known = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
+    except Exception:  # no CuPy, no driver, no device: whatever it is, there is no card to be had
+        return []
+    return [
+        Card(i, f"GPU-{UUID(bytes=bytes(properties['uuid']))}", _text(properties["name"]), 0)
+        for i, properties in enumerate(known)
+    ]
+
+
+def sensors(uuid: str) -> "Sensors | NoSensors":
+    """The sensors of a card, or what stands for them where NVML does not answer."""
+    try:
+        return Sensors(uuid)
+    except NoGPUError as error:
+        card = next(card for card in _cards_of_cuda() if card.uuid == uuid)
+        return NoSensors(card.name, str(error))
+
+
+class NoSensors:
+    """A card of which NVML tells nothing."""
+
+    others = 0
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self._reason = reason
+
+    def why_no_energy(self) -> str | None:
+        return f"no sensors: {self._reason}"
+
+    def settings(self) -> Settings:
+        return Settings()
+
+    def versions(self) -> dict[str, str | None]:
+        return {"vbios": None, "driver": None, "nvml": None}
+
+    def energy_j(self) -> float | None:
+        return None
+
+    power_w = sm_clock_hz = memory_clock_hz = temperature_c = energy_j
+
+    def reasons(self) -> frozenset[str]:
+        return frozenset()
 
 
 class Sensors:

@@ -83,7 +83,7 @@ def test_a_device_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch:
 
 def _looks(*latencies: float) -> list[str | None]:
     drift = Drift()
-    return [drift.look({"compute": {"latency_s": t}, "memory": {"latency_s": 1.0}}) for t in latencies]
+    return [drift.take({"compute": {"latency_s": t}, "memory": {"latency_s": 1.0}}) for t in latencies]
 
 
 def test_a_reference_that_is_two_percent_slower_is_a_drift_and_half_a_percent_is_none() -> None:
@@ -97,10 +97,10 @@ def test_after_a_drift_the_card_is_held_against_what_it_is_now() -> None:
 
 def test_energy_may_drift_by_two_percent() -> None:
     drift = Drift()
-    drift.look({"compute": {"latency_s": 1.0, "energy_j": 1.0}})
-    assert drift.look({"compute": {"latency_s": 1.0, "energy_j": 1.015}}) is None
+    drift.take({"compute": {"latency_s": 1.0, "energy_j": 1.0}})
+    assert drift.take({"compute": {"latency_s": 1.0, "energy_j": 1.015}}) is None
     assert (
-        drift.look({"compute": {"latency_s": 1.0, "energy_j": 1.03}})
+        drift.take({"compute": {"latency_s": 1.0, "energy_j": 1.03}})
         == "reference kernels drifted: compute energy +3.0%"
     )
     assert drift.energy == pytest.approx(1.03)
