@@ -131,7 +131,7 @@ def _problems(
             problems.setdefault(layer.problem.key, (layer.name, layer.problem))
     if not problems:
         where = f"workload {chosen.name}" if chosen else "the standard workloads"
-        raise UsageError(f"no layer of {where} is {'one that a kernel here computes' if every else f'a {op}'}")
+        raise UsageError(f"no layer of {where} is {'one that a kernel here computes' if every else f'of op {op}'}")
     return list(problems.values())
 
 

@@ -4,6 +4,8 @@ What is compiled lies in the compile cache, from which the measuring process loa
 """
 
 import threading
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -15,6 +17,7 @@ from kernrec.measure.plan import Task
 
 AHEAD = 64
 """Codes compiled beyond those that were asked for; more would be wasted when the budget ends."""
+_STOP_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -27,19 +30,33 @@ class Code:
 
 
 class CompileAhead:
-    """Compiles the codes of tasks in a thread, in their order, at most `AHEAD` further than they are used."""
+    """Compiles the codes of the tasks that were last wanted, in their order, at most `AHEAD` further than they are
+    used.
 
-    def __init__(self, tasks: Iterable[Task], sm: int, processes: int | None = None) -> None:
-        self._tasks = {task.code: task for task in tasks}
+    Each of `processes` threads has a compiling process of its own: one that shared several would have to wait for room
+    while results of others lie ready.
+    """
+
+    def __init__(self, sm: int, processes: int) -> None:
         self._sm = sm
-        self._processes = processes
         self._codes: dict[str, Code] = {}
+        self._started: set[str] = set()
+        self._pending: deque[tuple[str, Task]] = deque()
+        self._wanted: set[str] = set()  # and not yet used
         self._changed = threading.Condition()
-        self._room = threading.Semaphore(AHEAD)
-        self._used: set[str] = set()
         self._error: BaseException | None = None
         self._ended = False
-        threading.Thread(target=self._run, daemon=True).start()
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(processes)]
+        for thread in self._threads:
+            thread.start()
+
+    def want(self, tasks: Iterable[Task]) -> None:
+        """From now on these are compiled, and nothing else that was wanted before."""
+        named = {task.code: task for task in tasks}
+        with self._changed:
+            self._pending = deque((name, task) for name, task in named.items() if name not in self._started)
+            self._wanted = set(named)
+            self._changed.notify_all()
 
     def ready(self, task: Task) -> Code | None:
         """The code of a task, or None while it is being compiled. Raises what kept the compiler from working at all."""
@@ -47,9 +64,9 @@ class CompileAhead:
             if self._error is not None:
                 raise self._error
             code = self._codes.get(task.code)
-            if code is not None and task.code not in self._used:
-                self._used.add(task.code)
-                self._room.release()
+            if code is not None and task.code in self._wanted:
+                self._wanted.remove(task.code)
+                self._changed.notify_all()
             return code
 
     def wait(self, seconds: float) -> None:
@@ -58,15 +75,26 @@ class CompileAhead:
             self._changed.wait(seconds)
 
     def stop(self) -> None:
-        """Compile nothing more."""
-        self._ended = True
-        self._room.release()
+        """Compile nothing more; what is being compiled is waited for a little."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        deadline = time.monotonic() + _STOP_LIMIT_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _full(self) -> bool:
+        return sum(name in self._codes for name in self._wanted) >= AHEAD
 
     def _jobs(self, names: dict[Job, str]) -> Iterator[Job]:
-        for name, task in self._tasks.items():
-            self._room.acquire()
-            if self._ended:
-                return
+        while True:
+            with self._changed:
+                while not self._ended and (not self._pending or self._full()):
+                    self._changed.wait()
+                if self._ended:
+                    return
+                name, task = self._pending.popleft()
+                self._started.add(name)
             job = task.job(self._sm)
             names[job] = name
             yield job
@@ -74,7 +102,7 @@ class CompileAhead:
     def _run(self) -> None:
         names: dict[Job, str] = {}
         try:
-            for job, result in compile_many(self._jobs(names), self._processes):
+            for job, result in compile_many(self._jobs(names), processes=1):
                 with self._changed:
                     self._codes[names.pop(job)] = _code(job, result)
                     self._changed.notify_all()

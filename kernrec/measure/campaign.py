@@ -21,7 +21,7 @@ import numpy as np
 from kernrec.errors import KernrecError
 from kernrec.kernel import bind_launches
 from kernrec.measure import protocol
-from kernrec.measure.ahead import Code, CompileAhead
+from kernrec.measure.ahead import AHEAD, Code, CompileAhead
 from kernrec.measure.child import Child, Stopped
 from kernrec.measure.device import Facts, Failure, Settings
 from kernrec.measure.drift import Drift, changes
@@ -120,6 +120,7 @@ class Campaign:
         self._rows: dict[tuple[str, str, str], list[Row]] = {}
         self._target: Target | None = None
         self._prepared = False
+        self._upcoming: list[Task] = []  # of the next problem, whose code is compiled when there is nothing else to do
         self._end = math.inf
         self.results: list[TargetResult] = []
         self.facts: Facts | None = None
@@ -134,6 +135,9 @@ class Campaign:
         try:
             self._begin()
             for i, target in enumerate(self._targets):
+                self._upcoming = [
+                    task for following in self._targets[i + 1 : i + 2] for task in following.tasks[:AHEAD]
+                ]
                 if self._clock() >= self._end or self._configs_left() == 0:
                     break
                 self._measure_target(target, len(self._targets) - i)
@@ -280,6 +284,8 @@ class Campaign:
     def _work(self, items: Iterable[_Item], until: float) -> list[_Item]:
         """Measure items until a moment; those of blocks that drifted are given back, to be measured again."""
         queue = deque(items)
+        if self._ahead is not None:
+            self._ahead.want([item.task for item in queue] + self._upcoming)
         total, done = len(queue), 0
         again: list[_Item] = []
         while queue and self._clock() < min(until, self._end):

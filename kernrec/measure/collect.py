@@ -104,6 +104,8 @@ def _run(
         with suppress(UsageError):  # in use, say: the journal keeps the rows, and they are brought in later
             stored += ingest(journal, wanted.database)
 
+    # One CPU is left for each device's own process, which must not be kept waiting.
+    processes = max(1, ((os.cpu_count() or 1) - len(work)) // len(work))
     campaigns = [
         Campaign(
             Child(one.opening, stopping),
@@ -114,7 +116,7 @@ def _run(
             budget=wanted.budget,
             columns=one.columns,
             known=_known(wanted, one),
-            ahead=_ahead(one, wanted, len(work)) if one.compiled else None,
+            ahead=CompileAhead(one.sm, processes) if one.compiled else None,
             stopping=stopping,
             report=report,
             # Rows may enter the database when their block is closed, which only a lone campaign knows of all rows.
@@ -152,18 +154,6 @@ def _known(wanted: Wanted, one: _Work) -> Callable[[Problem], list[dict[str, Any
         return known_rows(wanted.database, problem, one.gpu, one.uuid_hash) if wanted.resume else []
 
     return known
-
-
-def _ahead(one: _Work, wanted: Wanted, devices: int) -> CompileAhead:
-    known = _known(wanted, one)
-    todo = []
-    for target in one.targets:
-        done = {(row["kernel"], row["kernel_hash"], row["tunables"]) for row in known(target.problem)}
-        todo += [task for task in target.tasks if task.key not in done]
-    # What is there already may still be chosen for energy, so it is compiled too, after the rest.
-    todo += [task for target in one.targets for task in target.tasks]
-    spare = max(1, ((os.cpu_count() or 1) - devices) // devices)
-    return CompileAhead(todo, one.sm, spare)
 
 
 def _recorded(wanted: Wanted) -> list[_Work]:

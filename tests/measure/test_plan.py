@@ -1,5 +1,7 @@
 """What is measured, in which order, and compiled ahead: kernels of the library, real compilations, no GPU."""
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,8 @@ from kernrec.compile.nvrtc import compiler
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
-from kernrec.measure.ahead import CompileAhead
+from kernrec.measure import ahead as ahead_module
+from kernrec.measure.ahead import Code, CompileAhead
 from kernrec.measure.campaign import Campaign
 from kernrec.measure.child import Child
 from kernrec.measure.ingest import ingest
@@ -80,7 +83,7 @@ def test_a_kernel_whose_source_has_no_profile_is_planned_in_random_order(monkeyp
 def test_rows_of_library_kernels_carry_what_was_compiled(nvrtc: None, tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     (target,) = library_targets([("softmax", SOFTMAX)], GPU, Stack([]), 3)
-    ahead = CompileAhead(target.tasks, GPU.sm, processes=1)
+    ahead = CompileAhead(GPU.sm, processes=2)
     with Journal(journal_path(database)) as journal:
         campaign = Campaign(
             Child({"device": "faulty"}), [target], journal, session="s", effort=Effort(None, 0), ahead=ahead
@@ -98,14 +101,41 @@ def test_rows_of_library_kernels_carry_what_was_compiled(nvrtc: None, tmp_path: 
         assert row["smem_bytes"] is not None
 
 
+def _used(ahead: CompileAhead, tasks: Sequence[Task]) -> list[Code]:
+    """The codes of tasks, each used as soon as it is there."""
+    codes = []
+    for task in tasks:
+        deadline = time.monotonic() + 60.0
+        while (code := ahead.ready(task)) is None:
+            assert time.monotonic() < deadline
+            ahead.wait(1.0)
+        codes.append(code)
+    return codes
+
+
+def test_what_is_wanted_later_does_not_wait_for_what_nobody_uses(nvrtc: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A problem whose time is over leaves codes behind that are compiled and never asked for."""
+    monkeypatch.setattr(ahead_module, "AHEAD", 2)
+    (first,), (second,) = (library_targets([("", p)], GPU, Stack([]), 6) for p in (SOFTMAX, MATVEC))
+    ahead = CompileAhead(GPU.sm, processes=1)
+    try:
+        ahead.want(first.tasks)
+        _used(ahead, first.tasks[:1])
+        ahead.want(second.tasks)
+        assert [code.error for code in _used(ahead, second.tasks)] == [None] * 6
+    finally:
+        ahead.stop()
+
+
 def test_code_that_does_not_compile_is_a_stored_outcome_with_the_compilers_words(nvrtc: None) -> None:
     from dataclasses import replace
 
     kernel = replace(find_kernel("softmax_rows"), source="this is no CUDA", hash="broken")
     (target,) = library_targets([("softmax", SOFTMAX)], GPU, Stack([]), 1)
     task = Task(KERNEL[0], "broken", target.tasks[0].config, SOFTMAX, kernel)
-    ahead = CompileAhead([task], GPU.sm, processes=1)
-    while (code := ahead.ready(task)) is None:
-        ahead.wait(1.0)
+    ahead = CompileAhead(GPU.sm, processes=1)
+    ahead.want([task])
+    (code,) = _used(ahead, [task])
+    ahead.stop()
     assert code.error is not None
     assert code.error.startswith("kernel.cu:1: ")
