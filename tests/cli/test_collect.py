@@ -66,8 +66,9 @@ def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path: Path) -> None:
         env=HERE | {"HOME": str(tmp_path)},
     )
     assert process.stderr is not None
-    while "screen" not in process.stderr.readline():
-        pass
+    for line in process.stderr:
+        if "screen" in line:
+            break
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
