@@ -116,6 +116,8 @@ class Campaign:
         self._idle_w: float | None = None
         self._idle_at = -math.inf
         self._block = _Block(0, 0.0)
+        self._energy_at = 0.0  # when the reference kernels' energy was last looked at, which takes seconds
+        self._energy_unwatched = False
         self._screened = 0
         self._rows: dict[tuple[str, str, str], list[Row]] = {}
         self._target: Target | None = None
@@ -196,6 +198,8 @@ class Campaign:
         if self._drift.drifted(answer["references"]):  # or was it the moment after a heavy load? A second look decides
             answer = self._ask(_CONTROL_LIMIT_S, "references", energy=with_energy)
         error = self._drift.take(answer["references"])
+        if with_energy:
+            self._energy_at, self._energy_unwatched = self._clock(), False
         settings = Settings(**answer["settings"])
         if settings != self.facts.settings:
             error = f"somebody changed the card: {changes(self.facts.settings, settings)}"
@@ -212,7 +216,9 @@ class Campaign:
         block = self._block
         if not block.items:
             return []
-        error = self._look(block.number + 1, with_energy=any(item.tier != "screen" for item in block.items))
+        self._energy_unwatched |= any(item.tier != "screen" for item in block.items)
+        with_energy = self._energy_unwatched and self._clock() - self._energy_at >= REFERENCE_S
+        error = self._look(block.number + 1, with_energy)
         if error is None:
             return []
         self._journal.append({"drifted": block.number, "session": self._session, "error": error})

@@ -72,6 +72,11 @@ def test_a_campaign_reaches_the_recorded_best_and_its_energy(tmp_path: Path) -> 
     assert 26 <= len(tiers["coarse"]) <= 50  # 15 % of the 180 that run, and 5 % of the others
     assert {row["selection_probability"] for row in tiers["coarse"]} <= {1.0, 0.05}
     assert len(tiers["final"]) == 32  # eight configs in four rounds
+    assert all(row["reference_age_s"] <= 70.0 for row in tiers["final"])
+    assert tiers["final"][-1]["idle_w"] == pytest.approx(60.0, rel=0.01)
+    ratios = {row["reference_energy"] for row in tiers["final"]} - {None}
+    assert ratios
+    assert all(ratio == pytest.approx(1.0, abs=0.02) for ratio in ratios)
     truth = {key: outcome for r in load_recordings(recording, None) for key, outcome in r.outcomes.items()}
     with Database.open(tmp_path / "k.duckdb") as opened:
         configs = {row["config_id"]: str(row["tunables"]) for row in opened.rows("config")}
