@@ -1,7 +1,7 @@
 """Measuring latency and energy of kernel configs on real GPUs, so that the numbers can be trusted.
 
-    protocol.py, probe.py      the protocol, whatever the device; its arithmetic: statistics.py, counter.py,
-                               correctness.py, racing.py, drift.py
+    protocol.py, probe.py      the protocol, whatever the device (boot.py keeps what the probe found); its arithmetic:
+                               statistics.py, counter.py, correctness.py, racing.py, drift.py
     device.py                  what it needs of a device: cuda.py (with nvml.py, launcher.py, loaded.py), and on a clock
                                of their own (simulated.py) replay.py and faulty.py
     worker.py, child.py        the process that owns the device and may die, and the end that talks to it

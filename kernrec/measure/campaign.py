@@ -22,6 +22,7 @@ from kernrec.errors import KernrecError
 from kernrec.kernel import bind_launches
 from kernrec.measure import protocol
 from kernrec.measure.ahead import AHEAD, Code, CompileAhead
+from kernrec.measure.boot import remember, remembered
 from kernrec.measure.child import Child, Stopped
 from kernrec.measure.device import Facts, Failure, Settings
 from kernrec.measure.drift import Drift, changes
@@ -30,7 +31,7 @@ from kernrec.measure.plan import Target, Task
 from kernrec.measure.probe import Probe
 from kernrec.measure.protocol import Probed
 from kernrec.measure.racing import coarse_selection, front_neighbourhood, interleaved
-from kernrec.measure.results import EFFORTS, Budget, Effort, Progress, TargetResult
+from kernrec.measure.results import EFFORTS, Budget, Effort, History, Progress, TargetResult
 from kernrec.op import Problem
 
 REFERENCE_S = 60.0
@@ -119,7 +120,7 @@ class Campaign:
         self._energy_at = 0.0  # when the reference kernels' energy was last looked at, which takes seconds
         self._energy_unwatched = False
         self._screened = 0
-        self._rows: dict[tuple[str, str, str], list[Row]] = {}
+        self._history = History()
         self._target: Target | None = None
         self._prepared = False
         self._upcoming: list[Task] = []  # of the next problem, whose code is compiled when there is nothing else to do
@@ -157,9 +158,13 @@ class Campaign:
         if self._budget.seconds is not None:
             self._end = self._clock() + self._budget.seconds
         if self.facts.energy is None:
-            self.probe = Probe(**self._ask(_CONTROL_LIMIT_S, "probe"))
+            self.probe = remembered(self.facts)
+            if self.probe is None:
+                self.probe = Probe(**self._ask(_CONTROL_LIMIT_S, "probe"))
+                remember(self.facts, self.probe)
             self._probed = self.probe.probed
-            self._child.remember(probed=vars(self._probed))
+            self._child.remember(probed=vars(self._probed))  # for the processes that come after this one
+            self._ask(_CONTROL_LIMIT_S, "sensors", probed=vars(self._probed))
         if reason := self.facts.energy or (self.probe and self.probe.why_no_energy()):
             self._note(f"energy is not measured: {reason}")
         if self.facts.other_processes:
@@ -231,12 +236,11 @@ class Campaign:
     def _measure_target(self, target: Target, targets_left: int) -> None:
         self._target, self._prepared = target, False
         self.results.append(result := TargetResult(target.name, target.problem.key, len(target.tasks)))
-        self._rows = {}
+        self._history = History()
         for row in self._known(target.problem):
-            key = (row["kernel"], row["kernel_hash"], row["tunables"])
-            self._rows.setdefault(key, []).append(row)
+            self._history.add((row["kernel"], row["kernel_hash"], row["tunables"]), row)
             result.remember(row)
-        todo = [task for task in target.tasks if task.key not in self._rows]
+        todo = [task for task in target.tasks if not self._history.count(task.key)]
         left = self._configs_left()
         if left is not None:
             todo = todo[: math.ceil(left / targets_left)]
@@ -259,33 +263,25 @@ class Campaign:
             self._note(f"{target.problem.key} is left out: {failure}")
 
     def _coarse(self, target: Target) -> list[_Item]:
-        tasks = [task for task in target.tasks if self._cost(task, "latency_s")]
-        chosen = coarse_selection([self._cost(task, "latency_s") or 0.0 for task in tasks], self._draw)
+        tasks = [task for task in target.tasks if self._history.median(task.key, "latency_s")]
+        chosen = coarse_selection([self._history.median(task.key, "latency_s") or 0.0 for task in tasks], self._draw)
         items = [_Item(tasks[i], "coarse", probability) for i, probability in chosen]
-        return [item for item in items if not self._of_tier(item.task, "coarse", "final")]
+        return [item for item in items if not self._history.count(item.task.key, "coarse", "final")]
 
     def _finals(self, target: Target) -> list[_Item]:
         """The front's neighbourhood; where nothing tells of energy, the fastest."""
         wanted = ("latency_s", "energy_j") if self._probed.energy else ("latency_s", "latency_s")
-        tasks = [task for task in target.tasks if all(self._cost(task, cost) for cost in wanted)]
-        first, second = ([self._cost(task, cost) or 0.0 for task in tasks] for cost in wanted)
+        tasks = [task for task in target.tasks if all(self._history.median(task.key, cost) for cost in wanted)]
+        first, second = ([self._history.median(task.key, cost) or 0.0 for task in tasks] for cost in wanted)
         chosen = [tasks[i] for i in front_neighbourhood(first, second, self._effort.finals)]
         rounds = interleaved(len(chosen), protocol.FINAL_ROUNDS, self._draw)
-        missing = [protocol.FINAL_ROUNDS - self._of_tier(task, "final") for task in chosen]
+        missing = [protocol.FINAL_ROUNDS - self._history.count(task.key, "final") for task in chosen]
         items = []
         for i in rounds:
             if missing[i] > 0:
                 missing[i] -= 1
                 items.append(_Item(chosen[i], "final"))
         return items
-
-    def _cost(self, task: Task, column: str) -> float | None:
-        """The median of a task's rows, None without one."""
-        values = [row[column] for row in self._rows.get(task.key, ()) if row["outcome"] == "ok" and row.get(column)]
-        return float(np.median(values)) if values else None
-
-    def _of_tier(self, task: Task, *tiers: str) -> int:
-        return sum(row["tier"] in tiers for row in self._rows.get(task.key, ()))
 
     def _work(self, items: Iterable[_Item], until: float) -> list[_Item]:
         """Measure items until a moment; those of blocks that drifted are given back, to be measured again."""
@@ -344,7 +340,7 @@ class Campaign:
         row |= {"measured_at": datetime.now(UTC).replace(tzinfo=None).isoformat()}
         self._journal.append({"row": row})
         self._block.items.append(item)
-        self._rows.setdefault(task.key, []).append(row)
+        self._history.add(task.key, row)
         self.results[-1].take(row)
         return row
 

@@ -8,6 +8,7 @@ from typing import Any
 from kernrec.compile.nvrtc import compiler, supported_sms
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
+from kernrec.measure.boot import remember
 from kernrec.measure.child import Child
 from kernrec.measure.device import Facts, Failure
 from kernrec.measure.journal import journal_path, left_behind
@@ -87,6 +88,7 @@ def _examine(card: Card, sms: tuple[int, ...], compiles: bool) -> Examined:
             child.start()
             facts = Facts.from_dict(child.facts)
             probe = Probe(**child.ask(_PROBE_LIMIT_S, "probe"))
+            remember(facts, probe)
         except (Failure, KernrecError) as error:
             return Examined(card.index, card.name, known.name, False, False, (*problems, str(error)))
         finally:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from kernrec.measure.protocol import FINALS
@@ -87,3 +88,23 @@ class TargetResult:
             self.best = row
         if row.get("energy_j") and (self.frugal is None or row["energy_j"] < self.frugal["energy_j"]):
             self.frugal = row
+
+
+class History:
+    """The rows of one problem by kernel, its hash and the canonical text of the config, earlier campaigns' included."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+
+    def add(self, key: tuple[str, str, str], row: Mapping[str, Any]) -> None:
+        """One more row."""
+        self._rows.setdefault(key, []).append(row)
+
+    def count(self, key: tuple[str, str, str], *tiers: str) -> int:
+        """How many rows a config has, of these tiers or, without any, of all."""
+        return sum(not tiers or row["tier"] in tiers for row in self._rows.get(key, ()))
+
+    def median(self, key: tuple[str, str, str], cost: str) -> float | None:
+        """The median of a cost of a config, None where nothing tells it."""
+        values = [row[cost] for row in self._rows.get(key, ()) if row["outcome"] == "ok" and row.get(cost)]
+        return median(values) if values else None

@@ -3,9 +3,9 @@
     python -m kernrec.measure.worker
 
 Requests come on standard input and answers go to standard output, a JSON line each. Requests: open, prepare, measure,
-references, idle, probe. Answers are `{"ok": ...}`, or `{"failure": outcome, "error": text, "lost": bool}`; after a
-failure with `lost` the process ends, for the device can no longer be trusted in it. It also ends, at once and whatever
-it is doing, when its standard input is closed: when its parent is gone, that is.
+references, idle, probe, sensors (what an earlier probe found). Answers are `{"ok": ...}`, or `{"failure": outcome,
+"error": text, "lost": bool}`; after a failure with `lost` the process ends, for the device can no longer be trusted in
+it. It also ends, at once and whatever it is doing, when its standard input is closed: when its parent is gone, that is.
 """
 
 import json
@@ -60,6 +60,7 @@ class Session:
         kinds: dict[str, Callable[[Request], Any]] = {
             "open": self._open,
             "probe": self._probe,
+            "sensors": self._sensors,
             "prepare": self._prepare,
             "measure": self._measure,
             "references": self._references,
@@ -96,6 +97,9 @@ class Session:
         found = probe(self._open_device)
         self._probed = found.probed
         return found.as_dict()
+
+    def _sensors(self, request: Request) -> None:
+        self._probed = Probed(**request["probed"])
 
     def _prepare(self, request: Request) -> None:
         self._open_device.prepare(problem_from_key(request["problem"]))
