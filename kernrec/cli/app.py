@@ -8,7 +8,7 @@ import typer
 from typer.exceptions import TyperException
 
 from kernrec import __version__
-from kernrec.cli import collect, doctor, emulate, listing, recommend
+from kernrec.cli import analyze, collect, db, doctor, emulate, explain, listing, monitor, recommend
 from kernrec.errors import KernrecError
 
 app = typer.Typer(
@@ -21,10 +21,14 @@ app = typer.Typer(
 app.command("recommend")(recommend.recommend)
 app.command("collect")(collect.collect)
 app.command("doctor")(doctor.doctor)
+app.command("analyze")(analyze.analyze)
+app.command("explain")(explain.explain)
+app.command("monitor")(monitor.monitor)
 app.command("emulate")(emulate.emulate)
 app.command("gpus")(listing.gpus)
 app.command("ops")(listing.ops)
 app.command("kernels")(listing.kernels)
+app.add_typer(db.app, name="db")
 
 
 @app.callback(invoke_without_command=True)

@@ -47,8 +47,8 @@ def emulate(
     counts = emulate_file(
         source,
         entry,
-        _extent("--grid", grid),
-        _extent("--block", block),
+        extents("--grid", grid),
+        extents("--block", block),
         read,
         sm=sm,
         defines=dict(_macro(text) for text in define or []),
@@ -67,7 +67,8 @@ def emulate(
     print("note: executed by the emulator, measured on no GPU", file=sys.stderr)
 
 
-def _extent(flag: str, text: str) -> list[int]:
+def extents(flag: str, text: str) -> list[int]:
+    """One to three positive numbers, as `16` or `16,16` or `16x16`."""
     parts = text.replace("x", ",").split(",")
     if not 1 <= len(parts) <= 3 or not all(p.strip().isdecimal() and int(p) > 0 for p in parts):
         raise UsageError(f"{flag} {text!r}: expected 1 to 3 positive whole numbers, such as 16,16")

@@ -6,6 +6,7 @@ from kernrec.errors import UsageError
 
 _NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*([a-zA-Z%]*)\s*", re.ASCII)
 _WATTS = {"w": 1.0, "kw": 1e3, "mw": 1e-3}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _HERTZ = {"hz": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}
 
 
@@ -24,6 +25,11 @@ def watts(flag: str, text: str) -> float:
 def hertz(flag: str, text: str) -> float:
     """`1.41GHz` -> 1.41e9; the unit is required."""
     return _parse(flag, text, _HERTZ, "1410MHz")
+
+
+def duration(flag: str, text: str) -> float:
+    """`100ms` -> 0.1, `30m` -> 1800.0; the unit is required."""
+    return _parse(flag, text, _SECONDS, "100ms")
 
 
 def fraction(flag: str, text: str) -> float:

@@ -1,24 +1,26 @@
 """`kernrec recommend`: the configs to run for an op, a shape and a GPU."""
 
 import json
-import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernrec.cli.quantity import fraction, hertz, human, percent, watts
 from kernrec.cli.table import print_table
+from kernrec.cli.text import config_text, interval_text, print_notes
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernrec.recommender import Recommendation
+    from kernrec.recommender import Choice, Recommendation
 
 
 def recommend(
-    op: Annotated[str, typer.Option("--op", help="Operator: matmul, conv2d, or an alias (`kernrec ops`).")],
     gpu: Annotated[str, typer.Option("--gpu", help="GPU, as you call it (`kernrec gpus`).")],
+    op: Annotated[str, typer.Option("--op", help="Operator: matmul, conv2d, or an alias (`kernrec ops`).")] = "",
+    kernel: Annotated[
+        str | None, typer.Option(help="One kernel instead, your own (`kernrec analyze`) or ours.")
+    ] = None,
     shape: Annotated[str | None, typer.Option(help="Dimensions, m=4096,n=4096,k=4096; none: a workload's.")] = None,
     workload: Annotated[str | None, typer.Option(help="Workload set to answer for, layer by layer.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Data type of the tensors; the op's first by default.")] = None,
@@ -39,6 +41,8 @@ def recommend(
     """
     from kernrec.recommender import Query, Recommender
 
+    if not op and not kernel:
+        raise UsageError("--op is missing (`kernrec ops` lists what is known); or give a --kernel")
     if emit not in (None, "cuda"):
         raise UsageError(f"--emit {emit!r}: only cuda is known")
     if shape and workload:
@@ -53,6 +57,13 @@ def recommend(
         clock_hz=None if clock is None else hertz("--clock", clock),
         top=top,
     )
+    if kernel:
+        from kernrec.cli.analyze import recommend_kernel
+
+        if op or workload or emit or max_slowdown or max_power or clock:
+            raise UsageError("--kernel goes with --shape, --dtype, --layout, --objective, --power-limit and --top")
+        recommend_kernel(kernel, gpu, shape, dtype, layout, query, db, as_json)
+        return
     recommender = Recommender(databases=db)
     if shape:
         answer = recommender.recommend(op, gpu, shape, dtype=dtype, layout=layout, query=query)
@@ -73,19 +84,12 @@ def recommend(
         _print_layers(title, layers)
 
 
-def _note(notes: Iterable[str]) -> None:
-    for note in dict.fromkeys(notes):
-        print(f"note: {note}", file=sys.stderr)
-
-
-def _config(config: Any) -> str:
-    return " ".join(f"{name}={value}" for name, value in config.items())
-
-
 def _print_choices(answer: "Recommendation") -> None:
     limit = human(answer.power_limit_w, "W")
     title = f"{answer.problem.key} on {answer.gpu.title}, objective {answer.objective}, power limit {limit}"
+    measured = any(choice.sessions for choice in answer.choices)
     columns = [
+        ("rank", "right"),
         ("kernel", "left"),
         ("grid x block", "right"),
         ("latency (90 %)", "right"),
@@ -97,6 +101,7 @@ def _print_choices(answer: "Recommendation") -> None:
         ("time vs fastest", "right"),
         ("energy vs occupancy", "right"),
         ("time vs occupancy", "right"),
+        *([("measured", "left")] if measured else []),
         ("config", "left"),
     ]
     rows = []
@@ -104,34 +109,45 @@ def _print_choices(answer: "Recommendation") -> None:
         first = choice.launches[0]
         rows.append(
             [
+                str(choice.place),
                 choice.kernel.name,
                 f"{first.blocks} x {first.threads}",
-                _interval(choice.latency_s, "s"),
-                _interval(choice.energy_j, "J"),
+                interval_text(choice.latency_s, "s"),
+                interval_text(choice.energy_j, "J"),
                 human(choice.power_w, "W"),
-                choice.source,
+                _source(choice),
                 choice.limit,
                 percent(-choice.versus_fastest.energy_saved),
                 percent(choice.versus_fastest.slowdown),
                 percent(-choice.versus_occupancy.energy_saved),
                 percent(choice.versus_occupancy.slowdown),
-                _config(choice.config),
+                *([_occasion(choice)] if measured else []),
+                config_text(choice.config),
             ]
         )
     print_table(title, columns, rows)
-    _note(answer.notes)
+    print_notes(answer.notes)
 
 
-def _interval(cost: Any, unit: str) -> str:
-    low, high = human(cost.low, unit).split(" ")[0], human(cost.high, unit)
-    if human(cost.low, unit).split(" ")[1] != high.split(" ")[1]:
-        low = human(cost.low, unit)
-    return f"{human(cost.value, unit)} ({low} to {high})"
+def _source(choice: "Choice") -> str:
+    if choice.energy_j.source == choice.source:
+        return choice.source
+    return f"{choice.source}, energy {choice.energy_j.source}"
+
+
+def _occasion(choice: "Choice") -> str:
+    """Where, how often and when a choice was measured; nothing for another."""
+    if not choice.sessions or choice.measured_at is None:
+        return ""
+    sessions = "1 session" if choice.sessions == 1 else f"{choice.sessions} sessions, last"
+    device = "" if choice.device is None else f"{choice.device}, "
+    return f"{device}{sessions} {choice.measured_at[:10]}"
 
 
 def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -> None:
     first = layers[0][2]
     title = f"{title} on {first.gpu.title}, objective {first.objective}: the first choice of each layer"
+    measured = any(answer.best.sessions for _, _, answer in layers)
     columns = [
         ("layer", "left"),
         ("count", "right"),
@@ -142,6 +158,7 @@ def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -
         ("source", "left"),
         ("limit", "left"),
         ("energy vs occupancy", "right"),
+        *([("measured", "left")] if measured else []),
         ("config", "left"),
     ]
     rows = []
@@ -152,14 +169,15 @@ def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -
                 name,
                 str(count),
                 best.kernel.name,
-                _interval(best.latency_s, "s"),
-                _interval(best.energy_j, "J"),
+                interval_text(best.latency_s, "s"),
+                interval_text(best.energy_j, "J"),
                 human(best.power_w, "W"),
-                best.source,
+                _source(best),
                 best.limit,
                 percent(-best.versus_occupancy.energy_saved),
-                _config(best.config),
+                *([_occasion(best)] if measured else []),
+                config_text(best.config),
             ]
         )
     print_table(title, columns, rows)
-    _note(note for _, _, answer in layers for note in answer.notes)
+    print_notes(note for _, _, answer in layers for note in answer.notes)

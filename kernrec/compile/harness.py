@@ -16,18 +16,16 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.compile.inputs import ELEMENTS
 from kernrec.compile.nvrtc import compile_source
 from kernrec.errors import UsageError, unknown
 from kernrec.ptx import Counts, emulate, parse
 
-_ELEMENTS = {
-    "f64": np.float64, "f32": np.float32, "f16": np.float16, "i64": np.int64, "u64": np.uint64, "i32": np.int32,
-    "u32": np.uint32, "i16": np.int16, "u16": np.uint16, "i8": np.int8, "u8": np.uint8,
-}  # fmt: skip
+_ELEMENTS = {name: kind for name, kind in ELEMENTS.items() if name != "bf16"}
 _SCALARS = ("i32", "u32", "i64", "u64", "f32", "f64")
-_BUFFER = re.compile(r"([A-Za-z_]\w*)=(?:(zeros|nan):)?([a-z]+[0-9]+)\[([0-9]+)\]")
-_FILE = re.compile(r"([A-Za-z_]\w*)=@(.+)")
-_SCALAR = re.compile(r"([a-z]+[0-9]+):(.+)")
+BUFFER = re.compile(r"([A-Za-z_]\w*)=(?:(zeros|nan):)?([a-z]+[0-9]+)\[([0-9]+)\]")
+FILE = re.compile(r"([A-Za-z_]\w*)=@(.+)")
+SCALAR = re.compile(r"([a-z]+[0-9]+):(.+)")
 _LARGEST_SOURCE = 16 << 20
 _MOST_ELEMENTS = 1 << 28
 
@@ -46,14 +44,14 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
     order: list[Any] = []
     buffers: dict[str, np.ndarray] = {}
     for text in descriptions:
-        if match := _BUFFER.fullmatch(text):
+        if match := BUFFER.fullmatch(text):
             name, fill, kind, count = match.groups()
             buffers[name] = _filled(_kind(kind, _ELEMENTS), int(count), fill, draw, text)
             order.append(name)
-        elif match := _FILE.fullmatch(text):
+        elif match := FILE.fullmatch(text):
             buffers[match[1]] = _loaded(Path(match[2]))
             order.append(match[1])
-        elif match := _SCALAR.fullmatch(text):
+        elif match := SCALAR.fullmatch(text):
             kind = _kind(match[1], _SCALARS)
             try:
                 value = float(match[2]) if kind[0] == "f" else int(match[2], 0)

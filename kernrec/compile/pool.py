@@ -79,7 +79,7 @@ class _Worker:
     def __init__(self, cache_folder: Path | None, timeout_s: float) -> None:
         self.connection, theirs = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(theirs, cache_folder), daemon=True)
-        with _interrupts_blocked():
+        with interrupts_blocked():
             self.process.start()
         theirs.close()  # so that this end reads end-of-file when the process is gone
         self.timeout_s = timeout_s
@@ -151,7 +151,7 @@ def _serve(connection: Connection, cache_folder: Path | None) -> None:
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
+def interrupts_blocked() -> Iterator[None]:
     """Start a process deaf to Ctrl-C: the terminal sends it to all, and only the parent should answer."""
     if not hasattr(signal, "pthread_sigmask"):
         yield

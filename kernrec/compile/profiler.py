@@ -7,27 +7,18 @@ Configs that differ in launch-time tunables only share one, and so does their pr
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from kernrec.compile.compiled import Compiled, Resources
+from kernrec.compile.inputs import ELEMENTS
 from kernrec.errors import KernrecError
-from kernrec.kernel import find_kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scratch, bind_launches, probe_problems, workspaces
 from kernrec.kernel.spec import Config, Kernel
 from kernrec.op import Problem
 from kernrec.ptx import Module, emulate, parse
 from kernrec.ptx.profile import Profile, ProfileError, fit_profile
-
-_ELEMENTS = {
-    "f64": np.float64,
-    "f32": np.float32,
-    "f16": np.float16,
-    "bf16": np.uint16,
-    "i32": np.int32,
-    "u32": np.uint32,
-    "i64": np.int64,
-}
 
 
 @dataclass(frozen=True)
@@ -76,18 +67,17 @@ def profile_code(
 
 
 def profile_architectures(
-    kernel: str, configs: Mapping[int, Sequence[Config]], dtype: str, layout: str, compiled: Mapping[int, Compiled]
+    kernel: Kernel, configs: Mapping[int, Sequence[Config]], dtype: str, layout: str, compiled: Mapping[int, Compiled]
 ) -> list[tuple[int, LaunchProfile]]:
     """(architecture, profile) of every launch of one code; what has the same PTX is emulated once.
 
-    For worker processes: the kernel goes by name, and nothing here needs the database.
+    For worker processes: nothing here needs the database.
     """
-    found = find_kernel(kernel)
     cache: dict[tuple[str, int], Profile] = {}
     return [
         (sm, profile)
         for sm, result in compiled.items()
-        for profile in profile_code(found, configs[sm], dtype, layout, sm, result, cache)
+        for profile in profile_code(kernel, configs[sm], dtype, layout, sm, result, cache)
     ]
 
 
@@ -140,17 +130,27 @@ def _determined(terms: Sequence[Mapping[str, int]]) -> bool:
 
 
 def _emulate(bound: BoundLaunch, module: Module, buffers: dict[str, np.ndarray]) -> dict[str, int]:
-    arguments = [
-        (0 if a.null else a.name) if isinstance(a, Pointer) else np.dtype(_ELEMENTS[a.ctype]).type(a.value)
-        for a in bound.arguments
-    ]
     return emulate(
-        module, bound.entry, bound.grid, bound.block, arguments, buffers=buffers, shared_bytes=bound.shared_bytes
+        module,
+        bound.entry,
+        bound.grid,
+        bound.block,
+        packed(bound),
+        buffers=buffers,
+        shared_bytes=bound.shared_bytes,
     )
 
 
+def packed(bound: BoundLaunch) -> list[Any]:
+    """The arguments of a launch as the emulator takes them."""
+    return [
+        (0 if a.null else a.name) if isinstance(a, Pointer) else np.dtype(ELEMENTS[a.ctype]).type(a.value)
+        for a in bound.arguments
+    ]
+
+
 def _zeros(dtype: str, elements: int) -> np.ndarray:
-    return np.zeros(elements, dtype=_ELEMENTS[dtype])
+    return np.zeros(elements, dtype=ELEMENTS[dtype])
 
 
 def _scratch(scratch: Scratch) -> np.ndarray:

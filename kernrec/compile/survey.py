@@ -104,7 +104,7 @@ def survey(
                 if missing[code.key] == 0 and code.key in compiled:
                     future = pool.submit(
                         profile_architectures,
-                        kernel.name,
+                        kernel,
                         code.configs,
                         code.dtype,
                         code.layout,

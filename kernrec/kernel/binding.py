@@ -6,7 +6,7 @@ from typing import Any
 from kernrec.errors import UsageError
 from kernrec.kernel.expression import Expression
 from kernrec.kernel.spec import SCALAR_RANGES, WORKSPACE_BYTES, Config, Kernel, PointerArgument
-from kernrec.op import Problem, find_op
+from kernrec.op import Problem
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number passed by value as C type `i32`, `u32`, `i64` or `f32`."""
+    """A number passed by value; `ctype` is a key of `SCALAR_RANGES`."""
 
     ctype: str
     value: int | float
@@ -99,7 +99,7 @@ def probe_problems(
     kernel: Kernel, launch: int, config: Config, dtype: str, layout: str, sm: int
 ) -> tuple[Problem, ...]:
     """The small problems on which launch number `launch` of a config is emulated for its profile."""
-    op = find_op(kernel.op)
+    op = kernel.definition
     problems = []
     for probe in kernel.launches[launch].probes:
         # Lets that need the problem's dimensions cannot be used here: the probe is what fixes them.
@@ -139,8 +139,8 @@ def _whole(place: str, expression: Expression, names: dict[str, Any], least: int
 def _scalar(place: str, ctype: str, expression: Expression, names: dict[str, Any]) -> int | float:
     value = expression.evaluate(names)
     least, greatest = SCALAR_RANGES[ctype]
-    if ctype == "f32" and isinstance(value, int | float) and least <= value <= greatest:
+    if ctype[0] == "f" and isinstance(value, int | float) and least <= value <= greatest:
         return float(value)
-    if ctype != "f32" and isinstance(value, int) and least <= value <= greatest:
+    if ctype[0] != "f" and isinstance(value, int) and least <= value <= greatest:
         return int(value)
     raise UsageError(f"{place}: argument '{ctype} {expression.text}' is {value!r}, which {ctype} does not hold")

@@ -192,10 +192,13 @@ class Evaluation:
 
     def all_true(self, expressions: Iterable[Expression]) -> np.ndarray:
         """The rows for which every expression is true, bool (rows,)."""
+        planned = [(expression, self._columns.plan(expression)) for expression in expressions]
+        # One that is false whatever the row spares the others.
+        if not all(self.value(plan) for _, plan in planned if plan.domain is None):
+            return np.zeros(self._columns.rows, dtype=bool)
         scalar = True
         by_domain: dict[Domain, np.ndarray] = {}
-        for expression in expressions:
-            plan = self._columns.plan(expression)
+        for expression, plan in planned:
             value = self.value(plan)
             if value.__class__ is not np.ndarray:
                 scalar = scalar and bool(value)

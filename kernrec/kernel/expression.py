@@ -117,6 +117,11 @@ def parse(text: str) -> Expression:
     return Expression(text, frozenset(compiler.names), run, kind == _TRUTH)
 
 
+def literal(value: float) -> Expression:
+    """An expression that is a number, whole or not: what a scalar argument may be beside the grammar."""
+    return Expression(repr(value), frozenset(), lambda names: value, False)
+
+
 def _short(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:77] + "...")
 

@@ -5,12 +5,13 @@ import json
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kernrec.errors import UsageError, nearest, unknown
-from kernrec.kernel.expression import Expression, is_identifier, parse
+from kernrec.errors import UsageError, unknown
+from kernrec.kernel.declared import Declared, declared_problem
+from kernrec.kernel.expression import Expression, is_identifier, literal, parse
+from kernrec.kernel.files import fingerprint, read_source, read_text
 from kernrec.kernel.spec import (
     LIMITS,
     SCALAR_RANGES,
@@ -22,15 +23,14 @@ from kernrec.kernel.spec import (
     Tunable,
     Workspace,
 )
-from kernrec.op import find_op
+from kernrec.kernel.table import Table, what
+from kernrec.op import Op, find_op
 
-_LARGEST_FILE = 1 << 20
 _MOST_TUNABLES = 32
-_MOST_VALUES = 64
+_MOST_VALUES = 256
 _FACTS = ("dtype", "layout", "dtype_bytes", "sm")
 _C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([A-Za-z0-9_.-]+)"[ \t]*$', re.MULTILINE)
-_REQUIRED: Any = object()
+_DECIMAL = re.compile(r" *-?[0-9]+\.[0-9]+ *")
 
 
 def load_kernel(path: Path) -> Kernel:
@@ -40,95 +40,36 @@ def load_kernel(path: Path) -> Kernel:
     """
     where = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
     try:
-        data = tomllib.loads(_text(path, where))
+        data = tomllib.loads(read_text(path, where))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{where}: not TOML: {error}") from None
     except RecursionError:
         raise UsageError(f"{where}: not TOML: nested too deeply") from None
+    fingerprint(data, path.parent, where)
     return _Reader(where, data, path.parent).kernel()
 
 
-def _text(path: Path, where: str) -> str:
-    try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise UsageError(f"{where}: larger than {_LARGEST_FILE} bytes")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{where}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{where}: not UTF-8 text") from None
+def kernel_from(data: Mapping[str, Any], where: str, source: str) -> Kernel:
+    """The kernel of a spec that was read already (`Kernel.spec`), with its source; errors begin with `where`."""
+    return _Reader(where, dict(data), None, source).kernel()
 
 
-@cache
-def _op_names(op_name: str) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
+def _op_names(op: Op) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
     """An op's dimensions as given, the derived ones, and the names of its tensors."""
-    op = find_op(op_name)
     ones = {dim.name: 1 for dim in op.dims}
     derived = op.derive(ones)
     tensors = frozenset(op.shapes(ones | derived, op.layouts[0]))
     return tuple(ones), tuple(derived), tensors
 
 
-class _Table:
-    """One table of the file: every `take` names the key it wants, `done` refuses the keys that nobody took."""
-
-    def __init__(self, where: str, data: Any) -> None:
-        self.where = where
-        self.taken: list[str] = []
-        if not isinstance(data, dict):
-            raise UsageError(f"{where}: expected a table, got {_kind(data)}")
-        self.data: dict[str, Any] = data
-
-    def fail(self, key: str, expected: str, value: Any) -> UsageError:
-        return UsageError(f"{self.where}: {key}: expected {expected}, got {_kind(value)}")
-
-    def take(self, key: str, kind: type, expected: str, default: Any = _REQUIRED) -> Any:
-        self.taken.append(key)
-        value = self.data.get(key, default)
-        if value is _REQUIRED:
-            # Rather a key misspelt than one forgotten, where there is one that nobody knows.
-            close = [k for k in nearest(key, self.data) if k not in self.taken]
-            hint = f" (is {close[0]!r} meant to be it?)" if close else ""
-            raise UsageError(f"{self.where}: {key} is missing, expected {expected}{hint}")
-        if key in self.data and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
-            raise self.fail(key, expected, value)
-        return value
-
-    def string(self, key: str, default: Any = _REQUIRED) -> Any:
-        value = self.take(key, str, "a string", default)
-        if isinstance(value, str) and "\n" in value:
-            raise self.fail(key, "one line", value)
-        return value
-
-    def names(self, key: str, known: Collection[str]) -> tuple[str, ...]:
-        """A list of at least one name out of `known`."""
-        values = self.take(key, list, f"a list of {', '.join(known)}")
-        if not values:
-            raise self.fail(key, "at least one name", values)
-        for value in values:
-            if value not in known:
-                raise UsageError(f"{self.where}: {key}: {unknown('name', value, known)}")
-        return tuple(dict.fromkeys(values))
-
-    def done(self) -> None:
-        for key in self.data:
-            if key not in self.taken:
-                raise UsageError(f"{self.where}: {unknown('key', key, self.taken)}")
-
-
-def _kind(value: Any) -> str:
-    names = {dict: "a table", list: "a list", bool: "a boolean", str: "the string", int: "the number"}
-    name = names.get(type(value), f"a {type(value).__name__}")
-    return f"{name} {value!r:.60}" if isinstance(value, str | int | float) else name
-
-
 class _Reader:
     """Builds a `Kernel` from the parsed file."""
 
-    def __init__(self, where: str, data: dict[str, Any], folder: Path) -> None:
+    def __init__(self, where: str, data: dict[str, Any], folder: Path | None, text: str = "") -> None:
         self.where = where
-        self.folder = folder
-        self.top = _Table(where, data)
+        self.folder = folder  # None: the source is `text`
+        self.text = text
+        self.top = Table(where, data)
         self.named: set[str] = set()
 
     def kernel(self) -> Kernel:
@@ -136,19 +77,18 @@ class _Reader:
         name = top.string("name")
         if not is_identifier(name):
             raise top.fail("name", "lower-case letters, digits and _", name)
-        try:
-            op = find_op(top.string("op"))
-        except UsageError as error:
-            raise UsageError(f"{self.where}: op: {error}") from None
-        dtypes = top.names("dtypes", op.dtypes)
-        layouts = top.names("layouts", op.layouts)
+        declared = self.declared(name)
+        op = declared.op if declared else self.known_op()
+        dtypes = op.dtypes if declared else top.names("dtypes", op.dtypes)
+        layouts = op.layouts if declared else top.names("layouts", op.layouts)
         min_sm = top.take("min_sm", int, "a compute capability such as 75", 75)
         description = top.string("description", "")
         source_name, source = self.source()
-        self.dims, derived, tensors = _op_names(op.name)
+        self.dims, derived, tensors = _op_names(op)
         self.given = (*self.dims, *derived, *_FACTS)
 
         tunables = self.tunables()
+        macros = self.macros()
         levers = [tunable.name for tunable in tunables]
         lets = self.lets(levers)
         launch_names = frozenset((*self.given, *levers, *lets))
@@ -187,30 +127,44 @@ class _Reader:
             ),
             launches=launches,
             workspaces=workspaces,
+            definition=op,
+            spec=top.data,
+            macros=macros,
+            samples=declared.samples if declared else {},
+            constants=declared.constants if declared else {},
         )
+
+    def known_op(self) -> Op:
+        try:
+            return find_op(self.top.string("op"))
+        except UsageError as error:
+            raise UsageError(f"{self.where}: op: {error}") from None
+
+    def declared(self, name: str) -> Declared | None:
+        """The problem that the spec declares for itself, if it names no op."""
+        data = self.top.take("problem", dict, "a table", None)
+        if data is None:
+            return None
+        if "op" in self.top.data:
+            raise UsageError(f"{self.where}: op and [problem] were both given; a kernel has one of them")
+        return declared_problem(Table(f"{self.where}: [problem]", data), name)
+
+    def macros(self) -> dict[str, str]:
+        """What is defined for every config."""
+        macros = {}
+        for name, value in self.top.take("defines", dict, "a table of macros", {}).items():
+            if not _C_IDENTIFIER.fullmatch(name) or not isinstance(value, str | int) or "\n" in str(value):
+                raise self.top.fail(f"defines.{name}", "NAME = number or text", value)
+            macros[name] = str(value)
+        return macros
 
     def source(self) -> tuple[str, str]:
         name = self.top.string("source")
         if Path(name).name != name or name in {"", ".", ".."} or "\\" in name:
             raise self.top.fail("source", "the name of a file in the same folder", name)
-        return name, self.inlined(name, self.folder / name, set())
-
-    def inlined(self, name: str, path: Path, seen: set[Path]) -> str:
-        """A source with the files it includes by `#include "..."` in their place, so that it stands for itself.
-
-        They lie beside the source, or one folder up, where kernels share them; each is taken once.
-        """
-        seen.add(path)
-
-        def replace(include: re.Match[str]) -> str:
-            found = next(
-                (f / include[1] for f in (self.folder, self.folder.parent) if (f / include[1]).is_file()), None
-            )
-            if found is None:
-                raise UsageError(f"{self.folder.name}/{name}: includes {include[1]!r}, which is not beside it")
-            return "" if found in seen else self.inlined(include[1], found, seen)
-
-        return _INCLUDE.sub(replace, _text(path, f"{self.folder.name}/{name}"))
+        if self.folder is None:
+            return name, self.text
+        return name, read_source(self.folder / name)
 
     def tunables(self) -> tuple[Tunable, ...]:
         tables = self.top.take("tunables", dict, "a table of tunables")
@@ -218,7 +172,7 @@ class _Reader:
             raise self.top.fail("tunables", f"1 to {_MOST_TUNABLES} tunables", len(tables))
         tunables = []
         for name, data in tables.items():
-            table = _Table(f"{self.where}: [tunables] {name}", data)
+            table = Table(f"{self.where}: [tunables] {name}", data)
             self.new_name(table.where, name, self.given)
             values = table.take("values", list, "a list of integers")
             whole = all(type(value) is int and abs(value) < 2**31 for value in values)
@@ -226,8 +180,11 @@ class _Reader:
                 raise table.fail("values", f"1 to {_MOST_VALUES} different integers below 2**31", str(values))
             meaning = table.string("meaning", "")
             launch = table.take("launch", bool, "true or false", False)
+            define = table.string("define", None)
+            if define is not None and not _C_IDENTIFIER.fullmatch(define):
+                raise table.fail("define", "the name of a macro", define)
             table.done()
-            tunables.append(Tunable(name, tuple(values), meaning, launch))
+            tunables.append(Tunable(name, tuple(values), meaning, launch, define))
         return tuple(tunables)
 
     def new_name(self, where: str, name: str, used: Iterable[str]) -> None:
@@ -258,7 +215,7 @@ class _Reader:
         if isinstance(text, int) and not isinstance(text, bool):
             text = str(text)
         if not isinstance(text, str):
-            raise UsageError(f"{where}: {key}: expected an expression in quotes, got {_kind(text)}")
+            raise UsageError(f"{where}: {key}: expected an expression in quotes, got {what(text)}")
         try:
             expression = parse(text)
         except UsageError as error:
@@ -272,7 +229,7 @@ class _Reader:
     def workspaces(self, names: Collection[str], tensors: Collection[str]) -> tuple[Workspace, ...]:
         workspaces: list[Workspace] = []
         for i, data in enumerate(self.top.take("workspace", list, "[[workspace]] tables", [])):
-            table = _Table(f"{self.where}: workspace[{i}]", data)
+            table = Table(f"{self.where}: workspace[{i}]", data)
             name = table.string("name")
             self.new_name(f"{table.where}: name", name, (*tensors, *(workspace.name for workspace in workspaces)))
             dtype = table.string("dtype")
@@ -284,10 +241,10 @@ class _Reader:
             workspaces.append(Workspace(name, dtype, elements, when))
         return tuple(workspaces)
 
-    def required(self, table: _Table, key: str) -> Any:
+    def required(self, table: Table, key: str) -> Any:
         return table.take(key, object, "an expression")
 
-    def when(self, table: _Table, names: Collection[str]) -> Expression | None:
+    def when(self, table: Table, names: Collection[str]) -> Expression | None:
         text = table.take("when", str, "an expression", None)
         if text is None:
             return None
@@ -303,7 +260,7 @@ class _Reader:
         probe_names: Collection[str],
         source: str,
     ) -> Launch:
-        table = _Table(where, data)
+        table = Table(where, data)
 
         def expression(key: str, text: Any, among: Collection[str] = names) -> Expression:
             return self.expression(key, text, among, where)
@@ -369,7 +326,7 @@ class _Reader:
             probes=tuple(probes),
         )
 
-    def extents(self, table: _Table, key: str, names: Collection[str]) -> tuple[Expression, Expression, Expression]:
+    def extents(self, table: Table, key: str, names: Collection[str]) -> tuple[Expression, Expression, Expression]:
         texts = table.take(key, list, "a list of 1 to 3 expressions")
         if not 1 <= len(texts) <= 3:
             raise table.fail(key, "1 to 3 expressions", texts)
@@ -382,7 +339,7 @@ class _Reader:
         self, key: str, text: Any, where: str, names: Collection[str], pointers: Collection[str]
     ) -> PointerArgument | ScalarArgument:
         if not isinstance(text, str):
-            raise UsageError(f"{where}: {key}: expected a tensor or 'ctype expression', got {_kind(text)}")
+            raise UsageError(f"{where}: {key}: expected a tensor or 'ctype expression', got {what(text)}")
         ctype, _, value = text.strip().partition(" ")
         if not value:
             if ctype not in pointers:
@@ -390,10 +347,12 @@ class _Reader:
             return PointerArgument(ctype)
         if ctype not in SCALAR_RANGES:
             raise UsageError(f"{where}: {key}: {unknown('C type', ctype, SCALAR_RANGES)}")
+        if ctype[0] == "f" and _DECIMAL.fullmatch(value):
+            return ScalarArgument(ctype, literal(float(value)))
         return ScalarArgument(ctype, self.expression(key, value, names, where))
 
     def touched(
-        self, table: _Table, key: str, pointers: Collection[str], axes: Collection[str]
+        self, table: Table, key: str, pointers: Collection[str], axes: Collection[str]
     ) -> dict[str, tuple[str, ...]]:
         tensors = {}
         for name, selected in table.take(key, dict, "a table of tensor = [axes]", {}).items():

@@ -5,7 +5,7 @@ needs is known, so that the full product of the tunables' values never exists. A
 expressions that depend on its dimensions.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from kernrec.errors import UsageError
 from kernrec.kernel.columns import Columns
 from kernrec.kernel.expression import Expression
 from kernrec.kernel.spec import LIMITS, Kernel
-from kernrec.op.dtype import BYTES
+from kernrec.op.dtype import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from kernrec.gpu import SmLimits
@@ -76,7 +76,7 @@ class Space:
         self.sm = sm
         self.dtype = dtype
         self.layout = layout
-        self._facts = {"dtype": dtype, "layout": layout, "dtype_bytes": BYTES[dtype], "sm": sm}
+        self._facts = {"dtype": dtype, "layout": layout, "dtype_bytes": ELEMENT_BYTES[dtype], "sm": sm}
         self._facts |= {name: getattr(limits, name) for name in LIMITS}
         self._values = {t.name: np.array(t.values, dtype=np.int64) for t in kernel.tunables}
         static, self._dynamic = self._split((*kernel.constraints, *kernel.implied))
@@ -90,6 +90,33 @@ class Space:
         """The config in this row."""
         return {name: int(column[row]) for name, column in self.columns.items()}
 
+    def find(self, configs: Sequence[Mapping[str, object]]) -> np.ndarray:
+        """The row of each config, int64 (N,); -1 for one that this space does not hold."""
+        digits = [(name, {int(v): i for i, v in enumerate(values)}) for name, values in self._values.items()]
+        places = np.full(len(configs), -1, dtype=np.int64)
+        for number, config in enumerate(configs):
+            if config.keys() == self._values.keys():
+                place = 0
+                for name, digit in digits:
+                    if (at := digit.get(config[name])) is None:  # type: ignore[call-overload]
+                        break
+                    place = place * len(digit) + at
+                else:
+                    places[number] = place
+        # Rows are in the order of their places in the full product.
+        rows = np.searchsorted(self._places, places)
+        inside = rows < len(self)
+        inside[inside] = self._places[rows[inside]] == places[inside]
+        return np.where(inside, rows, -1)
+
+    @cached_property
+    def _places(self) -> np.ndarray:
+        """Where each row stands in the product of all tunables' values, int64 (rows,), ascending."""
+        place = np.zeros(len(self), dtype=np.int64)
+        for name, values in self._values.items():
+            place = place * len(values) + self._columns.digits[name]
+        return place
+
     @cached_property
     def codes(self) -> Codes:
         """The distinct compiled codes."""
@@ -97,6 +124,12 @@ class Space:
         index, rows = self._columns.groups(kernel.code_tunables)
         values = zip(*(self.columns[name][rows].tolist() for name in kernel.code_tunables), strict=True)
         return Codes(index, rows, kernel.code_keys(values, self.dtype, self.layout))
+
+    def configs_on(self, problem: "Problem") -> Codes:
+        """Each config as a code of its own, by `Kernel.sample_keys`: for profiles that hold on one problem."""
+        rows = np.arange(len(self))
+        values = zip(*(column.tolist() for column in self.columns.values()), strict=True)
+        return Codes(rows, rows, self.kernel.sample_keys(values, problem.key))
 
     def fixed(self, expression: Expression) -> bool:
         """Whether an expression has the same values on every problem."""

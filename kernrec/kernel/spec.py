@@ -8,16 +8,16 @@ constraints may also use the limits of the GPU listed in `LIMITS`.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.expression import Expression
-from kernrec.op.dtype import BYTES
+from kernrec.op.dtype import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from kernrec.gpu import SmLimits
-    from kernrec.op import Problem
+    from kernrec.op import Op, Problem
 
 Config = Mapping[str, int]
 """One value for every tunable."""
@@ -39,19 +39,44 @@ SCALAR_RANGES = {
     "i32": (-(2**31), 2**31 - 1),
     "u32": (0, 2**32 - 1),
     "i64": (-(2**63), 2**63 - 1),
+    "u64": (0, 2**63 - 1),
     "f32": (-3.4028234663852886e38, 3.4028234663852886e38),
+    "f64": (-1.7976931348623157e308, 1.7976931348623157e308),
 }
 """C types of scalar arguments, with the least and the greatest value each holds."""
 
 
 @dataclass(frozen=True)
 class Tunable:
-    """One lever of a kernel. `launch`: passed at run time, so it does not change the compiled code."""
+    """One lever of a kernel. `launch`: passed at run time, so it does not change the compiled code.
+
+    define: the macro that gives the source its value; None: the name in upper case.
+    """
 
     name: str
     values: tuple[int, ...]
     meaning: str
     launch: bool = False
+    define: str | None = None
+
+    @property
+    def macro(self) -> str:
+        """The macro that gives the source its value."""
+        return self.define or self.name.upper()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The values that a tensor has when its kernel is executed by the emulator.
+
+    kind: `normal`, `zeros`, `constant` (numbers[0]), `uniform` (from numbers[0] to numbers[1]), `integers` (the same,
+    the second excluded), `expression` (text: of the flat index `i` and the problem's names) `file` (text: a `.npy`) or
+    `raw` (text: a file of nothing but values).
+    """
+
+    kind: str
+    numbers: tuple[float, ...] = ()
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,7 +136,10 @@ class Kernel:
     """One implementation of an op, identified by its name and by `hash` (of spec and source; prose does not count).
 
     constraints: as written in the spec; implied: what every launch must keep besides (block, shared memory and grid
-    within the limits of the GPU). Each is true for a config that can run.
+    within the limits of the GPU). Each is true for a config that can run. definition: the op, or what a spec of its own
+    problem declares in place of one. spec: the spec itself as plain data, from which `kernel_from` makes the kernel
+    again. macros: defined for every config. samples: the tensors whose values matter to the emulator. constants: the
+    tensors that fill `__constant__` symbols of the source, with the symbol's name.
     """
 
     name: str
@@ -129,6 +157,22 @@ class Kernel:
     implied: tuple[Expression, ...]
     launches: tuple[Launch, ...]
     workspaces: tuple[Workspace, ...]
+    definition: "Op"
+    spec: Mapping[str, Any]
+    macros: Mapping[str, str] = field(default_factory=dict)
+    samples: Mapping[str, Sample] = field(default_factory=dict)
+    constants: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether a launch comes without probes: its profile is then that of sampled blocks of one problem."""
+        return any(not launch.probes for launch in self.launches)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Worker processes get the spec and make the kernel again: functions do not travel.
+        from kernrec.kernel.load import kernel_from
+
+        return kernel_from, (dict(self.spec), self.name, self.source)
 
     def require(self, dtype: str, layout: str, sm: int | None = None) -> None:
         """Raises `UsageError` where the kernel does not implement this dtype or layout, or not on this architecture."""
@@ -155,8 +199,8 @@ class Kernel:
 
     def defines(self, config: Config, dtype: str, layout: str) -> dict[str, str]:
         """Preprocessor macros that fix the code of a config: `BLOCK_M` -> `128`, `DTYPE_F32` -> `1`."""
-        fixed = {name.upper(): str(config[name]) for name in self.code_tunables}
-        return fixed | {f"DTYPE_{dtype.upper()}": "1", f"LAYOUT_{layout.upper()}": "1"}
+        fixed = {tunable.macro: str(config[tunable.name]) for tunable in self.tunables if not tunable.launch}
+        return {**self.macros, **fixed, f"DTYPE_{dtype.upper()}": "1", f"LAYOUT_{layout.upper()}": "1"}
 
     def code_key(self, config: Config, dtype: str, layout: str) -> str:
         """16 hex digits naming the compiled code of a config; run-time tunables do not count."""
@@ -171,6 +215,11 @@ class Kernel:
         """`code_key` of many codes, each given by the values of `code_tunables`."""
         form = ",".join([dtype, layout, *(f"{name}=%d" for name in self.code_tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in values]
+
+    def sample_keys(self, configs: Iterable[Sequence[int]], problem_key: str) -> list[str]:
+        """16 hex digits naming the profile of each config on one problem, given by the values of all tunables."""
+        form = ",".join([problem_key, *(f"{tunable.name}=%d" for tunable in self.tunables)])
+        return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in configs]
 
     def namespace(self, config: Config, problem: "Problem", sm: int) -> dict[str, Any]:
         """Every name that the launch expressions of one config may use, with its value on a problem."""
@@ -189,5 +238,5 @@ class Kernel:
         return self.misfit(config, problem, limits) is None
 
 
-WORKSPACE_BYTES = {**BYTES, "i32": 4, "u32": 4}
+WORKSPACE_BYTES = ELEMENT_BYTES
 """Bytes of one element of a workspace, by dtype."""

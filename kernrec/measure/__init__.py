@@ -8,6 +8,7 @@
     journal.py, ingest.py      what was measured is on disk at once, and in the database soon
     plan.py, ahead.py          which configs, in which order, compiled before they are needed
     campaign.py, results.py    one device's campaign; collect.py runs one on each, doctor.py says what is possible
+    monitor.py, trace.py       a GPU watched while something else runs, and what was recorded of one
 
 A measurement is acknowledged when it is in the journal.
 """

@@ -6,6 +6,7 @@ set fits there.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -60,4 +61,49 @@ def dram_bytes(
         total = total + size * (first + miss * again)
     for name in writes:
         total = total + tensor_bytes[name] * (miss if name in scratch else 1.0)
+    return total
+
+
+@dataclass(frozen=True)
+class Touch:
+    """What each block of a launch touches of one tensor, as a sample of blocks has shown it; arrays (C,).
+
+    own_bytes: distinct bytes of one block. fresh: for each axis of the grid, the share of them that the next block
+    along it does not find among those of the block before. size_bytes: of the tensor. written: it writes them.
+    scratch: the tensor lives between launches only.
+    """
+
+    own_bytes: Array
+    fresh: tuple[Array, Array, Array]
+    size_bytes: Array
+    written: bool
+    scratch: bool = False
+
+    def distinct(self, extents: Sequence[Array]) -> Array:
+        """Bytes that so many blocks along each axis touch, each counted once."""
+        found = self.own_bytes
+        for share, extent in zip(self.fresh, extents, strict=True):
+            found = found * (1.0 + share * (extent - 1.0))
+        return np.minimum(found, self.size_bytes)
+
+
+def sampled_dram_bytes(
+    grid: tuple[Array, Array, Array], touches: Sequence[Touch], concurrent_blocks: Array, l2_bytes: float
+) -> Array:
+    """Bytes between L2 and DRAM of one launch whose tensors are known from a sample of blocks.
+
+    As `dram_bytes`: blocks of a wave share what they load, and between waves L2 keeps as much as it holds. The axes
+    that select a tile are not declared but seen, and may share a part (the halo of a stencil).
+    """
+    order = tuple(zip("xyz", grid, strict=True))
+    blocks = grid[0] * grid[1] * grid[2]
+    wave = np.minimum(concurrent_blocks, blocks)
+    cover = covered(order, wave)
+    whole = [touch.distinct(grid) for touch in touches]
+    miss = np.maximum(1.0 - l2_bytes / np.maximum(sum(whole, 0.0), 1.0), 0.0)
+    total: Array = 0.0
+    for touch, once in zip(touches, whole, strict=True):
+        first = miss if touch.scratch else 1.0
+        again = 0.0 if touch.written else miss * np.maximum(touch.distinct(cover) * (blocks / wave) - once, 0.0)
+        total = total + once * first + again
     return total

@@ -1,7 +1,10 @@
 """The data types a tensor can have: their names, sizes and the other spellings people type."""
 
 BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
-"""Bytes of one element."""
+"""Bytes of one element of the types that ops compute in."""
+
+ELEMENT_BYTES = {**BYTES, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "i32": 4, "u32": 4, "i64": 8, "u64": 8}
+"""Bytes of one element of every type that a tensor may have."""
 
 _SPELLINGS = {
     "double": "f64",

@@ -63,7 +63,7 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        return self.elements * dtypes.BYTES[self.dtype]
+        return self.elements * dtypes.ELEMENT_BYTES[self.dtype]
 
 
 def _nothing(names: Names) -> dict[str, Any]:
@@ -96,6 +96,8 @@ class Op:
     derive: Callable[[Names], dict[str, int]] = _nothing
     untouched: Callable[[Names], dict[str, int]] = _nothing
     values: Callable[[Names], dict[str, Normal]] = _nothing
+    element_types: Mapping[str, str] = field(default_factory=dict)
+    """The tensors whose elements are not of the problem's dtype, with theirs."""
 
     @cached_property
     def late(self) -> dict[str, int]:
@@ -201,7 +203,7 @@ class Problem:
             **self.sizes,
             "dtype": self.dtype,
             "layout": self.layout,
-            "dtype_bytes": dtypes.BYTES[self.dtype],
+            "dtype_bytes": dtypes.ELEMENT_BYTES[self.dtype],
         }
 
     @property
@@ -218,8 +220,7 @@ class Problem:
     @property
     def bytes(self) -> int:
         """Compulsory traffic in bytes: each element that matters read once, each element of the result written once."""
-        size = dtypes.BYTES[self.dtype]
-        return size * sum(tensor.touched for tensor in self.tensors.values())
+        return sum(tensor.touched * dtypes.ELEMENT_BYTES[tensor.dtype] for tensor in self.tensors.values())
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -229,5 +230,6 @@ class Problem:
         tensors = {}
         for name, shape in self.definition.shapes(sizes, self.layout).items():
             role = "output" if name in self.definition.outputs else "input"
-            tensors[name] = Tensor(name, shape, self.dtype, role, prod(shape) - untouched.get(name, 0))
+            dtype = self.definition.element_types.get(name, self.dtype)
+            tensors[name] = Tensor(name, shape, dtype, role, prod(shape) - untouched.get(name, 0))
         return tensors

@@ -22,18 +22,20 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import UsageError, unknown
-from kernrec.ptx import access, atomics, carry, convert, floating, integer, matrix, select, warp
+from kernrec.ptx import access, atomics, bits, carry, convert, floating, integer, matrix, select, warp
 from kernrec.ptx.barriers import WAITS, Barriers
 from kernrec.ptx.counts import Counts
 from kernrec.ptx.decode import Code, Decoder, unsupported
+from kernrec.ptx.inline import inlined
 from kernrec.ptx.launch import lay_out
 from kernrec.ptx.memory import Memory, place
+from kernrec.ptx.observe import Observer
 from kernrec.ptx.program import Function, Instruction, Module, Register, Symbol, gathers, members
 from kernrec.ptx.races import Races
 from kernrec.ptx.state import Array, EmulationError, Lanes, at
 
 # Importing a file of semantics registers its instructions.
-SEMANTICS = (access, atomics, carry, convert, floating, integer, matrix, select, warp)
+SEMANTICS = (access, atomics, bits, carry, convert, floating, integer, matrix, select, warp)
 
 _BATCH_LANES = 1024
 _BUDGET = 20_000_000
@@ -79,31 +81,86 @@ def emulate(
             deadlock, budget exceeded, trap, race.
         UsageError: arguments that do not fit the kernel.
     """
-    if entry not in module.functions or not module.functions[entry].entry:
-        raise unknown("kernel", entry, module.entries)
-    function = module.functions[entry]
-    shape, size = _extents("grid", grid), _extents("block", block)
-    total = shape[0] * shape[1] * shape[2]
-    threads = size[0] * size[1] * size[2]
-    if threads > 1024:
-        raise UsageError(f"block {tuple(block)} has {threads} threads, more than 1024")
-    ids = list(range(total)) if blocks is None else list(blocks)
-    if any(not 0 <= b < total for b in ids):
-        raise UsageError(f"block numbers must be from 0 to {total - 1} for grid {tuple(grid)}")
-    if not ids:
+    shape = _extents("grid", grid)
+    ids = range(shape[0] * shape[1] * shape[2]) if blocks is None else blocks
+    if not len(ids):
         return Counts()
-    batches = -(-len(ids) * -(-threads // 32) * 32 // _BATCH_LANES)
-    per_batch = -(-len(ids) // min(batches, len(ids)))
-    layout = lay_out(module, function, arguments, buffers, shared_bytes)
-    lanes = Lanes(function, shape, size, per_batch)
-    lanes.sizes = {"%dynamic_smem_size": shared_bytes, "%total_smem_size": layout.shared_bytes}
-    races = Races(lanes, layout.shared_bytes) if check_races else None
-    memory = Memory(lanes, layout, Counts() if count else None, races)
-    machine = _Machine(function, lanes, memory, Decoder(function, lanes, memory, layout.symbols), budget)
-    with np.errstate(all="ignore"):
-        for start in range(0, len(ids), per_batch):
-            machine.run(ids[start : start + per_batch])
-    return machine.totals()
+    emulation = Emulation(
+        module,
+        entry,
+        grid,
+        block,
+        arguments,
+        buffers=buffers,
+        shared_bytes=shared_bytes,
+        together=len(ids),
+        count=count,
+        budget=budget,
+        check_races=check_races,
+    )
+    return emulation.run(ids)
+
+
+class Emulation:
+    """A launch whose thread blocks are run a few at a time; arguments and errors are those of `emulate`.
+
+    together: the most blocks that one `run` will have. constants: content of `__constant__` variables by name.
+    observer: is shown every access to global memory.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        entry: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        arguments: Sequence[Any],
+        *,
+        buffers: Mapping[str, np.ndarray[Any, Any]],
+        shared_bytes: int = 0,
+        together: int = 1,
+        count: bool = True,
+        budget: int = _BUDGET,
+        check_races: bool = False,
+        constants: Mapping[str, np.ndarray[Any, Any]] | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        if entry not in module.functions or not module.functions[entry].entry:
+            raise unknown("kernel", entry, module.entries)
+        function = inlined(module, entry)
+        self.function = function
+        self.grid, size = _extents("grid", grid), _extents("block", block)
+        threads = size[0] * size[1] * size[2]
+        if threads > 1024:
+            raise UsageError(f"block {tuple(block)} has {threads} threads, more than 1024")
+        batches = -(-together * -(-threads // 32) * 32 // _BATCH_LANES)
+        self._per_batch = -(-together // min(batches, together))
+        layout = lay_out(module, function, arguments, buffers, shared_bytes, constants or {})
+        lanes = Lanes(function, self.grid, size, self._per_batch)
+        lanes.sizes = {"%dynamic_smem_size": shared_bytes, "%total_smem_size": layout.shared_bytes}
+        races = Races(lanes, layout.shared_bytes) if check_races else None
+        memory = Memory(lanes, layout, Counts() if count else None, races, observer)
+        self._machine = _Machine(function, lanes, memory, Decoder(function, lanes, memory, layout.symbols), budget)
+        self._observer = observer
+        self._seen = Counts()
+
+    def run(self, ids: Sequence[int]) -> Counts:
+        """Runs the thread blocks with these linear numbers (x fastest); the counts of these alone."""
+        total = self.grid[0] * self.grid[1] * self.grid[2]
+        if any(not 0 <= b < total for b in ids):
+            raise UsageError(f"block numbers must be from 0 to {total - 1} for grid {self.grid}")
+        with np.errstate(all="ignore"):
+            for start in range(0, len(ids), self._per_batch):
+                batch = ids[start : start + self._per_batch]
+                if self._observer is not None:
+                    self._observer.start_batch(batch)
+                self._machine.run(batch)
+        before, self._seen = self._seen, self._machine.totals()
+        return Counts({name: value - before[name] for name, value in self._seen.items()})
+
+    def visits(self) -> dict[int, int]:
+        """How many warps ran each basic block (by its index) so far."""
+        return {i: code.warps for i, code in enumerate(self._machine.codes) if code is not None and code.warps}
 
 
 def _extents(what: str, given: Sequence[int]) -> tuple[int, int, int]:
@@ -239,6 +296,7 @@ class _Machine:
             self.pcs[on] = _GONE
             self.live = self.live & ~on
             self._count_live()
+            self.parked[:] = False  # those that waited for the ones that are gone go on
             self._release()
         elif opcode in ("bar", "barrier"):
             self.barriers.arrive(ins, on, self.pcs, here + 1)
@@ -247,6 +305,8 @@ class _Machine:
             if on.any():
                 block, thread = place(self.lanes, int(np.flatnonzero(on)[0]))
                 raise EmulationError(f"{at(self.function, ins)}: block {block} thread {thread} trapped")
+        elif opcode == "call":
+            raise unsupported(self.function, ins, "of a pointer, a function that calls itself, or one without a body")
         else:
             raise unsupported(self.function, ins)
         return None
@@ -315,10 +375,10 @@ class _Machine:
         )
 
     def totals(self) -> Counts:
-        """The counters of all batches."""
-        counts = self.memory.counts
-        if counts is None:
+        """The counters of all batches so far."""
+        if self.memory.counts is None:
             return Counts()
+        counts = Counts(self.memory.counts)
         for code in self.codes:
             if code is None or not code.warps:
                 continue

@@ -23,6 +23,7 @@ class Layout:
     parameters: bytes
     shared_bytes: int
     local_bytes: int
+    argument_bytes: int
 
 
 def lay_out(
@@ -31,16 +32,25 @@ def lay_out(
     arguments: Sequence[Any],
     buffers: Mapping[str, np.ndarray[Any, Any]],
     shared_bytes: int,
+    contents: Mapping[str, np.ndarray[Any, Any]],
 ) -> Layout:
-    """Places the variables that `function` uses, and packs its arguments.
+    """Places the variables that `function` uses, and packs its arguments; `contents` is that of constant variables.
 
     Raises:
-        UsageError: arguments or buffers that do not fit.
+        UsageError: arguments, buffers or contents that do not fit.
     """
+    for name, array in contents.items():
+        if name not in module.variables or module.variables[name].space != "const":
+            known = [v.name for v in module.variables.values() if v.space == "const"]
+            raise unknown("__constant__ variable", name, known)
+        if array.nbytes > module.variables[name].size:
+            raise UsageError(
+                f"__constant__ variable {name} has {module.variables[name].size} bytes, {array.nbytes} were given"
+            )
     symbols: dict[str, int] = {}
     memories = {name: _octets(name, array) for name, array in buffers.items()}
     constants = bytearray()
-    shared, local = 0, 0
+    shared, local, argument = 0, 0, 0
     dynamic: list[str] = []
     dynamic_align = _DYNAMIC_ALIGN
     variables = [*module.variables.values(), *function.variables.values()]
@@ -57,10 +67,15 @@ def lay_out(
             local = _align(local, variable.align)
             symbols[variable.name] = local
             local += variable.size
+        elif variable.space == "param":
+            argument = _align(argument, variable.align)
+            symbols[variable.name] = argument
+            argument += variable.size
         elif variable.space == "const":
             constants += bytes(_align(len(constants), variable.align) - len(constants))
             symbols[variable.name] = len(constants)
-            constants += variable.data or bytes(variable.size)
+            data = contents[variable.name].tobytes() if variable.name in contents else variable.data or b""
+            constants += data.ljust(variable.size, b"\0")
         elif variable.space == "global" and variable.name not in memories:
             data = (variable.data or b"").ljust(max(variable.size, 1), b"\0")
             memories[variable.name] = np.frombuffer(data, np.uint8).copy()
@@ -80,7 +95,7 @@ def lay_out(
                 start = symbols[variable.name] + offset
                 constants[start : start + 8] = pointer.tobytes()
     parameters = _parameters(function, arguments, addresses, symbols)
-    return Layout(symbols, memories, bytes(constants), parameters, shared, local)
+    return Layout(symbols, memories, bytes(constants), parameters, shared, local, argument)
 
 
 def _align(value: int, to: int) -> int:

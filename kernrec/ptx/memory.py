@@ -12,6 +12,7 @@ import numpy as np
 
 from kernrec.ptx.counts import Counts, Pattern
 from kernrec.ptx.launch import Layout
+from kernrec.ptx.observe import Observer
 from kernrec.ptx.program import Instruction
 from kernrec.ptx.races import Races
 from kernrec.ptx.state import BUFFER_SHIFT, WINDOW_SHIFT, WINDOWS, Array, EmulationError, Lanes, at
@@ -85,8 +86,16 @@ class Selection:
 class Memory:
     """All memories of one emulation, and the counters of what goes through them."""
 
-    def __init__(self, lanes: Lanes, layout: Layout, counts: Counts | None, races: Races | None = None) -> None:
+    def __init__(
+        self,
+        lanes: Lanes,
+        layout: Layout,
+        counts: Counts | None,
+        races: Races | None = None,
+        observer: Observer | None = None,
+    ) -> None:
         self.lanes = lanes
+        self.observer = observer
         self.counts = counts
         self.races = races
         self.patterns: dict[Any, Pattern] = {}
@@ -95,7 +104,6 @@ class Memory:
             for i, (name, data) in enumerate(layout.buffers.items())
         ]
         shared = -(-layout.shared_bytes // 16) * 16
-        local = -(-layout.local_bytes // 16) * 16
         self.spaces = {
             "shared": Region(
                 "shared memory",
@@ -105,14 +113,8 @@ class Memory:
                 layout.shared_bytes,
                 lanes.block_of * shared,
             ),
-            "local": Region(
-                "local memory",
-                "local",
-                0,
-                np.full(local * lanes.count, _POISON, np.uint8),
-                layout.local_bytes,
-                lanes.lane * local,
-            ),
+            "local": _private("local memory", "local", layout.local_bytes, lanes),
+            "argument": _private("arguments of calls", "argument", layout.argument_bytes, lanes),
             "const": Region("constant memory", "const", 0, _padded(layout.constants), len(layout.constants)),
             "param": Region("parameters", "param", 0, _padded(layout.parameters), len(layout.parameters)),
         }
@@ -211,6 +213,10 @@ class Memory:
 
     def count_global(self, region: Region, chosen: Selection, offset: int, size: int, what: str) -> None:
         """Counts one access to a buffer; `what` is `read`, `write` or `atomic`."""
+        if self.observer is not None:
+            index, shift = chosen.index(region, 1, offset)
+            blocks = self.lanes.block_of if chosen.lanes is None else self.lanes.block_of[chosen.lanes]
+            self.observer.access(region.name, region.size, blocks, index + shift, what)
         counts = self.counts
         if counts is None:
             return
@@ -272,6 +278,12 @@ def place(lanes: Lanes, lane: int) -> tuple[str, str]:
         f"({block % gx}, {block // gx % gy}, {block // (gx * gy)})",
         f"({thread % bx}, {thread // bx % by}, {thread // (bx * by)})",
     )
+
+
+def _private(name: str, space: str, size: int, lanes: Lanes) -> Region:
+    """Memory of which every thread has `size` bytes of its own."""
+    stride = -(-size // 16) * 16
+    return Region(name, space, 0, np.full(stride * lanes.count, _POISON, np.uint8), size, lanes.lane * stride)
 
 
 def _padded(data: bytes) -> Array:

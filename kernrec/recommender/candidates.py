@@ -9,14 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.errors import KernrecError
-from kernrec.gpu import GPU, occupancy
+from kernrec.gpu import GPU, Occupancy, occupancy
 from kernrec.kernel import Expression, Kernel, Space, SpaceAt
 from kernrec.kernel.spec import WORKSPACE_BYTES
 from kernrec.model.demand import CORE_J, PIPES, Demand, demand, side_by_side
 from kernrec.model.power import PowerModel, Settled
 from kernrec.model.prior import LAUNCH_S, START_S, LaunchTime, Walk, alone_clk, join, launch_time, machine
-from kernrec.model.traffic import dram_bytes
+from kernrec.model.traffic import dram_bytes, sampled_dram_bytes
 from kernrec.op import Problem
+from kernrec.recommender.sampled import SampledLaunch, read_sample
 from kernrec.store import ProfileTable
 
 Array = np.ndarray
@@ -47,30 +48,41 @@ class Prediction:
 
     def limit(self, position: int) -> str:
         """What limits the longest launch of the candidate at this position of `rows`."""
-        longest, limit = -1.0, ""
+        places = self.places(position)
+        return self.times.limit(max(places, key=lambda at: max(self.times.core_s[at], self.times.dram_s[at])))
+
+    def places(self, position: int) -> list[int]:
+        """Where the launches of the candidate at this position of `rows` are in `times`, in order."""
+        found = []
         for start, performed in self.launches:
             at = int(np.searchsorted(performed, position))
             if at < len(performed) and performed[at] == position:
-                seconds = float(max(self.times.core_s[start + at], self.times.dram_s[start + at]))
-                if seconds > longest:
-                    longest, limit = seconds, self.times.limit(start + at)
-        return limit
+                found.append(start + at)
+        return found
 
 
 class Candidates:
     """The configs of `kernel` for one GPU, dtype and layout whose code is known to fit and does not spill.
 
-    profiles: by launch index. unprofiled: codes of the space that the database holds no profile of.
+    profiles: by launch index. unprofiled: codes of the space that the database holds no profile of. problem: the one
+    that the profiles hold on, of a kernel profiled by a sample of blocks; None where they hold on all.
     """
 
     def __init__(
-        self, kernel: Kernel, gpu: GPU, power: PowerModel, dtype: str, layout: str, profiles: Mapping[int, ProfileTable]
+        self,
+        kernel: Kernel,
+        gpu: GPU,
+        power: PowerModel,
+        dtype: str,
+        layout: str,
+        profiles: Mapping[int, ProfileTable],
+        problem: Problem | None = None,
     ) -> None:
         self.kernel = kernel
         self.gpu = gpu
         self.power = power
         self.space = Space(kernel, gpu.sm, gpu.limits, dtype, layout)
-        codes = self.space.codes
+        codes = self.space.codes if problem is None else self.space.configs_on(problem)
         usable = np.ones(len(codes.keys), dtype=bool)
         self._launches: list[_Launch] = []
         self.unprofiled = 0
@@ -84,7 +96,11 @@ class Candidates:
             found = np.array([at.get(key, -1) for key in codes.keys], dtype=np.int64)
             if index == 0:
                 self.unprofiled = int((found < 0).sum())
-            usable &= (found < 0) | (table.spill_bytes[found] == 0)
+            usable &= (found < 0) | (table.spill_bytes[found] == 0) | (problem is not None)
+            sample = None
+            if problem is not None:
+                sample = read_sample(kernel, index, table, found, self.space.at(problem), gpu)
+                table = sample.table
             self._launches.append(
                 _Launch(
                     demand(gpu, power, table.metrics, table.terms, table.counts),
@@ -95,6 +111,8 @@ class Candidates:
                     table.terms[1:],
                     {name: frozenset(axes) for name, axes in kernel.launches[index].reads.items()},
                     {name: frozenset(axes) for name, axes in kernel.launches[index].writes.items()},
+                    sample,
+                    table,
                 )
             )
         self._usable = usable[codes.index]
@@ -106,9 +124,16 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.space)
 
-    def rows(self, at: SpaceAt) -> Array:
-        """Row numbers of the configs that can run the problem, and of whose every launch there is a profile."""
-        can = at.valid & self._usable & (self._geometry(at, 0).resident > 0)
+    def rows(self, at: SpaceAt, measured: Array | None = None) -> Array:
+        """Row numbers of the configs that can run the problem, and of whose every launch there is a profile.
+
+        measured: rows known to run, which count even where their code spills.
+        """
+        usable = self._usable
+        if measured is not None and len(measured):
+            usable = usable.copy()
+            usable[measured] = True
+        can = at.valid & usable & (self._geometry(at, 0).resident > 0)
         for index, launch in enumerate(self._launches):
             if launch.incomplete:
                 can &= (launch.code >= 0) | ~self._geometry(at, index).performed
@@ -145,11 +170,11 @@ class Candidates:
         dynamic *= blocks
         trips: Array | float = 0.0
         for (work_trip, alone_trip, dynamic_trip), loop in zip(loops, launch.loops, strict=True):
-            depth = at.column(spec.depth[loop], rows)
+            total, depth = self._trips(at, index, loop, rows, blocks)
             trips = trips + depth
             work += work_trip * depth
             alone += alone_trip * depth
-            dynamic += dynamic_trip * at.column(spec.trips[loop], rows)
+            dynamic += dynamic_trip * total
         waits = trips * (self._memory_clk / np.maximum(geometry.prefetch.take(rows), 1.0))
         per_sm = np.ceil(blocks / self.gpu.sms)
         rounds = np.ceil(per_sm / geometry.resident.take(rows))
@@ -197,6 +222,31 @@ class Candidates:
         p = prediction
         return self.power.settle(p.core_s, p.dram_s, p.fixed_s, p.core_j, p.dram_j, limit_w, clock_hz)
 
+    def performed(self, at: SpaceAt, row: int) -> list[int]:
+        """The launches, by number, that one config performs."""
+        return [i for i in range(len(self._launches)) if self._geometry(at, i).performed[row]]
+
+    def counts(self, at: SpaceAt, index: int, row: int, asked: bool = False) -> dict[str, float]:
+        """What launch number `index` of one config does on the problem, in total, by metric of its profile.
+
+        Of a kernel profiled by a sample of blocks, sectors that L1 answers are only counted where all `asked` for are.
+        """
+        launch, rows = self._launches[index], np.array([row])
+        table = launch.sample.asked if asked and launch.sample is not None else launch.table
+        blocks = at.column(self.kernel.launches[index].blocks, rows) + np.zeros(1)
+        totals = [blocks, *(self._trips(at, index, loop, rows, blocks)[0] + np.zeros(1) for loop in launch.loops)]
+        values = table.counts[launch.code[row]] @ np.array([float(total[0]) for total in totals])
+        return dict(zip(table.metrics, values.tolist(), strict=True))
+
+    def held(self, at: SpaceAt, index: int, row: int) -> tuple[int, int, Occupancy[int, float]]:
+        """(registers per thread, bytes of shared memory per block, occupancy) of a launch of one config."""
+        launch, rows = self._launches[index], np.array([row])
+        spec = self.kernel.launches[index]
+        threads, dynamic = (int((at.column(e, rows) + np.zeros(1, np.int64))[0]) for e in (spec.threads, spec.shared))
+        registers = int(launch.registers[launch.code[row]])
+        shared = int(launch.static_smem[launch.code[row]]) + dynamic
+        return registers, shared, occupancy(self.gpu.limits, threads, registers, shared)
+
     def occupancy(self, at: SpaceAt, row: int) -> float:
         """Resident warps over the most an SM holds, of the first launch of one config."""
         return float(self._geometry(at, 0).occupancy[row])
@@ -211,6 +261,14 @@ class Candidates:
         score = geometry.occupancy.take(rows) * 4096.0 + geometry.warps.take(rows)
         return int(rows[score.argmax()])
 
+    def _trips(self, at: SpaceAt, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
+        """(trips of a loop over the whole grid, trips in the longest block) of these rows."""
+        spec, launch = self.kernel.launches[index], self._launches[index]
+        if launch.sample is not None:
+            rounds = launch.sample.rounds.take(launch.code.take(rows))
+            return rounds * blocks, rounds
+        return at.column(spec.trips[loop], rows), at.column(spec.depth[loop], rows)
+
     def _walk(self, index: int, rows: Array, at: SpaceAt, tensor_bytes: Mapping[str, Array | float]) -> Walk:
         spec, launch, geometry = self.kernel.launches[index], self._launches[index], self._geometry(at, index)
 
@@ -221,7 +279,35 @@ class Candidates:
 
         resident = geometry.resident.take(rows)
         blocks = column(spec.blocks)
-        moved = dram_bytes(
+        loops = [self._trips(at, index, loop, rows, blocks) for loop in launch.loops]
+        if launch.sample is not None:
+            x, y, z = (column(extent).astype(np.float64) for extent in spec.grid)
+            touches = launch.sample.touches(launch.code.take(rows), tensor_bytes, self._scratch)
+            moved = sampled_dram_bytes((x, y, z), touches, resident * float(self.gpu.sms), float(self.gpu.l2_bytes))
+        else:
+            moved = self._declared_traffic(index, rows, at, tensor_bytes, blocks, resident)
+        return Walk(
+            codes=launch.code.take(rows) + self._starts[index],
+            terms=(blocks, *(np.broadcast_to(total, len(rows)) for total, _ in loops)),
+            depth=tuple([np.broadcast_to(depth, len(rows)) for _, depth in loops]),
+            concurrent=resident,
+            warps=geometry.warps.take(rows),
+            prefetch=geometry.prefetch.take(rows),
+            dram_bytes=moved + np.zeros(len(rows)),
+        )
+
+    def _declared_traffic(
+        self,
+        index: int,
+        rows: Array,
+        at: SpaceAt,
+        tensor_bytes: Mapping[str, Array | float],
+        blocks: Array,
+        resident: Array,
+    ) -> Array | float:
+        """Bytes past L2 of a launch whose spec says how its blocks walk the tensors."""
+        spec, launch = self.kernel.launches[index], self._launches[index]
+        return dram_bytes(
             [(axis, at.column(extent, rows)) for axis, extent in spec.order],
             launch.reads,
             launch.writes,
@@ -230,15 +316,6 @@ class Candidates:
             blocks,
             resident * float(self.gpu.sms),
             float(self.gpu.l2_bytes),
-        )
-        return Walk(
-            codes=launch.code.take(rows) + self._starts[index],
-            terms=(blocks, *(column(spec.trips[loop]) for loop in launch.loops)),
-            depth=tuple([column(spec.depth[loop]) for loop in launch.loops]),
-            concurrent=resident,
-            warps=geometry.warps.take(rows),
-            prefetch=geometry.prefetch.take(rows),
-            dram_bytes=moved + np.zeros(len(rows)),
         )
 
     def _geometry(self, at: SpaceAt, index: int) -> "_Geometry":
@@ -280,7 +357,10 @@ class Candidates:
 
 @dataclass(frozen=True)
 class _Launch:
-    """One launch of all codes: code: row of the space -> row of the profile table (-1: not profiled)."""
+    """One launch of all codes: code: row of the space -> row of the profile table (-1: not profiled).
+
+    sample: of a kernel profiled by a sample of blocks, what its spec does not say.
+    """
 
     demand: Demand
     code: Array
@@ -290,6 +370,8 @@ class _Launch:
     loops: tuple[str, ...]
     reads: Mapping[str, frozenset[str]]
     writes: Mapping[str, frozenset[str]]
+    sample: SampledLaunch | None
+    table: ProfileTable
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,23 @@ from kernrec.kernel import (
 )
 from kernrec.op import Problem, find_op
 
+# By op, or by kernel where it is for a part of the op's problems.
 PROBLEMS = {
     "matmul": [{"m": 4096, "n": 4096, "k": 4096}, {"m": 1, "n": 77, "k": 3}, {"m": 500, "n": 36, "k": 1000}],
     "conv2d": [
         {"c": 64, "h": 56, "w": 56, "k": 64, "padding": 1},
         {"c": 3, "h": 7, "w": 9, "k": 5, "r": 2, "s": 3, "stride": 2, "padding": 1},
         {"n": 8, "c": 128, "h": 28, "w": 28, "k": 256, "r": 1, "s": 1, "stride": 2},
+    ],
+    "conv2d_direct": [
+        {"c": 3, "h": 224, "w": 224, "k": 64, "r": 7, "s": 7, "stride": 2, "padding": 3},
+        {"c": 3, "h": 7, "w": 9, "k": 5, "r": 2, "s": 3, "stride": 2, "padding": 1},
+        {"n": 8, "c": 128, "h": 28, "w": 28, "k": 128, "padding": 1, "groups": 32},
+    ],
+    "conv2d_depthwise": [
+        {"c": 32, "h": 112, "w": 112, "k": 32, "padding": 1, "groups": 32},
+        {"n": 2, "c": 9, "h": 7, "w": 7, "k": 9, "r": 5, "s": 5, "stride": 2, "padding": 2, "groups": 9},
+        {"n": 3, "c": 40, "h": 14, "w": 13, "k": 40, "r": 7, "s": 7, "padding": 3, "groups": 40},
     ],
 }
 
@@ -37,16 +48,17 @@ CASES = pytest.mark.parametrize(
 
 
 def _problems(kernel: Kernel, dtype: str, layout: str) -> list[Problem]:
-    return [find_op(kernel.op).problem(dtype=dtype, layout=layout, **dims) for dims in PROBLEMS.get(kernel.op, [])]
+    problems = PROBLEMS.get(kernel.name, PROBLEMS.get(kernel.op, []))
+    return [find_op(kernel.op).problem(dtype=dtype, layout=layout, **dims) for dims in problems]
 
 
 @CASES
-def test_every_kernel_has_hundreds_to_a_few_thousand_configs_on_every_architecture(
+def test_every_kernel_has_tens_to_a_few_thousand_configs_on_every_architecture(
     kernel: Kernel, dtype: str, layout: str
 ) -> None:
     for sm in (75, 80, 86, 89, 90, 100, 120):
         if sm >= kernel.min_sm:
-            assert 40 <= len(Space(kernel, sm, limits(sm), dtype, layout)) <= 8000
+            assert 20 <= len(Space(kernel, sm, limits(sm), dtype, layout)) <= 8000
 
 
 @CASES

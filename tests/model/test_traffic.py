@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.model.traffic import covered, dram_bytes
+from kernrec.model.traffic import Touch, covered, dram_bytes, sampled_dram_bytes
 
 READS = {"a": frozenset({"m"}), "b": frozenset({"n"})}
 WRITES = {"c": frozenset({"m", "n"})}
@@ -52,3 +52,41 @@ def test_a_scratch_tensor_that_fits_in_l2_never_reaches_dram() -> None:
     blocks, wave = np.array([4.0]), np.array([4.0])
     assert dram_bytes(order, reads, writes, sizes, frozenset({"partial"}), blocks, wave, 1e9) == 1e6
     assert dram_bytes(order, reads, writes, sizes, frozenset({"partial"}), blocks, wave, 0.0) == 5e6
+
+
+@given(
+    grid=st.tuples(st.integers(1, 200), st.integers(1, 200)),
+    wave=st.integers(1, 5000),
+    l2=st.floats(1e3, 1e9),
+    tile=st.floats(32, 1e5),
+)
+def test_tiles_that_a_sample_saw_are_moved_as_tiles_that_a_spec_declares(
+    grid: tuple[int, int], wave: int, l2: float, tile: float
+) -> None:
+    x, y = map(float, grid)
+    sizes = {"a": tile * y, "b": tile * x, "c": tile * x * y}
+    declared = dram_bytes(
+        [("x", x), ("y", y)],
+        {"a": frozenset("y"), "b": frozenset("x")},
+        {"c": frozenset("xy")},
+        sizes,
+        frozenset(),
+        x * y,
+        float(wave),
+        l2,
+    )
+    touches = [
+        Touch(tile, (0.0, 1.0, 1.0), sizes["a"], False),
+        Touch(tile, (1.0, 0.0, 1.0), sizes["b"], False),
+        Touch(tile, (1.0, 1.0, 1.0), sizes["c"], True),
+    ]
+    seen = sampled_dram_bytes((x, y, 1.0), touches, float(wave), l2)
+    assert float(seen) == pytest.approx(float(declared), rel=1e-6)
+
+
+def test_a_halo_is_read_again_only_where_it_left_the_cache() -> None:
+    halo = Touch(100.0, (0.8, 1.0, 1.0), 1e9, False)
+    once = 100.0 * (1 + 0.8 * 999)
+    assert sampled_dram_bytes((1000.0, 1.0, 1.0), [halo], 10.0, 1e9) == pytest.approx(once)
+    without_cache = sampled_dram_bytes((1000.0, 1.0, 1.0), [halo], 10.0, 0.0)
+    assert without_cache == pytest.approx(100 * 100.0 * (1 + 0.8 * 9))

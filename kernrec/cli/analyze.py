@@ -1,0 +1,209 @@
+"""`kernrec analyze`: a kernel of the user's own, from its source to the configs and power limits worth using."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernrec.cli.emulate import extents
+from kernrec.cli.quantity import human, percent
+from kernrec.cli.table import print_table
+from kernrec.cli.text import config_text, interval_text, print_notes
+from kernrec.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernrec.recommender import Query
+    from kernrec.recommender.analyze import Analysis
+    from kernrec.recommender.own import Advice, Limited
+
+
+def analyze(
+    source: Annotated[Path, typer.Argument(help="The kernel: a .cu file, or a .ptx file.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Of PTX, in parameter order: a=f32[4096], a=@values.npy, i32:4096.")
+    ] = None,
+    spec: Annotated[Path | None, typer.Option(help="What can be tuned: a kernel.toml, or a T1 .json.")] = None,
+    gpu: Annotated[str, typer.Option("--gpu", help="GPU, as you call it (`kernrec gpus`).")] = "",
+    shape: Annotated[str | None, typer.Option(help="Dimensions, width=4096,height=64; the spec's by default.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Data type, where the spec has several.")] = None,
+    layout: Annotated[str | None, typer.Option(help="Tensor layout, where the spec has several.")] = None,
+    objective: Annotated[str, typer.Option(help="pareto, latency, energy or edp.")] = "pareto",
+    top: Annotated[int, typer.Option(help="At most this many configs.")] = 5,
+    grid: Annotated[str, typer.Option(help="Of PTX: blocks, 16 or 16,2,1.")] = "1",
+    block: Annotated[str, typer.Option(help="Of PTX: threads of a block, 256 or 16,16.")] = "128",
+    entry: Annotated[str | None, typer.Option(help="Of PTX: the kernel; not needed where the file has one.")] = None,
+    shared: Annotated[int, typer.Option(help="Of PTX: dynamic shared memory in bytes.")] = 0,
+    budget: Annotated[int, typer.Option(help="Most instructions of a block before giving up.")] = 2_000_000,
+    processes: Annotated[int | None, typer.Option(help="Processes to use; one per CPU by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    db: Annotated[Path | None, typer.Option(help="Database for the profiles; your own by default.")] = None,
+) -> None:
+    """Analyse a kernel of your own: its configs compiled and emulated, the front and the best of them printed.
+
+    No GPU is needed. Interrupted, it goes on where it stopped. Of PTX alone, block and power limit are advised.
+    """
+    from kernrec import paths
+    from kernrec.compile.fixed import kernel_of_ptx
+    from kernrec.gpu import find_gpu
+    from kernrec.interop.specs import load_spec
+    from kernrec.op import parse_shape
+    from kernrec.recommender.analyze import analyze as run
+
+    if not gpu:
+        raise UsageError("--gpu is missing (`kernrec gpus` lists what is known)")
+    card = find_gpu(gpu)
+    if source.suffix == ".ptx":
+        if spec or shape:
+            raise UsageError("--spec and --shape are for source; PTX takes --grid, --block and arguments")
+        kernel, left_out = kernel_of_ptx(
+            source, entry, extents("--grid", grid), extents("--block", block), arguments or [], shared
+        )
+    elif spec is None:
+        raise UsageError(f"{source} needs a --spec, which says what can be tuned: a kernel.toml or a T1 .json")
+    elif arguments:
+        raise UsageError(f"argument {arguments[0]!r:.60}: arguments are for PTX; a spec has its own")
+    else:
+        kernel, left_out = load_spec(spec, source)
+    dims = parse_shape(shape) if shape else {}
+    problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **dims)
+    progress = _Progress(kernel.name)
+    try:
+        analysis = run(
+            kernel,
+            problem,
+            card,
+            db or paths.user_database(),
+            objective=objective,
+            top=top,
+            folder=(spec or source).parent,
+            processes=processes or os.cpu_count() or 1,
+            budget=budget,
+            progress=progress,
+        )
+    except KeyboardInterrupt:
+        progress.end()
+        print("kernrec: interrupted; what is done is kept, the same command goes on from there", file=sys.stderr)
+        raise typer.Exit(130) from None
+    finally:
+        progress.end()
+    if as_json:
+        print(json.dumps(analysis.as_dict(), indent=2))
+    else:
+        print_advice(analysis.advice)
+        _say(analysis)
+    print_notes(left_out)
+
+
+def recommend_kernel(
+    name: str,
+    gpu: str,
+    shape: str | None,
+    dtype: str | None,
+    layout: str | None,
+    query: "Query",
+    databases: list[Path] | None,
+    as_json: bool,
+) -> None:
+    """`kernrec recommend --kernel`: advice for one kernel from the profiles that databases hold."""
+    from kernrec.gpu import find_gpu
+    from kernrec.op import parse_shape
+    from kernrec.recommender import own
+
+    advice = own.recommend_kernel(
+        name,
+        find_gpu(gpu),
+        parse_shape(shape) if shape else {},
+        dtype=dtype,
+        layout=layout,
+        objective=query.objective,
+        top=query.top,
+        limits=None if query.power_limit_w is None else [query.power_limit_w],
+        databases=databases,
+    )
+    if as_json:
+        print(json.dumps(advice.as_dict(), indent=2))
+    else:
+        print_advice(advice)
+
+
+class _Progress:
+    """How far it is, on standard error: one line rewritten on a terminal, a line every ten seconds elsewhere."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._start = self._said = time.monotonic()
+        self._live = sys.stderr.isatty()
+        self._open = False
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._said < (0.2 if self._live else 10.0) and done < total:
+            return
+        self._said = now
+        left = (now - self._start) / max(done, 1) * (total - done)
+        line = f"{self._name}: {done} of {total} configs, {left:.0f} s left"
+        print(f"\r{line}   " if self._live else line, end="" if self._live else "\n", file=sys.stderr, flush=True)
+        self._open = self._live
+
+    def end(self) -> None:
+        """Ends the line."""
+        if self._open:
+            print(file=sys.stderr)
+            self._open = False
+
+
+def print_advice(advice: "Advice") -> None:
+    """The choices as a table, the occupancy heuristic's last; notes on standard error."""
+    name = "" if advice.problem.op == advice.kernel.name else f"{advice.kernel.name} "
+    title = f"{name}{advice.problem.key} on {advice.gpu.title}, objective {advice.objective}"
+    columns = [
+        ("power limit", "right"),
+        ("grid x block", "right"),
+        ("latency (90 %)", "right"),
+        ("energy (90 %)", "right"),
+        ("power", "right"),
+        ("limit", "left"),
+        ("occupancy", "right"),
+        ("energy vs occupancy", "right"),
+        ("time vs occupancy", "right"),
+        ("config", "left"),
+    ]
+    rows = [_cells(choice) for choice in advice.choices]
+    heuristic = _cells(advice.heuristic)
+    heuristic[-1] += "  <- occupancy heuristic"
+    print_table(title, columns, [*rows, heuristic])
+    print_notes(advice.notes)
+
+
+def _cells(limited: "Limited") -> list[str]:
+    choice = limited.choice
+    first = choice.launches[0]
+    return [
+        human(limited.power_limit_w, "W"),
+        f"{first.blocks} x {first.threads}",
+        interval_text(choice.latency_s, "s"),
+        interval_text(choice.energy_j, "J"),
+        human(choice.power_w, "W"),
+        choice.limit,
+        f"{choice.occupancy * 100:.0f} %",
+        percent(-choice.versus_occupancy.energy_saved),
+        percent(choice.versus_occupancy.slowdown),
+        config_text(choice.config),
+    ]
+
+
+def _say(analysis: "Analysis") -> None:
+    notes = [
+        f"{analysis.advice.candidates} configs: {analysis.profiled} profiled now, {analysis.known} known before,"
+        f" {len(analysis.failures)} failed, {analysis.seconds:.1f} s"
+    ]
+    counts: dict[str, int] = {}
+    for failure in analysis.failures:
+        message = failure.message.split(": ", 1)[-1]
+        counts[message] = counts.get(message, 0) + 1
+    notes += [f"{count} configs failed: {message}" for message, count in list(counts.items())[:5]]
+    print_notes(notes)

@@ -1,0 +1,154 @@
+"""`kernrec explain`: why a config costs what it does, and what would change that."""
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernrec.cli.quantity import human, percent, watts
+from kernrec.cli.table import print_table
+from kernrec.cli.text import config_text, interval_text, print_notes
+from kernrec.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernrec.recommender.advice import Change
+    from kernrec.recommender.explain import Explanation
+
+_PAIR = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(-?[0-9]{1,10})\s*")
+_SHARE_SHOWN = 0.02
+
+
+def explain(
+    gpu: Annotated[str, typer.Option("--gpu", help="GPU, as you call it (`kernrec gpus`).")],
+    op: Annotated[str, typer.Option("--op", help="Operator, whose best kernel is taken.")] = "",
+    kernel: Annotated[str | None, typer.Option(help="A kernel by name: your own, once analysed, or ours.")] = None,
+    shape: Annotated[str | None, typer.Option(help="Dimensions, m=4096,n=4096,k=4096.")] = None,
+    config: Annotated[str | None, typer.Option(help="Tunables, block_m=128,stages=3; the best with these.")] = None,
+    against: Annotated[str | None, typer.Option(help="Another config, to say what differs.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors.")] = None,
+    layout: Annotated[str | None, typer.Option(help="Tensor layout, such as nchw or nhwc.")] = None,
+    objective: Annotated[str, typer.Option(help="What counts as best: latency, energy or edp.")] = "latency",
+    power_limit: Annotated[str | None, typer.Option(help="Power limit the GPU will run under: 300W.")] = None,
+    top: Annotated[int, typer.Option(help="At most so many changes.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Also draw it: a .svg or .png file.")] = None,
+    db: Annotated[list[Path] | None, typer.Option(help="Database to ask first; may be repeated.")] = None,
+) -> None:
+    """Say what limits a config, where its time and joules go, and which change should gain most.
+
+    Without --config it is the one recommended for the objective; with --against, the difference of two.
+    """
+    from kernrec.gpu import find_gpu
+    from kernrec.op import parse_shape
+    from kernrec.recommender import explained
+    from kernrec.recommender.advice import advise_changes, difference
+    from kernrec.recommender.explain import explain as take_apart
+
+    if bool(op) == bool(kernel):
+        raise UsageError("give an --op or a --kernel, one of them")
+    if plot is not None and plot.suffix not in (".svg", ".png"):
+        raise UsageError(f"--plot {plot}: a .svg or .png file is expected")
+    card, dims = find_gpu(gpu), parse_shape(shape) if shape else {}
+    limit_w = None if power_limit is None else watts("--power-limit", power_limit)
+    if kernel:
+        ranked = explained.ranked_for_kernel(kernel, card, dims, dtype, layout, limit_w, db)
+    else:
+        ranked = explained.ranked_for_op(op, card, dims, dtype, layout, limit_w, objective, db)
+    limit = explained.limit_of(ranked, limit_w)
+    position = explained.choose(ranked, _pairs("--config", config), objective, limit)
+    subject = take_apart(ranked, position, limit)
+    changes = advise_changes(ranked, position, limit, objective, top)
+    other = None
+    if against is not None:
+        other = take_apart(ranked, explained.choose(ranked, _pairs("--against", against), objective, limit), limit)
+    if plot is not None:
+        from kernrec.cli.plot import draw
+
+        draw(plot, ranked, subject, other, limit)
+    if as_json:
+        answer = {**subject.as_dict(), "advice": [change.as_dict() for change in changes]}
+        if other is not None:
+            answer |= {"against": other.as_dict(), "difference": difference(other, subject)}
+        print(json.dumps(answer, indent=2))
+        return
+    _print(subject)
+    if other is not None:
+        _print_difference(subject, other, difference(other, subject))
+    _print_changes(changes, objective)
+    print_notes(["predicted from static analysis, measured on no GPU; the interval is the model's spread"])
+
+
+def _pairs(flag: str, text: str | None) -> dict[str, int]:
+    pairs = {}
+    for part in text.split(",") if text else ():
+        match = _PAIR.fullmatch(part)
+        if not match:
+            raise UsageError(f"{flag} {part!r}: expected name=value pairs, such as block_m=128,stages=3")
+        pairs[match[1]] = int(match[2])
+    return pairs
+
+
+def _print(subject: "Explanation") -> None:
+    choice = subject.limited.choice
+    print(f"{choice.kernel.name} {choice.problem.key} on {choice.gpu.title}, {subject.limited.power_limit_w:g} W")
+    print(f"  {config_text(choice.config)}")
+    print(
+        f"  expected: {interval_text(choice.latency_s, 's')}, {interval_text(choice.energy_j, 'J')},"
+        f" {human(choice.power_w, 'W')} at {human(choice.clock_hz, 'Hz')}; limited by {choice.limit}"
+    )
+    for launch in subject.launches:
+        print(f"\n{launch.entry}: {launch.blocks} blocks of {launch.threads} threads")
+        print(
+            f"  occupancy {launch.occupancy * 100:.0f} %: {launch.resident_blocks} blocks an SM, capped by"
+            f" {launch.capped_by} ({launch.registers} registers a thread, {launch.shared_bytes} B shared a block)"
+        )
+        print(f"  waves {launch.waves:.3g}; the last one fills {launch.tail * 100:.0f} % of the GPU")
+        times = sorted(launch.time_s.items(), key=lambda item: -item[1])
+        print("  time: " + ", ".join(f"{name} {human(seconds, 's')}" for name, seconds in times[:5] if seconds > 0))
+        mix = [f"{name} {share * 100:.0f} %" for name, share in launch.mix.items() if share >= _SHARE_SHOWN]
+        print("  instructions: " + ", ".join(mix))
+        for access in launch.accesses:
+            print(
+                f"  {access.buffer} {access.what}: {access.sectors_per_request:.3g} sectors a request,"
+                f" {access.useful * 100:.0f} % of their bytes used"
+            )
+        if any(name.endswith("shared") for name in launch.mix):
+            print(f"  shared memory: {launch.conflicts:.2f} wavefronts for each that is needed without bank conflicts")
+    roof = subject.roofline
+    said = "counted operations" if roof.counted else "operations"
+    print(
+        f"\nroofline: {roof.intensity:.3g} {said} a byte of DRAM traffic (ridge {roof.ridge:.3g}):"
+        f" {roof.achieved_flops / 1e12:.3g} of {roof.attainable_flops / 1e12:.3g} TFLOP/s attainable"
+    )
+    whole = sum(subject.energy_j.values())
+    parts = sorted(subject.energy_j.items(), key=lambda item: -item[1])
+    print("energy: " + ", ".join(f"{name} {joules / whole * 100:.0f} %" for name, joules in parts if joules > 0))
+
+
+def _print_difference(subject: "Explanation", other: "Explanation", changes: dict[str, float]) -> None:
+    rows = []
+    for name, value in other.figures.items():
+        rows.append([name, f"{value:.4g}", f"{subject.figures[name]:.4g}", percent(changes[name])])
+    for name, joules in other.energy_j.items():
+        now = subject.energy_j.get(name, 0.0)
+        change = percent(now / joules - 1) if joules else ""
+        rows.append([f"energy of {name}", human(joules, "J"), human(now, "J"), change])
+    print()
+    columns = [("", "left"), ("against", "right"), ("config", "right"), ("change", "right")]
+    print_table(f"against {config_text(other.limited.choice.config)}", columns, rows)
+
+
+def _print_changes(changes: "list[Change]", objective: str) -> None:
+    print()
+    if not changes:
+        print(f"no change of one or two tunables, or of the power limit, is expected to gain in {objective}")
+        return
+    print(f"changes by expected gain in {objective}:")
+    for change in changes:
+        shown = [f"{name} {percent(value)}" for name, value in change.changes.items()]
+        print(
+            f"  {change.what}: "
+            + ", ".join([*shown, f"expected energy {percent(change.energy)}, time {percent(change.time)}"])
+        )

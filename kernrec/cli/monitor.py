@@ -1,0 +1,126 @@
+"""`kernrec monitor`: a GPU's power, energy, clocks and temperature while a command runs."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernrec.cli.quantity import duration, human
+from kernrec.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernrec.measure.trace import Sample, Summary
+
+_SHOWN_EVERY_S = 0.5
+_REPLAYED_LINES = 20
+
+
+def monitor(
+    command: Annotated[list[str] | None, typer.Argument(help="What to run, after --.")] = None,
+    pid: Annotated[int | None, typer.Option(help="Watch while this process runs, instead.")] = None,
+    replay: Annotated[Path | None, typer.Option(help="Show a recorded trace, instead; no GPU is needed.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write the samples: a .csv or .parquet file.")] = None,
+    period: Annotated[str, typer.Option(help="Time between samples: 100ms.")] = "100ms",
+    calls: Annotated[
+        int | None, typer.Option(help="How often the command calls the kernel: for joules a call.")
+    ] = None,
+    device: Annotated[int, typer.Option(help="Number of the GPU.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Watch a GPU while a command runs, and sum up: energy, mean power, clocks, temperature, throttle reasons.
+
+    Standard output and the exit status are the command's; the summary goes to standard error. Energy is of the whole
+    board. NVML does not count launches: --calls says how many there were.
+    """
+    from kernrec.measure.monitor import NvmlReader, watch_command, watch_process
+    from kernrec.measure.trace import read_trace, summarise, write_trace
+
+    if sum([bool(command), pid is not None, replay is not None]) != 1:
+        raise UsageError("give one of: a command after --, --pid, --replay")
+    if trace is not None and trace.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"--trace {trace}: a .csv or .parquet file is expected")
+    if calls is not None and calls < 1:
+        raise UsageError(f"--calls {calls}: at least 1 is accepted")
+    period_s = duration("--period", period)
+    if not 0.001 <= period_s <= 3600:
+        raise UsageError(f"--period {period}: from 1ms to 1h is accepted")
+    if replay is not None:
+        samples = read_trace(replay)
+        status, what = 0, f"replayed from {replay}"
+        if not as_json:
+            for sample in samples[:: max(len(samples) // _REPLAYED_LINES, 1)]:
+                print(line(sample))
+    else:
+        reader = NvmlReader(device)
+        live = _Live()
+        what = f"{reader.name}, a sample every {human(period_s, 's')}"
+        if pid is not None:
+            samples, status = watch_process(pid, reader, period_s, live), 0
+        else:
+            samples, status = watch_command(command or [], reader, period_s, live)
+        live.end()
+    if trace is not None:
+        write_trace(trace, samples)
+    summary = summarise(samples, calls)
+    # As `time` does it: standard output belongs to the command.
+    stream = sys.stderr if command else sys.stdout
+    if as_json:
+        print(json.dumps({**summary.as_dict(), "exit_status": status}, indent=2), file=stream)
+    else:
+        print("\n".join(_lines(summary, what)), file=stream)
+    if status:
+        raise typer.Exit(status)
+
+
+class _Live:
+    """The state of the GPU on one line of a terminal, on standard error; elsewhere nothing."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._shown = -_SHOWN_EVERY_S
+
+    def __call__(self, sample: "Sample") -> None:
+        if self._live and sample.time_s - self._shown >= _SHOWN_EVERY_S:
+            self._shown = sample.time_s
+            print(f"\r{line(sample)}   ", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Ends the line."""
+        if self._live and self._shown >= 0:
+            print(file=sys.stderr)
+
+
+def line(sample: "Sample") -> str:
+    """A sample in words."""
+    parts = [human(sample.time_s, "s")]
+    if sample.power_w is not None:
+        parts.append(human(sample.power_w, "W"))
+    if sample.sm_clock_hz is not None:
+        parts.append(human(sample.sm_clock_hz, "Hz"))
+    if sample.temperature_c is not None:
+        parts.append(f"{sample.temperature_c:.0f} C")
+    return ", ".join([*parts, sample.reasons.replace("|", ", ") or "not held back"])
+
+
+def _lines(summary: "Summary", what: str) -> list[str]:
+    lines = [f"{what}: {human(summary.duration_s, 's')}, {summary.samples} samples"]
+    if summary.energy_j is not None:
+        source = "energy counter" if summary.energy_from == "counter" else "integrated from power samples"
+        lines.append(f"  energy       {human(summary.energy_j, 'J')} ({source}, whole board)")
+    if summary.mean_power_w is not None and summary.max_power_w is not None:
+        mean, most = human(summary.mean_power_w, "W"), human(summary.max_power_w, "W")
+        lines.append(f"  power        mean {mean}, most {most}")
+    if summary.mean_sm_clock_hz is not None and summary.min_sm_clock_hz is not None:
+        mean, lowest = human(summary.mean_sm_clock_hz, "Hz"), human(summary.min_sm_clock_hz, "Hz")
+        lines.append(f"  core clock   mean {mean}, least {lowest}")
+    if summary.max_temperature_c is not None:
+        lines.append(f"  temperature  most {summary.max_temperature_c:.0f} C")
+    reasons = [f"{name} {share * 100:.0f} %" for name, share in summary.throttled.items()]
+    lines.append(f"  held back    {', '.join(reasons) or 'never'} (share of samples)")
+    if summary.joules_per_call is not None:
+        lines.append(
+            f"  per call     {human(summary.joules_per_call, 'J')} ({summary.calls} calls, idle power included)"
+        )
+    return lines

@@ -1,0 +1,29 @@
+"""Words and numbers that several commands print in the same way."""
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from kernrec.cli.quantity import human
+
+if TYPE_CHECKING:
+    from kernrec.recommender import Cost
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Each note once, on standard error."""
+    for note in dict.fromkeys(notes):
+        print(f"note: {note}", file=sys.stderr)
+
+
+def config_text(config: Mapping[str, int]) -> str:
+    """A config as name=value pairs."""
+    return " ".join(f"{name}={value}" for name, value in config.items())
+
+
+def interval_text(cost: "Cost", unit: str) -> str:
+    """A cost with its interval, the unit once where it is the same."""
+    low, high = human(cost.low, unit).split(" ")[0], human(cost.high, unit)
+    if human(cost.low, unit).split(" ")[1] != high.split(" ")[1]:
+        low = human(cost.low, unit)
+    return f"{human(cost.value, unit)} ({low} to {high})"

@@ -1,0 +1,78 @@
+"""PTX that somebody else compiled: its resources, from the assembler where there is one, else from the text."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache as once
+from pathlib import Path
+
+from kernrec.compile.compiled import Compiled, CompileError, Resources, first_error, parse_resources
+from kernrec.errors import UsageError
+from kernrec.ptx import parse
+from kernrec.ptx.liveness import live_registers
+from kernrec.ptx.program import Module
+
+NEWEST_ISA = (9, 5)
+"""The newest PTX ISA version whose instructions were looked at; a later one may mean something new by an old name."""
+
+ESTIMATED = "registers estimated from PTX"
+_LIMIT_S = 120.0
+_MESSAGE = re.compile(r"line (\d+); (?:error|fatal)\s*: (.+)")
+
+
+@once
+def assembler() -> str | None:
+    """The path of `ptxas`: of NVIDIA's wheels, of CUDA_PATH or CUDA_HOME, or of PATH; None without one."""
+    folders: list[Path] = []
+    wheels = importlib.util.find_spec("nvidia")
+    for folder in (wheels.submodule_search_locations or []) if wheels else []:
+        folders += [Path(folder, "cu13", "bin"), Path(folder, "cuda_nvcc", "bin")]
+    folders += [Path(os.environ[name], "bin") for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
+    found = next((str(folder / "ptxas") for folder in folders if (folder / "ptxas").is_file()), None)
+    return found or shutil.which("ptxas")
+
+
+def check_target(module: Module, sm: int) -> None:
+    """Raises `UsageError` for PTX of an ISA that is too new, or of a later architecture than `sm`."""
+    major, _, minor = module.version.partition(".")
+    if not (major.isdigit() and minor.isdigit()) or (int(major), int(minor)) > NEWEST_ISA:
+        known = ".".join(map(str, NEWEST_ISA))
+        raise UsageError(f"PTX ISA {module.version[:20]} is newer than {known}, the newest that kernrec knows")
+    target = "".join(c for c in module.target.removeprefix("sm_") if c.isdigit())
+    if target and int(target) > sm:
+        raise UsageError(f"the PTX is for {module.target}, which the GPU's sm_{sm} cannot run")
+
+
+def assemble(ptx: str, sm: int, name: str) -> Compiled:
+    """PTX text with the resources of its kernels on `sm`. Raises `CompileError` for what the assembler refuses."""
+    module = parse(ptx)
+    check_target(module, sm)
+    tool = assembler()
+    if tool is None:
+        resources = {
+            entry: Resources(min(live_registers(module.functions[entry]), 255), 0, 0, 0, _static_shared(module, entry))
+            for entry in module.entries
+        }
+        return Compiled(ptx, b"", resources, ESTIMATED, "")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.ptx")
+        path.write_text(ptx, encoding="utf-8")
+        command = [tool, "-v", f"--gpu-name=sm_{sm}", str(path), "-o", str(Path(folder, "kernel.cubin"))]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise CompileError(f"{name}: ptxas took longer than {_LIMIT_S:g} s", reason="timeout") from None
+        log = (done.stderr + done.stdout).replace(str(path), name)
+        if done.returncode:
+            said = _MESSAGE.search(log)
+            raise CompileError(f"{name}:{said[1]}: {said[2]}" if said else first_error(log, name), log)
+    return Compiled(ptx, b"", parse_resources(log), "ptxas", log)
+
+
+def _static_shared(module: Module, entry: str) -> int:
+    function = module.functions[entry]
+    used = [v for v in module.variables.values() if v.name in function.symbols] + list(function.variables.values())
+    return sum(variable.size for variable in used if variable.space == "shared" and not variable.external)

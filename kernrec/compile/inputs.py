@@ -1,0 +1,127 @@
+"""What a kernel finds in memory when the emulator executes it: tensors with the values that its spec asks for."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from kernrec.errors import UsageError
+from kernrec.kernel.expression import parse
+from kernrec.kernel.spec import Kernel, Sample
+from kernrec.op import Problem, Tensor, encode
+from kernrec.op import inputs as op_inputs
+
+ELEMENTS = {
+    "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16, "i64": np.int64, "u64": np.uint64,
+    "i32": np.int32, "u32": np.uint32, "i16": np.int16, "u16": np.uint16, "i8": np.int8, "u8": np.uint8,
+}  # fmt: skip
+"""What holds an element of each type in memory; bf16 as its bits."""
+
+DRAWN_BYTES = 64 << 20
+"""Larger tensors of random values repeat those of their first bytes: emulated blocks see a few of them only."""
+_MOST_FILLED_BYTES = 512 << 20
+_MOST_BYTES = 16 << 30  # zeros that nobody touches cost no memory, but addresses are not without end
+
+
+class Tensors:
+    """The tensors of a problem, made when they are asked for: `filled` as the spec says, or `blank`, all zero.
+
+    Zeros that nobody touches take no memory, whatever the size of the problem.
+    """
+
+    def __init__(self, kernel: Kernel, problem: Problem, folder: Path | None = None) -> None:
+        self._kernel, self._problem, self._folder = kernel, problem, folder
+        self._check()
+
+    @cached_property
+    def filled(self) -> dict[str, np.ndarray]:
+        """With the values of `sample_tensors`; `UsageError` where that takes too much memory."""
+        total = self._bytes()
+        if total > _MOST_FILLED_BYTES:
+            raise UsageError(
+                f"what the kernel does depends on the values of its tensors, and those of {self._problem.key} have"
+                f" {total} bytes; at most {_MOST_FILLED_BYTES} are filled: give a smaller problem"
+            )
+        return sample_tensors(self._kernel, self._problem, self._folder)
+
+    @cached_property
+    def blank(self) -> dict[str, np.ndarray]:
+        """With zeros, for kernels that do the same whatever they find."""
+        return {name: np.zeros(t.elements, ELEMENTS[t.dtype]) for name, t in self._problem.tensors.items()}
+
+    def _bytes(self) -> int:
+        return sum(tensor.bytes for tensor in self._problem.tensors.values())
+
+    def _check(self) -> None:
+        total = self._bytes()
+        if total > _MOST_BYTES:
+            raise UsageError(f"{self._problem.key} has {total} bytes of tensors; at most {_MOST_BYTES} can be emulated")
+
+
+def sample_tensors(
+    kernel: Kernel, problem: Problem, folder: Path | None = None, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Every tensor of a problem as it lies in memory, flat, by name; outputs are zero.
+
+    folder: where `.npy` files of the spec are. Raises `UsageError` for a file that does not hold the tensor.
+    """
+    if not kernel.samples:
+        total = sum(tensor.bytes for tensor in problem.tensors.values())
+        filled = op_inputs(problem, seed) if total <= DRAWN_BYTES else {}
+        return {
+            name: filled[name].reshape(-1) if name in filled else np.zeros(tensor.elements, ELEMENTS[tensor.dtype])
+            for name, tensor in problem.tensors.items()
+        }
+    draw = np.random.default_rng(seed)
+    return {
+        name: _filled(tensor, kernel.samples[name], problem.sizes, folder, draw)
+        for name, tensor in problem.tensors.items()
+    }
+
+
+def _filled(
+    tensor: Tensor, sample: Sample, sizes: Mapping[str, int], folder: Path | None, draw: np.random.Generator
+) -> np.ndarray:
+    kind, count = ELEMENTS[tensor.dtype], tensor.elements
+    if sample.kind == "zeros":
+        return np.zeros(count, kind)
+    if sample.kind == "constant":
+        return _encoded(np.full(count, sample.numbers[0]), tensor.dtype)
+    if sample.kind in ("file", "raw"):
+        return _loaded(tensor, (folder or Path()) / sample.text, sample.kind == "raw")
+    if sample.kind == "expression":
+        values = parse(sample.text).evaluate({**sizes, "i": np.arange(count)})
+        return _encoded(np.broadcast_to(np.asarray(values), count), tensor.dtype)
+    drawn = min(count, DRAWN_BYTES // np.dtype(kind).itemsize)
+    if sample.kind == "normal":
+        whole = tensor.dtype[0] in "iu"
+        values = draw.integers(0, 100, drawn) if whole else draw.standard_normal(drawn, np.float32)
+    else:
+        low, high = sample.numbers
+        if sample.kind == "integers":
+            values = draw.integers(int(low), max(int(high), int(low) + 1), drawn)
+        else:
+            values = draw.random(drawn, np.float32) * (high - low) + low
+    encoded = _encoded(values, tensor.dtype)
+    return encoded if drawn == count else np.resize(encoded, count)
+
+
+def _encoded(values: np.ndarray, dtype: str) -> np.ndarray:
+    if dtype in ("f64", "f32", "f16", "bf16"):
+        return np.ascontiguousarray(encode(np.asarray(values), dtype))
+    return np.ascontiguousarray(values.astype(np.int64).astype(ELEMENTS[dtype]))
+
+
+def _loaded(tensor: Tensor, path: Path, raw: bool) -> np.ndarray:
+    try:
+        loaded = np.fromfile(path, ELEMENTS[tensor.dtype]) if raw else np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise UsageError(f"tensor {tensor.name}: {path} cannot be read: {error.strerror or error}") from None
+    except ValueError:
+        raise UsageError(f"tensor {tensor.name}: {path} is not a NumPy file of plain values") from None
+    kind = np.dtype(ELEMENTS[tensor.dtype])
+    if not isinstance(loaded, np.ndarray) or loaded.size != tensor.elements or loaded.dtype != kind:
+        found = f"{loaded.size} of {loaded.dtype}" if isinstance(loaded, np.ndarray) else "several arrays"
+        raise UsageError(f"tensor {tensor.name}: {path} holds {found}, expected {tensor.elements} of {kind}")
+    return np.ascontiguousarray(loaded).reshape(-1)

@@ -1,0 +1,179 @@
+"""Expressions of the autotuning community (Python's notation, as Kernel Tuner and KTT take it) in that of kernel.toml.
+
+The text is parsed, never run: a closed set of nodes is rewritten into the grammar of `kernrec.kernel.expression`, and
+lists of values (`[1, 2]`, `list(range(32, 1025, 32))`, `[2**i for i in range(6)]`, sums of these) are worked out here.
+Beyond that grammar: `ProblemSize[0]`, `max(p)` and `min(p)` of one tuning parameter (over its values), `x in [...]`,
+`&&`, `||`, `int(a / b)`, `math.ceil(a / b)` and `p["name"]`.
+"""
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernrec.errors import UsageError, unknown
+
+_MOST_LENGTH = 4000
+_MOST_VALUES = 4096
+_SIZES = ("problem_size_x", "problem_size_y", "problem_size_z")
+
+
+def _tree(what: str, text: str) -> ast.expr:
+    if not isinstance(text, str) or len(text) > _MOST_LENGTH:
+        raise UsageError(f"{what}: expected an expression of at most {_MOST_LENGTH} characters")
+    python = re.sub(r"!(?!=)", " not ", text.replace("&&", " and ").replace("||", " or ")).strip()
+    try:
+        return ast.parse(python, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise UsageError(f"{what}: {text!r:.80} is no expression") from None
+
+
+class Translator:
+    """Rewrites expressions. names: how each parameter is called in kernel.toml; values: those it takes, by old name."""
+
+    def __init__(self, names: Mapping[str, str], values: Mapping[str, Sequence[int]], dimensions: int) -> None:
+        self.names = names
+        self.values = values
+        self.dimensions = dimensions
+
+    def expression(self, what: str, text: str) -> str:
+        """An expression in the grammar of kernel.toml; `UsageError` beginning with `what` where there is none."""
+        try:
+            return ast.unparse(self._node(_tree(what, text)))
+        except _RefusedError as refused:
+            raise UsageError(f"{what}: {text!r:.80}: {refused}") from None
+
+    def _node(self, node: ast.expr) -> ast.expr:
+        match node:
+            case ast.Constant(value=bool(value)):
+                return ast.Constant(int(value))
+            case ast.Constant(value=int() | float() | str()):
+                return node
+            case ast.Name(id=name):
+                return ast.Name(self._name(name))
+            case ast.Subscript(value=ast.Name(id="ProblemSize" | "problem_size"), slice=ast.Constant(value=int(axis))):
+                if not 0 <= axis < self.dimensions:
+                    raise _RefusedError(f"ProblemSize has {self.dimensions} dimensions")
+                return ast.Name(_SIZES[axis])
+            case ast.Subscript(value=ast.Name(), slice=ast.Constant(value=str(name))):
+                return ast.Name(self._name(name))
+            case ast.Call(func=function, args=arguments, keywords=[]):
+                return self._call(_called(function), arguments)
+            case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() as membership], comparators=[chosen]):
+                return self._membership(left, membership, chosen)
+            case ast.BinOp(left=left, op=operator, right=right):
+                return ast.BinOp(self._node(left), operator, self._node(right))
+            case ast.UnaryOp(op=operator, operand=operand):
+                return ast.UnaryOp(operator, self._node(operand))
+            case ast.BoolOp(op=operator, values=values):
+                return ast.BoolOp(operator, [self._node(value) for value in values])
+            case ast.Compare(left=left, ops=operators, comparators=others):
+                return ast.Compare(self._node(left), operators, [self._node(other) for other in others])
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return ast.IfExp(self._node(test), self._node(body), self._node(orelse))
+        raise _RefusedError(f"{ast.unparse(node)!r:.60} is not supported")
+
+    def _name(self, name: str) -> str:
+        if name in self.names:
+            return self.names[name]
+        for axis, size in enumerate(_SIZES):
+            if name == size and axis < self.dimensions:
+                return size
+        raise _RefusedError(str(unknown("tuning parameter", name, self.names)))
+
+    def _call(self, name: str, arguments: list[ast.expr]) -> ast.expr:
+        first = arguments[0] if arguments else None
+        if name in ("max", "min") and len(arguments) == 1 and isinstance(first, ast.Name) and first.id in self.values:
+            return ast.Constant((max if name == "max" else min)(self.values[first.id]))
+        if name in ("max", "min", "abs"):
+            return ast.Call(ast.Name(name), [self._node(argument) for argument in arguments], [])
+        if name in ("ceil", "floor", "int") and len(arguments) == 1 and first is not None:
+            if isinstance(first, ast.BinOp) and isinstance(first.op, ast.Div):
+                left, right = self._node(first.left), self._node(first.right)
+                if name == "ceil":
+                    return ast.Call(ast.Name("ceil_div"), [left, right], [])
+                return ast.BinOp(left, ast.FloorDiv(), right)
+            one = ast.Constant(1)
+            if name == "ceil":
+                return ast.Call(ast.Name("ceil_div"), [self._node(first), one], [])
+            return ast.BinOp(self._node(first), ast.FloorDiv(), one)
+        raise _RefusedError(f"the function {name} is not supported")
+
+    def _membership(self, left: ast.expr, membership: ast.cmpop, chosen: ast.expr) -> ast.expr:
+        if not isinstance(chosen, ast.List | ast.Tuple | ast.Set) or not chosen.elts:
+            raise _RefusedError(f"{ast.unparse(chosen)!r:.60} is no list")
+        inside = isinstance(membership, ast.In)
+        parts: list[ast.expr] = [
+            ast.Compare(self._node(left), [ast.Eq() if inside else ast.NotEq()], [self._node(item)])
+            for item in chosen.elts
+        ]
+        return ast.BoolOp(ast.Or() if inside else ast.And(), parts) if len(parts) > 1 else parts[0]
+
+
+class _RefusedError(Exception):
+    """What in an expression has no counterpart."""
+
+
+def _called(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "math":
+        return function.attr
+    if isinstance(function, ast.Name):
+        return function.id
+    raise _RefusedError(f"{ast.unparse(function)!r:.60} is no function")
+
+
+def read_values(what: str, given: object) -> list[Any]:
+    """The values of a parameter: a JSON list, or the text of one. Raises `UsageError` beginning with `what`."""
+    if isinstance(given, list):
+        return given
+    if not isinstance(given, str):
+        raise UsageError(f"{what}: expected a list of values, got {given!r:.60}")
+    try:
+        values = _evaluate(_tree(what, given), {})
+    except (_RefusedError, TypeError, ZeroDivisionError) as refused:
+        raise UsageError(f"{what}: {given!r:.80}: {refused}") from None
+    if not isinstance(values, list | range):
+        raise UsageError(f"{what}: {given!r:.80} is no list of values")
+    return list(values)
+
+
+def _evaluate(node: ast.expr, names: Mapping[str, int]) -> Any:
+    match node:
+        case ast.Constant(value=int() | float() | str() as value):
+            return value
+        case ast.Name(id=name) if name in names:
+            return names[name]
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_evaluate(item, names) for item in items]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_evaluate(operand, names)
+        case ast.BinOp(left=left, op=operator, right=right):
+            return _combine(operator, _evaluate(left, names), _evaluate(right, names))
+        case ast.Call(func=ast.Name(id="range"), args=arguments, keywords=[]) if 1 <= len(arguments) <= 3:
+            return _bounded(range(*(_evaluate(argument, names) for argument in arguments)))
+        case ast.Call(func=ast.Name(id="list" | "sorted"), args=[argument], keywords=[]):
+            return list(_evaluate(argument, names))
+        case ast.ListComp(elt=item, generators=[ast.comprehension(target=ast.Name(id=name), iter=source, ifs=[])]):
+            return [_evaluate(item, {**names, name: value}) for value in _bounded(_evaluate(source, names))]
+    raise _RefusedError(f"{ast.unparse(node)!r:.60} is not supported in a list of values")
+
+
+def _bounded(values: Any) -> Any:
+    if len(values) > _MOST_VALUES:
+        raise _RefusedError(f"over {_MOST_VALUES} values")
+    return values
+
+
+def _combine(operator: ast.operator, left: Any, right: Any) -> Any:
+    if isinstance(operator, ast.Add):
+        return list(left) + list(right) if isinstance(left, list | range) else left + right
+    if isinstance(left, list | range) or isinstance(right, list | range):
+        raise _RefusedError("lists are only added")
+    if isinstance(operator, ast.Pow):
+        if not (0 <= right <= 64 and abs(left) <= 1024):
+            raise _RefusedError(f"{left}**{right} is too large")
+        return left**right
+    simple = {ast.Sub: lambda: left - right, ast.Mult: lambda: left * right, ast.FloorDiv: lambda: left // right}
+    if type(operator) not in simple:
+        raise _RefusedError("only + - * // ** of numbers")
+    return simple[type(operator)]()

@@ -1,0 +1,288 @@
+"""T1, the autotuning community's description of a tuning problem (JSON, schema 1.0.0), as a kernel of ours.
+
+Read as Kernel Tuner and KTT read it: the grid is `ProblemSize` over `GridDivX`, `GridDivY` and `GridDivZ` where those
+are given, else `GlobalSize`, which counts blocks for `GlobalSizeType` CUDA and threads for OpenCL. Parameters become
+macros of their own name. An argument of `MemoryType` Symbol (`MemType` Constant) that the source declares
+`__constant__` is filled there; it is passed too where the kernel has a parameter for it. `FillType` Random is uniform
+up to `FillValue`. What a compiled kernel does not depend on (Search, Budget, validation) is passed over.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import UsageError, unknown
+from kernrec.interop.notation import Translator, read_values
+from kernrec.kernel import Kernel
+from kernrec.kernel.expression import is_identifier
+from kernrec.kernel.files import fingerprint, read_source
+from kernrec.kernel.load import kernel_from
+
+_LARGEST_FILE = 1 << 20
+_TYPES = {
+    "bool": "u8", "int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "i32", "uint32": "u32",
+    "int64": "i64", "uint64": "u64", "half": "f16", "float": "f32", "double": "f64", "custom": "u8",
+    "int": "i32", "uint": "u32",
+}  # fmt: skip
+_VECTOR = re.compile(r"(half|float|double|int|uint)(2|3|4|8|16)")
+_ROLES = {"ReadOnly": "input", "WriteOnly": "output", "ReadWrite": "inout"}
+_MEMORIES = ("Scalar", "Vector", "Local", "Symbol")
+_AXES = "XYZ"
+
+
+def load_t1(path: Path, source: Path | None = None) -> tuple[Kernel, list[str]]:
+    """The kernel that a T1 file describes, and what of it was left out, in words.
+
+    source: the kernel's file; None: the one that the T1 file names, beside it. Raises `UsageError`.
+    """
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise UsageError(f"{path.name}: larger than {_LARGEST_FILE} bytes")
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path.name}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path.name}: not JSON: {str(error)[:80]}") from None
+    reader = _Reader(path.name, data)
+    file = source or path.parent / str(reader.kernel.get("KernelFile"))
+    text = read_source(file)
+    spec = reader.spec(file.name, text)
+    fingerprint(spec, path.parent, path.name)
+    return kernel_from(spec, path.name, text), reader.notes
+
+
+class _Reader:
+    """One T1 file."""
+
+    def __init__(self, where: str, data: Any) -> None:
+        self.where = where
+        self.notes: list[str] = []
+        top = self.table("the file", data)
+        self.general = self.table("General", top.get("General", {}))
+        space = self.table("ConfigurationSpace", self.need(top, "ConfigurationSpace"))
+        self.kernel = self.table("KernelSpecification", self.need(top, "KernelSpecification"))
+        self.parameters = [self.table("TuningParameters", p) for p in self.list(space, "TuningParameters")]
+        self.conditions = [self.table("Conditions", c) for c in self.list(space, "Conditions", [])]
+        language = self.need(self.kernel, "Language")
+        if language != "CUDA":
+            raise UsageError(f"{where}: Language is {language!r:.40}, only CUDA can be analysed")
+        for key in ("KernelName", "KernelFile"):
+            if not isinstance(self.need(self.kernel, key), str):
+                raise UsageError(f"{where}: {key}: expected text")
+
+    def spec(self, source_name: str, source: str) -> dict[str, Any]:
+        """The kernel.toml, as data, that says the same."""
+        tunables: dict[str, Any] = {}
+        names: dict[str, str] = {}
+        values: dict[str, list[int]] = {}
+        for parameter in self.parameters:
+            name, found = self.parameter(parameter)
+            ours = self.ours(name, tunables)
+            tunables[ours] = {"values": found, "define": name}
+            names[name], values[name] = ours, found
+        sizes = self.list(self.kernel, "ProblemSize", [])
+        if not all(type(size) is int and size > 0 for size in sizes) or len(sizes) > 3:
+            raise UsageError(f"{self.where}: ProblemSize: expected one to three positive integers, got {sizes!r:.60}")
+        self.translator = Translator(names, values, len(sizes))
+        constraints = [
+            self.translator.expression(f"{self.where}: Conditions[{i}]", str(self.need(condition, "Expression")))
+            for i, condition in enumerate(self.conditions)
+        ]
+        tensors, arguments, shared = self.arguments(source, values)
+        block = [self.size("LocalSize", axis, "1") for axis in _AXES]
+        launch = {
+            "entry": self.kernel["KernelName"],
+            "grid": self.grid(len(sizes), block),
+            "block": block,
+            "shared": " + ".join(shared) or "0",
+            "arguments": arguments,
+        }
+        return {
+            "name": self.name(),
+            "source": source_name,
+            "problem": {
+                "dims": dict(zip(("problem_size_x", "problem_size_y", "problem_size_z"), sizes, strict=False)),
+                "tensors": tensors,
+            },
+            "tunables": tunables,
+            "constraints": constraints,
+            "defines": {"kernel_tuner": 1, **self.defines()},
+            "launch": [launch],
+        }
+
+    def name(self) -> str:
+        given = str(self.general.get("BenchmarkName") or self.kernel["KernelName"])
+        name = re.sub(r"\W+", "_", given.lower()).strip("_")[:40]
+        return name if is_identifier(name) else f"k_{name}"[:40]
+
+    def ours(self, name: str, taken: Mapping[str, Any]) -> str:
+        """A parameter's name as an identifier of kernel.toml."""
+        ours = name.lower().lstrip("_")
+        while ours in taken or not is_identifier(ours):
+            ours = f"t_{ours}"
+            if len(ours) > 60:
+                raise UsageError(f"{self.where}: {name!r:.60} is no name for a parameter")
+        return ours
+
+    def parameter(self, parameter: Mapping[str, Any]) -> tuple[str, list[int]]:
+        name = str(self.need(parameter, "Name"))
+        what = f"{self.where}: TuningParameters {name}"
+        values = read_values(what, self.need(parameter, "Values"))
+        if not all(isinstance(value, int) or (isinstance(value, float) and value.is_integer()) for value in values):
+            raise UsageError(f"{what}: only whole numbers can be tuned, got {values!r:.60}")
+        return name, list(dict.fromkeys(int(value) for value in values))
+
+    def grid(self, dimensions: int, block: list[str]) -> list[str]:
+        divided = [key for key in ("GridDivX", "GridDivY", "GridDivZ") if self.kernel.get(key) is not None]
+        if dimensions and (divided or "GlobalSize" not in self.kernel):
+            grid = []
+            for axis, letter in enumerate(_AXES[:dimensions]):
+                divisors = self.kernel.get(f"GridDiv{letter}")
+                if divisors is None:  # as Kernel Tuner does
+                    divisors = [block[axis]] if axis == 0 else []
+                texts = [self.translate(f"GridDiv{letter}", divisor) for divisor in divisors]
+                whole = f"problem_size_{letter.lower()}"
+                grid.append(f"ceil_div({whole}, {' * '.join(f'({t})' for t in texts)})" if texts else whole)
+            return grid
+        kind = self.kernel.get("GlobalSizeType") or self.kernel["Language"]
+        sizes = [self.size("GlobalSize", axis, "1") for axis in _AXES]
+        if kind == "OpenCL":
+            return [f"ceil_div({size}, {local})" for size, local in zip(sizes, block, strict=True)]
+        return sizes
+
+    def size(self, key: str, axis: str, default: str) -> str:
+        table = self.table(key, self.need(self.kernel, key))
+        return self.translate(f"{key}.{axis}", table.get(axis, default))
+
+    def translate(self, key: str, text: Any) -> str:
+        return self.translator.expression(f"{self.where}: {key}", str(text))
+
+    def arguments(self, source: str, values: Mapping[str, list[int]]) -> tuple[dict[str, Any], list[str], list[str]]:
+        """(tensors, arguments in order, terms of the dynamic shared memory)."""
+        tensors: dict[str, Any] = {}
+        passed: list[tuple[str, bool]] = []
+        shared: list[str] = []
+        if self.kernel.get("SharedMemory"):
+            shared.append(self.translate("SharedMemory", self.kernel["SharedMemory"]))
+        for i, given in enumerate(self.list(self.kernel, "Arguments", [])):
+            argument = self.table(f"Arguments[{i}]", given)
+            name = str(argument.get("Name", f"argument_{i}"))
+            what = f"{self.where}: Arguments {name}"
+            dtype, width = self.type(what, argument)
+            memory = argument.get("MemoryType", "Vector")
+            if memory == "Scalar":
+                if width != 1 or dtype == "f16":
+                    raise UsageError(f"{what}: a scalar of type {argument['Type']} cannot be passed")
+                passed.append((f"{dtype} {_number(argument.get('FillValue', 0), dtype)}", False))
+                continue
+            if memory == "Local":
+                size = self.translator.expression(f"{what}: Size", str(argument.get("Size", 1)))
+                shared.append(f"({size}) * {width * _BYTES[dtype]}")
+                continue
+            if memory not in ("Vector", "Symbol"):
+                raise UsageError(f"{what}: {unknown('MemoryType', memory, _MEMORIES)}")
+            size = self.elements(what, argument, values)
+            ours = self.ours(name, {**tensors, "i": 0})
+            symbol = re.search(rf"__constant__[^;=]*\b{re.escape(name)}\b", source) is not None
+            if memory == "Symbol" and not symbol:
+                raise UsageError(f"{what}: the source has no __constant__ {name}")
+            role = "constant" if symbol else _ROLES.get(argument.get("AccessType", "ReadWrite"), "inout")
+            tensors[ours] = {
+                "shape": [f"({size}) * {width}" if width > 1 else size],
+                "dtype": dtype,
+                "role": role,
+                "values": self.fill(what, argument, dtype),
+            }
+            if symbol and ours != name:
+                tensors[ours]["symbol"] = name
+            passed.append((ours, symbol))
+        parameters = _parameters(source, self.kernel["KernelName"])
+        if parameters is None or parameters < len(passed):
+            passed = [entry for entry in passed if not entry[1]]
+        return tensors, [text for text, _ in passed], shared
+
+    def type(self, what: str, argument: Mapping[str, Any]) -> tuple[str, int]:
+        """(element type, elements in one) of an argument."""
+        given = str(self.need(argument, "Type"))
+        if match := _VECTOR.fullmatch(given):
+            return _TYPES[match[1]], int(match[2])
+        if given not in _TYPES:
+            raise UsageError(f"{what}: {unknown('Type', given, _TYPES)}")
+        return _TYPES[given], int(argument.get("TypeSize", 1)) if given == "custom" else 1
+
+    def elements(self, what: str, argument: Mapping[str, Any], values: Mapping[str, list[int]]) -> str:
+        text = self.translator.expression(f"{what}: Size", str(argument.get("Size", 1)))
+        for name, ours in self.translator.names.items():
+            if re.search(rf"\b{ours}\b", text):
+                if len(values[name]) > 1:
+                    raise UsageError(f"{what}: Size depends on {name}, which has several values: write max({name})")
+                text = re.sub(rf"\b{ours}\b", str(values[name][0]), text)
+        return text
+
+    def fill(self, what: str, argument: Mapping[str, Any], dtype: str) -> str:
+        kind, value = argument.get("FillType", "Constant"), argument.get("FillValue", 0)
+        if kind in ("Constant", "Random") and not isinstance(value, int | float):
+            raise UsageError(f"{what}: FillValue: expected a number, got {value!r:.40}")
+        if kind == "Constant":
+            return f"constant {_decimal(value)}" if value else "zeros"
+        if kind == "Random":
+            return f"integers 0 {max(int(value), 1)}" if dtype[0] in "iu" else f"uniform 0 {_decimal(value or 1)}"
+        source = str(argument.get("DataSource", ""))
+        if kind in ("Generator", "Script"):
+            inner = Translator({"i": "i"}, {}, self.translator.dimensions)
+            return f"expression {inner.expression(f'{what}: DataSource', source)}"
+        if kind == "BinaryRaw":
+            return f"raw {source}"
+        raise UsageError(f"{what}: FillType {kind!r:.40} is none of Constant, Random, Generator, Script, BinaryRaw")
+
+    def defines(self) -> dict[str, str]:
+        defines = {}
+        for option in self.list(self.kernel, "CompilerOptions", []):
+            text = str(option)
+            if match := re.fullmatch(r"-D\s*([A-Za-z_]\w*)(?:=(.*))?", text):
+                defines[match[1]] = match[2] or "1"
+            elif not re.fullmatch(r"-{1,2}std[= ].*|-O\d|-lineinfo", text):
+                self.notes.append(f"compiler option {text!r} was left out")
+        return defines
+
+    def table(self, key: str, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise UsageError(f"{self.where}: {key}: expected an object, got {value!r:.40}")
+        return value
+
+    def list(self, table: Mapping[str, Any], key: str, default: Any = None) -> list[Any]:
+        value = table.get(key)
+        value = default if value is None else value
+        if not isinstance(value, list):
+            raise UsageError(f"{self.where}: {key}: expected a list, got {value!r:.40}")
+        return value
+
+    def need(self, table: Mapping[str, Any], key: str) -> Any:
+        if key not in table:
+            raise UsageError(f"{self.where}: {key} is missing: this is no T1 description")
+        return table[key]
+
+
+_BYTES = {"u8": 1, "i8": 1, "i16": 2, "u16": 2, "f16": 2, "i32": 4, "u32": 4, "f32": 4, "i64": 8, "u64": 8, "f64": 8}
+
+
+def _decimal(value: float) -> str:
+    """A number without an exponent."""
+    return f"{Decimal(repr(value)):f}"
+
+
+def _number(value: Any, dtype: str) -> str:
+    if not isinstance(value, int | float):
+        raise UsageError(f"a scalar's FillValue is {value!r:.40}, expected a number")
+    return _decimal(float(value)) if dtype[0] == "f" else str(int(value))
+
+
+def _parameters(source: str, name: str) -> int | None:
+    """How many parameters a kernel's source declares; None where that cannot be told."""
+    match = re.search(rf"\b{re.escape(name)}\s*\(([^()]*)\)\s*\{{", source)
+    if match is None or "#" in match[1]:
+        return None
+    return match[1].count(",") + 1 if match[1].strip() else 0

@@ -1,0 +1,59 @@
+"""The files behind a kernel: its source with what it includes, and values that its spec keeps in files."""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import UsageError
+
+_LARGEST_FILE = 1 << 20
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([A-Za-z0-9_.-]+)"[ \t]*$', re.MULTILINE)
+
+
+def read_source(path: Path) -> str:
+    """A source with the files it includes by `#include "..."` in their place, so that it stands for itself.
+
+    They lie beside the source, or one folder up, where kernels share them; each is taken once.
+    """
+    return _inlined(path, set())
+
+
+def _inlined(path: Path, seen: set[Path]) -> str:
+    seen.add(path)
+    where = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
+
+    def replace(include: re.Match[str]) -> str:
+        folders = (path.parent, path.parent.parent)
+        found = next((folder / include[1] for folder in folders if (folder / include[1]).is_file()), None)
+        if found is None:
+            raise UsageError(f"{where}: includes {include[1]!r}, which is not beside it")
+        return "" if found in seen else _inlined(found, seen)
+
+    return _INCLUDE.sub(replace, read_text(path, where))
+
+
+def fingerprint(data: dict[str, Any], folder: Path, where: str) -> None:
+    """Adds to each tensor whose values are in a file what that file holds: another content is another kernel."""
+    problem = data.get("problem")
+    tensors = problem.get("tensors") if isinstance(problem, dict) else None
+    for name, tensor in tensors.items() if isinstance(tensors, dict) else ():
+        file = tensor.get("values") if isinstance(tensor, dict) else None
+        if isinstance(file, str) and (file.endswith(".npy") or file.startswith("raw ")):
+            try:
+                tensor["digest"] = hashlib.sha256((folder / file.removeprefix("raw ")).read_bytes()).hexdigest()[:16]
+            except OSError as error:
+                said = error.strerror or error
+                raise UsageError(f"{where}: [problem]: tensors.{name}: {file} cannot be read: {said}") from None
+
+
+def read_text(path: Path, where: str) -> str:
+    """A text file of at most 1 MiB; errors call it `where`."""
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise UsageError(f"{where}: larger than {_LARGEST_FILE} bytes")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{where}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{where}: not UTF-8 text") from None

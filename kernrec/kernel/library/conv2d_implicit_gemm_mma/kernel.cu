@@ -1,0 +1,416 @@
+// y = conv2d(x, w), f16 or bf16 with f32 sums, NHWC, on tensor cores, as an implicit matrix product: no im2col buffer,
+// the input is gathered while it is loaded.
+//
+// One group of the convolution is a product A B: rows = output pixels, columns = output channels, a reduction over
+// filter taps and input channels, (r s c) as in memory. A = gathered x[pixel, (r s c)], B = w[filter, (r s c)].
+//
+// A block owns BLOCK_M pixels x BLOCK_N filters and walks the reduction in tiles of BLOCK_K that cp.async loads
+// STAGES - 1 ahead; a warp owns WARP_M x WARP_N of it, in mma.sync tiles of 16 x 8 x 16. With FRAGMENTS 2 the fragments
+// of the next step are read while those of this one are multiplied, across the barrier between two tiles too.
+//
+// VECTOR is what one copy moves: 8 channels, or 2, which must divide those of a group, in and out; 1 takes any number,
+// each element found for itself and moved through registers. A thread copies the same position of the reduction for
+// several pixels: where its tap lies is worked out once a trip, by multiplications with constants of the host.
+//
+// Edges cost what full tiles cost: taps on the padding and the rest of the reduction are filled with zeros by copies
+// that read nothing, pixels past the last are those of the last, and stores are predicated. So every block executes
+// prologue + trips * body instructions, for any trips >= 1.
+//
+// Split-K: blockIdx.y takes an equal share of the reduction (the shares differ by one tile at most) and writes a
+// partial y in f32; conv2d_implicit_gemm_mma_reduce adds the partials in a fixed order.
+//
+// A tensor holds at most 2^31 elements: element offsets fit 32 unsigned bits (those of taps on the padding may wrap and
+// are not used), byte offsets are formed in 64.
+
+#include "mma.cuh"
+#include "conv2d.cuh"
+
+using PixelTile = Tile<BLOCK_M, BLOCK_K, true>;
+using FilterTile = Tile<BLOCK_N, BLOCK_K, true>;
+
+constexpr unsigned WARPS_N = BLOCK_N / WARP_N;
+constexpr unsigned THREADS = 32 * WARPS_N * (BLOCK_M / WARP_M);
+constexpr unsigned SLOT = PixelTile::BYTES + FilterTile::BYTES;
+constexpr unsigned UNIT = VECTOR == 1 ? 2 : VECTOR;  // elements of a write to shared memory
+// With one set of fragments registers are kept to 128, so that 16 warps fit an SM: less read ahead, more to switch to.
+// Otherwise the assembler is told that one block will do: left to itself it may spill a few to fit more.
+constexpr unsigned MIN_BLOCKS = FRAGMENTS == 1 && VECTOR == 8 ? 512 / THREADS : 1;
+
+static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "warps tile the block");
+static_assert(WARP_M % 16 == 0 && WARP_N % 32 == 0, "whole mma tiles, four of them beside each other");
+static_assert(BLOCK_K / STEP_K % 2 == 0, "fragments alternate");
+static_assert(VECTOR > 1 || (STAGES == 2 && FRAGMENTS == 1), "through registers, more stages gain nothing");
+
+// A thread's share in loading a tile: UNIT elements from `column` on of the rows `row` + i * ROW_STEP.
+template <class T>
+struct Share {
+    static constexpr unsigned PER_ROW = BLOCK_K / UNIT;
+    static constexpr unsigned ROW_STEP = THREADS / PER_ROW;
+    static constexpr unsigned LOADS = T::ROWS / ROW_STEP;
+    static_assert(THREADS % PER_ROW == 0 && LOADS * ROW_STEP == T::ROWS, "a thread loads one column, evenly");
+
+    unsigned row = threadIdx.x / PER_ROW;
+    unsigned column = threadIdx.x % PER_ROW * UNIT;
+    unsigned place = T::place(row, column);
+
+    // row < ROW_STEP, both powers of two: the exchange of row + i * ROW_STEP is that of row, XOR a constant
+    __device__ __forceinline__ unsigned target(unsigned tile, unsigned i) const {
+        return tile + (place ^ T::exchange(i * ROW_STEP)) + i * ROW_STEP * T::ROW_BYTES;
+    }
+};
+
+// Loads of w.
+struct Filters : Share<FilterTile> {
+    const Element* source;
+    unsigned pitch;               // elements from filter to filter
+    int rows_left, columns_left;  // from this thread's first element to the edge
+#if VECTOR == 1
+    Pair pairs[LOADS];
+#endif
+
+    // From filter `first` of `count` on, at `k_begin` of the reduction; past `k_end` are zeros.
+    __device__ __forceinline__ Filters(const Element* w, unsigned first, unsigned count, unsigned reduction,
+                                       unsigned k_begin, unsigned k_end)
+        : pitch(reduction) {
+        source = w + ((first + row) * pitch + k_begin + column);
+        rows_left = int(count - first - row);
+        columns_left = int(k_end - k_begin - column);
+    }
+
+    // Starts the loads of the next tile, towards `tile` in shared memory.
+    __device__ __forceinline__ void fetch(unsigned tile) {
+        const Element* filter = source;
+#pragma unroll
+        for (unsigned i = 0; i < LOADS; ++i) {
+            const bool inside = int(i * ROW_STEP) < rows_left && columns_left > 0;
+#if VECTOR == 1
+            pairs[i].start(filter, inside, inside && columns_left > 1);
+#else
+            copy_async<VECTOR>(target(tile, i), filter, inside);
+#endif
+            // in one instruction: as C++, the 64-bit product would be kept in two registers throughout the loop
+            asm("mad.wide.u32 %0, %1, %2, %0;" : "+l"(filter) : "r"(pitch), "n"(ROW_STEP * sizeof(Element)));
+        }
+        source += BLOCK_K;
+        columns_left -= BLOCK_K;
+    }
+
+#if VECTOR == 1
+    // Writes the fetched tile from registers to `tile`.
+    __device__ __forceinline__ void settle(unsigned tile) const {
+#pragma unroll
+        for (unsigned i = 0; i < LOADS; ++i) pairs[i].finish(target(tile, i));
+    }
+#endif
+};
+
+// One group of the convolution.
+struct Group : Geometry {
+    unsigned first_channel;
+    Divisor image;  // output pixels of an image
+    Divisor line;   // output pixels of a line
+    Divisor depth;  // input channels of the group
+    Divisor taps;   // taps of a filter's line
+};
+
+// An output pixel's window in x: coordinates of its first tap and that element's offset; all wrap on the padding.
+struct Window {
+    unsigned top, left, offset;
+
+    __device__ __forceinline__ void place(const Group& g, unsigned pixel) {
+        const unsigned image = g.image.quotient(pixel);
+        const unsigned in_image = pixel - image * g.image.value;
+        const unsigned line = g.line.quotient(in_image);
+        top = line * g.stride - g.padding;
+        left = (in_image - line * g.line.value) * g.stride - g.padding;
+        offset = ((image * g.height + top) * g.width + left) * g.channels + g.first_channel;
+    }
+};
+
+// Position k of the reduction, relative to a window's first tap.
+struct Tap {
+    unsigned down, right, offset;
+
+    __device__ __forceinline__ Tap(const Group& g, unsigned k) {
+        const unsigned tap = g.depth.quotient(k);
+        const unsigned line = g.taps.quotient(tap);
+        down = line * g.dilation;
+        right = (tap - line * g.taps.value) * g.dilation;
+        offset = (down * g.width + right) * g.channels + k - tap * g.depth.value;
+    }
+
+    // Whether it meets x rather than the padding.
+    __device__ __forceinline__ bool meets(const Group& g, const Window& window) const {
+        return window.top + down < g.height && window.left + right < g.width;
+    }
+};
+
+// Loads of x, gathered.
+struct Pixels : Share<PixelTile> {
+    Window window[LOADS];
+    unsigned k;
+#if VECTOR == 1
+    Pair pairs[LOADS];
+#endif
+
+    __device__ __forceinline__ Pixels(const Group& g, unsigned first, unsigned count, unsigned k_begin)
+        : k(k_begin + column) {
+#pragma unroll
+        for (unsigned i = 0; i < LOADS; ++i) window[i].place(g, min(first + row + i * ROW_STEP, count - 1));
+    }
+
+    // Starts the loads of the next tile, towards `tile` in shared memory.
+    __device__ __forceinline__ void fetch(unsigned tile, const Group& g, const Element* x, unsigned k_end) {
+#if VECTOR == 1
+#pragma unroll
+        for (unsigned half = 0; half < 2; ++half) {
+            const Tap tap(g, k + half);
+#pragma unroll
+            for (unsigned i = 0; i < LOADS; ++i)
+                load(pairs[i].value[half], x + (window[i].offset + tap.offset),
+                     tap.meets(g, window[i]) && k + half < k_end);
+        }
+#else
+        const Tap tap(g, k);
+#pragma unroll
+        for (unsigned i = 0; i < LOADS; ++i)
+            copy_async<VECTOR>(target(tile, i), x + (window[i].offset + tap.offset),
+                               tap.meets(g, window[i]) && k < k_end);
+#endif
+        k += BLOCK_K;
+    }
+
+#if VECTOR == 1
+    // Loads one element; zero where `inside` is false.
+    __device__ __forceinline__ static void load(Element& value, const Element* source, bool inside) {
+        asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.b16 %0, 0; @p ld.global.nc.b16 %0, [%1]; }"
+                     : "=&h"(value)
+                     : "l"(source), "r"(unsigned(inside)));
+    }
+
+    // Writes the fetched tile from registers to `tile`.
+    __device__ __forceinline__ void settle(unsigned tile) const {
+#pragma unroll
+        for (unsigned i = 0; i < LOADS; ++i) pairs[i].finish(target(tile, i));
+    }
+#endif
+};
+
+// What a warp has summed up: the sums[i][j] of a lane lie in rows i * 16 + {0, 8} and columns j * 8 + {0, 1}, counted
+// from row lane / 4 and column lane % 4 * 2.
+using Sums = float[WARP_M / 16][WARP_N / 8][4];
+
+// The operands of one step of the reduction, for a warp.
+struct Fragments {
+    unsigned a[WARP_M / 16][2][2], b[WARP_N / 16][2][2];
+
+    __device__ __forceinline__ void read(unsigned slot, unsigned a_place, unsigned b_place, unsigned k) {
+#pragma unroll
+        for (unsigned i = 0; i < WARP_M / 16; ++i) PixelTile::read(a[i], slot, a_place, i * 16, k);
+#pragma unroll
+        for (unsigned j = 0; j < WARP_N / 16; ++j)
+            FilterTile::read(b[j], slot + PixelTile::BYTES, b_place, j * 16, k);
+    }
+
+    __device__ __forceinline__ void multiply(Sums& sums) const {
+#pragma unroll
+        for (unsigned i = 0; i < WARP_M / 16; ++i)
+#pragma unroll
+            for (unsigned j = 0; j < WARP_N / 8; ++j) mma(sums[i][j], a[i], b[j / 2][j % 2]);
+    }
+};
+
+// Where a lane's sums go: pixels from `row` and filters from `column` (the warp's first) on, `pitch` elements from
+// pixel to pixel.
+struct Output {
+    unsigned row, column, rows, columns, pitch;
+
+    __device__ __forceinline__ bool holds(unsigned i, unsigned at) const {
+        return row + i * 8 < rows && at < columns;
+    }
+
+    // Rounded, to the group's first filter in `y`.
+    __device__ __forceinline__ void write(const Sums& sums, Element* y) const {
+#pragma unroll
+        for (unsigned i = 0; i < WARP_M / 8; ++i) {
+            Element* pixel = y + (row + i * 8) * pitch;
+#pragma unroll
+            for (unsigned j = 0; j < WARP_N / 8; j += 4) {
+                unsigned words[4];
+#pragma unroll
+                for (unsigned w = 0; w < 4; ++w) {
+                    const float* sum = sums[i / 2][j + w] + i % 2 * 2;
+                    words[w] = pack(sum[0], sum[1]);
+                }
+#if VECTOR == 8
+                transpose_quad(words);
+                const unsigned at = column + j * 8 + threadIdx.x % 4 * 8;
+                store<4>(pixel + at, words, holds(i, at));
+#else
+#pragma unroll
+                for (unsigned w = 0; w < 4; ++w) {
+                    const unsigned at = column + (j + w) * 8 + threadIdx.x % 4 * 2;
+#if VECTOR == 2
+                    store<1>(pixel + at, words + w, holds(i, at));
+#else
+                    store(pixel + at, Element(words[w]), holds(i, at));
+                    store(pixel + at + 1, Element(words[w] >> 16), holds(i, at + 1));
+#endif
+                }
+#endif
+            }
+        }
+    }
+
+    // As they are, to the group's first filter in `partial`.
+    __device__ __forceinline__ void write(const Sums& sums, float* partial) const {
+#pragma unroll
+        for (unsigned i = 0; i < WARP_M / 8; ++i) {
+            float* pixel = partial + (row + i * 8) * pitch;
+#pragma unroll
+            for (unsigned j = 0; j < WARP_N / 8; ++j) {
+                const float* sum = sums[i / 2][j] + i % 2 * 2;
+                const unsigned at = column + j * 8 + threadIdx.x % 4 * 2;
+#if VECTOR == 1
+                store(pixel + at, sum[0], holds(i, at));
+                store(pixel + at + 1, sum[1], holds(i, at + 1));
+#else
+                store(pixel + at, sum[0], sum[1], holds(i, at));
+#endif
+            }
+        }
+    }
+};
+
+// Grid: x = tiles of the product, walked in bands of `raster` tile rows, down the rows of a band first, so that blocks
+// in flight share tiles of A and B in L2; y = shares of the reduction; z = groups. partial: null without split-K.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) conv2d_implicit_gemm_mma(
+    const Element* __restrict__ x, const Element* __restrict__ w, Element* __restrict__ y,
+    float* __restrict__ partial,
+    unsigned channels, unsigned height, unsigned width,          // of x
+    unsigned filters, unsigned group_filters, unsigned pixels,   // output channels, those of a group; n * p * q
+    unsigned reduction,                                          // taps times input channels of a group
+    unsigned stride, unsigned padding, unsigned dilation,
+    unsigned image, unsigned image_multiplier, unsigned image_shift, unsigned image_is_one,  // p * q
+    unsigned line, unsigned line_multiplier, unsigned line_shift, unsigned line_is_one,      // q
+    unsigned depth, unsigned depth_multiplier, unsigned depth_shift, unsigned depth_is_one,  // channels of a group
+    unsigned taps, unsigned taps_multiplier, unsigned taps_shift, unsigned taps_is_one,      // s
+    unsigned tiles_m, unsigned tiles_n, unsigned raster,
+    unsigned share, unsigned longer_shares) {  // tiles of the reduction; the first shares have one more
+    extern __shared__ __align__(128) unsigned char shared[];
+    const unsigned slots = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+
+    const unsigned band_tiles = raster * tiles_n;
+    const unsigned band = blockIdx.x / band_tiles;
+    const unsigned in_band = blockIdx.x - band * band_tiles;
+    const unsigned band_rows = min(raster, tiles_m - band * raster);
+    const unsigned tile_n = in_band / band_rows;
+    const unsigned first_pixel = (band * raster + in_band - tile_n * band_rows) * BLOCK_M;
+    const unsigned first_filter = tile_n * BLOCK_N;
+
+    const unsigned trips = share + (blockIdx.y < longer_shares);
+    const unsigned k_begin = (blockIdx.y * share + min(blockIdx.y, longer_shares)) * BLOCK_K;
+    const unsigned k_end = min(reduction, k_begin + trips * BLOCK_K);
+
+    const Group group = {{channels, height, width, stride, padding, dilation}, blockIdx.z * depth,
+                         {image, image_multiplier, image_shift, image_is_one},
+                         {line, line_multiplier, line_shift, line_is_one},
+                         {depth, depth_multiplier, depth_shift, depth_is_one},
+                         {taps, taps_multiplier, taps_shift, taps_is_one}};
+    Pixels pixel_loader(group, first_pixel, pixels, k_begin);
+    Filters filter_loader(w + size_t(blockIdx.z) * group_filters * reduction, first_filter, group_filters, reduction,
+                          k_begin, k_end);
+    const auto fetch = [&](unsigned slot) {
+        pixel_loader.fetch(slot, group, x, k_end);
+        filter_loader.fetch(slot + PixelTile::BYTES);
+#if VECTOR > 1
+        commit_copies();
+#endif
+    };
+
+    const unsigned warp = threadIdx.x / 32;
+    const unsigned warp_row = warp / WARPS_N * WARP_M, warp_column = warp % WARPS_N * WARP_N;
+    const unsigned a_place = PixelTile::fragment_place(warp_row), b_place = FilterTile::fragment_place(warp_column);
+    Sums sums = {};
+
+#if VECTOR == 1
+    Fragments fragments;
+    const auto settle = [&](unsigned slot) {
+        pixel_loader.settle(slot);
+        filter_loader.settle(slot + PixelTile::BYTES);
+    };
+    fetch(slots);
+    settle(slots);
+    __syncthreads();
+    unsigned read = 0;
+#pragma unroll 1
+    for (unsigned trip = 0; trip < trips; ++trip) {
+        fetch(slots);
+#pragma unroll
+        for (unsigned step = 0; step < BLOCK_K; step += STEP_K) {
+            fragments.read(slots + read, a_place, b_place, step);
+            fragments.multiply(sums);
+        }
+        read = SLOT - read;
+        settle(slots + read);
+        __syncthreads();
+    }
+#else
+    const auto next = [](unsigned slot) { return slot == (STAGES - 1) * SLOT ? 0 : slot + SLOT; };
+    const auto previous = [](unsigned slot) { return slot == 0 ? (STAGES - 1) * SLOT : slot - SLOT; };
+#pragma unroll
+    for (unsigned stage = 0; stage + 1 < STAGES; ++stage) fetch(slots + stage * SLOT);
+    unsigned read = 0;
+#if FRAGMENTS == 2
+    Fragments fragments[2];
+    wait_for_copies<STAGES - 2>();
+    __syncthreads();
+    fragments[0].read(slots, a_place, b_place, 0);
+#pragma unroll 1
+    for (unsigned trip = 0; trip < trips; ++trip) {
+        fetch(slots + previous(read));
+#pragma unroll
+        for (unsigned step = 0; step < BLOCK_K; step += STEP_K) {
+            if (step + STEP_K == BLOCK_K) {
+                wait_for_copies<STAGES - 2>();
+                __syncthreads();  // the next tile has landed for all, and all have read this one
+                read = next(read);
+            }
+            fragments[(step / STEP_K + 1) % 2].read(slots + read, a_place, b_place, (step + STEP_K) % BLOCK_K);
+            fragments[step / STEP_K % 2].multiply(sums);
+        }
+    }
+#else
+    Fragments fragments;
+#pragma unroll 1
+    for (unsigned trip = 0; trip < trips; ++trip) {
+        wait_for_copies<STAGES - 2>();
+        __syncthreads();  // the tile of this trip has landed for all, and all have done with the slot written next
+        fetch(slots + previous(read));
+#pragma unroll
+        for (unsigned step = 0; step < BLOCK_K; step += STEP_K) {
+            fragments.read(slots + read, a_place, b_place, step);
+            fragments.multiply(sums);
+        }
+        read = next(read);
+    }
+#endif
+    wait_for_copies<0>();
+#endif
+
+    const Output output = {first_pixel + warp_row + threadIdx.x % 32 / 4, first_filter + warp_column, pixels,
+                           group_filters, filters};
+    const unsigned group_begin = blockIdx.z * group_filters;
+    if (partial)
+        output.write(sums, partial + (size_t(blockIdx.y) * pixels * filters + group_begin));
+    else
+        output.write(sums, y + group_begin);
+}
+
+// y[i] = sum over s of partial[s * elements + i], in the order of s.
+// Grid: x = REDUCE_THREADS * min(VECTOR, 4) elements each.
+extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
+    conv2d_implicit_gemm_mma_reduce(const float* __restrict__ partial, Element* __restrict__ y, unsigned elements,
+                                    unsigned splits) {
+    add_partials<VECTOR == 8 ? 4 : VECTOR>(partial, y, elements, splits);
+}

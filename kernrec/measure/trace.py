@@ -1,0 +1,215 @@
+"""A recording of a GPU over time: power, energy, clocks, temperature and throttle reasons, and what they add up to.
+
+A trace is a table with one row a sample and the columns of `Sample`, in CSV or Parquet.
+"""
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import UsageError
+
+_LARGEST_FILE = 1 << 30
+_MOST_SAMPLES = 20_000_000
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was read at one time. time_s: since the start; None: the device does not tell.
+
+    energy_j: its energy counter, from an arbitrary start. reasons: why its clocks are held back, names joined by `|`.
+    """
+
+    time_s: float
+    power_w: float | None
+    energy_j: float | None
+    sm_clock_hz: float | None
+    memory_clock_hz: float | None
+    temperature_c: float | None
+    reasons: str
+
+
+COLUMNS = tuple(field.name for field in fields(Sample))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A trace in numbers, of the whole board, idle power included.
+
+    energy_from: `counter`, or `power` where it is integrated from samples of power. throttled: share of the samples by
+    reason. joules_per_call: where the number of calls is known.
+    """
+
+    duration_s: float
+    samples: int
+    energy_j: float | None
+    energy_from: str
+    mean_power_w: float | None
+    max_power_w: float | None
+    mean_sm_clock_hz: float | None
+    min_sm_clock_hz: float | None
+    max_temperature_c: float | None
+    throttled: dict[str, float]
+    calls: int | None = None
+
+    @property
+    def joules_per_call(self) -> float | None:
+        """Gross energy over calls."""
+        return self.energy_j / self.calls if self.calls and self.energy_j is not None else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; keys carry their unit."""
+        return {**vars(self), "joules_per_call": self.joules_per_call}
+
+
+def summarise(samples: Sequence[Sample], calls: int | None = None) -> Summary:
+    """What a trace says. Raises `UsageError` for one without samples."""
+    if not samples:
+        raise UsageError("the trace has no samples")
+    duration = samples[-1].time_s - samples[0].time_s
+    power = [(s.time_s, s.power_w) for s in samples if s.power_w is not None]
+    clocks = [s.sm_clock_hz for s in samples if s.sm_clock_hz is not None]
+    temperatures = [s.temperature_c for s in samples if s.temperature_c is not None]
+    energy, source = _energy(samples, power)
+    mean = energy / duration if energy is not None and duration > 0 else None
+    throttled: dict[str, float] = {}
+    for sample in samples:
+        for reason in filter(None, sample.reasons.split("|")):
+            throttled[reason] = throttled.get(reason, 0.0) + 1.0 / len(samples)
+    return Summary(
+        duration_s=duration,
+        samples=len(samples),
+        energy_j=energy,
+        energy_from=source,
+        mean_power_w=mean if mean is not None else (power[0][1] if power else None),
+        max_power_w=max((w for _, w in power), default=None),
+        mean_sm_clock_hz=sum(clocks) / len(clocks) if clocks else None,
+        min_sm_clock_hz=min(clocks, default=None),
+        max_temperature_c=max(temperatures, default=None),
+        throttled=dict(sorted(throttled.items(), key=lambda item: -item[1])),
+        calls=calls,
+    )
+
+
+def _energy(samples: Sequence[Sample], power: Sequence[tuple[float, float]]) -> tuple[float | None, str]:
+    """(joules, how they were found): the counter's difference, else power integrated by trapezoids."""
+    first, last = samples[0].energy_j, samples[-1].energy_j
+    if first is not None and last is not None and last >= first:
+        return last - first, "counter"
+    if len(power) < 2:
+        return None, "power"
+    return sum((b - a) * (p + q) / 2 for (a, p), (b, q) in pairwise(power)), "power"
+
+
+def write_trace(path: Path, samples: Iterable[Sample]) -> None:
+    """Writes a trace, by the path's ending CSV or Parquet, in one step. Raises `UsageError` if it cannot."""
+    temporary = path.with_name(f".{path.name}.part")
+    rows = [[getattr(sample, name) for name in COLUMNS] for sample in samples]
+    try:
+        with temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(COLUMNS)
+            writer.writerows(["" if value is None else value for value in row] for row in rows)
+        if path.suffix == ".parquet":
+            _to_parquet(temporary, path)
+        else:
+            temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _to_parquet(table: Path, path: Path) -> None:
+    import duckdb
+
+    kinds = ", ".join(f"'{name}': '{'VARCHAR' if name == 'reasons' else 'DOUBLE'}'" for name in COLUMNS)
+    whole = path.with_name(f".{path.name}.whole")
+
+    def quoted(file: Path) -> str:
+        return "'" + str(file).replace("'", "''") + "'"
+
+    try:
+        with duckdb.connect() as connection:
+            connection.execute(
+                f"COPY (SELECT * REPLACE (coalesce(reasons, '') AS reasons) FROM read_csv({quoted(table)}, header=true,"
+                f" columns={{{kinds}}})) TO {quoted(whole)} (FORMAT parquet, COMPRESSION zstd)"
+            )
+        whole.replace(path)
+    except duckdb.Error as error:
+        raise UsageError(f"{path} cannot be written: {str(error).splitlines()[0]}") from None
+    finally:
+        whole.unlink(missing_ok=True)
+
+
+def read_trace(path: Path) -> list[Sample]:
+    """A trace from a CSV or Parquet file. Raises `UsageError` for a file that is none, naming the row."""
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise UsageError(f"{path} is larger than {_LARGEST_FILE} bytes")
+        rows = _parquet_rows(path) if path.suffix == ".parquet" else _csv_rows(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise UsageError(f"{path} is no trace: not a table of text") from None
+    samples = []
+    for number, row in enumerate(rows, 1):
+        if number > _MOST_SAMPLES:
+            raise UsageError(f"{path} has over {_MOST_SAMPLES} samples")
+        samples.append(_sample(path, number, row))
+        if number > 1 and samples[-1].time_s < samples[-2].time_s:
+            raise UsageError(f"{path}, row {number}: time goes backwards")
+    if not samples:
+        raise UsageError(f"{path} has no samples")
+    return samples
+
+
+def _csv_rows(path: Path) -> list[dict[str, Any]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        _check_columns(path, reader.fieldnames or ())
+        return list(reader)
+
+
+def _parquet_rows(path: Path) -> list[dict[str, Any]]:
+    import duckdb
+
+    try:
+        with duckdb.connect() as connection:
+            found = connection.execute("SELECT * FROM read_parquet($1)", [[str(path)]])
+            names = [column[0] for column in found.description or ()]
+            _check_columns(path, names)
+            return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    except duckdb.Error:
+        raise UsageError(f"{path} is no Parquet file") from None
+
+
+def _check_columns(path: Path, names: Sequence[str]) -> None:
+    missing = [name for name in COLUMNS if name not in names]
+    if missing:
+        raise UsageError(f"{path} is no trace: column {missing[0]} is missing")
+
+
+def _sample(path: Path, number: int, row: dict[str, Any]) -> Sample:
+    values: dict[str, Any] = {}
+    for name in COLUMNS:
+        given = row[name]
+        if name == "reasons":
+            values[name] = "" if given is None else str(given)[:400]
+            continue
+        if given in (None, ""):
+            values[name] = None
+            continue
+        try:
+            values[name] = float(given)
+        except (TypeError, ValueError):
+            values[name] = math.nan
+        if not math.isfinite(values[name]):
+            raise UsageError(f"{path}, row {number}: {name} is {given!r:.40}, expected a number")
+    if values["time_s"] is None:
+        raise UsageError(f"{path}, row {number}: time_s is missing")
+    return Sample(**values)

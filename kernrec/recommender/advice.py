@@ -1,0 +1,106 @@
+"""What to change about a config: its neighbours in the space and other power limits, by what they should gain."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernrec.recommender.explain import Explanation, explain
+from kernrec.recommender.explained import cost
+from kernrec.recommender.own import Ranked
+
+_WORTH = 0.002
+"""Gains below this are not worth a line: far inside the model's spread."""
+_PAIR_WORTH = 0.01
+"""A pair has to gain so much more than the better of its two changes alone."""
+_SHOWN_CHANGES = 2
+_COSTS = ("energy", "time", "power")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change. what: `tile_y 2 -> 4`; gain: fraction of the objective saved; changes: of the figures that changed
+    most, as fractions; energy, time: of the cost before, as fractions (-0.11 is 11 % less).
+    """
+
+    what: str
+    gain: float
+    energy: float
+    time: float
+    changes: dict[str, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return vars(self)
+
+
+def advise_changes(
+    ranked: Ranked, position: int, limit: int = 0, objective: str = "energy", top: int = 5
+) -> list[Change]:
+    """The changes of one tunable, of two, or of the power limit that gain most in `objective`, best first.
+
+    objective: `energy`, `latency` or `edp`. The figures are those of estimates of the changed config, not of rules.
+    """
+    costs = cost(ranked, objective)
+    now = costs[limit, position]
+    here = explain(ranked, position, limit)
+    columns = {name: column[ranked.rows] for name, column in ranked.group.space.columns.items()}
+    differs = np.stack([column != column[position] for column in columns.values()])
+    distance = differs.sum(axis=0)
+    found: list[tuple[float, int, int]] = []
+    best_alone: dict[int, float] = {}
+    for tunable in range(len(columns)):
+        changed = np.flatnonzero((distance == 1) & differs[tunable])
+        if len(changed):
+            best = int(changed[costs[limit, changed].argmin()])
+            best_alone[tunable] = 1.0 - float(costs[limit, best] / now)
+            found.append((best_alone[tunable], limit, best))
+    for one in range(len(columns)):
+        for other in range(one):
+            changed = np.flatnonzero((distance == 2) & differs[one] & differs[other])
+            if len(changed):
+                best = int(changed[costs[limit, changed].argmin()])
+                gain = 1.0 - float(costs[limit, best] / now)
+                if gain > max(best_alone.get(one, 0.0), best_alone.get(other, 0.0)) + _PAIR_WORTH:
+                    found.append((gain, limit, best))
+    lowest = int(costs[:, position].argmin())
+    if lowest != limit:
+        found.append((1.0 - float(costs[lowest, position] / now), lowest, position))
+    found.sort(key=lambda entry: -entry[0])
+    return [
+        _advice(ranked, here, gain, position, limit, other, there)
+        for gain, there, other in found[:top]
+        if gain > _WORTH
+    ]
+
+
+def _advice(
+    ranked: Ranked, here: Explanation, gain: float, position: int, limit: int, other: int, other_limit: int
+) -> Change:
+    there = explain(ranked, other, other_limit)
+    changes = difference(here, there)
+    shown = sorted((name for name in changes if name not in _COSTS), key=lambda name: -abs(changes[name]))
+    before, after = here.limited, there.limited
+    parts = [
+        f"{name} {value} -> {after.choice.config[name]}"
+        for name, value in before.choice.config.items()
+        if after.choice.config[name] != value
+    ]
+    if other_limit != limit:
+        parts.append(f"power limit {before.power_limit_w:g} W -> {after.power_limit_w:g} W")
+    return Change(
+        what=", ".join(parts),
+        gain=gain,
+        energy=changes["energy"],
+        time=changes["time"],
+        changes={name: changes[name] for name in shown[:_SHOWN_CHANGES] if abs(changes[name]) > _WORTH},
+    )
+
+
+def difference(before: Explanation, after: Explanation) -> dict[str, float]:
+    """How much each figure changes, as a fraction of what it was; from nothing counts as one."""
+    found = {}
+    for name, value in before.figures.items():
+        new = after.figures[name]
+        found[name] = new / value - 1.0 if value else float(new > 0)
+    return found

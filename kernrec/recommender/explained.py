@@ -1,0 +1,105 @@
+"""Finding what is to be explained: a kernel for an op or by name, ranked on a problem, and one of its configs."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from kernrec.errors import KernrecError, UsageError, unknown
+from kernrec.gpu import GPU
+from kernrec.kernel import Kernel, kernels_for
+from kernrec.op import Problem, find_op
+from kernrec.recommender.own import Ranked, find_own_kernel, power_limits, profiles_of
+
+OBJECTIVES = ("latency", "energy", "edp")
+
+
+def ranked_for_op(
+    op: str,
+    gpu: GPU,
+    shape: Mapping[str, int],
+    dtype: str | None,
+    layout: str | None,
+    power_limit_w: float | None,
+    objective: str,
+    databases: Sequence[Path] | None = None,
+) -> Ranked:
+    """The kernel of an op whose best config is the best for the objective, ranked on the problem."""
+    problem = find_op(op).problem(dtype, layout, **shape)
+    kernels = [k for k in kernels_for(problem.op, problem.dtype, problem.layout) if k.min_sm <= gpu.sm]
+    if not kernels:
+        raise UsageError(
+            f"no kernel implements {problem.op} for {problem.dtype}, {problem.layout} on {gpu.arch}"
+            " (`kernrec kernels` lists them)"
+        )
+    found = []
+    for kernel in kernels:
+        try:
+            found.append(rank(kernel, problem, gpu, power_limit_w, databases))
+        except KernrecError as error:
+            failure = error
+    if not found:
+        raise failure
+    return min(found, key=lambda ranked: float(cost(ranked, objective)[limit_of(ranked, power_limit_w)].min()))
+
+
+def ranked_for_kernel(
+    name: str,
+    gpu: GPU,
+    shape: Mapping[str, int],
+    dtype: str | None,
+    layout: str | None,
+    power_limit_w: float | None,
+    databases: Sequence[Path] | None = None,
+) -> Ranked:
+    """A kernel of the user's or the library's, ranked on a problem."""
+    kernel = find_own_kernel(name, databases)
+    problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **shape)
+    return rank(kernel, problem, gpu, power_limit_w, databases)
+
+
+def rank(
+    kernel: Kernel, problem: Problem, gpu: GPU, power_limit_w: float | None, databases: Sequence[Path] | None
+) -> Ranked:
+    """All configs of a kernel on a problem under a range of power limits, the one given among them."""
+    given = [] if power_limit_w is None else [power_limit_w]
+    profiles = profiles_of(kernel, problem, gpu, databases)
+    return Ranked(kernel, problem, gpu, profiles, [*given, *power_limits(gpu)])
+
+
+def limit_of(ranked: Ranked, power_limit_w: float | None) -> int:
+    """The number of a power limit of `ranked`; None: of the default one."""
+    return 0 if power_limit_w is None else ranked.limits.index(power_limit_w)
+
+
+def cost(ranked: Ranked, objective: str) -> np.ndarray:
+    """What an objective minimises, (limits, C)."""
+    if objective not in OBJECTIVES:
+        raise unknown("objective", objective, OBJECTIVES)
+    if objective == "latency":
+        return ranked.latency_s
+    return ranked.energy_j * (ranked.latency_s if objective == "edp" else 1.0)
+
+
+def choose(ranked: Ranked, given: Mapping[str, int], objective: str, limit: int) -> int:
+    """The best candidate among those whose tunables have the `given` values; raises `UsageError` without any."""
+    columns = ranked.group.space.columns
+    matches = np.ones(len(ranked.rows), dtype=bool)
+    for name, value in given.items():
+        if name not in columns:
+            raise unknown(f"tunable of {ranked.kernel.name}", name, columns)
+        values = next(tunable.values for tunable in ranked.kernel.tunables if tunable.name == name)
+        if value not in values:
+            raise UsageError(f"{ranked.kernel.name}: {name} is {value}, accepted are {', '.join(map(str, values))}")
+        matches &= columns[name][ranked.rows] == value
+    among = np.flatnonzero(matches)
+    if not len(among):
+        wanted = ", ".join(f"{name}={value}" for name, value in given.items())
+        why = None
+        if len(given) == len(columns):
+            why = ranked.kernel.misfit(given, ranked.problem, ranked.gpu.limits)
+        raise UsageError(
+            f"no config of {ranked.kernel.name} with {wanted} can run {ranked.problem.key} on {ranked.gpu.name}"
+            + (f": it does not keep {why!r}" if why else "")
+        )
+    return int(among[cost(ranked, objective)[limit, among].argmin()])

@@ -1,0 +1,197 @@
+"""`kernrec analyze` and `kernrec explain` as people run them: real sources, real PTX, one line for what cannot be."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kernrec.cli import app
+
+COPY_PTX = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry copy(.param .u64 x, .param .u64 y, .param .u32 n)
+{
+    .reg .pred %p<2>; .reg .b32 %r<6>; .reg .f32 %f<2>; .reg .b64 %rd<6>;
+    mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;
+    mad.lo.s32 %r4, %r1, %r2, %r3;
+    ld.param.u32 %r5, [n];
+    setp.ge.u32 %p1, %r4, %r5;
+    @%p1 bra DONE;
+    ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y];
+    mul.wide.u32 %rd3, %r4, 4; add.s64 %rd4, %rd1, %rd3; add.s64 %rd5, %rd2, %rd3;
+    ld.global.f32 %f1, [%rd4];
+    st.global.f32 [%rd5], %f1;
+DONE:
+    ret;
+}
+"""
+ARGUMENTS = ["x=f32[1000000]", "y=f32[1000000]", "i32:1000000", "--grid", "7813", "--block", "128", "--gpu", "rtx4090"]
+SCALE = """
+extern "C" __global__ void scale(const float* x, float* y, int n) {
+    int i = blockIdx.x * THREADS + threadIdx.x;
+    if (i < n) y[i] = 2.0f * x[i];
+}
+"""
+SPEC = """
+name = "scale"
+source = "scale.cu"
+problem = { dims = { n = 100000 }, tensors = { x = { shape = ["n"] }, y = { shape = ["n"], role = "output" } } }
+tunables = { threads = { values = [64, 128, 256] } }
+[[launch]]
+entry = "scale"
+grid = ["ceil_div(n, threads)"]
+block = ["threads"]
+arguments = ["x", "y", "i32 n"]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "copy.ptx").write_text(COPY_PTX)
+    (tmp_path / "scale.cu").write_text(SCALE)
+    (tmp_path / "scale.toml").write_text(SPEC)
+    return tmp_path
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs one command line in a home of its own."""
+    monkeypatch.delenv("KERNREC_DB", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder / "own"))
+
+    def call(*arguments: object) -> Done:
+        capsys.readouterr()
+        status = app.run([str(argument) for argument in arguments])
+        return Done(status, *capsys.readouterr())
+
+    return call
+
+
+def test_ptx_alone_gets_blocks_and_power_limits(folder: Path, run: Run) -> None:
+    done = run("analyze", folder / "copy.ptx", *ARGUMENTS, "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["candidates"] > 5
+    assert len({choice["power_limit_w"] for choice in answer["choices"]}) > 1
+    for choice in answer["choices"]:
+        (launch,) = choice["launches"]
+        assert launch["grid"][0] * launch["block"][0] >= 1_000_000
+    assert "blockDim" in done.stderr
+
+
+def test_code_that_does_not_ask_for_its_block_keeps_it(folder: Path, run: Run) -> None:
+    (folder / "copy.ptx").write_text(COPY_PTX.replace("mov.u32 %r2, %ntid.x", "mov.u32 %r2, 128"))
+    done = run("analyze", folder / "copy.ptx", *ARGUMENTS, "--json")
+    assert json.loads(done.stdout)["candidates"] == 1
+    assert "never asks for the size of its block" in done.stderr
+
+
+def test_source_is_analysed_recommended_and_explained(folder: Path, run: Run) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    done = run("analyze", folder / "scale.cu", "--spec", folder / "scale.toml", "--gpu", "t4")
+    assert done.returncode == 0, done.stderr
+    assert "occupancy heuristic" in done.stdout
+    assert "3 profiled now" in done.stderr
+    again = run("recommend", "--kernel", "scale", "--gpu", "t4", "--json")
+    assert json.loads(again.stdout)["candidates"] == 3
+    told = run("explain", "--kernel", "scale", "--gpu", "t4", "--config", "threads=64", "--against", "threads=256")
+    assert told.returncode == 0, told.stderr
+    assert "roofline" in told.stdout
+    assert "against threads=256" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (".version 8.0", ".version 17.1", "PTX ISA 17.1 is newer"),
+        (".target sm_80", ".target sm_120", "sm_120"),
+        ("st.global.f32 [%rd5], %f1", "wiggle.f32 %f1, %f1", "wiggle"),
+        ("DONE:\n    ret", "DONE:\n    bra DONE", "endless loop"),
+        ("mul.wide.u32 %rd3, %r4, 4", "mul.wide.u32 %rd3, %r4, 8", "which has 4000000 bytes"),
+        (COPY_PTX, "hello", "PTX"),
+    ],
+)
+def test_ptx_that_cannot_be_analysed_gets_one_line(folder: Path, run: Run, old: str, new: str, says: str) -> None:
+    (folder / "copy.ptx").write_text(COPY_PTX.replace(old, new))
+    done = run("analyze", folder / "copy.ptx", *ARGUMENTS, "--budget", "10000")
+    assert done.returncode in (1, 2)
+    assert done.stdout == ""
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["scale.cu", "--gpu", "t4"], "needs a --spec"),
+        (["scale.cu", "--spec", "scale.toml"], "--gpu is missing"),
+        (["scale.cu", "--spec", "scale.toml", "--gpu", "t5"], "did you mean"),
+        (["scale.cu", "--spec", "scale.toml", "--gpu", "t4", "--shape", "m=3"], "unknown scale dimension 'm'"),
+        (["scale.cu", "--spec", "missing.toml", "--gpu", "t4"], "cannot be read"),
+        (["other.cu", "--spec", "scale.toml", "--gpu", "t4"], "describes scale.cu"),
+        (["scale.cu", "x=f32[3]", "--spec", "scale.toml", "--gpu", "t4"], "arguments are for PTX"),
+        (["copy.ptx", "x=f32[8]", "--gpu", "t4", "--spec", "scale.toml"], "are for source"),
+        (["copy.ptx", "x", "--gpu", "t4"], "expected a=f32[4096]"),
+        (["copy.ptx", "--gpu", "t4", "--entry", "cpoy"], "did you mean copy"),
+        (["huge.cu", "--spec", "huge.toml", "--gpu", "t4"], "larger than"),
+        (["huge.ptx", "--gpu", "t4"], "at most"),
+    ],
+)
+def test_misuse_gets_one_line_and_leaves_nothing(folder: Path, run: Run, arguments: list[str], says: str) -> None:
+    for name in ("huge.cu", "huge.ptx"):
+        with (folder / name).open("wb") as file:
+            file.truncate(2 << 30)  # a hole: nothing is written
+    (folder / "huge.toml").write_text(SPEC.replace("scale.cu", "huge.cu"))
+    given = [str(folder / a) if a.endswith((".cu", ".toml", ".ptx")) else a for a in arguments]
+    done = run("analyze", *given)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (folder / "own").exists()
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_an_explanation_is_drawn(folder: Path, run: Run, kind: str) -> None:
+    pytest.importorskip("matplotlib", reason="drawing needs Matplotlib")
+    picture = folder / f"why.{kind}"
+    shape = ["--op", "matmul", "--gpu", "a100", "--shape", "m=512,n=512,k=512"]
+    done = run("explain", *shape, "--objective", "energy", "--plot", picture, "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["advice"]
+    assert picture.read_bytes()[:5] in (b"<?xml", b"\x89PNG\r")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--gpu", "t4"], "--op or a --kernel"),
+        (["--op", "matmul", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--config", "block_m"], "name=value"),
+        (["--op", "matmul", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--config", "blok_m=8"], "did you mean block_m"),
+        (["--op", "matmul", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--objective", "speed"], "unknown objective"),
+        (["--op", "matmul", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--plot", "a.pdf"], ".svg or .png"),
+        (["--kernel", "nobody", "--gpu", "t4"], "unknown kernel"),
+    ],
+)
+def test_misuse_of_explain_gets_one_line(folder: Path, run: Run, arguments: list[str], says: str) -> None:
+    done = run("explain", *arguments)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,57 @@
+"""PTX that somebody else compiled: its resources with an assembler and without, and what is refused."""
+
+import pytest
+
+from kernrec.compile import CompileError, assemble
+from kernrec.compile.assemble import ESTIMATED, assembler, check_target
+from kernrec.errors import UsageError
+from kernrec.ptx import parse
+
+SUM = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry sum(.param .u64 x)
+{
+    .reg .b32 %r<4>; .reg .f32 %f<5>; .reg .b64 %rd<4>;
+    .shared .align 4 .b8 room[512];
+    mov.u32 %r1, %tid.x; mul.wide.u32 %rd1, %r1, 16;
+    ld.param.u64 %rd2, [x]; add.s64 %rd3, %rd2, %rd1;
+    ld.global.v4.f32 {%f1, %f2, %f3, %f4}, [%rd3];
+    add.f32 %f1, %f1, %f2; add.f32 %f3, %f3, %f4; add.f32 %f1, %f1, %f3;
+    st.shared.f32 [room], %f1; st.global.f32 [%rd3], %f1;
+    ret;
+}
+"""
+
+
+def test_without_an_assembler_registers_are_estimated_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assemble, "assembler", lambda: None)
+    found = assemble.assemble(SUM, 86, "sum.ptx")
+    assert found.compiler == ESTIMATED
+    resources = found.resources["sum"]
+    assert resources.static_smem_bytes == 512
+    assert 6 <= resources.registers <= 10  # an address and four values
+    if assembler() is not None:
+        monkeypatch.undo()
+        real = assemble.assemble(SUM, 86, "sum.ptx").resources["sum"]
+        assert real.static_smem_bytes == 512
+        assert resources.registers <= 2 * real.registers
+
+
+def test_the_assembler_is_quoted_with_its_line() -> None:
+    if assembler() is None:
+        pytest.skip("there is no ptxas here")
+    wrong = SUM.replace("add.f32 %f1, %f1, %f2;", "add.f32 %f1, %rd1, %f2;")
+    line = wrong[: wrong.index("%rd1, %f2")].count("\n") + 1
+    with pytest.raises(CompileError, match=rf"^sum\.ptx:{line}: "):
+        assemble.assemble(wrong, 86, "sum.ptx")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [(".version 8.0", ".version 99.9", "newer than"), ("sm_80", "sm_120", "for sm_120, which the GPU's sm_86 cannot")],
+)
+def test_ptx_of_the_future_or_of_another_card_is_refused(old: str, new: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        check_target(parse(SUM.replace(old, new)), 86)

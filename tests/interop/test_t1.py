@@ -1,0 +1,144 @@
+"""T1 files as kernels, and what is wrong with those that are none, in one line."""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.gpu import limits
+from kernrec.interop.t1 import load_t1
+from kernrec.kernel import Space, bind_launches
+
+SOURCE = """
+__constant__ float weights[8];
+__global__ void scale(float *y, const float *x, float a, int n) { y[threadIdx.x] = WPT * a * x[0] * weights[0]; }
+"""
+T1: dict[str, Any] = {
+    "General": {"BenchmarkName": "Scale-it"},
+    "ConfigurationSpace": {
+        "TuningParameters": [
+            {"Name": "block_size_x", "Type": "int", "Values": "[64, 128, 256]"},
+            {"Name": "WPT", "Type": "int", "Values": "[1, 2]"},
+        ],
+        "Conditions": [{"Expression": "block_size_x * WPT <= 256", "Parameters": ["block_size_x", "WPT"]}],
+    },
+    "KernelSpecification": {
+        "Language": "CUDA",
+        "CompilerOptions": ["-DSCALE=3", "-std=c++11", "--use_fast_math"],
+        "KernelName": "scale",
+        "KernelFile": "scale.cu",
+        "ProblemSize": [1000],
+        "GlobalSize": {"X": "7"},
+        "LocalSize": {"X": "block_size_x"},
+        "GridDivX": ["block_size_x", "WPT"],
+        "SharedMemory": 64,
+        "Arguments": [
+            {"Name": "y", "Type": "float", "MemoryType": "Vector", "AccessType": "WriteOnly", "Size": "ProblemSize[0]"},
+            {"Name": "x", "Type": "float4", "MemoryType": "Vector", "AccessType": "ReadOnly", "FillType": "Random",
+             "FillValue": 2.5, "Size": "max(WPT) * 500"},
+            {"Name": "a", "Type": "float", "MemoryType": "Scalar", "FillValue": 1e-9},
+            {"Name": "n", "Type": "int32", "MemoryType": "Scalar", "FillValue": 1000},
+            {"Name": "weights", "Type": "float", "MemoryType": "Symbol", "FillValue": 0.5, "Size": 8},
+            {"Name": "room", "Type": "double", "MemoryType": "Local", "Size": "block_size_x"},
+        ],
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[..., Any]:
+    def make(change: Callable[[dict[str, Any]], object] | None = None, source: str = SOURCE) -> Any:
+        data = copy.deepcopy(T1)
+        if change:
+            change(data)
+        (tmp_path / "scale.cu").write_text(source)
+        (tmp_path / "scale.json").write_text(json.dumps(data))
+        return load_t1(tmp_path / "scale.json")
+
+    return make
+
+
+def test_all_that_a_t1_file_says_arrives(load: Callable[..., Any]) -> None:
+    kernel, left_out = load()
+    problem = kernel.definition.problem()
+    assert kernel.name == "scale_it"
+    assert {t.macro: t.values for t in kernel.tunables} == {"block_size_x": (64, 128, 256), "WPT": (1, 2)}
+    assert len(Space(kernel, 86, limits(86), "f32", "any")) == 5
+    assert kernel.defines({"block_size_x": 64, "wpt": 2}, "f32", "any").items() >= {"WPT": "2", "SCALE": "3"}.items()
+    assert left_out == ["compiler option '--use_fast_math' was left out"]
+    (launch,) = bind_launches(kernel, {"block_size_x": 64, "wpt": 2}, problem, 86)
+    assert (launch.grid, launch.block, launch.shared_bytes) == ((8, 1, 1), (64, 1, 1), 64 + 64 * 8)
+    assert [getattr(a, "name", None) or a.value for a in launch.arguments] == ["y", "x", 1e-9, 1000]
+    assert {name: (t.shape, t.role) for name, t in problem.tensors.items()} == {
+        "y": ((1000,), "output"),
+        "x": ((4000,), "input"),
+        "weights": ((8,), "input"),
+    }
+    assert kernel.constants == {"weights": "weights"}
+    assert kernel.samples["x"].numbers == (0.0, 2.5)
+
+
+def test_a_grid_without_a_problem_size_is_the_global_size(load: Callable[..., Any]) -> None:
+    def change(data: dict[str, Any]) -> None:
+        spec = data["KernelSpecification"]
+        del spec["ProblemSize"], spec["GridDivX"], spec["Arguments"][4:]
+        spec["Arguments"][0]["Size"] = 8
+        spec["GlobalSize"] = {"X": "math.ceil(1000 / WPT)"}
+
+    config = {"block_size_x": 64, "wpt": 2}
+    for kind, blocks in (("OpenCL", 8), ("CUDA", 500)):
+        kernel, _ = load(lambda d, kind=kind: (change(d), d["KernelSpecification"].update(GlobalSizeType=kind)))
+        assert bind_launches(kernel, config, kernel.definition.problem(), 86)[0].grid == (blocks, 1, 1)
+
+
+def keys(*path: Any, to: Any = None) -> Callable[[dict[str, Any]], None]:
+    def change(data: Any) -> None:
+        for key in path[:-1]:
+            data = data[key]
+        if to is None:
+            del data[path[-1]]
+        else:
+            data[path[-1]] = to
+
+    return change
+
+
+SPEC, SPACE = "KernelSpecification", "ConfigurationSpace"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (keys(SPACE), "ConfigurationSpace is missing"),
+        (keys(SPEC, "Language", to="OpenCL"), "only CUDA"),
+        (keys(SPEC, "KernelName", to="scael"), "a function of the source"),
+        (keys(SPEC, "KernelFile", to="other.cu"), "cannot be read"),
+        (keys(SPACE, "TuningParameters", 0, "Values", to="[64, 'x']"), "only whole numbers"),
+        (keys(SPACE, "TuningParameters", 0, "Values", to="__import__('os')"), "not supported"),
+        (keys(SPACE, "Conditions", 0, "Expression", to="block_size_z > 1"), "did you mean block_size_x"),
+        (keys(SPEC, "Arguments", 0, "Type", to="flaot"), "did you mean float"),
+        (keys(SPEC, "Arguments", 0, "MemoryType", to="Texture"), "unknown MemoryType"),
+        (keys(SPEC, "Arguments", 0, "Size", to="block_size_x"), "write max(block_size_x)"),
+        (keys(SPEC, "Arguments", 4, "Name", to="coefficients"), "no __constant__ coefficients"),
+        (keys(SPEC, "Arguments", 1, "FillType", to="BinaryHDF"), "BinaryHDF"),
+        (keys(SPEC, "LocalSize"), "LocalSize is missing"),
+        (keys(SPEC, "ProblemSize", to=[-1]), "ProblemSize"),
+        (keys(SPEC, "Arguments", to={}), "expected a list"),
+    ],
+)
+def test_a_t1_file_that_is_none_gets_one_line(load: Callable[..., Any], change: Any, says: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        load(change)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_text_that_is_no_json_gets_one_line(tmp_path: Path) -> None:
+    for text in ("", "{", "[" * 100_000, "\x00"):
+        (tmp_path / "t.json").write_text(text)
+        with pytest.raises(UsageError, match=r"t\.json"):
+            load_t1(tmp_path / "t.json")

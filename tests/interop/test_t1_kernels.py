@@ -1,0 +1,95 @@
+"""The kernels of datasets/kernels through their T1 files: what a sample of blocks says is what all blocks do."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from kernrec.compile import NoCompilerError, compile_source
+from kernrec.compile.inputs import Tensors, sample_tensors
+from kernrec.compile.nvrtc import compiler
+from kernrec.compile.profiler import packed
+from kernrec.compile.sample import sample_config
+from kernrec.gpu import limits
+from kernrec.interop.t1 import load_t1
+from kernrec.kernel import Kernel, Space, bind_launches
+from kernrec.ptx import parse
+from kernrec.ptx.emulator import Emulation
+
+FOLDER = Path(__file__).parents[2] / "datasets" / "kernels"
+SM = 86
+SMALLER = {
+    "stencil2d": {"4096, 4096": "150, 70", 'Scalar", "FillValue": 4096': 'Scalar", "FillValue": SIZE'},
+    "filter2d": {"4096": "100"},
+    "dedisperse": {"16384": "1536", "17408": "2560", "512": "36"},
+}
+
+
+def smaller(name: str, folder: Path) -> Kernel:
+    """A kernel on a problem that can be emulated as a whole."""
+    text = (FOLDER / f"{name}.json").read_text()
+    for old, new in SMALLER[name].items():
+        assert old in text
+        text = text.replace(old, new)
+    text = text.replace("SIZE", "150", 1).replace("SIZE", "70", 1)
+    path = folder / f"{name}.json"
+    path.write_text(text)
+    return load_t1(path, FOLDER / f"{name}.cu")[0]
+
+
+@pytest.fixture(autouse=True)
+def nvrtc() -> None:
+    try:
+        compiler()
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(("name", "apart"), [("stencil2d", 0.0), ("filter2d", 0.0), ("dedisperse", 0.02)])
+def test_a_sample_of_blocks_counts_what_the_whole_grid_does(name: str, apart: float, tmp_path: Path) -> None:
+    """Instructions and requests to the last one; where addresses come from a table, nearly."""
+    kernel = smaller(name, tmp_path)
+    problem = kernel.definition.problem()
+    space = Space(kernel, SM, limits(SM), "f32", "any")
+    small = [
+        config
+        for config in map(space.config, random.Random(name).sample(list(space.at(problem).rows), 60))
+        if config["tile_size_x"] * config["tile_size_y"] <= 2 and config.get("unroll_rows", 0) < 17
+    ]
+    tensors = sample_tensors(kernel, problem)
+    for config in small[:2]:
+        compiled = compile_source(kernel.source, SM, kernel.defines(config, "f32", "any"), kernel.source_name)
+        (found,) = sample_config(kernel, config, problem, SM, compiled, Tensors(kernel, problem))
+        (bound,) = bind_launches(kernel, config, problem, SM)
+        module = parse(compiled.ptx)
+        constants = {symbol: tensors[t] for t, symbol in kernel.constants.items() if symbol in module.variables}
+        whole = Emulation(
+            module,
+            bound.entry,
+            bound.grid,
+            bound.block,
+            packed(bound),
+            buffers=dict(tensors),
+            shared_bytes=bound.shared_bytes,
+            together=bound.blocks,
+            constants=constants,
+        ).run(range(bound.blocks))
+        said = dict(zip(found.profile.metrics, found.profile.coefficients[:, 0] * bound.blocks, strict=True))
+        for metric, count in whole.items():
+            if metric.startswith("issue") or metric == "barriers" or metric.endswith("_requests"):
+                assert said[metric] == pytest.approx(count, rel=apart or 1e-9), (config, metric)
+            elif metric.startswith("global."):
+                assert said[metric] == pytest.approx(count, rel=0.05), (config, metric)
+
+
+@pytest.mark.parametrize("name", SMALLER)
+def test_every_flag_changes_the_code(name: str) -> None:
+    kernel, left_out = load_t1(FOLDER / f"{name}.json")
+    assert left_out == []
+    macros = [tunable.macro for tunable in kernel.tunables if len(tunable.values) > 1]
+    assert all(macro in kernel.source for macro in macros)
+    assert {tunable.name for tunable in kernel.tunables} == {
+        parameter["Name"]
+        for parameter in json.loads((FOLDER / f"{name}.json").read_text())["ConfigurationSpace"]["TuningParameters"]
+    }

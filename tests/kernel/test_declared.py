@@ -1,0 +1,90 @@
+"""Problems that a kernel's spec declares for itself."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.kernel import load_kernel
+
+SPEC = """
+name = "blur"
+source = "blur.cu"
+[problem]
+dims = { width = 640, height = { default = 480, meaning = "rows" } }
+flops = "10 * width * height"
+[problem.tensors]
+image = { shape = ["height", "width"], dtype = "u8", values = "integers 0 256" }
+blurred = { shape = ["height * width"], role = "output" }
+[tunables]
+bx = { values = [16, 32], define = "block_x" }
+[[launch]]
+entry = "blur"
+grid = ["ceil_div(width, bx)", "height"]
+block = ["bx"]
+arguments = ["image", "blurred", "f32 0.25"]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "blur.cu").write_text("__global__ void blur(const unsigned char*, float*, float) {}")
+    (tmp_path / "kernel.toml").write_text(SPEC)
+    return tmp_path
+
+
+def test_a_declared_problem_has_what_an_op_has(folder: Path) -> None:
+    kernel = load_kernel(folder / "kernel.toml")
+    problem = kernel.definition.problem(width=100)
+    assert problem.key == "blur[width=100,height=480]f32,any"
+    assert problem.flops == 480_000
+    assert {name: (t.shape, t.dtype, t.role) for name, t in problem.tensors.items()} == {
+        "image": ((480, 100), "u8", "input"),
+        "blurred": ((48_000,), "f32", "output"),
+    }
+    assert problem.bytes == 48_000 * 5
+    assert kernel.sampled
+    assert kernel.defines({"bx": 32}, "f32", "any")["block_x"] == "32"
+
+
+def test_a_kernel_travels_to_another_process_whole(folder: Path) -> None:
+    kernel = load_kernel(folder / "kernel.toml")
+    again = pickle.loads(pickle.dumps(kernel))
+    assert (again.hash, again.source, again.samples) == (kernel.hash, kernel.source, kernel.samples)
+    assert again.definition.problem().key == kernel.definition.problem().key
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("[problem]", 'op = "matmul"\n[problem]', "both given"),
+        ('"10 * width', '"10 * widht', "did you mean width"),
+        ("width = 640", "width = -1", "a whole number"),
+        ("width = 640", "i = 640", "no name for a dimension"),
+        ('["height", "width"]', '["height - 480"]', "expected a whole number from 1"),
+        ('dtype = "u8"', 'dtype = "u7"', "did you mean"),
+        ('role = "output"', 'role = "outptu"', "did you mean output"),
+        ("integers 0 256", "integers 0", "integers A B"),
+        ("integers 0 256", "expression i * widht", "did you mean width"),
+        ("integers 0 256", "missing.npy", "missing.npy cannot be read"),
+        ('source = "blur.cu"', 'source = "blur.cu"\ndtypes = ["f32"]', "dtypes"),
+        ('arguments = ["image"', 'arguments = ["imgae"', "did you mean image"),
+    ],
+)
+def test_a_problem_that_cannot_be_read_gets_one_line(folder: Path, old: str, new: str, says: str) -> None:
+    assert old in SPEC
+    (folder / "kernel.toml").write_text(SPEC.replace(old, new))
+    with pytest.raises(UsageError) as raised:
+        load_kernel(folder / "kernel.toml")
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_other_values_in_a_file_are_another_kernel(folder: Path) -> None:
+    (folder / "kernel.toml").write_text(SPEC.replace("integers 0 256", "image.npy"))
+    hashes = set()
+    for content in (b"one", b"two", b"one"):
+        (folder / "image.npy").write_bytes(content)
+        hashes.add(load_kernel(folder / "kernel.toml").hash)
+    assert len(hashes) == 2

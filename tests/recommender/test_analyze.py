@@ -1,0 +1,212 @@
+"""A user's kernel from its source to advice, and back from the database."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernrec.compile import NoCompilerError
+from kernrec.compile.nvrtc import compiler
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import find_gpu
+from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
+from kernrec.recommender import explained
+from kernrec.recommender.advice import advise_changes, difference
+from kernrec.recommender.analyze import analyze
+from kernrec.recommender.explain import explain
+from kernrec.recommender.own import power_limits, recommend_kernel
+
+SOURCE = """
+extern "C" __global__ void rowsum(const float* x, float* y, int width) {
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < width; i += blockDim.x)
+        sum += x[(size_t) blockIdx.x * width * STRIDE + i * STRIDE];
+    extern __shared__ float part[];
+    part[threadIdx.x] = sum;
+    __syncthreads();
+    for (int step = blockDim.x / 2; step; step /= 2) {
+        if (threadIdx.x < step) part[threadIdx.x] += part[threadIdx.x + step];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) y[blockIdx.x] = part[0];
+}
+"""
+SPEC = """
+name = "rowsum"
+source = "rowsum.cu"
+constraints = ["threads <= width"]
+[problem]
+dims = { rows = 65536, width = 512 }
+[problem.tensors]
+x = { shape = ["rows", "width", "8"] }
+y = { shape = ["rows"], role = "output" }
+[tunables]
+threads = { values = [32, 64, 128, 256] }
+stride = { values = [1, 8], meaning = "1: the lanes' elements lie side by side" }
+[[launch]]
+entry = "rowsum"
+grid = ["rows"]
+block = ["threads"]
+shared = "4 * threads"
+arguments = ["x", "y", "i32 width"]
+"""
+GPU = find_gpu("rtx4090")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        compiler()
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("rowsum")
+    (folder / "rowsum.cu").write_text(SOURCE)
+    (folder / "kernel.toml").write_text(SPEC)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def kernel(folder: Path) -> Kernel:
+    return load_kernel(folder / "kernel.toml")
+
+
+@pytest.fixture(scope="module")
+def database(folder: Path, kernel: Kernel) -> Path:
+    """The user's database after one analysis."""
+    path = folder / "mine" / "own.duckdb"
+    seen: list[tuple[int, int]] = []
+    found = analyze(kernel, kernel.definition.problem(), GPU, path, progress=lambda *done: seen.append(done))
+    assert (found.profiled, found.known, found.failures) == (8, 0, ())
+    assert seen[-1] == (8, 8)
+    return path
+
+
+def test_a_second_analysis_has_nothing_left_to_do(kernel: Kernel, database: Path) -> None:
+    again = analyze(kernel, kernel.definition.problem(), GPU, database)
+    assert (again.profiled, again.known) == (0, 8)
+    assert again.seconds < 2
+
+
+def test_an_interrupted_analysis_goes_on_where_it_stopped(kernel: Kernel, tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        if done >= 3:
+            raise KeyboardInterrupt
+
+    path = tmp_path / "own.duckdb"
+    with pytest.raises(KeyboardInterrupt):
+        analyze(kernel, kernel.definition.problem(), GPU, path, progress=stop)
+    found = analyze(kernel, kernel.definition.problem(), GPU, path)
+    assert found.known >= 3
+    assert found.known + found.profiled == 8
+
+
+def test_a_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path: Path) -> None:
+    kernel = find_kernel("transpose_tiled")
+    problem = kernel.definition.problem("f32", rows=1024, columns=2048)
+    space = Space(kernel, GPU.sm, GPU.limits, "f32", problem.layout)
+    only = [space.config(int(row)) for row in space.at(problem).rows[:2]]
+    path = tmp_path / "own.duckdb"
+    found = analyze(kernel, problem, GPU, path, only=only, processes=1)
+    assert (found.profiled, found.advice.sampled) == (2, (0, 0))
+    other = kernel.definition.problem("f32", rows=4096, columns=4096)
+    assert analyze(kernel, other, GPU, path, only=only).profiled == 0
+
+
+def test_lanes_that_read_side_by_side_are_recommended(kernel: Kernel, database: Path) -> None:
+    advice = recommend_kernel("rowsum", GPU, {}, objective="latency", databases=[database])
+    assert advice.candidates == 8
+    assert advice.best.choice.config["stride"] == 1
+    assert advice.best.choice.versus_occupancy.slowdown <= 0
+    assert any("sample" in note for note in advice.notes)
+
+
+def test_the_front_is_over_configs_and_power_limits(database: Path) -> None:
+    advice = recommend_kernel("rowsum", GPU, {}, top=8, databases=[database])
+    latency = [c.choice.latency_s.value for c in advice.choices]
+    energy = [c.choice.energy_j.value for c in advice.choices]
+    assert latency == sorted(latency)
+    assert energy == sorted(energy, reverse=True)
+    assert len({c.power_limit_w for c in advice.choices}) > 1
+    assert {c.power_limit_w for c in advice.choices} <= {GPU.tdp_w, *power_limits(GPU)}
+    held = recommend_kernel("rowsum", GPU, {}, limits=[200.0], databases=[database])
+    assert {c.power_limit_w for c in held.choices} == {200.0}
+
+
+def test_what_was_not_analysed_is_said_with_what_to_run(database: Path) -> None:
+    with pytest.raises(KernrecError, match=r"sm_90.*kernrec analyze rowsum\.cu.*--gpu h100"):
+        recommend_kernel("rowsum", find_gpu("h100"), {}, databases=[database])
+    with pytest.raises(KernrecError, match=r"--shape rows=10,width=512"):
+        recommend_kernel("rowsum", GPU, {"rows": 10}, databases=[database])
+    with pytest.raises(UsageError, match="did you mean rowsum"):
+        recommend_kernel("rowsums", GPU, {}, databases=[database])
+    # Another card of the same architecture needs nothing new.
+    assert recommend_kernel("rowsum", find_gpu("l40s"), {}, databases=[database]).candidates == 8
+
+
+def test_an_explanation_adds_up_and_its_advice_is_what_the_change_would_do(database: Path) -> None:
+    ranked = explained.ranked_for_kernel("rowsum", GPU, {}, None, None, None, [database])
+    slow = explained.choose(ranked, {"stride": 8, "threads": 32}, "energy", 0)
+    subject = explain(ranked, slow)
+    choice = subject.limited.choice
+    assert sum(subject.energy_j.values()) == pytest.approx(choice.energy_j.value)
+    (launch,) = subject.launches
+    assert (launch.blocks, launch.threads, launch.shared_bytes) == (65536, 32, 128)
+    assert launch.occupancy == pytest.approx(launch.resident_blocks / GPU.limits.max_warps_per_sm)
+    assert max(launch.time_s, key=lambda name: launch.time_s[name]) == choice.limit
+    read = next(access for access in launch.accesses if (access.buffer, access.what) == ("x", "read"))
+    assert read.sectors_per_request == pytest.approx(32)
+    assert read.useful == pytest.approx(1 / 8)
+    changes = advise_changes(ranked, slow, objective="energy")
+    assert changes == sorted(changes, key=lambda change: -change.gain)
+    first = next(change for change in changes if change.what == "stride 8 -> 1")
+    other = explain(ranked, explained.choose(ranked, {"stride": 1, "threads": 32}, "energy", 0))
+    assert first.energy == pytest.approx(other.limited.choice.energy_j.value / choice.energy_j.value - 1)
+    assert first.changes["DRAM traffic"] == pytest.approx(difference(subject, other)["DRAM traffic"])
+    assert first.changes["DRAM traffic"] < -0.5
+
+
+def test_a_config_is_found_by_part_of_its_values(database: Path) -> None:
+    ranked = explained.ranked_for_kernel("rowsum", GPU, {}, None, None, 250.0, [database])
+    limit = explained.limit_of(ranked, 250.0)
+    position = explained.choose(ranked, {"threads": 128}, "latency", limit)
+    alike = np.flatnonzero(ranked.group.space.columns["threads"][ranked.rows] == 128)
+    assert ranked.latency_s[limit, position] == ranked.latency_s[limit, alike].min()
+    for given, says in (({"thread": 1}, "did you mean threads"), ({"threads": 33}, "accepted are 32")):
+        with pytest.raises(UsageError, match=says):
+            explained.choose(ranked, given, "latency", limit)
+
+
+def test_library_kernels_are_explained_too() -> None:
+    ranked = explained.ranked_for_op("matmul", GPU, {"m": 512, "n": 512, "k": 512}, None, None, None, "latency", [])
+    position = explained.choose(ranked, {}, "latency", 0)
+    subject = explain(ranked, position)
+    assert sum(subject.energy_j.values()) == pytest.approx(subject.limited.choice.energy_j.value)
+    assert subject.roofline.flops == 2 * 512**3
+    assert subject.roofline.achieved_flops <= subject.roofline.attainable_flops
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('"threads <= width"', '"threads > width"', "no config is left on rtx4090 .* by 'threads > width'"),
+        ("stride = {", "strid = {", "tunable strid changes nothing: rowsum.cu does not mention STRID"),
+        ('"i32 width"]', '"i32 width", "i32 rows"]', "takes 3 arguments, not 4"),
+        ('grid = ["rows"]', 'grid = ["1", "rows"]', r"no config is left .* by '1 <= \(rows\) <= 65535'"),
+    ],
+)
+def test_a_spec_that_does_not_fit_gets_one_line(folder: Path, tmp_path: Path, old: str, new: str, says: str) -> None:
+    assert old in SPEC
+    (tmp_path / "kernel.toml").write_text(SPEC.replace(old, new))
+    (tmp_path / "rowsum.cu").write_text(SOURCE)
+    kernel = load_kernel(tmp_path / "kernel.toml")
+    with pytest.raises(KernrecError, match=says) as raised:
+        analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", processes=1)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_source_that_is_wrong_says_file_and_line(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "kernel.toml").write_text(SPEC)
+    (tmp_path / "rowsum.cu").write_text(SOURCE.replace("STRIDE", "STRIDE * PITCH"))
+    kernel = load_kernel(tmp_path / "kernel.toml")
+    with pytest.raises(KernrecError, match=r'rowsum.cu:5: identifier "PITCH" is undefined'):
+        analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", processes=1)

@@ -1,0 +1,61 @@
+"""Every convolution is answered on every generation, by the kernel that was made for it, at a believable pace."""
+
+import pytest
+
+from kernrec.gpu import find_gpu
+from kernrec.recommender import Query, Recommendation, Recommender
+
+FASTEST = Query("latency", top=1)
+WIDE = {"n": 32, "c": 256, "h": 28, "w": 28, "k": 256, "r": 3, "s": 3, "padding": 1}
+FIRST = {"n": 8, "c": 3, "h": 224, "w": 224, "k": 64, "r": 7, "s": 7, "stride": 2, "padding": 3}
+GROUPED = {"n": 8, "c": 128, "h": 28, "w": 28, "k": 128, "r": 3, "s": 3, "padding": 1, "groups": 32}
+DEPTHWISE = {"n": 64, "c": 96, "h": 112, "w": 112, "k": 96, "r": 3, "s": 3, "padding": 1, "groups": 96}
+DILATED = {"c": 61, "h": 20, "w": 19, "k": 61, "r": 3, "s": 3, "padding": 2, "dilation": 2, "groups": 61}
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Recommender:
+    return Recommender([])
+
+
+def _bandwidth_share(answer: Recommendation) -> float:
+    """Compulsory bytes over what the GPU's memory moves in the best config's time."""
+    moved = sum(tensor.bytes for tensor in answer.problem.tensors.values())
+    return moved / answer.best.latency_s.value / answer.gpu.memory_bandwidth
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("gpu", ["t4", "a100-sxm4-80gb", "rtx4090", "b200"])
+def test_wide_first_grouped_depthwise_and_dilated_layers_have_an_answer(
+    recommender: Recommender, gpu: str, dtype: str, layout: str
+) -> None:
+    for dims in (WIDE, FIRST, GROUPED, DEPTHWISE, DILATED):
+        assert recommender.recommend("conv", gpu, dims, dtype, layout, FASTEST).best.latency_s.value > 0
+
+
+@pytest.mark.parametrize(("gpu", "least", "most"), [("rtx4090", 0.5, 0.95), ("rtx3090", 0.5, 0.97), ("a100", 0.5, 0.9)])
+def test_wide_layers_in_f16_keep_tensor_cores_busy(
+    recommender: Recommender, gpu: str, least: float, most: float
+) -> None:
+    answer = recommender.recommend("conv", gpu, WIDE, "f16", "nhwc", FASTEST)
+    card = find_gpu(gpu)
+    peak = 2 * card.tensor_fma_per_clk_sm["f16"] * card.sms * card.tensor_clock_hz
+    assert answer.best.kernel.name == "conv2d_implicit_gemm_mma"
+    assert least <= answer.problem.flops / answer.best.latency_s.value / peak <= most
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_large_depthwise_layers_are_bound_by_memory(recommender: Recommender, dtype: str, layout: str) -> None:
+    answer = recommender.recommend("conv", "rtx4090", DEPTHWISE, dtype, layout, FASTEST)
+    assert answer.best.kernel.name == "conv2d_depthwise"
+    assert answer.best.limit == "DRAM"
+    assert 0.7 <= _bandwidth_share(answer) <= 1.0
+
+
+def test_grouped_layers_are_left_to_the_direct_kernel_and_wide_ones_are_not(recommender: Recommender) -> None:
+    grouped = recommender.recommend("conv", "rtx4090", GROUPED, "f16", "nhwc", FASTEST)
+    assert grouped.best.kernel.name == "conv2d_direct"
+    wide = recommender.recommend("conv", "rtx4090", WIDE, "f32", "nchw", FASTEST)
+    assert wide.best.kernel.name == "conv2d_implicit_gemm_simt"
