@@ -8,7 +8,19 @@ import typer
 from typer.exceptions import TyperException
 
 from kernrec import __version__
-from kernrec.cli import analyze, db, emulate, evaluate, explain, listing, monitor, recommend, train
+from kernrec.cli import (
+    analyze,
+    collect,
+    db,
+    doctor,
+    emulate,
+    evaluate,
+    explain,
+    listing,
+    monitor,
+    recommend,
+    train,
+)
 from kernrec.errors import KernrecError
 
 app = typer.Typer(
@@ -19,6 +31,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("recommend")(recommend.recommend)
+app.command("collect")(collect.collect)
+app.command("doctor")(doctor.doctor)
 app.command("analyze")(analyze.analyze)
 app.command("explain")(explain.explain)
 app.command("monitor")(monitor.monitor)

@@ -49,3 +49,19 @@ def human(value: float, unit: str) -> str:
 def percent(value: float) -> str:
     """0.123 -> "+12 %": whole percents, one decimal below ten."""
     return f"{value * 100:+.0f} %" if abs(value) >= 0.0995 else f"{value * 100:+.1f} %"
+
+
+_SECONDS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_CONFIGS = ("config", "configs")
+
+
+def budget(flag: str, text: str) -> tuple[float | None, int | None]:
+    """`30m` -> (1800.0, None), `200configs` -> (None, 200): seconds or configs, both more than none."""
+    match = _NUMBER.fullmatch(text)
+    unit = match[2].lower() if match else ""
+    value = float(match[1]) if match else 0.0
+    if unit in _CONFIGS and value >= 1.0 and value.is_integer():
+        return None, int(value)
+    if unit in _SECONDS and value > 0.0:
+        return value * _SECONDS[unit], None
+    raise UsageError(f"{flag} {text!r}: expected a time or a number of configs, such as 30m or 200configs")

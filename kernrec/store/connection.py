@@ -62,8 +62,14 @@ def connect(path: Path, *, read_only: bool, create: bool) -> duckdb.DuckDBPyConn
             raise UsageError(
                 f"cannot make the folder {path.parent}: {(error.strerror or str(error)).lower()}"
             ) from None
-    with one_line(path):
-        return duckdb.connect(str(path), read_only=read_only, config=_CONFIG)
+    existed = path.exists()
+    try:
+        with one_line(path):
+            return duckdb.connect(str(path), read_only=read_only, config=_CONFIG)
+    except UsageError:
+        if not existed:
+            path.unlink(missing_ok=True)  # the beginning of a file for which the disk had no room
+        raise
 
 
 _HEADER_BYTES = 3 * 4096  # before a file's blocks: https://duckdb.org/docs/stable/internals/storage

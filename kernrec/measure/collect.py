@@ -1,0 +1,213 @@
+"""`kernrec collect`, as a library call: find the devices, plan, lock the database's journal, run a campaign on each.
+
+Several cards of one kind share the problems; each problem is measured on one of them, for two cards of a kind are not
+alike to within the differences that matter.
+"""
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from kernrec import __version__
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import find_gpu
+from kernrec.measure.ahead import CompileAhead
+from kernrec.measure.campaign import Campaign
+from kernrec.measure.child import Child, Stopped
+from kernrec.measure.ingest import ingest, known_rows
+from kernrec.measure.journal import Journal, journal_path
+from kernrec.measure.plan import Target, library_targets, recorded_targets
+from kernrec.measure.replay import PROTOCOL_VERSION as REPLAYED
+from kernrec.measure.replay import load_recordings, recorded_gpus
+from kernrec.measure.results import EFFORTS, Budget, Effort, Progress, TargetResult
+from kernrec.op import Problem
+from kernrec.store import Database, Stack
+
+DEVICES = ("cuda", "replay")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to collect. problems: (name, problem); with a recording None stands for all it holds.
+
+    gpu: `auto`, `all` (each card, or each recorded GPU), an index or, of a recording, a GPU's name. resume: leave out
+    what the database has already.
+    """
+
+    problems: Sequence[tuple[str, Problem]] | None
+    database: Path
+    device: str = "cuda"
+    gpu: str = "auto"
+    recording: Path | None = None
+    effort: Effort = EFFORTS["normal"]
+    budget: Budget = field(default_factory=Budget)
+    resume: bool = True
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What came of it. stored: rows brought into the database; error: what ended it early, in one line."""
+
+    results: tuple[TargetResult, ...]
+    stored: int
+    leftover: int
+    stopped: bool
+    error: str | None
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One device with its share of the targets."""
+
+    opening: dict[str, Any]
+    gpu: str
+    sm: int
+    uuid_hash: str | None
+    targets: list[Target]
+    columns: dict[str, Any]
+    compiled: bool
+
+
+def collect(
+    wanted: Wanted, report: Callable[[Progress], None] = lambda progress: None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Collected:  # fmt: skip
+    """Measure what is wanted. What goes wrong once measuring has begun is told in the result, beside what was measured.
+
+    Raises `UsageError` or `KernrecError` before that: no such device, no such kernel, another collector at work.
+    """
+    with Journal(journal_path(wanted.database)) as journal, TemporaryDirectory(prefix="kernrec-") as scratch:
+        if wanted.database.exists():  # one that cannot take rows says so now, not after a night of measuring
+            Database.open(wanted.database, read_only=False).close()
+        leftover = ingest(journal, wanted.database)
+        work = _recorded(wanted) if wanted.device == "replay" else _on_cards(wanted, Path(scratch))
+        return _run(work, wanted, journal, leftover, report, stopping)
+
+
+def _run(
+    work: list[_Work], wanted: Wanted, journal: Journal, leftover: int,
+    report: Callable[[Progress], None], stopping: Callable[[], bool],
+) -> Collected:  # fmt: skip
+    stored, errors, told_to_stop = 0, [], False
+    session = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}"
+
+    def bring_in() -> None:
+        nonlocal stored
+        with suppress(UsageError):  # in use, say: the journal keeps the rows, and they are brought in later
+            stored += ingest(journal, wanted.database)
+
+    # One CPU is left for each device's own process, which must not be kept waiting.
+    processes = max(1, ((os.cpu_count() or 1) - len(work)) // len(work))
+    campaigns = [
+        Campaign(
+            Child(one.opening, stopping),
+            one.targets,
+            journal,
+            session=session if len(work) == 1 else f"{session}-{i}",
+            effort=wanted.effort,
+            budget=wanted.budget,
+            columns=one.columns,
+            known=_known(wanted, one),
+            ahead=CompileAhead(one.sm, processes) if one.compiled else None,
+            stopping=stopping,
+            report=report,
+            # Rows may enter the database when their block is closed, which only a lone campaign knows of all rows.
+            finished=bring_in if len(work) == 1 else lambda: None,
+            seed=wanted.seed + i,
+        )
+        for i, one in enumerate(work)
+    ]
+
+    def run(campaign: Campaign) -> None:
+        nonlocal told_to_stop
+        try:
+            campaign.run()
+        except Stopped:
+            told_to_stop = True
+        except KernrecError as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=run, args=(campaign,)) for campaign in campaigns[1:]]
+    for thread in threads:
+        thread.start()
+    run(campaigns[0])
+    for thread in threads:
+        thread.join()
+    try:
+        stored += ingest(journal, wanted.database)
+    except KernrecError as error:
+        errors.append(f"{error}; what was measured is safe in {journal.path} and is brought in by the next collect")
+    results = tuple(result for campaign in campaigns for result in campaign.results)
+    return Collected(results, stored, leftover, told_to_stop, errors[0] if errors else None)
+
+
+def _known(wanted: Wanted, one: _Work) -> Callable[[Problem], list[dict[str, Any]]]:
+    def known(problem: Problem) -> list[dict[str, Any]]:
+        return known_rows(wanted.database, problem, one.gpu, one.uuid_hash) if wanted.resume else []
+
+    return known
+
+
+def _recorded(wanted: Wanted) -> list[_Work]:
+    if wanted.recording is None:
+        raise UsageError("--device replay needs --replay, a database of measurements to answer from")
+    if wanted.recording.absolute() == wanted.database.absolute():
+        raise UsageError("a recording cannot be collected into itself: give another --db")
+    chosen: list[str | None] = (
+        list(recorded_gpus(wanted.recording))
+        if wanted.gpu == "all"
+        else [None if wanted.gpu == "auto" else find_gpu(wanted.gpu).name]
+    )
+    return [_recorded_on(gpu, wanted.recording, wanted) for gpu in chosen]
+
+
+def _recorded_on(gpu: str | None, file: Path, wanted: Wanted) -> _Work:
+    recordings = load_recordings(file, gpu)
+    if wanted.problems is not None:
+        keys = {problem.key for _, problem in wanted.problems}
+        held = ", ".join(recording.problem.key for recording in recordings[:3])
+        recordings = [recording for recording in recordings if recording.problem.key in keys]
+        if not recordings:
+            raise UsageError(f"{file} holds none of the problems asked for; it holds {held}")
+    card = find_gpu(recordings[0].gpu)
+    opening = {"device": "replay", "file": str(file.absolute()), "gpu": card.name, "seed": wanted.seed}
+    columns = {"protocol_version": REPLAYED, "measured_by": f"kernrec {__version__} replay"}
+    targets = recorded_targets(recordings, wanted.effort.configs, wanted.seed)
+    return _Work(opening, card.name, card.sm, None, targets, columns, compiled=False)
+
+
+def _on_cards(wanted: Wanted, scratch: Path) -> list[_Work]:
+    from kernrec.measure.nvml import choose_cards
+
+    if wanted.problems is None:
+        raise UsageError("name what to measure with --op, and --shape or --workload")
+    cards = choose_cards(wanted.gpu)
+    kinds: dict[str, list[int]] = {}
+    for i, card in enumerate(cards):
+        kinds.setdefault(find_gpu(card.name).name, []).append(i)
+    columns = {
+        "measured_by": f"kernrec {__version__}",
+        "input_generator": "numpy default_rng",
+        "input_seed": 0,
+        "input_distribution": "normal; weights of a sum over the root of its terms",
+    }
+    work = []
+    for name, members in kinds.items():
+        gpu = find_gpu(name)
+        targets = library_targets(
+            wanted.problems, gpu, Stack([]), wanted.effort.configs, wanted.seed, wanted.effort.drawn
+        )
+        for place, i in enumerate(members):
+            opening = {"device": "cuda", "uuid": cards[i].uuid, "scratch": str(scratch / cards[i].uuid_hash)}
+            share = targets[place :: len(members)]
+            if share:
+                work.append(_Work(opening, gpu.name, gpu.sm, cards[i].uuid_hash, share, columns, compiled=True))
+    return work

@@ -1,0 +1,119 @@
+"""What this machine can measure and what it cannot, found out by trying: `kernrec doctor`."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from kernrec.compile.nvrtc import compiler, supported_sms
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import find_gpu
+from kernrec.measure.boot import remember
+from kernrec.measure.child import Child
+from kernrec.measure.device import Facts, Failure
+from kernrec.measure.journal import journal_path, left_behind
+from kernrec.measure.nvml import Card, cards
+from kernrec.measure.probe import Probe
+from kernrec.store import Database
+
+_PROBE_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Examined:
+    """One card. latency, energy: whether they can be measured; problems: why not and what else to know, a line each."""
+
+    index: int
+    name: str
+    gpu: str | None
+    latency: bool
+    energy: bool
+    problems: tuple[str, ...]
+    facts: Facts | None = None
+    probe: Probe | None = None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything `kernrec doctor` says. compiler: None where there is none; problems: of the machine, a line each."""
+
+    compiler: str | None
+    database: str
+    cards: tuple[Examined, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What can be measured here, of `latency` and `energy`."""
+        usable = [card for card in self.cards if self.compiler is not None]
+        return tuple(kind for kind in ("latency", "energy") if any(getattr(card, kind) for card in usable))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"measures": list(self.measures), **asdict(self)}
+
+
+def diagnose(database: Path) -> Diagnosis:
+    """Look at the compiler, the database and every card of this machine; each card is probed for some ten seconds."""
+    problems = []
+    found: str | None = None
+    sms: tuple[int, ...] = ()
+    try:
+        found, sms = compiler(), supported_sms()
+    except KernrecError as error:
+        problems.append(str(error))
+    try:
+        present = cards()
+    except KernrecError as error:
+        present = []
+        problems.append(str(error))
+    examined = tuple(_examine(card, sms, found is not None) for card in present)
+    return Diagnosis(found, _database(database), examined, tuple(problems))
+
+
+def _examine(card: Card, sms: tuple[int, ...], compiles: bool) -> Examined:
+    problems = [f"used by {card.others} other processes: expect noise"] if card.others else []
+    try:
+        known = find_gpu(card.name)
+    except UsageError as error:
+        return Examined(card.index, card.name, None, False, False, (*problems, str(error)))
+    if compiles and known.sm not in sms:
+        problems.append(f"the compiler makes no code for sm_{known.sm}")
+        return Examined(card.index, card.name, known.name, False, False, tuple(problems))
+    if not compiles:  # the probe's own kernels need compiling too
+        return Examined(card.index, card.name, known.name, False, False, (*problems, "not probed without a compiler"))
+    with TemporaryDirectory(prefix="kernrec-") as scratch:
+        child = Child({"device": "cuda", "uuid": card.uuid, "scratch": scratch})
+        try:
+            child.start()
+            facts = Facts.from_dict(child.facts)
+            probe = Probe(**child.ask(_PROBE_LIMIT_S, "probe"))
+            remember(facts, probe)
+        except (Failure, KernrecError) as error:
+            return Examined(card.index, card.name, known.name, False, False, (*problems, str(error)))
+        finally:
+            child.stop()
+    reason = facts.energy or probe.why_no_energy()
+    if reason is not None:
+        problems.append(f"latency only: {reason}")
+    return Examined(card.index, card.name, known.name, True, reason is None, tuple(problems), facts, probe)
+
+
+def _database(path: Path) -> str:
+    """The state of a database and its journal, in one line."""
+    try:
+        records, holder = left_behind(journal_path(path))
+    except OSError as error:
+        return f"{path}: its journal cannot be read: {error.strerror}"
+    journal = ""
+    if holder is not None:
+        journal = f"; a collector (PID {holder}) is filling it"
+    elif records:
+        journal = f"; {records} measurements of a collector that was killed wait for the next one"
+    if not path.exists():
+        return f"{path} does not exist yet; collecting makes it{journal}"
+    try:
+        with Database.open(path) as database:
+            return f"{path}: {database.counts()['measurement']} measurements{journal}"
+    except UsageError as error:
+        return f"{error}{journal}"

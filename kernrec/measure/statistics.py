@@ -1,0 +1,77 @@
+"""What samples of a run time say: centre, spread, an interval of the median, and when there are enough of them.
+
+Medians and quantiles only: run times have a floor and a long tail, so means and deviations say little of them.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+CONFIDENCE = 0.9
+"""Of every interval that is stored, as of those that are predicted."""
+OUTLIER_MADS = 5.0
+"""Samples farther than this many MADs from the median are flagged; none is ever deleted."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Statistics of samples, in their unit. low, high: interval of the median, None for too few samples to have one."""
+
+    n: int
+    median: float
+    mad: float
+    q10: float
+    q90: float
+    low: float | None
+    high: float | None
+    outliers: int
+
+    @property
+    def half_width(self) -> float:
+        """Half of the median's interval over the median; infinite without an interval."""
+        return math.inf if self.low is None or self.high is None else (self.high - self.low) / (2.0 * self.median)
+
+
+def summarize(samples: Sequence[float]) -> Summary:
+    """The statistics of one or more positive samples."""
+    values = np.sort(np.asarray(samples, dtype=np.float64))
+    median = float(np.median(values))
+    deviation = np.abs(values - median)
+    mad = float(np.median(deviation))
+    q10, q90 = (float(q) for q in np.quantile(values, (0.1, 0.9)))
+    low = high = None
+    if (rank := interval_rank(len(values))) is not None:
+        low, high = float(values[rank]), float(values[len(values) - 1 - rank])
+    return Summary(len(values), median, mad, q10, q90, low, high, int((deviation > OUTLIER_MADS * mad).sum()))
+
+
+def interval_rank(n: int, confidence: float = CONFIDENCE) -> int | None:
+    """How many of `n` sorted samples lie outside the median's interval at each end; None: `n` is too few for one.
+
+    The number of samples below the median is binomial(n, 1/2) whatever their distribution, so order statistics bound
+    it: Conover, Practical Nonparametric Statistics, section 3.2.
+    """
+    tail, rank = 0.0, -1
+    while rank + 1 < n / 2:
+        tail += math.comb(n, rank + 1) * 0.5**n if n < 1000 else _normal_mass(n, rank + 1)
+        if 2.0 * tail > 1.0 - confidence:
+            break
+        rank += 1
+    return rank if rank >= 0 else None
+
+
+def _normal_mass(n: int, k: int) -> float:
+    """Of binomial(n, 1/2) at k, by its normal limit: 2^-n is no longer a float."""
+    return math.sqrt(2.0 / (math.pi * n)) * math.exp(-((2 * k - n) ** 2) / (2 * n))
+
+
+def converged(samples: Sequence[float], half_width: float, least: int) -> bool:
+    """Whether at least `least` samples give the median to within `half_width`, a fraction of it."""
+    return len(samples) >= least and summarize(samples).half_width < half_width
+
+
+def hopeless(samples: Sequence[float], best_s: float | None, factor: float) -> bool:
+    """Whether a config is so much slower than the best that more samples of it are wasted."""
+    return best_s is not None and float(np.median(samples)) > factor * best_s

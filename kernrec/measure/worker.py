@@ -1,0 +1,140 @@
+"""The child process that owns the device. It may crash, hang or be killed; nothing that matters lives in it alone.
+
+    python -m kernrec.measure.worker
+
+Requests come on standard input and answers go to standard output, a JSON line each. Requests: open, prepare, measure,
+references, idle, probe, sensors (what an earlier probe found). Answers are `{"ok": ...}`, or `{"failure": outcome,
+"error": text, "lost": bool}`; after a failure with `lost` the process ends, for the device can no longer be trusted in
+it. It also ends, at once and whatever it is doing, when its standard input is closed: when its parent is gone, that is.
+"""
+
+import json
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from kernrec.errors import KernrecError
+from kernrec.kernel import find_kernel, kernel_names
+from kernrec.measure.device import Device, Failure, Subject
+from kernrec.measure.probe import IDLE_S, idle_power, probe, references, watch
+from kernrec.measure.protocol import Probed, measure
+from kernrec.op import problem_from_key
+
+Request = Mapping[str, Any]
+
+
+def main() -> None:
+    """Serve requests until standard input is closed."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what kernels and libraries print must not end up between answers
+    requests: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(sys.stdin, requests), daemon=True).start()
+    session = Session()
+    while True:
+        answer = session.answer(json.loads(requests.get()))
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+        if answer.get("lost"):
+            os._exit(1)  # an orderly exit would wait for the device
+
+
+def _listen(stream: TextIO, requests: "queue.SimpleQueue[str]") -> None:
+    for line in stream:
+        requests.put(line)
+    os._exit(0)
+
+
+class Session:
+    """One device, and what was asked of it so far."""
+
+    def __init__(self) -> None:
+        self._device: Device | None = None
+        self._probed = Probed()
+
+    def answer(self, request: Request) -> dict[str, Any]:
+        """Do what a request asks; whatever goes wrong is an answer too."""
+        kinds: dict[str, Callable[[Request], Any]] = {
+            "open": self._open,
+            "probe": self._probe,
+            "sensors": self._sensors,
+            "prepare": self._prepare,
+            "measure": self._measure,
+            "references": self._references,
+            "idle": self._idle,
+        }
+        start = self._device.now() if self._device else 0.0
+        try:
+            found: dict[str, Any] = {"ok": kinds[request["do"]](request)}
+        except Failure as failure:
+            found = {"failure": failure.outcome, "error": str(failure), "lost": failure.lost}
+            found |= {"columns": failure.columns}
+        except KernrecError as error:
+            found = {"failure": "crash", "error": str(error), "lost": False}
+        except MemoryError:
+            found = {"failure": "crash", "error": "out of memory", "lost": True}
+        except Exception as error:  # of a library, about this config: who knows in what state it left the device
+            text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            found = {"failure": "crash", "error": text, "lost": True}
+        return found | {"device_s": self._device.now() - start if self._device else 0.0}
+
+    @property
+    def _open_device(self) -> Device:
+        if self._device is None:
+            raise KernrecError("no device was opened")
+        return self._device
+
+    def _open(self, request: Request) -> dict[str, Any]:
+        self._device = open_device(request)
+        if request.get("probed"):
+            self._probed = Probed(**request["probed"])
+        return self._device.facts.as_dict()
+
+    def _probe(self, request: Request) -> dict[str, Any]:
+        found = probe(self._open_device)
+        self._probed = found.probed
+        return found.as_dict()
+
+    def _sensors(self, request: Request) -> None:
+        self._probed = Probed(**request["probed"])
+
+    def _prepare(self, request: Request) -> None:
+        self._open_device.prepare(problem_from_key(request["problem"]))
+
+    def _measure(self, request: Request) -> dict[str, Any]:
+        name = request["kernel"]
+        kernel = find_kernel(name) if name in kernel_names() else None
+        subject = Subject(name, request["config"], problem_from_key(request["problem"]), kernel)
+        return measure(self._open_device, subject, request["tier"], request["best_s"], self._probed)
+
+    def _references(self, request: Request) -> dict[str, Any]:
+        device = self._open_device
+        found = references(device, self._probed, request["energy"])
+        return {"references": found, "settings": vars(device.settings())}
+
+    def _idle(self, request: Request) -> float | None:
+        return idle_power(watch(self._open_device, IDLE_S))
+
+
+def open_device(request: Request) -> Device:
+    """The device that an `open` request names: `cuda`, `replay` or `faulty`."""
+    kind = request["device"]
+    if kind == "replay":
+        from kernrec.measure.replay import load_recordings, replay_card
+
+        recordings = load_recordings(Path(request["file"]), request["gpu"], request.get("op"))
+        return replay_card(recordings, request.get("seed", 0))
+    if kind == "faulty":
+        from kernrec.measure.faulty import faulty_card
+
+        return faulty_card()
+    from kernrec.measure.cuda import CudaDevice
+
+    return CudaDevice(request["uuid"], Path(request["scratch"]))
+
+
+if __name__ == "__main__":
+    main()

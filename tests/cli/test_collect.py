@@ -1,0 +1,159 @@
+"""`kernrec collect` and `kernrec doctor` as people run them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kernrec.measure.journal import Journal, journal_path
+from kernrec.store import Database
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "measure"))
+from recording import make_recording
+
+HERE = {k: v for k, v in os.environ.items() if not k.startswith(("KERNREC_", "XDG_"))}
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "kernrec", *map(str, arguments)]
+
+
+def run(*arguments: object, home: Path) -> subprocess.CompletedProcess[str]:
+    environment = HERE | {"HOME": str(home), "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, env=environment, timeout=300, check=False
+    )
+
+
+def replaying(recording: Path, database: Path, *more: object) -> list[object]:
+    return ["collect", "--device", "replay", "--replay", recording, "--db", database, *more]
+
+
+def measurements(database: Path) -> int:
+    with Database.open(database) as opened:
+        return opened.counts()["measurement"]
+
+
+@pytest.fixture
+def has_gpu() -> bool:
+    return Path("/dev/nvidia0").exists()
+
+
+def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path: Path) -> None:
+    recording, database = make_recording(tmp_path / "r.duckdb", 40), tmp_path / "k.duckdb"
+    done = run(*replaying(recording, database, "--effort", "quick"), home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "4 constraint, such as: too many threads" in done.stdout
+    assert f"{measurements(database)} rows are new in {database}" in done.stdout
+    assert "x=39" not in done.stdout
+    assert "screen 1/40" in done.stderr
+    assert not journal_path(database).exists()
+
+
+def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path: Path) -> None:
+    recording, database = make_recording(tmp_path / "r.duckdb", 4000, energy=False), tmp_path / "k.duckdb"
+    arguments = replaying(recording, database, "--effort", "exhaustive")
+    process = subprocess.Popen(
+        command(*arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=HERE | {"HOME": str(tmp_path)},
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "screen" in line:
+            break
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1] == "kernrec: interrupted"
+    stored = measurements(database)
+    assert 0 < stored < 4000
+    assert f"{stored} rows are new in {database}" in out
+    assert "Traceback" not in err
+
+
+def test_a_second_collector_on_the_same_database_gets_one_line(tmp_path: Path) -> None:
+    recording, database = make_recording(tmp_path / "r.duckdb", 10), tmp_path / "k.duckdb"
+    with Journal(journal_path(database)):
+        done = run(*replaying(recording, database), home=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"kernrec: another collector (PID {os.getpid()}) is filling {database}; wait for it or give another --db"
+    ]
+
+
+def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    import duckdb
+
+    recording, database = make_recording(tmp_path / "r.duckdb", 10), tmp_path / "k.duckdb"
+    Database.open(database, read_only=False, create=True).close()
+    with duckdb.connect(str(database)) as connection:
+        connection.execute("INSERT INTO migration SELECT max(id) + 1, 'of_the_future', now() FROM migration")
+    done = run(*replaying(recording, database), home=tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "made by a newer kernrec" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--effort", "some"], "unknown effort 'some'; known: quick, normal, exhaustive"),
+        (["--budget", "30"], "--budget '30': expected a time or a number of configs, such as 30m or 200configs"),
+        (["--budget", "0m"], "--budget '0m': expected a time"),
+        (["--device", "cpu"], "unknown device 'cpu'; did you mean cuda?"),
+        (["--device", "replay"], "--device replay needs --db"),
+        (["--device", "replay", "--db", "x.duckdb"], "--device replay needs --replay"),
+        (["--device", "replay", "--db", "x.duckdb", "--replay", "none.duckdb"], "there is no database at"),
+        (["--shape", "m=1,n=1,k=1"], "--shape needs --op"),
+        (["--op", "matmul", "--shape", "m=1,n=1,k=1", "--workload", "vgg16"], "were both given"),
+        (["--op", "matmull"], "did you mean matmul"),
+    ],
+)
+def test_misuse_is_one_line_and_status_2(tmp_path: Path, arguments: list[str], said: str) -> None:
+    found = subprocess.run(
+        command("collect", *arguments), capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False,
+        env=HERE | {"HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert found.returncode == 2
+    assert len(found.stderr.splitlines()) == 1
+    assert said in found.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_gpu_collecting_says_so_and_how_to_go_on(tmp_path: Path, has_gpu: bool) -> None:
+    if has_gpu:
+        pytest.skip("there is a GPU here")
+    done = run("collect", "--op", "matmul", "--shape", "m=64,n=64,k=64", home=tmp_path)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "--device replay works without" in done.stderr
+
+
+def test_doctor_without_a_gpu_says_what_is_missing_and_fails(tmp_path: Path, has_gpu: bool) -> None:
+    if has_gpu:
+        pytest.skip("there is a GPU here")
+    done = run("doctor", "--json", home=tmp_path)
+    found = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert found["measures"] == found["cards"] == []
+    assert len(found["problems"]) >= 1
+    assert "does not exist yet" in found["database"]
+
+
+def test_doctor_tells_of_measurements_that_a_killed_collector_left_behind(tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    with Journal(journal_path(database)) as journal:
+        journal.append({"row": {}})
+        holding = run("doctor", "--db", database, home=tmp_path)
+    left = run("doctor", "--db", database, home=tmp_path)
+    assert f"a collector (PID {os.getpid()}) is filling it" in holding.stdout
+    assert "1 measurements of a collector that was killed wait for the next one" in left.stdout

@@ -1,0 +1,135 @@
+"""Driver, runtime, events and streams; a launch takes 100 us of a clock of their own."""
+
+import ctypes
+
+import numpy as np
+
+from kernrec.ptx import emulate
+
+LAUNCH_S = 1e-4
+HELPERS = ("wait", "sm_clock", "reference_compute", "reference_memory")
+now = 0.0
+functions: list = []
+"""(module, entry) by the handle that `Module.get_function` gives, from 1."""
+
+
+class Event:
+    done = True
+
+    def record(self, stream):
+        self.at = now
+
+
+class Stream:
+    ptr = 1
+    captured: list | None = None
+
+    def __init__(self, non_blocking=False):
+        pass
+
+    def use(self):
+        return self
+
+    def synchronize(self):
+        pass
+
+    def begin_capture(self):
+        Stream.captured = []
+
+    def end_capture(self):
+        graph, Stream.captured = Graph(Stream.captured), None
+        return graph
+
+
+class Graph:
+    def __init__(self, launches):
+        self.launches = launches
+
+    def upload(self, stream):
+        pass
+
+    def launch(self, stream):
+        for run in self.launches:
+            run()
+
+
+def get_elapsed_time(start, end):
+    return (end.at - start.at) * 1e3
+
+
+class runtime:  # noqa: N801
+    @staticmethod
+    def getDeviceProperties(index):  # noqa: N802
+        return {"major": 9, "minor": 0, "l2CacheSize": 1 << 16, "totalGlobalMem": 1 << 33, "multiProcessorCount": 1}
+
+    @staticmethod
+    def runtimeGetVersion():  # noqa: N802
+        return 13000
+
+    @staticmethod
+    def memsetAsync(address, value, size, stream):  # noqa: N802
+        ctypes.memset(address, value, size)
+
+
+class driver:  # noqa: N801
+    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+
+    class CUDADriverError(RuntimeError):
+        def __init__(self, status):
+            super().__init__(str(status))
+            self.status = status
+
+    @staticmethod
+    def funcSetAttribute(handle, attribute, value):  # noqa: N802
+        if value > 227 * 1024:
+            raise driver.CUDADriverError(1)
+
+    @staticmethod
+    def launchKernel(handle, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra):  # noqa: N802
+        module, entry = functions[handle - 1]
+        if bx * by * bz > 1024:
+            raise driver.CUDADriverError(1)
+        if entry in HELPERS:
+            run = _helper(entry, parameters)
+        else:
+            arguments, buffers = _arguments(module.parsed.functions[entry], parameters)
+
+            def run():
+                global now
+                now += LAUNCH_S
+                emulate(module.parsed, entry, (gx, gy, gz), (bx, by, bz), arguments, buffers=buffers,
+                        shared_bytes=shared, count=False)  # fmt: skip
+
+        if Stream.captured is None:
+            run()
+        else:
+            Stream.captured.append(run)
+
+
+def _helper(entry, parameters):
+    """The helper kernels read clocks, which the emulator has none of."""
+    if entry == "sm_clock":
+        first = (ctypes.c_void_p * 1).from_address(parameters)[0]
+        found = (ctypes.c_uint64 * 2).from_address(ctypes.c_uint64.from_address(first).value)
+        found[:] = [680_000, 400_000]
+    return lambda: None
+
+
+def _arguments(kernel, parameters):
+    """What lies in memory where the launch says its arguments are, as the emulator takes them."""
+    import cupy
+
+    at = (ctypes.c_void_p * len(kernel.parameters)).from_address(parameters)
+    arguments, buffers = [], {}
+    for place, parameter in zip(at, kernel.parameters, strict=True):
+        raw = ctypes.string_at(place, parameter.size)
+        address = int.from_bytes(raw, "little")
+        if parameter.size == 8 and address in cupy.LIVE:
+            buffers[f"b{address}"] = cupy.LIVE[address].view(np.ndarray).reshape(-1).view(np.uint8)
+            arguments.append(f"b{address}")
+        else:
+            arguments.append(raw)
+    return arguments, buffers
+
+
+from . import function  # noqa: E402, F401

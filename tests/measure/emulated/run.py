@@ -1,0 +1,48 @@
+"""Measures cases on the CUDA device over the emulated driver: JSON in, JSON out. The compiler is the parent's."""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+from cupy.cuda.function import PTX
+
+import kernrec.measure.cuda as cuda
+from kernrec.kernel import find_kernel
+from kernrec.measure.device import Failure, Subject
+from kernrec.measure.nvml import NoSensors
+from kernrec.measure.protocol import Probed, measure
+from kernrec.op import problem_from_key
+
+asked = json.load(sys.stdin)
+
+
+def compiled(source, sm, defines=None, name="kernel.cu"):
+    """What the parent compiled, in place of the compiler."""
+    key = json.dumps([name, dict(sorted((defines or {}).items()))])
+    if key in asked["ptx"]:
+        PTX[key.encode()] = asked["ptx"][key]
+    return SimpleNamespace(cubin=key.encode())
+
+
+cuda.compile_source = compiled
+cuda.sensors = lambda uuid: NoSensors("NVIDIA H200", "emulated")
+device = cuda.CudaDevice("GPU-emulated", Path(tempfile.mkdtemp()))
+answers = []
+for case in asked["cases"]:
+    problem = problem_from_key(case["problem"])
+    device.prepare(problem)
+    if case["spoiled"]:
+        device._reference = {name: array * 1.02 for name, array in device._reference.items()}
+    subject = Subject(case["kernel"], case["config"], problem, find_kernel(case["kernel"]))
+    try:
+        answers.append(measure(device, subject, "screen", None, Probed()) | {"copies": len(device._buffers)})
+    except Failure as failure:
+        answers.append({"failure": failure.outcome, "error": str(failure)})
+loaded = device.references()["memory"]
+loaded.submit(3)
+loaded.mark()
+loaded.submit(300)
+loaded.mark()
+json.dump({"rows": answers, "facts": device.facts.as_dict(), "outstanding": loaded.outstanding()}, sys.stdout)

@@ -1,0 +1,106 @@
+"""A campaign on a device that fails: real crashes, hangs and exhausted memory, each of which costs one config."""
+
+from pathlib import Path
+
+import pytest
+from rig import collect, outcomes, stored, target
+
+from kernrec.errors import KernrecError
+from kernrec.measure import campaign as campaign_module
+from kernrec.measure.drift import Drift
+from kernrec.store import Database
+
+
+def test_every_way_to_fail_costs_its_config_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign_module, "LEAST_LIMIT_S", 2.0)
+    ways = ["segfault", "abort", "hang", "deaf", "memory", "raise", "lost", "incorrect", "unwritten"]
+    database = tmp_path / "k.duckdb"
+    run = collect(database, target(2 * len(ways), {2 * i + 1: way for i, way in enumerate(ways)}))
+    found = outcomes(database)
+    assert stored(database) == list(range(2 * len(ways)))
+    assert {found[2 * i][0] for i in range(len(ways))} == {"ok"}
+    failed = {way: found[2 * i + 1] for i, way in enumerate(ways)}
+    assert failed["segfault"] == ("crash", failed["segfault"][1])
+    assert "SIGSEGV" in failed["segfault"][1]
+    assert "SIGABRT" in failed["abort"][1]
+    assert failed["hang"][0] == failed["deaf"][0] == "timeout"
+    assert failed["memory"] == ("crash", "out of memory")
+    assert failed["raise"] == ("crash", "RuntimeError: invalid argument")
+    assert failed["lost"][0] == "crash"
+    assert "illegal memory access" in failed["lost"][1]
+    assert failed["incorrect"][0] == failed["unwritten"][0] == "incorrect"
+    assert "7 elements" in failed["unwritten"][1]
+    assert run.results[0].failures == {"crash": 5, "timeout": 2, "incorrect": 2}
+
+
+def test_a_block_in_which_the_card_became_slower_is_quarantined_and_measured_again(tmp_path: Path) -> None:
+    database, notes = tmp_path / "k.duckdb", []
+    collect(database, target(6, {3: "slow"}), lambda progress: notes.append(progress.note))
+    with Database.open(database) as opened:
+        rows = opened.rows("measurement")
+    first, second = ([row for row in rows if row["block"] == block] for block in (0, 1))
+    assert [len(first), len(second)] == [6, 6]
+    assert {(row["outcome"], row["error"]) for row in first} == {
+        ("quarantined", "reference kernels drifted: compute latency +5.0%")
+    }
+    assert {row["outcome"] for row in second} == {"ok"}
+    assert {round(float(str(row["reference_latency"])), 6) for row in second} == {1.05}
+    assert "reference kernels drifted: compute latency +5.0%; 6 measurements are made again" in notes
+
+
+def test_somebody_who_changes_the_power_limit_is_noticed_and_what_was_measured_then_is_made_again(
+    tmp_path: Path,
+) -> None:
+    database, notes = tmp_path / "k.duckdb", []
+    collect(database, target(6, {3: "limit"}), lambda progress: notes.append(progress.note))
+    with Database.open(database) as opened:
+        good = opened.rows("measurement", outcome="ok")
+        void = opened.rows("measurement", outcome="quarantined")
+    assert {row["power_limit_w"] for row in good} == {400.0}
+    assert [len(good), len(void)] == [6, 6]
+    assert "somebody changed the card: power_limit_w default -> 400; 6 measurements are made again" in notes
+
+
+def test_what_was_measured_is_not_measured_again_and_what_is_new_is(tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    collect(database, target(6))
+    again = collect(database, target(6))
+    assert (again.results[0].known, again.results[0].measured) == (6, 0)
+    more = collect(database, target(9))
+    assert more.results[0].measured == 3
+    assert stored(database) == list(range(9))
+
+
+def test_a_device_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernrec.measure import child
+
+    monkeypatch.setattr(child.sys, "executable", "/bin/false")
+    with pytest.raises(
+        KernrecError, match=r"^the device cannot be opened: the measuring process ended with exit status 1$"
+    ):
+        collect(tmp_path / "k.duckdb", target(1))
+
+
+def _looks(*latencies: float) -> list[str | None]:
+    drift = Drift()
+    return [drift.take({"compute": {"latency_s": t}, "memory": {"latency_s": 1.0}}) for t in latencies]
+
+
+def test_a_reference_that_is_two_percent_slower_is_a_drift_and_half_a_percent_is_none() -> None:
+    assert _looks(1.0, 1.005, 0.995) == [None, None, None]
+    assert _looks(1.0, 1.02)[1] == "reference kernels drifted: compute latency +2.0%"
+
+
+def test_after_a_drift_the_card_is_held_against_what_it_is_now() -> None:
+    assert [bool(text) for text in _looks(1.0, 1.02, 1.021, 1.0)] == [False, True, False, True]
+
+
+def test_energy_may_drift_by_two_percent() -> None:
+    drift = Drift()
+    drift.take({"compute": {"latency_s": 1.0, "energy_j": 1.0}})
+    assert drift.take({"compute": {"latency_s": 1.0, "energy_j": 1.015}}) is None
+    assert (
+        drift.take({"compute": {"latency_s": 1.0, "energy_j": 1.03}})
+        == "reference kernels drifted: compute energy +3.0%"
+    )
+    assert drift.energy == pytest.approx(1.03)

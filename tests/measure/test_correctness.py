@@ -1,0 +1,69 @@
+import numpy as np
+import pytest
+
+from kernrec.measure.correctness import compare, tolerance
+from kernrec.op import find_op
+from kernrec.op.data import encode, inputs, reference
+
+MATMUL = find_op("matmul")
+
+
+def _errors(dtype: str, k: int, spoil: float = 0.0) -> tuple[float, int, float]:
+    """(largest error, unwritten elements, tolerance) of a product summed in f32 and rounded to a dtype."""
+    problem = MATMUL.problem(dtype=dtype, m=48, n=48, k=k)
+    given = inputs(problem, seed=0)
+    expected = reference(problem, given)["c"]
+    a, b = (
+        np.asarray(reference_values(given[name], dtype), dtype=np.float32).reshape(problem.tensors[name].shape)
+        for name in ("a", "b")
+    )
+    found = encode((a @ b).astype(np.float64) + spoil, dtype)
+    errors = compare(found.reshape(-1), dtype, expected, np)
+    return errors.largest, errors.unwritten, tolerance(problem)
+
+
+def reference_values(stored: np.ndarray, dtype: str) -> np.ndarray:
+    from kernrec.op.data import decode
+
+    return decode(stored, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("k", [8, 300, 4096])
+def test_rounding_is_within_the_tolerance_and_a_wrong_value_is_not(dtype: str, k: int) -> None:
+    largest, unwritten, allowed = _errors(dtype, k)
+    assert unwritten == 0
+    assert largest <= allowed
+    assert _errors(dtype, k, spoil=0.02)[0] > allowed  # results are of order 1
+
+
+def test_the_tolerance_is_not_so_wide_that_a_lost_term_of_a_sum_hides_in_f32() -> None:
+    problem = MATMUL.problem(dtype="f32", m=64, n=64, k=1024)
+    given = inputs(problem, seed=0)
+    shorter = {"a": given["a"].copy(), "b": given["b"]}
+    shorter["a"][:, -1] = 0.0
+    errors = compare(
+        reference(problem, shorter)["c"].astype(np.float32).reshape(-1), "f32", reference(problem, given)["c"], np
+    )
+    assert errors.largest > 10.0 * tolerance(problem)
+
+
+def test_the_peaks_of_a_softmax_are_rounded_on_their_own_scale() -> None:
+    problem = find_op("softmax").problem(dtype="f16", rows=4, columns=20_000)
+    expected = reference(problem, inputs(problem, seed=0))["y"]
+    assert expected.max() > 10.0 * np.sqrt(np.mean(expected**2))
+    errors = compare(encode(expected, "f16").reshape(-1), "f16", expected, np)
+    assert errors.largest <= tolerance(problem)
+
+
+def test_elements_that_were_never_written_are_counted() -> None:
+    expected = np.ones((4, 4))
+    found = np.ones(16, dtype=np.float32)
+    found[3:5] = np.nan
+    assert compare(found, "f32", expected, np).unwritten == 2
+
+
+def test_an_element_near_zero_is_held_against_the_whole_output() -> None:
+    expected = np.array([1e-12, 1.0, -1.0, 1.0])
+    found = np.array([1e-7, 1.0, -1.0, 1.0], dtype=np.float32)
+    assert compare(found, "f32", expected, np).largest < 1e-6

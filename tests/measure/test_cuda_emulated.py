@@ -1,0 +1,92 @@
+"""The CUDA device without a GPU: real kernels, launched with the arguments it packed, executed by the PTX emulator.
+
+What a card's clock says is not tested here, but that the right code runs over the right buffers with the right numbers.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernrec.compile import NoCompilerError, compile_source
+from kernrec.gpu import limits
+from kernrec.kernel import Space, find_kernel
+from kernrec.op import find_op
+
+SM = 90
+HERE = Path(__file__).parent
+Pick = Callable[[dict[str, int]], bool]
+
+CASES: list[tuple[str, str, str | None, dict[str, int], Pick]] = [
+    ("matmul_simt", "f32", None, {"m": 70, "n": 64, "k": 96}, lambda c: c["split_k"] == 1),
+    ("matmul_simt", "f32", None, {"m": 70, "n": 64, "k": 96}, lambda c: c["split_k"] > 1),
+    ("matmul_mma", "bf16", "nn", {"m": 64, "n": 64, "k": 64}, lambda c: True),
+    ("conv2d_implicit_gemm_simt", "f32", "nhwc", {"c": 8, "h": 8, "w": 8, "k": 16}, lambda c: True),
+    ("softmax_rows", "f16", None, {"rows": 4, "columns": 256}, lambda c: True),
+    ("matvec_rows", "bf16", None, {"m": 64, "n": 1, "k": 512}, lambda c: c["split_k"] > 1),
+]
+
+
+def _case(kernel_name: str, dtype: str, layout: str | None, dims: dict[str, int], pick: Pick) -> dict[str, Any]:
+    kernel = find_kernel(kernel_name)
+    problem = find_op(kernel.op).problem(dtype, layout, **dims)
+    space = Space(kernel, SM, limits(SM), problem.dtype, problem.layout)
+    config = next(c for row in space.at(problem).rows if pick(c := space.config(int(row))))
+    defines = kernel.defines(config, problem.dtype, problem.layout)
+    return {
+        "kernel": kernel.name, "config": config, "problem": problem.key, "spoiled": False,
+        "key": json.dumps([kernel.source_name, dict(sorted(defines.items()))]),
+        "ptx": lambda: compile_source(kernel.source, SM, defines, kernel.source_name).ptx,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, Any]:
+    cases = [_case(*case) for case in CASES]
+    try:
+        ptx = {case["key"]: case.pop("ptx")() for case in cases}
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    asked = {"cases": [*cases, cases[0] | {"spoiled": True}, cases[-1] | {"spoiled": True}], "ptx": ptx}
+    path = os.pathsep.join([str(HERE / "emulated"), str(HERE.parents[1])])
+    done = subprocess.run(
+        [sys.executable, HERE / "emulated" / "run.py"], input=json.dumps(asked), capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": path}, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("index", range(len(CASES)), ids=[f"{case[0]} {case[1]}" for case in CASES])
+def test_a_kernel_runs_over_its_buffers_and_is_right(measured: dict[str, Any], index: int) -> None:
+    row = measured["rows"][index]
+    assert "failure" not in row, row
+    assert 0.0 < row["numeric_error"] <= row["tolerance"]
+    assert row["latency_n"] >= 10
+    assert row["sm_clock_mean_hz"] == pytest.approx(1.7e9)
+
+
+def test_every_launch_of_a_sequence_is_timed(measured: dict[str, Any]) -> None:
+    single, split = (row["latency_s"] for row in measured["rows"][:2])
+    assert split == pytest.approx(2.0 * single)  # the emulated driver takes as long for each launch
+
+
+def test_small_problems_are_rotated_over_four_times_l2(measured: dict[str, Any]) -> None:
+    for row in measured["rows"][: len(CASES)]:
+        footprint = row["input_footprint"] * measured["facts"]["l2_bytes"]
+        assert row["copies"] * footprint >= 4 * measured["facts"]["l2_bytes"]
+
+
+def test_values_that_are_two_percent_off_are_incorrect_in_f32_and_in_bf16(measured: dict[str, Any]) -> None:
+    assert [row["failure"] for row in measured["rows"][len(CASES) :]] == ["incorrect", "incorrect"]
+
+
+def test_a_card_without_sensors_says_so_and_finished_work_is_not_outstanding(measured: dict[str, Any]) -> None:
+    assert measured["facts"]["energy"] == "no sensors: emulated"
+    assert measured["facts"]["gpu"] == "h200-sxm"
+    assert measured["outstanding"] == 0

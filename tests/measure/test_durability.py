@@ -1,0 +1,128 @@
+"""`kill -9` of the collector and of its child at random moments, more than fifty times, and full disks.
+
+What was acknowledged is there in the end, once, and no config was measured twice. Collectors are forked from a server
+that has imported everything, so that a round is short; what they run is what the command runs.
+"""
+
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+import rig
+
+COLLECTOR_KILLS = 36
+CHILD_KILLS = 16
+
+
+@pytest.fixture(scope="module")
+def server() -> multiprocessing.context.ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rig"])
+    return context
+
+
+def _start(
+    server: multiprocessing.context.ForkServerContext, *arguments: object
+) -> tuple[multiprocessing.Process, Connection]:
+    ours, theirs = server.Pipe(duplex=False)
+    database, count, *rest = arguments
+    process = server.Process(target=rig.acknowledge, args=(str(database), count, theirs, *rest))
+    process.start()
+    theirs.close()
+    return process, ours
+
+
+def _acks(pipe: Connection, most: int | None = None) -> list[int | str]:
+    """What a collector says, until it has said so much or is gone."""
+    said: list[int | str] = []
+    while most is None or len(said) < most:
+        try:
+            said.append(pipe.recv())
+        except (EOFError, OSError):
+            break
+    return said
+
+
+def _children(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in path.read_text().split()] if path.exists() else []
+
+
+def test_kill_nine_of_the_collector_loses_nothing_and_repeats_nothing(server, tmp_path: Path) -> None:
+    random.seed(7)
+    database, count, acknowledged = tmp_path / "k.duckdb", 1000, set()
+    workers: set[int] = set()
+    for _ in range(COLLECTOR_KILLS):
+        process, pipe = _start(server, database, count)
+        # Mostly in the middle of measuring; sometimes while it starts, ingests or opens the device.
+        said = _acks(pipe, random.choice([0, 1, 2, 3, 5, 8, 13]))
+        assert process.pid is not None
+        workers |= set(_children(process.pid))
+        time.sleep(random.random() * (0.004 if said else 0.2))
+        os.kill(process.pid, signal.SIGKILL)
+        acknowledged |= set(said) | set(_acks(pipe))
+        process.join()
+        pipe.close()
+    process, pipe = _start(server, database, 120)
+    said = _acks(pipe)
+    process.join()
+    assert said[-1] == "done"
+    acknowledged |= set(said[:-1])
+    found = rig.stored(database)
+    assert acknowledged <= set(found)
+    assert set(range(120)) <= set(found)
+    assert len(found) == len(set(found))
+    deadline = time.monotonic() + 20.0
+    while not rig.gone(workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert rig.gone(workers)
+
+
+def test_kill_nine_of_the_child_costs_at_most_the_config_in_flight(tmp_path: Path) -> None:
+    random.seed(11)
+    database, count = tmp_path / "k.duckdb", 400
+    killed: list[int] = []
+    pids: set[int] = set()
+
+    def report(progress: rig.Progress) -> None:
+        run = holder[0]
+        pid = run._child.pid
+        if pid is not None and pid not in pids and len(killed) < CHILD_KILLS and random.random() < 0.3:
+            pids.add(pid)
+            killed.append(pid)
+            threading.Timer(random.random() * 0.004, os.kill, (pid, signal.SIGKILL)).start()
+
+    holder: list[rig.Campaign] = []
+    with rig.Journal(rig.journal_path(database)) as journal:
+        holder.append(rig.campaign(journal, database, rig.target(count), report))
+        holder[0].run()
+        rig.ingest(journal, database)
+    found = rig.outcomes(database)
+    crashed = [i for i, (outcome, _) in found.items() if outcome != "ok"]
+    assert sorted(found) == list(range(count))
+    assert len(rig.stored(database)) == count
+    assert len(killed) == CHILD_KILLS
+    assert len(crashed) <= CHILD_KILLS
+    assert all(found[i] == ("crash", "the measuring process was killed by SIGKILL") for i in crashed)
+
+
+@pytest.mark.parametrize("most_bytes", [9_000, 40_000])
+def test_a_full_disk_ends_in_one_line_and_keeps_what_was_acknowledged(server, tmp_path: Path, most_bytes: int) -> None:
+    database = tmp_path / "k.duckdb"
+    process, pipe = _start(server, database, 200, most_bytes)
+    *said, last = _acks(pipe)
+    process.join()
+    assert said
+    assert isinstance(last, str)
+    assert "\n" not in last
+    assert "k.duckdb" in last
+    process, pipe = _start(server, database, len(said))
+    assert _acks(pipe) == ["done"]  # all that was acknowledged is known, so nothing is left to do
+    process.join()
+    assert set(said) <= set(rig.stored(database))

@@ -1,0 +1,199 @@
+"""A measuring campaign on a bare machine with a GPU and no network, in pieces of a few minutes.
+
+    bash tools/fetch_wheels.sh                                     # here, once
+    python3 tools/campaign.py --out "$OUT" --minutes 9 broad       # there, again and again
+
+Each run sets up its packages from `wheels/`, takes in what `datasets/measured` and earlier runs hold, measures what is
+missing until its time is over, and leaves in the folder `--out`:
+
+    doctor.json        the probe of the card
+    gpu-tests.txt      what the tests that need a GPU said (of `--tests`)
+    measured/          one Parquet file for each GPU and op, everything known so far
+    campaign.log       what was done, with times; *.journal if the database could not take some rows
+
+Plans: `broad` screens the predicted best of all standard problems, `truth` large random samples of a few problems for
+evaluation, `deep` goes on with `broad`'s problems at normal effort, `repeat` measures 20 configs again.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernrec.op import Problem
+
+ROOT = Path(__file__).resolve().parent.parent
+SITE = ROOT / ".campaign" / "site"
+DATABASE = ROOT / ".campaign" / "campaign.duckdb"
+
+# (op, workload, dtypes): what is measured of the standard workloads, in the order of a round.
+BROAD = (
+    ("matmul", "bert-base", ("f32", "f16")),
+    ("matvec", "llama-3-8b-decode", ("f32", "f16", "bf16")),
+    ("conv2d", "resnet50", ("f32", "f16")),
+    ("attention", "gpt2", ("f16",)),
+    ("attention", "bert-base", ("f16",)),
+    ("matmul", "gpt2", ("f32", "f16")),
+    ("matmul", "llama-3-8b-prefill", ("f16", "bf16")),
+    ("attention", "llama-3-8b-prefill", ("bf16",)),
+    ("attention", "llama-3-8b-decode", ("bf16",)),
+    ("conv2d", "vgg16", ("f32", "f16")),
+    ("matmul", "vgg16", ("f32",)),
+)
+# Problems whose space is measured by a large random sample (op, dtype, dimensions).
+TRUTH = (
+    ("matmul", "f32", "m=1024,n=1024,k=1024"),
+    ("matmul", "f16", "m=4096,n=4096,k=4096"),
+    ("matmul", "bf16", "m=128,n=4096,k=4096"),
+    ("matvec", "f32", "m=4096,n=1,k=4096"),
+    ("matvec", "f16", "m=14336,n=1,k=4096"),
+    ("conv2d", "f32", "n=1,c=64,h=56,w=56,k=64,r=3,s=3,padding=1"),
+    ("conv2d", "f32", "n=1,c=256,h=14,w=14,k=256,r=3,s=3,padding=1"),
+    ("softmax", "f32", "rows=4096,columns=4096"),
+    ("attention", "f16", "heads=12,queries=1024,head_dim=64"),
+)
+TRUTH_CONFIGS = 600
+
+
+def main() -> int:
+    """Sets up, then runs this file again with the packages in place."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("plan", choices=("broad", "deep", "truth", "repeat"))
+    parser.add_argument("--out", type=Path, required=True, help="folder for what is to be kept")
+    parser.add_argument("--minutes", type=float, default=9.0, help="when the whole command has to be over")
+    parser.add_argument("--tests", action="store_true", help="run the tests that need a GPU first")
+    parser.add_argument("--gpu", default="auto")
+    arguments = parser.parse_args()
+    started = time.time()
+    if "KERNREC_CAMPAIGN" not in os.environ:
+        return _in_place(started)
+    started = float(os.environ["KERNREC_CAMPAIGN"])
+    return run(arguments.plan, arguments.out, started + 60.0 * arguments.minutes, arguments.tests, arguments.gpu)
+
+
+def _in_place(started: float) -> int:
+    """Install the wheels beside the checkout and start again with them first on the path."""
+    wheels = sorted((ROOT / "wheels").glob("*.whl"))
+    if wheels and not SITE.exists():
+        partial = SITE.with_name("partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
+        subprocess.run([*command, "--target", str(partial), *map(str, wheels)], check=True)
+        partial.rename(SITE)
+    path = os.pathsep.join([str(SITE), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": path, "KERNREC_CAMPAIGN": str(started), "PYTHONUNBUFFERED": "1"}
+    return subprocess.run([sys.executable, __file__, *sys.argv[1:]], env=environment, check=False).returncode
+
+
+def run(plan: str, out: Path, deadline: float, with_tests: bool, gpu: str) -> int:
+    """One piece of the campaign; exit status 1 when measuring ended with an error."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    from measured import bring_in, export
+
+    from kernrec.errors import KernrecError
+
+    out.mkdir(parents=True, exist_ok=True)
+    DATABASE.parent.mkdir(exist_ok=True)
+    if with_tests:
+        _log(out, "tests that need a GPU")
+        _keep(out / "gpu-tests.txt", [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests"])
+    for folder in (ROOT / "datasets" / "measured", out / "measured"):
+        if any(folder.glob("*.parquet")):
+            _log(out, f"{bring_in(folder, DATABASE)} rows from {folder.name}")
+    if not (out / "doctor.json").exists():
+        _keep(out / "doctor.json", [sys.executable, "-m", "kernrec", "doctor", "--json"])
+    _log(out, f"{plan}, {deadline - time.time():.0f} s left")
+    if plan == "repeat":
+        command = [sys.executable, str(ROOT / "tools" / "repeat.py"), str(DATABASE)]
+        return _keep(out / "repeat.txt", command)
+    try:
+        error = measure(plan, deadline - 20.0, gpu, out)  # what is left is for the export
+    except KernrecError as failure:
+        error = str(failure)
+        _log(out, error)
+    if DATABASE.exists():
+        for path, rows in export(DATABASE, out / "measured"):
+            _log(out, f"{path.name}: {rows} rows")
+    for journal in DATABASE.parent.glob("*.journal"):
+        shutil.copy(journal, out)
+    return 1 if error else 0
+
+
+def measure(plan: str, until: float, gpu: str, out: Path) -> str | None:
+    """Collect what a plan wants; what ended it early, if anything did."""
+    from kernrec.cli.live import Lines
+    from kernrec.measure.collect import Wanted, collect
+    from kernrec.measure.results import EFFORTS, Budget, Effort
+
+    effort = {"truth": Effort(TRUTH_CONFIGS, 8, drawn=True), "deep": EFFORTS["normal"]}.get(plan, EFFORTS["quick"])
+    wanted = Wanted(
+        problems=truth() if plan == "truth" else broad(),
+        database=DATABASE,
+        gpu=gpu,
+        effort=effort,
+        budget=Budget(seconds=max(1.0, until - time.time())),
+    )
+    collected = collect(wanted, Lines().show)
+    for result in collected.results:
+        best = f"{result.best['latency_s']:.3e} s" if result.best else "none"
+        frugal = f"{result.frugal['energy_j']:.3e} J" if result.frugal else "no energy"
+        _log(
+            out, f"{result.problem}: {result.measured} rows, {result.known} before, {best}, {frugal} {result.failures}"
+        )
+    _log(
+        out, f"{collected.stored} rows stored, {collected.leftover} left behind before; {collected.error or 'no error'}"
+    )
+    return collected.error
+
+
+def broad() -> "list[tuple[str, Problem]]":
+    """(name, problem) of the standard workloads, one of each row of `BROAD` in turn; kernels that are not there yet and
+    layers that occurred already are left out."""
+    from kernrec.kernel import kernels_for
+    from kernrec.op import find_op
+    from kernrec.op.workload import workload
+
+    rows = []
+    for op, name, dtypes in BROAD:
+        for dtype in dtypes:
+            if dtype not in find_op(op).dtypes or not kernels_for(op, dtype):
+                continue
+            layers = workload(name).layers_of(op, dtype)
+            rows.append([(f"{name} {dtype} {layer.name}", layer.problem) for layer in layers])
+    found: dict[str, tuple[str, Problem]] = {}
+    for place in range(max(map(len, rows))):
+        for row in rows:
+            if place < len(row) and kernels_for(row[place][1].op, row[place][1].dtype, row[place][1].layout):
+                found.setdefault(row[place][1].key, row[place])
+    return list(found.values())
+
+
+def truth() -> "list[tuple[str, Problem]]":
+    """(name, problem) of `TRUTH`, as far as there are kernels."""
+    from kernrec.kernel import kernels_for
+    from kernrec.op import find_op, parse_shape
+
+    problems = [find_op(op).problem(dtype, None, **parse_shape(shape)) for op, dtype, shape in TRUTH]
+    return [(p.key, p) for p in problems if kernels_for(p.op, p.dtype, p.layout)]
+
+
+def _keep(path: Path, command: list[str]) -> int:
+    """Run a command with its output in a file."""
+    with path.open("w") as file:
+        return subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+
+
+def _log(out: Path, text: str) -> None:
+    line = f"{time.strftime('%H:%M:%S')} {text}"
+    print(line, flush=True)
+    with (out / "campaign.log").open("a") as file:
+        file.write(line + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
