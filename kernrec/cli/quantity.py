@@ -6,7 +6,8 @@ from kernrec.errors import UsageError
 
 _NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*([a-zA-Z%]*)\s*", re.ASCII)
 _WATTS = {"w": 1.0, "kw": 1e3, "mw": 1e-3}
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_CONFIGS = ("config", "configs")
 _HERTZ = {"hz": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}
 
 
@@ -49,10 +50,6 @@ def human(value: float, unit: str) -> str:
 def percent(value: float) -> str:
     """0.123 -> "+12 %": whole percents, one decimal below ten."""
     return f"{value * 100:+.0f} %" if abs(value) >= 0.0995 else f"{value * 100:+.1f} %"
-
-
-_SECONDS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_CONFIGS = ("config", "configs")
 
 
 def budget(flag: str, text: str) -> tuple[float | None, int | None]:
