@@ -76,13 +76,17 @@ def kernels(as_json: AsJson = False) -> None:
                 "dtypes": list(kernel.dtypes),
                 "layouts": list(kernel.layouts),
                 "min_sm": kernel.min_sm,
+                "dtype_min_sm": dict(kernel.dtype_min_sm),
                 "hash": kernel.hash,
                 "tunables": {t.name: list(t.values) for t in kernel.tunables},
                 "description": kernel.description,
             }
             for kernel in all_kernels()
         ],
-        {"tunables": lambda v: " ".join(f"{name}={','.join(map(str, values))}" for name, values in v.items())},
+        {
+            "dtype_min_sm": lambda v: " ".join(f"{dtype}={sm}" for dtype, sm in v.items()),
+            "tunables": lambda v: " ".join(f"{name}={','.join(map(str, values))}" for name, values in v.items()),
+        },
         as_json,
     )
 

@@ -24,6 +24,7 @@ _ELEMENTS = {
     "f32": np.float32,
     "f16": np.float16,
     "bf16": np.uint16,
+    "tf32": np.float32,
     "i32": np.int32,
     "u32": np.uint32,
     "i64": np.int64,

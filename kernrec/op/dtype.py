@@ -1,7 +1,7 @@
 """The data types a tensor can have: their names, sizes and the other spellings people type."""
 
-BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
-"""Bytes of one element."""
+BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "tf32": 4}
+"""Bytes of one element. A tf32 tensor is one of f32 whose products may be of TF32: kernels round as they multiply."""
 
 _SPELLINGS = {
     "double": "f64",
@@ -15,6 +15,7 @@ _SPELLINGS = {
     "fp16": "f16",
     "float16": "f16",
     "bfloat16": "bf16",
+    "tensorfloat32": "tf32",
 }
 
 
