@@ -1,6 +1,6 @@
 // What matrix products do to a sum before it is rounded and stored: add the bias of its column, then apply the
 // activation. Both are the same for a whole launch, chosen when it is launched: a uniform branch, so that without them
-// nothing but the branch is paid, and the code space does not grow. Also the second pass of split-K, which applies them.
+// nothing but the branch is paid, and the code space does not grow. And the second pass of split-K, which applies them.
 
 enum Activation : unsigned { NONE, RELU, GELU, SILU };
 
@@ -43,9 +43,9 @@ struct alignas(4 * N) Floats {
     float value[N];
 };
 
-// For N successive elements of C a thread, from `first` on (its part of `elements`, a multiple of N; past the last, those
-// are taken again): the sum over s of partial[s * elements + i], in the order of s, with bias and activation. A row of C
-// has `columns`, a multiple of N.
+// For N successive elements of C a thread, from `first` on (of `elements`, a multiple of N; past the last, those are
+// taken again): the sum over s of partial[s * elements + i], in the order of s, with bias and activation. A row of C has
+// `columns`, a multiple of N.
 template <unsigned N, class Element>
 __device__ __forceinline__ Floats<N> added_up(const float* __restrict__ partial, const Element* __restrict__ bias,
                                               unsigned activation, unsigned first, unsigned elements, unsigned columns,

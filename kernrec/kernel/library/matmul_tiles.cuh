@@ -2,8 +2,8 @@
 // and B come into shared memory, the loop over them, and stores of sums in f32.
 //
 // Defined before the include: the tunables, THROUGH_REGISTERS (0: tiles are loaded by cp.async), UNIT (elements of one
-// write to shared memory), MMA_K, Scalar (an element), ATile and BTile (see mma.cuh), and `Fragments` of one step of the
-// reduction for a warp, which `read` themselves and `multiply` into Sums.
+// write to shared memory), MMA_K (reduction of one step), Scalar (an element), ATile and BTile (see mma.cuh), Sums, and
+// the `Fragments` of one step for a warp, which `read` themselves and `multiply` into Sums.
 //
 // Edges cost what full tiles cost: what lies past an edge is filled with zeros by copies that read nothing, and stores
 // are predicated. So every block executes prologue + trips * body instructions, for any trips >= 1.

@@ -1,5 +1,5 @@
-// The body of y[n,m] = a[m,k] x[n,k] over k, for a handful of vectors x: every element of the matrix is read once and used
-// n times. Defined before the include: THREADS, ROW_THREADS, ROWS, COLUMNS, VECTOR and UNROLL, the tunables of matvec_rows.
+// The body of y[n,m] = a[m,k] x[n,k] over k, for a handful of vectors x: every element of the matrix is read once and
+// used n times. Defined before the include: THREADS, ROW_THREADS, ROWS, COLUMNS, VECTOR and UNROLL.
 //
 // ROW_THREADS neighbouring lanes share ROWS rows of the matrix and COLUMNS vectors. They walk k side by side, a packet
 // of VECTOR elements each and UNROLL packets of every row in flight, and then add up their sums by shuffles: at each
@@ -133,8 +133,8 @@ __device__ __forceinline__ void add_up(float (&sum)[SUMS], unsigned lane) {
 }
 
 // Grid: x = tiles of y, the groups of COLUMNS vectors first, so that blocks in flight share rows of the matrix in L2;
-// y = shares of k. y: the results, or the partial ones. `finish` takes a result and its row of the matrix, and gives what
-// is stored.
+// y = shares of k. y: the results, or the partial ones. `finish` takes a result and its row of the matrix, and gives
+// what is stored.
 template <class Y, class Finish>
 __device__ __forceinline__ void multiply(const Element* a, const Element* x, Y* y, unsigned m, unsigned n, unsigned k,
                                          unsigned tiles_n, unsigned share, unsigned longer_shares,

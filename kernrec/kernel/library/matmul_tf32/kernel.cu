@@ -1,5 +1,5 @@
-// C[m,n] = activation(A[m,k] B[k,n] + bias[n]), f32 with products of TF32, on tensor cores: A and B are rounded to 10 bits
-// of mantissa (to nearest, ties away from zero) as they come from shared memory; sums are f32.
+// C[m,n] = activation(A[m,k] B[k,n] + bias[n]), f32 with products of TF32, on tensor cores: A and B are rounded to 10
+// bits of mantissa (to nearest, ties away from zero) as they come from shared memory; sums are f32.
 //
 // Built as matmul_mma is, with mma.sync tiles of 16 x 8 x 8. Where an operand lies along the reduction, ldmatrix brings
 // its fragments: a row of eight 16-bit elements is one of four 32-bit words, and each lane gets the word that it needs.
