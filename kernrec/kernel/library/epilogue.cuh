@@ -44,8 +44,8 @@ struct alignas(4 * N) Floats {
 };
 
 // For N successive elements of C a thread, from `first` on (of `elements`, a multiple of N; past the last, those are
-// taken again): the sum over s of partial[s * elements + i], in the order of s, with bias and activation. A row of C has
-// `columns`, a multiple of N.
+// taken again): the sum over s of partial[s * elements + i], in the order of s, with bias and activation. A row of C
+// has `columns`, a multiple of N.
 template <unsigned N, class Element>
 __device__ __forceinline__ Floats<N> added_up(const float* __restrict__ partial, const Element* __restrict__ bias,
                                               unsigned activation, unsigned first, unsigned elements, unsigned columns,

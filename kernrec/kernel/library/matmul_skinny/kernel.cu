@@ -1,5 +1,5 @@
-// C[m,n] = activation(A[m,k] B[n,k] over k + bias[n]), for the few rows of A that decoding has: a product of the weights B
-// with m vectors, on the FMA pipes. Weights are read once; see matvec.cuh, whose matrix they are.
+// C[m,n] = activation(A[m,k] B[n,k] over k + bias[n]), for the few rows of A that decoding has: a product of the
+// weights B with m vectors, on the FMA pipes. Weights are read once; see matvec.cuh, whose matrix they are.
 
 constexpr unsigned THREADS = 128;     // of a block
 constexpr unsigned ROW_THREADS = 32;  // lanes that share rows of the weights
