@@ -21,7 +21,7 @@ __device__ __forceinline__ float bias_at(const unsigned short* bias, unsigned co
 // (x + 0.044715 x^3), too, for 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2 u)). The factors come times -log2(e).
 __device__ __forceinline__ float gated(float x, float linear, float cubic) {
     float power, share;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * (linear + cubic * (x * x))));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * (linear + cubic * x * x)));  // x * x might overflow
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(1.0f + power));
     return x * share;
 }
