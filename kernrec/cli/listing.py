@@ -43,7 +43,7 @@ def gpus(as_json: AsJson = False) -> None:
 
 
 def ops(as_json: AsJson = False) -> None:
-    """List the operators with their dimensions, data types and layouts."""
+    """List the operators with their dimensions, what numbers stand for in some of them, data types and layouts."""
     from kernrec.op import all_ops
 
     _list(
@@ -52,6 +52,7 @@ def ops(as_json: AsJson = False) -> None:
                 "name": op.name,
                 "aliases": list(op.aliases),
                 "dimensions": [d.name if d.default is None else f"{d.name}={d.default}" for d in op.dims],
+                "codes": {d.name: d.meaning for d in op.dims if d.maximum < 10},
                 "dtypes": list(op.dtypes),
                 "layouts": list(op.layouts),
                 "workload": op.workload,
@@ -59,7 +60,7 @@ def ops(as_json: AsJson = False) -> None:
             }
             for op in all_ops()
         ],
-        {},
+        {"codes": lambda v: "; ".join(f"{name} {meaning}" for name, meaning in v.items())},
         as_json,
     )
 

@@ -26,8 +26,8 @@ def _config(*tile: int, vector: int = 4, stages: int = 4, fragments: int = 2, **
 CONFIGS = (
     _config(32, 32, 32, 16, 32, stages=3),
     _config(64, 64, 16, 32, 32, split_k=4),
-    _config(128, 64, 32, 32, 64, stages=2, fragments=1, raster=8),
-    _config(64, 128, 16, 64, 32, fragments=1, split_k=2),
+    _config(64, 128, 16, 32, 64, fragments=1, raster=8),
+    _config(128, 64, 16, 64, 32, fragments=1, split_k=2),
     _config(128, 128, 16, 64, 64, split_k=2, raster=8),
     _config(64, 256, 32, 64, 64, stages=2),
     _config(64, 64, 16, 32, 32, vector=1, split_k=2),
@@ -87,7 +87,7 @@ def test_shared_memory_has_no_bank_conflicts_and_wide_loads_move_whole_sectors(c
 @pytest.mark.parametrize("sm", [80, 86, 89, 90, 100, 120])
 def test_dozens_of_codes_on_every_architecture_from_ampere_on(sm: int) -> None:
     for layout in KERNEL.layouts:
-        assert 40 <= len(Space(KERNEL, sm, limits(sm), "tf32", layout).codes.keys) <= 100
+        assert 30 <= len(Space(KERNEL, sm, limits(sm), "tf32", layout).codes.keys) <= 50
     with pytest.raises(UsageError, match="needs sm_80"):
         Space(KERNEL, 75, limits(75), "tf32", "nn")
 
@@ -102,7 +102,7 @@ BREAKS = [
     (0, "tn", "rows_left -= BLOCK_K", "rows_left -= 0"),
     (7, "nn", "row < m && at + 1 < n", "row < m"),
     (0, "nn", "row < m && at < n", "at < n"),
-    (1, "nn", "min(blockIdx.y, longer_shares)", "0"),
+    (3, "nn", "min(blockIdx.y, longer_shares)", "0"),
     (2, "tn", "row % 4 * 2", "row % 4"),
     (2, "nn", "i % 2 * 4;", "i % 2 * 2;"),
     (2, "nn", "extent + lane / 4)", "extent + lane / 8)"),
