@@ -70,7 +70,7 @@ def test_products_of_a_batch_are_those_of_each_pair(layout: str) -> None:
 
 
 @LAYOUTS
-@EACH_CONFIG
+@pytest.mark.parametrize("config", CONFIGS[::3], ids=["small warps", "oblong warps", "word by word"])
 def test_shared_memory_has_no_bank_conflicts_and_wide_loads_move_whole_sectors(config: Config, layout: str) -> None:
     code, _ = compiled(KERNEL, config, "tf32", layout, SM)
     resources = code.resources["matmul_tf32"]
