@@ -3,8 +3,8 @@
     python tools/bench_query.py [--repeats 20]
 
 Cold: the whole process of `kernrec recommend --op matmul --gpu rtx4090 --shape m=4096,n=4096,k=4096 --json`, median
-time and peak memory. Warm: `Recommender.recommend` on 200 shapes never asked before, and on one asked again. Exits 1
-when an aim is missed.
+time and peak memory. Warm: `Recommender.recommend` on 200 shapes never asked before, and on one asked again. Measured:
+new shapes beside a database of 20,000 made-up measurements, 500 of each shape. Exits 1 when an aim is missed.
 """
 
 import argparse
@@ -15,10 +15,19 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-AIMS = {"cold_s": 0.40, "memory_mb": 200.0, "warm_median_s": 1e-3, "warm_p99_s": 3e-3, "again_s": 50e-6}
+AIMS = {
+    "cold_s": 0.40,
+    "memory_mb": 200.0,
+    "warm_median_s": 1e-3,
+    "warm_p99_s": 3e-3,
+    "again_s": 50e-6,
+    "measured_s": 20e-3,
+}
 COMMAND = [
     "-m",
     "kernrec",
@@ -38,7 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=20, help="cold processes to run")
     repeats = parser.parse_args().repeats
-    seen = cold(repeats) | warm("matmul", "rtx4090")
+    seen = cold(repeats) | warm("matmul", "rtx4090") | measured(40, 500)
     missed = [name for name, aim in AIMS.items() if seen[name] > aim]
     for name, aim in AIMS.items():
         print(f"{name:16} {seen[name]:12.6g}   aim {aim:g}{'   MISSED' if name in missed else ''}")
@@ -95,6 +104,34 @@ def warm(op: str, gpu: str) -> dict[str, float]:
     new = sorted(_time(lambda dims=dims: recommender.recommend(op, gpu, dims)) for dims in problems[20:])  # type: ignore[misc]
     again = statistics.median(_time(lambda: recommender.recommend(op, gpu, problems[50])) for _ in range(1000))
     return {"warm_median_s": statistics.median(new), "warm_p99_s": new[int(len(new) * 0.99)], "again_s": again}
+
+
+def measured(problems: int, configs: int) -> dict[str, float]:
+    """Median time of a new shape that has `configs` measurements, in a database of as many for each of `problems`."""
+    from kernrec.op import find_op
+    from kernrec.recommender import Query, Recommender
+    from kernrec.store import Database
+
+    choices = Recommender([]).recommend(
+        "matmul", "rtx4090", "m=2048,n=2048,k=2048", query=Query("latency", top=configs)
+    )
+    usual = {"gpu": "rtx4090", "protocol_version": 1, "tier": "final", "session": "s", "measured_at": "2026-01-01"}
+    asked = shapes("matmul", problems)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "own.duckdb"
+        with Database.open(path, read_only=False, create=True) as database:
+            for dims in asked:
+                database.add_measurements(
+                    usual
+                    | {"problem": find_op("matmul").problem(None, None, **dims), "outcome": "ok"}
+                    | {"kernel": choice.kernel.name, "kernel_hash": choice.kernel.hash, "config": dict(choice.config)}
+                    | {"latency_s": choice.latency_s.value, "energy_j": choice.energy_j.value}
+                    for choice in choices.choices
+                )
+        recommender = Recommender([path])
+        recommender.recommend("matmul", "rtx4090", asked[0])
+        times = [_time(lambda dims=dims: recommender.recommend("matmul", "rtx4090", dims)) for dims in asked[1:]]  # type: ignore[misc]
+    return {"measured_s": statistics.median(times)}
 
 
 def _time(call: Callable[[], object]) -> float:

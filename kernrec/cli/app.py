@@ -8,7 +8,7 @@ import typer
 from typer.exceptions import TyperException
 
 from kernrec import __version__
-from kernrec.cli import emulate, listing, recommend
+from kernrec.cli import db, emulate, listing, recommend
 from kernrec.errors import KernrecError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("emulate")(emulate.emulate)
 app.command("gpus")(listing.gpus)
 app.command("ops")(listing.ops)
 app.command("kernels")(listing.kernels)
+app.add_typer(db.app, name="db")
 
 
 @app.callback(invoke_without_command=True)

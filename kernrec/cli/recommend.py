@@ -13,7 +13,7 @@ from kernrec.cli.table import print_table
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernrec.recommender import Recommendation
+    from kernrec.recommender import Choice, Recommendation
 
 
 def recommend(
@@ -85,7 +85,9 @@ def _config(config: Any) -> str:
 def _print_choices(answer: "Recommendation") -> None:
     limit = human(answer.power_limit_w, "W")
     title = f"{answer.problem.key} on {answer.gpu.title}, objective {answer.objective}, power limit {limit}"
+    measured = any(choice.sessions for choice in answer.choices)
     columns = [
+        ("rank", "right"),
         ("kernel", "left"),
         ("grid x block", "right"),
         ("latency (90 %)", "right"),
@@ -97,6 +99,7 @@ def _print_choices(answer: "Recommendation") -> None:
         ("time vs fastest", "right"),
         ("energy vs occupancy", "right"),
         ("time vs occupancy", "right"),
+        *([("measured", "left")] if measured else []),
         ("config", "left"),
     ]
     rows = []
@@ -104,22 +107,39 @@ def _print_choices(answer: "Recommendation") -> None:
         first = choice.launches[0]
         rows.append(
             [
+                str(choice.place),
                 choice.kernel.name,
                 f"{first.blocks} x {first.threads}",
                 _interval(choice.latency_s, "s"),
                 _interval(choice.energy_j, "J"),
                 human(choice.power_w, "W"),
-                choice.source,
+                _source(choice),
                 choice.limit,
                 percent(-choice.versus_fastest.energy_saved),
                 percent(choice.versus_fastest.slowdown),
                 percent(-choice.versus_occupancy.energy_saved),
                 percent(choice.versus_occupancy.slowdown),
+                *([_occasion(choice)] if measured else []),
                 _config(choice.config),
             ]
         )
     print_table(title, columns, rows)
     _note(answer.notes)
+
+
+def _source(choice: "Choice") -> str:
+    if choice.energy_j.source == choice.source:
+        return choice.source
+    return f"{choice.source}, energy {choice.energy_j.source}"
+
+
+def _occasion(choice: "Choice") -> str:
+    """Where, how often and when a choice was measured; nothing for another."""
+    if not choice.sessions or choice.measured_at is None:
+        return ""
+    sessions = "1 session" if choice.sessions == 1 else f"{choice.sessions} sessions, last"
+    device = "" if choice.device is None else f"{choice.device}, "
+    return f"{device}{sessions} {choice.measured_at[:10]}"
 
 
 def _interval(cost: Any, unit: str) -> str:
@@ -132,6 +152,7 @@ def _interval(cost: Any, unit: str) -> str:
 def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -> None:
     first = layers[0][2]
     title = f"{title} on {first.gpu.title}, objective {first.objective}: the first choice of each layer"
+    measured = any(answer.best.sessions for _, _, answer in layers)
     columns = [
         ("layer", "left"),
         ("count", "right"),
@@ -142,6 +163,7 @@ def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -
         ("source", "left"),
         ("limit", "left"),
         ("energy vs occupancy", "right"),
+        *([("measured", "left")] if measured else []),
         ("config", "left"),
     ]
     rows = []
@@ -155,9 +177,10 @@ def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -
                 _interval(best.latency_s, "s"),
                 _interval(best.energy_j, "J"),
                 human(best.power_w, "W"),
-                best.source,
+                _source(best),
                 best.limit,
                 percent(-best.versus_occupancy.energy_saved),
+                *([_occasion(best)] if measured else []),
                 _config(best.config),
             ]
         )

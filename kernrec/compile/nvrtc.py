@@ -49,14 +49,18 @@ def supported_sms() -> tuple[int, ...]:
 
 @once
 def header_folders() -> tuple[Path, ...]:
-    """The folder with `cuda_fp16.h` and its like: the runtime wheel's, else that of `CUDA_PATH` or `CUDA_HOME`."""
+    """The folder with `cuda_fp16.h` and its like: the runtime wheel's, else that of `CUDA_PATH` or `CUDA_HOME`.
+
+    And below it that of the CUDA C++ core libraries, which `cooperative_groups.h` includes, where they are installed.
+    """
     major = _library()[1][0]
     candidates: list[Path] = []
     wheels = importlib.util.find_spec("nvidia")  # a namespace package: found without importing anything
     for folder in (wheels.submodule_search_locations or []) if wheels else []:
         candidates += [Path(folder, f"cu{major}", "include"), Path(folder, "cuda_runtime", "include")]
     candidates += [Path(os.environ[name], "include") for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
-    return tuple(folder for folder in candidates if (folder / "cuda_fp16.h").is_file())[:1]
+    found = [folder for folder in candidates if (folder / "cuda_fp16.h").is_file()][:1]
+    return (*found, *(folder / "cccl" for folder in found if (folder / "cccl").is_dir()))
 
 
 def compile_source(

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kernrec.errors import UsageError, nearest, unknown
+from kernrec.errors import UsageError, unknown
 from kernrec.kernel.expression import Expression, is_identifier, parse
 from kernrec.kernel.spec import (
     LIMITS,
@@ -22,6 +22,7 @@ from kernrec.kernel.spec import (
     Tunable,
     Workspace,
 )
+from kernrec.kernel.table import Table, what
 from kernrec.op import find_op
 
 _LARGEST_FILE = 1 << 20
@@ -30,7 +31,6 @@ _MOST_VALUES = 64
 _FACTS = ("dtype", "layout", "dtype_bytes", "sm")
 _C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([A-Za-z0-9_.-]+)"[ \t]*$', re.MULTILINE)
-_REQUIRED: Any = object()
 
 
 def load_kernel(path: Path) -> Kernel:
@@ -69,66 +69,13 @@ def _op_names(op_name: str) -> tuple[tuple[str, ...], tuple[str, ...], frozenset
     return tuple(ones), tuple(derived), tensors
 
 
-class _Table:
-    """One table of the file: every `take` names the key it wants, `done` refuses the keys that nobody took."""
-
-    def __init__(self, where: str, data: Any) -> None:
-        self.where = where
-        self.taken: list[str] = []
-        if not isinstance(data, dict):
-            raise UsageError(f"{where}: expected a table, got {_kind(data)}")
-        self.data: dict[str, Any] = data
-
-    def fail(self, key: str, expected: str, value: Any) -> UsageError:
-        return UsageError(f"{self.where}: {key}: expected {expected}, got {_kind(value)}")
-
-    def take(self, key: str, kind: type, expected: str, default: Any = _REQUIRED) -> Any:
-        self.taken.append(key)
-        value = self.data.get(key, default)
-        if value is _REQUIRED:
-            # Rather a key misspelt than one forgotten, where there is one that nobody knows.
-            close = [k for k in nearest(key, self.data) if k not in self.taken]
-            hint = f" (is {close[0]!r} meant to be it?)" if close else ""
-            raise UsageError(f"{self.where}: {key} is missing, expected {expected}{hint}")
-        if key in self.data and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
-            raise self.fail(key, expected, value)
-        return value
-
-    def string(self, key: str, default: Any = _REQUIRED) -> Any:
-        value = self.take(key, str, "a string", default)
-        if isinstance(value, str) and "\n" in value:
-            raise self.fail(key, "one line", value)
-        return value
-
-    def names(self, key: str, known: Collection[str]) -> tuple[str, ...]:
-        """A list of at least one name out of `known`."""
-        values = self.take(key, list, f"a list of {', '.join(known)}")
-        if not values:
-            raise self.fail(key, "at least one name", values)
-        for value in values:
-            if value not in known:
-                raise UsageError(f"{self.where}: {key}: {unknown('name', value, known)}")
-        return tuple(dict.fromkeys(values))
-
-    def done(self) -> None:
-        for key in self.data:
-            if key not in self.taken:
-                raise UsageError(f"{self.where}: {unknown('key', key, self.taken)}")
-
-
-def _kind(value: Any) -> str:
-    names = {dict: "a table", list: "a list", bool: "a boolean", str: "the string", int: "the number"}
-    name = names.get(type(value), f"a {type(value).__name__}")
-    return f"{name} {value!r:.60}" if isinstance(value, str | int | float) else name
-
-
 class _Reader:
     """Builds a `Kernel` from the parsed file."""
 
     def __init__(self, where: str, data: dict[str, Any], folder: Path) -> None:
         self.where = where
         self.folder = folder
-        self.top = _Table(where, data)
+        self.top = Table(where, data)
         self.named: set[str] = set()
 
     def kernel(self) -> Kernel:
@@ -229,7 +176,7 @@ class _Reader:
             raise self.top.fail("tunables", f"1 to {_MOST_TUNABLES} tunables", len(tables))
         tunables = []
         for name, data in tables.items():
-            table = _Table(f"{self.where}: [tunables] {name}", data)
+            table = Table(f"{self.where}: [tunables] {name}", data)
             self.new_name(table.where, name, self.given)
             values = table.take("values", list, "a list of integers")
             whole = all(type(value) is int and abs(value) < 2**31 for value in values)
@@ -269,7 +216,7 @@ class _Reader:
         if isinstance(text, int) and not isinstance(text, bool):
             text = str(text)
         if not isinstance(text, str):
-            raise UsageError(f"{where}: {key}: expected an expression in quotes, got {_kind(text)}")
+            raise UsageError(f"{where}: {key}: expected an expression in quotes, got {what(text)}")
         try:
             expression = parse(text)
         except UsageError as error:
@@ -283,7 +230,7 @@ class _Reader:
     def workspaces(self, names: Collection[str], tensors: Collection[str]) -> tuple[Workspace, ...]:
         workspaces: list[Workspace] = []
         for i, data in enumerate(self.top.take("workspace", list, "[[workspace]] tables", [])):
-            table = _Table(f"{self.where}: workspace[{i}]", data)
+            table = Table(f"{self.where}: workspace[{i}]", data)
             name = table.string("name")
             self.new_name(f"{table.where}: name", name, (*tensors, *(workspace.name for workspace in workspaces)))
             dtype = table.string("dtype")
@@ -295,10 +242,10 @@ class _Reader:
             workspaces.append(Workspace(name, dtype, elements, when))
         return tuple(workspaces)
 
-    def required(self, table: _Table, key: str) -> Any:
+    def required(self, table: Table, key: str) -> Any:
         return table.take(key, object, "an expression")
 
-    def when(self, table: _Table, names: Collection[str]) -> Expression | None:
+    def when(self, table: Table, names: Collection[str]) -> Expression | None:
         text = table.take("when", str, "an expression", None)
         if text is None:
             return None
@@ -314,7 +261,7 @@ class _Reader:
         probe_names: Collection[str],
         source: str,
     ) -> Launch:
-        table = _Table(where, data)
+        table = Table(where, data)
 
         def expression(key: str, text: Any, among: Collection[str] = names) -> Expression:
             return self.expression(key, text, among, where)
@@ -380,7 +327,7 @@ class _Reader:
             probes=tuple(probes),
         )
 
-    def extents(self, table: _Table, key: str, names: Collection[str]) -> tuple[Expression, Expression, Expression]:
+    def extents(self, table: Table, key: str, names: Collection[str]) -> tuple[Expression, Expression, Expression]:
         texts = table.take(key, list, "a list of 1 to 3 expressions")
         if not 1 <= len(texts) <= 3:
             raise table.fail(key, "1 to 3 expressions", texts)
@@ -393,7 +340,7 @@ class _Reader:
         self, key: str, text: Any, where: str, names: Collection[str], pointers: Collection[str]
     ) -> PointerArgument | ScalarArgument:
         if not isinstance(text, str):
-            raise UsageError(f"{where}: {key}: expected a tensor or 'ctype expression', got {_kind(text)}")
+            raise UsageError(f"{where}: {key}: expected a tensor or 'ctype expression', got {what(text)}")
         ctype, _, value = text.strip().partition(" ")
         if not value:
             if ctype not in pointers:
@@ -405,7 +352,7 @@ class _Reader:
         return ScalarArgument(ctype, self.expression(key, value, names, where))
 
     def touched(
-        self, table: _Table, key: str, pointers: Collection[str], axes: Collection[str]
+        self, table: Table, key: str, pointers: Collection[str], axes: Collection[str]
     ) -> dict[str, tuple[str, ...]]:
         tensors = {}
         for name, selected in table.take(key, dict, "a table of tensor = [axes]", {}).items():

@@ -5,7 +5,7 @@ needs is known, so that the full product of the tunables' values never exists. A
 expressions that depend on its dimensions.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -89,6 +89,33 @@ class Space:
     def config(self, row: int) -> dict[str, int]:
         """The config in this row."""
         return {name: int(column[row]) for name, column in self.columns.items()}
+
+    def find(self, configs: Sequence[Mapping[str, object]]) -> np.ndarray:
+        """The row of each config, int64 (N,); -1 for one that this space does not hold."""
+        digits = [(name, {int(v): i for i, v in enumerate(values)}) for name, values in self._values.items()]
+        places = np.full(len(configs), -1, dtype=np.int64)
+        for number, config in enumerate(configs):
+            if config.keys() == self._values.keys():
+                place = 0
+                for name, digit in digits:
+                    if (at := digit.get(config[name])) is None:  # type: ignore[call-overload]
+                        break
+                    place = place * len(digit) + at
+                else:
+                    places[number] = place
+        # Rows are in the order of their places in the full product.
+        rows = np.searchsorted(self._places, places)
+        inside = rows < len(self)
+        inside[inside] = self._places[rows[inside]] == places[inside]
+        return np.where(inside, rows, -1)
+
+    @cached_property
+    def _places(self) -> np.ndarray:
+        """Where each row stands in the product of all tunables' values, int64 (rows,), ascending."""
+        place = np.zeros(len(self), dtype=np.int64)
+        for name, values in self._values.items():
+            place = place * len(values) + self._columns.digits[name]
+        return place
 
     @cached_property
     def codes(self) -> Codes:

@@ -80,11 +80,15 @@ class LaunchTime:
 
     def limit(self, row: int) -> str:
         """The resource that takes longest for one candidate."""
-        pipes = self.pipe_clk[:, row]
-        parts = dict(zip(PIPES, self.busy_s[row] * pipes / max(pipes.max(), 1e-30), strict=True))
-        parts |= {"latency": self.latency_s[row], "L2": self.l2_s[row], "DRAM": self.dram_s[row]}
-        parts["launch"] = START_S + LAUNCH_S
-        return max(parts, key=lambda name: float(parts[name]))
+        busiest = PIPES[int(self.pipe_clk[:, row].argmax())]
+        parts = {
+            busiest: float(self.busy_s[row]),
+            "latency": float(self.latency_s[row]),
+            "L2": float(self.l2_s[row]),
+            "DRAM": float(self.dram_s[row]),
+            "launch": START_S + LAUNCH_S,
+        }
+        return max(parts, key=parts.__getitem__)
 
 
 def alone_clk(rates: Array, warps: Array, codes: Array) -> Array:
@@ -176,8 +180,3 @@ def _smooth_max(a: Array, b: Array) -> Array:
     ratio *= ratio
     ratio += 1.0
     return high * np.sqrt(np.sqrt(ratio, out=ratio), out=ratio)
-
-
-def interval(value: float) -> tuple[float, float]:
-    """The 90 % interval around a prediction of the prior, in latency or energy."""
-    return value / INTERVAL, value * INTERVAL

@@ -9,7 +9,7 @@ from kernrec.ptx.memory import Memory, Selection, Slot
 from kernrec.ptx.program import Address, Immediate, Instruction, Operand, Register, Vector
 from kernrec.ptx.state import DTYPES, WIDTHS, WINDOW_SHIFT, WINDOWS, Array
 
-_SPACES = ("global", "shared", "local", "const", "param")
+_SPACES = ("global", "shared", "local", "const", "param", "argument")
 
 
 def space_of(ins: Instruction) -> str:

@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import UsageError, unknown
-from kernrec.ptx import access, atomics, carry, convert, floating, integer, matrix, select, warp
+from kernrec.ptx import access, atomics, bits, carry, convert, floating, integer, matrix, select, warp
 from kernrec.ptx.barriers import WAITS, Barriers
 from kernrec.ptx.counts import Counts
 from kernrec.ptx.decode import Code, Decoder, unsupported
+from kernrec.ptx.inline import inlined
 from kernrec.ptx.launch import lay_out
 from kernrec.ptx.memory import Memory, place
 from kernrec.ptx.program import Function, Instruction, Module, Register, Symbol, gathers, members
@@ -33,7 +34,7 @@ from kernrec.ptx.races import Races
 from kernrec.ptx.state import Array, EmulationError, Lanes, at
 
 # Importing a file of semantics registers its instructions.
-SEMANTICS = (access, atomics, carry, convert, floating, integer, matrix, select, warp)
+SEMANTICS = (access, atomics, bits, carry, convert, floating, integer, matrix, select, warp)
 
 _BATCH_LANES = 1024
 _BUDGET = 20_000_000
@@ -81,7 +82,7 @@ def emulate(
     """
     if entry not in module.functions or not module.functions[entry].entry:
         raise unknown("kernel", entry, module.entries)
-    function = module.functions[entry]
+    function = inlined(module, entry)
     shape, size = _extents("grid", grid), _extents("block", block)
     total = shape[0] * shape[1] * shape[2]
     threads = size[0] * size[1] * size[2]
@@ -239,6 +240,7 @@ class _Machine:
             self.pcs[on] = _GONE
             self.live = self.live & ~on
             self._count_live()
+            self.parked[:] = False  # those that waited for the ones that are gone go on
             self._release()
         elif opcode in ("bar", "barrier"):
             self.barriers.arrive(ins, on, self.pcs, here + 1)
@@ -247,6 +249,8 @@ class _Machine:
             if on.any():
                 block, thread = place(self.lanes, int(np.flatnonzero(on)[0]))
                 raise EmulationError(f"{at(self.function, ins)}: block {block} thread {thread} trapped")
+        elif opcode == "call":
+            raise unsupported(self.function, ins, "of a pointer, a function that calls itself, or one without a body")
         else:
             raise unsupported(self.function, ins)
         return None

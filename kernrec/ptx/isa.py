@@ -29,6 +29,7 @@ _LOGIC = frozenset(
     {
         "add", "sub", "neg", "abs", "min", "max", "and", "or", "xor", "not", "cnot", "shl", "shr", "bfe", "bfi",
         "bfind", "brev", "clz", "popc", "prmt", "lop3", "shf", "sad", "selp", "slct", "set", "addc", "subc",
+        "szext", "bmsk", "vabsdiff4",
     }
 )  # fmt: skip
 _MULTIPLY = frozenset({"mul", "mad", "madc", "mul24", "mad24", "dp4a", "dp2a"})
@@ -45,6 +46,8 @@ def classify(ins: Instruction) -> Cost:
 @lru_cache(maxsize=4096)
 def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
     kind = modifiers[-1] if modifiers else ""
+    if "argument" in modifiers:  # of a call: the assembler passes it in registers
+        return (("mov", 1),)
     if opcode in ("ld", "ldu", "st", "atom", "red"):
         return ((_memory(opcode, modifiers), 1),)
     if (

@@ -23,6 +23,7 @@ class Layout:
     parameters: bytes
     shared_bytes: int
     local_bytes: int
+    argument_bytes: int
 
 
 def lay_out(
@@ -40,7 +41,7 @@ def lay_out(
     symbols: dict[str, int] = {}
     memories = {name: _octets(name, array) for name, array in buffers.items()}
     constants = bytearray()
-    shared, local = 0, 0
+    shared, local, argument = 0, 0, 0
     dynamic: list[str] = []
     dynamic_align = _DYNAMIC_ALIGN
     variables = [*module.variables.values(), *function.variables.values()]
@@ -57,6 +58,10 @@ def lay_out(
             local = _align(local, variable.align)
             symbols[variable.name] = local
             local += variable.size
+        elif variable.space == "param":
+            argument = _align(argument, variable.align)
+            symbols[variable.name] = argument
+            argument += variable.size
         elif variable.space == "const":
             constants += bytes(_align(len(constants), variable.align) - len(constants))
             symbols[variable.name] = len(constants)
@@ -80,7 +85,7 @@ def lay_out(
                 start = symbols[variable.name] + offset
                 constants[start : start + 8] = pointer.tobytes()
     parameters = _parameters(function, arguments, addresses, symbols)
-    return Layout(symbols, memories, bytes(constants), parameters, shared, local)
+    return Layout(symbols, memories, bytes(constants), parameters, shared, local, argument)
 
 
 def _align(value: int, to: int) -> int:

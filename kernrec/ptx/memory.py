@@ -95,7 +95,6 @@ class Memory:
             for i, (name, data) in enumerate(layout.buffers.items())
         ]
         shared = -(-layout.shared_bytes // 16) * 16
-        local = -(-layout.local_bytes // 16) * 16
         self.spaces = {
             "shared": Region(
                 "shared memory",
@@ -105,14 +104,8 @@ class Memory:
                 layout.shared_bytes,
                 lanes.block_of * shared,
             ),
-            "local": Region(
-                "local memory",
-                "local",
-                0,
-                np.full(local * lanes.count, _POISON, np.uint8),
-                layout.local_bytes,
-                lanes.lane * local,
-            ),
+            "local": _private("local memory", "local", layout.local_bytes, lanes),
+            "argument": _private("arguments of calls", "argument", layout.argument_bytes, lanes),
             "const": Region("constant memory", "const", 0, _padded(layout.constants), len(layout.constants)),
             "param": Region("parameters", "param", 0, _padded(layout.parameters), len(layout.parameters)),
         }
@@ -272,6 +265,12 @@ def place(lanes: Lanes, lane: int) -> tuple[str, str]:
         f"({block % gx}, {block // gx % gy}, {block // (gx * gy)})",
         f"({thread % bx}, {thread // bx % by}, {thread // (bx * by)})",
     )
+
+
+def _private(name: str, space: str, size: int, lanes: Lanes) -> Region:
+    """Memory of which every thread has `size` bytes of its own."""
+    stride = -(-size // 16) * 16
+    return Region(name, space, 0, np.full(stride * lanes.count, _POISON, np.uint8), size, lanes.lane * stride)
 
 
 def _padded(data: bytes) -> Array:

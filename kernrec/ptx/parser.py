@@ -6,10 +6,11 @@ Registers and labels declared in a nested `{ }` scope (inline assembly does that
 """
 
 import re
-import struct
 from collections.abc import Iterator
+from dataclasses import replace
 
 from kernrec.errors import KernrecError
+from kernrec.ptx.declarations import INTEGER, integer, read_variable
 from kernrec.ptx.program import (
     Address,
     Function,
@@ -23,7 +24,6 @@ from kernrec.ptx.program import (
     Symbol,
     Variable,
     Vector,
-    size_of,
 )
 
 
@@ -46,21 +46,6 @@ _FUNCTION = re.compile(
 )
 _REGISTER = re.compile(r"[%$\w.@]+$")
 _NAME = re.compile(r"[%$\w]+")
-_INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)[uU]?$")
-_VARIABLE = re.compile(
-    r"(?P<linkage>(?:\.(?:visible|extern|weak|common)\s+)*)\.(?P<space>global|const|shared|local|param)\s+"
-    r"(?P<attributes>(?:\.(?:align\s+\d+|ptr(?:\s+\.\w+)*|attribute\([^)]*\)|v[24])\s*)*)"
-    r"\.(?P<type>[a-z]\w*)\s+(?P<ptr>(?:\.ptr\b(?:\s*\.(?:global|const|shared|local|align\s+\d+))*\s*)?)"
-    r"(?P<name>[%$\w]+)\s*(?P<dims>(?:\[[^\]]*\]\s*)*)(?:=\s*(?P<init>.*))?$",
-    re.DOTALL,
-)
-
-
-def _integer(text: str) -> int:
-    text = text.rstrip("uU")
-    if re.fullmatch(r"[+-]?0[0-7]+", text):
-        return int(text, 8)
-    return int(text, 0)
 
 
 class _Parser:
@@ -154,7 +139,7 @@ class _Parser:
                 return Pair(self.operand(one), self.operand(other))
             if "+" in text:
                 name, offset = text.split("+")
-                return Address(Register(name.strip()), _integer(offset.strip()))
+                return Address(Register(name.strip()), integer(offset.strip()))
             if not _REGISTER.match(text):
                 raise self.fail(f"cannot read the operand {text!r}")
             return Register(text)
@@ -165,7 +150,7 @@ class _Parser:
             if not isinstance(base_operand, Register | Symbol | Immediate):
                 raise self.fail(f"cannot read the address {text!r}")
             try:
-                return Address(base_operand, _integer(offset.strip()) if plus else 0)
+                return Address(base_operand, integer(offset.strip()) if plus else 0)
             except ValueError:
                 raise self.fail(f"cannot read the address {text!r}") from None
         if first == "{":
@@ -177,8 +162,8 @@ class _Parser:
                 return self.immediate(int(text[2:], 16), "f32")
             if re.fullmatch(r"0[dD][0-9a-fA-F]{16}", text):
                 return self.immediate(int(text[2:], 16), "f64")
-            if _INTEGER.match(text):
-                return self.immediate(_integer(text), "int")
+            if INTEGER.match(text):
+                return self.immediate(integer(text), "int")
             try:
                 return self.immediate(float(text), "float")
             except ValueError:
@@ -191,7 +176,7 @@ class _Parser:
         name, plus, offset = text.partition("+")
         if self.function is not None and self.function.register_type(name.strip()) is not None:
             return Register(name.strip())
-        return Symbol(name.strip(), _integer(offset.strip()) if plus else 0)
+        return Symbol(name.strip(), integer(offset.strip()) if plus else 0)
 
     def immediate(self, value: int | float, kind: str) -> Immediate:
         made = Immediate(value, kind)
@@ -240,9 +225,11 @@ class _Parser:
         found = _FUNCTION.match(header)
         if found is None:
             raise self.fail(f"cannot read the function header {' '.join(header.split())[:60]!r}")
-        kind, _, name, parameters, directives = found.groups()
-        taken = tuple(self.variable(p) for p in (parameters or "").split(",") if p.strip())
-        self.function = Function(name, kind == "entry", taken, line)
+        kind, returned, name, parameters, directives = found.groups()
+        results, taken = (
+            tuple(self.variable(p) for p in (listed or "").split(",") if p.strip()) for listed in (returned, parameters)
+        )
+        self.function = Function(name, kind == "entry", taken, line, returns=results)
         for directive, values in re.findall(r"\.(\w+)\s+([\d,\s]+)", directives or ""):
             self.function.directives[directive] = tuple(int(v) for v in values.replace(",", " ").split())
         self.scopes, self.branches, self.memo = [{}], [], {}
@@ -299,6 +286,11 @@ class _Parser:
                 self.declare(registers[1], name.strip())
         elif word in (".shared", ".local", ".global", ".const", ".param"):
             variable = self.variable(statement)
+            if word == ".param" and len(self.scopes) > 1:  # every call has a scope, and uses the same names
+                self.scope_count += 1
+                unique = f"{variable.name}@{self.scope_count}"
+                self.scopes[-1][variable.name] = unique
+                variable = replace(variable, name=unique)
             function.variables[variable.name] = variable
         elif word not in (".pragma", ".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".noreturn"):
             raise self.fail(f"unknown directive {word!r}")
@@ -346,59 +338,10 @@ class _Parser:
         self.function = None
 
     def variable(self, text: str) -> Variable:
-        found = _VARIABLE.match(text.strip())
-        if found is None:
-            raise self.fail(f"cannot read the declaration {' '.join(text.split())[:60]!r}")
-        kind, attributes = found["type"], found["attributes"]
-        element = size_of(kind)
-        aligned = re.search(r"\.align\s+(\d+)", attributes)
-        count = 1
-        unsized = False
-        for dim in re.findall(r"\[([^\]]*)\]", found["dims"]):
-            if dim.strip():
-                count *= _integer(dim.strip())
-            else:
-                unsized = True
-        if wide := re.search(r"\.v([24])", attributes):
-            count *= int(wide[1])
-        data, pointers = self.initialiser(found["init"], kind, element)
-        if unsized:
-            count = len(data) // element if data else 0
-        size = count * element
-        if data is not None:
-            data = data.ljust(size, b"\0")
-        return Variable(
-            found["name"],
-            found["space"],
-            kind,
-            int(aligned[1]) if aligned else element,
-            size,
-            data,
-            ".extern" in found["linkage"],
-            pointers,
-        )
-
-    def initialiser(
-        self, text: str | None, kind: str, element: int
-    ) -> tuple[bytes | None, tuple[tuple[int, str, int], ...]]:
-        if text is None:
-            return None, ()
-        data, pointers = bytearray(), []
-        for item in text.replace("{", " ").replace("}", " ").split(","):
-            item = item.strip()
-            if not item:
-                continue
-            named = re.match(r"(?:generic\(\s*)?([A-Za-z_$%][\w$]*)\s*\)?\s*(?:\+\s*(\d+))?$", item)
-            if named:
-                pointers.append((len(data), named[1], int(named[2] or 0)))
-                data += bytes(element)
-            elif re.match(r"0[fFdD][0-9a-fA-F]{8,16}$", item):
-                data += int(item[2:], 16).to_bytes(element, "little")
-            elif kind[0] == "f" and not _INTEGER.match(item):
-                data += struct.pack({2: "<e", 4: "<f", 8: "<d"}[element], float(item))
-            else:
-                data += (_integer(item) & ((1 << 8 * element) - 1)).to_bytes(element, "little")
-        return bytes(data), tuple(pointers)
+        try:
+            return read_variable(text)
+        except ValueError as error:
+            raise self.fail(str(error)) from None
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

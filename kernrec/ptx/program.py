@@ -144,7 +144,10 @@ def _everyone(ins: Instruction) -> bool:
 
 @dataclass(frozen=True)
 class Function:
-    """An entry or device function: parameters, register types, variables, instructions, labels."""
+    """An entry or device function: parameters, register types, variables, instructions, labels.
+
+    returns: what a device function's results are called in it.
+    """
 
     name: str
     entry: bool
@@ -158,6 +161,7 @@ class Function:
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
     immediates: set[Immediate] = field(default_factory=set)
+    returns: tuple[Variable, ...] = ()
 
     def register_type(self, name: str) -> str | None:
         """The declared type of a register (`b32`, `pred`, ...), or None when it was never declared."""

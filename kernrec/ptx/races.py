@@ -20,9 +20,9 @@ class Races:
     def __init__(self, lanes: Lanes, size: int) -> None:
         self.lanes = lanes
         self.stride = -(-size // 16) * 16
-        self.writer = np.full(self.stride * lanes.blocks, _NOBODY, np.int32)
-        self.reader = np.full(self.stride * lanes.blocks, _NOBODY, np.int32)
-        self.warp = (lanes.lane // 32).astype(np.int32)
+        self.writer = np.full(self.stride * lanes.blocks, _NOBODY, np.int16)
+        self.reader = np.full(self.stride * lanes.blocks, _NOBODY, np.int16)
+        self.warp = (lanes.lane // 32).astype(np.int16)
 
     def barrier(self, blocks: Array) -> None:
         """A new interval begins for these blocks (a flag each)."""
@@ -39,44 +39,45 @@ class Races:
         Raises:
             EmulationError: when that is a race; names both sides.
         """
-        owners = self.warp if lanes is None else self.warp[lanes]
-        for k in range(size):
-            where = first + k
-            wrote, read = self.writer[where], self.reader[where]
-            clash = (wrote != _NOBODY) & (wrote != owners)
-            if write:
-                clash |= (read != _NOBODY) & (read != owners)
-            if clash.any():
-                self._report(ins, int(np.flatnonzero(clash)[0]), where, owners, wrote, read, lanes, write)
-            if write:
-                self.writer[where] = owners
-                bad = self.writer[where] != owners  # two warps of one instruction wrote the same byte
-                if bad.any():
-                    spot = int(np.flatnonzero(bad)[0])
-                    self._report(ins, spot, where, owners, self.writer[where], read, lanes, write)
-            else:
-                self.reader[where] = np.where((read == _NOBODY) | (read == owners), owners, _SEVERAL)
-                others = self.reader[where] != owners
-                if others.any():
-                    self.reader[where[others]] = _SEVERAL
+        owners = (self.warp if lanes is None else self.warp[lanes])[:, None]
+        # Accesses are aligned to their size: each is one row of the bytes taken `size` at a time.
+        rows = first // size
+        writers, readers = self.writer.reshape(-1, size), self.reader.reshape(-1, size)
+        wrote, read = writers[rows], readers[rows]
+        clash = (wrote != _NOBODY) & (wrote != owners)
+        if write:
+            clash |= (read != _NOBODY) & (read != owners)
+        self._require_none(ins, clash, first, owners, wrote, read, write)
+        if write:
+            writers[rows] = owners
+            wrote = writers[rows]  # where two warps of one instruction wrote the same byte, not one's own
+            self._require_none(ins, wrote != owners, first, owners, wrote, read, write)
+        else:
+            readers[rows] = np.where((read == _NOBODY) | (read == owners), owners, _SEVERAL)
+            others = readers[rows] != owners
+            if others.any():
+                self.reader[(first[:, None] + np.arange(size))[others]] = _SEVERAL
 
-    def _report(
+    def _require_none(
         self,
         ins: Instruction,
-        spot: int,
-        where: Array,
+        clash: Array,
+        first: Array,
         owners: Array,
         wrote: Array,
         read: Array,
-        lanes: Array | None,
         write: bool,
     ) -> None:
-        mine = int(owners[spot])
+        """Raises for the first clash, if there is one; arrays are (lanes, bytes of the access)."""
+        if not clash.any():
+            return
+        lane, byte = divmod(int(np.flatnonzero(clash)[0]), clash.shape[1])
+        mine = int(owners[lane, 0])
         per_block = self.lanes.padded // 32
-        other_wrote = int(wrote[spot]) != _NOBODY and int(wrote[spot]) != mine
-        other = int(wrote[spot]) if other_wrote else int(read[spot])
+        other_wrote = int(wrote[lane, byte]) not in (_NOBODY, mine)
+        other = int(wrote[lane, byte]) if other_wrote else int(read[lane, byte])
         whom = "several warps" if other == _SEVERAL else f"warp {other % per_block}"
-        address = int(where[spot]) % self.stride
+        address = (int(first[lane]) + byte) % self.stride
         block = int(self.lanes.ids[mine // per_block])
         raise EmulationError(
             f"{at(self.lanes.function, ins)}: race: warp {mine % per_block} of block number {block} "

@@ -27,6 +27,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
     for name, code in {
         "pred": "?",
         **{f"{k}{w}": f"{'i' if k == 's' else 'u'}{w // 8}" for k in "bus" for w in (8, 16, 32, 64)},
+        "u16x2": "u2",
+        "s16x2": "i2",
         "f16": "f2",
         "f16x2": "f2",
         "bf16": "u2",
@@ -38,7 +40,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     }.items()
 }
 WIDTHS: dict[str, int] = {
-    name: {"pred": 1, "f16x2": 32, "bf16x2": 32, "f32x2": 64}.get(name, dtype.itemsize * 8)
+    name: {"pred": 1, "u16x2": 32, "s16x2": 32, "f16x2": 32, "bf16x2": 32, "f32x2": 64}.get(name, dtype.itemsize * 8)
     for name, dtype in DTYPES.items()
 }
 FILE_DTYPES = {1: "?", 8: "u1", 16: "u2", 32: "u4", 64: "u8"}

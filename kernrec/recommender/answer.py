@@ -8,15 +8,17 @@ from typing import Any
 from kernrec.gpu import GPU
 from kernrec.kernel import BoundLaunch, Kernel, bind_launches
 from kernrec.op import Problem
+from kernrec.recommender.rank import Place
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One predicted or measured quantity with its 90 % interval, in SI units."""
+    """One quantity with its 90 % interval, in SI units; source: `measured`, `learned` or `prior`."""
 
     value: float
     low: float
     high: float
+    source: str
 
 
 @dataclass(frozen=True)
@@ -29,28 +31,35 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Choice:
-    """One recommended config: what to run, what it is expected to cost, and where that number comes from.
+    """One recommended config: what to run, what it is expected to cost, and where those numbers come from.
 
-    source: `measured`, `learned` or `prior`. limit: the resource that takes longest. occupancy: resident warps over
-    the most an SM holds, of the first launch. power_w: mean while running. clock_hz: core clock under the power
-    limit. sessions, measured_at: of a measured choice, how often and when last (ISO 8601), else 0 and None.
+    place: among the choices. limit: the resource that takes longest. occupancy: resident warps over the most an SM
+    holds, of the first launch. power_w: mean while running. clock_hz: core clock under the power limit, as predicted.
+    sessions, measured_at, device: of a measured choice, in how many sessions, when last (ISO 8601) and on what (None
+    where nobody said); of others 0 and None.
     """
 
     kernel: Kernel
     config: Mapping[str, int]
     problem: Problem
     gpu: GPU
+    place: Place
     latency_s: Cost
     energy_j: Cost
     power_w: float
     clock_hz: float
-    source: str
     limit: str
     occupancy: float
     versus_fastest: Comparison
     versus_occupancy: Comparison
     sessions: int = 0
     measured_at: str | None = None
+    device: str | None = None
+
+    @property
+    def source(self) -> str:
+        """Where latency comes from; energy may be less well known, see `energy_j.source`."""
+        return self.latency_s.source
 
     @cached_property
     def launches(self) -> tuple[BoundLaunch, ...]:
@@ -60,6 +69,8 @@ class Choice:
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""
         return {
+            "rank": self.place.number,
+            "ambiguous": self.place.ambiguous,
             "kernel": self.kernel.name,
             "kernel_hash": self.kernel.hash,
             "config": dict(self.config),
@@ -79,12 +90,14 @@ class Choice:
             "power_w": self.power_w,
             "clock_hz": self.clock_hz,
             "source": self.source,
+            "energy_source": self.energy_j.source,
             "limit": self.limit,
             "occupancy": self.occupancy,
             "versus_fastest": vars(self.versus_fastest),
             "versus_occupancy_heuristic": vars(self.versus_occupancy),
             "sessions": self.sessions,
             "measured_at": self.measured_at,
+            "device": self.device,
         }
 
 

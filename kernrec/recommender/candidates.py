@@ -106,9 +106,16 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.space)
 
-    def rows(self, at: SpaceAt) -> Array:
-        """Row numbers of the configs that can run the problem, and of whose every launch there is a profile."""
-        can = at.valid & self._usable & (self._geometry(at, 0).resident > 0)
+    def rows(self, at: SpaceAt, measured: Array | None = None) -> Array:
+        """Row numbers of the configs that can run the problem, and of whose every launch there is a profile.
+
+        measured: rows known to run, which count even where their code spills.
+        """
+        usable = self._usable
+        if measured is not None and len(measured):
+            usable = usable.copy()
+            usable[measured] = True
+        can = at.valid & usable & (self._geometry(at, 0).resident > 0)
         for index, launch in enumerate(self._launches):
             if launch.incomplete:
                 can &= (launch.code >= 0) | ~self._geometry(at, index).performed

@@ -10,7 +10,7 @@ def emit_cuda(choice: Choice) -> str:
     lines = [
         f"// {kernel.name} for {problem.key} on {choice.gpu.title}, recommended by kernrec.",
         f"// Expected {choice.latency_s.value * 1e6:.4g} us, {choice.energy_j.value * 1e3:.4g} mJ"
-        f" (source: {choice.source}).",
+        f" (sources: {choice.latency_s.source}, {choice.energy_j.source}).",
         f"// Compile for {choice.gpu.arch}. Tensors are dense, last axis fastest:",
     ]
     lines += [

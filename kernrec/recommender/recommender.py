@@ -16,16 +16,17 @@ import numpy as np
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import kernels_for
-from kernrec.model.power import PowerModel, Settled
-from kernrec.model.prior import interval
+from kernrec.model.power import PowerModel
 from kernrec.op import Problem, find_op, parse_shape
-from kernrec.recommender.answer import Choice, Comparison, Cost, Recommendation
-from kernrec.recommender.candidates import Candidates, Prediction
+from kernrec.recommender.answer import Recommendation
+from kernrec.recommender.candidates import Candidates
+from kernrec.recommender.group import COUNTED, Group, Pool
+from kernrec.recommender.known import applies
+from kernrec.recommender.notes import notes
 from kernrec.recommender.pareto import pareto_front, spread
 from kernrec.store import Stack
 
-OBJECTIVES = ("pareto", "latency", "energy", "edp")
-"""Latency/energy front, least latency, least energy, least energy-delay product."""
+OBJECTIVES = tuple(COUNTED)
 
 _KEPT_ANSWERS = 1024
 
@@ -64,6 +65,7 @@ class Recommender:
         self._candidates: dict[tuple[str, str, str, str], list[Candidates]] = {}
         self._power: dict[str, PowerModel] = {}
         self._answers: OrderedDict[tuple[Problem, str, Query], Recommendation] = OrderedDict()
+        self._version = self._stack.version()
 
     def recommend(
         self,
@@ -108,7 +110,10 @@ class Recommender:
         return chosen.title, answers
 
     def answer(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        """The choices for a problem on a GPU; the latest answers are kept."""
+        """The choices for a problem on a GPU; the latest answers are kept while no database changes."""
+        if (version := self._stack.version()) != self._version:
+            self._version = version
+            self._answers.clear()
         key = (problem, gpu.name, query)
         known = self._answers.get(key)
         if known is not None:
@@ -121,15 +126,18 @@ class Recommender:
         return answer
 
     def _answer(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        groups = [_Group(c, problem, query) for c in self.candidates_for(problem, gpu)]
-        groups = [group for group in groups if group.runnable]
+        candidates = self.candidates_for(problem, gpu)
+        evidence = self._stack.evidence(gpu.name, problem.op, [c.kernel.name for c in candidates], problem.key)
+        limits = query.power_limit_w, query.clock_hz
+        all_groups = [Group(c, problem, *limits, evidence) for c in candidates]
+        groups = [group for group in all_groups if group.runnable]
         if not groups:
-            raise KernrecError(f"no config of any kernel can run {problem.key} on {gpu.name}")
-        costs = _Costs(groups)
-        fastest = int(costs.latency_s.argmin())
-        heuristic = groups[0].heuristic
-        picked = _select(costs, query, fastest)
-        choices = tuple(costs.choice(int(p), problem, gpu, fastest, heuristic) for p in picked)
+            failed = sum(len(group.known.failed) for group in all_groups)
+            because = f" ({failed} failed when they were measured)" if failed else ""
+            raise KernrecError(f"no config of any kernel can run {problem.key} on {gpu.name}{because}")
+        pool = Pool(groups)
+        choices = pool.choices(_select(pool, query), problem, gpu, query.objective)
+        foreign = [row for row in evidence.foreign if applies(row, gpu, *limits)]
         return Recommendation(
             problem,
             gpu,
@@ -137,7 +145,7 @@ class Recommender:
             gpu.tdp_w if query.power_limit_w is None else query.power_limit_w,
             choices,
             sum(group.runnable for group in groups),
-            _notes(groups, choices),
+            notes(all_groups, choices, float(pool.costs.latency_s[pool.fastest]), foreign),
         )
 
     def candidates_for(self, problem: Problem, gpu: GPU) -> list[Candidates]:
@@ -167,66 +175,10 @@ class Recommender:
         return self._candidates[key]
 
 
-class _Group:
-    """The candidates of one kernel that can run the problem, with their costs under the query's power limit."""
-
-    def __init__(self, candidates: Candidates, problem: Problem, query: Query) -> None:
-        self.candidates = candidates
-        self.at = candidates.space.at(problem)
-        runnable = candidates.rows(self.at)
-        self.runnable = len(runnable)
-        self.rows = runnable
-        if self.runnable:
-            # What the occupancy heuristic picks is estimated even where it is not worth a place of its own.
-            heuristic = candidates.occupancy_choice(self.at, runnable)
-            self.rows = candidates.shortlist(self.at, runnable)
-            self.heuristic = int(np.searchsorted(self.rows, heuristic))
-            if self.heuristic == len(self.rows) or self.rows[self.heuristic] != heuristic:
-                self.rows = np.insert(self.rows, self.heuristic, heuristic)
-            self.prediction: Prediction = candidates.predict(problem, self.at, self.rows)
-            self.settled: Settled = candidates.settle(self.prediction, query.power_limit_w, query.clock_hz)
-
-
-class _Costs:
-    """The costs of all groups one after the other: position -> (group, row)."""
-
-    def __init__(self, groups: list[_Group]) -> None:
-        self.groups = groups
-        self.starts = np.cumsum([0, *(len(g.rows) for g in groups)]).tolist()
-        join = (lambda parts: parts[0]) if len(groups) == 1 else np.concatenate
-        self.latency_s = join([g.settled.latency_s for g in groups])
-        self.energy_j = join([g.settled.energy_j for g in groups])
-        self.power_w = join([g.settled.power_w for g in groups])
-
-    def choice(self, position: int, problem: Problem, gpu: GPU, fastest: int, heuristic: int) -> Choice:
-        index = int(np.searchsorted(self.starts, position, side="right")) - 1
-        group, at = self.groups[index], position - self.starts[index]
-        row = int(group.rows[at])
-        latency, energy = float(self.latency_s[position]), float(self.energy_j[position])
-        (t_low, t_high), (e_low, e_high) = interval(latency), interval(energy)
-        return Choice(
-            kernel=group.candidates.kernel,
-            config=group.candidates.space.config(row),
-            problem=problem,
-            gpu=gpu,
-            latency_s=Cost(latency, t_low, t_high),
-            energy_j=Cost(energy, e_low, e_high),
-            power_w=float(self.power_w[position]),
-            clock_hz=float(group.settled.clock_hz[at]),
-            source="prior",
-            limit=group.prediction.limit(at),
-            occupancy=group.candidates.occupancy(group.at, row),
-            versus_fastest=self._against(latency, energy, fastest),
-            versus_occupancy=self._against(latency, energy, heuristic),
-        )
-
-    def _against(self, latency: float, energy: float, other: int) -> Comparison:
-        return Comparison(1.0 - energy / float(self.energy_j[other]), latency / float(self.latency_s[other]) - 1.0)
-
-
-def _select(costs: _Costs, query: Query, fastest: int) -> np.ndarray:
+def _select(pool: Pool, query: Query) -> np.ndarray:
     """Positions of the choices, in order."""
-    latency, energy, power = costs.latency_s, costs.energy_j, costs.power_w
+    latency, energy, power = pool.costs.latency_s, pool.costs.energy_j, pool.costs.power_w
+    fastest = pool.fastest
     allowed: np.ndarray | None = None
     if query.max_power_w is not None:
         allowed = np.flatnonzero(power <= query.max_power_w)
@@ -249,18 +201,3 @@ def _select(costs: _Costs, query: Query, fastest: int) -> np.ndarray:
         picked = np.argpartition(value, count - 1)[:count]
         picked = picked[np.argsort(value[picked], kind="stable")]
     return picked if allowed is None else allowed[picked]
-
-
-def _notes(groups: list[_Group], choices: tuple[Choice, ...]) -> tuple[str, ...]:
-    notes = []
-    if any(choice.source == "prior" for choice in choices):
-        notes.append(
-            "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"
-        )
-    for group in groups:
-        if group.candidates.unprofiled:
-            notes.append(
-                f"{group.candidates.kernel.name}: {group.candidates.unprofiled} codes have no profile"
-                f" for {group.candidates.gpu.arch} and were left out"
-            )
-    return tuple(notes)

@@ -3,8 +3,9 @@
 `Stack` is how a query sees it all; `Database` is one file; `write_profiles` makes what ships.
 """
 
-from kernrec.store.database import Database, Measured
+from kernrec.store.database import Database
 from kernrec.store.identity import canonical, content_hash
+from kernrec.store.measured import Evidence, Failed, Measured
 from kernrec.store.profiles import (
     ProfileRow,
     ProfileTable,
@@ -18,6 +19,8 @@ from kernrec.store.stack import Stack
 
 __all__ = [
     "Database",
+    "Evidence",
+    "Failed",
     "Measured",
     "ProfileRow",
     "ProfileTable",

@@ -1,9 +1,7 @@
 """A database file: the log of measurements and what it refers to, opened, filled, asked and merged."""
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
@@ -14,32 +12,14 @@ from kernrec.op import Problem
 from kernrec.store import rows as store_rows
 from kernrec.store.connection import check_whole, connect, connect_memory, one_line, quoted
 from kernrec.store.identity import content_hash
+from kernrec.store.log import Log, evidence, read_log
+from kernrec.store.measured import Measured
 from kernrec.store.migrations import TABLES, migrate, migrations, schema_version
 from kernrec.store.profiles import ProfileRow, ProfileTable, query_profiles
 from kernrec.store.rows import Row
 
-
-@dataclass(frozen=True)
-class Measured:
-    """What the log says of one config on one GPU and problem, at one power limit and clock.
-
-    The rule: rows of the newest protocol only; in each session the most thorough tier, the median of its rows;
-    then the median over `sessions`. `energy_j` and `power_w` are None where nobody measured energy;
-    `power_limit_w` and `locked_sm_clock_hz` are None for the card's default and an unlocked clock.
-    """
-
-    kernel: str
-    kernel_hash: str
-    config: dict[str, int]
-    latency_s: float
-    energy_j: float | None
-    power_w: float | None
-    sessions: int
-    protocol_version: int
-    measured_at: datetime
-    device: str | None
-    power_limit_w: float | None
-    locked_sm_clock_hz: float | None
+_CHUNK = 2000
+"""Measurements that are inserted at a time; a recording of a large space need not be in memory twice."""
 
 
 class Database:
@@ -54,7 +34,7 @@ class Database:
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = True, create: bool = False) -> "Database":
-        """Open the database at `path`; for writing, bring an older schema up to date.
+        """Open the database at `path`, its schema brought up to date, also where it will only be read.
 
         create: make it when there is none (needs `read_only=False`). A file that is no database of ours, or that is
         damaged, in use or of a newer schema, is left as it was.
@@ -71,8 +51,9 @@ class Database:
                     raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
                 if version < len(migrations()):
                     if read_only:
-                        needed = f"this kernrec needs {len(migrations())}: open it for writing once"
-                        raise UsageError(f"{path} has schema {version}, {needed}")
+                        connection.close()
+                        _bring_up_to_date(path, version)
+                        return cls(connect(path, read_only=True, create=False), path)
                     migrate(connection, version)
         except BaseException:
             database.close()
@@ -116,6 +97,20 @@ class Database:
         A row is as for `add`, but has `config`, a mapping of the tunables, and `problem`, a `Problem`, for
         `config_id` and `problem_id`: those rows are added with it.
         """
+        keys: list[str] = []
+        given = iter(rows)
+        with one_line(self.path):
+            self._connection.execute("BEGIN")
+            try:
+                while some := list(islice(given, _CHUNK)):
+                    keys += self._insert_measurements(some)
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+        return keys
+
+    def _insert_measurements(self, rows: Iterable[Row]) -> list[str]:
         given = [dict(row) for row in rows]
         configs, problems = [], []
         for row in given:
@@ -132,19 +127,11 @@ class Database:
                     "layout": problem.layout,
                 }
             )
-        with one_line(self.path):
-            self._connection.execute("BEGIN")
-            try:
-                config_ids = store_rows.insert(self._connection, "config", configs)
-                problem_ids = store_rows.insert(self._connection, "problem", problems)
-                for row, config_id, problem_id in zip(given, config_ids, problem_ids, strict=True):
-                    row |= {"config_id": config_id, "problem_id": problem_id}
-                keys = store_rows.insert(self._connection, "measurement", given)
-                self._connection.execute("COMMIT")
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-        return keys
+        config_ids = store_rows.insert(self._connection, "config", configs)
+        problem_ids = store_rows.insert(self._connection, "problem", problems)
+        for row, config_id, problem_id in zip(given, config_ids, problem_ids, strict=True):
+            row |= {"config_id": config_id, "problem_id": problem_id}
+        return store_rows.insert(self._connection, "measurement", given)
 
     def add_profiles(self, rows: Iterable[ProfileRow]) -> list[str]:
         """Add static profiles; gives their keys, in order."""
@@ -162,25 +149,17 @@ class Database:
             query = f"FROM {table} WHERE {where} ORDER BY ALL"
             return store_rows.as_dicts(self._connection.execute(query, list(equal.values())))
 
+    def log(self, gpu: str, op: str, problem_key: str | None = None) -> Log:
+        """The answers and failures of a GPU and op by problem, or of one problem alone."""
+        with one_line(self.path):
+            return read_log(self._connection, gpu, op, problem_key)
+
     def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[Measured]:
         """What was measured of these kernels on a GPU and problem, fastest first, by the rule of `Measured`."""
-        query = """
-            SELECT answer.kernel, kernel_hash, tunables, latency_s, energy_j, power_w, sessions, protocol_version,
-                   measured_at, device, power_limit_w, locked_sm_clock_hz
-            FROM answer JOIN config USING (config_id)
-            WHERE gpu = $1 AND problem_id = $2 AND list_contains($3::VARCHAR[], answer.kernel)
-            ORDER BY latency_s, answer.kernel, kernel_hash, config_id, power_limit_w, locked_sm_clock_hz
-        """
-        with one_line(self.path):
-            # The problem's key first: as a constant it reaches the scan of the log, which a join would read whole.
-            problem = self._connection.execute("SELECT problem_id FROM problem WHERE key = ?", [problem_key]).fetchone()
-            if problem is None:
-                return []
-            found = self._connection.execute(query, [gpu, problem[0], list(kernels)]).fetchall()
-        return [Measured(kernel, digest, json.loads(tunables), *rest) for kernel, digest, tunables, *rest in found]
+        return list(evidence([self.log(gpu, "", problem_key)], kernels, problem_key).measured)
 
     def measured_problems(self, gpu: str) -> frozenset[str]:
-        """The keys of all problems with a good measurement on `gpu`: whether to ask `measured` at all."""
+        """The keys of all problems with a good measurement on `gpu`."""
         query = """
             SELECT DISTINCT problem.key FROM measurement JOIN problem USING (problem_id)
             WHERE gpu = ? AND outcome = 'ok'
@@ -215,6 +194,23 @@ class Database:
             self._connection.execute("DETACH other")
         return sum(self.counts().values()) - before
 
+    @property
+    def schema(self) -> int:
+        """The number of the last step of the schema that was applied."""
+        with one_line(self.path):
+            return schema_version(self._connection, self.path)
+
+    def tally(self) -> list[dict[str, object]]:
+        """How many measurements there are of each GPU, op, kernel and outcome, in that order."""
+        query = """
+            SELECT gpu, op, kernel, outcome, count(*) AS measurements, count(DISTINCT config_id) AS configs,
+                   count(DISTINCT problem_id) AS problems
+            FROM measurement JOIN problem USING (problem_id)
+            GROUP BY gpu, op, kernel, outcome ORDER BY ALL
+        """
+        with one_line(self.path):
+            return store_rows.as_dicts(self._connection.execute(query))
+
     def counts(self) -> dict[str, int]:
         """How many rows each table has."""
         query = "SELECT " + ", ".join(f"(SELECT count(*) FROM {table})" for table in TABLES)
@@ -247,3 +243,11 @@ class Database:
     def _check(table: str, *views: str) -> None:
         if table not in (*TABLES, *views):
             raise unknown("table", table, (*TABLES, *views))
+
+
+def _bring_up_to_date(path: Path, version: int) -> None:
+    """Migrate a file that was to be read only: whoever updates kernrec should not have to update databases by hand."""
+    try:
+        Database.open(path, read_only=False).close()
+    except UsageError as error:
+        raise UsageError(f"{error} (it has schema {version} and this kernrec needs {len(migrations())})") from None

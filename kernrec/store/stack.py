@@ -5,7 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from kernrec import paths
-from kernrec.store.database import Database, Measured
+from kernrec.store.database import Database
+from kernrec.store.log import Log, evidence
+from kernrec.store.measured import Evidence
 from kernrec.store.profiles import ProfileTable, shipped_profiles
 
 
@@ -21,6 +23,8 @@ class Stack:
             own = paths.user_database()
             databases = [own] if own.exists() or "KERNREC_DB" in os.environ else []
         self._paths = [Path(path) for path in databases]
+        self._read = self.version()
+        self._logs: dict[tuple[str, str], list[Log] | None] = {}
         for _ in self._databases():
             pass  # a file that cannot be read says so now, not in the middle of an answer
 
@@ -36,17 +40,37 @@ class Stack:
                 return found
         return shipped_profiles(kernel, kernel_hash, sm)
 
-    def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[Measured]:
-        """What was measured, fastest first; each config, power limit and clock from the first database that has it."""
-        names = list(kernels)
-        found: dict[tuple[object, ...], Measured] = {}
-        for database in self._databases():
-            for row in database.measured(gpu, names, problem_key):
-                config = tuple(sorted(row.config.items()))
-                what = (row.kernel, row.kernel_hash, config, row.power_limit_w, row.locked_sm_clock_hz)
-                found.setdefault(what, row)
-        return sorted(found.values(), key=lambda row: row.latency_s)
+    def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:
+        """What all databases say of a GPU and problem: measurements of these kernels, failures, faster others.
+
+        Of each config, power limit and clock the first database that has it is believed. The first question about a
+        GPU and op reads one problem, the second the whole log of both, which then answers until a file changes.
+        """
+        if not self._paths:
+            return Evidence()
+        if (version := self.version()) != self._read:
+            self._read = version
+            self._logs.clear()
+        asked = gpu, op
+        if asked not in self._logs:
+            self._logs[asked] = None
+            return evidence([db.log(gpu, op, problem_key) for db in self._databases()], kernels, problem_key)
+        if (logs := self._logs[asked]) is None:
+            logs = self._logs[asked] = [database.log(gpu, op) for database in self._databases()]
+        return evidence(logs, kernels, problem_key)
 
     def measured_problems(self, gpu: str) -> frozenset[str]:
-        """The keys of all problems with a good measurement on `gpu`: whether to ask `measured` at all."""
+        """The keys of all problems with a good measurement on `gpu`."""
         return frozenset[str]().union(*(database.measured_problems(gpu) for database in self._databases()))
+
+    def version(self) -> tuple[tuple[int, int], ...]:
+        """Changes whenever one of the files does, so that answers kept from before can be dropped."""
+        return tuple(_written(path) for path in self._paths)
+
+
+def _written(path: Path) -> tuple[int, int]:
+    try:
+        seen = path.stat()
+    except OSError:
+        return (0, 0)  # whoever asks it next says what is wrong
+    return seen.st_mtime_ns, seen.st_size

@@ -1,6 +1,7 @@
 """`kernrec emulate` as people run it, on PTX (no compiler needed) and on CUDA."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -122,3 +123,47 @@ def test_cuda_is_compiled_first(tmp_path: Path) -> None:
     broken = run(path, "x=zeros:i32[32]")
     assert broken.returncode == 1
     assert "fill.cu:1" in broken.stderr
+
+
+REVERSE = """
+extern "C" __global__ void reverse(const float* x, float* y) {
+    __shared__ float kept[128];
+    kept[threadIdx.x] = x[threadIdx.x];
+    BARRIER;
+    y[threadIdx.x] = kept[127 - threadIdx.x];
+}
+"""
+
+
+def test_a_missing_barrier_is_a_race(tmp_path: Path) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    path = tmp_path / "reverse.cu"
+    path.write_text(REVERSE)
+    launch = (path, "x=f32[128]", "y=zeros:f32[128]", "--block", "128", "--races")
+    assert run(*launch, "-D", "BARRIER=__syncthreads()").returncode == 0
+    done = run(*launch, "-D", "BARRIER= ")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "race: warp 0 of block number 0 reads byte 508 of shared memory, which warp 3 wrote" in done.stderr
+
+
+def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^ +kernrec emulate (saxpy.*)$", readme, re.MULTILINE)
+    path, saved = tmp_path / "saxpy.cu", tmp_path / "y.npy"
+    path.write_text(
+        'extern "C" __global__ void saxpy(float a, const float* x, float* y, int n) {\n'
+        "    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "    if (i < n) y[i] += a * x[i];\n"
+        "}\n"
+    )
+    x, y = np.arange(500, dtype=np.float32), np.ones(500, np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "before.npy", y)
+    given = {"x=f32[500]": f"x=@{tmp_path / 'x.npy'}", "y=f32[500]": f"y=@{tmp_path / 'before.npy'}"}
+    words = [given.get(word, word) for word in line.replace("saxpy.cu", str(path)).replace("y.npy", str(saved)).split()]
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    assert (np.load(saved) == y + 2 * x).all()

@@ -167,3 +167,18 @@ def test_a_space_without_bounds_is_refused_before_it_fills_the_memory(tiled: Ker
 
 def test_constraints_may_name_the_limits_of_the_gpu(ada: SmLimits) -> None:
     assert all(isinstance(getattr(ada, name), int) for name in LIMITS)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_a_config_is_found_in_its_row_and_no_other_config_is_found(space: Space, data: st.DataObject) -> None:
+    row = data.draw(st.integers(0, len(space) - 1))
+    config = space.config(row)
+    name = data.draw(st.sampled_from(sorted(config)))
+    other = config | {name: data.draw(st.sampled_from(next(t.values for t in space.kernel.tunables if t.name == name)))}
+    missing = {key: value for key, value in config.items() if key != name}
+    found = space.find([config, other, config | {name: 12345}, missing, config | {"more": 1}]).tolist()
+    assert found[0] == row
+    assert found[1] == -1 or space.config(found[1]) == other
+    assert found[2:] == [-1, -1, -1]
+    assert space.find([]).tolist() == []

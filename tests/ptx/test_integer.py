@@ -1,5 +1,6 @@
 """Integer instructions agree with Python's integers for all inputs."""
 
+import functools
 import operator
 from collections.abc import Callable
 
@@ -248,3 +249,47 @@ def test_a_carry_waits_while_other_instructions_run_and_may_be_overwritten_in_pl
     x = np.array([0xFFFFFFFF, 1] * 16, np.uint32)
     text = "add.cc.s32 {a0}, {a0}, 1; mul.lo.u32 %r20, {a0}, {a0}; add.u32 %r20, %r20, 7; addc.s32 {d}, %r20, {a0}"
     assert apply(text, [x], ["u32"], "u32")[:2].tolist() == [8, 4 + 7 + 2]
+
+
+def extended(value: int, bits: int, kind: str) -> int:
+    field = value & (1 << bits) - 1
+    return field - (1 << bits) if kind[0] == "s" and bits and field >> (bits - 1) else field
+
+
+@pytest.mark.parametrize("mode", ["clamp", "wrap"])
+@settings(max_examples=15, deadline=None)
+@given(data=columns(2))
+def test_fields_are_extended_and_masks_made(mode: str, data: list[list[int]]) -> None:
+    limit = (lambda n: n & 31) if mode == "wrap" else (lambda n: min(n, 32))
+    for kind in ("u32", "s32"):
+        law = functools.partial(lambda a, n, kind: extended(a, limit(n), kind), kind=kind)
+        check(f"szext.{mode}.{kind} {{d}}, {{a0}}, {{a1}}", [kind, "u32"], kind, law, data)
+
+    def mask(start: int, length: int) -> int:
+        return sum(1 << bit for bit in range(limit(start), min(limit(start) + limit(length), 32)))
+
+    check(f"bmsk.{mode}.b32 {{d}}, {{a0}}, {{a1}}", ["u32", "u32"], "u32", mask, data)
+
+
+@pytest.mark.parametrize(("first", "half"), [("lo", 0), ("hi", 2)])
+@settings(max_examples=10, deadline=None)
+@given(data=columns(3))
+def test_dot_products_of_two_take_half_of_the_bytes(first: str, half: int, data: list[list[int]]) -> None:
+    def law(a: int, b: int, c: int) -> int:
+        octets = [wrap(b >> 8 * i, "s8") for i in range(4)]
+        return c + sum((a >> 16 * i & 0xFFFF) * octets[half + i] for i in range(2))
+
+    check(f"dp2a.{first}.u32.s32 {{d}}, {{a0}}, {{a1}}, {{a2}}", ["u32", "s32", "s32"], "s32", law, data)
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=columns(3))
+def test_differences_of_bytes(data: list[list[int]]) -> None:
+    def apart(a: int, b: int) -> list[int]:
+        return [abs((a >> 8 * i & 0xFF) - (b >> 8 * i & 0xFF)) for i in range(4)]
+
+    kinds = ["u32", "u32", "u32"]
+    merged = "vabsdiff4.u32.u32.u32 {d}, {a0}, {a1}, {a2}"
+    check(merged, kinds, "u32", lambda a, b, c: int.from_bytes(apart(a, b), "little"), data)
+    added = "vabsdiff4.u32.u32.u32.add {d}, {a0}, {a1}, {a2}"
+    check(added, kinds, "u32", lambda a, b, c: c + sum(apart(a, b)), data)

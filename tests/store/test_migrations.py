@@ -1,5 +1,8 @@
 """The schema and how a database comes to have it."""
 
+import subprocess
+import sys
+
 import duckdb
 import pytest
 
@@ -30,17 +33,39 @@ def test_a_step_that_fails_leaves_nothing_behind(monkeypatch):
     assert connection.execute("SELECT count(*) FROM duckdb_tables()").fetchone() == (0,)
 
 
-def test_an_older_schema_is_brought_up_to_date_when_opened_for_writing(tmp_path, monkeypatch, row):
+@pytest.fixture
+def outdated(tmp_path, monkeypatch, row):
+    """A database of one measurement, one schema behind; and the measurement's key."""
     path = tmp_path / "a.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         keys = database.add_measurements([row()])
     more = (*migrations(), Migration(len(migrations()) + 1, "more", "ALTER TABLE measurement ADD COLUMN mood VARCHAR"))
     for module in ("migrations", "database"):
         monkeypatch.setattr(f"kernrec.store.{module}.migrations", lambda: more)
-    with pytest.raises(UsageError, match=rf"has schema {len(more) - 1}, this kernrec needs {len(more)}"):
-        Database.open(path)
+    return path, keys
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_an_older_schema_is_brought_up_to_date_when_opened(outdated, read_only, row):
+    path, keys = outdated
+    with Database.open(path, read_only=read_only) as database:
+        assert "mood" in database.rows("measurement")[0]
     with Database.open(path, read_only=False) as database:
         assert database.add_measurements([row()]) == keys  # a new column that is NULL changes no key
         assert database.counts()["measurement"] == 1
         assert database.altered() == []
-    Database.open(path).close()
+
+
+def test_an_older_schema_that_cannot_be_brought_up_to_date_says_why(outdated):
+    path, _ = outdated
+    known = len(migrations())
+    reader = (
+        "import duckdb, sys; held = duckdb.connect(sys.argv[1], read_only=True); print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", reader, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(UsageError) as refused:
+            Database.open(path)
+        other.stdin.close()
+    assert "in use by another process" in str(refused.value)
+    assert str(refused.value).endswith(f"(it has schema {known} and this kernrec needs {known + 1})")

@@ -21,12 +21,16 @@ def make(tmp_path):
     return make
 
 
+def measured(stack, problem):
+    return list(stack.evidence(GPU, problem.op, [KERNEL], problem.key).measured)
+
+
 def test_the_first_that_measured_a_config_is_believed(make, row, problem):
     slow, fast = {"block_m": 32}, {"block_m": 128}
     mine = make("mine", [row(config=slow, latency_s=5e-3)])
     team = make("team", [row(config=slow, latency_s=1e-6), row(config=fast, latency_s=1e-3)])
     stack = Stack([mine, team])
-    found = stack.measured(GPU, iter([KERNEL]), problem.key)
+    found = stack.evidence(GPU, problem.op, iter([KERNEL]), problem.key).measured
     assert [(row.config, row.latency_s) for row in found] == [(fast, 1e-3), (slow, 5e-3)]
     assert stack.measured_problems(GPU) == {problem.key}
 
@@ -46,15 +50,15 @@ def test_the_users_own_database_is_asked_if_there_is_one(make, row, problem, tmp
     monkeypatch.delenv("KERNREC_DB", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     stack = Stack()
-    assert stack.measured(GPU, [KERNEL], problem.key) == []
+    assert measured(stack, problem) == []
     assert list(tmp_path.iterdir()) == []
     make("kernrec/kernrec.duckdb", [row()])
     stack = Stack()
     another = Stack()
-    assert len(stack.measured(GPU, [KERNEL], problem.key)) == 1
-    assert len(another.measured(GPU, [KERNEL], problem.key)) == 1
+    assert len(measured(stack, problem)) == 1
+    assert len(measured(another, problem)) == 1
     stack = Stack([])
-    assert stack.measured(GPU, [KERNEL], problem.key) == []
+    assert measured(stack, problem) == []
 
 
 def test_a_database_named_by_the_environment_must_exist(tmp_path, monkeypatch):
@@ -67,7 +71,7 @@ def test_a_file_is_free_between_two_questions(make, tmp_path, problem, row):
     good = make("good", [row()])
     stack = Stack([good])
     Database.open(good, read_only=False).close()
-    assert len(stack.measured(GPU, [KERNEL], problem.key)) == 1
+    assert len(measured(stack, problem)) == 1
     Database.open(good, read_only=False).close()
 
 

@@ -1,6 +1,7 @@
-"""Makes `products`, the helpers that these tests share, importable however pytest is started."""
+"""Makes `trial`, what the tests of the library's kernels share, and `on_gpu` of the tools importable."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parents[2] / "tools")]

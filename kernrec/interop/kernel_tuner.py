@@ -1,0 +1,145 @@
+"""Kernel Tuner's cache files, also as a killed tuner leaves them.
+
+    {"device_name": "NVIDIA A100", "kernel_name": "vector_add", "problem_size": [1000], "tune_params_keys": ["bx"],
+     "tune_params": {"bx": [32, 64]}, "objective": "time", "cache": {
+    "32": {"bx": 32, "time": 0.0123, "times": [0.0124, 0.0122], "nvml_energy": 0.0021, "timestamp": "2024-05-01 12:00"},
+    "64": {"bx": 64, "time": "RuntimeFailedConfig", "timestamp": "2024-05-01 12:00"}}
+    }
+
+Entries are appended while the tuner runs and the brackets closed at its end, so a file may stop at any byte: every
+entry that is complete is read. Times are in milliseconds, energies in joules, powers in watts; a config that failed has
+an error's name in place of a number (Kernel Tuner 1.5, `util.py` and `observers/`).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kernrec.errors import UsageError
+from kernrec.interop.document import CutShort, decode, finite, members
+from kernrec.interop.foreign import (
+    ENERGIES,
+    Result,
+    Results,
+    config_of,
+    energy_of,
+    latency_of,
+    name_of,
+    require,
+    samples_of,
+    split_limits,
+    time_of,
+)
+
+TOOL = "Kernel Tuner"
+_MILLI = 1e-3
+
+_OUTCOMES = {
+    "InvalidConfig": "constraint",
+    "CompilationFailedConfig": "compile",
+    "RuntimeFailedConfig": "crash",
+    "ErrorConfig": "crash",
+}
+
+
+def outcome_of(error: str) -> str:
+    """The outcome that an error's name stands for; raises `ValueError` for what is no such name."""
+    if error in _OUTCOMES:
+        return _OUTCOMES[error]
+    if "timeout" in error.lower():
+        return "timeout"
+    raise ValueError(f"{error!r:.40} is neither a time nor an error that is known ({', '.join(_OUTCOMES)})")
+
+
+def read_cache(text: str, path: object) -> Results:
+    """The results of a cache, whole or cut short; raises `UsageError` in one line that names `path`."""
+    header: dict[str, Any] = {}
+    results: list[Result] = []
+    dropped = 0
+    at_member = members(text)
+    try:
+        name, at = next(at_member)
+        while True:
+            if name == "cache":
+                at, dropped = _entries(text, at, _keys(header), results)
+                if at == len(text):
+                    break
+            else:
+                header[name], at = decode(text, at)
+            name, at = at_member.send(at)
+    except StopIteration as done:
+        if text[done.value :].strip():
+            raise UsageError(f"{path} is damaged: something follows its end") from None
+    except CutShort:
+        if not results:
+            raise UsageError(f"{path} is cut short before its first complete entry") from None
+    except ValueError as error:
+        raise UsageError(f"{path}, after {len(results)} entries: {error}") from None
+    require(results, path)
+    try:
+        device, kernel = name_of(header, "device_name"), name_of(header, "kernel_name")
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
+    return Results(TOOL, device, kernel, tuple(results[0].config), results, dropped)
+
+
+def _keys(header: Mapping[str, Any]) -> list[str]:
+    """The names of the tunables, which come before the entries."""
+    keys, params = header.get("tune_params_keys"), header.get("tune_params")
+    if not keys and isinstance(params, dict):
+        keys = list(params)
+    if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
+        raise ValueError("it lacks tune_params_keys, the names of the tunables, before its entries")
+    return keys
+
+
+def _entries(text: str, at: int, keys: list[str], found: list[Result]) -> tuple[int, int]:
+    """Appends the entries of the object at a position to `found`; (position after it, incomplete entries at its end).
+
+    Where the text is cut short, that position is its end.
+    """
+    end = at + 1
+    at_member = members(text, at)
+    try:
+        name, at = next(at_member)
+        while True:
+            value, end = decode(text, at)
+            try:
+                found.append(_result(value, keys))
+            except ValueError as error:
+                raise ValueError(f"entry {name!r:.60}: {error}") from None
+            name, at = at_member.send(end)
+    except StopIteration as done:
+        return done.value, 0
+    except CutShort:
+        if not found:
+            raise
+        return len(text), int(bool(text[end:].strip(" \t\r\n,")))
+
+
+def _result(entry: object, keys: list[str]) -> Result:
+    if not isinstance(entry, dict):
+        raise ValueError(f"expected an object, found {entry!r:.40}")
+    if missing := [key for key in keys if key not in entry]:
+        raise ValueError(f"it lacks the tunable {missing[0]}")
+    config, limits = split_limits(config_of({key: entry[key] for key in keys}))
+    if not config:
+        raise ValueError("it has no tunable but limits of the card")
+    measured_at = time_of(entry.get("timestamp"))
+    error = _error(entry)
+    if error is not None:
+        return Result(config, outcome_of(error), error, measured_at=measured_at, **limits)
+    if "time" not in entry:
+        raise ValueError("it lacks time")
+    latency = latency_of(entry["time"], _MILLI)
+    samples = samples_of(entry["times"], _MILLI) if "times" in entry else ()
+    joules = {name: finite(entry[name], name) for name, _ in ENERGIES if name in entry}
+    watts = {name: finite(entry[name], name) for _, name in ENERGIES if name in entry}
+    energy = energy_of(joules, watts, latency)
+    return Result(config, "ok", None, latency, samples, measured_at=measured_at, **energy, **limits)
+
+
+def _error(entry: Mapping[str, Any]) -> str | None:
+    for name in ("__error__", "time"):
+        if isinstance(entry.get(name), str):
+            return str(entry[name])
+    return next((value for value in entry.values() if isinstance(value, str) and value in _OUTCOMES), None)

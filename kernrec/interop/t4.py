@@ -1,0 +1,173 @@
+"""T4, the results format that auto-tuners share: schema 1.0.0 as Kernel Tuner 1.5 ships it (`schema/T4`).
+
+    {"schema_version": "1.0.0", "metadata": {"timeunit": "milliseconds"}, "results": [
+     {"timestamp": "2024-05-01 12:00:00", "configuration": {"bx": 32}, "invalidity": "correct", "correctness": 1,
+      "times": {"runtimes": [0.0124, 0.0122]}, "measurements": [{"name": "time", "value": 0.0123, "unit": ""}],
+      "objectives": ["time"]}]}
+
+The unit of a time is its own or the file's `metadata.timeunit`; one of them has to say it. What we write says besides
+which device, kernel and problem it is about, in `metadata`, where the schema leaves room.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kernrec.errors import UsageError, unknown
+from kernrec.interop.document import finite
+from kernrec.interop.foreign import (
+    ENERGIES,
+    LIMIT_UNIT,
+    LIMITS,
+    Result,
+    Results,
+    config_of,
+    energy_of,
+    latency_of,
+    name_of,
+    require,
+    samples_of,
+    split_limits,
+    text_of,
+    time_of,
+)
+
+TOOL = "T4"
+VERSION = "1.0.0"
+
+INVALIDITIES = {
+    "correct": "ok",
+    "timeout": "timeout",
+    "compile": "compile",
+    "runtime": "crash",
+    "correctness": "incorrect",
+    "constraints": "constraint",
+}
+"""What the schema allows for `invalidity`, and the outcome it is here."""
+
+SECONDS = {
+    "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
+    "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3, "miliseconds": 1e-3,  # as benchmark_hub spells it
+    "us": 1e-6, "microsecond": 1e-6, "microseconds": 1e-6,
+    "ns": 1e-9, "nanosecond": 1e-9, "nanoseconds": 1e-9,
+}  # fmt: skip
+_JOULES = {"": 1.0, "j": 1.0, "joule": 1.0, "joules": 1.0, "mj": 1e-3, "millijoules": 1e-3}
+_WATTS = {"": 1.0, "w": 1.0, "watt": 1.0, "watts": 1.0, "mw": 1e-3, "milliwatts": 1e-3}
+
+_OUTCOMES = {outcome: invalidity for invalidity, outcome in INVALIDITIES.items()}
+
+
+def read_document(document: Mapping[str, Any], path: object) -> Results:
+    """The results of a T4 document."""
+    version = document.get("schema_version")
+    if version != VERSION:
+        raise UsageError(f"{path} has T4 schema {version!r:.40}; {VERSION!r} is read")
+    metadata = document.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    entries = document.get("results")
+    if not isinstance(entries, list):
+        raise UsageError(f"{path} lacks results, a list")
+    results = []
+    for number, entry in enumerate(entries):
+        try:
+            results.append(_result(entry, metadata.get("timeunit")))
+        except (ValueError, UsageError) as error:
+            raise UsageError(f"{path}: result {number}: {error}") from None
+    require(results, path)
+    try:
+        device, kernel = name_of(metadata, "device_name"), name_of(metadata, "kernel_name")
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
+    return Results(TOOL, device, kernel, tuple(results[0].config), results)
+
+
+def _result(entry: object, timeunit: object) -> Result:
+    if not isinstance(entry, dict):
+        raise ValueError(f"expected an object, found {entry!r:.40}")
+    given, times = entry.get("configuration"), entry.get("times")
+    if not isinstance(given, dict) or not isinstance(times, dict):
+        raise ValueError(f"it lacks {'times' if isinstance(given, dict) else 'configuration'}, an object")
+    invalidity = entry.get("invalidity")
+    if not isinstance(invalidity, str) or invalidity not in INVALIDITIES:
+        raise unknown("invalidity", invalidity, INVALIDITIES)
+    config, limits = split_limits(config_of(given))
+    measured = _measurements(entry.get("measurements", []))
+    fields: dict[str, Any] = {"measured_at": time_of(entry.get("timestamp")), **limits}
+    outcome = INVALIDITIES[invalidity]
+    if outcome == "ok" and finite(entry.get("correctness"), "correctness") == 0:
+        outcome = "incorrect"
+    if outcome != "ok":
+        error = next((value for value, _ in measured.values() if isinstance(value, str) and value), invalidity)
+        text_of(error, "what is in place of a measurement")
+        return Result(config, outcome, error, **fields)
+    value, unit = measured.get("time", (None, ""))
+    samples: tuple[float, ...] = ()
+    if times.get("runtimes"):
+        samples = samples_of(times["runtimes"], _seconds(timeunit))
+    if value is not None:
+        latency = latency_of(value, _seconds(unit or timeunit))
+    elif samples:
+        latency = sum(samples) / len(samples)
+    else:
+        raise ValueError("it is correct and has neither a measurement named time nor runtimes")
+    joules = {name: _number(measured, name, _JOULES) for name, _ in ENERGIES if name in measured}
+    watts = {name: _number(measured, name, _WATTS) for _, name in ENERGIES if name in measured}
+    return Result(config, "ok", None, latency, samples, **fields, **energy_of(joules, watts, latency))
+
+
+def _measurements(given: object) -> dict[str, tuple[object, str]]:
+    """Name -> (value, unit)."""
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise ValueError("measurements is not a list of objects")
+    return {str(one.get("name")): (one.get("value"), str(one.get("unit") or "")) for one in given}
+
+
+def _seconds(unit: object) -> float:
+    if unit in (None, ""):
+        raise ValueError("the unit of its times is not stated, neither there nor as metadata.timeunit")
+    return _unit("time", str(unit), SECONDS)
+
+
+def _number(measured: Mapping[str, tuple[object, str]], name: str, units: Mapping[str, float]) -> float:
+    value, unit = measured[name]
+    return finite(value, name) * _unit(name, unit, units)
+
+
+def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
+    try:
+        return units[unit.strip().lower()]
+    except KeyError:
+        raise unknown(f"unit of {quantity}", unit, [name for name in units if name]) from None
+
+
+def write_t4(rows: Iterable[Mapping[str, Any]], metadata: Mapping[str, object]) -> str:
+    """A T4 document of rows of `measurement`, each with its `config`; times in milliseconds.
+
+    metadata: what the file says besides its unit. A row that is `quarantined`, which T4 has no word for, is left out.
+    """
+    results = [_entry(row) for row in rows if row["outcome"] in _OUTCOMES]
+    document = {
+        "schema_version": VERSION,
+        "metadata": {"timeunit": "milliseconds", **metadata},
+        "results": results,
+    }
+    return json.dumps(document, indent=1, allow_nan=False)
+
+
+def _entry(row: Mapping[str, Any]) -> dict[str, Any]:
+    limits = {name: row[column] / LIMIT_UNIT[name] for name, column in LIMITS.items() if row.get(column) is not None}
+    ok = row["outcome"] == "ok"
+    measured: list[tuple[str, object, str]] = [("time", row["latency_s"] * 1e3 if ok else row["error"] or "", "ms")]
+    if ok and row.get("energy_j") is not None:
+        measured.append(("energy", row["energy_j"], "J"))
+        if row.get("power_w") is not None:
+            measured.append(("power", row["power_w"], "W"))
+    return {
+        "timestamp": row["measured_at"].isoformat(sep=" ") + "+00:00",
+        "configuration": {**row["config"], **limits},
+        "times": {"runtimes": [sample * 1e3 for sample in row.get("latency_samples_s") or ()] if ok else []},
+        "invalidity": _OUTCOMES[row["outcome"]],
+        "correctness": float(row["outcome"] not in ("incorrect",)),
+        "measurements": [{"name": name, "value": value, "unit": unit} for name, value, unit in measured],
+        "objectives": ["time"],
+    }

@@ -1,0 +1,62 @@
+"""Reading TOML with errors of one line: each table knows which keys were asked for, and refuses the others."""
+
+from collections.abc import Collection
+from typing import Any
+
+from kernrec.errors import UsageError, nearest, unknown
+
+_REQUIRED: Any = object()
+
+
+class Table:
+    """One table of a file: every `take` names the key it wants, `done` refuses the keys that nobody took."""
+
+    def __init__(self, where: str, data: Any) -> None:
+        self.where = where
+        self.taken: list[str] = []
+        if not isinstance(data, dict):
+            raise UsageError(f"{where}: expected a table, got {what(data)}")
+        self.data: dict[str, Any] = data
+
+    def fail(self, key: str, expected: str, value: Any) -> UsageError:
+        return UsageError(f"{self.where}: {key}: expected {expected}, got {what(value)}")
+
+    def take(self, key: str, kind: type, expected: str, default: Any = _REQUIRED) -> Any:
+        self.taken.append(key)
+        value = self.data.get(key, default)
+        if value is _REQUIRED:
+            # Rather a key misspelt than one forgotten, where there is one that nobody knows.
+            close = [k for k in nearest(key, self.data) if k not in self.taken]
+            hint = f" (is {close[0]!r} meant to be it?)" if close else ""
+            raise UsageError(f"{self.where}: {key} is missing, expected {expected}{hint}")
+        if key in self.data and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+            raise self.fail(key, expected, value)
+        return value
+
+    def string(self, key: str, default: Any = _REQUIRED) -> Any:
+        value = self.take(key, str, "a string", default)
+        if isinstance(value, str) and "\n" in value:
+            raise self.fail(key, "one line", value)
+        return value
+
+    def names(self, key: str, known: Collection[str]) -> tuple[str, ...]:
+        """A list of at least one name out of `known`."""
+        values = self.take(key, list, f"a list of {', '.join(known)}")
+        if not values:
+            raise self.fail(key, "at least one name", values)
+        for value in values:
+            if value not in known:
+                raise UsageError(f"{self.where}: {key}: {unknown('name', value, known)}")
+        return tuple(dict.fromkeys(values))
+
+    def done(self) -> None:
+        for key in self.data:
+            if key not in self.taken:
+                raise UsageError(f"{self.where}: {unknown('key', key, self.taken)}")
+
+
+def what(value: Any) -> str:
+    """A value of a TOML file, as an error names it: `the string 'x'`, `a table`."""
+    names = {dict: "a table", list: "a list", bool: "a boolean", str: "the string", int: "the number"}
+    name = names.get(type(value), f"a {type(value).__name__}")
+    return f"{name} {value!r:.60}" if isinstance(value, str | int | float) else name

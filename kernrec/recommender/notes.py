@@ -1,0 +1,58 @@
+"""What the reader of a recommendation has to know besides its numbers, one line each."""
+
+from collections.abc import Iterable, Sequence
+
+from kernrec.recommender.answer import Choice
+from kernrec.recommender.group import Group
+from kernrec.store import Measured
+
+
+def notes(
+    groups: Iterable[Group], choices: Sequence[Choice], fastest_s: float, foreign: Sequence[Measured]
+) -> tuple[str, ...]:
+    """The notes of an answer: groups of all kernels, its choices, the least latency of all, other kernels' answers."""
+    found = []
+    sources = {cost.source for choice in choices for cost in (choice.latency_s, choice.energy_j)}
+    if "prior" in sources:
+        found.append(
+            "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"
+        )
+    for group in groups:
+        found += _of_group(group, rescaled=bool(sources - {"measured"}))
+    if foreign and foreign[0].latency_s < fastest_s:
+        found.append(_faster(foreign[0], fastest_s))
+    return tuple(found)
+
+
+def _of_group(group: Group, rescaled: bool) -> Iterable[str]:
+    name, known = group.candidates.kernel.name, group.known
+    if group.candidates.unprofiled:
+        yield (
+            f"{name}: {group.candidates.unprofiled} codes have no profile for {group.candidates.gpu.arch}"
+            " and were left out"
+        )
+    if known.stale:
+        yield f"{name}: {_configs(known.stale)} measured with another version of its source, not used"
+    if known.elsewhere:
+        yield f"{name}: {_configs(known.elsewhere)} measured at another power limit or clock, not used"
+    if known.failures:
+        by_outcome = ", ".join(f"{count} {outcome}" for outcome, count in sorted(known.failures.items()))
+        yield f"{name}: {_configs(len(known.failed))} failed on this GPU and left out ({by_outcome})"
+    if rescaled and group.runnable and group.rescaling is not None:
+        scale = group.rescaling
+        yield (
+            f"{name}: predictions put on the scale of {_configs(scale.configs)} measured"
+            f" (latency x {scale.latency:.3g}, power x {scale.power:.3g})"
+        )
+
+
+def _faster(row: Measured, fastest_s: float) -> str:
+    config = " ".join(f"{name}={value}" for name, value in row.config.items())
+    return (
+        f"{row.kernel}, which is not in kernrec's library, was measured {fastest_s / row.latency_s:.2f} times as fast"
+        f" as the fastest here: {row.latency_s * 1e6:.4g} us with {config}"
+    )
+
+
+def _configs(count: int) -> str:
+    return f"{count} config" if count == 1 else f"{count} configs"

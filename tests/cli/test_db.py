@@ -1,0 +1,135 @@
+"""`kernrec db`, as people run it."""
+
+import json
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from kernrec.cli.app import run
+from kernrec.store import Database
+from kernrec.store.migrations import migrations
+
+CACHE = """{"device_name": "NVIDIA GeForce RTX 3090", "kernel_name": "theirs", "problem_size": [64],
+"tune_params_keys": ["bx"], "tune_params": {"bx": [32, 64]}, "objective": "time", "cache": {
+"32": {"bx": 32, "time": 0.0125, "timestamp": "2024-05-01 12:00:00"},
+"64": {"bx": 64, "time": "CompilationFailedConfig", "timestamp": "2024-05-01 12:00:01"},
+"96": {"bx": 96, "ti"""
+SHAPE = ("--op", "matmul", "--shape", "m=64,n=32,k=16")
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's own database; there is none yet."""
+    path = tmp_path / "data" / "own.duckdb"
+    monkeypatch.setenv("KERNREC_DB", str(path))
+    return path
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    path = tmp_path / "cache.json"
+    path.write_text(CACHE)
+    return path
+
+
+def test_what_another_tuner_left_behind_is_imported_and_said(
+    own: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["db", "import", str(cache), *SHAPE]) == 0
+    seen = capsys.readouterr()
+    what = "theirs for matmul[m=64,n=32,k=16]f32,nn on NVIDIA GeForce RTX 3090"
+    assert seen.out == f"{what}: 2 results (1 compile, 1 ok), best 12.5 us\n"
+    assert seen.err == f"note: {cache} is cut short: 1 incomplete entry at its end was dropped\n"
+    assert run(["db", "import", str(cache), *SHAPE, "--gpu", "3090"]) == 0
+    assert "note: 2 of them were there already" in capsys.readouterr().err
+
+
+def test_info_counts_by_gpu_op_kernel_and_outcome(own: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["db", "import", str(cache), *SHAPE])
+    capsys.readouterr()
+    assert run(["db", "info", "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    with Database.open(own) as database:
+        assert (about["schema"], about["content_hash"]) == (database.schema, database.content_hash())
+    assert about["rows"]["measurement"] == 2
+    usual = {"gpu": "rtx3090", "op": "matmul", "kernel": "theirs", "measurements": 1, "configs": 1, "problems": 1}
+    assert about["measurements"] == [usual | {"outcome": "compile"}, usual | {"outcome": "ok"}]
+    assert run(["db", "info"]) == 0
+    shown = capsys.readouterr().out
+    assert about["content_hash"] in shown
+    assert "rtx3090" in shown
+
+
+def test_export_prints_the_file_alone(own: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["db", "import", str(cache), *SHAPE])
+    capsys.readouterr()
+    assert run(["db", "export", "--format", "t4", "--gpu", "3090", "--op", "mm"]) == 0
+    seen = capsys.readouterr()
+    assert [one["invalidity"] for one in json.loads(seen.out)["results"]] == ["correct", "compile"]
+    assert seen.err == ""
+
+
+def test_merging_adds_what_is_new_and_leaves_the_others_alone(
+    own: Path, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    team = tmp_path / "team.duckdb"
+    run(["db", "import", str(cache), *SHAPE, "--db", str(team)])
+    before = team.read_bytes()
+    capsys.readouterr()
+    assert run(["db", "merge", str(team), str(team)]) == 0
+    assert capsys.readouterr().out == f"{team}: 5 new rows\n{team}: 0 new rows\n"
+    assert team.read_bytes() == before
+    assert run(["db", "merge", str(tmp_path / "none"), "--db", str(tmp_path / "new")]) == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_database_of_an_older_kernrec_is_brought_up_to_date(
+    own: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latest = migrations()
+    with monkeypatch.context() as patch:
+        for module in ("migrations", "database"):
+            patch.setattr(f"kernrec.store.{module}.migrations", lambda: latest[:1])
+        assert run(["db", "import", str(cache), *SHAPE]) == 0
+    capsys.readouterr()
+    assert run(["db", "info", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == len(latest)
+    assert run(["db", "verify"]) == 0
+
+
+def test_verify_tells_when_somebody_changed_a_row(own: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["db", "import", str(cache), *SHAPE])
+    assert run(["db", "verify"]) == 0
+    assert capsys.readouterr().out.endswith("5 rows, all as they were written\n")
+    with duckdb.connect(str(own)) as connection:
+        connection.execute("UPDATE measurement SET latency_s = 1e-9 WHERE outcome = 'ok'")
+    assert run(["db", "verify"]) == 1
+    assert "1 of 5 rows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["info"], 2, "there is no database at"),
+        (["verify"], 2, "there is no database at"),
+        (["export", "--op", "mm", "--gpu", "3090"], 2, "there is no database at"),
+        (["export", "--op", "mm", "--gpu", "3090", "--format", "csv"], 2, "only t4 is known"),
+        (["export", "--op", "mm", "--gpu", "3090", "--dtype", "f16"], 2, "those of a --shape"),
+        (["import", "none.json", *SHAPE], 2, "cannot read none.json"),
+    ],
+)
+def test_misuse_is_one_line(
+    own: Path, arguments: list[str], status: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["db", *arguments]) == status
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_a_faster_import_is_mentioned_by_recommend(own: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cache.write_text(CACHE.replace("0.0125", "0.0001"))
+    run(["db", "import", str(cache), *SHAPE])
+    assert run(["recommend", "--gpu", "3090", *SHAPE]) == 0
+    assert "theirs, which is not in kernrec's library, was measured" in capsys.readouterr().err

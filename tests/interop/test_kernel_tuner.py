@@ -1,0 +1,142 @@
+"""Kernel Tuner's caches: whole, and as a killed tuner leaves them."""
+
+import gzip
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from foreign_files import cache, entry
+
+from kernrec.errors import UsageError
+from kernrec.interop import Result, read_results
+
+Write = Callable[..., Path]
+
+MANY = [
+    entry(),
+    entry(tile=2, time=0.123456789, note='a "quoted" } brace, and ü'),
+    entry(bx=64, time="RuntimeFailedConfig", times=None),
+    entry(bx=128, time=1e-05, nvml_energy=0.0002),
+]
+
+
+def one(write: Write, **given: Any) -> Result:
+    return read_results(write(cache(entry(**given)))).results[0]
+
+
+def test_times_are_milliseconds_and_the_rest_is_kept(write: Write) -> None:
+    file = read_results(write(cache(entry())))
+    assert (file.tool, file.device, file.kernel) == ("Kernel Tuner", "NVIDIA GeForce RTX 3090", "vector_add")
+    assert (file.tunables, file.dropped) == (("bx", "tile"), 0)
+    (found,) = file.results
+    assert found.config == {"bx": 32, "tile": 1}
+    assert found.latency_s == pytest.approx(0.5e-3)
+    assert found.samples_s == pytest.approx((0.4e-3, 0.5e-3, 0.6e-3))
+    assert found.measured_at == datetime(2024, 5, 1, 12)
+    assert (found.outcome, found.energy_j) == ("ok", None)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        ("InvalidConfig", "constraint"),
+        ("CompilationFailedConfig", "compile"),
+        ("RuntimeFailedConfig", "crash"),
+        ("ErrorConfig", "crash"),
+        ("TimeoutFailedConfig", "timeout"),
+    ],
+)
+def test_an_error_in_place_of_a_time_is_an_outcome_with_its_reason(write: Write, error: str, outcome: str) -> None:
+    for given in ({"time": error}, {"__error__": error}):
+        found = one(write, **given)
+        assert (found.outcome, found.error, found.latency_s) == (outcome, error, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "joules", "watts", "method"),
+    [
+        ({"nvml_energy": 0.1}, 0.1, 200.0, "nvml_energy"),
+        ({"nvml_energy": 0.1, "nvml_power": 190.0}, 0.1, 190.0, "nvml_energy"),
+        ({"nvml_power": 150.0}, 0.075, 150.0, "nvml_power x time"),
+        ({"energy": 0.1, "ps_energy": 0.09}, 0.09, 180.0, "ps_energy"),
+        ({"energy": 100.0}, None, None, None),  # 200 kW: not joules of one launch
+    ],
+)
+def test_energy_is_joules_of_a_launch_from_the_best_meter(
+    write: Write, given: dict[str, float], joules: float | None, watts: float | None, method: str | None
+) -> None:
+    found = one(write, **given)
+    assert found.energy_j == (None if joules is None else pytest.approx(joules))
+    assert found.power_w == (None if watts is None else pytest.approx(watts))
+    assert found.energy_method == method
+
+
+def test_limits_of_the_card_that_were_tuned_are_no_tunables_of_the_kernel(write: Write) -> None:
+    keys = ["bx", "tile", "nvml_pwr_limit", "nvml_gr_clock"]
+    text = cache(entry(nvml_pwr_limit=250, nvml_gr_clock=1410), tune_params_keys=keys)
+    (found,) = read_results(write(text)).results
+    assert found.config == {"bx": 32, "tile": 1}
+    assert (found.power_limit_w, found.locked_sm_clock_hz) == (250.0, 1.41e9)
+
+
+def test_a_cache_cut_at_any_byte_gives_the_entries_that_are_complete(write: Write) -> None:
+    text = cache(*MANY)
+    whole = read_results(write(text)).results
+    ends = [text.index(json.dumps(one)) + len(json.dumps(one)) for one in MANY]
+    for cut in range(len(text)):
+        path = write(text[:cut])
+        complete = [end for end in ends if end <= cut]
+        if complete:
+            file = read_results(path)
+            assert file.results == whole[: len(complete)]
+            assert file.dropped == (text[complete[-1] : cut].strip(",}\n") != "")
+        else:
+            with pytest.raises(UsageError, match=r"cut short before its first|neither a T4 file") as caught:
+                read_results(path)
+            assert "\n" not in str(caught.value)
+
+
+def test_a_tuner_that_was_killed_between_two_entries_loses_none(write: Write) -> None:
+    file = read_results(write(cache(*MANY, closed=False)))
+    assert (len(file.results), file.dropped) == (4, 0)
+    file = read_results(write(cache(*MANY, closed=False) + '\n"12'))
+    assert (len(file.results), file.dropped) == (4, 1)
+
+
+def test_a_compressed_cache_that_is_cut_short_is_read_as_far_as_it_goes(write: Write) -> None:
+    text = cache(*(entry(bx=32 * i, time=0.1 + i / 7) for i in range(500)))
+    data = gzip.compress(text.encode())
+    assert len(read_results(write(data)).results) == 500
+    counts = [len(read_results(write(data[: len(data) * i // 8])).results) for i in (4, 6, 7)]
+    assert 0 < counts[0] < counts[1] < counts[2] < 500
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (cache(), "holds no results"),
+        (cache(entry(time=-1.0)), "entry '32,1': time is -0.001 s"),
+        (cache(entry(time="fast")), "'fast' is neither a time nor an error that is known"),
+        (cache(entry(times=[0.1, "x"])), "time is 'x', not a number"),
+        (cache(entry(timestamp="yesterday")), "timestamp is 'yesterday'"),
+        (cache(entry(bx=[1])), "tunable bx is [1]"),
+        (cache({"bx": 32, "time": 1.0}), "it lacks the tunable tile"),
+        (cache({"bx": 32, "tile": 1}), "it lacks time"),
+        (cache(entry(), tune_params_keys=[], tune_params={}), "lacks tune_params_keys"),
+        (cache(entry(), device_name="\x1b[2J"), "device_name is"),
+        (cache(entry(), entry(tile=2)).replace('"tile": 2', '"tile" 2'), "after 1 entries: expecting ':' delimiter"),
+        (cache(entry(time=float("nan"))), "NaN is not a number"),
+        (cache(entry()).replace("0.5,", "1e999,"), "time is not finite"),
+        (cache(entry()).replace("0.5,", "9" * 5000 + ","), "after 0 entries"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(write: Write, text: str, says: str) -> None:
+    path = write(text)
+    with pytest.raises(UsageError) as caught:
+        read_results(path)
+    assert says in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,205 @@
+"""T4, in and out."""
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from foreign_files import document, result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.interop import Result, measurement_rows, read_results, write_t4
+from kernrec.interop.foreign import Results
+from kernrec.op import find_op
+
+Write = Callable[..., Path]
+
+PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
+
+# What the results schema 1.0.0 asks for, as Kernel Tuner 1.5 ships it.
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "schema_version": {"type": "string", "pattern": "^[0-9]{1,}.[0-9]{1,}.[0-9]{1,}$"},
+        "results": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["configuration", "times", "invalidity", "correctness"],
+                "properties": {
+                    "timestamp": {"type": "string"},
+                    "configuration": {"type": "object"},
+                    "objectives": {"type": "array"},
+                    "times": {"type": "object", "properties": {"runtimes": {"type": "array"}}},
+                    "invalidity": {"enum": ["timeout", "compile", "runtime", "correctness", "constraints", "correct"]},
+                    "correctness": {"type": "number"},
+                    "measurements": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "properties": {
+                                "name": {"type": "string"},
+                                "value": {"type": ["number", "string", "array"]},
+                                "unit": {"type": "string"},
+                            },
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+def one(write: Write, timeunit: str | None = "milliseconds", **given: Any) -> Result:
+    metadata = {} if timeunit is None else {"timeunit": timeunit}
+    return read_results(write(document(result(**given), metadata=metadata))).results[0]
+
+
+def measured(**values: tuple[object, str]) -> list[dict[str, object]]:
+    return [{"name": name, "value": value, "unit": unit} for name, (value, unit) in values.items()]
+
+
+@pytest.mark.parametrize(
+    ("timeunit", "unit", "seconds"),
+    [
+        ("miliseconds", "", 0.5e-3),  # misspelt, as the files of benchmark_hub are
+        ("milliseconds", "", 0.5e-3),
+        ("seconds", "", 0.5),
+        ("Microseconds", "", 0.5e-6),
+        ("seconds", "ns", 0.5e-9),
+    ],
+)
+def test_a_time_has_its_own_unit_or_that_of_the_file(write: Write, timeunit: str, unit: str, seconds: float) -> None:
+    found = one(write, timeunit, measurements=measured(time=(0.5, unit)))
+    assert found.latency_s == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("invalidity", "correctness", "outcome"),
+    [
+        ("timeout", 0, "timeout"),
+        ("compile", 1, "compile"),
+        ("runtime", 0, "crash"),
+        ("correctness", 0, "incorrect"),
+        ("constraints", 1, "constraint"),
+        ("correct", 0, "incorrect"),
+        ("correct", 1, "ok"),
+    ],
+)
+def test_an_invalid_config_is_kept_with_its_reason(
+    write: Write, invalidity: str, correctness: float, outcome: str
+) -> None:
+    found = one(write, invalidity=invalidity, correctness=correctness)
+    assert found.outcome == outcome
+    assert (found.latency_s is None) is (outcome != "ok")
+    assert found.error == (None if outcome == "ok" else invalidity)
+
+
+def test_energy_has_its_unit(write: Write) -> None:
+    found = one(write, measurements=measured(time=(0.5, "ms"), energy=(90.0, "mJ"), power=(180.0, "W")))
+    assert (found.energy_j, found.power_w) == (pytest.approx(0.09), 180.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"timeunit": "fortnights"}, "unknown unit of time 'fortnights'"),
+        ({"timeunit": None}, "the unit of its times is not stated"),
+        ({"invalidity": "bad"}, "unknown invalidity 'bad'"),
+        ({"configuration": None}, "it lacks configuration"),
+        ({"times": 3}, "it lacks times"),
+        ({"measurements": [1]}, "measurements is not a list of objects"),
+        ({"measurements": [], "times": {}}, "neither a measurement named time nor runtimes"),
+        ({"measurements": measured(time=(0.5, ""), energy=(1.0, "kWh"))}, "unknown unit of energy 'kWh'"),
+        ({"measurements": measured(time=("RuntimeFailedConfig", ""))}, "time is 'RuntimeFailedConfig'"),
+        ({"configuration": {}}, "it has 0 tunables"),
+        ({"correctness": "yes"}, "correctness is 'yes'"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(write: Write, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        one(write, **given)
+    assert "result 0: " in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_a_t4_file_that_is_cut_short_is_refused(write: Write) -> None:
+    text = json.dumps(document(result(), result()))
+    for cut in range(1, len(text)):
+        with pytest.raises(UsageError, match=r"is cut short|lacks results|has T4 schema"):
+            read_results(write(text[:cut]))
+
+
+names = st.text("abcdefgh_", min_size=1, max_size=6)
+positive = st.floats(1e-7, 1e3)
+failures = st.sampled_from(["timeout", "compile", "crash", "incorrect", "constraint"])
+
+
+@st.composite
+def results(draw: st.DrawFn, tunables: list[str]) -> Result:
+    config = {name: draw(st.integers(0, 512) | st.sampled_from(["a", "b"])) for name in tunables}
+    at = draw(st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)))
+    limits = {"power_limit_w": draw(st.none() | st.sampled_from([250.0, 300.0])), "measured_at": at}
+    if draw(st.booleans()):
+        return Result(config, draw(failures), draw(names), **limits)
+    latency = draw(positive)
+    samples = tuple(draw(st.lists(positive, max_size=4)))
+    energy: dict[str, Any] = {}
+    if draw(st.booleans()):
+        watts = draw(st.floats(1, 900))
+        energy = {"energy_j": watts * latency, "power_w": watts, "energy_method": "energy"}
+    return Result(config, "ok", None, latency, samples, **energy, **limits)
+
+
+def rows(file: Results) -> list[dict[str, Any]]:
+    return list(measurement_rows(file, "rtx3090", PROBLEM, "theirs"))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), tunables=st.lists(names, min_size=1, max_size=4, unique=True))
+def test_rows_survive_being_written_and_read(write: Write, data: st.DataObject, tunables: list[str]) -> None:
+    drawn = data.draw(st.lists(results(tunables), min_size=1, max_size=6))
+    before = rows(Results("T4", "NVIDIA GeForce RTX 3090", "theirs", tuple(tunables), drawn))
+    path = write(write_t4(before, {"device_name": "NVIDIA GeForce RTX 3090", "kernel_name": "theirs"}))
+    file = read_results(path)
+    after = rows(file)
+    assert (file.device, file.kernel) == ("NVIDIA GeForce RTX 3090", "theirs")
+    assert len(after) == len(before)
+    for was, now in zip(before, after, strict=True):
+        assert was.keys() == now.keys()
+        for name, value in was.items():
+            if isinstance(value, float) or name == "latency_samples_s":
+                assert now[name] == pytest.approx(value, rel=1e-9, abs=1e-18), name
+            elif name != "latency_outliers":  # a sample that lies at the very bound may fall to either side
+                assert now[name] == value, name
+
+
+EVERY_OUTCOME = [
+    Result({"a": 1}, "ok", None, 1e-3, (1e-3, 2e-3), 0.1, 100.0, "nvml_energy"),
+    *(Result({"a": 1}, outcome, "why") for outcome in ("timeout", "compile", "crash", "incorrect", "constraint")),
+]
+
+
+def test_what_is_written_conforms_to_the_schema() -> None:
+    written = json.loads(write_t4(rows(Results("T4", None, None, ("a",), EVERY_OUTCOME)), {}))
+    assert written["schema_version"] == "1.0.0"
+    assert written["metadata"] == {"timeunit": "milliseconds"}
+    of_result: Any = SCHEMA["properties"]["results"]["items"]  # type: ignore[index]
+    for entry in written["results"]:
+        assert entry.keys() <= of_result["properties"].keys()
+        assert entry.keys() >= set(of_result["required"])
+        assert entry["invalidity"] in of_result["properties"]["invalidity"]["enum"]
+        assert all({"name", "value", "unit"} == one.keys() for one in entry["measurements"])
+    assert len(written["results"]) == len(EVERY_OUTCOME)
+
+
+def test_the_schemas_own_validator_accepts_what_is_written() -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema")
+    jsonschema.validate(json.loads(write_t4(rows(Results("T4", None, None, ("a",), EVERY_OUTCOME)), {})), SCHEMA)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document(result(invalidity="bad")), SCHEMA)

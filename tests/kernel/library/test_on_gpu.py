@@ -1,0 +1,55 @@
+"""Every kernel of the library on a real card, where there is one, against the op's float64 reference."""
+
+import numpy as np
+import pytest
+from on_gpu import Card, Code, NoGPUError, Prepared, arguments, find_card
+from trial import CASES, Case, compile_config, flaws, given_inputs, per_case, runs
+
+from kernrec.kernel import bind_launches
+
+
+@pytest.fixture(scope="module")
+def card() -> Card:
+    try:
+        return find_card()
+    except NoGPUError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "layout"),
+    list(dict.fromkeys((case.kernel, case.dtype, case.layout) for case in CASES)),
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_configs_at_the_corners_of_the_space_compute_the_op_on_the_card(card: Card, kernel, dtype, layout) -> None:
+    if kernel.least_sm(dtype) > card.sm:
+        pytest.skip(f"{kernel.name} needs sm_{kernel.least_sm(dtype)} for {dtype}, {card.name} is sm_{card.sm}")
+    case = Case(kernel, dtype, layout, card.sm)
+    codes: dict[tuple[int, ...], Code] = {}
+    for config, problem in runs(case):
+        key = tuple(config[name] for name in kernel.code_tunables)
+        if key not in codes:
+            codes[key] = Code(compile_config(case, config)[0])
+        given = given_inputs(problem)
+        prepared = Prepared(kernel, config, problem, card.sm, codes[key], given)
+        prepared.launch()
+        assert flaws(problem, given, prepared.outputs()) == [], config
+
+
+@per_case("matmul", "conv2d")
+def test_arguments_have_the_sizes_that_the_kernel_expects(case: Case) -> None:
+    config, problem = next((c, p) for c, p in runs(case) if c["split_k"] == 1)
+    names = [*problem.tensors, *(workspace.name for workspace in case.kernel.workspaces)]
+    addresses = {name: np.uint64(1) for name in names}
+    _, module = compile_config(case, config)
+    for launch in bind_launches(case.kernel, config, problem, case.sm):
+        sizes = [np.asarray(argument).nbytes for argument in arguments(launch, addresses)]
+        assert sizes == [parameter.size for parameter in module.functions[launch.entry].parameters]
+
+
+def test_machine_code_has_every_entry_that_is_launched() -> None:
+    for case in CASES:
+        compiled, _ = compile_config(case, runs(case)[0][0])
+        assert compiled.cubin[:4] == b"\x7fELF"
+        assert {launch.entry for launch in case.kernel.launches} <= compiled.resources.keys()

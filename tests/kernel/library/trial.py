@@ -1,0 +1,357 @@
+"""How a kernel of the library is tried without a GPU: on which problems, with which configs, and how far off it may be.
+
+A new op joins by an entry in `OPS` (or by `test_<op>.py`, which then tries all of it); a new kernel of a known op joins
+by being in the library. `CASES` are what tests
+are parametrised with, `runs` the configs and problems of one case, `run` executes one of them on the CPU with every
+race in shared memory an error, and `flaws` holds what it left in memory against the float64 reference.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+
+from kernrec.compile import Compiled, NoCompilerError, compile_source
+from kernrec.gpu import limits
+from kernrec.kernel import Kernel, Space, all_kernels
+from kernrec.kernel.binding import BoundLaunch, Pointer, bind_launches, workspaces
+from kernrec.op import Problem, decode, encode, find_op, inputs, reference
+from kernrec.ptx import Module, emulate, parse
+
+ARCHITECTURES = (75, 86)  # without and with cp.async and conversions to bfloat16
+
+ROUNDING = {"f32": 0.0, "tf32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}
+"""How far rounding a result of f32 arithmetic to its dtype moves it, relative to it."""
+
+LEAST = {"f32": 0.0, "tf32": 0.0, "f16": 2.0**-25, "bf16": 2.0**-134}
+"""The same below the least normal number, absolute."""
+
+OPERANDS = {"tf32": 2.0**-10 + 2.0**-22}
+"""How far rounding both operands of a product moves it, relative to it: to 10 bits of mantissa each."""
+
+Tensors = dict[str, np.ndarray]
+Config = dict[str, int]
+Run = tuple[Config, Problem]
+
+
+def _of_sums(problem: Problem, value: Tensors, expected: np.ndarray) -> np.ndarray:
+    """Of a sum of products, sum |a b|."""
+    absolute = {name: encode(np.abs(v), problem.dtype) for name, v in value.items()}
+    return reference(problem, absolute)[find_op(problem.op).outputs[0]]
+
+
+def _of_softmax(problem: Problem, value: Tensors, expected: np.ndarray) -> np.ndarray:
+    # the difference from the largest is rounded three times on its way into the exponential
+    apart = np.ptp(value["x"], axis=1, keepdims=True)
+    return expected * (1 + 6 * apart / OPS["softmax"].roundings(problem.sizes))
+
+
+def _of_layernorm(problem: Problem, value: Tensors, expected: np.ndarray) -> np.ndarray:
+    x, weight, bias = value["x"], np.abs(value["weight"]), np.abs(value["bias"])
+    size = np.abs(x) + np.abs(x).mean(axis=1, keepdims=True)
+    return 2 * size / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5) * weight + bias
+
+
+def _of_result(problem: Problem, value: Tensors, expected: np.ndarray) -> np.ndarray:
+    return np.abs(expected)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How the kernels of an op are tried.
+
+    problems: dimensions that divide nothing, fall short of one tile, or are the least there are; few enough elements
+    for the emulator. roundings: how many f32 operations round on the way to one result (the terms of its sum, and a
+    few more), each by at most half a unit in the last place of `magnitude`; 0 for elements moved as they are.
+    """
+
+    problems: list[dict[str, int]]
+    roundings: Callable[[Mapping[str, int]], int]
+    magnitude: Callable[[Problem, Tensors, np.ndarray], np.ndarray] = _of_sums
+
+
+# Odd columns, and a multiple of 16 bytes in every octave: registers hold rows more than half as long as they can.
+ROWS = [
+    (1, 1), (9, 3), (4, 49), (3, 67), (5, 72), (9, 136), (3, 264), (2, 520), (2, 1161), (1, 1160), (1, 2568), (2, 5128),
+    (1, 8648), (1, 16648),
+]  # fmt: skip
+_ROWS = [{"rows": rows, "columns": columns} for rows, columns in ROWS]
+
+OPS: dict[str, Trial] = {
+    "matmul": Trial(
+        [
+            {"m": 1, "n": 1, "k": 1},
+            {"m": 1, "n": 131, "k": 5},
+            {"m": 67, "n": 1, "k": 129},
+            {"m": 37, "n": 45, "k": 51},
+            {"m": 140, "n": 132, "k": 4},
+            {"m": 3, "n": 8, "k": 640},
+            {"m": 260, "n": 20, "k": 100},
+            {"m": 72, "n": 136, "k": 200},
+            {"m": 17, "n": 67, "k": 2056},
+        ],
+        lambda dim: dim["k"] + 1,
+    ),
+    "conv2d": Trial(
+        [
+            {"c": 1, "h": 1, "w": 1, "k": 1, "r": 1, "s": 1},
+            {"n": 2, "c": 3, "h": 9, "w": 7, "k": 5, "r": 3, "s": 3, "padding": 1},
+            {"c": 8, "h": 6, "w": 6, "k": 36, "r": 3, "s": 3, "padding": 1},
+            {"c": 4, "h": 11, "w": 8, "k": 6, "r": 2, "s": 3, "stride": 2, "padding": 2},
+            {"n": 3, "c": 5, "h": 9, "w": 10, "k": 2, "r": 3, "s": 2, "dilation": 2},
+            {"c": 24, "h": 5, "w": 5, "k": 12, "r": 1, "s": 1, "stride": 2, "groups": 3},
+            {"n": 2, "c": 6, "h": 5, "w": 4, "k": 6, "r": 3, "s": 3, "padding": 1, "groups": 6},
+            {"n": 3, "c": 40, "h": 6, "w": 2, "k": 20, "r": 1, "s": 1},
+            {"c": 64, "h": 4, "w": 4, "k": 8, "r": 1, "s": 1, "groups": 2},
+            {"c": 28, "h": 3, "w": 5, "k": 3, "r": 3, "s": 3, "padding": 1},
+        ],
+        lambda dim: dim["c"] // dim["groups"] * dim["r"] * dim["s"] + 1,
+    ),
+    "matvec": Trial(
+        [
+            {"m": 1, "k": 1},
+            {"m": 5, "k": 3, "n": 2},
+            {"m": 67, "k": 129, "n": 3},
+            {"m": 33, "k": 520, "n": 16},
+            {"m": 70, "k": 264, "n": 5},
+            {"m": 3, "k": 16400},
+            {"m": 21, "k": 2056, "n": 9},
+        ],
+        lambda dim: dim["k"],
+    ),
+    "softmax": Trial(_ROWS, lambda dim: dim["columns"] + 16, _of_softmax),
+    "layernorm": Trial(_ROWS, lambda dim: dim["columns"] + 16, _of_layernorm),
+    "rmsnorm": Trial(_ROWS, lambda dim: dim["columns"] + 16, _of_result),
+    "reduce": Trial(_ROWS, lambda dim: dim["columns"] + 1),
+    "transpose": Trial(
+        [
+            {"rows": 1, "columns": 1},
+            {"rows": 1, "columns": 70},
+            {"rows": 131, "columns": 3},
+            {"rows": 37, "columns": 45},
+            {"rows": 72, "columns": 136},
+            {"rows": 264, "columns": 24},
+        ],
+        lambda dim: 0,
+    ),
+    "elementwise": Trial([{"n": n} for n in (1, 31, 1000, 4097, 20008, 70000)], lambda dim: 2),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel, and the dtype, layout and architecture that it is compiled for."""
+
+    kernel: Kernel
+    dtype: str
+    layout: str
+    sm: int
+
+    def __str__(self) -> str:
+        return f"{self.kernel.name}-{self.dtype}-{self.layout}-sm_{self.sm}"
+
+    @property
+    def problems(self) -> list[Problem]:
+        """The problems of its op that some config can run: a kernel may be there for some shapes only."""
+        return _problems(self)
+
+    def fits(self, config: Config, problem: Problem) -> bool:
+        return self.kernel.fits(config, problem, limits(self.sm))
+
+
+CASES = [
+    Case(kernel, dtype, layout, sm)
+    for kernel in all_kernels()
+    if kernel.op in OPS
+    for dtype in kernel.dtypes
+    for layout in kernel.layouts
+    for sm in ARCHITECTURES
+    if sm >= kernel.least_sm(dtype)
+]
+
+
+def per_case(*ops: str, tunable: str | None = None) -> pytest.MarkDecorator:
+    """Parametrises a test with the cases of these ops (none: all); of kernels with this `tunable`, if one is named."""
+    cases = [case for case in CASES if not ops or case.kernel.op in ops]
+    cases = [case for case in cases if tunable is None or tunable in case.kernel.code_tunables]
+    return pytest.mark.parametrize("case", cases, ids=str)
+
+
+@cache
+def _compiled(case: Case, code: tuple[int, ...]) -> tuple[Compiled, Module]:
+    fixed = dict(zip(case.kernel.code_tunables, code, strict=True))
+    try:
+        compiled = compile_source(case.kernel.source, case.sm, case.kernel.defines(fixed, case.dtype, case.layout))
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    return compiled, parse(compiled.ptx)
+
+
+def compile_config(case: Case, config: Config) -> tuple[Compiled, Module]:
+    """A config's code, compiled and parsed."""
+    return _compiled(case, tuple(config[name] for name in case.kernel.code_tunables))
+
+
+@cache
+def space(case: Case) -> Space:
+    """Every config of a case."""
+    return Space(case.kernel, case.sm, limits(case.sm), case.dtype, case.layout)
+
+
+@cache
+def _problems(case: Case) -> list[Problem]:
+    op = find_op(case.kernel.op)
+    problems = [op.problem(dtype=case.dtype, layout=case.layout, **dims) for dims in OPS[op.name].problems]
+    return [problem for problem in problems if space(case).valid(problem).any()]
+
+
+def values(case: Case) -> set[tuple[str, int]]:
+    """Every (tunable, value) of the case's space."""
+    return {(name, int(value)) for name, column in space(case).columns.items() for value in np.unique(column)}
+
+
+def _extremes(case: Case, rows: np.ndarray) -> set[int]:
+    """Of these rows of the space, those with the fewest and the most threads, shared memory and registers."""
+    at = space(case).at(case.problems[0])
+    launch = at.launch(0)
+    found = set()
+    for column in (launch.threads, launch.shared_bytes, at.names().get("registers")):
+        if isinstance(column, np.ndarray):
+            found |= {int(rows[column[rows].argmin()]), int(rows[column[rows].argmax()])}
+    return found
+
+
+@cache
+def sample(case: Case, least: int = 8) -> list[Config]:
+    """Configs at the corners of the space: between them they take every value of every tunable.
+
+    With the fewest and the most threads, shared memory and registers among them, and at least `least` of distinct code
+    where there are as many.
+    """
+    configs = space(case)
+    able = np.logical_or.reduce([configs.valid(problem) for problem in case.problems])
+    order = np.flatnonzero(able).tolist()
+    random.Random(str(case)).shuffle(order)
+    chosen = sorted(_extremes(case, np.array(order)))
+    missing = {(name, int(value)) for name, column in configs.columns.items() for value in np.unique(column[able])}
+    missing -= {item for row in chosen for item in configs.config(row).items()}
+    while missing:
+        # the config with the most values not seen so far, the first such in the shuffled order
+        row = max(order, key=lambda row: len(missing.intersection(configs.config(row).items())))
+        chosen.append(row)
+        missing -= set(configs.config(row).items())
+    codes = {int(configs.codes.index[row]): row for row in reversed(chosen)}
+    for row in order:
+        if len(codes) >= least:
+            break
+        codes.setdefault(int(configs.codes.index[row]), row)
+    return [configs.config(row) for row in codes.values()]
+
+
+@cache
+def runs(case: Case) -> list[Run]:
+    """Each config of the sample on every other problem it can run, with the run-time tunables used longest ago.
+
+    Problems and values of tunables that so do not get a run are left to the first configs of the space that can.
+    """
+    codes = space(case).codes
+    able = {problem: set(codes.index[space(case).valid(problem)].tolist()) for problem in case.problems}
+    turns: dict[Problem, list[Config]] = {problem: [] for problem in case.problems}
+    for place, config in enumerate(sample(case)):
+        code = codes.keys.index(case.kernel.code_key(config, case.dtype, case.layout))
+        mine = [problem for problem in case.problems if code in able[problem]]
+        for problem in mine[place % 2 :: 2] if len(mine) > 3 else mine:
+            turns[problem].append(config)
+    levers = [tunable for tunable in case.kernel.tunables if tunable.launch]
+    names = [tunable.name for tunable in levers]
+    settings = [dict(zip(names, given, strict=True)) for given in product(*(t.values for t in levers))]
+    chosen: list[Run] = []
+    for problem in case.problems:
+        for config in turns[problem]:
+            setting = next((s for s in settings if case.fits(config | s, problem)), None)
+            if setting is not None:
+                settings.remove(setting)
+                settings.append(setting)
+                chosen.append((config | setting, problem))
+    return [*chosen, *_remaining(case, chosen)]
+
+
+def _remaining(case: Case, chosen: list[Run]) -> Iterator[Run]:
+    """Runs of the problems and values of tunables that are missing in `chosen`."""
+    missing = values(case) - {item for config, _ in chosen for item in config.items()}
+    done = {problem for _, problem in chosen}
+    for problem in case.problems:
+        valid = space(case).valid(problem) if missing or problem not in done else np.zeros(len(space(case)), bool)
+        if problem not in done and valid.any():
+            yield space(case).config(int(valid.argmax())), problem
+        for name, value in sorted(missing):
+            able = valid & (space(case).columns[name] == value)
+            if able.any():
+                missing.discard((name, value))
+                yield space(case).config(int(able.argmax())), problem
+
+
+def unwritten(problem: Problem) -> Tensors:
+    """The outputs of a problem before a kernel ran: NaN throughout."""
+    return {
+        name: encode(np.full(tensor.shape, np.nan), problem.dtype)
+        for name, tensor in problem.tensors.items()
+        if tensor.role == "output"
+    }
+
+
+def arguments(launch: BoundLaunch) -> list[str | int | np.generic]:
+    """A launch's arguments as the emulator takes them."""
+    kinds = {"u32": np.uint32, "i32": np.int32, "i64": np.int64, "f32": np.float32}
+    return [
+        (0 if given.null else given.name) if isinstance(given, Pointer) else kinds[given.ctype](given.value)
+        for given in launch.arguments
+    ]
+
+
+def run(case: Case, config: Config, problem: Problem, given: Tensors, budget: int = 20_000_000) -> Tensors:
+    """The outputs of a config as it leaves them in memory; workspaces begin as NaN, races are errors."""
+    _, module = compile_config(case, config)
+    outputs = unwritten(problem)
+    scratch = workspaces(case.kernel, config, problem, case.sm)
+    buffers = {**given, **outputs, **{s.name: np.full(s.elements, np.nan, np.float32) for s in scratch}}
+    for launch in bind_launches(case.kernel, config, problem, case.sm):
+        emulate(
+            module,
+            launch.entry,
+            launch.grid,
+            launch.block,
+            arguments(launch),
+            buffers=buffers,
+            shared_bytes=launch.shared_bytes,
+            count=False,
+            check_races=True,
+            budget=budget,
+        )
+    return outputs
+
+
+def flaws(problem: Problem, given: Tensors, outputs: Tensors) -> list[str]:
+    """How outputs differ from the op's float64 reference by more than f32 sums, rounded once, can."""
+    trial, found = OPS[problem.op], []
+    value = {name: decode(tensor, problem.dtype) for name, tensor in given.items()}
+    expected = reference(problem, given)
+    for name, got in outputs.items():
+        bound = np.zeros(got.shape)
+        if count := trial.roundings(problem.sizes):
+            relative = count * 2.0**-24 + OPERANDS.get(problem.dtype, 0.0)
+            bound = relative * trial.magnitude(problem, value, expected[name])
+            bound += ROUNDING[problem.dtype] * (np.abs(expected[name]) + bound) + LEAST[problem.dtype]
+        wrong = ~(np.abs(decode(got, problem.dtype) - expected[name]) <= bound)
+        if wrong.any():
+            found.append(f"{wrong.sum()} of {wrong.size} values of {name} are wrong on {problem.key}")
+    return found
+
+
+def given_inputs(problem: Problem) -> Tensors:
+    """The inputs a problem is tried with."""
+    return inputs(problem, seed=problem.flops % 1000)

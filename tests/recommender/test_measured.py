@@ -1,0 +1,227 @@
+"""Recommendations from a database of measurements: what counts, what does not, and what is said of it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernrec.cli.app import run
+from kernrec.op import find_op
+from kernrec.recommender import Choice, Query, Recommendation, Recommender
+from kernrec.recommender.group import Group, Pool
+from kernrec.store import Database, Evidence
+
+GPU = "h200-sxm"
+SHAPE = {"m": 2048, "n": 2048, "k": 2048}
+PROBLEM = find_op("matmul").problem(**SHAPE)
+
+Ask = Callable[..., Recommendation]
+
+
+@pytest.fixture(scope="module")
+def predicted() -> tuple[Choice, ...]:
+    """The forty configs that are predicted to be fastest."""
+    return Recommender([]).recommend("matmul", GPU, SHAPE, query=Query("latency", top=40)).choices
+
+
+def row(choice: Choice, factor: float = 1.0, **given: Any) -> dict[str, Any]:
+    """A measurement of a choice: `factor` times its predicted latency, at its predicted power."""
+    latency = choice.latency_s.value * factor
+    usual = {
+        "gpu": GPU,
+        "device": "NVIDIA H200",
+        "kernel": choice.kernel.name,
+        "kernel_hash": choice.kernel.hash,
+        "config": dict(choice.config),
+        "problem": PROBLEM,
+        "protocol_version": 1,
+        "tier": "final",
+        "session": "monday",
+        "measured_at": "2026-03-01T12:00:00",
+        "latency_s": latency,
+        "latency_low_s": latency * 0.98,
+        "latency_high_s": latency * 1.03,
+        "energy_j": latency * choice.power_w,
+        "power_w": choice.power_w,
+        "outcome": "ok",
+    }
+    return usual | given
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    """Answers from a database file with these rows."""
+
+    def ask(rows: list[dict[str, Any]], query: Query | None = None) -> Recommendation:
+        path = tmp_path / "own.duckdb"
+        path.unlink(missing_ok=True)
+        with Database.open(path, read_only=False, create=True) as database:
+            database.add_measurements(rows)
+        return Recommender([path]).recommend("matmul", GPU, SHAPE, query=query or Query("latency", top=40))
+
+    return ask
+
+
+def of(answer: Recommendation, config: Any) -> Choice | None:
+    return next((choice for choice in answer.choices if choice.config == dict(config)), None)
+
+
+def failure(choice: Choice, outcome: str, **given: Any) -> dict[str, Any]:
+    nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
+    return row(choice, outcome=outcome, **nothing, **given)
+
+
+def test_a_measured_config_has_its_measurement(ask: Ask, predicted: tuple[Choice, ...]) -> None:
+    slow = predicted[5]
+    answer = ask([row(slow, 0.5), row(slow, 0.52, session="tuesday", measured_at="2026-03-02T12:00:00")])
+    best = answer.best
+    assert best.config == slow.config
+    assert best.latency_s.value == pytest.approx(slow.latency_s.value * 0.51)
+    assert best.latency_s.low == pytest.approx(slow.latency_s.value * 0.51 * 0.98)
+    assert best.latency_s.high == pytest.approx(slow.latency_s.value * 0.51 * 1.03)
+    assert (best.latency_s.source, best.energy_j.source) == ("measured", "measured")
+    assert (best.sessions, best.measured_at, best.device) == (2, "2026-03-02T12:00:00Z", "NVIDIA H200")
+    assert json.loads(json.dumps(best.as_dict()))["device"] == "NVIDIA H200"
+
+
+def test_a_measured_config_is_found_however_slow_it_was_predicted_to_be(ask: Ask) -> None:
+    recommender = Recommender([])
+    (candidates,) = recommender.candidates_for(PROBLEM, recommender.recommend("matmul", GPU, SHAPE).gpu)
+    at = candidates.space.at(PROBLEM)
+    runnable = candidates.rows(at)
+    left_out = next(r for r in runnable.tolist() if r not in candidates.shortlist(at, runnable))
+    first = recommender.recommend("matmul", GPU, SHAPE).best
+    answer = ask([row(first, 1e-3, config=candidates.space.config(left_out))])
+    assert answer.best.config == candidates.space.config(left_out)
+    assert answer.best.source == "measured"
+
+
+def test_the_table_says_how_often_when_and_on_what(
+    tmp_path: Path, predicted: tuple[Choice, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "own.duckdb"
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements([row(predicted[0], energy_j=None, power_w=None)])
+    shape = ",".join(f"{name}={extent}" for name, extent in SHAPE.items())
+    assert run(["recommend", "--op", "matmul", "--gpu", GPU, "--shape", shape, "--db", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "NVIDIA H200, 1 session 2026-03-01" in said
+    assert "measured, energy prior" in said
+
+
+def test_predictions_that_are_all_too_low_do_not_outrank_what_is_known(ask: Ask, predicted: tuple[Choice, ...]) -> None:
+    answer = ask([row(choice, 3.0) for choice in predicted[:5]])
+    others = [choice for choice in answer.choices if choice.source == "prior"]
+    assert len(others) == 35
+    assert all(choice.latency_s.value > 0.98 * 3.0 * predicted[0].latency_s.value for choice in others)
+    (note,) = [note for note in answer.notes if "predictions put on the scale of 5 configs measured" in note]
+    assert note.endswith("(latency x 2.97, power x 1)")
+
+
+def test_energy_that_nobody_measured_is_predicted_for_the_measured_time(
+    ask: Ask, predicted: tuple[Choice, ...]
+) -> None:
+    first = predicted[0]
+    choice = of(ask([row(first, 0.5, energy_j=None, power_w=None)]), first.config)
+    assert choice is not None
+    assert (choice.latency_s.source, choice.energy_j.source) == ("measured", "prior")
+    assert choice.energy_j.value == pytest.approx(first.energy_j.value * 0.5)
+    assert choice.as_dict()["energy_source"] == "prior"
+
+
+def test_another_version_of_the_source_does_not_count(ask: Ask, predicted: tuple[Choice, ...]) -> None:
+    answer = ask([row(choice, 0.1, kernel_hash="0" * 16) for choice in predicted[:3]])
+    assert all(choice.source == "prior" for choice in answer.choices)
+    assert answer.best.latency_s.value == predicted[0].latency_s.value
+    assert "matmul_simt: 3 configs measured with another version of its source, not used" in answer.notes
+
+
+@pytest.mark.parametrize(
+    ("measured", "asked", "counts"),
+    [
+        ({}, {}, True),
+        ({}, {"power_limit_w": 700.0}, True),
+        ({"power_limit_w": 700.0}, {}, True),
+        ({"power_limit_w": 400.0}, {}, False),
+        ({"power_limit_w": 400.0}, {"power_limit_w": 400.0}, True),
+        ({}, {"power_limit_w": 400.0}, False),
+        ({"locked_sm_clock_hz": 1.41e9}, {}, False),
+        ({"locked_sm_clock_hz": 1.41e9}, {"clock_hz": 1.41e9}, True),
+        ({"locked_sm_clock_hz": 1.41e9}, {"clock_hz": 1.2e9}, False),
+        ({}, {"clock_hz": 1.41e9}, False),
+        ({"locked_memory_clock_hz": 1e9}, {}, False),
+    ],
+)
+def test_a_measurement_counts_at_its_own_limits(
+    ask: Ask, predicted: tuple[Choice, ...], measured: dict[str, float], asked: dict[str, float], counts: bool
+) -> None:
+    answer = ask([row(predicted[0], 0.1, **measured)], Query("latency", **asked))
+    assert (answer.best.source == "measured") is counts
+    assert any("another power limit or clock" in note for note in answer.notes) is not counts
+
+
+@pytest.mark.parametrize("outcome", ["incorrect", "crash", "timeout", "compile"])
+def test_a_config_that_failed_is_left_out_and_counted(ask: Ask, predicted: tuple[Choice, ...], outcome: str) -> None:
+    failed = predicted[:3]
+    answer = ask([failure(choice, outcome) for choice in failed])
+    assert not [choice for choice in failed if of(answer, choice.config)]
+    assert f"matmul_simt: 3 configs failed on this GPU and left out (3 {outcome})" in answer.notes
+
+
+@pytest.mark.parametrize("outcome", ["crash", "incorrect", "quarantined"])
+def test_only_a_wrong_result_is_never_forgiven(ask: Ask, predicted: tuple[Choice, ...], outcome: str) -> None:
+    rows = [failure(predicted[0], outcome), row(predicted[0], 0.5, session="later", measured_at="2026-03-02")]
+    assert (of(ask(rows), predicted[0].config) is None) is (outcome == "incorrect")
+    rows[1]["measured_at"] = "2026-02-01"
+    assert (of(ask(rows), predicted[0].config) is None) is (outcome != "quarantined")
+
+
+def test_a_faster_kernel_of_somebody_else_is_named(ask: Ask, predicted: tuple[Choice, ...]) -> None:
+    usual = {"kernel": "Xgemm", "kernel_hash": "external:1"}
+    theirs = [row(predicted[0], 0.5, config={"MWG": 64}, **usual), row(predicted[0], 0.7, config={"MWG": 32}, **usual)]
+    (note,) = [note for note in ask(theirs).notes if "Xgemm" in note]
+    assert "2.00 times as fast" in note
+    assert note.endswith("with MWG=64")
+    assert not [note for note in ask([row(predicted[0], 9.0, **usual)]).notes if "Xgemm" in note]
+
+
+def test_what_cannot_be_told_apart_shares_its_place(ask: Ask, predicted: tuple[Choice, ...]) -> None:
+    first = predicted[0]
+    factors = [1.0, 1.02, 1.4, *[2.0] * 37]
+    rows = [row(first, factor, config=dict(c.config)) for c, factor in zip(predicted, factors, strict=True)]
+    answer = ask(rows, Query("latency", top=3))
+    assert [str(choice.place) for choice in answer.choices] == ["1=", "1=", "3"]
+    assert [choice.as_dict()["ambiguous"] for choice in answer.choices] == [True, True, False]
+
+
+def test_a_front_of_predictions_keeps_its_order(ask: Ask) -> None:
+    answer = Recommender([]).recommend("matmul", GPU, SHAPE)
+    assert [str(choice.place) for choice in answer.choices] == [f"~{i + 1}" for i in range(len(answer.choices))]
+
+
+def test_candidates_of_two_kernels_are_one_pool(predicted: tuple[Choice, ...]) -> None:
+    recommender = Recommender([])
+    (candidates,) = recommender.candidates_for(PROBLEM, predicted[0].gpu)
+    groups = [Group(candidates, PROBLEM, limit, None, Evidence()) for limit in (None, 300.0)]
+    pool = Pool(groups)
+    count = len(groups[0].rows)
+    assert len(pool.costs.latency_s) == count + len(groups[1].rows)
+    free, limited = pool.choices(np.array([3, count + 3]), PROBLEM, predicted[0].gpu, "latency")
+    assert free.latency_s.value == groups[0].estimates.latency_s[3]
+    assert limited.latency_s.value == groups[1].estimates.latency_s[3]
+    assert limited.config == candidates.space.config(int(groups[1].rows[3]))
+    assert limited.power_w < 300.1
+
+
+def test_a_database_that_has_grown_is_asked_again(tmp_path: Path, predicted: tuple[Choice, ...]) -> None:
+    path = tmp_path / "own.duckdb"
+    Database.open(path, read_only=False, create=True).close()
+    recommender = Recommender([path])
+    before = recommender.recommend("matmul", GPU, SHAPE, query=Query("latency"))
+    assert before is recommender.recommend("matmul", GPU, SHAPE, query=Query("latency"))
+    with Database.open(path, read_only=False) as database:
+        database.add_measurements([row(predicted[0], 0.5)])
+    assert recommender.recommend("matmul", GPU, SHAPE, query=Query("latency")).best.source == "measured"

@@ -1,0 +1,396 @@
+"""How good the kernels of the library are, on the GPU of this machine.
+
+    python tools/bench_kernels.py [--op matmul] [--steps time,check,sanitize,count] [--minutes 9] [--out results.json]
+
+time: of the first 40 configs that kernrec recommends for a problem, and 10 random ones, the best, against the library
+of the vendor (cuBLAS, cuDNN, PyTorch's fused attention) or, for what memory bounds, against the bandwidth of a copy.
+check: every config of a random tenth of each space, against the float64 reference. sanitize: a few of them under
+compute-sanitizer. count: instructions as the emulator counts them, against Nsight Compute's.
+
+Everything that is done goes into the JSON file at once; what it holds for this card and these kernels is not done
+again, so that a run that was stopped, or that `--minutes` ended, goes on where it was. Exit status 1: no GPU, or a
+wrong result.
+"""
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from baselines import baseline
+from on_gpu import Card, Code, NoGPUError, Prepared, Timer, find_card, to_device
+from profilers import counted_on_card, sanitized
+
+from kernrec.compile import CompileError, Job, compile_many, compile_source
+from kernrec.compile.profiler import emulate_config
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import find_gpu, limits
+from kernrec.kernel import Kernel, Space, all_kernels
+from kernrec.op import Problem, decode, encode, find_op, inputs, reference
+from kernrec.ptx import parse
+from kernrec.recommender import Query, Recommender
+
+STEPS = ("time", "check", "sanitize", "count")
+RECOMMENDED, AT_RANDOM = 40, 10
+SHARE = 0.1
+SANITIZED = 3
+
+Config = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem to be fast on. aim: the share of the yardstick's speed that is aimed at on an H200."""
+
+    op: str
+    dtype: str
+    layout: str
+    dims: dict[str, int]
+    aim: float
+
+    @property
+    def problem(self) -> Problem:
+        return find_op(self.op).problem(self.dtype, self.layout, **self.dims)
+
+
+_ROWS = {"rows": 16384, "columns": 8192}
+CASES = (
+    Case("matmul", "f32", "nn", {"m": 4096, "n": 4096, "k": 4096}, 0.80),
+    Case("matmul", "bf16", "nn", {"m": 8192, "n": 8192, "k": 8192}, 0.55),
+    Case("matmul", "f16", "nt", {"m": 4096, "n": 4096, "k": 4096}, 0.55),
+    Case("matvec", "f32", "row", {"m": 16384, "k": 16384}, 0.85),
+    Case("matvec", "bf16", "row", {"m": 16384, "k": 16384, "n": 4}, 0.85),
+    Case("conv2d", "f32", "nchw", {"n": 32, "c": 128, "h": 28, "w": 28, "k": 128, "r": 3, "s": 3, "padding": 1}, 0.50),
+    Case("conv2d", "f16", "nhwc", {"n": 32, "c": 256, "h": 28, "w": 28, "k": 256, "r": 3, "s": 3, "padding": 1}, 0.50),
+    Case("attention", "bf16", "bhsd", {"batch": 4, "heads": 32, "queries": 4096, "head_dim": 128, "causal": 1}, 0.45),
+    Case("attention", "f16", "bhsd", {"batch": 8, "heads": 16, "queries": 2048, "head_dim": 64}, 0.45),
+    Case("softmax", "f16", "row", _ROWS, 0.85),
+    Case("layernorm", "bf16", "row", _ROWS, 0.85),
+    Case("rmsnorm", "bf16", "row", _ROWS, 0.85),
+    Case("reduce", "f32", "row", _ROWS, 0.85),
+    Case("transpose", "f32", "row", _ROWS, 0.85),
+    Case("elementwise", "f32", "row", {"n": 1 << 27}, 0.85),
+)
+COMPUTE_BOUND = ("matmul", "conv2d", "attention")
+
+CHECKED: dict[str, list[dict[str, int]]] = {
+    "matmul": [{"m": 264, "n": 200, "k": 520}, {"m": 131, "n": 77, "k": 257}],
+    "matvec": [{"m": 1031, "k": 2056, "n": 5}, {"m": 77, "k": 4099}],
+    "conv2d": [
+        {"n": 3, "c": 40, "h": 14, "w": 10, "k": 72, "r": 3, "s": 3, "padding": 1},
+        {"n": 2, "c": 64, "h": 12, "w": 6, "k": 40, "r": 1, "s": 1},
+        {"n": 2, "c": 21, "h": 11, "w": 13, "k": 14, "r": 3, "s": 2, "stride": 2, "padding": 1, "groups": 7},
+    ],
+    "attention": [
+        {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 193, "keys": 331, "head_dim": head_dim, "causal": 1}
+        for head_dim in (64, 128)
+    ],
+    "transpose": [{"rows": 1000, "columns": 776}, {"rows": 131, "columns": 257}],
+    "elementwise": [{"n": 100008}, {"n": 54321}],
+} | {
+    op: [{"rows": 37, "columns": columns} for columns in (1000, 1161, 8648)]
+    for op in ("softmax", "layernorm", "rmsnorm", "reduce")
+}
+"""Problems whose sizes divide no tile, for the check: of wide rows and of odd ones."""
+
+_ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}
+
+
+class Results:
+    """The JSON file: {card: {step: {what: finding}}}, written whole after every finding."""
+
+    def __init__(self, path: Path, card: Card) -> None:
+        self.path = path
+        try:
+            self.all: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path} is not a file of results: {error}") from None
+        self.found: dict[str, dict[str, Any]] = self.all.setdefault(card.name, {})
+
+    def get(self, step: str, what: str) -> Any:
+        return self.found.get(step, {}).get(what)
+
+    def put(self, step: str, what: str, finding: Any) -> None:
+        self.found.setdefault(step, {})[what] = finding
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self.path.with_suffix(".draft")
+        draft.write_text(json.dumps(self.all, indent=1) + "\n", encoding="utf-8")
+        os.replace(draft, self.path)
+
+
+class Bench:
+    """The steps, on one card."""
+
+    def __init__(
+        self, card: Card, results: Results, deadline: float, sample: int | None = None, only: str | None = None
+    ) -> None:
+        self.card, self.results, self.deadline, self.sample, self.only = card, results, deadline, sample, only
+        self.recommender = Recommender([])
+        self.timer: Timer | None = None
+        self.wrong = False
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() > self.deadline
+
+    def time(self, ops: list[str]) -> None:
+        """Times the cases of these ops, and prints a line for each."""
+        self.timer = self.timer or Timer(self.card)
+        bandwidth = self.results.get("time", "copy") or self.timer.copy_bandwidth()
+        self.results.put("time", "copy", bandwidth)
+        say(f"copy bandwidth {bandwidth / 1e12:.3f} TB/s, read and written")
+        say(f"{'problem':58} {'kernel':26} {'ours':>9} {'yardstick':>28}  share   aim")
+        for case in [case for case in CASES if case.op in ops]:
+            kernels = [k for k in all_kernels() if k.op == case.op and k.least_sm(case.dtype) <= self.card.sm]
+            kernels = [k for k in kernels if case.dtype in k.dtypes and case.layout in k.layouts]
+            if not kernels:
+                say(f"{case.problem.key:58} no kernel of the library computes this here")
+                continue
+            what = f"{case.problem.key} {' '.join(k.hash for k in kernels)}"
+            if self.results.get("time", what) is None:
+                if self.late:
+                    return
+                self.results.put("time", what, self._case(case, kernels, bandwidth))
+            say(line(case, self.results.get("time", what)))
+
+    def _case(self, case: Case, kernels: list[Kernel], bandwidth: float) -> dict[str, Any]:
+        assert self.timer is not None
+        problem = case.problem
+        given = to_device(inputs(problem))
+        times = []
+        for kernel, config, rank in self._contenders(problem, kernels):
+            try:
+                compiled = compile_source(kernel.source, self.card.sm, kernel.defines(config, case.dtype, case.layout))
+            except CompileError as error:
+                say(f"note: {kernel.name} {config}: {error}")
+                continue
+            prepared = Prepared(kernel, config, problem, self.card.sm, Code(compiled), given)
+            times.append((self.timer.seconds(prepared.launch), kernel.name, config, rank))
+        if not times:
+            raise KernrecError(f"no config that was tried for {problem.key} could be compiled")
+        seconds, name, config, rank = min(times, key=lambda found: found[0])
+        finding: dict[str, Any] = {"kernel": name, "config": config, "rank": rank, "seconds": seconds}
+        finding |= {"timed": len(times), "aim": case.aim}
+        if case.op not in COMPUTE_BOUND:
+            return finding | {"yardstick": "copy bandwidth", "share": problem.bytes / seconds / bandwidth}
+        works, missing = baseline(problem)
+        if not works:
+            return finding | {"yardstick": missing or "none", "share": None}
+        library, fastest = min(((n, self.timer.seconds(work)) for n, work in works.items()), key=lambda found: found[1])
+        return finding | {"yardstick": library, "yardstick_seconds": fastest, "share": fastest / seconds}
+
+    def _contenders(self, problem: Problem, kernels: list[Kernel]) -> list[tuple[Kernel, Config, int | None]]:
+        """The configs to time, with their rank among the recommended ones (None: taken at random)."""
+        found: list[tuple[Kernel, Config, int | None]] = []
+        try:
+            answer = self.recommender.answer(problem, find_gpu(self.card.name), Query("latency", top=RECOMMENDED))
+            found = [(c.kernel, dict(c.config), rank) for rank, c in enumerate(answer.choices)]
+        except KernrecError as error:
+            say(f"note: nothing is recommended for {problem.key} on {self.card.name}: {error}")
+        draw = random.Random(problem.key)
+        able = []
+        for kernel in kernels:
+            space = Space(kernel, self.card.sm, limits(self.card.sm), problem.dtype, problem.layout)
+            able += [(kernel, space, int(row)) for row in space.at(problem).rows]
+        for kernel, space, row in draw.sample(able, min(AT_RANDOM, len(able))):
+            found.append((kernel, space.config(row), None))
+        return found
+
+    def check(self, ops: list[str]) -> None:
+        """Holds a random tenth of each space against the reference."""
+        for kernel, dtype, layout in variants(ops, self.card.sm, self.only):
+            what = f"{kernel.name} {dtype} {layout} {kernel.hash}"
+            done = self.results.get("check", what) or {"checked": 0, "wrong": []}
+            rows = sampled(kernel, dtype, layout, self.card.sm, self.sample)
+            while done["checked"] < len(rows) and not self.late:
+                chunk = rows[done["checked"] : done["checked"] + 64]
+                done["wrong"] += self._wrong(kernel, dtype, layout, chunk)
+                done["checked"] += len(chunk)
+                self.results.put("check", what, done)
+            state = "right" if not done["wrong"] else f"WRONG: {done['wrong'][:3]}"
+            say(f"check {what}: {done['checked']} of {len(rows)} configs, {state}")
+            self.wrong = self.wrong or bool(done["wrong"])
+
+    def _wrong(self, kernel: Kernel, dtype: str, layout: str, configs: list[Config]) -> list[str]:
+        problems = checked_problems(kernel, dtype, layout)
+        given = [inputs(problem, seed=1) for problem in problems]
+        expected = [reference(problem, tensors) for problem, tensors in zip(problems, given, strict=True)]
+        of_code: dict[str, list[Config]] = {}
+        for config in configs:
+            of_code.setdefault(kernel.code_key(config, dtype, layout), []).append(config)
+        jobs = {
+            Job(kernel.source, self.card.sm, kernel.defines(same[0], dtype, layout)): same for same in of_code.values()
+        }
+        wrong = []
+        for job, result in compile_many(jobs):
+            if isinstance(result, Exception):
+                wrong.append(f"{jobs[job][0]}: {result}")
+                continue
+            code = Code(result)
+            for config in jobs[job]:
+                for problem, tensors, right in zip(problems, given, expected, strict=True):
+                    if kernel.fits(config, problem, limits(self.card.sm)):
+                        prepared = Prepared(kernel, config, problem, self.card.sm, code, tensors)
+                        prepared.launch()
+                        if said := difference(problem, prepared.outputs(), right):
+                            wrong.append(f"{config} on {problem.key}: {said}")
+        return wrong
+
+    def sanitize(self, ops: list[str]) -> None:
+        """Runs the check of a few configs under compute-sanitizer, where it is installed."""
+        for op in ops:
+            what = f"{op} {' '.join(kernel.hash for kernel in all_kernels() if kernel.op == op)}"
+            for tool in ("memcheck", "racecheck"):
+                if self.late:
+                    return
+                if (said := self.results.get("sanitize", f"{tool} {what}")) is None:
+                    said = sanitized(tool, op, SANITIZED)
+                    self.results.put("sanitize", f"{tool} {what}", said)
+                say(f"{tool} {op}: {said}")
+                self.wrong = self.wrong or said.startswith("ERRORS")
+
+    def count(self, ops: list[str]) -> None:
+        """Holds emulated instruction counts of one config of each kernel against Nsight Compute's."""
+        for kernel, dtype, layout in variants(ops, self.card.sm, self.only):
+            what = f"{kernel.name} {dtype} {layout} {kernel.hash}"
+            if self.late:
+                return
+            if (found := self.results.get("count", what)) is None:
+                on_card = counted_on_card(kernel, dtype, layout)
+                found = (
+                    on_card
+                    if isinstance(on_card, str)
+                    else [emulated_counts(kernel, dtype, layout, self.card), on_card]
+                )
+                self.results.put("count", what, found)
+            if isinstance(found, str):
+                say(f"count {what}: {found}")
+                continue
+            for entry, emulated in found[0].items():
+                real = found[1].get(entry)
+                ratio = f"{emulated / real:.3f} of the card's {real}" if real else "and the card reports none"
+                say(f"count {kernel.name} {dtype} {layout}, {entry}: emulated {emulated} warp instructions, {ratio}")
+
+    def once(self, ops: list[str]) -> None:
+        """Launches one config of each kernel once: what Nsight Compute is given to count."""
+        for kernel, dtype, layout in variants(ops, self.card.sm, self.only):
+            config, problem = one_run(kernel, dtype, layout, self.card.sm)
+            compiled = compile_source(kernel.source, self.card.sm, kernel.defines(config, dtype, layout))
+            prepared = Prepared(kernel, config, problem, self.card.sm, Code(compiled), inputs(problem))
+            prepared.launch()
+            prepared.outputs()
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def line(case: Case, found: dict[str, Any]) -> str:
+    """One line of the table of times."""
+    share = "   -  " if found["share"] is None else f"{found['share']:6.1%}"
+    verdict = "" if found["share"] is None else ("met" if found["share"] >= case.aim else "MISSED")
+    against = found["yardstick"]
+    if "yardstick_seconds" in found:
+        against += f" {found['yardstick_seconds'] * 1e6:.1f} us"
+    head = f"{case.problem.key:58} {found['kernel']:26} {found['seconds'] * 1e6:7.1f} us {against:>28}"
+    return f"{head} {share} {case.aim:5.0%} {verdict}"
+
+
+def variants(ops: list[str], sm: int, only: str | None = None) -> list[tuple[Kernel, str, str]]:
+    """Kernel, dtype and layout of all that runs on an architecture, of these ops (only: of one such)."""
+    kernels = [kernel for kernel in all_kernels() if kernel.op in ops]
+    found = [(k, dtype, layout) for k in kernels for dtype in k.dtypes for layout in k.layouts]
+    found = [(kernel, dtype, layout) for kernel, dtype, layout in found if kernel.least_sm(dtype) <= sm]
+    return [one for one in found if only in (None, f"{one[0].name},{one[1]},{one[2]}")]
+
+
+def checked_problems(kernel: Kernel, dtype: str, layout: str) -> list[Problem]:
+    return [find_op(kernel.op).problem(dtype, layout, **dims) for dims in CHECKED[kernel.op]]
+
+
+def sampled(kernel: Kernel, dtype: str, layout: str, sm: int, count: int | None = None) -> list[Config]:
+    """A random tenth of the configs that can run a checked problem (or `count` of them), the same every time."""
+    space = Space(kernel, sm, limits(sm), dtype, layout)
+    able = np.flatnonzero(np.logical_or.reduce([space.valid(p) for p in checked_problems(kernel, dtype, layout)]))
+    size = min(len(able), count if count is not None else max(8, round(SHARE * len(able))))
+    return [space.config(row) for row in random.Random(f"{kernel.name} {dtype} {layout}").sample(able.tolist(), size)]
+
+
+def one_run(kernel: Kernel, dtype: str, layout: str, sm: int) -> tuple[Config, Problem]:
+    """A config and a problem that it runs, the same every time."""
+    config = sampled(kernel, dtype, layout, sm)[0]
+    return config, next(p for p in checked_problems(kernel, dtype, layout) if kernel.fits(config, p, limits(sm)))
+
+
+def emulated_counts(kernel: Kernel, dtype: str, layout: str, card: Card) -> dict[str, int]:
+    """Warp instructions by entry, as the emulator estimates them."""
+    config, problem = one_run(kernel, dtype, layout, card.sm)
+    compiled = compile_source(kernel.source, card.sm, kernel.defines(config, dtype, layout))
+    outputs = {n: encode(np.zeros(t.shape), dtype) for n, t in problem.tensors.items() if t.role == "output"}
+    counts: dict[str, int] = {}
+    launches = emulate_config(kernel, config, problem, card.sm, parse(compiled.ptx), {**inputs(problem), **outputs})
+    for launch, counted in launches:
+        counts[launch.entry] = counts.get(launch.entry, 0) + counted["issue"]
+    return counts
+
+
+def difference(problem: Problem, outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> str | None:
+    """How results are further from the reference than rounding explains; None where they are not.
+
+    Results are of order 1 (`kernrec.op.inputs`): one f32 rounding for each operation on the way to a result, and one
+    to the dtype.
+    """
+    for name, got in outputs.items():
+        right = expected[name]
+        bound = (problem.flops / right.size + 16) * 2.0**-24 * (1 + np.abs(right))
+        bound += _ROUNDING[problem.dtype] * (np.abs(right) + bound) + 2.0**-24
+        wrong = ~(np.abs(decode(got, problem.dtype) - right) <= bound)
+        if wrong.any():
+            return f"{int(wrong.sum())} of {wrong.size} values of {name} are wrong"
+    return None
+
+
+def main(given: list[str] | None = None) -> int:
+    """Runs the steps; see this module's description."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--op", default="all", help="one op, several with commas, or all")
+    parser.add_argument("--steps", default=",".join(STEPS), help=f"of {', '.join(STEPS)}")
+    parser.add_argument("--minutes", type=float, default=9.0, help="begin nothing new after this time")
+    parser.add_argument("--sample", type=int, help="configs to check per kernel, dtype and layout, not a tenth")
+    parser.add_argument("--only", help="kernel,dtype,layout: nothing but these (steps check, count and once)")
+    parser.add_argument("--out", type=Path, default=Path("build/bench_kernels.json"), help="file of results")
+    options = parser.parse_args(given)
+    try:
+        known = list(dict.fromkeys(kernel.op for kernel in all_kernels()))
+        ops = known if options.op == "all" else [find_op(op).name for op in options.op.split(",")]
+        card = find_card()
+        bench = Bench(
+            card, Results(options.out, card), time.monotonic() + 60 * options.minutes, options.sample, options.only
+        )
+        steps: dict[str, Callable[[list[str]], None]] = {
+            **{name: getattr(bench, name) for name in STEPS}, "once": bench.once
+        }  # fmt: skip
+        for step in options.steps.split(","):
+            if step not in steps:
+                raise UsageError(f"step {step!r}: expected some of {', '.join(STEPS)}")
+            steps[step]([op for op in ops if op in known])
+    except NoGPUError as error:
+        print(f"bench_kernels: {error}; the aims are not verified", file=sys.stderr)
+        return 1
+    except KernrecError as error:
+        print(f"bench_kernels: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    if bench.late:
+        say("the time is up: run the same command again for the rest")
+    return 1 if bench.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
