@@ -148,7 +148,7 @@ class Bench:
         say(f"copy bandwidth {bandwidth / 1e12:.3f} TB/s, read and written")
         say(f"{'problem':58} {'kernel':26} {'ours':>9} {'yardstick':>28}  share   aim")
         for case in [case for case in CASES if case.op in ops]:
-            kernels = [k for k in all_kernels() if k.op == case.op and k.min_sm <= self.card.sm]
+            kernels = [k for k in all_kernels() if k.op == case.op and k.least_sm(case.dtype) <= self.card.sm]
             kernels = [k for k in kernels if case.dtype in k.dtypes and case.layout in k.layouts]
             if not kernels:
                 say(f"{case.problem.key:58} no kernel of the library computes this here")
@@ -305,8 +305,9 @@ def line(case: Case, found: dict[str, Any]) -> str:
 
 def variants(ops: list[str], sm: int, only: str | None = None) -> list[tuple[Kernel, str, str]]:
     """Kernel, dtype and layout of all that runs on an architecture, of these ops (only: of one such)."""
-    kernels = [kernel for kernel in all_kernels() if kernel.op in ops and kernel.min_sm <= sm]
-    found = [(kernel, dtype, layout) for kernel in kernels for dtype in kernel.dtypes for layout in kernel.layouts]
+    kernels = [kernel for kernel in all_kernels() if kernel.op in ops]
+    found = [(k, dtype, layout) for k in kernels for dtype in k.dtypes for layout in k.layouts]
+    found = [(kernel, dtype, layout) for kernel, dtype, layout in found if kernel.least_sm(dtype) <= sm]
     return [one for one in found if only in (None, f"{one[0].name},{one[1]},{one[2]}")]
 
 

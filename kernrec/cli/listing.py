@@ -43,7 +43,7 @@ def gpus(as_json: AsJson = False) -> None:
 
 
 def ops(as_json: AsJson = False) -> None:
-    """List the operators with their dimensions, data types and layouts."""
+    """List the operators with their dimensions, what numbers stand for in some of them, data types and layouts."""
     from kernrec.op import all_ops
 
     _list(
@@ -52,6 +52,7 @@ def ops(as_json: AsJson = False) -> None:
                 "name": op.name,
                 "aliases": list(op.aliases),
                 "dimensions": [d.name if d.default is None else f"{d.name}={d.default}" for d in op.dims],
+                "codes": {d.name: d.meaning for d in op.dims if d.maximum < 10},
                 "dtypes": list(op.dtypes),
                 "layouts": list(op.layouts),
                 "workload": op.workload,
@@ -59,7 +60,7 @@ def ops(as_json: AsJson = False) -> None:
             }
             for op in all_ops()
         ],
-        {},
+        {"codes": lambda v: "; ".join(f"{name} {meaning}" for name, meaning in v.items())},
         as_json,
     )
 
@@ -76,13 +77,17 @@ def kernels(as_json: AsJson = False) -> None:
                 "dtypes": list(kernel.dtypes),
                 "layouts": list(kernel.layouts),
                 "min_sm": kernel.min_sm,
+                "dtype_min_sm": dict(kernel.dtype_min_sm),
                 "hash": kernel.hash,
                 "tunables": {t.name: list(t.values) for t in kernel.tunables},
                 "description": kernel.description,
             }
             for kernel in all_kernels()
         ],
-        {"tunables": lambda v: " ".join(f"{name}={','.join(map(str, values))}" for name, values in v.items())},
+        {
+            "dtype_min_sm": lambda v: " ".join(f"{dtype}={sm}" for dtype, sm in v.items()),
+            "tunables": lambda v: " ".join(f"{name}={','.join(map(str, values))}" for name, values in v.items()),
+        },
         as_json,
     )
 

@@ -52,7 +52,7 @@ def codes_of(kernel: Kernel, sms: Sequence[int]) -> list[Code]:
     for layout in kernel.layouts:
         for dtype in kernel.dtypes:
             for sm in sms:
-                if sm < kernel.min_sm:
+                if sm < kernel.least_sm(dtype):
                     continue
                 space = Space(kernel, sm, limits(sm), dtype, layout)
                 members: dict[int, list[Config]] = {}

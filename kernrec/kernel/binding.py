@@ -11,7 +11,7 @@ from kernrec.op import Problem
 
 @dataclass(frozen=True)
 class Pointer:
-    """The address of a tensor or workspace; null where the config does without that workspace."""
+    """The address of a tensor or workspace; null where the problem or config does without it."""
 
     name: str
     null: bool = False
@@ -69,8 +69,7 @@ def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> 
     that is not the kernel's, and for a number that its place does not hold: an empty grid, an argument out of range.
     """
     names = _names(kernel, config, problem, sm)
-    present = {scratch.name for scratch in _workspaces(kernel, names)}
-    scratch_names = {workspace.name for workspace in kernel.workspaces}
+    present = {*problem.tensors, *(scratch.name for scratch in _workspaces(kernel, names))}
     bound = []
     for index, launch in enumerate(kernel.launches):
         if launch.when is not None and not launch.when.evaluate(names):
@@ -81,7 +80,7 @@ def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> 
         arguments: list[Pointer | Scalar] = []
         for argument in launch.arguments:
             if isinstance(argument, PointerArgument):
-                arguments.append(Pointer(argument.name, argument.name in scratch_names - present))
+                arguments.append(Pointer(argument.name, argument.name not in present))
             else:
                 arguments.append(Scalar(argument.ctype, _scalar(place, argument.ctype, argument.value, names)))
         trips = {loop: _whole(f"{place}: trips", count, names, 0) for loop, count in launch.trips.items()}

@@ -82,6 +82,7 @@ class _Reader:
         dtypes = op.dtypes if declared else top.names("dtypes", op.dtypes)
         layouts = op.layouts if declared else top.names("layouts", op.layouts)
         min_sm = top.take("min_sm", int, "a compute capability such as 75", 75)
+        dtype_min_sm = self.dtype_min_sm(dtypes, min_sm)
         description = top.string("description", "")
         source_name, source = self.source()
         self.dims, derived, tensors = _op_names(op)
@@ -113,6 +114,7 @@ class _Reader:
             dtypes=dtypes,
             layouts=layouts,
             min_sm=min_sm,
+            dtype_min_sm=dtype_min_sm,
             description=description,
             source_name=source_name,
             source=source,
@@ -157,6 +159,15 @@ class _Reader:
                 raise self.top.fail(f"defines.{name}", "NAME = number or text", value)
             macros[name] = str(value)
         return macros
+
+    def dtype_min_sm(self, dtypes: Collection[str], min_sm: int) -> dict[str, int]:
+        table = self.top.take("dtype_min_sm", dict, "a table of dtype = compute capability", {})
+        for dtype, sm in table.items():
+            if dtype not in dtypes:
+                raise UsageError(f"{self.where}: dtype_min_sm: {unknown('dtype', dtype, dtypes)}")
+            if type(sm) is not int or sm <= min_sm:
+                raise self.top.fail(f"dtype_min_sm.{dtype}", f"a compute capability above min_sm = {min_sm}", sm)
+        return dict(table)
 
     def source(self) -> tuple[str, str]:
         name = self.top.string("source")
@@ -344,6 +355,7 @@ class _Reader:
         if not value:
             if ctype not in pointers:
                 raise UsageError(f"{where}: {key}: {unknown('tensor', ctype, sorted(pointers))}")
+            self.named.add(ctype)  # a late dimension of that name says whether the tensor is there
             return PointerArgument(ctype)
         if ctype not in SCALAR_RANGES:
             raise UsageError(f"{where}: {key}: {unknown('C type', ctype, SCALAR_RANGES)}")

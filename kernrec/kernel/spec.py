@@ -135,6 +135,7 @@ class Launch:
 class Kernel:
     """One implementation of an op, identified by its name and by `hash` (of spec and source; prose does not count).
 
+    min_sm: the first architecture it runs on; dtype_min_sm: that of the dtypes that need a later one.
     constraints: as written in the spec; implied: what every launch must keep besides (block, shared memory and grid
     within the limits of the GPU). Each is true for a config that can run. definition: the op, or what a spec of its own
     problem declares in place of one. spec: the spec itself as plain data, from which `kernel_from` makes the kernel
@@ -147,6 +148,7 @@ class Kernel:
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     min_sm: int
+    dtype_min_sm: Mapping[str, int]
     description: str
     source_name: str
     source: str
@@ -180,8 +182,12 @@ class Kernel:
             raise unknown(f"dtype of kernel {self.name}", dtype, self.dtypes)
         if layout not in self.layouts:
             raise unknown(f"layout of kernel {self.name}", layout, self.layouts)
-        if sm is not None and sm < self.min_sm:
-            raise UsageError(f"kernel {self.name} needs sm_{self.min_sm} or later, not sm_{sm}")
+        if sm is not None and sm < self.least_sm(dtype):
+            raise UsageError(f"kernel {self.name} needs sm_{self.least_sm(dtype)} or later for {dtype}, not sm_{sm}")
+
+    def least_sm(self, dtype: str) -> int:
+        """The first architecture on which the kernel implements this dtype."""
+        return self.dtype_min_sm.get(dtype, self.min_sm)
 
     def config(self, given: Config) -> dict[str, int]:
         """`given` in canonical order; `UsageError` for an unknown or missing tunable, or a value it does not take."""

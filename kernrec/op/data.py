@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-_NUMPY = {"f64": "float64", "f32": "float32", "f16": "float16"}
+_NUMPY = {"f64": "float64", "f32": "float32", "f16": "float16", "tf32": "float32"}
 
 
 def encode(values: "Array", dtype: str) -> "Array":

@@ -1,7 +1,8 @@
 """The data types a tensor can have: their names, sizes and the other spellings people type."""
 
-BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
-"""Bytes of one element of the types that ops compute in."""
+BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "tf32": 4}
+"""Bytes of one element of the types that ops compute in. A tf32 tensor is one of f32 whose products may be of TF32:
+kernels round as they multiply."""
 
 ELEMENT_BYTES = {**BYTES, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "i32": 4, "u32": 4, "i64": 8, "u64": 8}
 """Bytes of one element of every type that a tensor may have."""
@@ -18,6 +19,7 @@ _SPELLINGS = {
     "fp16": "f16",
     "float16": "f16",
     "bfloat16": "bf16",
+    "tensorfloat32": "tf32",
 }
 
 

@@ -3,6 +3,10 @@
 A layout has a letter for a and one for b: `n` stored as named in the product, row-major, `t` stored transposed. So `nt`
 has b as (n, k), the way a linear layer keeps its weights. c is row-major in every layout. A batch of one has matrices,
 not stacks of one.
+
+What a linear layer does to its result may come with it: a bias for every column, the same for all products of a batch,
+then an activation. FLOPs stay those of the product, as in published figures. Dtype `tf32` is f32 in memory, multiplied
+as tensor cores do it: a and b rounded to 10 bits of mantissa, sums in f32. Its reference is that of f32.
 """
 
 from collections.abc import Mapping
@@ -20,7 +24,8 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
     stack = (d["batch"],) if d["batch"] > 1 else ()
     a = (m, k) if layout[0] == "n" else (k, m)
     b = (k, n) if layout[1] == "n" else (n, k)
-    return {"a": stack + a, "b": stack + b, "c": (*stack, m, n)}
+    bias = {"bias": (n,)} if d["bias"] else {}
+    return {"a": stack + a, "b": stack + b, **bias, "c": (*stack, m, n)}
 
 
 def _flops(d: Names) -> int:
@@ -36,20 +41,34 @@ def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "d
         tensors[name] if letter == "n" else tensors[name].swapaxes(-1, -2)
         for name, letter in zip("ab", layout, strict=True)
     )
-    return {"c": a @ b}
+    c = a @ b + tensors["bias"] if d["bias"] else a @ b
+    return {"c": _activated(c, d["activation"])}
+
+
+def _activated(x: "np.ndarray", activation: int) -> "np.ndarray":
+    """None, ReLU, GELU in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415), SiLU."""
+    import numpy as np
+
+    if activation == 2:
+        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    if activation == 3:
+        return x * 0.5 * (1 + np.tanh(x / 2))  # the logistic function, without overflow
+    return np.maximum(x, 0) if activation == 1 else x
 
 
 MATMUL = Op(
     name="matmul",
-    title="matrix multiplication, c[m,n] = a[m,k] b[k,n]",
+    title="matrix multiplication, c[m,n] = activation(a[m,k] b[k,n] + bias[n])",
     aliases=("mm", "gemm", "matrix multiplication", "bmm", "batched matmul"),
     dims=(
         Dim("m", "rows of a and c"),
         Dim("n", "columns of b and c"),
         Dim("k", "columns of a, rows of b"),
         Dim("batch", "independent products, their matrices one after another", 1, late=True),
+        Dim("bias", "1: a bias is added to every column of c", 0, minimum=0, maximum=1, late=True),
+        Dim("activation", "of c: 0 none, 1 ReLU, 2 GELU (tanh form), 3 SiLU", 0, minimum=0, maximum=3, late=True),
     ),
-    dtypes=("f32", "f16", "bf16", "f64"),
+    dtypes=("f32", "f16", "bf16", "f64", "tf32"),
     layouts=("nn", "nt", "tn", "tt"),
     outputs=("c",),
     workload="llama-3-8b-prefill",

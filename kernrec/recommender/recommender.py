@@ -166,7 +166,8 @@ class Recommender:
         """The candidates of every kernel that implements the problem on a GPU; made once."""
         key = (problem.op, gpu.name, problem.dtype, problem.layout)
         if key not in self._candidates:
-            kernels = [k for k in kernels_for(problem.op, problem.dtype, problem.layout) if k.min_sm <= gpu.sm]
+            able = kernels_for(problem.op, problem.dtype, problem.layout)
+            kernels = [kernel for kernel in able if kernel.least_sm(problem.dtype) <= gpu.sm]
             if not kernels:
                 raise UsageError(
                     f"no kernel implements {problem.op} for {problem.dtype}, {problem.layout} on {gpu.arch}"

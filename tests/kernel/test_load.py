@@ -58,6 +58,12 @@ def test_a_spec_is_read_as_it_is_written(tiled: Kernel) -> None:
         ('dtypes = ["f32"]', "dtypes = []", "dtypes: expected at least one name, got a list"),
         ("min_sm = 75", 'min_sm = "75"', "min_sm: expected a compute capability such as 75, got the string '75'"),
         ("min_sm = 75", "min_ms = 75", "unknown key 'min_ms'; did you mean min_sm"),
+        ("min_sm = 75", "dtype_min_sm = { f16 = 80 }", "dtype_min_sm: unknown dtype 'f16'; known: f32"),
+        (
+            "min_sm = 75",
+            "min_sm = 75\ndtype_min_sm = { f32 = 75 }",
+            "dtype_min_sm.f32: expected a compute capability above min_sm = 75, got the number 75",
+        ),
         ('source = "kernel.cu"', 'source = "../kernel.cu"', "source: expected the name of a file in the same folder"),
         ('source = "kernel.cu"', 'source = "/etc/passwd"', "source: expected the name of a file in the same folder"),
         ('source = "kernel.cu"', 'source = "other.cu"', "tiled/other.cu: cannot be read: No such file"),

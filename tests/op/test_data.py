@@ -77,7 +77,10 @@ def test_matmul_is_its_definition() -> None:
 
 @pytest.mark.parametrize("dtype", MATMUL.dtypes)
 def test_inputs_lie_in_memory_as_the_tensors_say_and_repeat_with_the_seed(dtype: str) -> None:
-    for problem in (MATMUL.problem(dtype, m=7, n=5, k=3), CONV2D.problem(dtype, "nhwc", c=4, h=5, w=6, k=8, groups=2)):
+    problems = [MATMUL.problem(dtype, m=7, n=5, k=3, bias=1)]
+    if dtype in CONV2D.dtypes:
+        problems.append(CONV2D.problem(dtype, "nhwc", c=4, h=5, w=6, k=8, groups=2))
+    for problem in problems:
         first, again, other = inputs(problem, 1), inputs(problem, 1), inputs(problem, 2)
         expected = [name for name, tensor in problem.tensors.items() if tensor.role == "input"]
         assert list(first) == expected
@@ -136,7 +139,7 @@ def test_bf16_keeps_the_nearest_value_with_ties_to_even(values: list[float]) -> 
             assert got in (low, high) or np.isinf(value)
 
 
-@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16"])
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16", "tf32"])
 def test_what_is_decoded_encodes_to_the_same_bits(dtype: str) -> None:
     stored = encode(np.linspace(-3, 3, 101), dtype)
     assert_array_equal(encode(decode(stored, dtype), dtype), stored)

@@ -1,4 +1,6 @@
-"""Layouts and batches of matmul: the same product, however the matrices are stored and how many there are."""
+"""Layouts, batches, biases and activations of matmul: the same product, however the matrices are stored."""
+
+from math import erf, exp, sqrt
 
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from kernrec.errors import UsageError
 from kernrec.op import Problem, find_op, inputs, problem_from_key, reference
 
 MATMUL = find_op("matmul")
@@ -74,3 +77,54 @@ def test_a_matvec_is_a_matmul_with_the_weights_transposed(m: int, k: int, n: int
     tensors = inputs(matvec)
     y, c = reference(matvec, tensors)["y"], reference(matmul, {"a": tensors["x"], "b": tensors["a"]})["c"]
     assert_allclose(y, c, atol=1e-14)
+
+
+def _activated(activation: int, values: list[float]) -> np.ndarray:
+    """One-by-one products with 1: the activation of `values`."""
+    problem = MATMUL.problem("f64", m=len(values), n=1, k=1, activation=activation)
+    return reference(problem, {"a": np.array(values)[:, None], "b": np.ones((1, 1))})["c"][:, 0]
+
+
+@given(st.lists(st.floats(-30, 30), min_size=1, max_size=9))
+def test_activations_are_what_their_papers_say(values: list[float]) -> None:
+    assert_allclose(_activated(0, values), values, rtol=0)
+    assert_allclose(_activated(1, values), [max(x, 0.0) for x in values], rtol=0)
+    # the tanh form follows x Phi(x) to within 5e-4
+    assert_allclose(_activated(2, values), [x * (1 + erf(x / sqrt(2))) / 2 for x in values], atol=5e-4)
+    assert_allclose(_activated(3, values), [x / (1 + exp(-x)) for x in values], rtol=1e-12, atol=1e-12)
+
+
+@given(sizes, sizes, sizes, st.integers(1, 3), layouts, st.integers(0, 3))
+def test_a_bias_is_added_to_every_row_before_the_activation(
+    m: int, n: int, k: int, batch: int, layout: str, activation: int
+) -> None:
+    dims = {"m": m, "n": n, "k": k, "batch": batch}
+    problem = MATMUL.problem("f64", layout, **dims, bias=1, activation=activation)
+    plain = MATMUL.problem("f64", layout, **dims)
+    assert problem.tensors["bias"].shape == (n,)
+    assert problem.tensors["bias"].role == "input"
+    assert problem.bytes == plain.bytes + 8 * n
+    assert problem.flops == plain.flops
+    tensors = inputs(problem)
+    sums = (reference(plain, tensors)["c"] + tensors["bias"]).ravel().tolist()
+    assert_allclose(reference(problem, tensors)["c"].ravel(), _activated(activation, sums), rtol=1e-12, atol=1e-15)
+
+
+def test_bias_and_activation_are_in_the_key_when_they_are_there() -> None:
+    assert MATMUL.problem(m=1, n=2, k=3, bias=0, activation=0).key == "matmul[m=1,n=2,k=3]f32,nn"
+    problem = MATMUL.problem(m=1, n=2, k=3, bias=1, activation=3)
+    assert problem.key == "matmul[m=1,n=2,k=3,bias=1,activation=3]f32,nn"
+    assert problem_from_key(problem.key) == problem
+    for dims in ({"bias": 2}, {"activation": 4}, {"activation": -1}):
+        with pytest.raises(UsageError, match="accepted are 0 to"):
+            MATMUL.problem(m=1, n=2, k=3, **dims)
+
+
+def test_tf32_is_chosen_by_name_only_and_lies_in_memory_as_f32() -> None:
+    assert MATMUL.problem(m=1, n=2, k=3).dtype == "f32"
+    plain, tf32 = (MATMUL.problem(dtype, m=5, n=2, k=3) for dtype in ("f32", "TF32"))
+    assert tf32.dtype == "tf32"
+    assert tf32.bytes == plain.bytes
+    for name, value in inputs(tf32).items():
+        np.testing.assert_array_equal(value, inputs(plain)[name])
+        assert value.dtype == np.float32

@@ -153,7 +153,8 @@ def test_names_hold_what_a_kernel_expression_may_use() -> None:
         "n": 1, "r": 3, "p": 5, "q": 5, "dtype": "f16", "layout": "nhwc", "dtype_bytes": 2,
     }  # fmt: skip
     assert MATMUL.problem(m=1, n=2, k=3).names == {
-        "m": 1, "n": 2, "k": 3, "batch": 1, "dtype": "f32", "layout": "nn", "dtype_bytes": 4,
+        "m": 1, "n": 2, "k": 3, "batch": 1, "bias": 0, "activation": 0,
+        "dtype": "f32", "layout": "nn", "dtype_bytes": 4,
     }  # fmt: skip
 
 
@@ -170,7 +171,7 @@ def test_numpy_integers_are_whole_numbers() -> None:
 
 def test_a_missing_dimension_lists_what_is_required() -> None:
     assert refusal(MATMUL, m=4) == (
-        "matmul is missing n, k; required are m, n, k, the defaults of the others are batch=1"
+        "matmul is missing n, k; required are m, n, k, the defaults of the others are batch=1, bias=0, activation=0"
     )
     assert refusal(find_op("softmax"), rows=4) == "softmax is missing columns; required are rows, columns"
     message = refusal(CONV2D, c=64, h=56, w=56)

@@ -23,8 +23,8 @@ def card() -> Card:
     ids=lambda value: getattr(value, "name", value),
 )
 def test_configs_at_the_corners_of_the_space_compute_the_op_on_the_card(card: Card, kernel, dtype, layout) -> None:
-    if kernel.min_sm > card.sm:
-        pytest.skip(f"{kernel.name} needs sm_{kernel.min_sm}, {card.name} is sm_{card.sm}")
+    if kernel.least_sm(dtype) > card.sm:
+        pytest.skip(f"{kernel.name} needs sm_{kernel.least_sm(dtype)} for {dtype}, {card.name} is sm_{card.sm}")
     case = Case(kernel, dtype, layout, card.sm)
     codes: dict[tuple[int, ...], Code] = {}
     for config, problem in runs(case):

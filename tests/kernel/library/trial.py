@@ -24,11 +24,14 @@ from kernrec.ptx import Module, emulate, parse
 
 ARCHITECTURES = (75, 86)  # without and with cp.async and conversions to bfloat16
 
-ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}
+ROUNDING = {"f32": 0.0, "tf32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}
 """How far rounding a result of f32 arithmetic to its dtype moves it, relative to it."""
 
-LEAST = {"f32": 0.0, "f16": 2.0**-25, "bf16": 2.0**-134}
+LEAST = {"f32": 0.0, "tf32": 0.0, "f16": 2.0**-25, "bf16": 2.0**-134}
 """The same below the least normal number, absolute."""
+
+OPERANDS = {"tf32": 2.0**-10 + 2.0**-22}
+"""How far rounding both operands of a product moves it, relative to it: to 10 bits of mantissa each."""
 
 Tensors = dict[str, np.ndarray]
 Config = dict[str, int]
@@ -89,6 +92,7 @@ OPS: dict[str, Trial] = {
             {"m": 3, "n": 8, "k": 640},
             {"m": 260, "n": 20, "k": 100},
             {"m": 72, "n": 136, "k": 200},
+            {"m": 17, "n": 67, "k": 2056},
         ],
         lambda dim: dim["k"] + 1,
     ),
@@ -172,7 +176,7 @@ CASES = [
     for dtype in kernel.dtypes
     for layout in kernel.layouts
     for sm in ARCHITECTURES
-    if sm >= kernel.min_sm
+    if sm >= kernel.least_sm(dtype)
 ]
 
 
@@ -345,7 +349,8 @@ def flaws(problem: Problem, given: Tensors, outputs: Tensors) -> list[str]:
     for name, got in outputs.items():
         bound = np.zeros(got.shape)
         if count := trial.roundings(problem.sizes):
-            bound = count * 2.0**-24 * trial.magnitude(problem, value, expected[name])
+            relative = count * 2.0**-24 + OPERANDS.get(problem.dtype, 0.0)
+            bound = relative * trial.magnitude(problem, value, expected[name])
             bound += ROUNDING[problem.dtype] * (np.abs(expected[name]) + bound) + LEAST[problem.dtype]
         wrong = ~(np.abs(decode(got, problem.dtype) - expected[name]) <= bound)
         if wrong.any():

@@ -1,4 +1,4 @@
-// C[m,n] = A[m,k] B[k,n], f32, row-major, on the FMA pipes.
+// C[m,n] = activation(A[m,k] B[k,n] + bias[n]), f32, row-major, on the FMA pipes.
 //
 // A block owns a BLOCK_M x BLOCK_N tile of C and walks the reduction in tiles of BLOCK_K; a thread owns
 // THREAD_M x THREAD_N of it, a warp LANES_M x LANES_N threads. Columns go in runs of four so that B is read from shared
@@ -48,6 +48,7 @@ static_assert(THREADS % 32 == 0 && BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 
 static_assert(THREAD_N % RUN == 0 && WARP_M % 8 == 0, "quads of columns, whole periods of the swizzle");
 
 #include "simt.cuh"
+#include "epilogue.cuh"
 
 // One thread's share of the loads: where the next tile is, and what is on its way.
 struct Loader {
@@ -135,12 +136,31 @@ __device__ __forceinline__ void multiply(const float* slot, unsigned my_row, uns
     }
 }
 
+// Bias and activation of the thread's results; `column` is its first of n, see the stores of the kernel.
+__device__ __forceinline__ void finish(float (&result)[THREAD_M][THREAD_N], const float* __restrict__ bias,
+                                       unsigned activation, unsigned column, unsigned n) {
+    if (bias) {
+#pragma unroll
+        for (unsigned j = 0; j < THREAD_N; ++j) {
+            const float value = bias_at(bias, min(column + j / VECTOR * VECTOR * LANES_N + j % VECTOR, n - 1));
+#pragma unroll
+            for (unsigned i = 0; i < THREAD_M; ++i) result[i][j] += value;
+        }
+    }
+    activate(activation, [&](auto change) {
+#pragma unroll
+        for (unsigned i = 0; i < THREAD_M; ++i)
+#pragma unroll
+            for (unsigned j = 0; j < THREAD_N; ++j) result[i][j] = change(result[i][j]);
+    });
+}
+
 // Grid: x = tiles of C, walked in bands of `raster` tile rows, down the rows of a band first, so that blocks in flight
-// share tiles of A and B in L2; y = shares of the reduction. c: C itself, or the partial results.
+// share tiles of A and B in L2; y = shares of the reduction. bias: null for none. partial: null without split-K.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-    matmul_simt(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c,
-                unsigned m, unsigned n, unsigned k,
-                unsigned tiles_m, unsigned tiles_n, unsigned raster,
+    matmul_simt(const float* __restrict__ a, const float* __restrict__ b, const float* __restrict__ bias,
+                float* __restrict__ c, float* __restrict__ partial, unsigned m, unsigned n, unsigned k,
+                unsigned activation, unsigned tiles_m, unsigned tiles_n, unsigned raster,
                 unsigned share, unsigned longer_shares) {  // tiles of the reduction; the first shares have one more
     extern __shared__ __align__(16) float shared[];
 
@@ -202,22 +222,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
 #endif
 
-    c += size_t(blockIdx.y) * m * n;
+    const unsigned first_column = tile_column + warp_column + lane_n * VECTOR;
+    if (!partial) finish(accumulator, bias, activation, first_column, n);
+    float* output = partial ? partial + size_t(blockIdx.y) * m * n : c;
 #pragma unroll
     for (unsigned i = 0; i < THREAD_M; ++i) {
         const unsigned row = tile_row + my_row + i * LANES_M;
 #pragma unroll
         for (unsigned j = 0; j < THREAD_N; j += VECTOR) {
-            const unsigned column = tile_column + warp_column + j * LANES_N + lane_n * VECTOR;
-            store<VECTOR>(c + (row * n + column), &accumulator[i][j], row < m && column < n);
+            const unsigned column = first_column + j * LANES_N;
+            store<VECTOR>(output + (row * n + column), &accumulator[i][j], row < m && column < n);
         }
     }
 }
 
-// c[i] = sum over s of partial[s * elements + i], in the order of s.
-// Grid: x = REDUCE_THREADS * VECTOR elements each.
+// Grid: x = REDUCE_THREADS * VECTOR elements of C each.
 extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
-    matmul_simt_reduce(const float* __restrict__ partial, float* __restrict__ c, unsigned elements,
-                unsigned splits) {
-    add_partials<VECTOR>(partial, c, elements, splits);
+    matmul_simt_reduce(const float* __restrict__ partial, const float* __restrict__ bias, float* __restrict__ c,
+                       unsigned activation, unsigned elements, unsigned columns, unsigned splits) {
+    const unsigned first = (blockIdx.x * REDUCE_THREADS + threadIdx.x) * VECTOR;
+    const Floats<VECTOR> sum = added_up<VECTOR>(partial, bias, activation, first, elements, columns, splits);
+    store<VECTOR>(c + first, sum.value, first < elements);
 }

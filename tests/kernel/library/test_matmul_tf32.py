@@ -1,0 +1,130 @@
+"""`matmul_tf32`: what holds of it beyond what every kernel of the library keeps (test_kernels.py)."""
+
+import numpy as np
+import pytest
+from products import Config, awkward, bits, broken, compiled, run, whole_numbers
+
+from kernrec.compile.profiler import profile_code
+from kernrec.errors import UsageError
+from kernrec.gpu import limits
+from kernrec.kernel import Space, find_kernel
+from kernrec.op import inputs, reference
+from kernrec.ptx import EmulationError
+from kernrec.ptx.rounding import tf32_bits
+
+KERNEL = find_kernel("matmul_tf32")
+SM = 86
+LAYOUTS = pytest.mark.parametrize("layout", KERNEL.layouts)
+
+
+def _config(*tile: int, vector: int = 4, stages: int = 4, fragments: int = 2, **launch: int) -> Config:
+    names = ("block_m", "block_n", "block_k", "warp_m", "warp_n")
+    fixed = dict(zip(names, tile, strict=True)) | {"vector": vector, "stages": stages, "fragments": fragments}
+    return fixed | {"raster": 1, "split_k": 1} | launch
+
+
+CONFIGS = (
+    _config(32, 32, 32, 16, 32, stages=3),
+    _config(64, 64, 16, 32, 32, split_k=4),
+    _config(64, 128, 16, 32, 64, fragments=1, raster=8),
+    _config(128, 64, 16, 64, 32, fragments=1, split_k=2),
+    _config(128, 128, 16, 64, 64, split_k=2, raster=8),
+    _config(64, 256, 32, 64, 64, stages=2),
+    _config(64, 64, 16, 32, 32, vector=1, split_k=2),
+    _config(32, 128, 16, 32, 32, vector=1, raster=8),
+)
+EACH_CONFIG = pytest.mark.parametrize("config", CONFIGS, ids=lambda c: "-".join(map(str, c.values())))
+
+
+@LAYOUTS
+@EACH_CONFIG
+def test_whole_numbers_are_multiplied_exactly_and_without_races(config: Config, layout: str) -> None:
+    problem = awkward(config, "tf32", layout, k=5 * config["block_k"] + 3 * config["vector"])
+    assert KERNEL.misfit(config, problem, limits(SM)) is None
+    given = whole_numbers(problem)
+    c = run(KERNEL, config, problem, given, SM, check_races=True)
+    np.testing.assert_array_equal(c, reference(problem, given)["c"])
+
+
+@LAYOUTS
+def test_operands_are_rounded_to_ten_bits_to_nearest_and_no_further(layout: str) -> None:
+    config = CONFIGS[1]
+    problem = awkward(config, "tf32", layout)
+    given = inputs(problem, seed=3)
+    rounded = {name: tf32_bits(value, "rna").view(np.float32) for name, value in given.items()}
+    expected = reference(problem, rounded)["c"]
+    size = reference(problem, {name: np.abs(value) for name, value in rounded.items()})["c"]
+    c = run(KERNEL, config, problem, given, SM)
+    assert (np.abs(c - expected) <= (problem.sizes["k"] + 1) * 2.0**-24 * size).all()
+    assert (np.abs(c - reference(problem, given)["c"]) > 2.0**-16 * size).any(), "it is not the product of f32"
+    assert bits(run(KERNEL, config, problem, rounded, SM)) == bits(c)
+
+
+@LAYOUTS
+def test_products_of_a_batch_are_those_of_each_pair(layout: str) -> None:
+    for config in (CONFIGS[0], CONFIGS[1], CONFIGS[6]):
+        problem, alone = (awkward(config, "tf32", layout, batch=batch) for batch in (3, 1))
+        given = inputs(problem, seed=1)
+        for i, c in enumerate(run(KERNEL, config, problem, given, SM)):
+            assert bits(c) == bits(run(KERNEL, config, alone, {name: v[i] for name, v in given.items()}, SM))
+
+
+@LAYOUTS
+@pytest.mark.parametrize("config", CONFIGS[::3], ids=["small warps", "oblong warps", "word by word"])
+def test_shared_memory_has_no_bank_conflicts_and_wide_loads_move_whole_sectors(config: Config, layout: str) -> None:
+    code, _ = compiled(KERNEL, config, "tf32", layout, SM)
+    resources = code.resources["matmul_tf32"]
+    assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
+    profile = profile_code(KERNEL, [config | {"split_k": 1}], "tf32", layout, SM, code)[0].profile
+    counts = profile.counts({"block": 1, "k_tiles": 10})
+    for way in ("load", "store"):
+        assert counts[f"shared.{way}_wavefronts"] == counts[f"shared.{way}_ideal"] > 0
+    for tensor in ("a.read", "b.read"):
+        if config["vector"] == 4:
+            assert counts[f"global.{tensor}_sectors"] * 32 == counts[f"global.{tensor}_bytes"] > 0
+
+
+@pytest.mark.parametrize("sm", [80, 86, 89, 90, 100, 120])
+def test_dozens_of_codes_on_every_architecture_from_ampere_on(sm: int) -> None:
+    for layout in KERNEL.layouts:
+        assert 30 <= len(Space(KERNEL, sm, limits(sm), "tf32", layout).codes.keys) <= 50
+    with pytest.raises(UsageError, match="needs sm_80"):
+        Space(KERNEL, 75, limits(75), "tf32", "nn")
+
+
+BREAKS = [
+    (0, "nn", "__syncthreads();", ""),
+    (2, "tt", "__syncthreads();", ""),
+    (1, "nt", "wait_for_copies<STAGES - 2>();", ""),
+    (1, "nn", "commit_copies();\n", "\n"),
+    (0, "nn", "< rows_left &&", "<= rows_left &&"),
+    (6, "nn", "columns_left > 0", "true"),
+    (0, "tn", "rows_left -= BLOCK_K", "rows_left -= 0"),
+    (7, "nn", "row < m && at + 1 < n", "row < m"),
+    (0, "nn", "row < m && at < n", "at < n"),
+    (1, "nn", "min(blockIdx.y, longer_shares)", "0"),
+    (2, "tn", "row % 4 * 2", "row % 4"),
+    (2, "nn", "i % 2 * 4;", "i % 2 * 2;"),
+    (2, "nn", "extent + lane / 4)", "extent + lane / 8)"),
+    (1, "nt", "lane / 16 * WORDS", "lane / 8 % 2 * WORDS"),
+    (5, "nn", "T::exchange(i * ROW_STEP)", "0"),
+    (1, "nt", '"r"(a[i][1][0]), "r"(a[i][0][1])', '"r"(a[i][0][1]), "r"(a[i][1][0])'),
+]
+
+
+@pytest.mark.parametrize(("number", "layout", "old", "new"), BREAKS, ids=[f"{b[1]} {b[2]}" for b in BREAKS])
+def test_breaking_one_thing_in_the_source_is_noticed(number: int, layout: str, old: str, new: str) -> None:
+    config, kernel = CONFIGS[number], broken(KERNEL, old, new)
+    problem = awkward(config, "tf32", layout, k=156)  # shares of 2 or 3 tiles where there are four
+    given = whole_numbers(problem)
+    try:
+        c = run(kernel, config, problem, given, SM, check_races=True)
+    except EmulationError:
+        return
+    if np.array_equal(c, reference(problem, given)["c"]):
+        # the right words at the wrong places: the exchange does not do what it is there for
+        code, _ = compiled(kernel, config, "tf32", layout, SM)
+        counts = profile_code(kernel, [config | {"split_k": 1}], "tf32", layout, SM, code)[0].profile.counts(
+            {"block": 1, "k_tiles": 1}
+        )
+        assert counts["shared.load_wavefronts"] > counts["shared.load_ideal"]
