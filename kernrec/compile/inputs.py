@@ -13,8 +13,9 @@ from kernrec.op import Problem, Tensor, encode
 from kernrec.op import inputs as op_inputs
 
 ELEMENTS = {
-    "f64": np.float64, "f32": np.float32, "tf32": np.float32, "f16": np.float16, "bf16": np.uint16, "i64": np.int64, "u64": np.uint64,
-    "i32": np.int32, "u32": np.uint32, "i16": np.int16, "u16": np.uint16, "i8": np.int8, "u8": np.uint8,
+    "f64": np.float64, "f32": np.float32, "tf32": np.float32, "f16": np.float16, "bf16": np.uint16,
+    "i64": np.int64, "u64": np.uint64, "i32": np.int32, "u32": np.uint32, "i16": np.int16, "u16": np.uint16,
+    "i8": np.int8, "u8": np.uint8,
 }  # fmt: skip
 """What holds an element of each type in memory; bf16 as its bits."""
 

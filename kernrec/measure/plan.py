@@ -118,7 +118,11 @@ class _Planner:
 
     def target(self, name: str, problem: Problem, most: int | None, drawn: bool) -> Target:
         """The first configs that can run a problem: by predicted latency, and after them those without a prediction."""
-        kernels = [k for k in kernels_for(problem.op, problem.dtype, problem.layout) if k.min_sm <= self._gpu.sm]
+        kernels = [
+            k
+            for k in kernels_for(problem.op, problem.dtype, problem.layout)
+            if k.least_sm(problem.dtype) <= self._gpu.sm
+        ]
         if not kernels:
             raise UsageError(
                 f"no kernel implements {problem.op} for {problem.dtype}, {problem.layout} on sm_{self._gpu.sm}"

@@ -26,7 +26,7 @@ def ranked_for_op(
 ) -> Ranked:
     """The kernel of an op whose best config is the best for the objective, ranked on the problem."""
     problem = find_op(op).problem(dtype, layout, **shape)
-    kernels = [k for k in kernels_for(problem.op, problem.dtype, problem.layout) if k.min_sm <= gpu.sm]
+    kernels = [k for k in kernels_for(problem.op, problem.dtype, problem.layout) if k.least_sm(problem.dtype) <= gpu.sm]
     if not kernels:
         raise UsageError(
             f"no kernel implements {problem.op} for {problem.dtype}, {problem.layout} on {gpu.arch}"
