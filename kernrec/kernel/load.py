@@ -1,5 +1,6 @@
 """Reads a `kernel.toml` and its CUDA source into a `Kernel`; an error is one line that names file and key."""
 
+import copyreg
 import hashlib
 import json
 import re
@@ -52,6 +53,14 @@ def load_kernel(path: Path) -> Kernel:
 def kernel_from(data: Mapping[str, Any], where: str, source: str) -> Kernel:
     """The kernel of a spec that was read already (`Kernel.spec`), with its source; errors begin with `where`."""
     return _Reader(where, dict(data), None, source).kernel()
+
+
+def _pickled(kernel: Kernel) -> tuple[Any, ...]:
+    """Worker processes get the spec and make the kernel again: functions do not travel."""
+    return kernel_from, (dict(kernel.spec), kernel.name, kernel.source)
+
+
+copyreg.pickle(Kernel, _pickled)
 
 
 def _op_names(op: Op) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:

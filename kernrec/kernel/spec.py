@@ -170,12 +170,6 @@ class Kernel:
         """Whether a launch comes without probes: its profile is then that of sampled blocks of one problem."""
         return any(not launch.probes for launch in self.launches)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Worker processes get the spec and make the kernel again: functions do not travel.
-        from kernrec.kernel.load import kernel_from
-
-        return kernel_from, (dict(self.spec), self.name, self.source)
-
     def require(self, dtype: str, layout: str, sm: int | None = None) -> None:
         """Raises `UsageError` where the kernel does not implement this dtype or layout, or not on this architecture."""
         if dtype not in self.dtypes:
