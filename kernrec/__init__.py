@@ -7,10 +7,10 @@
 
 from typing import TYPE_CHECKING
 
+from kernrec.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from kernrec.recommender import Recommendation, Recommender
-
-__version__ = "0.1.0"
 
 _shared: "list[Recommender]" = []
 

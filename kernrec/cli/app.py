@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import typer
 from typer.exceptions import TyperException
 
-from kernrec import __version__
 from kernrec.cli import (
     analyze,
     collect,
@@ -22,6 +21,7 @@ from kernrec.cli import (
     train,
 )
 from kernrec.errors import KernrecError
+from kernrec.version import __version__
 
 app = typer.Typer(
     help="Offline recommender of GPU kernel configurations: latency and energy, no GPU needed.",

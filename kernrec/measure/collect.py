@@ -15,7 +15,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kernrec import __version__
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.measure.ahead import CompileAhead
@@ -29,6 +28,7 @@ from kernrec.measure.replay import load_recordings, recorded_gpus
 from kernrec.measure.results import EFFORTS, Budget, Effort, Progress, TargetResult
 from kernrec.op import Problem
 from kernrec.store import Database, Stack
+from kernrec.version import __version__
 
 DEVICES = ("cuda", "replay")
 

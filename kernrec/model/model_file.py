@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from kernrec import __version__
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model import features
 from kernrec.model.dataset import HEADS
 from kernrec.model.forest import Forest
 from kernrec.model.intervals import Extent, Interval
 from kernrec.model.learner import Model
+from kernrec.version import __version__
 
 FORMAT = 1
 _MOST_BYTES = 64 << 20
