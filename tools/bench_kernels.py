@@ -81,16 +81,18 @@ CASES = (
 COMPUTE_BOUND = ("matmul", "conv2d", "attention")
 
 CHECKED: dict[str, list[dict[str, int]]] = {
-    "matmul": [{"m": 264, "n": 200, "k": 520}, {"m": 131, "n": 77, "k": 257}],
+    "matmul": [{"m": 264, "n": 200, "k": 520}, {"m": 131, "n": 77, "k": 257}, {"m": 7, "n": 200, "k": 520}],
     "matvec": [{"m": 1031, "k": 2056, "n": 5}, {"m": 77, "k": 4099}],
     "conv2d": [
         {"n": 3, "c": 40, "h": 14, "w": 10, "k": 72, "r": 3, "s": 3, "padding": 1},
         {"n": 2, "c": 64, "h": 12, "w": 6, "k": 40, "r": 1, "s": 1},
         {"n": 2, "c": 21, "h": 11, "w": 13, "k": 14, "r": 3, "s": 2, "stride": 2, "padding": 1, "groups": 7},
+        {"n": 2, "c": 24, "h": 14, "w": 11, "k": 24, "r": 3, "s": 3, "padding": 1, "groups": 24},
+        {"n": 2, "c": 24, "h": 14, "w": 11, "k": 24, "r": 5, "s": 5, "stride": 2, "padding": 2, "groups": 24},
     ],
     "attention": [
         {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 193, "keys": 331, "head_dim": head_dim, "causal": 1}
-        for head_dim in (64, 128)
+        for head_dim in (40, 64, 80, 128)
     ],
     "transpose": [{"rows": 1000, "columns": 776}, {"rows": 131, "columns": 257}],
     "elementwise": [{"n": 100008}, {"n": 54321}],

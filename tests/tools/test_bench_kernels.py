@@ -121,7 +121,7 @@ def test_a_case_has_forty_recommended_configs_and_ten_others(case, tmp_path: Pat
 def test_a_tenth_of_every_space_is_checked(sm: int) -> None:
     for kernel, dtype, layout in bench_kernels.variants([kernel.op for kernel in all_kernels()], sm):
         configs = bench_kernels.sampled(kernel, dtype, layout, sm)
-        assert len(configs) >= 8
+        assert len(configs) >= 4, (kernel.name, dtype, layout)
         assert configs == bench_kernels.sampled(kernel, dtype, layout, sm), "the same in every run"
         config, problem = bench_kernels.one_run(kernel, dtype, layout, sm)
         assert config == configs[0]

@@ -20,7 +20,6 @@ from trial import (
 
 from kernrec.compile.profiler import profile_code
 from kernrec.kernel import all_kernels
-from kernrec.op import Problem
 
 PRODUCTS = ("matmul", "conv2d")
 ALONG_ROWS = ("softmax", "layernorm", "rmsnorm", "reduce")
@@ -45,12 +44,14 @@ def test_every_op_with_a_kernel_is_tried() -> None:
 
 
 def test_every_problem_is_run_by_some_kernel_of_its_op() -> None:
-    run_by: dict[tuple[str, str, str, int], set[Problem]] = {}
+    run_by: dict[tuple[str, str], set[str]] = {}
     for case in CASES:
-        run_by.setdefault((case.kernel.op, case.dtype, case.layout, case.sm), set()).update(case.problems)
+        # whatever the layout and architecture: of some there are only kernels for some shapes
+        run = run_by.setdefault((case.kernel.op, case.dtype), set())
+        run.update(str(problem.dims) for problem in case.problems)
         assert len(case.problems) >= 4, f"{case} is tried on too few problems"
-    for (op, *_), problems in run_by.items():
-        assert len(problems) == len(OPS[op].problems)
+    for (op, dtype), problems in run_by.items():
+        assert len(problems) == len(OPS[op].problems), (op, dtype)
 
 
 @per_case()

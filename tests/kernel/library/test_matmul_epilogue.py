@@ -22,7 +22,7 @@ CASES: list[tuple[str, str, str, int, Config]] = [
     ("matmul_mma", "f16", "tt", 75, _MMA | {"vector": 1, "stages": 2, "fragments": 1}),
     ("matmul_tf32", "tf32", "nn", 86, _MMA | {"block_k": 16, "vector": 4, "stages": 4, "fragments": 2}),
     ("matmul_tf32", "tf32", "tt", 86, _MMA | {"block_k": 16, "vector": 1, "stages": 4, "fragments": 2}),
-    ("matmul_simt", "f32", "nn", 86, _SIMT | {"vector": 4, "stages": 2, "async_copy": 1}),
+    ("matmul_simt", "f32", "nn", 86, _SIMT | {"vector": 4, "stages": 4, "async_copy": 1}),
     ("matmul_simt", "f32", "nn", 75, _SIMT | {"vector": 1, "stages": 2, "async_copy": 0}),
     ("matmul_skinny", "f32", "nt", 86, {"rows": 4, "columns": 4, "vector": 4, "unroll": 2}),
     ("matmul_skinny", "f16", "nt", 75, {"rows": 8, "columns": 8, "vector": 8, "unroll": 1}),

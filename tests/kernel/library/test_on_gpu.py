@@ -39,7 +39,7 @@ def test_configs_at_the_corners_of_the_space_compute_the_op_on_the_card(card: Ca
 
 @per_case("matmul", "conv2d")
 def test_arguments_have_the_sizes_that_the_kernel_expects(case: Case) -> None:
-    config, problem = next((c, p) for c, p in runs(case) if c["split_k"] == 1)
+    config, problem = next((c, p) for c, p in runs(case) if c.get("split_k", 1) == 1)
     names = [*problem.tensors, *(workspace.name for workspace in case.kernel.workspaces)]
     addresses = {name: np.uint64(1) for name in names}
     _, module = compile_config(case, config)
