@@ -1,9 +1,9 @@
 """How a kernel of the library is tried without a GPU: on which problems, with which configs, and how far off it may be.
 
 A new op joins by an entry in `OPS` (or by `test_<op>.py`, which then tries all of it); a new kernel of a known op joins
-by being in the library. `CASES` are what tests
-are parametrised with, `runs` the configs and problems of one case, `run` executes one of them on the CPU with every
-race in shared memory an error, and `flaws` holds what it left in memory against the float64 reference.
+by being in the library. `CASES` are what tests are parametrised with, `runs` the configs and problems of one case,
+`run` executes one of them on the CPU with every race in shared memory an error, and `flaws` holds what it left in
+memory against the float64 reference.
 """
 
 import random
@@ -169,15 +169,16 @@ class Case:
         return self.kernel.fits(config, problem, limits(self.sm))
 
 
-CASES = [
-    Case(kernel, dtype, layout, sm)
-    for kernel in all_kernels()
-    if kernel.op in OPS
-    for dtype in kernel.dtypes
-    for layout in kernel.layouts
-    for sm in ARCHITECTURES
-    if sm >= kernel.least_sm(dtype)
-]
+def _cases(kernel: Kernel) -> Iterator[Case]:
+    """Every dtype and layout of a kernel, on the later and the earlier architecture by turns; an only one on both."""
+    variants = list(product(kernel.dtypes, kernel.layouts))
+    for i, (dtype, layout) in enumerate(variants):
+        able = [sm for sm in reversed(ARCHITECTURES) if sm >= kernel.least_sm(dtype)]
+        for sm in able if len(variants) == 1 else [able[i % len(able)]]:
+            yield Case(kernel, dtype, layout, sm)
+
+
+CASES = [case for kernel in all_kernels() if kernel.op in OPS for case in _cases(kernel)]
 
 
 def per_case(*ops: str, tunable: str | None = None) -> pytest.MarkDecorator:
