@@ -238,6 +238,8 @@ class Campaign:
         self.results.append(result := TargetResult(target.name, target.problem.key, len(target.tasks)))
         self._history = History()
         for row in self._known(target.problem):
+            if not self._as_now(row):
+                continue
             self._history.add((row["kernel"], row["kernel_hash"], row["tunables"]), row)
             result.remember(row)
         todo = [task for task in target.tasks if not self._history.count(task.key)]
@@ -261,6 +263,13 @@ class Campaign:
                 self._close_block()
         except Failure as failure:  # of its inputs and its reference, not of a config
             self._note(f"{target.problem.key} is left out: {failure}")
+
+    def _as_now(self, row: Row) -> bool:
+        """Whether a row was made at the card's limits and clocks of today; another would answer for something else."""
+        assert self.facts is not None
+        now = self.facts.columns()
+        same = all(row[name] == now[name] for name in ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz"))
+        return same and bool(row["mig"]) == bool(now["mig"])
 
     def _coarse(self, target: Target) -> list[_Item]:
         tasks = [task for task in target.tasks if self._history.median(task.key, "latency_s")]
@@ -296,11 +305,11 @@ class Campaign:
             if (found := self._next(queue)) is None:
                 continue
             item, code = found
-            if not self._prepared:
-                self._ask(PREPARE_LIMIT_S, "prepare", problem=item.task.problem.key)
-                self._prepared = True
             if not self._child.alive or self._clock() - self._block.since >= REFERENCE_S:
                 again += self._close_block()
+            if not self._prepared or not self._child.alive:  # one that died after an empty block was not replaced
+                self._ask(PREPARE_LIMIT_S, "prepare", problem=item.task.problem.key)
+                self._prepared = True
             row = self._measure(item, code)
             done += 1
             left = None if math.isinf(self._end) else max(0.0, self._end - self._clock())

@@ -1,9 +1,10 @@
 """A campaign on a device that fails: real crashes, hangs and exhausted memory, each of which costs one config."""
 
+import json
 from pathlib import Path
 
 import pytest
-from rig import collect, outcomes, stored, target
+from rig import PROBLEM, collect, outcomes, stored, target
 
 from kernrec.errors import KernrecError
 from kernrec.measure import campaign as campaign_module
@@ -69,6 +70,24 @@ def test_what_was_measured_is_not_measured_again_and_what_is_new_is(tmp_path: Pa
     more = collect(database, target(9))
     assert more.results[0].measured == 3
     assert stored(database) == list(range(9))
+
+
+@pytest.mark.parametrize("made", [{"power_limit_w": 200.0}, {"locked_sm_clock_hz": 1e9}, {"mig": True}])
+def test_rows_of_another_limit_clock_or_slice_do_not_stand_for_those_of_the_card_as_it_is(
+    tmp_path: Path, made: dict[str, object]
+) -> None:
+    first = collect(tmp_path / "first.duckdb", target(2))
+    assert first.results[0].measured == 2
+    with Database.open(tmp_path / "first.duckdb") as database:
+        configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in database.rows("config")}
+        rows = database.rows("measurement")
+    with Database.open(tmp_path / "k.duckdb", read_only=False, create=True) as database:
+        for row in rows:
+            about = {"config": configs[row.pop("config_id")], "problem": PROBLEM} | made
+            del row["measurement_id"], row["problem_id"]
+            database.add_measurements([row | about])
+    again = collect(tmp_path / "k.duckdb", target(2))
+    assert (again.results[0].known, again.results[0].measured) == (0, 2)
 
 
 def test_a_device_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
