@@ -104,9 +104,7 @@ def export_t4(database: Database, gpu: GPU, problems: list[Problem] | None, op: 
                 elif kernel is None or row["kernel"] == kernel:
                     found.setdefault((str(row["kernel"]), str(problem["key"])), []).append(row)
     if not found and replayed:
-        raise KernrecError(
-            f"{database.path} holds only replayed rows of that: export the recording that they came from"
-        )
+        raise KernrecError(f"{database.path} holds only replayed rows of that: export the recording they came from")
     if not found:
         raise KernrecError(f"{database.path} holds no such measurement on {gpu.name} (`kernrec db info` lists them)")
     if len(found) > 1:

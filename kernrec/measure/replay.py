@@ -70,7 +70,7 @@ def recorded_gpus(path: Path) -> tuple[str, ...]:
 
 
 def _replayable(row: Mapping[str, Any]) -> bool:
-    """Whether a row is of a whole card as it comes, and no replay itself: a replay says nothing of limits and clocks."""
+    """Whether a row is of a whole card as it comes, and no replay itself: a replay tells no limits or clocks."""
     limits = (row["power_limit_w"], row["locked_sm_clock_hz"], row["locked_memory_clock_hz"])
     replayed = str(row["measured_by"] or "").endswith(" replay")
     return limits == (None, None, None) and not row["mig"] and not replayed and row["outcome"] != "quarantined"

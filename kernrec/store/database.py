@@ -138,7 +138,7 @@ class Database:
         return self.add("profile", (row.columns() for row in rows))
 
     def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
-        """The rows of a table or of the views `spoken`, `answer`, `best` and `front` whose columns equal those given."""
+        """The rows of a table or view (`spoken`, `answer`, `best`, `front`) whose columns equal those given."""
         self._check(table, "spoken", "answer", "best", "front")
         with one_line(self.path):
             known = store_rows.columns(self._connection, table)
@@ -213,7 +213,8 @@ class Database:
         """
         query = """
             SELECT gpu, op, kernel, outcome, count(*) AS measurements,
-                   count(*) FILTER (measured_by LIKE 'kernrec % replay') AS replayed, count(*) FILTER (mig) AS mig, count(DISTINCT config_id) AS configs,
+                   count(*) FILTER (measured_by LIKE 'kernrec % replay') AS replayed, count(*) FILTER (mig) AS mig,
+                   count(DISTINCT config_id) AS configs,
                    count(DISTINCT problem_id) AS problems
             FROM measurement JOIN problem USING (problem_id)
             GROUP BY gpu, op, kernel, outcome ORDER BY ALL

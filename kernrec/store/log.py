@@ -63,7 +63,7 @@ def read_log(connection: duckdb.DuckDBPyConnection, gpu: str, op: str, problem_k
 def evidence(logs: Sequence[Log], kernels: Iterable[str], problem_key: str) -> Evidence:
     """What the logs of several databases say of a problem.
 
-    Of each answer that of the first database that has one counts, and a replayed one only where no database has another.
+    Of each answer that of the first database that has one counts, a replayed one only where no database has another.
     """
     names = frozenset(kernels)
     answers: dict[_Row, _Row] = {}
