@@ -263,6 +263,8 @@ class Campaign:
                 self._close_block()
         except Failure as failure:  # of its inputs and its reference, not of a config
             self._note(f"{target.problem.key} is left out: {failure}")
+            self._target = None  # the reference kernels need no inputs, and what drifted is not made again
+            self._close_block()
 
     def _as_now(self, row: Row) -> bool:
         """Whether a row was made at the card's limits and clocks of today; another would answer for something else."""
@@ -305,11 +307,11 @@ class Campaign:
             if (found := self._next(queue)) is None:
                 continue
             item, code = found
-            if not self._child.alive or self._clock() - self._block.since >= REFERENCE_S:
-                again += self._close_block()
-            if not self._prepared or not self._child.alive:  # one that died after an empty block was not replaced
+            if not self._prepared:
                 self._ask(PREPARE_LIMIT_S, "prepare", problem=item.task.problem.key)
                 self._prepared = True
+            if not self._child.alive or self._clock() - self._block.since >= REFERENCE_S:
+                again += self._close_block()
             row = self._measure(item, code)
             done += 1
             left = None if math.isinf(self._end) else max(0.0, self._end - self._clock())

@@ -1,6 +1,7 @@
 """A campaign on a device that fails: real crashes, hangs and exhausted memory, each of which costs one config."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,14 @@ from rig import PROBLEM, collect, outcomes, stored, target
 
 from kernrec.errors import KernrecError
 from kernrec.measure import campaign as campaign_module
+from kernrec.measure.campaign import Campaign
+from kernrec.measure.child import Child
+from kernrec.measure.device import Failure
 from kernrec.measure.drift import Drift
+from kernrec.measure.ingest import ingest
+from kernrec.measure.journal import Journal, journal_path
+from kernrec.measure.results import Effort, Progress
+from kernrec.op import find_op
 from kernrec.store import Database
 
 
@@ -88,6 +96,41 @@ def test_rows_of_another_limit_clock_or_slice_do_not_stand_for_those_of_the_card
             database.add_measurements([row | about])
     again = collect(tmp_path / "k.duckdb", target(2))
     assert (again.results[0].known, again.results[0].measured) == (0, 2)
+
+
+def test_a_block_ends_with_the_problem_that_is_given_up(tmp_path: Path) -> None:
+    class Refusing(Child):
+        """After two rows it is lost, and the new one has no room for the inputs again."""
+
+        rows = 0
+
+        def ask(self, limit_s: float, do: str, **items: object) -> object:
+            if do == "prepare" and self.rows == 2:
+                self.rows += 1
+                raise Failure("crash", "no memory for the inputs")
+            return super().ask(limit_s, do, **items)
+
+    child = Refusing({"device": "faulty"})
+
+    def report(progress: Progress) -> None:
+        if progress.row is not None:
+            child.rows += 1
+            if child.rows == 2:
+                child.stop()
+
+    other = find_op("elementwise").problem(n=128)
+    plan = target(4)
+    tasks = tuple(replace(task, problem=other) for task in plan.tasks)
+    with Journal(journal_path(tmp_path / "k.duckdb")) as journal:
+        targets = [plan, replace(plan, problem=other, tasks=tasks)]
+        run = Campaign(child, targets, journal, session="s", effort=Effort(None, 0), report=report)
+        run.run()
+        ingest(journal, tmp_path / "k.duckdb")
+    with Database.open(tmp_path / "k.duckdb") as database:
+        problems = {row["problem_id"]: row["key"] for row in database.rows("problem")}
+        blocks = {(problems[row["problem_id"]], row["block"]) for row in database.rows("measurement")}
+    assert [result.measured for result in run.results] == [2, 4]
+    assert blocks == {(plan.problem.key, 0), (other.key, 1)}
 
 
 def test_a_device_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
