@@ -14,7 +14,7 @@ from kernrec.cli.quantity import human
 from kernrec.errors import UsageError, unknown
 
 if TYPE_CHECKING:
-    from kernrec.measure.collect import Collected
+    from kernrec.measure.collect import Collected, Wanted
     from kernrec.op import Problem
 
 
@@ -66,7 +66,7 @@ def collect(
 
     with stop, display() as show:
         collected = run(wanted, show, stop)
-    _summary(collected, wanted.database)
+    _summary(collected, wanted)
     if collected.error is not None:
         print(f"kernrec: {collected.error}", file=sys.stderr)
         raise typer.Exit(1)
@@ -135,12 +135,13 @@ def _problems(
     return list(problems.values())
 
 
-def _summary(collected: "Collected", database: Path) -> None:
-    """What was measured, what is best, what failed and why: the answer, on standard output."""
+def _summary(collected: "Collected", wanted: "Wanted") -> None:
+    """What was measured or replayed, what is best, what failed and why: the answer, on standard output."""
+    done = "replayed" if wanted.device == "replay" else "measured"
     for result in collected.results:
         known = f", {result.known} known before" if result.known else ""
         name = "" if result.name == result.problem else f"{result.name}: "
-        print(f"{name}{result.problem}: {result.measured} measured{known}")
+        print(f"{name}{result.problem}: {result.measured} {done}{known}")
         for what, row, cost, unit in (
             ("fastest", result.best, "latency_s", "s"),
             ("frugal", result.frugal, "energy_j", "J"),
@@ -156,4 +157,4 @@ def _summary(collected: "Collected", database: Path) -> None:
     for kind, (count, example) in sorted(failures.items()):
         print(f"{count} {kind}, such as: {example}")
     left = f", {collected.leftover} of them left behind by an earlier run" if collected.leftover else ""
-    print(f"{collected.stored + collected.leftover} rows are new in {database}{left}")
+    print(f"{collected.stored + collected.leftover} rows are new in {wanted.database}{left}")

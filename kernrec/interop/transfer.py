@@ -95,11 +95,16 @@ def export_t4(database: Database, gpu: GPU, problems: list[Problem] | None, op: 
     """
     wanted = None if problems is None else {problem.key for problem in problems}
     found: dict[tuple[str, str], list[dict[str, object]]] = {}
+    replayed = 0
     for problem in database.rows("problem", op=op):
         if wanted is None or problem["key"] in wanted:
-            for row in database.rows("measurement", gpu=gpu.name, problem_id=problem["problem_id"]):
-                if kernel is None or row["kernel"] == kernel:
+            for row in database.rows("spoken", gpu=gpu.name, problem_id=problem["problem_id"]):
+                if row["replayed"]:  # another tuner would take it for measured
+                    replayed += 1
+                elif kernel is None or row["kernel"] == kernel:
                     found.setdefault((str(row["kernel"]), str(problem["key"])), []).append(row)
+    if not found and replayed:
+        raise KernrecError(f"{database.path} holds only replayed rows of that: export the recording they came from")
     if not found:
         raise KernrecError(f"{database.path} holds no such measurement on {gpu.name} (`kernrec db info` lists them)")
     if len(found) > 1:

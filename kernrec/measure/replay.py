@@ -66,7 +66,14 @@ class Recording:
 def recorded_gpus(path: Path) -> tuple[str, ...]:
     """The GPUs that a database holds measurements of."""
     with Database.open(path) as database:
-        return tuple(sorted({str(row["gpu"]) for row in database.rows("measurement")}))
+        return tuple(sorted({str(row["gpu"]) for row in database.rows("measurement") if _replayable(row)}))
+
+
+def _replayable(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of a whole card as it comes, and no replay itself: a replay tells no limits or clocks."""
+    limits = (row["power_limit_w"], row["locked_sm_clock_hz"], row["locked_memory_clock_hz"])
+    replayed = str(row["measured_by"] or "").endswith(" replay")
+    return limits == (None, None, None) and not row["mig"] and not replayed and row["outcome"] != "quarantined"
 
 
 def load_recordings(path: Path, gpu: str | None, op: str | None = None) -> list[Recording]:
@@ -75,12 +82,12 @@ def load_recordings(path: Path, gpu: str | None, op: str | None = None) -> list[
     gpu: may be left out where the database holds one only. Raises `UsageError` where there is nothing to replay.
     """
     with Database.open(path) as database:
-        rows = database.rows("measurement")
+        rows = [row for row in database.rows("measurement") if _replayable(row)]
         configs = {str(row["config_id"]): str(row["tunables"]) for row in database.rows("config")}
         problems = {str(row["problem_id"]): str(row["key"]) for row in database.rows("problem")}
     gpus = sorted({str(row["gpu"]) for row in rows})
     if not gpus:
-        raise UsageError(f"{path} holds no measurements to replay")
+        raise UsageError(f"{path} holds no measurements to replay: none of a whole card at its own limits and clocks")
     if gpu is None and len(gpus) > 1:
         raise UsageError(f"{path} holds measurements of {', '.join(gpus)}: name one with --gpu")
     chosen = gpu or gpus[0]

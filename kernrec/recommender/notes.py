@@ -50,8 +50,9 @@ def _of_group(group: Group, rescaled: bool) -> Iterable[str]:
 
 def _faster(row: Measured, fastest_s: float) -> str:
     config = " ".join(f"{name}={value}" for name, value in row.config.items())
+    how = "replayed from a recording" if row.replayed else "measured"
     return (
-        f"{row.kernel}, which is not in kernrec's library, was measured {fastest_s / row.latency_s:.2f} times as fast"
+        f"{row.kernel}, which is not in kernrec's library, was {how} {fastest_s / row.latency_s:.2f} times as fast"
         f" as the fastest here: {row.latency_s * 1e6:.4g} us with {config}"
     )
 

@@ -52,6 +52,8 @@ class _Row:
 def read(databases: Iterable[Path], op: str | None = None, gpu: str | None = None) -> Measurements:
     """The answers of all databases at the cards' own limits and clocks; of a config in several, the first one's.
 
+    What was replayed is left out: it is what its recording says, once more and with noise.
+
     op, gpu: only these, by canonical name. Raises `UsageError` for what is no database.
     """
     paths = list(databases)
@@ -66,6 +68,9 @@ def read(databases: Iterable[Path], op: str | None = None, gpu: str | None = Non
         for row in answers:
             about = known[row["problem_id"]]
             if op is not None and about["op"] != op:
+                continue
+            if row["replayed"]:
+                _count(left_out, "that were only replayed")
                 continue
             if any(row[name] is not None for name in _LIMITS):
                 _count(left_out, "measured at another power limit or clock")

@@ -138,8 +138,8 @@ class Database:
         return self.add("profile", (row.columns() for row in rows))
 
     def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
-        """The rows of a table or of the views `answer`, `best` and `front` whose columns equal those given."""
-        self._check(table, "answer", "best", "front")
+        """The rows of a table or view (`spoken`, `answer`, `best`, `front`) whose columns equal those given."""
+        self._check(table, "spoken", "answer", "best", "front")
         with one_line(self.path):
             known = store_rows.columns(self._connection, table)
             for name in equal:
@@ -167,7 +167,7 @@ class Database:
     def measured_problems(self, gpu: str) -> frozenset[str]:
         """The keys of all problems with a good measurement on `gpu`."""
         query = """
-            SELECT DISTINCT problem.key FROM measurement JOIN problem USING (problem_id)
+            SELECT DISTINCT problem.key FROM spoken JOIN problem USING (problem_id)
             WHERE gpu = ? AND outcome = 'ok'
         """
         with one_line(self.path):
@@ -207,9 +207,14 @@ class Database:
             return schema_version(self._connection, self.path)
 
     def tally(self) -> list[dict[str, object]]:
-        """How many measurements there are of each GPU, op, kernel and outcome, in that order."""
+        """How many measurements there are of each GPU, op, kernel and outcome, in that order.
+
+        replayed, mig: how many of them a replay said again, and how many are of a MIG slice.
+        """
         query = """
-            SELECT gpu, op, kernel, outcome, count(*) AS measurements, count(DISTINCT config_id) AS configs,
+            SELECT gpu, op, kernel, outcome, count(*) AS measurements,
+                   count(*) FILTER (measured_by LIKE 'kernrec % replay') AS replayed, count(*) FILTER (mig) AS mig,
+                   count(DISTINCT config_id) AS configs,
                    count(DISTINCT problem_id) AS problems
             FROM measurement JOIN problem USING (problem_id)
             GROUP BY gpu, op, kernel, outcome ORDER BY ALL

@@ -20,17 +20,19 @@ _Row = tuple[Any, ...]
 _ANSWERS = """
     SELECT problem.key, answer.kernel, kernel_hash, tunables, latency_s, energy_j, power_w, sessions, protocol_version,
            measured_at, device, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,
-           latency_low_s, latency_high_s, energy_low_j, energy_high_j
+           latency_low_s, latency_high_s, energy_low_j, energy_high_j, replayed
     FROM answer JOIN config USING (config_id) JOIN problem USING (problem_id)
     WHERE gpu = $1
 """
 _LIMITS = slice(10, 13)  # of a row: power limit and locked clocks
-_LATENCY, _AT = 3, 8
+_LATENCY, _AT, _REPLAYED = 3, 8, -1
 
 # What is quarantined says something of the card, not of the config; `constraint` is what the space knows itself.
+# A failure that was replayed is older than anything that ran well.
 _FAILURES = """
-    SELECT problem.key, measurement.kernel, kernel_hash, tunables, outcome, max(measured_at)
-    FROM measurement JOIN config USING (config_id) JOIN problem USING (problem_id)
+    SELECT problem.key, spoken.kernel, kernel_hash, tunables, outcome,
+           max(CASE WHEN replayed THEN TIMESTAMP '1970-01-01' ELSE measured_at END)
+    FROM spoken JOIN config USING (config_id) JOIN problem USING (problem_id)
     WHERE gpu = $1 AND outcome IN ('compile', 'timeout', 'crash', 'incorrect')
 """
 
@@ -59,7 +61,10 @@ def read_log(connection: duckdb.DuckDBPyConnection, gpu: str, op: str, problem_k
 
 
 def evidence(logs: Sequence[Log], kernels: Iterable[str], problem_key: str) -> Evidence:
-    """What the logs of several databases say of a problem; of each answer that of the first that has one counts."""
+    """What the logs of several databases say of a problem.
+
+    Of each answer that of the first database that has one counts, a replayed one only where no database has another.
+    """
     names = frozenset(kernels)
     answers: dict[_Row, _Row] = {}
     foreign: dict[_Row, _Row] = {}
@@ -67,8 +72,10 @@ def evidence(logs: Sequence[Log], kernels: Iterable[str], problem_key: str) -> E
     for log in logs:
         for row in log.answers.get(problem_key, ()):
             if row[0] in names:
-                answers.setdefault((*row[:3], *row[_LIMITS]), row)
-            elif (limits := row[_LIMITS]) not in foreign or row[_LATENCY] < foreign[limits][_LATENCY]:
+                about = (*row[:3], *row[_LIMITS])
+                if about not in answers or answers[about][_REPLAYED] > row[_REPLAYED]:
+                    answers[about] = row
+            elif (limits := row[_LIMITS]) not in foreign or _before(row, foreign[limits]):
                 foreign[limits] = row
         failures += [row for row in log.failures.get(problem_key, ()) if row[0] in names]
     well: dict[_Row, datetime] = {}
@@ -81,6 +88,10 @@ def evidence(logs: Sequence[Log], kernels: Iterable[str], problem_key: str) -> E
         tuple(Failed(*row) for row in _with_config(failed)),
         tuple(Measured(*row) for row in _with_config(sorted(foreign.values(), key=_latency))),
     )
+
+
+def _before(row: _Row, other: _Row) -> bool:
+    return (row[_REPLAYED], row[_LATENCY]) < (other[_REPLAYED], other[_LATENCY])
 
 
 def _latency(row: _Row) -> float:

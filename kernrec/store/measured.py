@@ -13,6 +13,7 @@ class Measured:
     `power_limit_w` and the locked clocks are None for the card's default and an unlocked clock. The 90 % intervals
     cover both what a session states and what sessions differ by (`db/schema/002_intervals.sql`); None where the only
     session stated none. measured_at: the latest, UTC. device: as the driver named it.
+    replayed: a recording's rows said again, where nobody measured. A MIG slice's rows are in no answer.
     """
 
     kernel: str
@@ -32,6 +33,7 @@ class Measured:
     latency_high_s: float | None = None
     energy_low_j: float | None = None
     energy_high_j: float | None = None
+    replayed: bool = False
 
 
 @dataclass(frozen=True)

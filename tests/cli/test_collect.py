@@ -48,6 +48,8 @@ def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path: Path) ->
     recording, database = make_recording(tmp_path / "r.duckdb", 40), tmp_path / "k.duckdb"
     done = run(*replaying(recording, database, "--effort", "quick"), home=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert " replayed\n" in done.stdout
+    assert " measured" not in done.stdout
     assert "4 constraint, such as: too many threads" in done.stdout
     assert f"{measurements(database)} rows are new in {database}" in done.stdout
     assert "x=39" not in done.stdout

@@ -54,6 +54,7 @@ def test_info_counts_by_gpu_op_kernel_and_outcome(own: Path, cache: Path, capsys
         assert (about["schema"], about["content_hash"]) == (database.schema, database.content_hash())
     assert about["rows"]["measurement"] == 2
     usual = {"gpu": "rtx3090", "op": "matmul", "kernel": "theirs", "measurements": 1, "configs": 1, "problems": 1}
+    usual |= {"replayed": 0, "mig": 0}
     assert about["measurements"] == [usual | {"outcome": "compile"}, usual | {"outcome": "ok"}]
     assert run(["db", "info"]) == 0
     shown = capsys.readouterr().out

@@ -94,6 +94,18 @@ def test_a_model_of_another_database_is_said_once(trained: Path, tmp_path: Path)
     assert not any("trained on" in note for note in again)
 
 
+def test_nothing_is_learned_from_what_was_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "replayed.duckdb"
+    again = {"protocol_version": 0, "measured_by": "kernrec 0.1.0 replay"}
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements([row | again for row in simulated(1)])
+    assert run(["train", "--db", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert "12 configs that were only replayed left out" in said
+    assert "no measurement to learn from" in said
+    assert not (tmp_path / "models").exists()
+
+
 def test_a_damaged_model_is_said_and_left_out(measured: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.duckdb"
     own.write_bytes(measured.read_bytes())

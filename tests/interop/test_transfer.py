@@ -102,6 +102,26 @@ def test_what_is_exported_can_be_imported(database: Database, write: Write) -> N
         assert done.best_s == pytest.approx(0.5e-3)
 
 
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ({"measured_by": "kernrec 0.1.0 replay"}, "holds only replayed rows"),
+        ({"mig": True}, "holds no such measurement"),
+    ],
+)
+def test_what_was_replayed_or_is_of_a_slice_is_not_given_to_other_tuners(
+    database: Database, made: dict[str, object], said: str
+) -> None:
+    row = {"gpu": "rtx3090", "kernel": "theirs", "kernel_hash": "external:0", "config": {"x": 1}, "problem": PROBLEM,
+           "protocol_version": 0, "tier": "final", "session": "s", "measured_at": "2026-01-01", "latency_s": 1e-3,
+           "outcome": "ok"}  # fmt: skip
+    database.add_measurements([row | made])
+    with pytest.raises(KernrecError, match=said):
+        export_t4(database, find_gpu("3090"), None, "matmul", None)
+    database.add_measurements([row])
+    assert export_t4(database, find_gpu("3090"), None, "matmul", None).results == 1
+
+
 def test_an_export_is_of_one_kernel_and_problem(database: Database, write: Write) -> None:
     for kernel in ("theirs", "others"):
         import_results(database, write(cache(entry())), PROBLEM, kernel=kernel)

@@ -1,13 +1,22 @@
 """A campaign on a device that fails: real crashes, hangs and exhausted memory, each of which costs one config."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rig import collect, outcomes, stored, target
+from rig import PROBLEM, collect, outcomes, stored, target
 
 from kernrec.errors import KernrecError
 from kernrec.measure import campaign as campaign_module
+from kernrec.measure.campaign import Campaign
+from kernrec.measure.child import Child
+from kernrec.measure.device import Failure
 from kernrec.measure.drift import Drift
+from kernrec.measure.ingest import ingest
+from kernrec.measure.journal import Journal, journal_path
+from kernrec.measure.results import Effort, Progress
+from kernrec.op import find_op
 from kernrec.store import Database
 
 
@@ -69,6 +78,59 @@ def test_what_was_measured_is_not_measured_again_and_what_is_new_is(tmp_path: Pa
     more = collect(database, target(9))
     assert more.results[0].measured == 3
     assert stored(database) == list(range(9))
+
+
+@pytest.mark.parametrize("made", [{"power_limit_w": 200.0}, {"locked_sm_clock_hz": 1e9}, {"mig": True}])
+def test_rows_of_another_limit_clock_or_slice_do_not_stand_for_those_of_the_card_as_it_is(
+    tmp_path: Path, made: dict[str, object]
+) -> None:
+    first = collect(tmp_path / "first.duckdb", target(2))
+    assert first.results[0].measured == 2
+    with Database.open(tmp_path / "first.duckdb") as database:
+        configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in database.rows("config")}
+        rows = database.rows("measurement")
+    with Database.open(tmp_path / "k.duckdb", read_only=False, create=True) as database:
+        for row in rows:
+            about = {"config": configs[row.pop("config_id")], "problem": PROBLEM} | made
+            del row["measurement_id"], row["problem_id"]
+            database.add_measurements([row | about])
+    again = collect(tmp_path / "k.duckdb", target(2))
+    assert (again.results[0].known, again.results[0].measured) == (0, 2)
+
+
+def test_a_block_ends_with_the_problem_that_is_given_up(tmp_path: Path) -> None:
+    class Refusing(Child):
+        """After two rows it is lost, and the new one has no room for the inputs again."""
+
+        rows = 0
+
+        def ask(self, limit_s: float, do: str, **items: object) -> object:
+            if do == "prepare" and self.rows == 2:
+                self.rows += 1
+                raise Failure("crash", "no memory for the inputs")
+            return super().ask(limit_s, do, **items)
+
+    child = Refusing({"device": "faulty"})
+
+    def report(progress: Progress) -> None:
+        if progress.row is not None:
+            child.rows += 1
+            if child.rows == 2:
+                child.stop()
+
+    other = find_op("elementwise").problem(n=128)
+    plan = target(4)
+    tasks = tuple(replace(task, problem=other) for task in plan.tasks)
+    with Journal(journal_path(tmp_path / "k.duckdb")) as journal:
+        targets = [plan, replace(plan, problem=other, tasks=tasks)]
+        run = Campaign(child, targets, journal, session="s", effort=Effort(None, 0), report=report)
+        run.run()
+        ingest(journal, tmp_path / "k.duckdb")
+    with Database.open(tmp_path / "k.duckdb") as database:
+        problems = {row["problem_id"]: row["key"] for row in database.rows("problem")}
+        blocks = {(problems[row["problem_id"]], row["block"]) for row in database.rows("measurement")}
+    assert [result.measured for result in run.results] == [2, 4]
+    assert blocks == {(plan.problem.key, 0), (other.key, 1)}
 
 
 def test_a_device_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,6 +127,23 @@ def test_several_gpus_are_measured_at_once_and_kept_apart(tmp_path: Path) -> Non
     assert len({row["session"] for row in _rows(database)}) == 2
 
 
+@pytest.mark.parametrize(
+    "made", [{"mig": True}, {"power_limit_w": 200.0}, {"locked_sm_clock_hz": 1e9}, {"measured_by": "kernrec 1 replay"}]
+)
+def test_a_slice_another_limit_and_a_replay_are_not_replayed(tmp_path: Path, made: dict[str, object]) -> None:
+    path = make_recording(tmp_path / "r.duckdb", 20)
+    with Database.open(path) as database:
+        before = database.counts()["measurement"]
+    odd = {"gpu": "rtx3090", "kernel": "recorded", "kernel_hash": "0123456789abcdef", "config": {"x": 500, "y": 0},
+           "problem": find_op("matmul").problem(m=1024, n=1024, k=1024), "protocol_version": 1, "tier": "final",
+           "session": "then", "measured_at": "2026-01-01", "latency_s": 1e-6, "outcome": "ok"}  # fmt: skip
+    with Database.open(path, read_only=False) as database:
+        database.add_measurements([odd | made])
+    (recording,) = load_recordings(path, None)
+    assert len(recording.outcomes) == before
+    assert recording.best.config != odd["config"]
+
+
 def test_a_problem_that_was_not_recorded_is_refused_naming_those_that_were(tmp_path: Path) -> None:
     recording = make_recording(tmp_path / "r.duckdb")
     problem = find_op("matmul").problem(m=8, n=8, k=8)

@@ -63,6 +63,67 @@ def test_a_failure_counts_until_the_config_ran_well_in_any_database(row, problem
     assert failures(wrong) == ["incorrect"]  # a race does not show every time
 
 
+def test_a_mig_slice_says_nothing_of_the_whole_card(database, row, problem):
+    database.add_measurements(
+        [
+            row(mig=False, latency_s=2e-3),
+            row(mig=True, session="slice"),
+            row(mig=True, config={"x": 1}, kernel="theirs"),
+        ]
+    )
+    database.add_measurements([row(mig=True, outcome="crash", latency_s=None, measured_at="2026-04-01")])
+    found = evidence([database.log(GPU, problem.op)], [KERNEL], problem.key)
+    assert [(one.latency_s, one.sessions) for one in found.measured] == [(2e-3, 1)]
+    assert (found.failed, found.foreign) == ((), ())
+    assert len(database.rows("measurement")) == 4
+
+
+def test_a_problem_that_only_a_slice_measured_is_not_measured(database, row):
+    database.add_measurements([row(mig=True)])
+    assert database.measured_problems(GPU) == frozenset()
+
+
+REPLAY = {
+    "measured_by": "kernrec 0.1.0 replay",
+    "protocol_version": 0,
+    "session": "replay",
+    "measured_at": "2026-05-01",
+}
+
+
+def test_what_was_replayed_never_counts_beside_what_was_measured(row, problem):
+    imported, replayed = row(protocol_version=0), row(**REPLAY, latency_s=9e-4)
+
+    def found(*databases):
+        logs = []
+        for rows in databases:
+            with Database.memory() as database:
+                database.add_measurements(rows)
+                logs.append(database.log(GPU, problem.op))
+        (one,) = evidence(logs, [KERNEL], problem.key).measured
+        return one.latency_s, one.sessions, one.replayed
+
+    assert found([imported, replayed]) == found([replayed], [imported]) == found([imported], [replayed])
+    assert found([imported, replayed]) == (1e-3, 1, False)
+    assert found([replayed]) == (9e-4, 1, True)
+
+
+def test_another_kernel_that_was_replayed_goes_after_one_that_was_measured(database, row, problem):
+    theirs = {"kernel": "theirs", "protocol_version": 0}
+    rows = [row(**theirs), row(**REPLAY | theirs, config={"y": 1}, latency_s=1e-4)]
+    database.add_measurements(rows)
+    (found,) = evidence([database.log(GPU, problem.op)], [KERNEL], problem.key).foreign
+    assert (found.latency_s, found.replayed) == (1e-3, False)
+
+
+def test_a_replayed_failure_is_older_than_whatever_ran_well(database, row, problem):
+    crash = row(**REPLAY | {"outcome": "crash", "latency_s": None})
+    database.add_measurements([crash])
+    assert len(evidence([database.log(GPU, problem.op)], [KERNEL], problem.key).failed) == 1
+    database.add_measurements([row()])
+    assert evidence([database.log(GPU, problem.op)], [KERNEL], problem.key).failed == ()
+
+
 def test_one_problem_alone_is_read_as_with_all_others(database, row, problem):
     other = find_op("matmul").problem(m=64, n=32, k=17)
     database.add_measurements([row(), row(problem=other, latency_s=2.0), row(outcome="timeout", latency_s=None)])
