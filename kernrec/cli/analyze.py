@@ -12,7 +12,7 @@ import typer
 from kernrec.cli.emulate import extents
 from kernrec.cli.quantity import human, percent
 from kernrec.cli.table import print_table
-from kernrec.cli.text import config_text, interval_text, print_notes
+from kernrec.cli.text import config_text, interval_text, occasion_text, print_notes, source_text
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -160,26 +160,29 @@ def print_advice(advice: "Advice") -> None:
     """The choices as a table, the occupancy heuristic's last; notes on standard error."""
     name = "" if advice.problem.op == advice.kernel.name else f"{advice.kernel.name} "
     title = f"{name}{advice.problem.key} on {advice.gpu.title}, objective {advice.objective}"
+    measured = any(limited.choice.sessions for limited in (*advice.choices, advice.heuristic))
     columns = [
         ("power limit", "right"),
         ("grid x block", "right"),
         ("latency (90 %)", "right"),
         ("energy (90 %)", "right"),
         ("power", "right"),
+        ("source", "left"),
         ("limit", "left"),
         ("occupancy", "right"),
         ("energy vs occupancy", "right"),
         ("time vs occupancy", "right"),
+        *([("measured", "left")] if measured else []),
         ("config", "left"),
     ]
-    rows = [_cells(choice) for choice in advice.choices]
-    heuristic = _cells(advice.heuristic)
+    rows = [_cells(choice, measured) for choice in advice.choices]
+    heuristic = _cells(advice.heuristic, measured)
     heuristic[-1] += "  <- occupancy heuristic"
     print_table(title, columns, [*rows, heuristic])
     print_notes(advice.notes)
 
 
-def _cells(limited: "Limited") -> list[str]:
+def _cells(limited: "Limited", measured: bool) -> list[str]:
     choice = limited.choice
     first = choice.launches[0]
     return [
@@ -188,10 +191,12 @@ def _cells(limited: "Limited") -> list[str]:
         interval_text(choice.latency_s, "s"),
         interval_text(choice.energy_j, "J"),
         human(choice.power_w, "W"),
+        source_text(choice),
         choice.limit,
         f"{choice.occupancy * 100:.0f} %",
         percent(-choice.versus_occupancy.energy_saved),
         percent(choice.versus_occupancy.slowdown),
+        *([occasion_text(choice)] if measured else []),
         config_text(choice.config),
     ]
 
