@@ -45,7 +45,7 @@ def analyze(
     budget: Annotated[int, typer.Option(help="Most instructions of a block before giving up.")] = 2_000_000,
     processes: Annotated[int | None, typer.Option(help="Processes to use; one per CPU by default.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure the configs on this machine's GPU too.")] = False,
-    effort: Annotated[str, typer.Option(help="Of --measure: quick, normal or exhaustive.")] = "normal",
+    effort: Annotated[str | None, typer.Option(help="Of --measure: quick, normal or exhaustive; normal.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     db: Annotated[Path | None, typer.Option(help="Database for the profiles; your own by default.")] = None,
 ) -> None:
@@ -78,7 +78,9 @@ def analyze(
         kernel, left_out = load_spec(spec, source)
     dims = parse_shape(shape) if shape else {}
     problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **dims)
-    measured = _Measured(kernel, problem, card, db or paths.user_database(), effort) if measure else None
+    if effort and not measure:
+        raise UsageError("--effort says how much is measured; it goes with --measure")
+    measured = _Measured(kernel, problem, card, db or paths.user_database(), effort or "normal") if measure else None
     progress = _Progress(kernel.name)
     try:
         analysis = run(

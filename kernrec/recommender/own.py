@@ -22,7 +22,7 @@ from kernrec.model.power import PowerModel
 from kernrec.op import Problem
 from kernrec.recommender.answer import Choice, Comparison, Cost
 from kernrec.recommender.candidates import Candidates
-from kernrec.recommender.estimates import SOURCES
+from kernrec.recommender.estimates import MEASURED, SOURCES
 from kernrec.recommender.group import COUNTED
 from kernrec.recommender.limited import at_limits, known_at
 from kernrec.recommender.notes import PRIOR_NOTE, of_known, sources_of
@@ -91,7 +91,7 @@ class Advice:
 class Ranked:
     """All candidates of a kernel on a problem with their costs; arrays (limits, C), the default limit first.
 
-    evidence: what databases say of the kernel on this problem and GPU; without any, all costs are predictions.
+    evidence: what databases say of the kernel on this problem and GPU; None: all costs are predictions.
     """
 
     def __init__(
@@ -178,7 +178,9 @@ class Ranked:
 
     def select(self, objective: str, top: int, first: int = 0) -> list[tuple[int, int]]:
         """(limit, position) of the best, in order; limits before the `first` are not chosen from."""
-        latency, energy = self.latency_s[first:].ravel(), self.energy_j[first:].ravel()
+        measured = np.stack([c.estimates.latency_source == MEASURED for c in self.costs[first:]])
+        of_equals = 1.0 - 1e-9 * measured  # the measured one: at a limit that does not bind the prediction is the same
+        latency, energy = (self.latency_s[first:] * of_equals).ravel(), (self.energy_j[first:] * of_equals).ravel()
         if objective == "pareto":
             picked = spread(pareto_front(latency, energy), latency, energy, top)
         else:
@@ -208,15 +210,21 @@ def advise(
     limits: Sequence[float] | None = None,
     evidence: Evidence | None = None,
 ) -> Advice:
-    """The choices for a kernel whose profiles are given. limits: power limits to try (W); None: a range of them.
+    """The choices for a kernel whose profiles are given.
 
-    evidence: what is known of measurements (`Stack.evidence`); they stand in place of predictions.
+    limits: power limits to try (W); None: a range of them, and those it was measured at. evidence: what is known of
+    measurements (`Stack.evidence`); they stand in place of predictions.
     """
     if objective not in OBJECTIVES:
         raise unknown("objective", objective, OBJECTIVES)
     if top < 1:
         raise UsageError(f"top is {top}; at least 1 is accepted")
-    ranked = Ranked(kernel, problem, gpu, profiles, power_limits(gpu) if limits is None else limits, evidence)
+    evidence = evidence or Evidence()
+    tried = limits
+    if tried is None:
+        used = {row.power_limit_w for row in evidence.measured if row.kernel_hash == kernel.hash}
+        tried = [*power_limits(gpu), *sorted(w for w in used if w and gpu.power_min_w <= w <= gpu.power_max_w)]
+    ranked = Ranked(kernel, problem, gpu, profiles, tried, evidence)
     # The default limit is what choices are held against; where limits are given it need not be among them.
     first = 0 if limits is None else len(ranked.limits) - len(set(limits))
     picked = ranked.select(objective, top, first)

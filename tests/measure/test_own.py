@@ -124,3 +124,8 @@ def test_what_has_no_right_result_to_compare_with_is_not_measured(
     assert app.run(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "its spec declares a problem of its own" in line
+
+
+def test_an_effort_without_measuring_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run([argument for argument in arguments if argument != "--measure"]) == 2
+    assert "it goes with --measure" in capsys.readouterr().err

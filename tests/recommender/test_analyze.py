@@ -214,6 +214,14 @@ def test_measurements_at_a_limit_that_is_tried_count_there_alone(
     assert said == [False, True, True]
 
 
+def test_a_card_with_a_limit_of_its_own_is_answered_for_at_that_limit(
+    kernel: Kernel, database: Path, predicted: Advice, tmp_path: Path
+) -> None:
+    path = with_rows(database, tmp_path, [measurement(kernel, predicted, 0, 0.5, power_limit_w=333.0)])
+    advice = recommend_kernel("rowsum", GPU, {}, objective="latency", databases=[path])
+    assert (advice.best.power_limit_w, advice.best.choice.source) == (333.0, "measured")
+
+
 def test_a_config_that_failed_is_left_out_and_that_is_said(
     kernel: Kernel, database: Path, predicted: Advice, tmp_path: Path
 ) -> None:
