@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +13,14 @@ import typer
 from kernrec.cli.emulate import extents
 from kernrec.cli.quantity import human, percent
 from kernrec.cli.table import print_table
-from kernrec.cli.text import config_text, interval_text, print_notes
-from kernrec.errors import UsageError
+from kernrec.cli.text import config_text, interval_text, occasion_text, print_notes, source_text
+from kernrec.errors import UsageError, unknown
 
 if TYPE_CHECKING:
+    from kernrec.gpu import GPU
+    from kernrec.kernel import Kernel
+    from kernrec.measure.collect import Collected
+    from kernrec.op import Problem
     from kernrec.recommender import Query
     from kernrec.recommender.analyze import Analysis
     from kernrec.recommender.own import Advice, Limited
@@ -39,12 +44,15 @@ def analyze(
     shared: Annotated[int, typer.Option(help="Of PTX: dynamic shared memory in bytes.")] = 0,
     budget: Annotated[int, typer.Option(help="Most instructions of a block before giving up.")] = 2_000_000,
     processes: Annotated[int | None, typer.Option(help="Processes to use; one per CPU by default.")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure the configs on this machine's GPU too.")] = False,
+    effort: Annotated[str | None, typer.Option(help="Of --measure: quick, normal or exhaustive; normal.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     db: Annotated[Path | None, typer.Option(help="Database for the profiles; your own by default.")] = None,
 ) -> None:
     """Analyse a kernel of your own: its configs compiled and emulated, the front and the best of them printed.
 
-    No GPU is needed. Interrupted, it goes on where it stopped. Of PTX alone, block and power limit are advised.
+    No GPU is needed but for --measure. Interrupted, it goes on where it stopped. Of PTX alone, block and power limit
+    are advised.
     """
     from kernrec import paths
     from kernrec.compile.fixed import kernel_of_ptx
@@ -70,6 +78,9 @@ def analyze(
         kernel, left_out = load_spec(spec, source)
     dims = parse_shape(shape) if shape else {}
     problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **dims)
+    if effort and not measure:
+        raise UsageError("--effort says how much is measured; it goes with --measure")
+    measured = _Measured(kernel, problem, card, db or paths.user_database(), effort or "normal") if measure else None
     progress = _Progress(kernel.name)
     try:
         analysis = run(
@@ -90,12 +101,17 @@ def analyze(
         raise typer.Exit(130) from None
     finally:
         progress.end()
+    if measured is not None:
+        measured.run()
+        analysis = replace(analysis, advice=measured.advice(objective, top))
     if as_json:
         print(json.dumps(analysis.as_dict(), indent=2))
     else:
         print_advice(analysis.advice)
         _say(analysis)
     print_notes(left_out)
+    if measured is not None:
+        measured.end()
 
 
 def recommend_kernel(
@@ -130,6 +146,63 @@ def recommend_kernel(
         print_advice(advice)
 
 
+class _Measured:
+    """The part that needs a GPU. What stands in its way is raised when this is made: before anything long is done."""
+
+    def __init__(self, kernel: "Kernel", problem: "Problem", gpu: "GPU", database: Path, effort: str) -> None:
+        from kernrec.measure.collect import Wanted
+        from kernrec.measure.nvml import card_of
+        from kernrec.measure.results import EFFORTS
+        from kernrec.op import all_ops
+
+        if effort not in EFFORTS:
+            raise unknown("effort", effort, EFFORTS)
+        if kernel.definition not in all_ops():
+            raise UsageError(
+                f"{kernel.name} cannot be measured: its spec declares a problem of its own, whose right result nobody"
+                ' knows; a kernel.toml with op = "..." names one that kernrec can check (`kernrec ops`)'
+            )
+        self._kernel, self._problem, self._gpu = kernel, problem, gpu
+        card = card_of(gpu)
+        self._wanted = Wanted([(problem.key, problem)], database, gpu=card.uuid, effort=EFFORTS[effort], kernel=kernel)
+        self._collected: Collected | None = None
+        self._status = 0
+
+    def run(self) -> None:
+        """Measure; what happens, and what failed, is shown on standard error."""
+        from kernrec.cli.collect import Stop
+        from kernrec.cli.live import display
+        from kernrec.measure.collect import collect
+
+        stop = Stop()
+        with stop, display() as show:
+            self._collected = collect(self._wanted, show, stop)
+        self._status = stop.status if self._collected.stopped else 0
+        for result in self._collected.results:
+            failed = [f"{n} {kind}, such as: {result.examples[kind]}" for kind, n in sorted(result.failures.items())]
+            print_notes([f"{result.measured} measured, {result.known} known before", *failed])
+
+    def advice(self, objective: str, top: int) -> "Advice":
+        """Advice from the database, measurements included."""
+        from kernrec.recommender.own import advise, profiles_of
+        from kernrec.store import Stack
+
+        kernel, problem, databases = self._kernel, self._problem, [self._wanted.database]
+        profiles = profiles_of(kernel, problem, self._gpu, databases)
+        evidence = Stack(databases).evidence(self._gpu.name, problem.op, [kernel.name], problem.key)
+        return advise(kernel, problem, self._gpu, profiles, objective=objective, top=top, evidence=evidence)
+
+    def end(self) -> None:
+        """Exits with the status of what ended the measuring early, if anything did, and says what that was."""
+        collected = self._collected
+        if collected is not None and collected.error is not None:
+            print(f"kernrec: {collected.error}", file=sys.stderr)
+            raise typer.Exit(1)
+        if self._status:
+            print("kernrec: interrupted; what was measured is kept", file=sys.stderr)
+            raise typer.Exit(self._status)
+
+
 class _Progress:
     """How far it is, on standard error: one line rewritten on a terminal, a line every ten seconds elsewhere."""
 
@@ -160,26 +233,29 @@ def print_advice(advice: "Advice") -> None:
     """The choices as a table, the occupancy heuristic's last; notes on standard error."""
     name = "" if advice.problem.op == advice.kernel.name else f"{advice.kernel.name} "
     title = f"{name}{advice.problem.key} on {advice.gpu.title}, objective {advice.objective}"
+    measured = any(limited.choice.sessions for limited in (*advice.choices, advice.heuristic))
     columns = [
         ("power limit", "right"),
         ("grid x block", "right"),
         ("latency (90 %)", "right"),
         ("energy (90 %)", "right"),
         ("power", "right"),
+        ("source", "left"),
         ("limit", "left"),
         ("occupancy", "right"),
         ("energy vs occupancy", "right"),
         ("time vs occupancy", "right"),
+        *([("measured", "left")] if measured else []),
         ("config", "left"),
     ]
-    rows = [_cells(choice) for choice in advice.choices]
-    heuristic = _cells(advice.heuristic)
+    rows = [_cells(choice, measured) for choice in advice.choices]
+    heuristic = _cells(advice.heuristic, measured)
     heuristic[-1] += "  <- occupancy heuristic"
     print_table(title, columns, [*rows, heuristic])
     print_notes(advice.notes)
 
 
-def _cells(limited: "Limited") -> list[str]:
+def _cells(limited: "Limited", measured: bool) -> list[str]:
     choice = limited.choice
     first = choice.launches[0]
     return [
@@ -188,10 +264,12 @@ def _cells(limited: "Limited") -> list[str]:
         interval_text(choice.latency_s, "s"),
         interval_text(choice.energy_j, "J"),
         human(choice.power_w, "W"),
+        source_text(choice),
         choice.limit,
         f"{choice.occupancy * 100:.0f} %",
         percent(-choice.versus_occupancy.energy_saved),
         percent(choice.versus_occupancy.slowdown),
+        *([occasion_text(choice)] if measured else []),
         config_text(choice.config),
     ]
 

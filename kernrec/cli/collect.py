@@ -61,7 +61,7 @@ def collect(
         resume=resume,
         seed=seed,
     )
-    stop = _Stop()
+    stop = Stop()
     from kernrec.cli.live import display
 
     with stop, display() as show:
@@ -78,7 +78,7 @@ def collect(
         raise typer.Exit(stop.status)
 
 
-class _Stop:
+class Stop:
     """Whether somebody asked to stop; the second time asks louder, as without us. status: to exit with then."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class _Stop:
     def __call__(self) -> bool:
         return self._asked
 
-    def __enter__(self) -> "_Stop":
+    def __enter__(self) -> "Stop":
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.signal(number, self._handle)
         return self

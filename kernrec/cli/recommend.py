@@ -8,11 +8,11 @@ import typer
 
 from kernrec.cli.quantity import fraction, hertz, human, percent, watts
 from kernrec.cli.table import print_table
-from kernrec.cli.text import config_text, interval_text, print_notes
+from kernrec.cli.text import config_text, interval_text, occasion_text, print_notes, source_text
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernrec.recommender import Choice, Recommendation
+    from kernrec.recommender import Recommendation
 
 
 def recommend(
@@ -115,33 +115,18 @@ def _print_choices(answer: "Recommendation") -> None:
                 interval_text(choice.latency_s, "s"),
                 interval_text(choice.energy_j, "J"),
                 human(choice.power_w, "W"),
-                _source(choice),
+                source_text(choice),
                 choice.limit,
                 percent(-choice.versus_fastest.energy_saved),
                 percent(choice.versus_fastest.slowdown),
                 percent(-choice.versus_occupancy.energy_saved),
                 percent(choice.versus_occupancy.slowdown),
-                *([_occasion(choice)] if measured else []),
+                *([occasion_text(choice)] if measured else []),
                 config_text(choice.config),
             ]
         )
     print_table(title, columns, rows)
     print_notes(answer.notes)
-
-
-def _source(choice: "Choice") -> str:
-    if choice.energy_j.source == choice.source:
-        return choice.source
-    return f"{choice.source}, energy {choice.energy_j.source}"
-
-
-def _occasion(choice: "Choice") -> str:
-    """Where, how often and when a choice was measured; nothing for another."""
-    if not choice.sessions or choice.measured_at is None:
-        return ""
-    sessions = "1 session" if choice.sessions == 1 else f"{choice.sessions} sessions, last"
-    device = "" if choice.device is None else f"{choice.device}, "
-    return f"{device}{sessions} {choice.measured_at[:10]}"
 
 
 def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -> None:
@@ -172,10 +157,10 @@ def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -
                 interval_text(best.latency_s, "s"),
                 interval_text(best.energy_j, "J"),
                 human(best.power_w, "W"),
-                _source(best),
+                source_text(best),
                 best.limit,
                 percent(-best.versus_occupancy.energy_saved),
-                *([_occasion(best)] if measured else []),
+                *([occasion_text(best)] if measured else []),
                 config_text(best.config),
             ]
         )

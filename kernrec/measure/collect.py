@@ -17,6 +17,7 @@ from typing import Any
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
+from kernrec.kernel import Kernel
 from kernrec.measure.ahead import CompileAhead
 from kernrec.measure.campaign import Campaign
 from kernrec.measure.child import Child, Stopped
@@ -26,6 +27,7 @@ from kernrec.measure.plan import Target, library_targets, recorded_targets
 from kernrec.measure.replay import PROTOCOL_VERSION as REPLAYED
 from kernrec.measure.replay import load_recordings, recorded_gpus
 from kernrec.measure.results import EFFORTS, Budget, Effort, Progress, TargetResult
+from kernrec.measure.worker import write_kernel
 from kernrec.op import Problem
 from kernrec.store import Database, Stack
 from kernrec.version import __version__
@@ -38,7 +40,8 @@ class Wanted:
     """What to collect. problems: (name, problem); with a recording None stands for all it holds.
 
     gpu: `auto`, `all` (each card, or each recorded GPU), an index or, of a recording, a GPU's name. resume: leave out
-    what the database has already.
+    what the database has already. kernel: one of the user's, measured instead of the library's; its profiles, where the
+    database has some, say in what order.
     """
 
     problems: Sequence[tuple[str, Problem]] | None
@@ -50,6 +53,7 @@ class Wanted:
     budget: Budget = field(default_factory=Budget)
     resume: bool = True
     seed: int = 0
+    kernel: Kernel | None = None
 
 
 @dataclass(frozen=True)
@@ -190,6 +194,10 @@ def _on_cards(wanted: Wanted, scratch: Path) -> list[_Work]:
     if wanted.problems is None:
         raise UsageError("name what to measure with --op, and --shape or --workload")
     cards = choose_cards(wanted.gpu)
+    own: dict[str, Any] = {}
+    if wanted.kernel is not None:
+        own = {"spec": str(scratch / "kernel.json")}
+        write_kernel(wanted.kernel, Path(own["spec"]))
     kinds: dict[str, list[int]] = {}
     for i, card in enumerate(cards):
         kinds.setdefault(find_gpu(card.name).name, []).append(i)
@@ -199,14 +207,15 @@ def _on_cards(wanted: Wanted, scratch: Path) -> list[_Work]:
         "input_seed": 0,
         "input_distribution": "normal; weights of a sum over the root of its terms",
     }
+    stack = Stack([wanted.database] if wanted.kernel is not None and wanted.database.exists() else [])
     work = []
     for name, members in kinds.items():
         gpu = find_gpu(name)
         targets = library_targets(
-            wanted.problems, gpu, Stack([]), wanted.effort.configs, wanted.seed, wanted.effort.drawn
+            wanted.problems, gpu, stack, wanted.effort.configs, wanted.seed, wanted.effort.drawn, wanted.kernel
         )
         for place, i in enumerate(members):
-            opening = {"device": "cuda", "uuid": cards[i].uuid, "scratch": str(scratch / cards[i].uuid_hash)}
+            opening = {"device": "cuda", "uuid": cards[i].uuid, "scratch": str(scratch / cards[i].uuid_hash)} | own
             share = targets[place :: len(members)]
             if share:
                 work.append(_Work(opening, gpu.name, gpu.sm, cards[i].uuid_hash, share, columns, compiled=True))

@@ -16,6 +16,8 @@ from cupy.cuda import Stream, runtime
 from cupy.cuda.function import Module
 
 from kernrec.compile import compile_source
+from kernrec.compile.compiled import Resources
+from kernrec.compile.sample import entry_name
 from kernrec.gpu import find_gpu
 from kernrec.kernel import bind_launches, workspaces
 from kernrec.kernel.spec import WORKSPACE_BYTES
@@ -67,7 +69,7 @@ class CudaDevice:
         )
         self._stream = Stream(non_blocking=True)
         self._stream.use()
-        self._helpers = self._module(_helper_source(), {}, "reference.cu")
+        self._helpers, _ = self._module(_helper_source(), {}, "reference.cu")
         self._tools = Tools(self._helpers, self._stream, self.facts.l2_bytes)
         self._problem: Problem | None = None
         self._buffers: list[dict[str, Any]] = []
@@ -99,7 +101,8 @@ class CudaDevice:
         if problem != self._problem:
             self.prepare(problem)
         defines = kernel.defines(subject.config, problem.dtype, problem.layout)
-        module = self._module(kernel.source, defines, kernel.source_name)
+        module, entries = self._module(kernel.source, defines, kernel.source_name)
+        names = {launch.entry: entry_name(entries, launch.entry) for launch in kernel.launches}
         scratch = {
             s.name: cupy.empty(s.elements * WORKSPACE_BYTES[s.dtype], dtype=cupy.uint8)
             for s in workspaces(kernel, subject.config, problem, self.facts.sm)
@@ -108,7 +111,7 @@ class CudaDevice:
         sequences = []
         for buffers in self._buffers:
             addresses = {name: array.data.ptr for name, array in (buffers | scratch).items()}
-            sequences.append([Launch.bound(module, launch, addresses) for launch in bound])
+            sequences.append([Launch.bound(module, launch, names[launch.entry], addresses) for launch in bound])
         footprint = sum(tensor.bytes for tensor in problem.tensors.values())
         checked = Checked(problem, self._buffers[0], scratch, self._reference)
         return CudaLoaded(self._tools, sequences, footprint, checked, (module, scratch))
@@ -159,11 +162,14 @@ class CudaDevice:
     def rest(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def _module(self, source: str, defines: Mapping[str, str | int], name: str) -> Module:
+    def _module(
+        self, source: str, defines: Mapping[str, str | int], name: str
+    ) -> tuple[Module, Mapping[str, Resources]]:
+        """The code on the device, and its entries by the name they have there."""
         compiled = compile_source(source, self.facts.sm, defines, name)  # from the cache: the parent has compiled it
         module = Module()
         module.load(compiled.cubin)
-        return module
+        return module, compiled.resources
 
     def _expected(self, problem: Problem, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The float64 reference; kept in a file, for it takes long and this process may be replaced."""

@@ -14,7 +14,10 @@ from cupy.cuda.function import Module
 from kernrec.kernel import BoundLaunch, Pointer
 from kernrec.measure.device import Failure
 
-_TYPES: dict[str, Any] = {"i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "f32": ctypes.c_float}
+_TYPES: dict[str, Any] = {
+    "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64,
+    "f32": ctypes.c_float, "f64": ctypes.c_double,
+}  # fmt: skip
 
 # CUresult of launches that a card refuses without harm: what is asked for is more than it has.
 _REFUSALS = {1: "invalid value", 701: "out of resources"}
@@ -39,13 +42,13 @@ class Launch:
             raise Failure("constraint", f"{entry}: {shared_bytes} bytes of shared memory: {error}") from None
 
     @classmethod
-    def bound(cls, module: Module, launch: BoundLaunch, addresses: Mapping[str, int]) -> "Launch":
-        """A launch of a kernel of the library over buffers at these addresses."""
+    def bound(cls, module: Module, launch: BoundLaunch, entry: str, addresses: Mapping[str, int]) -> "Launch":
+        """A launch of a kernel over buffers at these addresses. entry: its name in the module."""
         arguments = [
             ctypes.c_void_p(0 if a.null else addresses[a.name]) if isinstance(a, Pointer) else _TYPES[a.ctype](a.value)
             for a in launch.arguments
         ]
-        return cls(module, launch.entry, launch.grid, launch.block, launch.shared_bytes, arguments)
+        return cls(module, entry, launch.grid, launch.block, launch.shared_bytes, arguments)
 
     def queue(self, stream: Stream) -> None:
         """Put the launch into a stream. Raises `Failure` when the card refuses it."""

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import GPU, find_gpu
 from kernrec.measure.device import Settings
 
 
@@ -86,6 +87,20 @@ def choose_cards(wanted: str) -> list[Card]:
         known = ", ".join(f"{card.index} ({card.name})" for card in found)
         raise UsageError(f"no GPU {wanted!r} in this machine; --gpu takes auto, all or one of {known}")
     return chosen
+
+
+def card_of(gpu: GPU) -> Card:
+    """The card of this machine that is `gpu`, one that nobody uses first. Raises `NoGPUError` without any."""
+    try:
+        found = choose_cards("all")
+    except NoGPUError as error:
+        reason = str(error).split(";")[0]
+        raise NoGPUError(f"there is no GPU to measure on: {reason}; without measuring none is needed") from None
+    fitting = sorted((card for card in found if find_gpu(card.name).name == gpu.name), key=lambda card: card.others > 0)
+    if not fitting:
+        here = ", ".join(sorted({card.name for card in found}))
+        raise NoGPUError(f"there is no {gpu.title} in this machine to measure on; it has {here}")
+    return fitting[0]
 
 
 def _visible(card: Card) -> bool:

@@ -74,13 +74,14 @@ def library_targets(
     most: int | None,
     seed: int = 0,
     drawn: bool = False,
+    kernel: Kernel | None = None,
 ) -> list[Target]:
-    """The targets for (name, problem) pairs on a GPU, from the kernels of the library.
+    """The targets for (name, problem) pairs on a GPU, from the kernels of the library, or from `kernel` alone.
 
     most: tasks a problem, None: its whole space; those predicted to be fastest, or `drawn` at random. Raises
     `UsageError` for a problem that nothing can run.
     """
-    planner = _Planner(gpu, stack, np.random.default_rng(seed))
+    planner = _Planner(gpu, stack, np.random.default_rng(seed), kernel)
     targets = []
     for name, problem in problems:
         needed = sum(tensor.bytes for tensor in problem.tensors.values())
@@ -109,8 +110,9 @@ def recorded_targets(recordings: Iterable[Recording], most: int | None, seed: in
 class _Planner:
     """Orders configs; the candidates of a kernel are made once for all problems of a dtype and layout."""
 
-    def __init__(self, gpu: GPU, stack: Stack, draw: np.random.Generator) -> None:
+    def __init__(self, gpu: GPU, stack: Stack, draw: np.random.Generator, only: Kernel | None) -> None:
         self._gpu = gpu
+        self._only = only
         self._stack = stack
         self._draw = draw
         self._power = PowerModel.for_gpu(gpu)
@@ -120,7 +122,7 @@ class _Planner:
         """The first configs that can run a problem: by predicted latency, and after them those without a prediction."""
         kernels = [
             k
-            for k in kernels_for(problem.op, problem.dtype, problem.layout)
+            for k in ([self._only] if self._only else kernels_for(problem.op, problem.dtype, problem.layout))
             if k.least_sm(problem.dtype) <= self._gpu.sm
         ]
         if not kernels:
@@ -144,7 +146,8 @@ class _Planner:
         return Target(name, problem, tuple(tasks), len(tasks) / len(order) if drawn else None)
 
     def _space(self, kernel: Kernel, problem: Problem) -> "_Ranked":
-        key = (kernel.name, problem.dtype, problem.layout)
+        # Profiles of sampled blocks are of one problem.
+        key = (kernel.name, problem.dtype, problem.key if kernel.sampled else problem.layout)
         if key not in self._known:
             self._known[key] = _Ranked(kernel, self._gpu, self._power, problem, self._stack)
         return self._known[key]
@@ -159,7 +162,8 @@ class _Ranked:
         self._candidates: Candidates | None = None
         try:
             profiles = stack.profiles(kernel.name, kernel.hash, gpu.sm)
-            self._candidates = Candidates(kernel, gpu, power, like.dtype, like.layout, profiles)
+            of = like if kernel.sampled else None
+            self._candidates = Candidates(kernel, gpu, power, like.dtype, like.layout, profiles, of)
             self._space = self._candidates.space
         except KernrecError:  # no profiles of this source: any order is as good
             self._space = Space(kernel, gpu.sm, gpu.limits, like.dtype, like.layout)

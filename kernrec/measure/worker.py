@@ -3,7 +3,8 @@
     python -m kernrec.measure.worker
 
 Requests come on standard input and answers go to standard output, a JSON line each. Requests: open, prepare, measure,
-references, idle, probe, sensors (what an earlier probe found). Answers are `{"ok": ...}`, or `{"failure": outcome,
+references, idle, probe, sensors (what an earlier probe found). Kernels are those of the library, and the one in the
+file that `open` may name (`write_kernel`). Answers are `{"ok": ...}`, or `{"failure": outcome,
 "error": text, "lost": bool}`; after a failure with `lost` the process ends, for the device can no longer be trusted in
 it. It also ends, at once and whatever it is doing, when its standard input is closed: when its parent is gone, that is.
 """
@@ -18,7 +19,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from kernrec.errors import KernrecError
-from kernrec.kernel import find_kernel, kernel_names
+from kernrec.kernel import Kernel, find_kernel, kernel_names
+from kernrec.kernel.load import kernel_from
 from kernrec.measure.device import Device, Failure, Subject
 from kernrec.measure.probe import IDLE_S, idle_power, probe, references, watch
 from kernrec.measure.protocol import Probed, measure
@@ -54,6 +56,7 @@ class Session:
     def __init__(self) -> None:
         self._device: Device | None = None
         self._probed = Probed()
+        self._own: Kernel | None = None
 
     def answer(self, request: Request) -> dict[str, Any]:
         """Do what a request asks; whatever goes wrong is an answer too."""
@@ -88,6 +91,8 @@ class Session:
         return self._device
 
     def _open(self, request: Request) -> dict[str, Any]:
+        if request.get("spec"):
+            self._own = read_kernel(Path(request["spec"]))
         self._device = open_device(request)
         if request.get("probed"):
             self._probed = Probed(**request["probed"])
@@ -106,7 +111,10 @@ class Session:
 
     def _measure(self, request: Request) -> dict[str, Any]:
         name = request["kernel"]
-        kernel = find_kernel(name) if name in kernel_names() else None
+        if self._own is not None and self._own.name == name:
+            kernel: Kernel | None = self._own
+        else:
+            kernel = find_kernel(name) if name in kernel_names() else None
         subject = Subject(name, request["config"], problem_from_key(request["problem"]), kernel)
         return measure(self._open_device, subject, request["tier"], request["best_s"], self._probed)
 
@@ -117,6 +125,17 @@ class Session:
 
     def _idle(self, request: Request) -> float | None:
         return idle_power(watch(self._open_device, IDLE_S))
+
+
+def write_kernel(kernel: Kernel, path: Path) -> None:
+    """Write a kernel to a file, for a worker that is to measure it."""
+    path.write_text(json.dumps({"name": kernel.name, "spec": kernel.spec, "source": kernel.source}), encoding="utf-8")
+
+
+def read_kernel(path: Path) -> Kernel:
+    """The kernel that `write_kernel` wrote."""
+    written = json.loads(path.read_text(encoding="utf-8"))
+    return kernel_from(written["spec"], written["name"], written["source"])
 
 
 def open_device(request: Request) -> Device:

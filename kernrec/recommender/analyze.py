@@ -22,7 +22,7 @@ from kernrec.kernel import Config, Kernel, Space
 from kernrec.kernel.expression import Expression
 from kernrec.op import Problem
 from kernrec.recommender.own import Advice, advise, on_problem
-from kernrec.store import Database, ProfileRow
+from kernrec.store import Database, ProfileRow, Stack
 
 _SAVE_S = 10.0
 _SAVE_ROWS = 500
@@ -121,7 +121,8 @@ def analyze(
         profiles = on_problem(kernel, problem, gpu, opened.profiles(kernel.name, kernel.hash, gpu.sm))
     if not profiles:
         raise KernrecError(failures[0].message)
-    advice = advise(kernel, problem, gpu, profiles, objective=objective, top=top)
+    evidence = Stack([database]).evidence(gpu.name, problem.op, [kernel.name], problem.key)
+    advice = advise(kernel, problem, gpu, profiles, objective=objective, top=top, evidence=evidence)
     seconds = time.monotonic() - start
     return Analysis(advice, len(todo) - len(failures), len(wanted) - len(todo), tuple(failures), seconds)
 

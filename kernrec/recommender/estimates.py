@@ -69,11 +69,33 @@ class Estimates:
 
 @dataclass(frozen=True)
 class Rescaling:
-    """By what the predictions of a kernel were multiplied, and how many measured configs said so."""
+    """By what the predictions of a kernel were multiplied, and how many measured configs said so.
+
+    `*_narrow`: by what the logarithmic widths of their intervals were.
+    """
 
     latency: float
     power: float
     configs: int
+    latency_narrow: float
+    power_narrow: float
+
+    def of(self, predicted: Estimates) -> Estimates:
+        """Predictions of the same kernel and problem on the scale of the measurements."""
+        latency = predicted.latency_s * self.latency
+        energy = predicted.energy_j * (self.latency * self.power)
+        # Energy is power for a time: it stays as unsure as the less certain of the two.
+        energy_narrow = max(self.latency_narrow, self.power_narrow)
+        return replace(
+            predicted,
+            latency_s=latency,
+            latency_low_s=latency * (predicted.latency_low_s / predicted.latency_s) ** self.latency_narrow,
+            latency_high_s=latency * (predicted.latency_high_s / predicted.latency_s) ** self.latency_narrow,
+            energy_j=energy,
+            energy_low_j=energy * (predicted.energy_low_j / predicted.energy_j) ** energy_narrow,
+            energy_high_j=energy * (predicted.energy_high_j / predicted.energy_j) ** energy_narrow,
+            power_w=predicted.power_w * self.power,
+        )
 
 
 def prior(settled: Settled) -> Estimates:
@@ -109,7 +131,8 @@ def with_measured(
     at = positions[known]
     latency_scale, latency_narrow = _scale(latency / predicted.latency_s[positions])
     power_scale, power_narrow = _scale((energy / latency)[known] / predicted.power_w[at])
-    rescaled = _rescaled(predicted, latency_scale, latency_narrow, power_scale, power_narrow)
+    rescaling = Rescaling(latency_scale, power_scale, len(positions), latency_narrow, power_narrow)
+    rescaled = rescaling.of(predicted)
 
     columns = {name: column.copy() for name, column in vars(rescaled).items()}
     timed = latency / columns["latency_s"][positions]
@@ -135,7 +158,27 @@ def with_measured(
         if row.energy_j is not None
     ]
     columns["energy_source"][at] = MEASURED
-    return replace(predicted, **columns), Rescaling(latency_scale, power_scale, len(positions))
+    return replace(predicted, **columns), rescaling
+
+
+def carried_over(predicted: Estimates, there: Estimates, predicted_there: Estimates, rescaling: Rescaling) -> Estimates:
+    """Predictions at one power limit in the light of measurements at another, `there`.
+
+    What a measured config missed its prediction by there, it is expected to miss it by here; the others are put on the
+    scale of the measurements. All of them remain predictions, with the intervals of such.
+    """
+    here, base = rescaling.of(predicted), rescaling.of(predicted_there)
+    latency, energy = there.latency_s / base.latency_s, there.energy_j / base.energy_j  # 1 where nothing was measured
+    return replace(
+        here,
+        latency_s=here.latency_s * latency,
+        latency_low_s=here.latency_low_s * latency,
+        latency_high_s=here.latency_high_s * latency,
+        energy_j=here.energy_j * energy,
+        energy_low_j=here.energy_low_j * energy,
+        energy_high_j=here.energy_high_j * energy,
+        power_w=here.power_w * (energy / latency),
+    )
 
 
 def _scale(ratios: Array) -> tuple[float, float]:
@@ -146,25 +189,6 @@ def _scale(ratios: Array) -> tuple[float, float]:
     own, common = OWN * _VARIANCE, max((1.0 - OWN) * _VARIANCE, max(middle, 0.0) ** 2)
     weight = common / (common + own / len(ratios))
     return math.exp(weight * middle), math.sqrt((own + common * (1.0 - weight)) / _VARIANCE)
-
-
-def _rescaled(
-    predicted: Estimates, latency_scale: float, latency_narrow: float, power_scale: float, power_narrow: float
-) -> Estimates:
-    latency = predicted.latency_s * latency_scale
-    energy = predicted.energy_j * (latency_scale * power_scale)
-    # Energy is power for a time: it stays as unsure as the less certain of the two.
-    energy_narrow = max(latency_narrow, power_narrow)
-    return replace(
-        predicted,
-        latency_s=latency,
-        latency_low_s=latency * (predicted.latency_low_s / predicted.latency_s) ** latency_narrow,
-        latency_high_s=latency * (predicted.latency_high_s / predicted.latency_s) ** latency_narrow,
-        energy_j=energy,
-        energy_low_j=energy * (predicted.energy_low_j / predicted.energy_j) ** energy_narrow,
-        energy_high_j=energy * (predicted.energy_high_j / predicted.energy_j) ** energy_narrow,
-        power_w=predicted.power_w * power_scale,
-    )
 
 
 def _interval(

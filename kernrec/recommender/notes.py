@@ -3,8 +3,17 @@
 from collections.abc import Iterable, Sequence
 
 from kernrec.recommender.answer import Choice
+from kernrec.recommender.estimates import Rescaling
 from kernrec.recommender.group import Group
+from kernrec.recommender.known import Known
 from kernrec.store import Measured
+
+PRIOR_NOTE = "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"
+
+
+def sources_of(choices: Iterable[Choice]) -> set[str]:
+    """Where the costs of choices come from."""
+    return {cost.source for choice in choices for cost in (choice.latency_s, choice.energy_j)}
 
 
 def notes(
@@ -12,11 +21,9 @@ def notes(
 ) -> tuple[str, ...]:
     """The notes of an answer: groups of all kernels, its choices, the least latency of all, other kernels' answers."""
     found = []
-    sources = {cost.source for choice in choices for cost in (choice.latency_s, choice.energy_j)}
+    sources = sources_of(choices)
     if "prior" in sources:
-        found.append(
-            "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"
-        )
+        found.append(PRIOR_NOTE)
     if "learned" in sources:
         found.append("source learned: the prediction corrected by a model of measurements of other problems or configs")
     for group in groups:
@@ -27,12 +34,17 @@ def notes(
 
 
 def _of_group(group: Group, rescaled: bool) -> Iterable[str]:
-    name, known = group.candidates.kernel.name, group.known
+    name = group.candidates.kernel.name
     if group.candidates.unprofiled:
         yield (
             f"{name}: {group.candidates.unprofiled} codes have no profile for {group.candidates.gpu.arch}"
             " and were left out"
         )
+    yield from of_known(name, group.known, group.rescaling if rescaled and group.runnable else None)
+
+
+def of_known(name: str, known: Known, rescaling: Rescaling | None) -> Iterable[str]:
+    """What measurements of a kernel were used for, and which were not. rescaling: of predictions that are shown."""
     if known.stale:
         yield f"{name}: {_configs(known.stale)} measured with another version of its source, not used"
     if known.elsewhere:
@@ -40,11 +52,10 @@ def _of_group(group: Group, rescaled: bool) -> Iterable[str]:
     if known.failures:
         by_outcome = ", ".join(f"{count} {outcome}" for outcome, count in sorted(known.failures.items()))
         yield f"{name}: {_configs(len(known.failed))} failed on this GPU and left out ({by_outcome})"
-    if rescaled and group.runnable and group.rescaling is not None:
-        scale = group.rescaling
+    if rescaling is not None:
         yield (
-            f"{name}: predictions put on the scale of {_configs(scale.configs)} measured"
-            f" (latency x {scale.latency:.3g}, power x {scale.power:.3g})"
+            f"{name}: predictions put on the scale of {_configs(rescaling.configs)} measured"
+            f" (latency x {rescaling.latency:.3g}, power x {rescaling.power:.3g})"
         )
 
 

@@ -19,14 +19,17 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, find_kernel
 from kernrec.kernel.load import kernel_from
 from kernrec.model.power import PowerModel
-from kernrec.model.prior import INTERVAL
 from kernrec.op import Problem
 from kernrec.recommender.answer import Choice, Comparison, Cost
 from kernrec.recommender.candidates import Candidates
+from kernrec.recommender.estimates import MEASURED, SOURCES
+from kernrec.recommender.group import COUNTED
+from kernrec.recommender.limited import at_limits, known_at
+from kernrec.recommender.notes import PRIOR_NOTE, of_known, sources_of
 from kernrec.recommender.pareto import pareto_front, spread
-from kernrec.recommender.rank import Place
+from kernrec.recommender.rank import Place, places
 from kernrec.recommender.recommender import OBJECTIVES
-from kernrec.store import Database, ProfileTable, Stack
+from kernrec.store import Database, Evidence, ProfileTable, Stack
 
 POWER_LIMITS = 8
 """Power limits that are tried, from the least that a GPU accepts to the most."""
@@ -86,10 +89,19 @@ class Advice:
 
 
 class Ranked:
-    """All candidates of a kernel on a problem with their costs; arrays (limits, C), the default limit first."""
+    """All candidates of a kernel on a problem with their costs; arrays (limits, C), the default limit first.
+
+    evidence: what databases say of the kernel on this problem and GPU; None: all costs are predictions.
+    """
 
     def __init__(
-        self, kernel: Kernel, problem: Problem, gpu: GPU, profiles: Mapping[int, ProfileTable], limits: Sequence[float]
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        gpu: GPU,
+        profiles: Mapping[int, ProfileTable],
+        limits: Sequence[float],
+        evidence: Evidence | None = None,
     ) -> None:
         self.kernel, self.problem, self.gpu = kernel, problem, gpu
         self.power = PowerModel.for_gpu(gpu)
@@ -103,14 +115,18 @@ class Ranked:
             problem if kernel.sampled else None,
         )
         self.at = self.group.space.at(problem)
-        self.rows = self.group.rows(self.at)
-        if not len(self.rows):
-            raise KernrecError(f"no profiled config of {kernel.name} can run {problem.key} on {gpu.name}")
         self.limits = list(dict.fromkeys([gpu.tdp_w, *limits]))
+        found, measured = known_at(self.group.space, self.at, gpu, evidence or Evidence(), self.limits)
+        self.known = found[0]
+        self.rows = np.setdiff1d(self.group.rows(self.at, measured), self.known.failed)
+        if not len(self.rows):
+            failed = f" ({len(self.known.failed)} failed when they were measured)" if len(self.known.failed) else ""
+            raise KernrecError(f"no profiled config of {kernel.name} can run {problem.key} on {gpu.name}{failed}")
         self.prediction = self.group.predict(problem, self.at, self.rows)
         self.settled = [self.group.settle(self.prediction, limit) for limit in self.limits]
-        self.latency_s: np.ndarray = np.stack([s.latency_s for s in self.settled])
-        self.energy_j: np.ndarray = np.stack([s.energy_j for s in self.settled])
+        self.costs, self.rescaling = at_limits(self.settled, self.rows, found)
+        self.latency_s: np.ndarray = np.stack([c.estimates.latency_s for c in self.costs])
+        self.energy_j: np.ndarray = np.stack([c.estimates.energy_j for c in self.costs])
 
     @cached_property
     def fastest(self) -> int:
@@ -123,10 +139,17 @@ class Ranked:
         row = self.group.occupancy_choice(self.at, self.rows)
         return int(np.searchsorted(self.rows, row))
 
-    def choice(self, limit: int, position: int, place: int = 1) -> Limited:
-        """One candidate at one of the limits, with its place among those chosen."""
+    def cost(self, what: str, unit: str, limit: int, position: int) -> Cost:
+        """What a candidate costs at one of the limits: (`latency`, `s`) or (`energy`, `j`)."""
+        names = f"{what}_{unit}", f"{what}_low_{unit}", f"{what}_high_{unit}", f"{what}_source"
+        value, low, high, source = (getattr(self.costs[limit].estimates, name)[position] for name in names)
+        return Cost(float(value), float(low), float(high), SOURCES[source])
+
+    def choice(self, limit: int, position: int) -> Limited:
+        """One candidate at one of the limits."""
         latency, energy = float(self.latency_s[limit, position]), float(self.energy_j[limit, position])
         row, settled = int(self.rows[position]), self.settled[limit]
+        measured = self.costs[limit].measured.get(position)
 
         def against(other: int) -> Comparison:
             return Comparison(
@@ -138,21 +161,26 @@ class Ranked:
             config=self.group.space.config(row),
             problem=self.problem,
             gpu=self.gpu,
-            place=Place(place, False, True),
-            latency_s=Cost(latency, latency / INTERVAL, latency * INTERVAL, "prior"),
-            energy_j=Cost(energy, energy / INTERVAL, energy * INTERVAL, "prior"),
-            power_w=float(settled.power_w[position]),
+            place=Place(1, False, True),
+            latency_s=self.cost("latency", "s", limit, position),
+            energy_j=self.cost("energy", "j", limit, position),
+            power_w=float(self.costs[limit].estimates.power_w[position]),
             clock_hz=float(settled.clock_hz[position]),
             limit=self.prediction.limit(position),
             occupancy=self.group.occupancy(self.at, row),
             versus_fastest=against(self.fastest),
             versus_occupancy=against(self.heuristic),
+            sessions=measured.sessions if measured else 0,
+            measured_at=measured.measured_at.isoformat() + "Z" if measured else None,
+            device=measured.device if measured else None,
         )
         return Limited(choice, self.limits[limit])
 
     def select(self, objective: str, top: int, first: int = 0) -> list[tuple[int, int]]:
         """(limit, position) of the best, in order; limits before the `first` are not chosen from."""
-        latency, energy = self.latency_s[first:].ravel(), self.energy_j[first:].ravel()
+        measured = np.stack([c.estimates.latency_source == MEASURED for c in self.costs[first:]])
+        of_equals = 1.0 - 1e-9 * measured  # the measured one: at a limit that does not bind the prediction is the same
+        latency, energy = (self.latency_s[first:] * of_equals).ravel(), (self.energy_j[first:] * of_equals).ravel()
         if objective == "pareto":
             picked = spread(pareto_front(latency, energy), latency, energy, top)
         else:
@@ -180,17 +208,27 @@ def advise(
     objective: str = "pareto",
     top: int = 5,
     limits: Sequence[float] | None = None,
+    evidence: Evidence | None = None,
 ) -> Advice:
-    """The choices for a kernel whose profiles are given. limits: power limits to try (W); None: a range of them."""
+    """The choices for a kernel whose profiles are given.
+
+    limits: power limits to try (W); None: a range of them, and those it was measured at. evidence: what is known of
+    measurements (`Stack.evidence`); they stand in place of predictions.
+    """
     if objective not in OBJECTIVES:
         raise unknown("objective", objective, OBJECTIVES)
     if top < 1:
         raise UsageError(f"top is {top}; at least 1 is accepted")
-    ranked = Ranked(kernel, problem, gpu, profiles, power_limits(gpu) if limits is None else limits)
+    evidence = evidence or Evidence()
+    tried = limits
+    if tried is None:
+        used = {row.power_limit_w for row in evidence.measured if row.kernel_hash == kernel.hash}
+        tried = [*power_limits(gpu), *sorted(w for w in used if w and gpu.power_min_w <= w <= gpu.power_max_w)]
+    ranked = Ranked(kernel, problem, gpu, profiles, tried, evidence)
     # The default limit is what choices are held against; where limits are given it need not be among them.
     first = 0 if limits is None else len(ranked.limits) - len(set(limits))
     picked = ranked.select(objective, top, first)
-    choices = tuple([ranked.choice(limit, at, place) for place, (limit, at) in enumerate(picked, 1)])
+    choices = _placed([ranked.choice(limit, at) for limit, at in picked], objective)
     sampled = _sampled(profiles[0]) if kernel.sampled else (0, 0)
     return Advice(
         kernel=kernel,
@@ -201,7 +239,20 @@ def advise(
         heuristic=ranked.choice(0, ranked.heuristic),
         candidates=len(ranked.rows),
         sampled=sampled,
-        notes=_notes(kernel, profiles, choices[0], sampled),
+        notes=_notes(ranked, profiles, choices, sampled),
+    )
+
+
+def _placed(choices: Sequence[Limited], objective: str) -> tuple[Limited, ...]:
+    """The choices, best first, each with its place among them."""
+    costs = {"latency": [c.choice.latency_s for c in choices], "energy": [c.choice.energy_j for c in choices]}
+    counted = list(zip(*(costs[name] for name in COUNTED[objective]), strict=True))
+    found = places(
+        [[(cost.low, cost.high) for cost in one] for one in counted],
+        [all(cost.source == "measured" for cost in one) for one in counted],
+    )
+    return tuple(
+        replace(one, choice=replace(one.choice, place=place)) for one, place in zip(choices, found, strict=True)
     )
 
 
@@ -224,7 +275,8 @@ def recommend_kernel(
     kernel = find_own_kernel(name, databases)
     problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **shape)
     profiles = profiles_of(kernel, problem, gpu, databases)
-    return advise(kernel, problem, gpu, profiles, objective=objective, top=top, limits=limits)
+    evidence = Stack(databases).evidence(gpu.name, problem.op, [kernel.name], problem.key)
+    return advise(kernel, problem, gpu, profiles, objective=objective, top=top, limits=limits, evidence=evidence)
 
 
 def profiles_of(
@@ -275,9 +327,12 @@ def _sampled(table: ProfileTable) -> tuple[int, int]:
 
 
 def _notes(
-    kernel: Kernel, profiles: Mapping[int, ProfileTable], best: Limited, sampled: tuple[int, int]
+    ranked: Ranked, profiles: Mapping[int, ProfileTable], choices: Sequence[Limited], sampled: tuple[int, int]
 ) -> tuple[str, ...]:
-    notes = ["source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"]
+    kernel, best = ranked.kernel, choices[0]
+    predicted = "prior" in sources_of(limited.choice for limited in choices)
+    notes = [PRIOR_NOTE] if predicted else []
+    notes += of_known(kernel.name, ranked.known, ranked.rescaling if predicted else None)
     if kernel.sampled:
         most = f"{sampled[0]} to {sampled[1]}" if sampled[0] < sampled[1] else f"{sampled[0]}"
         blocks = best.choice.launches[0].blocks

@@ -1,6 +1,8 @@
 """A user's kernel from its source to advice, and back from the database."""
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from kernrec.recommender import explained
 from kernrec.recommender.advice import advise_changes, difference
 from kernrec.recommender.analyze import analyze
 from kernrec.recommender.explain import explain
-from kernrec.recommender.own import power_limits, recommend_kernel
+from kernrec.recommender.own import Advice, power_limits, recommend_kernel
+from kernrec.store import Database
 
 SOURCE = """
 extern "C" __global__ void rowsum(const float* x, float* y, int width) {
@@ -130,6 +133,104 @@ def test_the_front_is_over_configs_and_power_limits(database: Path) -> None:
     assert {c.power_limit_w for c in advice.choices} <= {GPU.tdp_w, *power_limits(GPU)}
     held = recommend_kernel("rowsum", GPU, {}, limits=[200.0], databases=[database])
     assert {c.power_limit_w for c in held.choices} == {200.0}
+
+
+def with_rows(database: Path, folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """A copy of the user's database that holds measurements too."""
+    path = folder / "measured.duckdb"
+    shutil.copy(database, path)
+    with Database.open(path, read_only=False) as opened:
+        opened.add_measurements(rows)
+    return path
+
+
+def measurement(kernel: Kernel, found: Advice, at: int, factor: float, **given: Any) -> dict[str, Any]:
+    """Choice `at` measured at the card's default limit: `factor` times as long as predicted, at the predicted power."""
+    choice = found.choices[at].choice
+    latency = choice.latency_s.value * factor
+    return {
+        "gpu": GPU.name, "device": "NVIDIA GeForce RTX 4090", "kernel": kernel.name, "kernel_hash": kernel.hash,
+        "config": dict(choice.config), "problem": found.problem, "protocol_version": 1, "tier": "final",
+        "session": "monday", "measured_at": "2026-03-01T12:00:00", "latency_s": latency,
+        "latency_low_s": latency * 0.98, "latency_high_s": latency * 1.02, "energy_j": latency * choice.power_w,
+        "power_w": choice.power_w, "outcome": "ok",
+    } | given  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def predicted(database: Path) -> Advice:
+    """All eight configs at the default limit."""
+    return recommend_kernel("rowsum", GPU, {}, objective="latency", top=8, limits=[GPU.tdp_w], databases=[database])
+
+
+def test_a_measured_config_is_shown_with_its_measurement_and_the_others_on_its_scale(
+    kernel: Kernel, database: Path, predicted: Advice, tmp_path: Path
+) -> None:
+    path = with_rows(database, tmp_path, [measurement(kernel, predicted, at, 1.5) for at in (2, 3, 4)])
+    for advice in (
+        recommend_kernel("rowsum", GPU, {}, objective="latency", top=8, limits=[GPU.tdp_w], databases=[path]),
+        analyze(kernel, predicted.problem, GPU, path, objective="latency", top=8).advice,
+    ):
+        by_config = {tuple(c.choice.config.values()): c for c in advice.choices if c.power_limit_w == GPU.tdp_w}
+        for at, before in enumerate(predicted.choices):
+            if (now := by_config.get(tuple(before.choice.config.values()))) is None:
+                continue  # as fast at another limit
+            ratio = now.choice.latency_s.value / before.choice.latency_s.value
+            if at in (2, 3, 4):
+                assert (now.choice.source, now.choice.energy_j.source) == ("measured", "measured")
+                assert (now.choice.sessions, now.choice.device) == (1, "NVIDIA GeForce RTX 4090")
+                assert ratio == pytest.approx(1.5)
+            else:
+                assert (now.choice.source, now.choice.sessions) == ("prior", 0)
+                assert 1.2 < ratio < 1.5
+        assert any("put on the scale of 3 configs measured" in note for note in advice.notes)
+
+
+def test_a_config_found_to_be_slow_is_not_recommended_at_another_power_limit(
+    kernel: Kernel, database: Path, predicted: Advice, tmp_path: Path
+) -> None:
+    rows = [measurement(kernel, predicted, at, 3.0 if at == 0 else 1.0) for at in range(8)]
+    path = with_rows(database, tmp_path, rows)
+    slow = predicted.best.choice.config
+    held = recommend_kernel("rowsum", GPU, {}, objective="latency", top=8, limits=[300.0], databases=[path])
+    assert held.best.choice.config != slow
+    assert {c.choice.source for c in held.choices} == {"prior"}
+    front = recommend_kernel("rowsum", GPU, {}, top=8, databases=[path])
+    assert slow not in [c.choice.config for c in front.choices]
+
+
+def test_measurements_at_a_limit_that_is_tried_count_there_alone(
+    kernel: Kernel, database: Path, predicted: Advice, tmp_path: Path
+) -> None:
+    rows = [measurement(kernel, predicted, 0, 1.0, power_limit_w=300.0)]
+    path = with_rows(database, tmp_path, rows)
+    at = {
+        limit: recommend_kernel("rowsum", GPU, {}, objective="latency", top=8, limits=[limit], databases=[path])
+        for limit in (300.0, GPU.tdp_w, 200.0)
+    }
+    measured = {limit: [c for c in advice.choices if c.choice.sessions] for limit, advice in at.items()}
+    assert [len(found) for found in measured.values()] == [1, 0, 0]
+    said = [any("another power limit or clock, not used" in note for note in advice.notes) for advice in at.values()]
+    assert said == [False, True, True]
+
+
+def test_a_card_with_a_limit_of_its_own_is_answered_for_at_that_limit(
+    kernel: Kernel, database: Path, predicted: Advice, tmp_path: Path
+) -> None:
+    path = with_rows(database, tmp_path, [measurement(kernel, predicted, 0, 0.5, power_limit_w=333.0)])
+    advice = recommend_kernel("rowsum", GPU, {}, objective="latency", databases=[path])
+    assert (advice.best.power_limit_w, advice.best.choice.source) == (333.0, "measured")
+
+
+def test_a_config_that_failed_is_left_out_and_that_is_said(
+    kernel: Kernel, database: Path, predicted: Advice, tmp_path: Path
+) -> None:
+    nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
+    path = with_rows(database, tmp_path, [measurement(kernel, predicted, 0, 1.0) | nothing | {"outcome": "incorrect"}])
+    advice = recommend_kernel("rowsum", GPU, {}, objective="latency", top=8, databases=[path])
+    assert advice.candidates == 7
+    assert predicted.best.choice.config not in [c.choice.config for c in advice.choices]
+    assert any("1 config failed on this GPU and left out (1 incorrect)" in note for note in advice.notes)
 
 
 def test_what_was_not_analysed_is_said_with_what_to_run(database: Path) -> None:

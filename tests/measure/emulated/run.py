@@ -14,6 +14,7 @@ from kernrec.measure.device import Failure, Subject
 from kernrec.measure.nvml import NoSensors
 from kernrec.measure.protocol import Probed, measure
 from kernrec.op import problem_from_key
+from kernrec.ptx import parse
 
 asked = json.load(sys.stdin)
 
@@ -23,7 +24,8 @@ def compiled(source, sm, defines=None, name="kernel.cu"):
     key = json.dumps([name, dict(sorted((defines or {}).items()))])
     if key in asked["ptx"]:
         PTX[key.encode()] = asked["ptx"][key]
-    return SimpleNamespace(cubin=key.encode())
+    entries = parse(PTX[key.encode()]).entries if key in asked["ptx"] else {}
+    return SimpleNamespace(cubin=key.encode(), resources=dict.fromkeys(entries))
 
 
 cuda.compile_source = compiled
