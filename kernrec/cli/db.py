@@ -106,7 +106,7 @@ def info(as_json: AsJson = False, db: Path_ = None) -> None:
 
 @app.command("merge")
 def merge(
-    others: Annotated[list[Path], typer.Argument(help="Databases to take rows from; they are not changed.")],
+    others: Annotated[list[Path], typer.Argument(help="Databases to take rows from; their rows stay as they are.")],
     db: Path_ = None,
 ) -> None:
     """Add every row of other databases that is not in this one; the order does not matter, twice is as once."""
