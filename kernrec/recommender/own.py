@@ -171,6 +171,14 @@ def power_limits(gpu: GPU) -> list[float]:
     return [round(float(limit)) for limit in np.linspace(gpu.power_min_w, gpu.power_max_w, POWER_LIMITS)]
 
 
+def check_asked(objective: str, top: int) -> None:
+    """Raise `UsageError` for what `advise` cannot be asked."""
+    if objective not in OBJECTIVES:
+        raise unknown("objective", objective, OBJECTIVES)
+    if top < 1:
+        raise UsageError(f"top is {top}; at least 1 is accepted")
+
+
 def advise(
     kernel: Kernel,
     problem: Problem,
@@ -182,10 +190,7 @@ def advise(
     limits: Sequence[float] | None = None,
 ) -> Advice:
     """The choices for a kernel whose profiles are given. limits: power limits to try (W); None: a range of them."""
-    if objective not in OBJECTIVES:
-        raise unknown("objective", objective, OBJECTIVES)
-    if top < 1:
-        raise UsageError(f"top is {top}; at least 1 is accepted")
+    check_asked(objective, top)
     ranked = Ranked(kernel, problem, gpu, profiles, power_limits(gpu) if limits is None else limits)
     # The default limit is what choices are held against; where limits are given it need not be among them.
     first = 0 if limits is None else len(ranked.limits) - len(set(limits))
