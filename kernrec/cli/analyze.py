@@ -91,7 +91,7 @@ def analyze(
             objective=objective,
             top=top,
             folder=(spec or source).parent,
-            processes=processes or os.cpu_count() or 1,
+            processes=(os.cpu_count() or 1) if processes is None else processes,
             budget=budget,
             progress=progress,
         )

@@ -43,6 +43,8 @@ def emulate(
             raise UsageError(
                 f"--save {text!r}: expected one of the buffers ({', '.join(read.buffers)}) and a file, c=c.npy"
             )
+        if Path(file).suffix != ".npy" or not Path(file).absolute().parent.is_dir():
+            raise UsageError(f"--save {text!r}: expected a .npy file in a folder that is there")
         targets[name] = Path(file)
     counts = emulate_file(
         source,

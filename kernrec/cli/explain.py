@@ -50,6 +50,8 @@ def explain(
         raise UsageError("give an --op or a --kernel, one of them")
     if plot is not None and plot.suffix not in (".svg", ".png"):
         raise UsageError(f"--plot {plot}: a .svg or .png file is expected")
+    if top < 1:
+        raise UsageError(f"--top {top}: at least 1 is accepted")
     card, dims = find_gpu(gpu), parse_shape(shape) if shape else {}
     limit_w = None if power_limit is None else watts("--power-limit", power_limit)
     if kernel:

@@ -98,7 +98,7 @@ def _list(rows: list[dict[str, Any]], shown: dict[str, Any], as_json: bool) -> N
         return
     columns = [(name.removesuffix("_hz").removesuffix("_bytes").replace("_", " "), "left") for name in rows[0]]
     cells = ([shown.get(name, _plain)(value) for name, value in row.items()] for row in rows)
-    print_table(None, columns, cells, fold=True)
+    print_table(None, columns, cells)
 
 
 def _plain(value: Any) -> str:

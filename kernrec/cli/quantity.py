@@ -49,6 +49,8 @@ def human(value: float, unit: str) -> str:
 
 def percent(value: float) -> str:
     """0.123 -> "+12 %": whole percents, one decimal below ten."""
+    if abs(value) < 0.0005:
+        return "0.0 %"
     return f"{value * 100:+.0f} %" if abs(value) >= 0.0995 else f"{value * 100:+.1f} %"
 
 

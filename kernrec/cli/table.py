@@ -1,27 +1,73 @@
-"""Tables on a terminal or in a pipe; Rich is loaded only when one is printed."""
+"""Tables as wide as the terminal: a row that does not fit goes on below itself, under a heading of as many lines."""
 
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from textwrap import wrap
+
+GAP = "   "
+INDENT = "    "
 
 
-def print_table(
-    title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], *, fold: bool = False
-) -> None:
-    """Prints rows of plain text under (name, `left` or `right`) columns; none is cut.
+def print_table(title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> None:
+    """Prints rows of plain text under (name, `left` or `right`) columns; nothing is cut.
 
-    fold: where room is short every column may fold its cells, not the last one alone.
+    In a pipe, which has no width, a row is a line.
     """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print("\n".join(table_lines(title, columns, rows, width)))
 
-    heading = None if title is None else Text(title, "bold")
-    table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, justify in columns:
-        table.add_column(name, justify=justify, no_wrap=not fold and name != columns[-1][0], overflow="fold")  # type: ignore[arg-type]
-    for row in rows:
-        table.add_row(*map(Text, row))
-    # Piped output has no width of its own: as wide as the rows need, so that nothing is cut.
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=360)
-    console.print(table)
+
+def table_lines(
+    title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], width: int | None
+) -> list[str]:
+    """The lines of `print_table`, none longer than `width` (None: as long as the rows need).
+
+    Columns that do not fit beside the ones before them go to a line of their own, indented; only a cell that is
+    wider than that whole line is wrapped.
+    """
+    cells = [tuple(row) for row in rows]
+    names = tuple(name for name, _ in columns)
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    bands = _bands(widths, width)
+    lines = [] if title is None else _wrapped(title, width)
+
+    def banded(row: Sequence[str]) -> Iterable[str]:
+        for number, band in enumerate(bands):
+            indent = INDENT if number else ""
+            if number and not any(row[i] for i in band):
+                continue
+            if width is not None and len(indent) + widths[band[0]] > width:
+                yield from (indent + line for line in _wrapped(row[band[0]], width - len(indent)))
+            else:
+                padded = (
+                    row[i].rjust(widths[i]) if columns[i][1] == "right" else row[i].ljust(widths[i]) for i in band
+                )
+                yield (indent + GAP.join(padded)).rstrip()
+
+    heading = list(banded(names))
+    body = [list(banded(row)) for row in cells]
+    rule = "─" * max(map(len, heading + [line for row in body for line in row]))
+    lines += [*heading, rule]
+    for number, row in enumerate(body):
+        if number and len(bands) > 1:
+            lines.append("")
+        lines += row
+    return lines
+
+
+def _bands(widths: Sequence[int], width: int | None) -> list[list[int]]:
+    """The columns of each line of a row, by their numbers."""
+    bands = [[0]]
+    used = widths[0]
+    for number, column in enumerate(widths[1:], 1):
+        used += len(GAP) + column
+        if width is not None and used > width:
+            bands.append([])
+            used = len(INDENT) + column
+        bands[-1].append(number)
+    return bands
+
+
+def _wrapped(text: str, width: int | None) -> list[str]:
+    return [text] if width is None else wrap(text, width, break_on_hyphens=False) or [text]

@@ -81,6 +81,8 @@ def emulate_file(
     entry: may be left out where the file has one kernel. Raises `KernrecError` in one line for what the compiler or
     the emulator cannot do: an unknown instruction, an access out of bounds, a deadlock, a race (if they are checked).
     """
+    if path.suffix not in (".cu", ".ptx") and path.is_file():
+        raise UsageError(f"{path} is neither CUDA nor PTX: a .cu or .ptx file is expected")
     try:
         if path.stat().st_size > _LARGEST_SOURCE:
             raise UsageError(

@@ -10,7 +10,7 @@
 
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, Scratch, bind_launches, probe_problems, workspaces
 from kernrec.kernel.expression import Expression, parse
-from kernrec.kernel.library import all_kernels, find_kernel, kernel_names, kernels_for
+from kernrec.kernel.library import able_kernels, all_kernels, find_kernel, implemented, kernel_names, kernels_for
 from kernrec.kernel.load import load_kernel
 from kernrec.kernel.space import Codes, LaunchColumns, Space, SpaceAt
 from kernrec.kernel.spec import Config, Kernel, Launch, PointerArgument, ScalarArgument, Tunable, Workspace
@@ -32,9 +32,11 @@ __all__ = [
     "SpaceAt",
     "Tunable",
     "Workspace",
+    "able_kernels",
     "all_kernels",
     "bind_launches",
     "find_kernel",
+    "implemented",
     "kernel_names",
     "kernels_for",
     "load_kernel",

@@ -58,5 +58,24 @@ def kernels_for(op: str, dtype: str | None = None, layout: str | None = None) ->
     )
 
 
+def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...]:
+    """The kernels that implement an op for a dtype and layout on sm_`sm`; `UsageError` where there is none."""
+    able = tuple(kernel for kernel in kernels_for(op, dtype, layout) if kernel.least_sm(dtype) <= sm)
+    if not able:
+        raise UsageError(f"no kernel implements {op} for {dtype}, {layout} on sm_{sm}; {implemented(op, sm)}")
+    return able
+
+
+def implemented(op: str, sm: int) -> str:
+    """What the kernels of an op take on sm_`sm`, for messages: `implemented are f32 (nn), f16 (nn, nt)`."""
+    found: dict[str, dict[str, None]] = {}
+    for kernel in kernels_for(op):
+        for dtype in kernel.dtypes:
+            if kernel.least_sm(dtype) <= sm:
+                found.setdefault(dtype, {}).update(dict.fromkeys(kernel.layouts))
+    listed = (f"{dtype} ({', '.join(found[dtype])})" for dtype in find_op(op).dtypes if dtype in found)
+    return "implemented are " + ", ".join(listed)
+
+
 def _fold(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())

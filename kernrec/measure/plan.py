@@ -12,7 +12,7 @@ import numpy as np
 from kernrec.compile import Job
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel, Space, kernels_for
+from kernrec.kernel import Kernel, Space, able_kernels
 from kernrec.measure.replay import Recording
 from kernrec.model.power import PowerModel
 from kernrec.op import Problem
@@ -120,16 +120,11 @@ class _Planner:
 
     def target(self, name: str, problem: Problem, most: int | None, drawn: bool) -> Target:
         """The first configs that can run a problem: by predicted latency, and after them those without a prediction."""
-        kernels = [
-            k
-            for k in ([self._only] if self._only else kernels_for(problem.op, problem.dtype, problem.layout))
-            if k.least_sm(problem.dtype) <= self._gpu.sm
-        ]
-        if not kernels:
-            raise UsageError(
-                f"no kernel implements {problem.op} for {problem.dtype}, {problem.layout} on sm_{self._gpu.sm}"
-                " (`kernrec kernels` lists them)"
-            )
+        if self._only:
+            self._only.require(problem.dtype, problem.layout, self._gpu.sm)
+            kernels: tuple[Kernel, ...] = (self._only,)
+        else:
+            kernels = able_kernels(problem.op, problem.dtype, problem.layout, self._gpu.sm)
         spaces = [self._space(kernel, problem) for kernel in kernels]
         ranks = [space.ranks(problem, self._draw) for space in spaces]
         order = sorted(

@@ -21,7 +21,8 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Config, Kernel, Space
 from kernrec.kernel.expression import Expression
 from kernrec.op import Problem
-from kernrec.recommender.own import Advice, advise, on_problem
+from kernrec.recommender.own import Advice, advise, check_asked, on_problem
+from kernrec.recommender.refusal import refusing_constraint
 from kernrec.store import Database, ProfileRow, Stack
 
 _SAVE_S = 10.0
@@ -77,6 +78,9 @@ def analyze(
     with the first reason where none could be profiled.
     """
     start = time.monotonic()
+    check_asked(objective, top)
+    if processes < 1 or budget < 1:
+        raise UsageError(f"processes and budget are {processes} and {budget}; at least 1 is accepted")
     space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
     check_used(kernel)
     rows = space.at(problem).rows if len(space) else np.zeros(0, np.int64)
@@ -184,14 +188,6 @@ def _expressions(kernel: Kernel) -> Sequence[Expression]:
 
 
 def _why_empty(kernel: Kernel, problem: Problem, gpu: GPU) -> str:
-    """Which constraint leaves no config: the first that would leave some if it were not there."""
-    from dataclasses import replace
-
-    for field in ("constraints", "implied"):
-        constraints = getattr(kernel, field)
-        for index, constraint in enumerate(constraints):
-            others = constraints[:index] + constraints[index + 1 :]
-            trial = Space(replace(kernel, **{field: others}), gpu.sm, gpu.limits, problem.dtype, problem.layout)
-            if len(trial) and len(trial.at(problem).rows):
-                return f"{kernel.name}: no config is left on {gpu.name} for {problem.key} by {constraint.text!r}"
+    if constraint := refusing_constraint(kernel, problem, gpu):
+        return f"{kernel.name}: no config is left on {gpu.name} for {problem.key} by {constraint!r}"
     return f"{kernel.name}: its constraints together leave no config on {gpu.name} for {problem.key}"

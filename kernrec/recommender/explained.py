@@ -7,7 +7,7 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel, kernels_for
+from kernrec.kernel import Kernel, able_kernels
 from kernrec.op import Problem, find_op
 from kernrec.recommender.own import Ranked, find_own_kernel, power_limits, profiles_of
 
@@ -26,14 +26,8 @@ def ranked_for_op(
 ) -> Ranked:
     """The kernel of an op whose best config is the best for the objective, ranked on the problem."""
     problem = find_op(op).problem(dtype, layout, **shape)
-    kernels = [k for k in kernels_for(problem.op, problem.dtype, problem.layout) if k.least_sm(problem.dtype) <= gpu.sm]
-    if not kernels:
-        raise UsageError(
-            f"no kernel implements {problem.op} for {problem.dtype}, {problem.layout} on {gpu.arch}"
-            " (`kernrec kernels` lists them)"
-        )
     found = []
-    for kernel in kernels:
+    for kernel in able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm):
         try:
             found.append(rank(kernel, problem, gpu, power_limit_w, databases))
         except KernrecError as error:

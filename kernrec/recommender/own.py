@@ -199,6 +199,14 @@ def power_limits(gpu: GPU) -> list[float]:
     return [round(float(limit)) for limit in np.linspace(gpu.power_min_w, gpu.power_max_w, POWER_LIMITS)]
 
 
+def check_asked(objective: str, top: int) -> None:
+    """Raise `UsageError` for what `advise` cannot be asked."""
+    if objective not in OBJECTIVES:
+        raise unknown("objective", objective, OBJECTIVES)
+    if top < 1:
+        raise UsageError(f"top is {top}; at least 1 is accepted")
+
+
 def advise(
     kernel: Kernel,
     problem: Problem,
@@ -215,10 +223,7 @@ def advise(
     limits: power limits to try (W); None: a range of them, and those it was measured at. evidence: what is known of
     measurements (`Stack.evidence`); they stand in place of predictions.
     """
-    if objective not in OBJECTIVES:
-        raise unknown("objective", objective, OBJECTIVES)
-    if top < 1:
-        raise UsageError(f"top is {top}; at least 1 is accepted")
+    check_asked(objective, top)
     evidence = evidence or Evidence()
     tried = limits
     if tried is None:

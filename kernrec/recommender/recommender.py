@@ -17,7 +17,7 @@ import numpy as np
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
-from kernrec.kernel import kernels_for
+from kernrec.kernel import able_kernels, implemented
 from kernrec.model.power import PowerModel
 from kernrec.op import Problem, find_op, parse_shape
 from kernrec.recommender.answer import Recommendation
@@ -26,6 +26,7 @@ from kernrec.recommender.group import COUNTED, Group, Pool
 from kernrec.recommender.known import applies
 from kernrec.recommender.notes import notes
 from kernrec.recommender.pareto import pareto_front, spread
+from kernrec.recommender.refusal import refusing_constraint
 from kernrec.store import Stack
 
 if TYPE_CHECKING:
@@ -147,6 +148,11 @@ class Recommender:
         if not groups:
             failed = sum(len(group.known.failed) for group in all_groups)
             because = f" ({failed} failed when they were measured)" if failed else ""
+            if not failed:
+                because = f"; {implemented(problem.op, gpu.sm)}, but " + " and ".join(
+                    f"{c.kernel.name} needs {refusing_constraint(c.kernel, problem, gpu) or 'other shapes'!r}"
+                    for c in candidates
+                )
             raise KernrecError(f"no config of any kernel can run {problem.key} on {gpu.name}{because}")
         pool = Pool(groups)
         choices = pool.choices(_select(pool, query), problem, gpu, query.objective)
@@ -166,13 +172,7 @@ class Recommender:
         """The candidates of every kernel that implements the problem on a GPU; made once."""
         key = (problem.op, gpu.name, problem.dtype, problem.layout)
         if key not in self._candidates:
-            able = kernels_for(problem.op, problem.dtype, problem.layout)
-            kernels = [kernel for kernel in able if kernel.least_sm(problem.dtype) <= gpu.sm]
-            if not kernels:
-                raise UsageError(
-                    f"no kernel implements {problem.op} for {problem.dtype}, {problem.layout} on {gpu.arch}"
-                    " (`kernrec kernels` lists them)"
-                )
+            kernels = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
             if gpu.name not in self._power:
                 self._power[gpu.name] = PowerModel.for_gpu(gpu)
             self._candidates[key] = [

@@ -87,7 +87,7 @@ def check_whole(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 # What DuckDB's messages mean, in the words of this program; the first that is found is said.
 _MEANINGS = (
-    (r"not a valid DuckDB database", "is not a DuckDB database"),
+    (r"not a valid DuckDB database|Cannot launch in-memory database", "is not a DuckDB database"),
     (r"Could not set lock.*\(PID (\d+)\)", r"is in use by another process (PID \1); close it there and try again"),
     (r"Could not set lock", "is in use by another process; close it there and try again"),
     (r"different configuration|Unique file handle|already attached", "is already open in this program in another way"),

@@ -29,4 +29,4 @@ def test_what_is_shown_is_the_value_to_three_digits(value: float) -> None:
 
 
 def test_percent_shows_its_sign() -> None:
-    assert [percent(x) for x in (0.123, -0.5, 0.004, 0.0)] == ["+12 %", "-50 %", "+0.4 %", "+0.0 %"]
+    assert [percent(x) for x in (0.123, -0.5, 0.004, 0.0)] == ["+12 %", "-50 %", "+0.4 %", "0.0 %"]

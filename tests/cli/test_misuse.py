@@ -1,0 +1,61 @@
+"""Misuse is said at once, in one line, before any work: nothing is written, the status is 2."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2.0f; }'
+SPEC = """
+name = "twice"
+source = "twice.cu"
+[problem]
+dims = { n = 64 }
+[problem.tensors]
+x = { shape = ["n"], role = "inout" }
+[tunables]
+threads = { values = [32, 64] }
+[[launch]]
+entry = "twice"
+grid = ["ceil_div(n, threads)"]
+block = ["threads"]
+arguments = ["x"]
+"""
+ANALYZE = ("analyze", "twice.cu", "--spec", "twice.toml", "--gpu", "t4", "--db", "own.duckdb")
+EXPLAIN = ("explain", "--op", "matmul", "--gpu", "t4", "--shape", "m=64,n=64,k=64")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ((*ANALYZE, "--objective", "fast"), "unknown objective 'fast'"),
+        ((*ANALYZE, "--top", "0"), "top is 0"),
+        ((*ANALYZE, "--processes", "0"), "at least 1 is accepted"),
+        ((*ANALYZE, "--budget", "0"), "at least 1 is accepted"),
+        (("emulate", "twice.cu", "x=f32[32]", "--save", "x=folder"), "expected a .npy file"),
+        (("emulate", "twice.cu", "x=f32[32]", "--save", "x=none/x.npy"), "in a folder that is there"),
+        (("emulate", "twice.toml", "x=f32[32]"), "a .cu or .ptx file is expected"),
+        ((*EXPLAIN, "--top", "0"), "at least 1 is accepted"),
+        ((*EXPLAIN, "--db", "broken.json"), "is not a DuckDB database"),
+    ],
+)
+def test_misuse_is_one_line_and_writes_nothing(command: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    (tmp_path / "twice.cu").write_text(SOURCE)
+    (tmp_path / "twice.toml").write_text(SPEC)
+    (tmp_path / "broken.json").write_text("{ broken")
+    (tmp_path / "folder").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    home = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": str(home), "HOME": str(tmp_path / "home")}
+    arguments = [sys.executable, "-m", "kernrec", *command]
+    done = subprocess.run(
+        arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert said in done.stderr
+    assert done.stderr.startswith("kernrec: ")
+    assert done.stderr.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before

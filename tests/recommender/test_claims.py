@@ -1,0 +1,59 @@
+"""What the library claims to implement is answered on every GPU of the catalog, and what it does not says what is."""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+import pytest
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import GPU, all_gpus
+from kernrec.kernel import all_kernels
+from kernrec.op import all_ops
+from kernrec.recommender import Recommender
+
+SHAPES = {
+    "matmul": {"m": 16, "n": 512, "k": 512},
+    "matvec": {"m": 512, "k": 512},
+    "conv2d": {"c": 16, "h": 14, "w": 14, "k": 32, "padding": 1},
+    "attention": {"heads": 4, "queries": 64, "head_dim": 64},
+    "elementwise": {"n": 4096},
+}
+ROWS = {"rows": 64, "columns": 512}
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Recommender:
+    return Recommender([])
+
+
+def _paired(dtypes: list[str]) -> Iterator[tuple[GPU, str]]:
+    """Every GPU, and every dtype on every architecture, whose cards have profiles and limits of an SM in common."""
+    for _, cards in groupby(sorted(all_gpus(), key=lambda gpu: gpu.sm), key=lambda gpu: gpu.sm):
+        same = list(cards)
+        for number in range(max(len(same), len(dtypes))):
+            yield same[number % len(same)], dtypes[number % len(dtypes)]
+
+
+@pytest.mark.parametrize("op", [op.name for op in all_ops()])
+def test_every_dtype_of_a_kernel_is_answered_on_every_gpu_that_has_it(op: str, recommender: Recommender) -> None:
+    kernels = [kernel for kernel in all_kernels() if kernel.op == op]
+    assert kernels
+    dtypes = sorted({dtype for kernel in kernels for dtype in kernel.dtypes})
+    for gpu, dtype in _paired(dtypes):
+        able = [kernel for kernel in kernels if dtype in kernel.dtypes and kernel.least_sm(dtype) <= gpu.sm]
+        if able:
+            answer = recommender.recommend(op, gpu.name, SHAPES.get(op, ROWS), dtype, able[0].layouts[0])
+            assert answer.best.latency_s.value > 0
+            assert 0 < answer.best.power_w <= gpu.tdp_w * 1.001
+
+
+def test_a_dtype_that_no_kernel_takes_says_which_are_taken(recommender: Recommender) -> None:
+    with pytest.raises(
+        UsageError, match=r"f64, nn on sm_75; implemented are f32 \(nn, nt\), f16 \(nn, nt, tn, tt\), bf"
+    ):
+        recommender.recommend("matmul", "t4", SHAPES["matmul"], "f64")
+
+
+def test_a_shape_that_no_kernel_takes_says_what_they_need(recommender: Recommender) -> None:
+    with pytest.raises(KernrecError, match=r"implemented are f32 \(nn, nt\), .* matmul_skinny needs 'm <= 32'"):
+        recommender.recommend("matmul", "t4", {"m": 64, "n": 64, "k": 64}, "f32", "nt")
