@@ -11,7 +11,7 @@ class Measured:
     The rule: rows of the newest protocol only; in each session the most thorough tier, the median of its rows;
     then the median over `sessions`. `energy_j` and `power_w` are None where nobody measured energy;
     `power_limit_w` and the locked clocks are None for the card's default and an unlocked clock. The 90 % intervals
-    cover both what a session states and what sessions differ by (`db/schema/002_intervals.sql`); None where the only
+    cover both what a session states and what sessions differ by (`db/schema/002_answers.sql`); None where the only
     session stated none. measured_at: the latest, UTC. device: as the driver named it.
     replayed: a recording's rows said again, where nobody measured. A MIG slice's rows are in no answer.
     """

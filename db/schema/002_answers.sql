@@ -1,3 +1,9 @@
+-- Answers of the log know their 90 % interval, and a locked memory clock keeps them apart like a locked core clock.
+--
+-- The interval of an answer covers both what a session knows of itself and what sessions differ by: from the lesser of
+-- the median of its sessions' lower bounds and the 5 % quantile of its sessions' medians, to the greater of the medians
+-- of the upper bounds and the 95 % quantile. One session that states no interval leaves it NULL.
+--
 -- What says nothing of a whole card, or was not measured at all, no longer passes for a measurement of it.
 --
 -- A MIG slice has the full card's name but a part of its units: its rows stay in the log and answer nothing. A replay
@@ -16,7 +22,8 @@ FROM measurement
 WHERE mig IS DISTINCT FROM true;
 
 -- The answer of the log for each config, at each power limit and clock it ran at: of the newest protocol (what was
--- replayed: only where nothing was measured), in each session the most thorough tier, the median of its rows; then the median over sessions.
+-- replayed: only where nothing was measured), in each session the most thorough tier, the median of its rows; then the
+-- median over sessions.
 CREATE VIEW answer AS
 WITH ranked AS (
     SELECT *, CASE tier WHEN 'screen' THEN 0 WHEN 'coarse' THEN 1 ELSE 2 END AS thoroughness
