@@ -205,22 +205,4 @@ def _tensors(
 def _rows(kernel: Kernel, config: Config, target: Target, found: list[LaunchProfile]) -> Iterator[ProfileRow]:
     key = kernel.sample_keys([[config[t.name] for t in kernel.tunables]], target.problem.key)[0]
     for launch in found:
-        resources = launch.resources
-        yield ProfileRow(
-            kernel=kernel.name,
-            kernel_hash=kernel.hash,
-            code_key=key,
-            sm=target.sm,
-            launch=launch.launch,
-            entry=launch.entry,
-            code={**config, "problem": target.problem.key},
-            registers=resources.registers,
-            spill_bytes=resources.spill_store_bytes + resources.spill_load_bytes,
-            stack_bytes=resources.stack_bytes,
-            static_smem_bytes=resources.static_smem_bytes,
-            ptx_hash=launch.ptx_hash,
-            compiler=launch.compiler,
-            metrics=launch.profile.metrics,
-            terms=launch.profile.terms,
-            counts=launch.profile.coefficients,
-        )
+        yield launch.row(kernel, target.sm, key, {**config, "problem": target.problem.key})

@@ -20,6 +20,7 @@ from kernrec.kernel.spec import Config, Kernel
 from kernrec.op import Problem
 from kernrec.ptx import Module, emulate, parse
 from kernrec.ptx.profile import Profile, ProfileError, fit_profile
+from kernrec.store import ProfileRow
 
 Runs = dict[tuple[object, ...], dict[str, int]]
 """Counts of launches that were emulated, by code, geometry, arguments and sizes of buffers."""
@@ -35,6 +36,28 @@ class LaunchProfile:
     profile: Profile
     ptx_hash: str
     compiler: str
+
+    def row(self, kernel: Kernel, sm: int, code_key: str, code: Mapping[str, int | str]) -> ProfileRow:
+        """The row of the database that holds it; `code` is what `code_key` stands for."""
+        resources = self.resources
+        return ProfileRow(
+            kernel=kernel.name,
+            kernel_hash=kernel.hash,
+            code_key=code_key,
+            sm=sm,
+            launch=self.launch,
+            entry=self.entry,
+            code=code,
+            registers=resources.registers,
+            spill_bytes=resources.spill_store_bytes + resources.spill_load_bytes,
+            stack_bytes=resources.stack_bytes,
+            static_smem_bytes=resources.static_smem_bytes,
+            ptx_hash=self.ptx_hash,
+            compiler=self.compiler,
+            metrics=self.profile.metrics,
+            terms=self.profile.terms,
+            counts=self.profile.coefficients,
+        )
 
 
 def profile_code(

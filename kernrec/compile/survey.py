@@ -129,29 +129,7 @@ def _collect(
         group = waiting.pop(future)
         try:
             for code, found in zip(group, future.result(), strict=True):
-                yield [_row(kernel, code, sm, profile) for sm, profile in found]
+                yield [profile.row(kernel, sm, code.key, code.fixed) for sm, profile in found]
         except KernrecError as error:
             for code in group:
                 yield CodeFailure(kernel.name, code.fixed, min(code.configs), str(error))
-
-
-def _row(kernel: Kernel, code: Code, sm: int, found: LaunchProfile) -> ProfileRow:
-    resources = found.resources
-    return ProfileRow(
-        kernel=kernel.name,
-        kernel_hash=kernel.hash,
-        code_key=code.key,
-        sm=sm,
-        launch=found.launch,
-        entry=found.entry,
-        code=code.fixed,
-        registers=resources.registers,
-        spill_bytes=resources.spill_store_bytes + resources.spill_load_bytes,
-        stack_bytes=resources.stack_bytes,
-        static_smem_bytes=resources.static_smem_bytes,
-        ptx_hash=found.ptx_hash,
-        compiler=found.compiler,
-        metrics=found.profile.metrics,
-        terms=found.profile.terms,
-        counts=found.profile.coefficients,
-    )
