@@ -6,12 +6,12 @@ from functools import cache
 
 import numpy as np
 import pytest
+from trial import execute
 
 from kernrec.compile import Compiled, NoCompilerError, compile_source
-from kernrec.kernel import Kernel, bind_launches, workspaces
-from kernrec.kernel.binding import Pointer
+from kernrec.kernel import Kernel
 from kernrec.op import Problem, decode, encode, find_op
-from kernrec.ptx import Module, emulate, parse
+from kernrec.ptx import Module, parse
 
 Config = dict[str, int]
 
@@ -55,23 +55,7 @@ def run(
 ) -> np.ndarray:
     """c as the kernel leaves it in memory; what it does not write is NaN."""
     _, module = compiled(kernel, config, problem.dtype, problem.layout, sm)
-    c = encode(np.full(problem.tensors["c"].shape, np.nan), problem.dtype)
-    scratch = {s.name: np.full(s.elements, np.nan, np.float32) for s in workspaces(kernel, config, problem, sm)}
-    for bound in bind_launches(kernel, config, problem, sm):
-        arguments = [
-            (0 if a.null else a.name) if isinstance(a, Pointer) else np.uint32(a.value) for a in bound.arguments
-        ]
-        emulate(
-            module,
-            bound.entry,
-            bound.grid,
-            bound.block,
-            arguments,
-            buffers={**given, "c": c, **scratch},
-            shared_bytes=bound.shared_bytes,
-            check_races=check_races,
-        )
-    return c
+    return execute(kernel, config, problem, sm, module, given, check_races=check_races)["c"]
 
 
 def whole_numbers(problem: Problem) -> dict[str, np.ndarray]:

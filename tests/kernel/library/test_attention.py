@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
+from trial import execute
 
 from kernrec.compile import Compiled, NoCompilerError, compile_source
 from kernrec.compile.profiler import emulate_config, profile_code
 from kernrec.gpu import limits
-from kernrec.kernel import Kernel, Space, bind_launches, find_kernel, workspaces
-from kernrec.kernel.binding import Pointer
+from kernrec.kernel import Kernel, Space, bind_launches, find_kernel
 from kernrec.op import Problem, decode, encode, find_op, inputs, reference
-from kernrec.ptx import EmulationError, Module, emulate, parse
+from kernrec.ptx import EmulationError, Module, parse
 
 MMA, SIMT = find_kernel("attention_mma"), find_kernel("attention_simt")
 UNIT = 2.0**-24
@@ -102,22 +102,7 @@ def _run(
     """The values of o as the kernel leaves them in memory."""
     sm = _sm(kernel, problem.dtype)
     _, module = _compile(kernel, config, problem.dtype)
-    o = encode(np.full(problem.tensors["o"].shape, np.nan), problem.dtype)
-    scratch = {s.name: np.full(s.elements, np.nan, np.float32) for s in workspaces(kernel, config, problem, sm)}
-    for bound in bind_launches(kernel, config, problem, sm):
-        arguments = [
-            (0 if a.null else a.name) if isinstance(a, Pointer) else np.uint32(a.value) for a in bound.arguments
-        ]
-        emulate(
-            module,
-            bound.entry,
-            bound.grid,
-            bound.block,
-            arguments,
-            buffers={**given, "o": o, **scratch},
-            shared_bytes=bound.shared_bytes,
-            check_races=check_races,
-        )
+    o = execute(kernel, config, problem, sm, module, given, check_races=check_races)["o"]
     return decode(o, problem.dtype)
 
 

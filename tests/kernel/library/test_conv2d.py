@@ -6,14 +6,14 @@ from functools import cache
 
 import numpy as np
 import pytest
+from trial import execute
 
 from kernrec.compile import Compiled, NoCompilerError, compile_source
 from kernrec.compile.profiler import emulate_config, profile_code
 from kernrec.gpu import limits
-from kernrec.kernel import Kernel, Space, bind_launches, find_kernel, workspaces
-from kernrec.kernel.binding import Pointer
+from kernrec.kernel import Kernel, Space, find_kernel
 from kernrec.op import Problem, decode, encode, find_op, inputs, reference
-from kernrec.ptx import EmulationError, Module, emulate, parse
+from kernrec.ptx import EmulationError, Module, parse
 
 MMA, DIRECT, DEPTHWISE = map(find_kernel, ("conv2d_implicit_gemm_mma", "conv2d_direct", "conv2d_depthwise"))
 KERNELS = (MMA, DIRECT, DEPTHWISE)
@@ -173,29 +173,7 @@ def _compile(case: Case) -> tuple[Compiled, Module]:
 def _run(case: Case, given: dict[str, np.ndarray]) -> np.ndarray:
     """y as the kernel leaves it in memory; a race in shared memory is an error."""
     _, module = _compile(case)
-    problem = case.problem
-    y = encode(np.full(problem.tensors["y"].shape, np.nan), case.dtype)
-    scratch = {
-        s.name: np.full(s.elements, np.nan, np.float32)
-        for s in workspaces(case.kernel, case.config, problem, case.sm)
-    }  # fmt: skip
-    for bound in bind_launches(case.kernel, case.config, problem, case.sm):
-        arguments = [
-            (0 if a.null else a.name) if isinstance(a, Pointer) else np.uint32(a.value) for a in bound.arguments
-        ]
-        emulate(
-            module,
-            bound.entry,
-            bound.grid,
-            bound.block,
-            arguments,
-            buffers={**given, "y": y, **scratch},
-            shared_bytes=bound.shared_bytes,
-            count=False,
-            check_races=True,
-            budget=5_000_000,
-        )
-    return y
+    return execute(case.kernel, case.config, case.problem, case.sm, module, given, budget=5_000_000)["y"]
 
 
 def _is_right(case: Case, infinite: bool = False) -> bool:

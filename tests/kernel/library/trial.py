@@ -320,26 +320,40 @@ def arguments(launch: BoundLaunch) -> list[str | int | np.generic]:
     ]
 
 
-def run(case: Case, config: Config, problem: Problem, given: Tensors, budget: int = 20_000_000) -> Tensors:
-    """The outputs of a config as it leaves them in memory; workspaces begin as NaN, races are errors."""
-    _, module = compile_config(case, config)
+def execute(
+    kernel: Kernel,
+    config: Config,
+    problem: Problem,
+    sm: int,
+    module: Module,
+    given: Tensors,
+    *,
+    check_races: bool = True,
+    budget: int = 20_000_000,
+) -> Tensors:
+    """The outputs of a config's launches as they leave them in memory, of which nothing but NaN was there before."""
     outputs = unwritten(problem)
-    scratch = workspaces(case.kernel, config, problem, case.sm)
-    buffers = {**given, **outputs, **{s.name: np.full(s.elements, np.nan, np.float32) for s in scratch}}
-    for launch in bind_launches(case.kernel, config, problem, case.sm):
+    scratch = {s.name: np.full(s.elements, np.nan, np.float32) for s in workspaces(kernel, config, problem, sm)}
+    for launch in bind_launches(kernel, config, problem, sm):
         emulate(
             module,
             launch.entry,
             launch.grid,
             launch.block,
             arguments(launch),
-            buffers=buffers,
+            buffers={**given, **outputs, **scratch},
             shared_bytes=launch.shared_bytes,
             count=False,
-            check_races=True,
+            check_races=check_races,
             budget=budget,
         )
     return outputs
+
+
+def run(case: Case, config: Config, problem: Problem, given: Tensors, budget: int = 20_000_000) -> Tensors:
+    """The outputs of a config as it leaves them in memory; races are errors."""
+    _, module = compile_config(case, config)
+    return execute(case.kernel, config, problem, case.sm, module, given, budget=budget)
 
 
 def flaws(problem: Problem, given: Tensors, outputs: Tensors) -> list[str]:
