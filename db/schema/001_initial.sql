@@ -21,8 +21,8 @@ CREATE TABLE kernel (
     name        VARCHAR NOT NULL,
     kernel_hash VARCHAR NOT NULL,   -- of its specification and source, as the kernel library computes it
     op          VARCHAR NOT NULL,
-    spec        VARCHAR NOT NULL,   -- TOML
-    source      VARCHAR NOT NULL    -- CUDA C++
+    spec        VARCHAR NOT NULL,   -- kernel.toml as JSON, not canonical: the order of its tunables and dimensions counts
+    source      VARCHAR NOT NULL    -- CUDA C++, or PTX
 );
 
 CREATE TABLE config (

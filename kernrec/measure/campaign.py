@@ -363,7 +363,7 @@ class Campaign:
             "kernel": task.kernel_name,
             "kernel_hash": task.kernel_hash,
             "config": task.config,
-            "problem": task.problem.key,
+            "problem": task.problem.as_dict(),
             **self.facts.columns(),
             "protocol_version": protocol.VERSION,
             "tier": item.tier,

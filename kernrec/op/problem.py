@@ -212,6 +212,10 @@ class Problem:
         dims = ",".join(f"{name}={value}" for name, value in self.dims)
         return f"{self.op}[{dims}]{self.dtype},{self.layout}"
 
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values: all that a database or a journal keeps of it."""
+        return {"key": self.key, "op": self.op, "dims": self.dim, "dtype": self.dtype, "layout": self.layout}
+
     @property
     def flops(self) -> int:
         """Floating-point operations, a multiply-add counted as two."""

@@ -161,8 +161,7 @@ def remember(database: Database, kernel: Kernel, problem: Problem) -> None:
         "source": kernel.source,
     }
     database.add("kernel", [row])
-    about = {"key": problem.key, "op": problem.op, "dims": problem.dim, "dtype": problem.dtype}
-    database.add("problem", [about | {"layout": problem.layout}])
+    database.add("problem", [problem.as_dict()])
 
 
 def check_used(kernel: Kernel) -> None:

@@ -380,7 +380,7 @@ def find_own_kernel(name: str, databases: Sequence[Path] | None = None) -> Kerne
         with Database.open(path) as database:
             for known_name, spec, source in database.kernels():
                 known.append(known_name)
-                if known_name == name and spec.startswith("{"):
+                if known_name == name:
                     return kernel_from(json.loads(spec), name, source)
     try:
         return find_kernel(name)

@@ -94,8 +94,8 @@ class Database:
     def add_measurements(self, rows: Iterable[Row]) -> list[str]:
         """Add measurements; gives their keys, in order. All or nothing.
 
-        A row is as for `add`, but has `config`, a mapping of the tunables, and `problem`, a `Problem`, for
-        `config_id` and `problem_id`: those rows are added with it.
+        A row is as for `add`, but has `config`, a mapping of the tunables, and `problem`, a `Problem` or what its
+        `as_dict` gave, for `config_id` and `problem_id`: those rows are added with it.
         """
         keys: list[str] = []
         given = iter(rows)
@@ -115,18 +115,12 @@ class Database:
         configs, problems = [], []
         for row in given:
             config, problem = row.pop("config", None), row.pop("problem", None)
-            if not isinstance(config, Mapping) or not isinstance(problem, Problem):
+            if isinstance(problem, Problem):
+                problem = problem.as_dict()
+            if not isinstance(config, Mapping) or not isinstance(problem, Mapping):
                 raise UsageError("a measurement needs `config`, the tunables' values, and `problem`, a Problem")
             configs.append({"kernel": row.get("kernel"), "tunables": config})
-            problems.append(
-                {
-                    "key": problem.key,
-                    "op": problem.op,
-                    "dims": dict(problem.dims),
-                    "dtype": problem.dtype,
-                    "layout": problem.layout,
-                }
-            )
+            problems.append(problem)
         config_ids = store_rows.insert(self._connection, "config", configs)
         problem_ids = store_rows.insert(self._connection, "problem", problems)
         for row, config_id, problem_id in zip(given, config_ids, problem_ids, strict=True):

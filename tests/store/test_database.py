@@ -64,7 +64,7 @@ def test_the_same_row_is_added_once_however_its_values_are_spelled(database, row
 def test_every_stored_row_hashes_to_its_key(database, row, profile):
     database.add_measurements([row(**FULL), row(), row(outcome="crash", latency_s=None, error="illegal access")])
     database.add("gpu", [{"name": GPU, "sm": 90, "figures": {"sms": 132}}])
-    database.add("kernel", [{"name": KERNEL, "kernel_hash": "a", "op": "matmul", "spec": "name = 1", "source": "//"}])
+    database.add("kernel", [{"name": KERNEL, "kernel_hash": "a", "op": "matmul", "spec": "{}", "source": "//"}])
     database.add_profiles([profile()])
     assert database.altered() == []
     database._connection.execute("UPDATE measurement SET latency_s = 1e-6 WHERE outcome = 'ok'")
