@@ -80,17 +80,18 @@ def analyze(
     problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **dims)
     if effort and not measure:
         raise UsageError("--effort says how much is measured; it goes with --measure")
-    measured = _Measured(kernel, problem, card, db or paths.user_database(), effort or "normal") if measure else None
+    folder, database = (spec or source).parent, db or paths.user_database()
+    measured = _Measured(kernel, problem, card, database, folder, effort or "normal") if measure else None
     progress = _Progress(kernel.name)
     try:
         analysis = run(
             kernel,
             problem,
             card,
-            db or paths.user_database(),
+            database,
             objective=objective,
             top=top,
-            folder=(spec or source).parent,
+            folder=folder,
             processes=(os.cpu_count() or 1) if processes is None else processes,
             budget=budget,
             progress=progress,
@@ -149,22 +150,19 @@ def recommend_kernel(
 class _Measured:
     """The part that needs a GPU. What stands in its way is raised when this is made: before anything long is done."""
 
-    def __init__(self, kernel: "Kernel", problem: "Problem", gpu: "GPU", database: Path, effort: str) -> None:
+    def __init__(
+        self, kernel: "Kernel", problem: "Problem", gpu: "GPU", database: Path, folder: Path, effort: str
+    ) -> None:
         from kernrec.measure.collect import Wanted
         from kernrec.measure.nvml import card_of
         from kernrec.measure.results import EFFORTS
-        from kernrec.op import all_ops
 
         if effort not in EFFORTS:
             raise unknown("effort", effort, EFFORTS)
-        if kernel.definition not in all_ops():
-            raise UsageError(
-                f"{kernel.name} cannot be measured: its spec declares a problem of its own, whose right result nobody"
-                ' knows; a kernel.toml with op = "..." names one that kernrec can check (`kernrec ops`)'
-            )
         self._kernel, self._problem, self._gpu = kernel, problem, gpu
         card = card_of(gpu)
-        self._wanted = Wanted([(problem.key, problem)], database, gpu=card.uuid, effort=EFFORTS[effort], kernel=kernel)
+        problems = [(problem.key, problem)]
+        self._wanted = Wanted(problems, database, gpu=card.uuid, effort=EFFORTS[effort], kernel=kernel, folder=folder)
         self._collected: Collected | None = None
         self._status = 0
 
@@ -201,6 +199,9 @@ class _Measured:
         if self._status:
             print("kernrec: interrupted; what was measured is kept", file=sys.stderr)
             raise typer.Exit(self._status)
+        if collected is not None and not any(result.best for result in collected.results):
+            print("kernrec: no config could be measured; the reasons are above", file=sys.stderr)
+            raise typer.Exit(1)
 
 
 class _Progress:

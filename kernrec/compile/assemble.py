@@ -1,4 +1,4 @@
-"""PTX that somebody else compiled: its resources, from the assembler where there is one, else from the text."""
+"""PTX that somebody else compiled: code and resources from the assembler where there is one, else from the text."""
 
 import importlib.util
 import os
@@ -47,7 +47,10 @@ def check_target(module: Module, sm: int) -> None:
 
 
 def assemble(ptx: str, sm: int, name: str) -> Compiled:
-    """PTX text with the resources of its kernels on `sm`. Raises `CompileError` for what the assembler refuses."""
+    """PTX text with the resources of its kernels on `sm`; `cubin` is empty where there is no assembler.
+
+    Raises `CompileError` for what the assembler refuses.
+    """
     module = parse(ptx)
     check_target(module, sm)
     tool = assembler()
@@ -69,7 +72,8 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
         if done.returncode:
             said = _MESSAGE.search(log)
             raise CompileError(f"{name}:{said[1]}: {said[2]}" if said else first_error(log, name), log)
-    return Compiled(ptx, b"", parse_resources(log), "ptxas", log)
+        cubin = Path(folder, "kernel.cubin").read_bytes()
+    return Compiled(ptx, cubin, parse_resources(log), "ptxas", log)
 
 
 def _static_shared(module: Module, entry: str) -> int:

@@ -55,7 +55,11 @@ def kernel_of_ptx(
         "name": _identifier(entry),
         "source": path.name,
         "problem": {"tensors": tensors or {"nothing": {"shape": [1]}}},
-        "tunables": {"block_x": {"values": list(widths)}, "block_y": {"values": list(heights)}},
+        # Of the shapes the given one comes first: it is the one that is known to be right.
+        "tunables": {
+            "block_x": {"values": [bx, *(width for width in widths if width != bx)], "launch": True},
+            "block_y": {"values": [by, *(height for height in heights if height != by)], "launch": True},
+        },
         "constraints": constraints,
         "launch": [
             {

@@ -1,4 +1,4 @@
-"""What a kernel finds in memory when the emulator executes it: tensors with the values that its spec asks for."""
+"""What a kernel finds in memory in the emulator or on a device: tensors with the values that its spec asks for."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -78,6 +78,15 @@ def sample_tensors(
     return {
         name: _filled(tensor, kernel.samples[name], problem.sizes, folder, draw)
         for name, tensor in problem.tensors.items()
+    }
+
+
+def reference_tensors(kernel: Kernel, problem: Problem, folder: Path | None = None) -> dict[str, np.ndarray]:
+    """What a spec says that a launch has to leave in the outputs of a problem, as `sample_tensors` gives tensors."""
+    draw = np.random.default_rng(0)
+    return {
+        name: _filled(problem.tensors[name], sample, problem.sizes, folder, draw)
+        for name, sample in kernel.references.items()
     }
 
 

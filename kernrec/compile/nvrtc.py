@@ -7,6 +7,7 @@ from functools import cache as once
 from pathlib import Path
 from types import ModuleType
 
+from kernrec.compile.assemble import assemble
 from kernrec.compile.cache import CompileCache
 from kernrec.compile.compiled import Compiled, CompileError, Job, first_error, parse_resources
 from kernrec.errors import KernrecError
@@ -70,7 +71,7 @@ def compile_source(
     name: str = "kernel.cu",
     cache: CompileCache | None = None,
 ) -> Compiled:
-    """Compile CUDA C++ for `sm` (89 for sm_89); the user's cache answers when it can.
+    """Compile CUDA C++ for `sm` (89 for sm_89), or assemble PTX, by the name; the user's cache answers when it can.
 
     Raises `CompileError` with the compiler's first message, `NoCompilerError` without CuPy or NVRTC.
     """
@@ -93,6 +94,8 @@ def cache_key(job: Job) -> str:
 
 
 def _compile(job: Job) -> Compiled:
+    if job.name.endswith(".ptx"):
+        return assemble(job.source, job.sm, job.name)
     nvrtc, _ = _library()
     if job.sm not in supported_sms():
         known = ", ".join(f"sm_{sm}" for sm in supported_sms())

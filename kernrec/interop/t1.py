@@ -4,7 +4,7 @@ Read as Kernel Tuner and KTT read it: the grid is `ProblemSize` over `GridDivX`,
 are given, else `GlobalSize`, which counts blocks for `GlobalSizeType` CUDA and threads for OpenCL. Parameters become
 macros of their own name. An argument of `MemoryType` Symbol (`MemType` Constant) that the source declares
 `__constant__` is filled there; it is passed too where the kernel has a parameter for it. `FillType` Random is uniform
-up to `FillValue`. What a compiled kernel does not depend on (Search, Budget, validation) is passed over.
+up to `FillValue`. ReferenceData says what outputs have to be. What neither depends on (Search, Budget) is passed over.
 """
 
 import json
@@ -165,6 +165,7 @@ class _Reader:
         tensors: dict[str, Any] = {}
         passed: list[tuple[str, bool]] = []
         shared: list[str] = []
+        references = self.references()
         if self.kernel.get("SharedMemory"):
             shared.append(self.translate("SharedMemory", self.kernel["SharedMemory"]))
         for i, given in enumerate(self.list(self.kernel, "Arguments", [])):
@@ -199,10 +200,30 @@ class _Reader:
             if symbol and ours != name:
                 tensors[ours]["symbol"] = name
             passed.append((ours, symbol))
+            if tensors[ours]["role"] in ("output", "inout") and name in references:
+                tensors[ours]["reference"] = self.fill(what, references[name], dtype)
+        if not all("reference" in t for t in tensors.values() if t["role"] in ("output", "inout")):
+            for tensor in tensors.values():
+                tensor.pop("reference", None)
+            if references:
+                self.notes.append("ReferenceData was left out: it is not of every output")
         parameters = _parameters(source, self.kernel["KernelName"])
         if parameters is None or parameters < len(passed):
             passed = [entry for entry in passed if not entry[1]]
         return tensors, [text for text, _ in passed], shared
+
+    def references(self) -> dict[str, dict[str, Any]]:
+        """By the name of an argument, the one of ReferenceData that says what it has to be in the end."""
+        data = self.table("ReferenceData", self.kernel.get("ReferenceData") or {})
+        given = [self.table("ReferenceArguments", g) for g in self.list(data, "ReferenceArguments", [])]
+        pairs = [self.table("ValidationPairs", pair) for pair in self.list(data, "ValidationPairs", [])]
+        named = {str(argument.get("Name")): argument for argument in given}
+        for pair in pairs:
+            if self.need(pair, "ReferenceName") not in named:
+                raise UsageError(
+                    f"{self.where}: {unknown('argument of ReferenceData', pair['ReferenceName'], list(named))}"
+                )
+        return {str(self.need(pair, "TargetName")): named[pair["ReferenceName"]] for pair in pairs}
 
     def type(self, what: str, argument: Mapping[str, Any]) -> tuple[str, int]:
         """(element type, elements in one) of an argument."""

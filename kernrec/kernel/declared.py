@@ -4,16 +4,22 @@
     dims = { width = 4096, height = 4096, steps = { default = 1, meaning = "time steps" } }
     dtype = "f32"                                 # of tensors that state none; f32 by default
     flops = "11 * width * height * steps"         # optional
+    tolerance = 1e-5                              # optional: the error of a right result, of the output's scale
 
     [problem.tensors]
     temp = { shape = ["height", "width"], role = "input", values = "uniform 300 350" }
     weights = { shape = ["width"], role = "constant" }                # a __constant__ of the source
-    result = { shape = ["height", "width"], role = "output" }
+    result = { shape = ["height", "width"], role = "output", reference = "right.npy" }
 
 A tensor is `input`, `output`, `inout` or `constant` (of another name in the source: `symbol`). `values` says what the
 emulator finds in it: `normal` (what inputs have by default), `zeros` (outputs), `constant 1.5`, `uniform 0 1`,
-`integers 0 100`, `expression i * 7 % 64` (of the flat index `i` and the dimensions), `file.npy` or `raw file.bin`. They
-matter only where addresses or branches depend on them.
+`integers 0 100`, `expression i * 7 % 64` (of the flat index `i` and the dimensions), `file.npy` or `raw file.bin`. To
+the emulator they matter only where addresses or branches depend on them; a device computes with them.
+
+`reference`, written like `values`, says what a launch has to leave in an output; every output has one, or none has.
+Without any, measured configs are held against the output of the first config. `tolerance` is how far from that a right
+result may be, over the RMS of the output or the element itself where that is larger; by default what rounding explains
+(kernrec/measure/correctness.py), and whole numbers have to be equal.
 """
 
 import re
@@ -39,11 +45,17 @@ _NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?")
 
 @dataclass(frozen=True)
 class Declared:
-    """What a `[problem]` table declares: an op, what the emulator finds in its tensors, and which are symbols."""
+    """What a `[problem]` table declares: an op, what there is in its tensors, and which of them are what.
+
+    constants: by tensor, the symbol it fills. The others are as in `Kernel`.
+    """
 
     op: Op
     samples: Mapping[str, Sample]
     constants: Mapping[str, str]
+    inouts: frozenset[str]
+    references: Mapping[str, Sample]
+    tolerance: float | None
 
 
 def declared_problem(table: Table, name: str) -> Declared:
@@ -53,11 +65,16 @@ def declared_problem(table: Table, name: str) -> Declared:
     dtype = _dtype(table, "dtype", table.string("dtype", "f32"))
     flops = table.take("flops", object, "an expression", "0")
     count = _expression(table, "flops", flops, known)
+    tolerance = table.take("tolerance", object, "a number", None)
+    if tolerance is not None and not (type(tolerance) in (int, float) and 0.0 < tolerance < 1.0):
+        raise table.fail("tolerance", "a number between 0 and 1", tolerance)
     shapes: dict[str, tuple[Expression, ...]] = {}
     types: dict[str, str] = {}
     samples: dict[str, Sample] = {}
     outputs: list[str] = []
     constants: dict[str, str] = {}
+    inouts: list[str] = []
+    references: dict[str, Sample] = {}
     tensors = table.take("tensors", dict, "a table of tensors")
     if not 1 <= len(tensors) <= _MOST_TENSORS:
         raise table.fail("tensors", f"1 to {_MOST_TENSORS} tensors", len(tensors))
@@ -73,12 +90,21 @@ def declared_problem(table: Table, name: str) -> Declared:
             raise UsageError(f"{inner.where}: {unknown('role', role, _ROLES)}")
         if role in ("output", "inout"):
             outputs.append(tensor)
+            if "reference" in data:
+                references[tensor] = read_sample(inner, "reference", "", known)
+        if role == "inout":
+            inouts.append(tensor)
         if role == "constant":
             constants[tensor] = inner.string("symbol", tensor)
         samples[tensor] = read_sample(inner, "values", "zeros" if role == "output" else "normal", known)
-        inner.string("digest", "")  # of a file of values, put there when the spec was read
+        for digest in ("digest", "reference_digest"):  # of files of values, put there when the spec was read
+            inner.string(digest, "")
         inner.done()
     table.done()
+    if references and (without := [tensor for tensor in outputs if tensor not in references]):
+        raise UsageError(
+            f"{table.where}: tensors.{without[0]}: reference is missing; every output has one, or none has"
+        )
     op = Op(
         name=name,
         title=f"the problem of kernel {name}",
@@ -94,7 +120,7 @@ def declared_problem(table: Table, name: str) -> Declared:
         element_types=types,
     )
     op.shapes({dim.name: int(dim.default or 1) for dim in dims}, LAYOUT)  # an impossible shape says so now
-    return Declared(op, samples, constants)
+    return Declared(op, samples, constants, frozenset(inouts), references, tolerance)
 
 
 def _no_reference(sizes: Names, layout: str, tensors: Mapping[str, Any]) -> dict[str, Any]:

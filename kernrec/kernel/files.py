@@ -34,17 +34,19 @@ def _inlined(path: Path, seen: set[Path]) -> str:
 
 
 def fingerprint(data: dict[str, Any], folder: Path, where: str) -> None:
-    """Adds to each tensor whose values are in a file what that file holds: another content is another kernel."""
+    """Adds to each tensor whose values or reference are in a file what it holds: another content is another kernel."""
     problem = data.get("problem")
     tensors = problem.get("tensors") if isinstance(problem, dict) else None
     for name, tensor in tensors.items() if isinstance(tensors, dict) else ():
-        file = tensor.get("values") if isinstance(tensor, dict) else None
-        if isinstance(file, str) and (file.endswith(".npy") or file.startswith("raw ")):
-            try:
-                tensor["digest"] = hashlib.sha256((folder / file.removeprefix("raw ")).read_bytes()).hexdigest()[:16]
-            except OSError as error:
-                said = error.strerror or error
-                raise UsageError(f"{where}: [problem]: tensors.{name}: {file} cannot be read: {said}") from None
+        for key, digest in (("values", "digest"), ("reference", "reference_digest")):
+            file = tensor.get(key) if isinstance(tensor, dict) else None
+            if isinstance(file, str) and (file.endswith(".npy") or file.startswith("raw ")):
+                try:
+                    content = (folder / file.removeprefix("raw ")).read_bytes()
+                except OSError as error:
+                    said = error.strerror or error
+                    raise UsageError(f"{where}: [problem]: tensors.{name}: {file} cannot be read: {said}") from None
+                tensor[digest] = hashlib.sha256(content).hexdigest()[:16]
 
 
 def read_text(path: Path, where: str) -> str:

@@ -143,6 +143,9 @@ class _Reader:
             macros=macros,
             samples=declared.samples if declared else {},
             constants=declared.constants if declared else {},
+            inouts=declared.inouts if declared else frozenset(),
+            references=declared.references if declared else {},
+            tolerance=declared.tolerance if declared else None,
         )
 
     def known_op(self) -> Op:

@@ -78,6 +78,10 @@ class Sample:
     numbers: tuple[float, ...] = ()
     text: str = ""
 
+    def __str__(self) -> str:
+        numbers = " ".join(f"{number:g}" for number in self.numbers)
+        return " ".join(part for part in (self.kind, numbers, self.text) if part)
+
 
 @dataclass(frozen=True)
 class Workspace:
@@ -139,8 +143,10 @@ class Kernel:
     constraints: as written in the spec; implied: what every launch must keep besides (block, shared memory and grid
     within the limits of the GPU). Each is true for a config that can run. definition: the op, or what a spec of its own
     problem declares in place of one. spec: the spec itself as plain data, from which `kernel_from` makes the kernel
-    again. macros: defined for every config. samples: the tensors whose values matter to the emulator. constants: the
-    tensors that fill `__constant__` symbols of the source, with the symbol's name.
+    again. macros: defined for every config. Of a problem of the spec's own: samples: what the emulator and a device
+    find in the tensors. constants: the tensors that fill `__constant__` symbols of the source, with the symbol's name.
+    inouts: those that a launch finds filled and changes. references: what it has to leave in every output, where the
+    spec knows; tolerance: how far from it is right, where the spec says.
     """
 
     name: str
@@ -164,6 +170,14 @@ class Kernel:
     macros: Mapping[str, str] = field(default_factory=dict)
     samples: Mapping[str, Sample] = field(default_factory=dict)
     constants: Mapping[str, str] = field(default_factory=dict)
+    inouts: frozenset[str] = frozenset()
+    references: Mapping[str, Sample] = field(default_factory=dict)
+    tolerance: float | None = None
+
+    @property
+    def declares_problem(self) -> bool:
+        """Whether its problem is one that its spec declares, in place of an op that kernrec knows."""
+        return bool(self.samples)
 
     @property
     def sampled(self) -> bool:

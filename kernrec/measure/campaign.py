@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.errors import KernrecError
+from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel import bind_launches
 from kernrec.measure import protocol
 from kernrec.measure.ahead import AHEAD, Code, CompileAhead
@@ -185,7 +185,7 @@ class Campaign:
                     self._prepared = False
                     self._child.start()
                 if self._target is not None and not self._prepared and do != "prepare":
-                    self._child.ask(PREPARE_LIMIT_S, "prepare", problem=self._target.problem.key)
+                    self._child.ask(PREPARE_LIMIT_S, "prepare", **self._target.preparation)
                     self._prepared = True
                 return self._child.ask(limit_s, do, **items)
             except Failure as failure:
@@ -242,6 +242,9 @@ class Campaign:
                 continue
             self._history.add((row["kernel"], row["kernel_hash"], row["tunables"]), row)
             result.remember(row)
+        if target.baseline is not None:
+            said = " ".join(f"{name}={value}" for name, value in target.baseline.items())
+            self._note(f"nothing says what is right: results are held against the output of {said}")
         todo = [task for task in target.tasks if not self._history.count(task.key)]
         left = self._configs_left()
         if left is not None:
@@ -308,7 +311,8 @@ class Campaign:
                 continue
             item, code = found
             if not self._prepared:
-                self._ask(PREPARE_LIMIT_S, "prepare", problem=item.task.problem.key)
+                assert self._target is not None
+                self._ask(PREPARE_LIMIT_S, "prepare", **self._target.preparation)
                 self._prepared = True
             if not self._child.alive or self._clock() - self._block.since >= REFERENCE_S:
                 again += self._close_block()
@@ -337,17 +341,17 @@ class Campaign:
         row = self._columns_of(item, code)
         if item.tier == "screen" and not item.again:
             self._screened += 1
-        if code is not None and code.error is not None:
-            row |= {"outcome": "compile", "error": code.error}
-        else:
-            try:
-                row |= self._child.ask(
-                    self._limit_s(item.tier), "measure", kernel=task.kernel_name, config=task.config,
-                    problem=task.problem.key, tier=item.tier, best_s=self._best_s(),
-                )  # fmt: skip
-                row |= {"outcome": "ok"}
-            except Failure as failure:
-                row |= failure.columns | {"outcome": failure.outcome, "error": str(failure)}
+        try:
+            if code is not None:
+                row |= self._code_columns(task, code)
+            row |= self._child.ask(
+                self._limit_s(item.tier), "measure", kernel=task.kernel_name, config=task.config,
+                problem=task.problem.key, tier=item.tier, best_s=self._best_s(),
+            )  # fmt: skip
+            row |= {"outcome": "ok"}
+        except Failure as failure:
+            row |= failure.columns | {"outcome": failure.outcome, "error": str(failure)}
+            self._prepared &= failure.outcome != "incorrect"  # who knows where else it wrote
         row |= {"measured_at": datetime.now(UTC).replace(tzinfo=None).isoformat()}
         self._journal.append({"row": row})
         self._block.items.append(item)
@@ -376,12 +380,21 @@ class Campaign:
             "reference_latency": self._drift.latency,
             "reference_energy": self._drift.energy,
         }
-        if code is not None:
-            row |= code.columns
-            if code.error is None and task.kernel is not None:
-                launches = bind_launches(task.kernel, task.config, task.problem, self.facts.sm)
-                row |= {"smem_bytes": code.smem_bytes + max(launch.shared_bytes for launch in launches)}
         return row | self._columns
+
+    def _code_columns(self, task: Task, code: Code) -> dict[str, Any]:
+        """What is known of a task's code. Raises `Failure` for one that did not compile, or that cannot be launched."""
+        assert self.facts is not None
+        if code.error is not None:
+            raise Failure("compile", code.error, columns=code.columns)
+        if task.kernel is None:
+            return code.columns
+        try:
+            launches = bind_launches(task.kernel, task.config, task.problem, self.facts.sm)
+        except UsageError as error:
+            raise Failure("constraint", str(error), columns=code.columns) from None
+        dynamic = max((launch.shared_bytes for launch in launches), default=0)
+        return code.columns | {"smem_bytes": code.smem_bytes + dynamic}
 
     def _limit_s(self, tier: str) -> float:
         """How long a config may take before its process is killed (section 8), its windows for energy on top."""

@@ -41,7 +41,7 @@ class Wanted:
 
     gpu: `auto`, `all` (each card, or each recorded GPU), an index or, of a recording, a GPU's name. resume: leave out
     what the database has already. kernel: one of the user's, measured instead of the library's; its profiles, where the
-    database has some, say in what order.
+    database has some, say in what order. folder: where the files are that its spec names.
     """
 
     problems: Sequence[tuple[str, Problem]] | None
@@ -54,6 +54,7 @@ class Wanted:
     resume: bool = True
     seed: int = 0
     kernel: Kernel | None = None
+    folder: Path = Path()
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ def _on_cards(wanted: Wanted, scratch: Path) -> list[_Work]:
     own: dict[str, Any] = {}
     if wanted.kernel is not None:
         own = {"spec": str(scratch / "kernel.json")}
-        write_kernel(wanted.kernel, Path(own["spec"]))
+        write_kernel(wanted.kernel, wanted.folder, Path(own["spec"]))
     kinds: dict[str, list[int]] = {}
     for i, card in enumerate(cards):
         kinds.setdefault(find_gpu(card.name).name, []).append(i)
@@ -205,7 +206,7 @@ def _on_cards(wanted: Wanted, scratch: Path) -> list[_Work]:
         "measured_by": f"kernrec {__version__}",
         "input_generator": "numpy default_rng",
         "input_seed": 0,
-        "input_distribution": "normal; weights of a sum over the root of its terms",
+        "input_distribution": _distribution(wanted.kernel),
     }
     stack = Stack([wanted.database] if wanted.kernel is not None and wanted.database.exists() else [])
     work = []
@@ -220,3 +221,11 @@ def _on_cards(wanted: Wanted, scratch: Path) -> list[_Work]:
             if share:
                 work.append(_Work(opening, gpu.name, gpu.sm, cards[i].uuid_hash, share, columns, compiled=True))
     return work
+
+
+def _distribution(kernel: Kernel | None) -> str:
+    """What inputs hold, as rows say it."""
+    if kernel is None or not kernel.declares_problem:
+        return "normal; weights of a sum over the root of its terms"
+    said = ", ".join(f"{name} {sample}" for name, sample in kernel.samples.items())
+    return f"{said}; {', '.join(sorted(kernel.inouts))} as earlier launches left it" if kernel.inouts else said

@@ -6,31 +6,28 @@ Its clocks, power limit and modes are only read.
 import ctypes
 import time
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import cupy
 import numpy as np
 from cupy.cuda import Stream, runtime
-from cupy.cuda.function import Module
 
 from kernrec.compile import compile_source
-from kernrec.compile.compiled import Resources
 from kernrec.compile.sample import entry_name
+from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
-from kernrec.kernel import bind_launches, workspaces
+from kernrec.kernel import Config, Kernel, bind_launches, workspaces
 from kernrec.kernel.spec import WORKSPACE_BYTES
-from kernrec.measure.device import Facts, Failure, Sample, Settings, Subject
+from kernrec.measure.code import check_arguments, fill_constants, loaded_module
+from kernrec.measure.device import Case, Facts, Failure, Sample, Settings, Subject
 from kernrec.measure.launcher import Launch, Tools
-from kernrec.measure.loaded import Checked, CudaLoaded
+from kernrec.measure.loaded import CudaLoaded
+from kernrec.measure.memory import Memory, given, kept, stated
 from kernrec.measure.nvml import Card, sensors
-from kernrec.op import Problem
-from kernrec.op.data import inputs, reference
+from kernrec.ptx import parse
+from kernrec.ptx.dependence import data_dependences
+from kernrec.ptx.inline import inlined
 
-ROTATION = 4
-"""Rotating buffers together are at least so many times L2."""
-_MOST_COPIES = 512
 _REFERENCE_BYTES = 256 << 20
 _REFERENCE_TRIPS = 4096
 
@@ -38,7 +35,7 @@ _REFERENCE_TRIPS = 4096
 class CudaDevice:
     """The GPU of this UUID, which `CUDA_VISIBLE_DEVICES` makes the only one.
 
-    scratch: a folder for the reference of the problem at hand, of this device alone.
+    scratch: a folder for what the outputs of the problem at hand have to be, of this device alone.
     """
 
     def __init__(self, uuid: str, scratch: Path) -> None:
@@ -69,52 +66,68 @@ class CudaDevice:
         )
         self._stream = Stream(non_blocking=True)
         self._stream.use()
-        self._helpers, _ = self._module(_helper_source(), {}, "reference.cu")
+        helpers = Path(__file__).with_name("reference.cu").read_text(encoding="utf-8")
+        self._helpers = loaded_module(compile_source(helpers, self.facts.sm, {}, "reference.cu"))
         self._tools = Tools(self._helpers, self._stream, self.facts.l2_bytes)
-        self._problem: Problem | None = None
-        self._buffers: list[dict[str, Any]] = []
-        self._reference: dict[str, Any] = {}
+        self._memory: Memory | None = None
         self._tools.sm_clock_hz()  # the first launches load code
 
     def settings(self) -> Settings:
         return self._sensors.settings()
 
-    def prepare(self, problem: Problem) -> None:
-        self._buffers, self._reference = [], {}
+    def prepare(self, case: Case) -> None:
+        self._memory = None
         cupy.get_default_memory_pool().free_all_blocks()
-        given = inputs(problem, seed=0)
-        first: dict[str, Any] = {name: cupy.asarray(values) for name, values in given.items()}
-        for name, tensor in problem.tensors.items():
-            if tensor.role == "output":
-                first[name] = cupy.empty(tensor.bytes, dtype=cupy.uint8)
-        footprint = sum(tensor.bytes for tensor in problem.tensors.values())
-        copies = min(_MOST_COPIES, max(1, -(-ROTATION * self.facts.l2_bytes // footprint)))
-        self._buffers = [first] + [{name: a.copy() for name, a in first.items()} for _ in range(copies - 1)]
-        self._reference = {name: cupy.asarray(a) for name, a in self._expected(problem, given).items()}
-        self._problem = problem
+        filled = given(case)
+        memory = Memory.of(case, filled, self.facts.l2_bytes)
+
+        def expected() -> dict[str, np.ndarray]:
+            if case.kernel is None or case.baseline is None:
+                return stated(case, filled)
+            try:
+                self._loaded(case.kernel, case.baseline, memory).run()
+                return memory.results()
+            except KernrecError as error:
+                outcome = error.outcome if isinstance(error, Failure) else "crash"
+                raise Failure(outcome, f"others would be held against the {case.reference}, but: {error}") from None
+
+        memory.expect(kept(self._scratch, case, expected))
+        self._memory = memory
         self._stream.synchronize()
 
     def load(self, subject: Subject) -> "CudaLoaded":
-        problem, kernel = subject.problem, subject.kernel
-        if kernel is None:
+        if subject.kernel is None:
             raise Failure("constraint", f"there is no kernel {subject.kernel_name} in this library")
-        if problem != self._problem:
-            self.prepare(problem)
-        defines = kernel.defines(subject.config, problem.dtype, problem.layout)
-        module, entries = self._module(kernel.source, defines, kernel.source_name)
-        names = {launch.entry: entry_name(entries, launch.entry) for launch in kernel.launches}
+        if self._memory is None or subject.problem != self._memory.case.problem:
+            self.prepare(Case(subject.problem))
+        assert self._memory is not None
+        return self._loaded(subject.kernel, subject.config, self._memory)
+
+    def _loaded(self, kernel: Kernel, config: Config, memory: Memory) -> "CudaLoaded":
+        problem = memory.case.problem
+        bound = bind_launches(kernel, config, problem, self.facts.sm)
+        if not bound:
+            raise Failure("constraint", "the config has no launch on this problem")
+        # From the cache: the parent has compiled it.
+        defines = kernel.defines(config, problem.dtype, problem.layout)
+        compiled = compile_source(kernel.source, self.facts.sm, defines, kernel.source_name)
+        module = loaded_module(compiled)
+        names = {launch.entry: entry_name(compiled.resources, launch.entry) for launch in bound}
+        renewed = False
+        if kernel.sampled or kernel.constants:
+            code = parse(compiled.ptx)
+            check_arguments(code, names, bound)
+            fill_constants(module, code, kernel, memory.sets[0], self._stream)
+            renewed = bool(memory.originals) and any(data_dependences(inlined(code, name)) for name in names.values())
         scratch = {
             s.name: cupy.empty(s.elements * WORKSPACE_BYTES[s.dtype], dtype=cupy.uint8)
-            for s in workspaces(kernel, subject.config, problem, self.facts.sm)
+            for s in workspaces(kernel, config, problem, self.facts.sm)
         }
-        bound = bind_launches(kernel, subject.config, problem, self.facts.sm)
         sequences = []
-        for buffers in self._buffers:
+        for buffers in memory.sets:
             addresses = {name: array.data.ptr for name, array in (buffers | scratch).items()}
             sequences.append([Launch.bound(module, launch, names[launch.entry], addresses) for launch in bound])
-        footprint = sum(tensor.bytes for tensor in problem.tensors.values())
-        checked = Checked(problem, self._buffers[0], scratch, self._reference)
-        return CudaLoaded(self._tools, sequences, footprint, checked, (module, scratch))
+        return CudaLoaded(self._tools, sequences, memory.footprint_bytes, memory, (module, scratch), scratch, renewed)
 
     def references(self) -> Mapping[str, "CudaLoaded"]:
         properties = runtime.getDeviceProperties(0)
@@ -161,30 +174,3 @@ class CudaDevice:
 
     def rest(self, seconds: float) -> None:
         time.sleep(seconds)
-
-    def _module(
-        self, source: str, defines: Mapping[str, str | int], name: str
-    ) -> tuple[Module, Mapping[str, Resources]]:
-        """The code on the device, and its entries by the name they have there."""
-        compiled = compile_source(source, self.facts.sm, defines, name)  # from the cache: the parent has compiled it
-        module = Module()
-        module.load(compiled.cubin)
-        return module, compiled.resources
-
-    def _expected(self, problem: Problem, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The float64 reference; kept in a file, for it takes long and this process may be replaced."""
-        path = self._scratch / f"{sha256(problem.key.encode()).hexdigest()[:16]}.npz"
-        if path.exists():
-            with np.load(path, allow_pickle=False) as kept:
-                return {name: kept[name] for name in kept.files}
-        found = reference(problem, given)
-        for earlier in self._scratch.glob("*.npz"):
-            earlier.unlink()
-        partial = path.with_suffix(".partial.npz")
-        np.savez(partial, **found)  # type: ignore[arg-type]  # its stub takes keywords for flags
-        partial.replace(path)
-        return found
-
-
-def _helper_source() -> str:
-    return Path(__file__).with_name("reference.cu").read_text(encoding="utf-8")

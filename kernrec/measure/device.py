@@ -7,6 +7,7 @@ campaign of an hour takes seconds there.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from kernrec.errors import KernrecError
@@ -38,6 +39,29 @@ class Subject:
     config: Mapping[str, int]
     problem: Problem
     kernel: Kernel | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the configs of a problem have in common: what they find in memory, and what they have to leave there.
+
+    kernel: the one whose spec declares the problem; None for an op's. folder: where the spec's files are. baseline: the
+    config whose output is expected of all others, where neither an op nor the spec says what is right.
+    """
+
+    problem: Problem
+    kernel: Kernel | None = None
+    folder: Path | None = None
+    baseline: Mapping[str, int] | None = None
+
+    @property
+    def reference(self) -> str:
+        """What results are held against, as rows have it."""
+        if self.kernel is None:
+            return "reference of the op in float64"
+        if self.baseline is None:
+            return "reference of the spec"
+        return "output of " + " ".join(f"{name}={value}" for name, value in self.baseline.items())
 
 
 @dataclass(frozen=True)
@@ -122,10 +146,15 @@ class Sample:
 
 @dataclass(frozen=True)
 class Errors:
-    """How far outputs are from the reference: the largest error (correctness.py), and elements never written."""
+    """How far outputs are from the reference: the largest error (correctness.py), and elements never written.
+
+    tolerance: the largest error that is not wrong; reference: what outputs were held against.
+    """
 
     largest: float
     unwritten: int
+    tolerance: float
+    reference: str
 
 
 class Loaded(Protocol):
@@ -136,6 +165,11 @@ class Loaded(Protocol):
 
     footprint_bytes: int
     """Inputs and outputs of one launch."""
+    renewed: bool
+    """Whether each launch needs its inputs made anew, since it changes what its run time depends on.
+
+    Then there is no running back to back, and no energy, for the copying would be measured with it.
+    """
 
     def errors(self) -> Errors | None:
         """Runs once over outputs of NaN and compares; None on a device that only has recorded times."""
@@ -170,11 +204,11 @@ class Device(Protocol):
     def settings(self) -> Settings:
         """The card's settings now."""
 
-    def prepare(self, problem: Problem) -> None:
+    def prepare(self, case: Case) -> None:
         """Make the inputs and the reference of a problem for the `load`s to come; they replace the last problem's."""
 
     def load(self, subject: Subject) -> Loaded:
-        """A config of the prepared problem, ready to be launched."""
+        """A config of the prepared problem, ready to be launched; an op's problem is prepared if it is not."""
 
     def references(self) -> Mapping[str, Loaded]:
         """Two kernels that never change, to tell a config from a card that drifts: `compute`- and `memory`-bound."""

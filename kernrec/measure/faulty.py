@@ -42,7 +42,7 @@ def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedCard:
     def kernel_of(subject: Subject) -> Kernel:
         fault = FAULTS[subject.config.get("fault", 0)]
         seconds = launch_s * (1.0 + sum(subject.config.values()) % 97 / 97.0)
-        errors = Errors(0.0, 0)
+        errors = Errors(0.0, 0, tolerance=1e-5, reference="nothing: this is a test")
         if fault == "segfault":
             ctypes.string_at(0)
         elif fault == "abort":
@@ -66,9 +66,9 @@ def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedCard:
         elif fault == "limit":  # somebody sets another power limit
             card.facts = replace(facts, settings=Settings(power_limit_w=400.0))
         elif fault == "incorrect":
-            errors = Errors(0.5, 0)
+            errors = replace(errors, largest=0.5)
         elif fault == "unwritten":
-            errors = Errors(0.0, 7)
+            errors = replace(errors, unwritten=7)
         return Kernel(lambda n: np.full(n, seconds), 300.0, errors)
 
     card = SimulatedCard(facts, kernel_of)

@@ -1,46 +1,37 @@
 """A config on a CUDA device: its launch sequence over each of the rotating buffers, timed, queued and checked."""
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-import cupy
-from cupy.cuda import Event, Stream, runtime
+from cupy.cuda import Event, Stream
 
-from kernrec.measure.correctness import compare
 from kernrec.measure.device import Errors
 from kernrec.measure.launcher import Launch, Tools, note, seconds
-from kernrec.op import Problem
+from kernrec.measure.memory import Memory
 
-_NUMPY = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16"}
-_NAN = 0xFF
-"""A float all of whose bytes are this is a NaN, in f16, bf16, f32 and f64."""
 _GRAPH_LAUNCHES = 256
 _QUEUE_S = 15e-6
 """To queue one launch on the host, generously: so long the device is held back, or gaps would be timed."""
 
 
-@dataclass(frozen=True)
-class Checked:
-    """What results are held against: `reference`, float64. buffers, scratch: of the first of the rotating sets."""
-
-    problem: Problem
-    buffers: dict[str, Any]
-    scratch: dict[str, Any]
-    reference: dict[str, Any]
-
-
 class CudaLoaded:
-    """A `Loaded`. sequences: the launches of one run, for each set of buffers. held: what must live as long as this."""
+    """A `Loaded`. sequences: the launches of one run, for each set of buffers. held: what must live as long as this.
+
+    memory: what they run over, None where nothing is checked. scratch: workspaces, all runs use the same.
+    """
 
     def __init__(
-        self, tools: Tools, sequences: list[list[Launch]], footprint_bytes: int, checked: Checked | None, held: Any
-    ) -> None:
+        self, tools: Tools, sequences: list[list[Launch]], footprint_bytes: int, memory: Memory | None, held: Any,
+        scratch: Mapping[str, Any] | None = None, renewed: bool = False,
+    ) -> None:  # fmt: skip
         self.footprint_bytes = footprint_bytes
+        self.renewed = renewed
         self._tools = tools
         self._stream: Stream = tools.stream
         self._sequences = sequences
-        self._checked = checked
+        self._memory = memory
+        self._scratch = scratch or {}
         self._held = held
         self._turn = 0
         self._graphs: dict[int, Any] = {}
@@ -48,24 +39,24 @@ class CudaLoaded:
         self._marks: list[Event] = []
 
     def errors(self) -> Errors | None:
-        if self._checked is None:
+        if self._memory is None:
             return None
-        checked = self._checked
-        outputs = {name: checked.buffers[name] for name in checked.reference}
-        for array in (*outputs.values(), *checked.scratch.values()):
-            runtime.memsetAsync(array.data.ptr, _NAN, array.nbytes, self._stream.ptr)
+        self.run()
+        return self._memory.errors()
+
+    def run(self) -> None:
+        """One run over the first set of buffers, as the first launch of all finds them; waits for it."""
+        assert self._memory is not None
+        self._memory.forget(self._stream, self._scratch)
         self._queue(self._sequences[0])
         self._stream.synchronize()
-        dtype = checked.problem.dtype
-        found = [
-            compare(array.view(_NUMPY[dtype]), dtype, checked.reference[name], cupy) for name, array in outputs.items()
-        ]
-        return Errors(max(e.largest for e in found), sum(e.unwritten for e in found))
 
     def times(self, launches: int) -> list[float]:
         self._tools.hold(_QUEUE_S * launches * (3 + len(self._sequences[0])))
         timed = []
         for _ in range(launches):
+            if self.renewed and self._memory is not None:
+                self._memory.renew(self._stream)
             self._tools.flush_l2()
             start = note(self._stream)
             self._queue(self._sequences[0])
@@ -112,7 +103,7 @@ class CudaLoaded:
         self._stream.synchronize()
         self._graphs.clear()
         self._sequences.clear()
-        self._checked = self._held = None
+        self._memory = self._held = None
 
     def _next(self) -> list[Launch]:
         self._turn = (self._turn + 1) % len(self._sequences)

@@ -6,6 +6,7 @@ The order is the analytic prior's, so that a budget that ends early was spent wh
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -59,12 +60,19 @@ class Target:
     """A problem with its tasks in order. name: of the layer, where it is one.
 
     probability: with which each config of the space came to be among the tasks; None where they were not drawn.
+    baseline: the config whose output the others have to have; None where an op or a spec says what is right.
     """
 
     name: str
     problem: Problem
     tasks: tuple[Task, ...]
     probability: float | None = None
+    baseline: dict[str, int] | None = None
+
+    @property
+    def preparation(self) -> dict[str, Any]:
+        """What the measuring process needs to know to make its inputs and what is expected of it."""
+        return {"problem": self.problem.key, "baseline": self.baseline}
 
 
 def library_targets(
@@ -138,7 +146,9 @@ class _Planner:
             Task(kernels[which].name, kernels[which].hash, spaces[which].config(row), problem, kernels[which])
             for _, which, row in order[:most]
         ]
-        return Target(name, problem, tuple(tasks), len(tasks) / len(order) if drawn else None)
+        own = self._only
+        baseline = spaces[0].first(problem) if own and own.declares_problem and not own.references else None
+        return Target(name, problem, tuple(tasks), len(tasks) / len(order) if drawn else None, baseline)
 
     def _space(self, kernel: Kernel, problem: Problem) -> "_Ranked":
         # Profiles of sampled blocks are of one problem.
@@ -166,6 +176,12 @@ class _Ranked:
     def config(self, row: int) -> dict[str, int]:
         """The config in a row."""
         return self._space.config(row)
+
+    def first(self, problem: Problem) -> dict[str, int]:
+        """The first config in the spec's order that can run a problem; if any has a profile, the first of those."""
+        at = self._space.at(problem)
+        profiled = self._candidates.rows(at) if self._candidates is not None else at.rows
+        return self.config(int(min(profiled if len(profiled) else at.rows)))
 
     def ranks(self, problem: Problem, draw: np.random.Generator) -> tuple[list[int], list[float]]:
         """Rows that can run a problem, and what to order them by: seconds, or, unpredicted, a number above any."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernrec.measure import counter
-from kernrec.measure.correctness import tolerance
 from kernrec.measure.device import Device, Failure, Loaded, Sample, Subject
 from kernrec.measure.statistics import converged, hopeless, summarize
 
@@ -101,7 +100,7 @@ def measure(device: Device, subject: Subject, tier: str, best_s: float | None, p
     """
     loaded = device.load(subject)
     try:
-        columns = _correct(loaded, subject)
+        columns = _correct(loaded)
         columns |= {"input_footprint": loaded.footprint_bytes / device.facts.l2_bytes}
         for _ in range(1 + REPEATS):
             row, disturbed = _once(device, loaded, tier, best_s, probed)
@@ -119,24 +118,26 @@ def _once(
     burst = latency(device, loaded, best_s if tier == "screen" else None, trace)
     columns = _latency_columns(burst)
     clock = device.sm_clock_hz()
-    if tier != "screen" and probed.energy:
+    if tier != "screen" and probed.energy and not loaded.renewed:
         sustained = energy(device, loaded, columns["latency_s"], window_s(device.facts.generation, tier, probed), trace)
         columns |= _energy_columns(sustained, probed)
     trace.append(device.sample())
     return columns | _state_columns(trace, clock), counter.slowed(counter.shares(s.reasons for s in trace))
 
 
-def _correct(loaded: Loaded, subject: Subject) -> dict[str, Any]:
+def _correct(loaded: Loaded) -> dict[str, Any]:
     """Section 2: the numeric error; a config that computes something else is a stored outcome and is never timed."""
     errors = loaded.errors()
     if errors is None:
         return {}
-    allowed = tolerance(subject.problem)
+    columns: dict[str, Any] = {"checked_against": errors.reference}
     if errors.unwritten:
-        raise Failure("incorrect", f"{errors.unwritten} elements of the output were not written, or are not numbers")
-    columns = {"numeric_error": errors.largest, "tolerance": allowed}
-    if not errors.largest <= allowed:
-        text = f"error {errors.largest:.3g} of the output's scale, at most {allowed:.3g} is rounding"
+        text = f"{errors.unwritten} elements of the output were not written, or are not numbers"
+        raise Failure("incorrect", text, columns=columns)
+    columns |= {"numeric_error": errors.largest, "tolerance": errors.tolerance or None}
+    if not errors.largest <= errors.tolerance:
+        most = f"at most {errors.tolerance:.3g} is allowed" if errors.tolerance else "whole numbers have to be equal"
+        text = f"error {errors.largest:.3g} of the output's scale, {most} (held against the {errors.reference})"
         raise Failure("incorrect", text, columns=columns)
     return columns
 
@@ -149,8 +150,8 @@ def latency(device: Device, loaded: Loaded, best_s: float | None, trace: list[Sa
     loaded.times(1)  # the first launch loads the code
     start = device.now()
     samples = loaded.times(FIRST_LAUNCHES)
-    launches, policy, each = 1 + FIRST_LAUNCHES, "flushed", 1
-    if short := sorted(samples)[FIRST_LAUNCHES // 2] < SHORT_S:
+    launches, policy, each = 1 + FIRST_LAUNCHES, "flushed, inputs renewed" if loaded.renewed else "flushed", 1
+    if short := sorted(samples)[FIRST_LAUNCHES // 2] < SHORT_S and not loaded.renewed:
         each = max(2, math.ceil(SHORT_SAMPLE_S / min(samples)))
         policy = f"rotating, {each} back to back"
 

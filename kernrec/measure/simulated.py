@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernrec.measure.device import Errors, Facts, Sample, Settings, Subject
-from kernrec.op import Problem
+from kernrec.measure.device import Case, Errors, Facts, Sample, Settings, Subject
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class SimulatedCard:
     def settings(self) -> Settings:
         return self.facts.settings
 
-    def prepare(self, problem: Problem) -> None:
+    def prepare(self, case: Case) -> None:
         self._now += 0.01
 
     def load(self, subject: Subject) -> "SimulatedLoaded":
@@ -173,6 +172,8 @@ class SimulatedCard:
 
 class SimulatedLoaded:
     """A `Loaded` of the simulated card."""
+
+    renewed = False
 
     def __init__(self, card: SimulatedCard, kernel: Kernel) -> None:
         self._card = card

@@ -4,9 +4,10 @@
 
 Requests come on standard input and answers go to standard output, a JSON line each. Requests: open, prepare, measure,
 references, idle, probe, sensors (what an earlier probe found). Kernels are those of the library, and the one in the
-file that `open` may name (`write_kernel`). Answers are `{"ok": ...}`, or `{"failure": outcome,
-"error": text, "lost": bool}`; after a failure with `lost` the process ends, for the device can no longer be trusted in
-it. It also ends, at once and whatever it is doing, when its standard input is closed: when its parent is gone, that is.
+file that `open` may name (`write_kernel`), whose spec may declare the problem too. Answers are `{"ok": ...}`, or
+`{"failure": outcome, "error": text, "lost": bool}`; after a failure with `lost` the process ends, for the device can no
+longer be trusted in it. It also ends, at once and whatever it is doing, when its standard input is closed: when its
+parent is gone, that is.
 """
 
 import json
@@ -21,10 +22,10 @@ from typing import Any, TextIO
 from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel, find_kernel, kernel_names
 from kernrec.kernel.load import kernel_from
-from kernrec.measure.device import Device, Failure, Subject
+from kernrec.measure.device import Case, Device, Failure, Subject
 from kernrec.measure.probe import IDLE_S, idle_power, probe, references, watch
 from kernrec.measure.protocol import Probed, measure
-from kernrec.op import problem_from_key
+from kernrec.op import Problem, problem_from_key
 
 Request = Mapping[str, Any]
 
@@ -57,6 +58,7 @@ class Session:
         self._device: Device | None = None
         self._probed = Probed()
         self._own: Kernel | None = None
+        self._folder: Path | None = None
 
     def answer(self, request: Request) -> dict[str, Any]:
         """Do what a request asks; whatever goes wrong is an answer too."""
@@ -92,7 +94,7 @@ class Session:
 
     def _open(self, request: Request) -> dict[str, Any]:
         if request.get("spec"):
-            self._own = read_kernel(Path(request["spec"]))
+            self._own, self._folder = read_kernel(Path(request["spec"]))
         self._device = open_device(request)
         if request.get("probed"):
             self._probed = Probed(**request["probed"])
@@ -107,7 +109,13 @@ class Session:
         self._probed = Probed(**request["probed"])
 
     def _prepare(self, request: Request) -> None:
-        self._open_device.prepare(problem_from_key(request["problem"]))
+        problem = self._problem(request)
+        declares = self._own is not None and problem.definition is self._own.definition and self._own.declares_problem
+        case = Case(problem, self._own, self._folder, request.get("baseline")) if declares else Case(problem)
+        self._open_device.prepare(case)
+
+    def _problem(self, request: Request) -> Problem:
+        return problem_from_key(request["problem"], self._own.definition if self._own else None)
 
     def _measure(self, request: Request) -> dict[str, Any]:
         name = request["kernel"]
@@ -115,7 +123,7 @@ class Session:
             kernel: Kernel | None = self._own
         else:
             kernel = find_kernel(name) if name in kernel_names() else None
-        subject = Subject(name, request["config"], problem_from_key(request["problem"]), kernel)
+        subject = Subject(name, request["config"], self._problem(request), kernel)
         return measure(self._open_device, subject, request["tier"], request["best_s"], self._probed)
 
     def _references(self, request: Request) -> dict[str, Any]:
@@ -127,15 +135,16 @@ class Session:
         return idle_power(watch(self._open_device, IDLE_S))
 
 
-def write_kernel(kernel: Kernel, path: Path) -> None:
-    """Write a kernel to a file, for a worker that is to measure it."""
-    path.write_text(json.dumps({"name": kernel.name, "spec": kernel.spec, "source": kernel.source}), encoding="utf-8")
+def write_kernel(kernel: Kernel, folder: Path, path: Path) -> None:
+    """Write a kernel to a file, for a worker that is to measure it. folder: where the files that its spec names are."""
+    written = {"name": kernel.name, "spec": kernel.spec, "source": kernel.source, "folder": str(folder.absolute())}
+    path.write_text(json.dumps(written), encoding="utf-8")
 
 
-def read_kernel(path: Path) -> Kernel:
-    """The kernel that `write_kernel` wrote."""
+def read_kernel(path: Path) -> tuple[Kernel, Path]:
+    """The kernel that `write_kernel` wrote, and its folder."""
     written = json.loads(path.read_text(encoding="utf-8"))
-    return kernel_from(written["spec"], written["name"], written["source"])
+    return kernel_from(written["spec"], written["name"], written["source"]), Path(written["folder"])
 
 
 def open_device(request: Request) -> Device:

@@ -36,9 +36,10 @@ def find_op(name: str) -> Op:
     raise unknown("op", name, [n for op in _OPS for n in (op.name, *op.aliases)], see="kernrec ops")
 
 
-def problem_from_key(key: str) -> Problem:
-    """The problem whose `key` this is. Raises `UsageError`."""
+def problem_from_key(key: str, own: Op | None = None) -> Problem:
+    """The problem whose `key` this is. own: an op that goes before those known here. Raises `UsageError`."""
     if not (match := _KEY.fullmatch(key)):
         raise UsageError(f"{key[:60]!r} is not the key of a problem, such as matmul[m=1,n=2,k=3]f32,nn")
     op, shape, dtype, layout = match.groups()
-    return find_op(op).problem(dtype, layout, **parse_shape(shape))
+    definition = own if own is not None and op == own.name else find_op(op)
+    return definition.problem(dtype, layout, **(parse_shape(shape) if shape else {}))

@@ -351,7 +351,7 @@ def _notes(
     for what, said in (("branch", "branches"), ("load", "addresses of loads"), ("store", "addresses of stores")):
         found = sum(_count(table, f"depends.{what}") for table in profiles.values())
         if found:
-            values = ", ".join(f"{name} {_values(sample)}" for name, sample in kernel.samples.items())
+            values = ", ".join(f"{name} {sample}" for name, sample in kernel.samples.items())
             notes.append(
                 f"{said} depend on data in {found} configs: counted with the sample inputs"
                 f" ({values or 'random values'}); other inputs may behave otherwise"
@@ -363,11 +363,6 @@ def _count(table: ProfileTable, metric: str) -> int:
     if metric not in table.metrics:
         return 0
     return int((table.counts[:, table.metrics.index(metric), 0] > 0).sum())
-
-
-def _values(sample: Any) -> str:
-    numbers = " ".join(f"{number:g}" for number in sample.numbers)
-    return " ".join(part for part in (sample.kind, numbers, sample.text) if part)
 
 
 def find_own_kernel(name: str, databases: Sequence[Path] | None = None) -> Kernel:

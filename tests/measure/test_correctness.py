@@ -18,7 +18,7 @@ def _errors(dtype: str, k: int, spoil: float = 0.0) -> tuple[float, int, float]:
         for name in ("a", "b")
     )
     found = encode((a @ b).astype(np.float64) + spoil, dtype)
-    errors = compare(found.reshape(-1), dtype, expected, np)
+    errors = compare(found.reshape(-1), dtype, expected, np, 0.0, "")
     return errors.largest, errors.unwritten, tolerance(problem)
 
 
@@ -43,7 +43,12 @@ def test_the_tolerance_is_not_so_wide_that_a_lost_term_of_a_sum_hides_in_f32() -
     shorter = {"a": given["a"].copy(), "b": given["b"]}
     shorter["a"][:, -1] = 0.0
     errors = compare(
-        reference(problem, shorter)["c"].astype(np.float32).reshape(-1), "f32", reference(problem, given)["c"], np
+        reference(problem, shorter)["c"].astype(np.float32).reshape(-1),
+        "f32",
+        reference(problem, given)["c"],
+        np,
+        0.0,
+        "",
     )
     assert errors.largest > 10.0 * tolerance(problem)
 
@@ -52,7 +57,7 @@ def test_the_peaks_of_a_softmax_are_rounded_on_their_own_scale() -> None:
     problem = find_op("softmax").problem(dtype="f16", rows=4, columns=20_000)
     expected = reference(problem, inputs(problem, seed=0))["y"]
     assert expected.max() > 10.0 * np.sqrt(np.mean(expected**2))
-    errors = compare(encode(expected, "f16").reshape(-1), "f16", expected, np)
+    errors = compare(encode(expected, "f16").reshape(-1), "f16", expected, np, 0.0, "")
     assert errors.largest <= tolerance(problem)
 
 
@@ -60,10 +65,10 @@ def test_elements_that_were_never_written_are_counted() -> None:
     expected = np.ones((4, 4))
     found = np.ones(16, dtype=np.float32)
     found[3:5] = np.nan
-    assert compare(found, "f32", expected, np).unwritten == 2
+    assert compare(found, "f32", expected, np, 0.0, "").unwritten == 2
 
 
 def test_an_element_near_zero_is_held_against_the_whole_output() -> None:
     expected = np.array([1e-12, 1.0, -1.0, 1.0])
     found = np.array([1e-7, 1.0, -1.0, 1.0], dtype=np.float32)
-    assert compare(found, "f32", expected, np).largest < 1e-6
+    assert compare(found, "f32", expected, np, 0.0, "").largest < 1e-6

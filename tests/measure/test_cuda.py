@@ -7,7 +7,7 @@ import pytest
 from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
-from kernrec.measure.device import Failure, Subject
+from kernrec.measure.device import Case, Failure, Subject
 from kernrec.measure.protocol import Probed, measure
 from kernrec.op import Problem, find_op
 
@@ -65,7 +65,7 @@ def test_a_copy_reaches_most_of_the_bandwidth_and_never_more_than_all(device) ->
 
 
 def test_a_kernel_of_the_library_is_right_and_has_a_latency(device) -> None:
-    device.prepare(PROBLEM)
+    device.prepare(Case(PROBLEM))
     row = measure(device, subject(device), "screen", None, Probed())
     assert 1e-6 < row["latency_s"] < 1e-2
     assert 0.0 < row["numeric_error"] < row["tolerance"]
@@ -73,13 +73,12 @@ def test_a_kernel_of_the_library_is_right_and_has_a_latency(device) -> None:
 
 
 def test_a_kernel_that_computes_something_else_is_incorrect(device) -> None:
-    device.prepare(PROBLEM)
-    for name, array in device._reference.items():
-        device._reference[name] = array * 1.01
+    device.prepare(Case(PROBLEM))
+    device._memory.expect({name: array.get() * 1.01 for name, array in device._memory._expected.items()})
     with pytest.raises(Failure, match="at most") as caught:
         measure(device, subject(device), "screen", None, Probed())
     assert caught.value.outcome == "incorrect"
-    device.prepare(PROBLEM)
+    device.prepare(Case(PROBLEM))
 
 
 def test_a_launch_that_asks_for_too_much_is_refused_and_the_device_goes_on(device) -> None:
@@ -100,7 +99,7 @@ def test_energy_is_power_times_time_and_both_are_plausible(device) -> None:
     if not found.probed.energy:
         pytest.skip(found.why_no_energy() or "")
     problem = find_op("matmul").problem(m=4096, n=4096, k=4096)
-    device.prepare(problem)
+    device.prepare(Case(problem))
     row = measure(device, subject(device, problem), "coarse", None, found.probed)
     gpu = find_gpu(device.facts.gpu)
     assert row["energy_j"] == pytest.approx(row["power_w"] * row["sustained_latency_s"])

@@ -91,7 +91,9 @@ def test_launches_are_queued_without_a_gap_and_not_far_ahead(launch_s: float) ->
     assert most <= max(0.1, 2.0 * launch_s) + 1e-9
 
 
-@pytest.mark.parametrize("errors", [Errors(0.5, 0), Errors(0.0, 3)])
+@pytest.mark.parametrize(
+    "errors", [Errors(0.5, 0, 1e-5, "spec"), Errors(0.0, 3, 1e-5, "spec"), Errors(0.1, 0, 0.0, "spec")]
+)
 def test_a_wrong_config_is_never_timed(errors: Errors) -> None:
     with pytest.raises(Failure) as caught:
         measure(card(constant(1e-3, errors=errors)), SUBJECT, "screen", None, KNOWN)
@@ -99,7 +101,7 @@ def test_a_wrong_config_is_never_timed(errors: Errors) -> None:
 
 
 def test_the_numeric_error_of_a_right_config_is_kept() -> None:
-    row = measure(card(constant(1e-3, errors=Errors(1e-7, 0))), SUBJECT, "screen", None, KNOWN)
+    row = measure(card(constant(1e-3, errors=Errors(1e-7, 0, 1e-5, "spec"))), SUBJECT, "screen", None, KNOWN)
     assert row["numeric_error"] == 1e-7 < row["tolerance"]
 
 

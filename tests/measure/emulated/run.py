@@ -10,7 +10,7 @@ from cupy.cuda.function import PTX
 
 import kernrec.measure.cuda as cuda
 from kernrec.kernel import find_kernel
-from kernrec.measure.device import Failure, Subject
+from kernrec.measure.device import Case, Failure, Subject
 from kernrec.measure.nvml import NoSensors
 from kernrec.measure.protocol import Probed, measure
 from kernrec.op import problem_from_key
@@ -25,7 +25,7 @@ def compiled(source, sm, defines=None, name="kernel.cu"):
     if key in asked["ptx"]:
         PTX[key.encode()] = asked["ptx"][key]
     entries = parse(PTX[key.encode()]).entries if key in asked["ptx"] else {}
-    return SimpleNamespace(cubin=key.encode(), resources=dict.fromkeys(entries))
+    return SimpleNamespace(cubin=key.encode(), ptx=asked["ptx"].get(key, ""), resources=dict.fromkeys(entries))
 
 
 cuda.compile_source = compiled
@@ -34,12 +34,12 @@ device = cuda.CudaDevice("GPU-emulated", Path(tempfile.mkdtemp()))
 answers = []
 for case in asked["cases"]:
     problem = problem_from_key(case["problem"])
-    device.prepare(problem)
+    device.prepare(Case(problem))
     if case["spoiled"]:
-        device._reference = {name: array * 1.02 for name, array in device._reference.items()}
+        device._memory.expect({name: array * 1.02 for name, array in device._memory._expected.items()})
     subject = Subject(case["kernel"], case["config"], problem, find_kernel(case["kernel"]))
     try:
-        answers.append(measure(device, subject, "screen", None, Probed()) | {"copies": len(device._buffers)})
+        answers.append(measure(device, subject, "screen", None, Probed()) | {"copies": len(device._memory.sets)})
     except Failure as failure:
         answers.append({"failure": failure.outcome, "error": str(failure)})
 loaded = device.references()["memory"]

@@ -22,7 +22,7 @@ def compiled(source, sm, defines=None, name="kernel.cu"):
     if key in known:
         PTX[key.encode()] = known[key]
         entries = parse(known[key]).entries
-    return SimpleNamespace(cubin=key.encode(), resources=dict.fromkeys(entries))
+    return SimpleNamespace(cubin=key.encode(), ptx=known.get(key, ""), resources=dict.fromkeys(entries))
 
 
 cuda.compile_source = compiled

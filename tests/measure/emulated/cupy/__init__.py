@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
-from numpy import abs, count_nonzero, float32, isfinite, maximum, nan_to_num, uint8, uint64  # noqa: F401
+from numpy import abs, count_nonzero, float32, isfinite, maximum, uint8, uint64, where  # noqa: F401
 
 __version__ = "emulated"
 LIVE: dict[int, np.ndarray] = {}

@@ -4,7 +4,7 @@ import ctypes
 
 import numpy as np
 
-from kernrec.ptx import emulate
+from kernrec.ptx.emulator import Emulation
 
 LAUNCH_S = 1e-4
 HELPERS = ("wait", "sm_clock", "reference_compute", "reference_memory")
@@ -66,6 +66,15 @@ class runtime:  # noqa: N801
     def runtimeGetVersion():  # noqa: N802
         return 13000
 
+    memcpyDeviceToDevice = 3  # noqa: N815
+
+    @staticmethod
+    def memcpyAsync(target, source, size, kind, stream):  # noqa: N802
+        if target in function.CONSTANTS:
+            function.CONSTANTS[target][:] = np.frombuffer(ctypes.string_at(source, size), np.uint8)
+        else:
+            ctypes.memmove(target, source, size)
+
     @staticmethod
     def memsetAsync(address, value, size, stream):  # noqa: N802
         ctypes.memset(address, value, size)
@@ -97,8 +106,10 @@ class driver:  # noqa: N801
             def run():
                 global now
                 now += LAUNCH_S
-                emulate(module.parsed, entry, (gx, gy, gz), (bx, by, bz), arguments, buffers=buffers,
-                        shared_bytes=shared, count=False)  # fmt: skip
+                blocks = range(gx * gy * gz)
+                Emulation(module.parsed, entry, (gx, gy, gz), (bx, by, bz), arguments, buffers=buffers,
+                          shared_bytes=shared, count=False, together=len(blocks),
+                          constants=module.constants).run(blocks)  # fmt: skip
 
         if Stream.captured is None:
             run()
@@ -137,4 +148,4 @@ def _arguments(kernel, parameters):
     return arguments, buffers
 
 
-from . import function  # noqa: E402, F401
+from . import function  # noqa: E402
