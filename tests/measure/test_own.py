@@ -1,20 +1,31 @@
-"""`kernrec analyze --measure`: a kernel that is not of the library, measured by the whole room but for the GPU.
+"""`kernrec analyze --measure`: kernels that are not of the library, measured by the whole room but for the GPU.
 
 The measuring process is real; its driver is the one that executes PTX in the emulator and reports made-up times.
 """
 
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+from machine import compile_all, install
 
 from kernrec.cli import app
-from kernrec.compile import NoCompilerError, compile_source
-from kernrec.kernel import load_kernel
-from kernrec.measure.nvml import Card
+from kernrec.compile import NoCompilerError
+from kernrec.compile.fixed import kernel_of_ptx
+from kernrec.interop.specs import load_spec
+from kernrec.kernel import Kernel
+from kernrec.measure.journal import journal_path, left_behind
+from kernrec.measure.nvml import Card, NoGPUError
+from kernrec.op import parse_shape
 from kernrec.store import Database
 
 HERE = Path(__file__).parent
@@ -27,7 +38,7 @@ __global__ void rowsum(const float* x, float* y, int columns) {
     if (threadIdx.x == 0) y[blockIdx.x] = UNROLL == 8 ? 2 * s : s;
 }
 """
-SPEC = """
+OF_AN_OP = """
 name = "mine"
 op = "reduce"
 dtypes = ["f32"]
@@ -40,92 +51,312 @@ grid = ["rows"]
 block = ["32"]
 arguments = ["x", "y", "i32 columns"]
 """
-DECLARED = SPEC.replace('op = "reduce"\ndtypes = ["f32"]\nlayouts = ["row"]\n', "").replace(
+DECLARED = OF_AN_OP.replace('op = "reduce"\ndtypes = ["f32"]\nlayouts = ["row"]\n', "").replace(
     "tunables", 'problem = { dims = { rows = 8, columns = 256 }, tensors = { x = { shape = ["rows", "columns"] },'
     ' y = { shape = ["rows"], role = "output" } } }\ntunables',
 )  # fmt: skip
 
+ADD_WEIGHTED = """
+__constant__ float weights[8];
+extern "C" __global__ void add_weighted(float *sums, const float *values, int n) {
+    for (int k = 0; k < WPT; k++) {
+        const int i = (blockIdx.x * WPT + k) * blockDim.x + threadIdx.x;
+        if (i < n) sums[i] += weights[(i + SHIFT) % 8] * values[i];
+    }
+}
+"""
+T1: dict[str, Any] = {
+    "General": {"BenchmarkName": "mine"},
+    "ConfigurationSpace": {
+        "TuningParameters": [
+            {"Name": "block_size_x", "Type": "int", "Values": "[64, 128]"},
+            {"Name": "WPT", "Type": "int", "Values": "[1, 2]"},
+            {"Name": "SHIFT", "Type": "int", "Values": "[0, 1]"},
+        ],
+        "Conditions": [{"Expression": "SHIFT == 0 or WPT == 2", "Parameters": ["SHIFT", "WPT"]}],
+    },
+    "KernelSpecification": {
+        "Language": "CUDA", "KernelName": "add_weighted", "KernelFile": "mine.cu", "ProblemSize": [500],
+        "GlobalSize": {"X": "500"}, "LocalSize": {"X": "block_size_x"}, "GridDivX": ["block_size_x", "WPT"],
+        "Arguments": [
+            {"Name": "sums", "Type": "float", "MemoryType": "Vector", "FillType": "Constant", "FillValue": 1.0,
+             "AccessType": "ReadWrite", "Size": 500},
+            {"Name": "values", "Type": "float", "MemoryType": "Vector", "FillType": "Random", "FillValue": 1.0,
+             "AccessType": "ReadOnly", "Size": 500},
+            {"Name": "n", "Type": "int32", "MemoryType": "Scalar", "FillValue": 500},
+            {"Name": "weights", "Type": "float", "MemoryType": "Symbol", "FillType": "Generator",
+             "DataSource": "i + 1", "Size": 8},
+        ],
+    },
+}  # fmt: skip
+DOUBLE_PTX = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry mine(.param .u64 x, .param .u64 y, .param .u32 n)
+{
+    .reg .pred %p<2>; .reg .b32 %r<6>; .reg .f32 %f<3>; .reg .b64 %rd<6>;
+    mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;
+    mad.lo.s32 %r4, %r1, %r2, %r3;
+    ld.param.u32 %r5, [n];
+    setp.ge.u32 %p1, %r4, %r5;
+    @%p1 bra DONE;
+    ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y];
+    mul.wide.u32 %rd3, %r4, 4; add.s64 %rd4, %rd1, %rd3; add.s64 %rd5, %rd2, %rd3;
+    ld.global.f32 %f1, [%rd4];
+    add.f32 %f2, %f1, %f1;
+    st.global.f32 [%rd5], %f2;
+DONE:
+    ret;
+}
+"""
+PTX_ARGUMENTS = ["x=f32[500]", "y=f32[500]", "i32:500"]
+Rows = list[dict[str, Any]]
 
-@pytest.fixture
-def arguments(tmp_path: Path) -> list[str]:
-    (tmp_path / "mine.cu").write_text(SOURCE)
-    (tmp_path / "mine.toml").write_text(SPEC)
-    return [
-        "analyze", str(tmp_path / "mine.cu"), "--spec", str(tmp_path / "mine.toml"), "--shape", "rows=8,columns=256",
-        "--gpu", "h200-sxm", "--objective", "latency", "--db", str(tmp_path / "own.duckdb"), "--processes", "1",
-        "--measure", "--effort", "quick",
-    ]  # fmt: skip
 
+class Bench:
+    """A folder with a kernel, on a machine with an emulated H200."""
 
-@pytest.fixture
-def emulated(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with an emulated H200."""
-    kernel = load_kernel(tmp_path / "mine.toml")
-    code = {}
-    for unroll in (1, 4, 8):
-        defines = kernel.defines({"unroll": unroll}, "f32", "row")
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self._capsys = folder, capsys
+        self.database, self.code = folder / "own.duckdb", folder / "code.json"
+        self._command: list[str] = []
+
+    def spec(self, text: str, source: str = SOURCE, shape: str = "") -> Kernel:
+        """A kernel.toml or T1 file, and its source."""
+        path = self.folder / ("mine.json" if text.lstrip().startswith("{") else "mine.toml")
+        path.write_text(text)
+        (self.folder / "mine.cu").write_text(source)
+        kernel, _ = load_spec(path, self.folder / "mine.cu")
+        self._command = [str(self.folder / "mine.cu"), "--spec", str(path), *(["--shape", shape] if shape else [])]
+        self._compile(kernel, shape)
+        return kernel
+
+    def ptx(self, text: str) -> Kernel:
+        """PTX alone, for 500 elements."""
+        (self.folder / "mine.ptx").write_text(text)
+        kernel, _ = kernel_of_ptx(self.folder / "mine.ptx", None, [4], [128], PTX_ARGUMENTS)
+        self._command = [str(self.folder / "mine.ptx"), *PTX_ARGUMENTS, "--grid", "4", "--block", "128"]
+        self._compile(kernel, "")
+        return kernel
+
+    def _compile(self, kernel: Kernel, shape: str) -> None:
+        problem = kernel.definition.problem(kernel.dtypes[0], **parse_shape(shape) if shape else {})
         try:
-            ptx = compile_source(kernel.source, 90, defines, kernel.source_name).ptx
+            compile_all(kernel, problem, self.code)
         except NoCompilerError as error:
             pytest.skip(str(error))
-        code[json.dumps([kernel.source_name, dict(sorted(defines.items()))])] = ptx
-    (tmp_path / "code.json").write_text(json.dumps(code))
-    path = os.pathsep.join([str(HERE / "emulated"), str(HERE.parents[1])])
-    script = tmp_path / "python"
-    script.write_text(
-        f"#!/bin/sh\nPYTHONPATH='{path}' EMULATED_PTX='{tmp_path / 'code.json'}'"
-        f" exec '{sys.executable}' '{HERE / 'emulated' / 'worker.py'}'\n"
-    )
-    script.chmod(0o755)
-    monkeypatch.setattr("kernrec.measure.child.sys", SimpleNamespace(executable=str(script)))
-    monkeypatch.setattr("kernrec.measure.nvml.cards", lambda: [Card(0, "GPU-emulated", "NVIDIA H200", 0)])
+
+    @property
+    def command(self) -> list[str]:
+        """`analyze --measure` of the kernel."""
+        return [
+            "analyze", *self._command, "--gpu", "h200-sxm", "--objective", "latency", "--top", "20", "--processes", "1",
+            "--db", str(self.database), "--measure", "--effort", "quick",
+        ]  # fmt: skip
+
+    def run(self, *command: str) -> tuple[int, str, str]:
+        """Status, answer and notes of a command line."""
+        self._capsys.readouterr()
+        return app.run(list(command)), *self._capsys.readouterr()
+
+    def measure(self) -> tuple[dict[str, Any], str]:
+        """The answer and the notes of `analyze --measure`."""
+        status, out, err = self.run(*self.command, "--json")
+        assert status == 0, err
+        return json.loads(out), err
+
+    def recommend(self, gpu: str, *more: str) -> dict[str, Any]:
+        """What `recommend --kernel` answers afterwards."""
+        status, out, err = self.run("recommend", "--kernel", "mine", "--gpu", gpu, *more, "--db", str(self.database),
+                                    "--objective", "latency", "--top", "20", "--json")  # fmt: skip
+        assert status == 0, err
+        return json.loads(out)
+
+    def rows(self) -> Rows:
+        """All measurements, each with its config."""
+        with Database.open(self.database) as database:
+            configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in database.rows("config")}
+            return [row | {"config": configs[row["config_id"]]} for row in database.rows("measurement")]
 
 
-def test_a_users_kernel_is_measured_kept_and_shown_as_measured(
-    arguments: list[str], emulated: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert app.run([*arguments, "--json"]) == 0
-    done = capsys.readouterr()
-    answer = json.loads(done.out)
-    measured = [choice for choice in answer["choices"] if choice["source"] == "measured"]
-    assert sorted(choice["config"]["unroll"] for choice in measured) == [1, 4]
-    assert {choice["energy_source"] for choice in measured} == {"prior"}  # a card without sensors
+@pytest.fixture
+def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Bench:
+    bench = Bench(tmp_path, capsys)
+    install(monkeypatch, bench.code)
+    return bench
+
+
+def measured(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    return [choice["config"] for choice in answer["choices"] if choice["source"] == "measured"]
+
+
+def test_a_kernel_of_a_known_op_is_measured_kept_and_shown_as_measured(bench: Bench) -> None:
+    kernel = bench.spec(OF_AN_OP, shape="rows=8,columns=256")
+    answer, said = bench.measure()
+    assert sorted(config["unroll"] for config in measured(answer)) == [1, 4]
+    assert {c["energy_source"] for c in answer["choices"] if c["source"] == "measured"} == {"prior"}  # no sensors
     assert answer["candidates"] == 2
-    assert "1 incorrect, such as: " in done.err
-    with Database.open(tmp_path / "own.duckdb") as database:
-        rows = database.rows("measurement")
+    assert "1 incorrect, such as: " in said
+    rows = bench.rows()
     assert sorted(str(row["outcome"]) for row in rows) == ["incorrect", "ok", "ok"]
-    assert {row["kernel_hash"] for row in rows} == {load_kernel(tmp_path / "mine.toml").hash}
+    assert {row["kernel_hash"] for row in rows} == {kernel.hash}
+    assert {row["checked_against"] for row in rows} == {"reference of the op in float64"}
     assert all(0 < row["numeric_error"] <= row["tolerance"] for row in rows if row["outcome"] == "ok")
-
-    assert app.run([*arguments]) == 0  # a second time: nothing is left to do
-    again = capsys.readouterr()
-    assert "0 measured, 3 known before" in again.err
-    ask = ["recommend", "--kernel", "mine", "--shape", "rows=8,columns=256", "--gpu", "h200-sxm"]
-    assert app.run([*ask, "--db", str(tmp_path / "own.duckdb")]) == 0
-    assert "measured, energy prior" in capsys.readouterr().out
+    assert "0 measured, 3 known before" in bench.measure()[1]
+    asked = bench.recommend("h200-sxm", "--shape", "rows=8,columns=256")
+    assert sorted(config["unroll"] for config in measured(asked)) == [1, 4]
 
 
+def test_a_problem_of_the_specs_own_is_held_against_the_first_config(bench: Bench) -> None:
+    bench.spec(DECLARED)
+    answer, said = bench.measure()
+    assert "nothing says what is right: results are held against the output of unroll=1" in said
+    assert sorted(config["unroll"] for config in measured(answer)) == [1, 4]
+    outcomes = {row["config"]["unroll"]: row for row in bench.rows()}
+    assert {unroll: row["outcome"] for unroll, row in outcomes.items()} == {1: "ok", 4: "ok", 8: "incorrect"}
+    assert {row["checked_against"] for row in outcomes.values()} == {"output of unroll=1"}
+    assert outcomes[1]["numeric_error"] == 0.0
+    assert outcomes[8]["numeric_error"] > 0.5 > 1e-4 > outcomes[8]["tolerance"]
+    assert outcomes[1]["input_distribution"] == "x normal, y zeros"
+    assert "0 measured, 3 known before" in bench.measure()[1]
+
+    here = bench.recommend("h200-sxm")
+    assert sorted(config["unroll"] for config in measured(here)) == [1, 4]
+    assert {c["device"] for c in here["choices"] if c["source"] == "measured"} == {"NVIDIA H200"}
+    elsewhere = bench.recommend("h100-sxm")
+    assert measured(elsewhere) == []
+    assert {choice["source"] for choice in elsewhere["choices"]} == {"prior"}
+    assert elsewhere["candidates"] == 3
+
+
+def test_what_the_spec_says_is_right_goes_before_the_first_config(bench: Bench) -> None:
+    rows = np.arange(8 * 256, dtype=np.float32).reshape(8, 256) % 7
+    np.save(bench.folder / "x.npy", rows)
+    np.save(bench.folder / "right.npy", rows.sum(axis=1))
+    spec = DECLARED.replace('"columns"] }', '"columns"], values = "x.npy" }').replace(
+        'role = "output"', 'role = "output", reference = "right.npy"'
+    )
+    bench.spec(spec.replace("[1, 4, 8]", "[8, 4]"))
+    answer, said = bench.measure()
+    assert "nothing says" not in said
+    assert [config["unroll"] for config in measured(answer)] == [4]
+    assert {row["checked_against"] for row in bench.rows()} == {"reference of the spec"}
+
+
+def test_a_t1_kernel_finds_its_constants_and_its_sums_as_they_were(bench: Bench) -> None:
+    """Each launch adds to what the one before left: right is what the first one leaves."""
+    bench.spec(json.dumps(T1), ADD_WEIGHTED)
+    answer, _ = bench.measure()
+    rows = bench.rows()
+    assert Counter(str(row["outcome"]) for row in rows) == {"ok": 4, "incorrect": 2}
+    assert {row["config"]["shift"] for row in rows if row["outcome"] == "incorrect"} == {1}
+    assert len(measured(answer)) == 4
+    assert {row["checked_against"] for row in rows} == {"output of block_size_x=64 wpt=1 shift=0"}
+    assert "sums as earlier launches left it" in rows[0]["input_distribution"]
+    assert {row["l2_policy"] for row in rows if row["outcome"] == "ok"} == {"flushed"}
+
+
+def test_t1_reference_data_says_what_is_right(bench: Bench) -> None:
+    spec = json.loads(json.dumps(T1))
+    values = {"FillType": "Generator", "DataSource": "2 + i % 8"}  # 1 + weights * 1
+    spec["KernelSpecification"]["Arguments"][1] |= {"FillType": "Constant"}
+    spec["KernelSpecification"]["ReferenceData"] = {
+        "ReferenceArguments": [{"Name": "right", "Type": "float", "MemoryType": "Vector", **values}],
+        "ValidationPairs": [{"ReferenceName": "right", "TargetName": "sums"}],
+    }
+    bench.spec(json.dumps(spec), ADD_WEIGHTED)
+    bench.measure()
+    rows = bench.rows()
+    assert Counter(str(row["outcome"]) for row in rows) == {"ok": 4, "incorrect": 2}
+    assert {row["checked_against"] for row in rows} == {"reference of the spec"}
+
+
+def test_what_changes_its_own_run_time_is_timed_over_inputs_made_anew(bench: Bench) -> None:
+    source = ADD_WEIGHTED.replace("sums[i] +=", "for (float f = sums[i]; f < 3.0f; f += 1.0f) sums[i] +=")
+    bench.spec(json.dumps(T1), source)
+    bench.measure()
+    assert {row["l2_policy"] for row in bench.rows() if row["outcome"] == "ok"} == {"flushed, inputs renewed"}
+
+
+def test_ptx_alone_is_measured_and_blocks_that_spoil_its_result_are_found(bench: Bench) -> None:
+    kernel = bench.ptx(DOUBLE_PTX)
+    answer, _ = bench.measure()
+    rows = bench.rows()
+    assert {row["outcome"] for row in rows} == {"ok"}
+    assert len(measured(answer)) == len(rows) == len(kernel.tunables[0].values) - 2  # 8 and 16 threads are no warp
+    assert {row["checked_against"] for row in rows} == {"output of block_x=128 block_y=1"}
+
+    bench.ptx(DOUBLE_PTX.replace("mad.lo.s32 %r4, %r1, %r2, %r3", "mad.lo.s32 %r4, %r1, 128, %r3"))
+    bench.database.unlink()
+    bench.measure()
+    right = {row["config"]["block_x"] for row in bench.rows() if row["outcome"] == "ok"}
+    assert right == {128, 384, 512, 768, 1024}  # the others leave elements out
+
+
+def _rows_in(journal: Path) -> int:
+    try:
+        return left_behind(journal)[0]
+    except FileNotFoundError:
+        return 0
+
+
+def test_a_killed_analysis_loses_nothing_and_measures_nothing_twice(bench: Bench) -> None:
+    bench.spec(json.dumps(T1), ADD_WEIGHTED)
+    bench.run(*[item for item in bench.command if item not in ("--measure", "--effort", "quick")])  # profiles alone
+    start = [sys.executable, str(HERE / "machine.py"), *bench.command]
+    environment = os.environ | {"EMULATED_PTX": str(bench.code), "PYTHONPATH": str(HERE.parents[1])}
+    seen = []
+    for least in (1, 2):
+        with subprocess.Popen(start, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            while process.poll() is None and _rows_in(journal_path(bench.database)) < least:
+                time.sleep(0.02)
+            process.send_signal(signal.SIGKILL)
+        seen.append(_rows_in(journal_path(bench.database)))
+        assert seen[-1] >= least
+    _, said = bench.measure()
+    assert f"{6 - sum(seen)} measured, {sum(seen)} known before" in said
+    assert max(Counter(str(row["config_id"]) for row in bench.rows()).values()) == 1
+    assert len(bench.rows()) == 6
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("y[blockIdx.x] =", "if (blockIdx.x > 99) y[blockIdx.x] =", "no element of y was written"),
+        ('"i32 columns"]', '"i64 columns"]', "takes arguments of 8, 8, 4 bytes, the spec passes 8, 8, 8"),
+    ],
+)
+def test_a_first_config_that_computes_nothing_ends_in_one_line(bench: Bench, old: str, new: str, says: str) -> None:
+    bench.spec(DECLARED.replace(old, new), SOURCE.replace(old, new))
+    status, _, err = bench.run(*bench.command)
+    assert status != 0
+    assert says in err
+
+
+@pytest.mark.parametrize("text", [OF_AN_OP, DECLARED])
 def test_without_a_fitting_gpu_that_is_said_before_anything_is_done(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setattr("kernrec.measure.nvml.cards", lambda: [Card(0, "GPU-emulated", "Tesla T4", 0)])
-    assert app.run(arguments) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "H200" in line
-    assert line.endswith("it has Tesla T4")
-    assert not (tmp_path / "own.duckdb").exists()
+    bench.spec(text, shape="rows=8,columns=256")
+
+    def none() -> list[Card]:
+        raise NoGPUError("no driver answers")
+
+    for cards, says in (
+        (lambda: [Card(0, "GPU-emulated", "Tesla T4", 0)], "there is no NVIDIA H200 in this machine to measure on;"),
+        (none, "there is no GPU to measure on: no driver answers; without measuring none is needed"),
+    ):
+        monkeypatch.setattr("kernrec.measure.nvml.cards", cards)
+        status, _, err = bench.run(*bench.command)
+        assert status == 1
+        (line,) = err.splitlines()
+        assert says in line
+        assert not bench.database.exists()
 
 
-def test_what_has_no_right_result_to_compare_with_is_not_measured(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "mine.toml").write_text(DECLARED)
-    assert app.run(arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "its spec declares a problem of its own" in line
-
-
-def test_an_effort_without_measuring_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.run([argument for argument in arguments if argument != "--measure"]) == 2
-    assert "it goes with --measure" in capsys.readouterr().err
+def test_an_effort_without_measuring_is_refused(bench: Bench) -> None:
+    bench.spec(OF_AN_OP, shape="rows=8,columns=256")
+    status, _, err = bench.run(*[argument for argument in bench.command if argument != "--measure"])
+    assert status == 2
+    assert "it goes with --measure" in err
