@@ -14,8 +14,9 @@ import numpy as np
 
 from kernrec.compile.assemble import assembler
 from kernrec.compile.harness import BUFFER, FILE, SCALAR
+from kernrec.compile.sample import arguments_misfit
 from kernrec.errors import UsageError, unknown
-from kernrec.kernel import Kernel
+from kernrec.kernel import Kernel, bind_launches
 from kernrec.kernel.expression import is_identifier
 from kernrec.kernel.load import kernel_from
 from kernrec.op.dtype import ELEMENT_BYTES
@@ -79,7 +80,11 @@ def kernel_of_ptx(
     notes = [note]
     if assembler() is None:
         notes.append("there is no ptxas here: registers are estimated from the PTX, which is 0 to 30 % too many")
-    return kernel_from(spec, path.name, text), notes
+    kernel = kernel_from(spec, path.name, text)
+    (bound,) = bind_launches(kernel, {"block_x": bx, "block_y": by}, kernel.definition.problem(), kernel.min_sm)
+    if misfit := arguments_misfit(module, entry, bound):
+        raise UsageError(f"{path}: {misfit}")
+    return kernel, notes
 
 
 def _text(path: Path) -> str:

@@ -107,6 +107,16 @@ def entry_name(functions: Mapping[str, object], name: str) -> str:
     raise KernrecError(f"the source has no kernel {name} (it has {', '.join(functions) or 'none'})")
 
 
+def arguments_misfit(module: Module, name: str, bound: BoundLaunch) -> str | None:
+    """How the arguments of a launch differ from what the kernel `name` of the PTX takes; None where they do not."""
+    given = [np.asarray(a).nbytes if isinstance(a, np.generic) else 8 for a in packed(bound)]
+    taken = [parameter.size for parameter in module.functions[name].parameters]
+    if given == taken:
+        return None
+    sizes = [", ".join(map(str, some)) or "none" for some in (taken, given)]
+    return f"{bound.entry} takes arguments of {sizes[0]} bytes, given are {sizes[1]}"
+
+
 def sample_config(
     kernel: Kernel,
     config: Config,

@@ -1,6 +1,5 @@
 """Compiled code on a CUDA device: modules, their `__constant__` symbols, and whether a launch fits what it launches."""
 
-import ctypes
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -8,9 +7,9 @@ from cupy.cuda import Stream, driver, runtime
 from cupy.cuda.function import Module
 
 from kernrec.compile import Compiled
-from kernrec.kernel import BoundLaunch, Kernel, Pointer
+from kernrec.compile.sample import arguments_misfit
+from kernrec.kernel import BoundLaunch, Kernel
 from kernrec.measure.device import Failure
-from kernrec.measure.launcher import TYPES
 from kernrec.ptx.program import Module as Ptx
 
 
@@ -33,12 +32,8 @@ def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[Boun
     names: of the kernels in the code, by those of the spec.
     """
     for launch in launches:
-        given = [8 if isinstance(a, Pointer) else ctypes.sizeof(TYPES[a.ctype]) for a in launch.arguments]
-        taken = [parameter.size for parameter in code.functions[names[launch.entry]].parameters]
-        if given != taken:
-            sizes = [", ".join(map(str, some)) or "none" for some in (taken, given)]
-            text = f"{launch.entry} takes arguments of {sizes[0]} bytes, the spec passes {sizes[1]}"
-            raise Failure("constraint", text)
+        if misfit := arguments_misfit(code, names[launch.entry], launch):
+            raise Failure("constraint", misfit)
 
 
 def fill_constants(module: Module, code: Ptx, kernel: Kernel, tensors: Mapping[str, Any], stream: Stream) -> None:

@@ -14,11 +14,10 @@ from cupy.cuda.function import Module
 from kernrec.kernel import BoundLaunch, Pointer
 from kernrec.measure.device import Failure
 
-TYPES: dict[str, Any] = {
+_TYPES: dict[str, Any] = {
     "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64,
     "f32": ctypes.c_float, "f64": ctypes.c_double,
 }  # fmt: skip
-"""Of scalar arguments, by their C type in a spec."""
 
 # CUresult of launches that a card refuses without harm: what is asked for is more than it has.
 _REFUSALS = {1: "invalid value", 701: "out of resources"}
@@ -46,7 +45,7 @@ class Launch:
     def bound(cls, module: Module, launch: BoundLaunch, entry: str, addresses: Mapping[str, int]) -> "Launch":
         """A launch of a kernel over buffers at these addresses. entry: its name in the module."""
         arguments = [
-            ctypes.c_void_p(0 if a.null else addresses[a.name]) if isinstance(a, Pointer) else TYPES[a.ctype](a.value)
+            ctypes.c_void_p(0 if a.null else addresses[a.name]) if isinstance(a, Pointer) else _TYPES[a.ctype](a.value)
             for a in launch.arguments
         ]
         return cls(module, entry, launch.grid, launch.block, launch.shared_bytes, arguments)

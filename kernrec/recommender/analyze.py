@@ -13,14 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.compile.nvrtc import compile_source
 from kernrec.compile.own import Failure, Target, sample_configs, unused_macros
-from kernrec.compile.sample import BUDGET
+from kernrec.compile.sample import BUDGET, arguments_misfit, entry_name
 from kernrec.compile.survey import CodeFailure, codes_of, survey
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
-from kernrec.kernel import Config, Kernel, Space
+from kernrec.kernel import Config, Kernel, Space, bind_launches
 from kernrec.kernel.expression import Expression
 from kernrec.op import Problem
+from kernrec.ptx import parse
 from kernrec.recommender.own import Advice, advise, check_asked, on_problem
 from kernrec.recommender.refusal import refusing_constraint
 from kernrec.store import Database, ProfileRow, Stack
@@ -109,7 +111,7 @@ def analyze(
             if isinstance(result, Failure):
                 failures.append(result)
                 if len(failures) == min(_HOPELESS, len(todo)) and done == len(failures) - 1:
-                    raise KernrecError(result.message)
+                    raise _why_none(kernel, problem, gpu, result)
                 done += 1
             else:
                 pending += result[1]
@@ -124,11 +126,23 @@ def analyze(
     with Database.open(database) as opened:
         profiles = on_problem(kernel, problem, gpu, opened.profiles(kernel.name, kernel.hash, gpu.sm))
     if not profiles:
-        raise KernrecError(failures[0].message)
+        raise _why_none(kernel, problem, gpu, failures[0])
     evidence = Stack([database]).evidence(gpu.name, problem.op, [kernel.name], problem.key)
     advice = advise(kernel, problem, gpu, profiles, objective=objective, top=top, evidence=evidence)
     seconds = time.monotonic() - start
     return Analysis(advice, len(todo) - len(failures), len(wanted) - len(todo), tuple(failures), seconds)
+
+
+def _why_none(kernel: Kernel, problem: Problem, gpu: GPU, failure: Failure) -> KernrecError:
+    """What to raise where no config has a profile; arguments that the source does not take are misuse of the spec."""
+    try:
+        defines = kernel.defines(failure.config, problem.dtype, problem.layout)
+        module = parse(compile_source(kernel.source, gpu.sm, defines, kernel.source_name).ptx)
+        bound = bind_launches(kernel, failure.config, problem, gpu.sm)
+        misfit = [arguments_misfit(module, entry_name(module.functions, launch.entry), launch) for launch in bound]
+    except KernrecError:
+        misfit = []
+    return UsageError(failure.message) if any(misfit) else KernrecError(failure.message)
 
 
 def _profiles(

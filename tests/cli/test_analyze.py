@@ -174,6 +174,7 @@ def test_ptx_that_cannot_be_analysed_gets_one_line(folder: Path, run: Run, old: 
         (["copy.ptx", "x=f32[8]", "--gpu", "t4", "--spec", "scale.toml"], "are for source"),
         (["copy.ptx", "x", "--gpu", "t4"], "expected a=f32[4096]"),
         (["copy.ptx", "--gpu", "t4", "--entry", "cpoy"], "did you mean copy"),
+        (["copy.ptx", "x=f32[8]", "--gpu", "t4"], "takes arguments of 8, 8, 4 bytes, given are 8"),
         (["huge.cu", "--spec", "huge.toml", "--gpu", "t4"], "larger than"),
         (["huge.ptx", "--gpu", "t4"], "at most"),
     ],

@@ -300,7 +300,7 @@ def test_a_spec_that_does_not_fit_gets_one_line(folder: Path, tmp_path: Path, ol
     (tmp_path / "kernel.toml").write_text(SPEC.replace(old, new))
     (tmp_path / "rowsum.cu").write_text(SOURCE)
     kernel = load_kernel(tmp_path / "kernel.toml")
-    with pytest.raises(KernrecError, match=says) as raised:
+    with pytest.raises(UsageError, match=says) as raised:
         analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", processes=1)
     assert "\n" not in str(raised.value)
 
