@@ -4,8 +4,10 @@ What it is for: search, collection and comparison with other tuners without a GP
 elsewhere, and rows made with it say so (`protocol_version` 0, `measured_by` replay).
 """
 
+import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import numpy as np
 
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import find_gpu
+from kernrec.kernel.load import kernel_from
 from kernrec.measure.device import Facts, Failure, Subject
 from kernrec.measure.simulated import Kernel, Sensors, SimulatedCard
 from kernrec.op import Problem, problem_from_key
@@ -39,7 +42,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Recording:
-    """The recorded space of one problem on one GPU: outcomes by kernel and config, in the order they were recorded."""
+    """The recorded space of one problem on one GPU: outcomes by kernel and config, in the order they were recorded.
+
+    Of a kernel that was measured with several sources it is the one that was measured last: `kernel_hashes` names it.
+    """
 
     gpu: str
     problem: Problem
@@ -85,6 +91,7 @@ def load_recordings(path: Path, gpu: str | None, op: str | None = None) -> list[
         rows = [row for row in database.rows("measurement") if _replayable(row)]
         configs = {str(row["config_id"]): str(row["tunables"]) for row in database.rows("config")}
         problems = {str(row["problem_id"]): str(row["key"]) for row in database.rows("problem")}
+        kernels = database.kernels()
     gpus = sorted({str(row["gpu"]) for row in rows})
     if not gpus:
         raise UsageError(f"{path} holds no measurements to replay: none of a whole card at its own limits and clocks")
@@ -95,22 +102,36 @@ def load_recordings(path: Path, gpu: str | None, op: str | None = None) -> list[
         raise unknown(f"GPU in {path}", chosen, gpus)
     by_problem: dict[str, dict[ConfigKey, list[Mapping[str, Any]]]] = {}
     hashes: dict[str, dict[str, str]] = {}
-    for row in rows:
-        key = problems[str(row["problem_id"])]
-        if row["gpu"] == chosen and (op is None or key.startswith(f"{op}[")):
-            found = by_problem.setdefault(key, {})
-            found.setdefault((str(row["kernel"]), configs[str(row["config_id"])]), []).append(row)
-            hashes.setdefault(key, {})[str(row["kernel"])] = str(row["kernel_hash"])
+    mine = [(problems[str(row["problem_id"])], str(row["kernel"]), row) for row in rows if row["gpu"] == chosen]
+    for key, kernel, row in sorted(mine, key=lambda of: str(of[2]["measured_at"])):
+        hashes.setdefault(key, {})[kernel] = str(row["kernel_hash"])
+    for key, kernel, row in mine:
+        if (op is None or key.startswith(f"{op}[")) and hashes[key][kernel] == row["kernel_hash"]:
+            by_problem.setdefault(key, {}).setdefault((kernel, configs[str(row["config_id"])]), []).append(row)
     recordings = [
-        Recording(chosen, problem_from_key(key), {name: _outcome(name, of) for name, of in found.items()}, hashes[key])
+        Recording(chosen, problem, {name: _outcome(name, of) for name, of in found.items()}, hashes[key])
         for key, found in by_problem.items()
+        if (problem := _problem(key, kernels)) is not None
     ]
+    if not recordings:
+        raise UsageError(f"{path} holds measurements of {chosen}, but of no problem that is known here")
     return sorted(recordings, key=lambda recording: -len(recording.outcomes))
 
 
-def _outcome(key: ConfigKey, rows: Iterable[Mapping[str, Any]]) -> Outcome:
-    import json
+def _problem(key: str, kernels: Sequence[tuple[str, str, str]]) -> Problem | None:
+    """The problem of a key: declared by one of these kernels (name, spec, source), or of an op; None of neither."""
+    ops = [
+        kernel_from(json.loads(spec), name, code).definition
+        for name, spec, code in kernels
+        if key.startswith(f"{name}[")
+    ]
+    for own in (*ops, None):
+        with suppress(UsageError):
+            return problem_from_key(key, own)
+    return None
 
+
+def _outcome(key: ConfigKey, rows: Iterable[Mapping[str, Any]]) -> Outcome:
     config = json.loads(key[1])
     rows = list(rows)
     good = [row for row in rows if row["outcome"] == "ok"]

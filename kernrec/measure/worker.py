@@ -59,6 +59,7 @@ class Session:
         self._probed = Probed()
         self._own: Kernel | None = None
         self._folder: Path | None = None
+        self._recorded: dict[str, Problem] = {}
 
     def answer(self, request: Request) -> dict[str, Any]:
         """Do what a request asks; whatever goes wrong is an answer too."""
@@ -95,7 +96,14 @@ class Session:
     def _open(self, request: Request) -> dict[str, Any]:
         if request.get("spec"):
             self._own, self._folder = read_kernel(Path(request["spec"]))
-        self._device = open_device(request)
+        if request["device"] == "replay":
+            from kernrec.measure.replay import load_recordings, replay_card
+
+            recordings = load_recordings(Path(request["file"]), request["gpu"], request.get("op"))
+            self._recorded = {recording.problem.key: recording.problem for recording in recordings}
+            self._device = replay_card(recordings, request.get("seed", 0))
+        else:
+            self._device = open_device(request)
         if request.get("probed"):
             self._probed = Probed(**request["probed"])
         return self._device.facts.as_dict()
@@ -115,7 +123,8 @@ class Session:
         self._open_device.prepare(case)
 
     def _problem(self, request: Request) -> Problem:
-        return problem_from_key(request["problem"], self._own.definition if self._own else None)
+        key = request["problem"]
+        return self._recorded.get(key) or problem_from_key(key, self._own.definition if self._own else None)
 
     def _measure(self, request: Request) -> dict[str, Any]:
         name = request["kernel"]
@@ -148,14 +157,8 @@ def read_kernel(path: Path) -> tuple[Kernel, Path]:
 
 
 def open_device(request: Request) -> Device:
-    """The device that an `open` request names: `cuda`, `replay` or `faulty`."""
-    kind = request["device"]
-    if kind == "replay":
-        from kernrec.measure.replay import load_recordings, replay_card
-
-        recordings = load_recordings(Path(request["file"]), request["gpu"], request.get("op"))
-        return replay_card(recordings, request.get("seed", 0))
-    if kind == "faulty":
+    """The card that an `open` request names: `cuda` or `faulty`."""
+    if request["device"] == "faulty":
         from kernrec.measure.faulty import faulty_card
 
         return faulty_card()
