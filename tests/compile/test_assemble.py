@@ -34,7 +34,9 @@ def test_without_an_assembler_registers_are_estimated_and_it_says_so(monkeypatch
     assert 6 <= resources.registers <= 10  # an address and four values
     if assembler() is not None:
         monkeypatch.undo()
-        real = assemble.assemble(SUM, 86, "sum.ptx").resources["sum"]
+        assembled = assemble.assemble(SUM, 86, "sum.ptx")
+        assert assembled.cubin[:4] == b"\x7fELF"
+        real = assembled.resources["sum"]
         assert real.static_smem_bytes == 512
         assert resources.registers <= 2 * real.registers
 

@@ -68,6 +68,15 @@ def test_a_kernel_travels_to_another_process_whole(folder: Path) -> None:
         ("integers 0 256", "integers 0", "integers A B"),
         ("integers 0 256", "expression i * widht", "did you mean width"),
         ("integers 0 256", "missing.npy", "missing.npy cannot be read"),
+        ('role = "output"', 'role = "output", reference = "right.npy"', "right.npy cannot be read"),
+        ('role = "output"', 'role = "output", reference = "wrong"', "a .npy file"),
+        ('role = "output"', 'reference = "zeros"', "unknown key 'reference'"),
+        (
+            "[problem.tensors]",
+            "[problem.tensors]\ny = { shape = [1], role = 'output', reference = 'zeros' }",
+            "all outputs",
+        ),
+        ("flops =", "tolerance = 2\nflops =", "a number between 0 and 1"),
         ('source = "blur.cu"', 'source = "blur.cu"\ndtypes = ["f32"]', "dtypes"),
         ('arguments = ["image"', 'arguments = ["imgae"', "did you mean image"),
     ],
@@ -81,8 +90,15 @@ def test_a_problem_that_cannot_be_read_gets_one_line(folder: Path, old: str, new
     assert "\n" not in str(raised.value)
 
 
-def test_other_values_in_a_file_are_another_kernel(folder: Path) -> None:
-    (folder / "kernel.toml").write_text(SPEC.replace("integers 0 256", "image.npy"))
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SPEC.replace("integers 0 256", "image.npy"),
+        SPEC.replace('role = "output"', 'role = "output", reference = "image.npy"'),
+    ],
+)
+def test_other_values_in_a_file_are_another_kernel(folder: Path, spec: str) -> None:
+    (folder / "kernel.toml").write_text(spec)
     hashes = set()
     for content in (b"one", b"two", b"one"):
         (folder / "image.npy").write_bytes(content)

@@ -133,3 +133,15 @@ def test_ingesting_twice_adds_nothing(tmp_path: Path) -> None:
             assert ingest(journal, database) == 1
     with Database.open(database) as opened:
         assert opened.counts()["measurement"] == 1
+
+
+def test_a_problem_that_only_a_spec_declares_comes_back_without_the_spec(tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    about = {"key": "mine[n=3]f32,any", "op": "mine", "dims": {"n": 3}, "dtype": "f32", "layout": "any"}
+    with Journal(journal_path(database)) as journal:
+        journal.append(row(problem=about))
+        journal.append(row(problem=PROBLEM))  # as earlier versions wrote it
+        assert ingest(journal, database) == 2
+    with Database.open(database) as opened:
+        assert {str(problem["key"]) for problem in opened.rows("problem")} == {about["key"], PROBLEM}
+        assert opened.altered() == []

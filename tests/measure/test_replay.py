@@ -144,6 +144,19 @@ def test_a_slice_another_limit_and_a_replay_are_not_replayed(tmp_path: Path, mad
     assert recording.best.config != odd["config"]
 
 
+def test_of_a_kernel_with_several_sources_the_one_measured_last_is_replayed(tmp_path: Path) -> None:
+    path = make_recording(tmp_path / "r.duckdb", 20)
+    row = {"gpu": "rtx3090", "kernel": "recorded", "config": {"x": 3, "y": 0}, "protocol_version": 1, "tier": "final",
+           "problem": find_op("matmul").problem(m=1024, n=1024, k=1024), "session": "s", "outcome": "ok"}  # fmt: skip
+    sources = {"fedcba9876543210": ("2026-02-01", 1e-3), "0000000000000000": ("2025-01-01", 1e-6)}
+    with Database.open(path, read_only=False) as database:
+        for source, (when, seconds) in sources.items():
+            database.add_measurements([row | {"kernel_hash": source, "measured_at": when, "latency_s": seconds}])
+    (recording,) = load_recordings(path, None)
+    assert recording.kernel_hashes == {"recorded": "fedcba9876543210"}
+    assert [outcome.samples_s for outcome in recording.outcomes.values()] == [(1e-3,)]
+
+
 def test_a_problem_that_was_not_recorded_is_refused_naming_those_that_were(tmp_path: Path) -> None:
     recording = make_recording(tmp_path / "r.duckdb")
     problem = find_op("matmul").problem(m=8, n=8, k=8)
