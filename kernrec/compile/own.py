@@ -2,7 +2,7 @@
 
 Configs that cannot differ are worked on once: those whose defines the source does not mention compile to the same code,
 and those with the same code, launch and arguments are emulated once. Whatever is done is given at once, so that an
-interrupted run goes on where it stopped.
+interrupted run goes on where it stopped. What the compiler or the emulator refused is remembered as well.
 """
 
 import multiprocessing
@@ -20,6 +20,7 @@ from kernrec.compile.compiled import Compiled, CompileError, Job
 from kernrec.compile.inputs import Tensors
 from kernrec.compile.pool import compile_many, end_with_parent, interrupts_blocked
 from kernrec.compile.profiler import LaunchProfile
+from kernrec.compile.refused import Refused
 from kernrec.compile.sample import BUDGET, code_hash, sample_config
 from kernrec.errors import KernrecError
 from kernrec.kernel import Config, Kernel, bind_launches
@@ -83,6 +84,7 @@ def sample_configs(
     waiting: dict[Future[list[LaunchProfile]], tuple[str, ...]] = {}
     done: dict[tuple[str, ...], list[LaunchProfile] | str] = {}
     asked: dict[tuple[str, ...], list[Config]] = {}
+    refused = Refused(kernel, target.problem, target.folder, target.budget)
 
     def collect() -> Iterator[tuple[list[Config], list[ProfileRow]] | Failure]:
         for future in wait(waiting, return_when=FIRST_COMPLETED).done:
@@ -91,6 +93,7 @@ def sample_configs(
                 done[key] = future.result()
             except KernrecError as error:
                 done[key] = str(error)
+                refused.put(key, str(error))
             except MemoryError:
                 done[key] = f"{kernel.name}: not enough memory to emulate {target.problem.key}"
             except BrokenProcessPool:
@@ -122,6 +125,8 @@ def sample_configs(
                     except KernrecError as error:
                         yield Failure(config, str(error))
                         continue
+                    if key not in done and key not in asked and (why := refused.get(key)):
+                        done[key] = why
                     if key in done:
                         yield from give([config], done[key])
                     elif key in asked:

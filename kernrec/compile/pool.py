@@ -15,11 +15,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import Compiled, CompileError, Job, Reason
+from kernrec.compile.compiled import Compiled, CompileError, Job, Reason, Result
 from kernrec.compile.nvrtc import cache_key, compile_job, compiler
 from kernrec.errors import KernrecError
-
-Result = Compiled | CompileError
 
 _SPAWN = multiprocessing.get_context("spawn")
 _START_LIMIT_S = 120.0  # to start an interpreter and load CuPy, on a machine that is busy compiling

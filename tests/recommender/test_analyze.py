@@ -1,5 +1,6 @@
 """A user's kernel from its source to advice, and back from the database."""
 
+import multiprocessing
 import shutil
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,46 @@ def test_an_interrupted_analysis_goes_on_where_it_stopped(kernel: Kernel, tmp_pa
     found = analyze(kernel, kernel.definition.problem(), GPU, path)
     assert found.known >= 3
     assert found.known + found.profiled == 8
+
+
+REFUSED = """
+#if STRIDE == 8 && !defined(ANYHOW)
+#error no stride of eight
+#endif
+"""
+
+
+def test_what_was_refused_once_is_not_tried_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "rowsum.cu").write_text(
+        REFUSED + SOURCE.replace("part[threadIdx.x] = sum", "part[2 * blockDim.x - 65] = sum")
+    )
+    (tmp_path / "kernel.toml").write_text(SPEC)
+    kernel = load_kernel(tmp_path / "kernel.toml")
+    problem = kernel.definition.problem(rows=64, width=256)
+    children: list[int] = []
+
+    def look(done: int, total: int) -> None:
+        children.append(len(multiprocessing.active_children()))
+
+    def failures() -> dict[str, str]:
+        found = analyze(kernel, problem, GPU, tmp_path / "own.duckdb", processes=1, progress=look)
+        assert found.advice.best.choice.config == {"threads": 64, "stride": 1}
+        return {" ".join(map(str, failure.config.values())): failure.message for failure in found.failures}
+
+    first = failures()
+    assert max(children) > 0
+    assert len(first) == 7
+    assert first["32 8"] == "rowsum.cu:3: #error directive: no stride of eight"
+    assert "shared memory, which has" in first["128 1"]
+    children.clear()
+    assert failures() == first
+    assert max(children) == 0
+    (tmp_path / "rowsum.cu").write_text(SOURCE)  # mended: another kernel
+    kernel = load_kernel(tmp_path / "kernel.toml")
+    assert not analyze(kernel, problem, GPU, tmp_path / "own.duckdb", processes=1).failures
 
 
 def test_a_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path: Path) -> None:
