@@ -84,7 +84,7 @@ def sample_configs(
     waiting: dict[Future[list[LaunchProfile]], tuple[str, ...]] = {}
     done: dict[tuple[str, ...], list[LaunchProfile] | str] = {}
     asked: dict[tuple[str, ...], list[Config]] = {}
-    refused = Refused(kernel, target.problem, target.folder, target.budget)
+    refused = Refused(kernel, target.problem, target.budget)
 
     def collect() -> Iterator[tuple[list[Config], list[ProfileRow]] | Failure]:
         for future in wait(waiting, return_when=FIRST_COMPLETED).done:
