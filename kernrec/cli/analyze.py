@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec.cli.emulate import extents
+from kernrec.cli.ending import ended_by_signals, exit_status
 from kernrec.cli.quantity import human, percent
 from kernrec.cli.table import print_table
 from kernrec.cli.text import config_text, interval_text, occasion_text, print_notes, source_text
@@ -84,22 +85,23 @@ def analyze(
     measured = _Measured(kernel, problem, card, database, folder, effort or "normal") if measure else None
     progress = _Progress(kernel.name)
     try:
-        analysis = run(
-            kernel,
-            problem,
-            card,
-            database,
-            objective=objective,
-            top=top,
-            folder=folder,
-            processes=(os.cpu_count() or 1) if processes is None else processes,
-            budget=budget,
-            progress=progress,
-        )
-    except KeyboardInterrupt:
+        with ended_by_signals():
+            analysis = run(
+                kernel,
+                problem,
+                card,
+                database,
+                objective=objective,
+                top=top,
+                folder=folder,
+                processes=(os.cpu_count() or 1) if processes is None else processes,
+                budget=budget,
+                progress=progress,
+            )
+    except KeyboardInterrupt as stop:
         progress.end()
         print("kernrec: interrupted; what is done is kept, the same command goes on from there", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise typer.Exit(exit_status(stop)) from None
     finally:
         progress.end()
     if measured is not None:

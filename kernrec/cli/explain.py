@@ -9,7 +9,7 @@ import typer
 
 from kernrec.cli.quantity import human, percent, watts
 from kernrec.cli.table import print_table
-from kernrec.cli.text import config_text, interval_text, print_notes
+from kernrec.cli.text import config_text, interval_text, occasion_text, print_notes, source_text
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _PAIR = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(-?[0-9]{1,10})\s*")
 _SHARE_SHOWN = 0.02
+_PRIOR = (("latency_s", "s"), ("energy_j", "J"), ("power_w", "W"))
 
 
 def explain(
@@ -79,7 +80,10 @@ def explain(
     if other is not None:
         _print_difference(subject, other, difference(other, subject))
     _print_changes(changes, objective)
-    print_notes(["predicted from static analysis, measured on no GPU; the interval is the model's spread"])
+    shown = [subject.limited] + ([other.limited] if other is not None else [])
+    print_notes(ranked.about(shown))
+    if any(limited.choice.sessions for limited in shown):
+        print_notes(["times by resource, traffic and shares of energy are predicted, whatever was measured"])
 
 
 def _pairs(flag: str, text: str | None) -> dict[str, int]:
@@ -97,9 +101,13 @@ def _print(subject: "Explanation") -> None:
     print(f"{choice.kernel.name} {choice.problem.key} on {choice.gpu.title}, {subject.limited.power_limit_w:g} W")
     print(f"  {config_text(choice.config)}")
     print(
-        f"  expected: {interval_text(choice.latency_s, 's')}, {interval_text(choice.energy_j, 'J')},"
-        f" {human(choice.power_w, 'W')} at {human(choice.clock_hz, 'Hz')}; limited by {choice.limit}"
+        f"  {source_text(choice)}: {interval_text(choice.latency_s, 's')}, {interval_text(choice.energy_j, 'J')},"
+        f" {human(choice.power_w, 'W')}" + (f" ({occasion_text(choice)})" if choice.sessions else "")
     )
+    if choice.latency_s.value != subject.prior["latency_s"]:
+        latency, energy, power = (human(subject.prior[name], unit) for name, unit in _PRIOR)
+        print(f"  prior alone: {latency}, {energy}, {power}")
+    print(f"  limited by {choice.limit}; core clock {human(choice.clock_hz, 'Hz')} expected")
     for launch in subject.launches:
         print(f"\n{launch.entry}: {launch.blocks} blocks of {launch.threads} threads")
         print(
@@ -150,7 +158,8 @@ def _print_changes(changes: "list[Change]", objective: str) -> None:
     print(f"changes by expected gain in {objective}:")
     for change in changes:
         shown = [f"{name} {percent(value)}" for name, value in change.changes.items()]
+        verb = "measured" if change.source == "measured" else "expected"
         print(
             f"  {change.what}: "
-            + ", ".join([*shown, f"expected energy {percent(change.energy)}, time {percent(change.time)}"])
+            + ", ".join([*shown, f"{verb} energy {percent(change.energy)}, time {percent(change.time)}"])
         )

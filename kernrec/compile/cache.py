@@ -1,5 +1,6 @@
-"""Compiled code kept on disk, one compressed file per result, safe to share between processes.
+"""What became of compilations, kept on disk, one compressed file each, safe to share between processes.
 
+A refusal is a result like any other: whoever asks again gets the compiler's message at once.
 A file appears whole or not at all; one that cannot be read, for whatever reason, counts as absent. A folder that
 cannot be written is no error: everything is then compiled anew.
 """
@@ -13,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from kernrec import paths
-from kernrec.compile.compiled import Compiled, Resources
+from kernrec.compile.compiled import Compiled, CompileError, Resources, Result
 
 _FORMAT = "kernrec compile cache 1"
 
@@ -35,7 +36,7 @@ class CompileCache:
         text = "".join(f"{len(part)}:{part}" for part in (_FORMAT, *parts))
         return sha256(text.encode()).hexdigest()
 
-    def get(self, key: str) -> Compiled | None:
+    def get(self, key: str) -> Result | None:
         """The result kept under `key`, or None."""
         if self.folder is None:
             return None
@@ -44,7 +45,7 @@ class CompileCache:
         except (OSError, ValueError, KeyError, TypeError, zlib.error):
             return None
 
-    def put(self, key: str, result: Compiled) -> None:
+    def put(self, key: str, result: Result) -> None:
         """Keep `result` under `key`, if the folder can be written."""
         if self.folder is None:
             return
@@ -65,7 +66,9 @@ class CompileCache:
         return folder / key[:2] / f"{key}.z"
 
 
-def _encode(result: Compiled) -> bytes:
+def _encode(result: Result) -> bytes:
+    if isinstance(result, CompileError):
+        return zlib.compress(json.dumps({"refused": str(result), "log": result.log}).encode(), level=3)
     header = {
         "resources": {entry: asdict(resources) for entry, resources in result.resources.items()},
         "compiler": result.compiler,
@@ -76,8 +79,10 @@ def _encode(result: Compiled) -> bytes:
     return zlib.compress(json.dumps(header).encode() + b"\n" + result.cubin, level=3)
 
 
-def _decode(data: bytes) -> Compiled:
+def _decode(data: bytes) -> Result:
     header, _, cubin = zlib.decompress(data).partition(b"\n")
     fields = json.loads(header)
+    if "refused" in fields:
+        return CompileError(fields["refused"], fields["log"])
     resources = {entry: Resources(**values) for entry, values in fields["resources"].items()}
     return Compiled(fields["ptx"], cubin, resources, fields["compiler"], fields["log"])

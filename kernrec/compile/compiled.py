@@ -67,6 +67,14 @@ class CompileError(KernrecError):
         self.log = log
         self.reason: Reason = reason
 
+    @property
+    def lasting(self) -> bool:
+        """Whether the same source will be refused again: no accident, and no header that may be there next time."""
+        return self.reason == "compile" and "cannot open source file" not in self.log
+
+
+Result = Compiled | CompileError
+
 
 _ENTRY = re.compile(r"Compiling entry function '(\S+)' for")
 _PROPERTIES = re.compile(r"Function properties for (\S+)")

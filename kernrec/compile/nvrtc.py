@@ -15,6 +15,7 @@ from kernrec.errors import KernrecError
 # The whole command line, but for architecture, headers and defines. C++17 is NVRTC's own default, stated
 # so that a newer default cannot change the code; -v makes the assembler report registers and spills.
 OPTIONS = ("--std=c++17", "--ptxas-options=-v")
+_REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h); others, out of memory say, tell nothing of the source
 
 
 class NoCompilerError(KernrecError):
@@ -83,8 +84,14 @@ def compile_job(job: Job, cache: CompileCache) -> Compiled:
     key = cache_key(job)
     result = cache.get(key)
     if result is None:
-        result = _compile(job)
-        cache.put(key, result)
+        try:
+            result = _compile(job)
+        except CompileError as error:
+            result = error
+        if isinstance(result, Compiled) or result.lasting:
+            cache.put(key, result)
+    if isinstance(result, CompileError):
+        raise result
     return result
 
 
@@ -108,7 +115,9 @@ def _compile(job: Job) -> Compiled:
             nvrtc.compileProgram(program, options)
         except nvrtc.NVRTCError as error:
             log = _text(nvrtc.getProgramLog(program))
-            raise CompileError(first_error(log or str(error), job.name), log) from None
+            refused = error.status == _REFUSED
+            said = first_error(log or str(error), job.name)
+            raise CompileError(said, log, "compile" if refused else "crash") from None
         log = _text(nvrtc.getProgramLog(program))
         ptx, cubin = _text(nvrtc.getPTX(program)), nvrtc.getCUBIN(program)
     finally:

@@ -2,13 +2,12 @@
 
 Configs that cannot differ are worked on once: those whose defines the source does not mention compile to the same code,
 and those with the same code, launch and arguments are emulated once. Whatever is done is given at once, so that an
-interrupted run goes on where it stopped.
+interrupted run goes on where it stopped. What the compiler or the emulator refused is remembered as well.
 """
 
-import multiprocessing
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,8 +17,9 @@ from pathlib import Path
 from kernrec.compile.assemble import assemble
 from kernrec.compile.compiled import Compiled, CompileError, Job
 from kernrec.compile.inputs import Tensors
-from kernrec.compile.pool import compile_many, end_with_parent, interrupts_blocked
+from kernrec.compile.pool import compile_many, processes_for, submit
 from kernrec.compile.profiler import LaunchProfile
+from kernrec.compile.refused import Refused
 from kernrec.compile.sample import BUDGET, code_hash, sample_config
 from kernrec.errors import KernrecError
 from kernrec.kernel import Config, Kernel, bind_launches
@@ -83,6 +83,7 @@ def sample_configs(
     waiting: dict[Future[list[LaunchProfile]], tuple[str, ...]] = {}
     done: dict[tuple[str, ...], list[LaunchProfile] | str] = {}
     asked: dict[tuple[str, ...], list[Config]] = {}
+    refused = Refused(kernel, target.problem, target.budget)
 
     def collect() -> Iterator[tuple[list[Config], list[ProfileRow]] | Failure]:
         for future in wait(waiting, return_when=FIRST_COMPLETED).done:
@@ -91,6 +92,7 @@ def sample_configs(
                 done[key] = future.result()
             except KernrecError as error:
                 done[key] = str(error)
+                refused.put(key, str(error))
             except MemoryError:
                 done[key] = f"{kernel.name}: not enough memory to emulate {target.problem.key}"
             except BrokenProcessPool:
@@ -107,37 +109,32 @@ def sample_configs(
         else:
             yield equal, [row for config in equal for row in _rows(kernel, config, target, found)]
 
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=spawn, initializer=end_with_parent) as pool:
-        try:
-            for job, result in _results(jobs(), processes):
-                equal = members.pop(job)
-                if isinstance(result, CompileError):
-                    yield from (Failure(config, str(result)) for config in equal)
+    with processes_for(processes) as pool:
+        for job, result in _results(jobs(), processes):
+            equal = members.pop(job)
+            if isinstance(result, CompileError):
+                yield from (Failure(config, str(result)) for config in equal)
+                continue
+            slim = replace(result, cubin=b"", log="")
+            for config in equal:
+                try:
+                    key = (code_hash(result.ptx), *_launched(kernel, config, target))
+                except KernrecError as error:
+                    yield Failure(config, str(error))
                     continue
-                slim = replace(result, cubin=b"", log="")
-                for config in equal:
-                    try:
-                        key = (code_hash(result.ptx), *_launched(kernel, config, target))
-                    except KernrecError as error:
-                        yield Failure(config, str(error))
-                        continue
-                    if key in done:
-                        yield from give([config], done[key])
-                    elif key in asked:
-                        asked[key].append(config)
-                    else:
-                        asked[key] = [config]
-                        with interrupts_blocked():  # the first task starts the processes
-                            task = pool.submit(_sample, kernel, config, *_plain(target), slim)
-                        waiting[task] = key
-                while len(waiting) >= _AHEAD * processes:
-                    yield from collect()
-            while waiting:
+                if key not in done and key not in asked and (why := refused.get(key)):
+                    done[key] = why
+                if key in done:
+                    yield from give([config], done[key])
+                elif key in asked:
+                    asked[key].append(config)
+                else:
+                    asked[key] = [config]
+                    waiting[submit(pool, _sample, kernel, config, *_plain(target), slim)] = key
+            while len(waiting) >= _AHEAD * processes:
                 yield from collect()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        while waiting:
+            yield from collect()
 
 
 def _results(jobs: Iterable[Job], processes: int) -> Iterator[tuple[Job, Compiled | CompileError]]:

@@ -9,17 +9,20 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import Compiled, CompileError, Job, Reason
+from kernrec.compile.compiled import Compiled, CompileError, Job, Reason, Result
 from kernrec.compile.nvrtc import cache_key, compile_job, compiler
 from kernrec.errors import KernrecError
 
-Result = Compiled | CompileError
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _SPAWN = multiprocessing.get_context("spawn")
 _START_LIMIT_S = 120.0  # to start an interpreter and load CuPy, on a machine that is busy compiling
@@ -152,18 +155,40 @@ def _serve(connection: Connection, cache_folder: Path | None) -> None:
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Start a process deaf to Ctrl-C: the terminal sends it to all, and only the parent should answer."""
+    """Start a process deaf to Ctrl-C and to the terminal's end: these reach all, and only the parent should answer."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def end_with_parent() -> None:
+@contextmanager
+def processes_for(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes for Python work, which end with this one, however it ends; their tasks are given with `submit`.
+
+    Leaving with an error waits for nothing but the tasks that are being worked on.
+    """
+    with interrupts_blocked():  # the pool starts a process that watches over its semaphores
+        pool = ProcessPoolExecutor(count, mp_context=_SPAWN, initializer=_end_with_parent)
+    with pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def submit(pool: ProcessPoolExecutor, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    """A task for one of the processes, which are started as tasks come."""
+    with interrupts_blocked():
+        return pool.submit(task, *args, **kwargs)
+
+
+def _end_with_parent() -> None:
     """Ends this worker when the process that started it is gone, however it went."""
     parent = multiprocessing.parent_process()
 

@@ -4,13 +4,12 @@ Codes are compiled for each architecture (registers differ), but emulated once p
 is left out, so a survey that was interrupted goes on where it stopped.
 """
 
-import multiprocessing
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
 from kernrec.compile.compiled import Compiled, CompileError, Job
-from kernrec.compile.pool import compile_many, end_with_parent
+from kernrec.compile.pool import compile_many, processes_for, submit
 from kernrec.compile.profiler import LaunchProfile, profile_architectures
 from kernrec.errors import KernrecError
 from kernrec.gpu import limits
@@ -97,29 +96,24 @@ def survey(
     compiled: dict[tuple[tuple[str, str], ...], dict[int, Compiled]] = {}
     missing = {seen: len(sms) for seen, sms in wanted.items()}
     waiting: dict[Future[list[Found]], list[Code]] = {}
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=spawn, initializer=end_with_parent) as pool:
-        try:
-            for job, result in compile_many(jobs(), processes):
-                seen = by_job.pop(job)
-                if isinstance(result, CompileError):
-                    for code in alike[seen]:
-                        if job.sm in work[code.key]:
-                            yield CodeFailure(kernel.name, code.fixed, job.sm, str(result))
-                else:
-                    compiled.setdefault(seen, {})[job.sm] = result
-                missing[seen] -= 1
-                if missing[seen] == 0 and seen in compiled:
-                    group = alike[seen]
-                    members = [({sm: c.configs[sm] for sm in work[c.key]}, c.dtype, c.layout) for c in group]
-                    waiting[pool.submit(profile_architectures, kernel, members, compiled.pop(seen))] = group
-                while len(waiting) >= _AHEAD * processes:
-                    yield from _collect(kernel, waiting)
-            while waiting:
+    with processes_for(processes) as pool:
+        for job, result in compile_many(jobs(), processes):
+            seen = by_job.pop(job)
+            if isinstance(result, CompileError):
+                for code in alike[seen]:
+                    if job.sm in work[code.key]:
+                        yield CodeFailure(kernel.name, code.fixed, job.sm, str(result))
+            else:
+                compiled.setdefault(seen, {})[job.sm] = result
+            missing[seen] -= 1
+            if missing[seen] == 0 and seen in compiled:
+                group = alike[seen]
+                members = [({sm: c.configs[sm] for sm in work[c.key]}, c.dtype, c.layout) for c in group]
+                waiting[submit(pool, profile_architectures, kernel, members, compiled.pop(seen))] = group
+            while len(waiting) >= _AHEAD * processes:
                 yield from _collect(kernel, waiting)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        while waiting:
+            yield from _collect(kernel, waiting)
 
 
 def _collect(

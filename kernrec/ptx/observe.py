@@ -15,28 +15,30 @@ SECTOR = 32
 
 
 class Observer:
-    """Sectors touched by each of at most `blocks` thread blocks."""
+    """Sectors touched by each of the thread blocks with the linear numbers `blocks`; others are not looked at."""
 
-    def __init__(self, blocks: int) -> None:
-        self._blocks = blocks
-        self._rows: dict[int, int] = {}
+    def __init__(self, blocks: Sequence[int]) -> None:
+        self._rows = {block: row for row, block in enumerate(dict.fromkeys(blocks))}
         self._batch: Array = np.zeros(0, np.int64)
+        self._idle = False
         self._marks: dict[tuple[str, bool], Array] = {}
         self._spans: dict[tuple[str, bool], tuple[int, int]] = {}  # first and last sector that any block touched
 
     def start_batch(self, ids: Sequence[int]) -> None:
         """The blocks that run next."""
-        for block in ids:
-            self._rows.setdefault(block, len(self._rows))
-        self._batch = np.array([self._rows[block] for block in ids], np.int64)
+        rest = len(self._rows)  # one row for all the others
+        self._idle = not any(block in self._rows for block in ids)
+        self._batch = np.array([self._rows.get(block, rest) for block in ids], np.int64)
 
     def access(self, buffer: str, size: int, blocks: Array, where: Array, what: str) -> None:
         """Lanes in `blocks` (places in the batch) access bytes `where` of a buffer: `read`, `write` or `atomic`."""
+        if self._idle:
+            return
         for written in (False, True) if what == "atomic" else (what == "write",):
             marks = self._marks.get((buffer, written))
             if marks is None:
                 # Pages of a bitmap that are never marked cost no memory.
-                marks = self._marks[buffer, written] = np.zeros((self._blocks, -(-size // SECTOR)), np.bool_)
+                marks = self._marks[buffer, written] = np.zeros((len(self._rows) + 1, -(-size // SECTOR)), np.bool_)
             sectors = where >> 5
             marks[self._batch[blocks], sectors] = True
             low, high = self._spans.get((buffer, written), (marks.shape[1], 0))

@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.recommender.estimates import SOURCES
 from kernrec.recommender.explain import Explanation, explain
 from kernrec.recommender.explained import cost
+from kernrec.recommender.notes import sources_of
 from kernrec.recommender.own import Ranked
 
 _WORTH = 0.002
@@ -20,7 +22,8 @@ _COSTS = ("energy", "time", "power")
 @dataclass(frozen=True)
 class Change:
     """One change. what: `tile_y 2 -> 4`; gain: fraction of the objective saved; changes: of the figures that changed
-    most, as fractions; energy, time: of the cost before, as fractions (-0.11 is 11 % less).
+    most, as fractions; energy, time: of the cost before, as fractions (-0.11 is 11 % less). source: of all
+    these costs, the least sure of them.
     """
 
     what: str
@@ -28,6 +31,7 @@ class Change:
     energy: float
     time: float
     changes: dict[str, float]
+    source: str
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -81,6 +85,7 @@ def _advice(
     changes = difference(here, there)
     shown = sorted((name for name in changes if name not in _COSTS), key=lambda name: -abs(changes[name]))
     before, after = here.limited, there.limited
+    sources = sources_of([before.choice, after.choice])
     parts = [
         f"{name} {value} -> {after.choice.config[name]}"
         for name, value in before.choice.config.items()
@@ -94,6 +99,7 @@ def _advice(
         energy=changes["energy"],
         time=changes["time"],
         changes={name: changes[name] for name in shown[:_SHOWN_CHANGES] if abs(changes[name]) > _WORTH},
+        source=min(sources, key=SOURCES.index),
     )
 
 

@@ -94,8 +94,10 @@ def analyze(
         tables = opened.profiles(kernel.name, kernel.hash, gpu.sm).values()
     have = {key for table in tables for key in table.code_keys}
     codes = space.configs_on(problem) if kernel.sampled else space.codes
-    wanted = [row for row in rows.tolist() if only is None or space.config(row) in only]
+    picked = None if only is None else {frozenset(config.items()) for config in only}
+    wanted = [row for row in rows.tolist() if picked is None or frozenset(space.config(row).items()) in picked]
     todo = [space.config(row) for row in wanted if codes.keys[codes.index[row]] not in have]
+    hopeless = min(_HOPELESS, len(todo)) if len(todo) == len(wanted) else None  # a config that is known has not failed
     failures: list[Failure] = []
     pending: list[ProfileRow] = []
     done, saved = 0, time.monotonic()
@@ -110,7 +112,7 @@ def analyze(
         for result in _profiles(kernel, todo, Target(problem, gpu.sm, folder, budget), processes):
             if isinstance(result, Failure):
                 failures.append(result)
-                if len(failures) == min(_HOPELESS, len(todo)) and done == len(failures) - 1:
+                if len(failures) == hopeless == done + 1:
                     raise _why_none(kernel, problem, gpu, result)
                 done += 1
             else:

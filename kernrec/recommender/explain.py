@@ -28,6 +28,7 @@ _PARTS = {
     "dram": "DRAM",
 }
 """What the parts of the power model are called."""
+_PRIOR = (("latency", "s"), ("energy", "j"), ("power", "w"))
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,15 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A config at a power limit, taken apart. figures: what is compared between configs, by name."""
+    """A config at a power limit, taken apart. figures: what is compared between configs, by name.
+
+    prior: latency, energy and power as static analysis alone predicts them; the costs of `limited` may be measured, or
+    corrected by measurements. `energy_j` adds up to the energy of `limited`, in the shares that are predicted; so are
+    the times by resource and the traffic.
+    """
 
     limited: Limited
+    prior: Mapping[str, float]
     launches: tuple[LaunchDetail, ...]
     energy_j: Mapping[str, float]
     roofline: Roofline
@@ -106,6 +113,7 @@ class Explanation:
         roof = {f.name: getattr(self.roofline, f.name) for f in fields(self.roofline)}
         return {
             **self.limited.as_dict(),
+            "prior": dict(self.prior),
             "launch_details": [
                 {**vars(launch), "accesses": [vars(access) for access in launch.accesses]} for launch in self.launches
             ],
@@ -135,12 +143,15 @@ def explain(ranked: Ranked, position: int, limit: int = 0) -> Explanation:
             total[metric] = total.get(metric, 0.0) + value
     settled = ranked.settled[limit]
     one = Settled(*(np.array([getattr(settled, f.name)[position]]) for f in fields(Settled)))
+    prior = {f"{what}_{unit}": float(getattr(one, f"{what}_{unit}")[0]) for what, unit in _PRIOR}
+    scale = limited.choice.energy_j.value / prior["energy_j"]
     parts: dict[str, float] = {}
     for group_name, joules in ranked.power.breakdown({**events(total), DRAM: dram_bytes}, one).items():
         name = _PARTS.get(group_name, group_name)
-        parts[name] = parts.get(name, 0.0) + float(np.ravel(joules)[0])
+        parts[name] = parts.get(name, 0.0) + float(np.ravel(joules)[0]) * scale
     return Explanation(
         limited=limited,
+        prior=prior,
         launches=launches,
         energy_j=parts,
         roofline=_roofline(ranked, total, dram_bytes, bandwidth, limited.choice.latency_s.value),

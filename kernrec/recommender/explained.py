@@ -7,9 +7,11 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel, able_kernels
+from kernrec.kernel import Kernel, Space, able_kernels
 from kernrec.op import Problem, find_op
 from kernrec.recommender.own import Ranked, find_own_kernel, power_limits, profiles_of
+from kernrec.recommender.refusal import needs
+from kernrec.store import Stack
 
 OBJECTIVES = ("latency", "energy", "edp")
 
@@ -26,14 +28,20 @@ def ranked_for_op(
 ) -> Ranked:
     """The kernel of an op whose best config is the best for the objective, ranked on the problem."""
     problem = find_op(op).problem(dtype, layout, **shape)
-    found = []
-    for kernel in able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm):
+    found, failures = [], []
+    kernels = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
+    for kernel in kernels:
         try:
             found.append(rank(kernel, problem, gpu, power_limit_w, databases))
         except KernrecError as error:
-            failure = error
+            failures.append(error)
     if not found:
-        raise failure
+        spaces = (Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout) for kernel in kernels)
+        if any(len(space) and len(space.at(problem).rows) for space in spaces):
+            raise failures[0]
+        raise KernrecError(
+            f"no config of any kernel can run {problem.key} on {gpu.name}; {needs(problem, gpu, kernels)}"
+        )
     return min(found, key=lambda ranked: float(cost(ranked, objective)[limit_of(ranked, power_limit_w)].min()))
 
 
@@ -58,7 +66,8 @@ def rank(
     """All configs of a kernel on a problem under a range of power limits, the one given among them."""
     given = [] if power_limit_w is None else [power_limit_w]
     profiles = profiles_of(kernel, problem, gpu, databases)
-    return Ranked(kernel, problem, gpu, profiles, [*given, *power_limits(gpu)])
+    evidence = Stack(databases).evidence(gpu.name, problem.op, [kernel.name], problem.key)
+    return Ranked(kernel, problem, gpu, profiles, [*given, *power_limits(gpu)], evidence)
 
 
 def limit_of(ranked: Ranked, power_limit_w: float | None) -> int:
@@ -89,11 +98,12 @@ def choose(ranked: Ranked, given: Mapping[str, int], objective: str, limit: int)
     among = np.flatnonzero(matches)
     if not len(among):
         wanted = ", ".join(f"{name}={value}" for name, value in given.items())
-        why = None
+        why = ""
         if len(given) == len(columns):
-            why = ranked.kernel.misfit(given, ranked.problem, ranked.gpu.limits)
+            misfit = ranked.kernel.misfit(given, ranked.problem, ranked.gpu.limits)
+            failed = (ranked.group.space.config(int(row)) == given for row in ranked.known.failed)
+            why = f": it does not keep {misfit!r}" if misfit else ": it failed when it was measured" * any(failed)
         raise UsageError(
-            f"no config of {ranked.kernel.name} with {wanted} can run {ranked.problem.key} on {ranked.gpu.name}"
-            + (f": it does not keep {why!r}" if why else "")
+            f"no config of {ranked.kernel.name} with {wanted} can run {ranked.problem.key} on {ranked.gpu.name}{why}"
         )
     return int(among[cost(ranked, objective)[limit, among].argmin()])

@@ -5,7 +5,7 @@ the default limit and frugal below it. The front here is over pairs (config, pow
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ from kernrec.recommender.notes import PRIOR_NOTE, of_known, sources_of
 from kernrec.recommender.pareto import pareto_front, spread
 from kernrec.recommender.rank import Place, places
 from kernrec.recommender.recommender import OBJECTIVES
+from kernrec.recommender.refusal import refusing_constraint
 from kernrec.store import Database, Evidence, ProfileTable, Stack
 
 POWER_LIMITS = 8
@@ -120,13 +121,21 @@ class Ranked:
         self.known = found[0]
         self.rows = np.setdiff1d(self.group.rows(self.at, measured), self.known.failed)
         if not len(self.rows):
-            failed = f" ({len(self.known.failed)} failed when they were measured)" if len(self.known.failed) else ""
-            raise KernrecError(f"no profiled config of {kernel.name} can run {problem.key} on {gpu.name}{failed}")
+            raise KernrecError(f"no config of {kernel.name} can run {problem.key} on {gpu.name}: {self._why_none()}")
         self.prediction = self.group.predict(problem, self.at, self.rows)
         self.settled = [self.group.settle(self.prediction, limit) for limit in self.limits]
         self.costs, self.rescaling = at_limits(self.settled, self.rows, found)
         self.latency_s: np.ndarray = np.stack([c.estimates.latency_s for c in self.costs])
         self.energy_j: np.ndarray = np.stack([c.estimates.energy_j for c in self.costs])
+
+    def _why_none(self) -> str:
+        if len(self.known.failed):
+            return f"{len(self.known.failed)} failed when they were measured"
+        if not len(self.at.rows):
+            return f"it needs {refusing_constraint(self.kernel, self.problem, self.gpu) or 'another shape'!r}"
+        return (
+            f"of {len(self.at.rows)} that its constraints leave none is profiled, fits an SM and does without spilling"
+        )
 
     @cached_property
     def fastest(self) -> int:
@@ -175,6 +184,12 @@ class Ranked:
             device=measured.device if measured else None,
         )
         return Limited(choice, self.limits[limit])
+
+    def about(self, choices: Iterable[Limited]) -> list[str]:
+        """What the reader of choices has to know of where their costs come from, one line each."""
+        predicted = "prior" in sources_of(limited.choice for limited in choices)
+        notes = [PRIOR_NOTE] if predicted else []
+        return [*notes, *of_known(self.kernel.name, self.known, self.rescaling if predicted else None)]
 
     def select(self, objective: str, top: int, first: int = 0) -> list[tuple[int, int]]:
         """(limit, position) of the best, in order; limits before the `first` are not chosen from."""
@@ -335,9 +350,7 @@ def _notes(
     ranked: Ranked, profiles: Mapping[int, ProfileTable], choices: Sequence[Limited], sampled: tuple[int, int]
 ) -> tuple[str, ...]:
     kernel, best = ranked.kernel, choices[0]
-    predicted = "prior" in sources_of(limited.choice for limited in choices)
-    notes = [PRIOR_NOTE] if predicted else []
-    notes += of_known(kernel.name, ranked.known, ranked.rescaling if predicted else None)
+    notes = ranked.about(choices)
     if kernel.sampled:
         most = f"{sampled[0]} to {sampled[1]}" if sampled[0] < sampled[1] else f"{sampled[0]}"
         blocks = best.choice.launches[0].blocks
@@ -345,9 +358,9 @@ def _notes(
             f"counts are those of a sample: {most} blocks of each config's first launch were emulated (the first"
             f" choice has {blocks}), from the middle of the grid and its ends, and scaled to the grid"
         )
-    spilling = int((profiles[0].spill_bytes > 0).sum())
-    if kernel.sampled and spilling:
-        notes.append(f"{spilling} configs spill registers; what that moves is not counted, so they are worse than said")
+    if kernel.sampled and ranked.group.spilling:
+        left = "all that fit do, and none is left out" if ranked.group.spilled_in else "left out unless measured"
+        notes.append(f"{ranked.group.spilling} configs spill registers, and what that moves is not counted: {left}")
     for what, said in (("branch", "branches"), ("load", "addresses of loads"), ("store", "addresses of stores")):
         found = sum(_count(table, f"depends.{what}") for table in profiles.values())
         if found:

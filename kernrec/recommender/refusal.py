@@ -1,10 +1,19 @@
 """Why no config of a kernel can run a problem: for messages."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel, Space
+from kernrec.kernel import Kernel, Space, implemented
 from kernrec.op import Problem
+
+
+def needs(problem: Problem, gpu: GPU, kernels: Iterable[Kernel]) -> str:
+    """What is implemented of the problem's op, and what of that keeps each of the kernels from running the problem."""
+    wanted = (
+        f"{kernel.name} needs {refusing_constraint(kernel, problem, gpu) or 'other shapes'!r}" for kernel in kernels
+    )
+    return f"{implemented(problem.op, gpu.sm)}, but {' and '.join(wanted)}"
 
 
 def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:

@@ -1,6 +1,11 @@
 """`kernrec analyze` and `kernrec explain` as people run them: real sources, real PTX, one line for what cannot be."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,6 +119,35 @@ def test_source_is_analysed_recommended_and_explained(folder: Path, run: Run) ->
     assert told.returncode == 0, told.stderr
     assert "roofline" in told.stdout
     assert "against threads=256" in told.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ended_early_an_analysis_says_so_in_one_line_and_goes_on_where_it_stopped(
+    folder: Path, number: signal.Signals
+) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    values = list(range(32, 1025, 8 if number == signal.SIGINT else 4))
+    (folder / "scale.toml").write_text(SPEC.replace("[64, 128, 256]", str(values)))
+    command = [sys.executable, "-m", "kernrec", "analyze", folder / "scale.cu", "--spec", folder / "scale.toml"]
+    command += ["--gpu", "t4", "--db", folder / "own.duckdb", "--processes", "1", "--json"]
+    env = os.environ | {"KERNREC_CACHE": str(folder / "cache")}
+    process = subprocess.Popen(
+        [*map(str, command)], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    until = time.monotonic() + 60
+    while len(list((folder / "cache").rglob("*.z"))) < 40 and time.monotonic() < until and process.poll() is None:
+        time.sleep(0.05)
+    os.killpg(process.pid, number)  # all of them get it, as from a terminal
+    said, errors = process.communicate(timeout=30)
+    assert process.returncode == 128 + number, errors
+    assert said == ""
+    assert errors == "kernrec: interrupted; what is done is kept, the same command goes on from there\n"
+    if number == signal.SIGINT:
+        again = subprocess.run([*map(str, command)], env=env, capture_output=True, text=True, timeout=60, check=True)
+        answer = json.loads(again.stdout)
+        assert answer["known"] > 0
+        assert answer["profiled"] > 0
+        assert answer["known"] + answer["profiled"] == answer["candidates"] == len(values)
 
 
 def test_a_t1_file_is_a_spec_too(folder: Path, run: Run) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.compile import CompileCache, Compiled, Resources
+from kernrec.compile import CompileCache, Compiled, CompileError, Resources, compile_source
 
 RESULT = Compiled(
     ".version 9.0\n// é", b"\x7fELF\n\0\xff" * 50, {"k": Resources(32, 0, 4, 8, 1024)}, "nvrtc 13.5", "log\n"
@@ -32,6 +32,18 @@ def test_a_damaged_entry_counts_as_absent_and_is_replaced(cache, damage):
     assert cache.get("ab12") is None
     cache.put("ab12", RESULT)
     assert cache.get("ab12") == RESULT
+
+
+def test_a_refusal_is_kept_like_code_but_no_accident_and_no_missing_header(nvrtc, cache):
+    for source in ("void f( {", '#include "nowhere.h"'):
+        with pytest.raises(CompileError) as first:
+            compile_source(source, 80, cache=cache)
+    assert "nowhere.h" in str(first.value)
+    (kept,) = stored(cache)
+    again = cache.get(kept.stem)
+    assert isinstance(again, CompileError)
+    assert str(again).startswith("kernel.cu:1: ")
+    assert not CompileError("slow", reason="timeout").lasting
 
 
 def test_nothing_is_left_behind_but_the_entry(cache):

@@ -1,6 +1,9 @@
 """A user's kernel from its source to advice, and back from the database."""
 
+import multiprocessing
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from kernrec.recommender import explained
 from kernrec.recommender.advice import advise_changes, difference
 from kernrec.recommender.analyze import analyze
 from kernrec.recommender.explain import explain
-from kernrec.recommender.own import Advice, power_limits, recommend_kernel
+from kernrec.recommender.own import Advice, Ranked, advise, power_limits, profiles_of, recommend_kernel
 from kernrec.store import Database
 
 SOURCE = """
@@ -101,6 +104,46 @@ def test_an_interrupted_analysis_goes_on_where_it_stopped(kernel: Kernel, tmp_pa
     found = analyze(kernel, kernel.definition.problem(), GPU, path)
     assert found.known >= 3
     assert found.known + found.profiled == 8
+
+
+REFUSED = """
+#if STRIDE == 8 && !defined(ANYHOW)
+#error no stride of eight
+#endif
+"""
+
+
+def test_what_was_refused_once_is_not_tried_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "rowsum.cu").write_text(
+        REFUSED + SOURCE.replace("part[threadIdx.x] = sum", "part[2 * blockDim.x - 65] = sum")
+    )
+    (tmp_path / "kernel.toml").write_text(SPEC)
+    kernel = load_kernel(tmp_path / "kernel.toml")
+    problem = kernel.definition.problem(rows=64, width=256)
+    children: list[int] = []
+
+    def look(done: int, total: int) -> None:
+        children.append(len(multiprocessing.active_children()))
+
+    def failures() -> dict[str, str]:
+        found = analyze(kernel, problem, GPU, tmp_path / "own.duckdb", processes=1, progress=look)
+        assert found.advice.best.choice.config == {"threads": 64, "stride": 1}
+        return {" ".join(map(str, failure.config.values())): failure.message for failure in found.failures}
+
+    first = failures()
+    assert max(children) > 0
+    assert len(first) == 7
+    assert first["32 8"] == "rowsum.cu:3: #error directive: no stride of eight"
+    assert "shared memory, which has" in first["128 1"]
+    children.clear()
+    assert failures() == first
+    assert max(children) == 0
+    (tmp_path / "rowsum.cu").write_text(SOURCE)  # mended: another kernel
+    kernel = load_kernel(tmp_path / "kernel.toml")
+    assert not analyze(kernel, problem, GPU, tmp_path / "own.duckdb", processes=1).failures
 
 
 def test_a_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path: Path) -> None:
@@ -231,6 +274,56 @@ def test_a_config_that_failed_is_left_out_and_that_is_said(
     assert advice.candidates == 7
     assert predicted.best.choice.config not in [c.choice.config for c in advice.choices]
     assert any("1 config failed on this GPU and left out (1 incorrect)" in note for note in advice.notes)
+
+
+def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
+    kernel: Kernel, database: Path, predicted: Advice, tmp_path: Path
+) -> None:
+    nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
+    wrong = measurement(kernel, predicted, 7, 1.0) | nothing | {"outcome": "incorrect"}
+    rows = [measurement(kernel, predicted, 2, 1.5), measurement(kernel, predicted, 3, 1.5), wrong]
+    ranked = explained.ranked_for_kernel("rowsum", GPU, {}, None, None, None, [with_rows(database, tmp_path, rows)])
+    before = predicted.choices[2].choice
+    subject = explain(ranked, explained.choose(ranked, before.config, "latency", 0))
+    choice = subject.limited.choice
+    assert (choice.source, choice.energy_j.source, choice.sessions) == ("measured", "measured", 1)
+    assert choice.latency_s.value == pytest.approx(1.5 * before.latency_s.value)
+    assert subject.prior["latency_s"] == pytest.approx(before.latency_s.value)
+    assert subject.prior["energy_j"] == pytest.approx(before.energy_j.value)
+    assert sum(subject.energy_j.values()) == pytest.approx(choice.energy_j.value)
+    assert subject.figures["time"] == choice.latency_s.value
+    # Advice is about costs on the scale of the measurements, and says of which it is sure.
+    position = int(np.flatnonzero(ranked.latency_s[0] == choice.latency_s.value)[0])
+    changes = advise_changes(ranked, position, objective="latency")
+    best = predicted.best.choice
+    first = next(change for change in changes if change.source == "prior")
+    assert ranked.rescaling is not None
+    assert first.time > best.latency_s.value * ranked.rescaling.latency / choice.latency_s.value - 1.001
+    assert ranked.about([subject.limited]) == ["rowsum: 1 config failed on this GPU and left out (1 incorrect)"]
+    with pytest.raises(UsageError, match="it failed when it was measured"):
+        explained.choose(ranked, predicted.choices[7].choice.config, "latency", 0)
+
+
+def test_configs_that_spill_are_left_out_unless_all_do(kernel: Kernel, database: Path, predicted: Advice) -> None:
+    problem = predicted.problem
+    (table,) = profiles_of(kernel, problem, GPU, [database]).values()
+    some, every = np.arange(8) % 4 == 0, np.ones(8, bool)
+    for spills, left, said in ((some, 6, "2 configs spill.*left out"), (every, 8, "8 configs spill.*none is left out")):
+        spilled = {0: replace(table, spill_bytes=spills.astype(np.int64))}
+        found = advise(kernel, problem, GPU, spilled)
+        assert found.candidates == left
+        assert any(re.search(said, note) for note in found.notes)
+
+
+def test_what_cannot_run_says_what_it_needs(kernel: Kernel, database: Path, predicted: Advice) -> None:
+    problem = kernel.definition.problem(width=16)
+    profiles = profiles_of(kernel, predicted.problem, GPU, [database])
+    with pytest.raises(KernrecError, match=r"can run .* on rtx4090: it needs 'threads <= width'"):
+        Ranked(kernel, problem, GPU, profiles, [])
+    shape = {"m": 64, "n": 64, "k": 64}
+    with pytest.raises(KernrecError, match=r"implemented are f32 .* matmul_skinny needs 'm <= 32'") as raised:
+        explained.ranked_for_op("matmul", GPU, shape, "f32", "nt", None, "latency")
+    assert "\n" not in str(raised.value)
 
 
 def test_what_was_not_analysed_is_said_with_what_to_run(database: Path) -> None:
