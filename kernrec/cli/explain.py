@@ -9,7 +9,7 @@ import typer
 
 from kernrec.cli.quantity import human, percent, watts
 from kernrec.cli.table import print_table
-from kernrec.cli.text import config_text, interval_text, print_notes
+from kernrec.cli.text import config_text, interval_text, print_notes, source_text
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def explain(
     if other is not None:
         _print_difference(subject, other, difference(other, subject))
     _print_changes(changes, objective)
-    print_notes(["predicted from static analysis, measured on no GPU; the interval is the model's spread"])
+    print_notes(ranked.about([subject.limited]))
 
 
 def _pairs(flag: str, text: str | None) -> dict[str, int]:
@@ -97,7 +97,7 @@ def _print(subject: "Explanation") -> None:
     print(f"{choice.kernel.name} {choice.problem.key} on {choice.gpu.title}, {subject.limited.power_limit_w:g} W")
     print(f"  {config_text(choice.config)}")
     print(
-        f"  expected: {interval_text(choice.latency_s, 's')}, {interval_text(choice.energy_j, 'J')},"
+        f"  {source_text(choice)}: {interval_text(choice.latency_s, 's')}, {interval_text(choice.energy_j, 'J')},"
         f" {human(choice.power_w, 'W')} at {human(choice.clock_hz, 'Hz')}; limited by {choice.limit}"
     )
     for launch in subject.launches:

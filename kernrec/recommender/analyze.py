@@ -23,6 +23,7 @@ from kernrec.kernel.expression import Expression
 from kernrec.op import Problem
 from kernrec.recommender.own import Advice, advise, check_asked, on_problem
 from kernrec.recommender.refusal import refusing_constraint
+from kernrec.recommender.trained import Trained
 from kernrec.store import Database, ProfileRow, Stack
 
 _SAVE_S = 10.0
@@ -126,7 +127,8 @@ def analyze(
     if not profiles:
         raise KernrecError(failures[0].message)
     evidence = Stack([database]).evidence(gpu.name, problem.op, [kernel.name], problem.key)
-    advice = advise(kernel, problem, gpu, profiles, objective=objective, top=top, evidence=evidence)
+    trained = Trained.beside([database])
+    advice = advise(kernel, problem, gpu, profiles, objective=objective, top=top, evidence=evidence, trained=trained)
     seconds = time.monotonic() - start
     return Analysis(advice, len(todo) - len(failures), len(wanted) - len(todo), tuple(failures), seconds)
 

@@ -105,7 +105,8 @@ class Choice:
 class Recommendation:
     """The answer for one problem on one GPU: choices in order, out of `candidates` configs that can run.
 
-    power_limit_w: the limit the costs hold under. notes: what the reader has to know, one line each.
+    power_limit_w: the limit the costs hold under. notes: what the reader has to know, one line each. calibration,
+    models: what the predictions come from beside data sheets, for JSON; None and empty where that is all.
     """
 
     problem: Problem
@@ -115,6 +116,8 @@ class Recommendation:
     choices: tuple[Choice, ...]
     candidates: int
     notes: tuple[str, ...]
+    calibration: Mapping[str, Any] | None = None
+    models: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def best(self) -> Choice:
@@ -132,6 +135,8 @@ class Recommendation:
             "objective": self.objective,
             "power_limit_w": self.power_limit_w,
             "candidates": self.candidates,
+            "calibration": self.calibration,
+            "models": list(self.models),
             "choices": [choice.as_dict() for choice in self.choices],
             "notes": list(self.notes),
         }

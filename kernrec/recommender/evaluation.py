@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kernrec.gpu import find_gpu
 from kernrec.model import scores
 from kernrec.model.dataset import Dataset, Group
+from kernrec.model.intervals import Interval
 from kernrec.model.learner import Model, Settings, train
 from kernrec.model.prior import INTERVAL
-from kernrec.recommender.learned import interval
+from kernrec.recommender.learned import interval_of
 from kernrec.recommender.pareto import pareto_front
 
 Array = np.ndarray
@@ -120,20 +120,25 @@ def _case(members: list[Group], groups: Sequence[Group], models: list[Model | No
 
 
 def _learn(case: Case, members: list[Group], models: list[Model]) -> None:
-    gpu = find_gpu(case.gpu)
     parts: dict[str, list[Array]] = {}
     for group, model in zip(members, models, strict=True):
         ratios, distance = model.log_ratio(model.rows(group.facts))
         latency = group.facts.latency_s * np.exp(ratios["latency"])
         energy = latency * group.facts.power_w * np.exp(ratios.get("power", 0.0))
         for quantity, value in (("latency", latency), ("energy", energy)):
-            low, high = interval(model, quantity, gpu).around(value, distance)
+            low, high = _interval(model, quantity, group).around(value, distance)
             for name, column in (("value", value), ("low", low), ("high", high)):
                 parts.setdefault(f"{quantity} {name}", []).append(column)
     joined = {name: np.concatenate(columns) for name, columns in parts.items()}
     case.predicted["learned"] = {q: joined[f"{q} value"] for q in ("latency", "energy")}
     for quantity in ("latency", "energy"):
         case.low[quantity], case.high[quantity] = joined[f"{quantity} low"], joined[f"{quantity} high"]
+
+
+def _interval(model: Model, quantity: str, group: Group) -> Interval:
+    """What a query would state: of a GPU or kernel that the model was not trained on, that for new ones."""
+    known = model.kernels.get(group.kernel) == group.kernel_hash
+    return interval_of(model, quantity, group.gpu if group.gpu in model.gpus else None, known)
 
 
 def _by_occupancy(group: Group) -> Array:

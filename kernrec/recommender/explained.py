@@ -10,6 +10,7 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, able_kernels
 from kernrec.op import Problem, find_op
 from kernrec.recommender.own import Ranked, find_own_kernel, power_limits, profiles_of
+from kernrec.recommender.trained import Trained
 
 OBJECTIVES = ("latency", "energy", "edp")
 
@@ -58,7 +59,8 @@ def rank(
     """All configs of a kernel on a problem under a range of power limits, the one given among them."""
     given = [] if power_limit_w is None else [power_limit_w]
     profiles = profiles_of(kernel, problem, gpu, databases)
-    return Ranked(kernel, problem, gpu, profiles, [*given, *power_limits(gpu)])
+    trained = Trained.beside(databases)
+    return Ranked(kernel, problem, gpu, profiles, [*given, *power_limits(gpu)], trained=trained)
 
 
 def limit_of(ranked: Ranked, power_limit_w: float | None) -> int:
