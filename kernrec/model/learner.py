@@ -41,6 +41,7 @@ class Settings:
     rounds: int = 200
     depth: int = 5
     rate: float = 0.08
+    patience: int = 20
     row_share: float = 0.8
     column_share: float = 0.5
     child_weight: float = 5.0
@@ -146,7 +147,7 @@ class _Head:
             total = np.sum(losses, axis=0)
             self.rounds = int(total.argmin()) + 1
             for (outside, booster), loss in zip(boosted, losses, strict=True):
-                count = int((total - loss).argmin()) + 1
+                count = min(int((total - loss).argmin()) + 1, booster.num_boosted_rounds())
                 self.out_of_fold[outside] = booster.inplace_predict(data.matrix[outside], iteration_range=(0, count))
         else:
             self.out_of_fold[known] = np.average(self._target[known], weights=self._weights[known])
@@ -169,7 +170,9 @@ class _Head:
             )
 
         inside = matrix(chosen)
-        watched = {} if held_out is None else {"evals": [(matrix(held_out, inside), "held_out")]}
+        watched: dict[str, Any] = {}
+        if held_out is not None:
+            watched = {"evals": [(matrix(held_out, inside), "held_out")], "early_stopping_rounds": settings.patience}
         parameters = {
             "objective": "reg:squarederror",
             "tree_method": "hist",
@@ -184,7 +187,8 @@ class _Head:
         }
         told: dict[str, Any] = {}
         booster = xgboost.train(parameters, inside, rounds, verbose_eval=False, evals_result=told, **watched)
-        return booster, np.array(told["held_out"]["rmse"]) ** 2 if told else np.zeros(rounds)
+        loss = np.square(told["held_out"]["rmse"]) if told else np.zeros(rounds)
+        return booster, np.pad(loss, (0, rounds - len(loss)), mode="edge")  # it had not fallen for long
 
 
 def _by_quantity(data: Dataset, found: Mapping[str, Array]) -> dict[str, Array]:
