@@ -12,9 +12,9 @@ is linear in the p-th powers of the multipliers; energy is linear in its parts, 
 Both are solved by non-negative least squares (Lawson and Hanson, "Solving Least Squares Problems", 1974), reweighted
 until what is least is the squared logarithm of predicted over measured: with r = predicted / measured the weight
 log(r) / (r (r - 1)) gives (r - 1)**2 the gradient of log(r)**2 (iteratively reweighted least squares; plain relative
-errors to the p-th power would hear those alone that are predicted too slow). Every problem weighs the same. A belief in
-the published coefficient, worth a thousandth of a problem, decides what the rows do not tell apart. Rows that ran at the
-power limit ran at an unknown clock and are left out.
+errors to the p-th power would hear those alone that are predicted too slow). Every problem weighs the same. A belief
+in the published coefficient, worth a thousandth of a problem, decides what the rows do not tell apart. Rows that ran
+at the power limit ran at an unknown clock and are left out.
 
 A multiplier is kept where it helps: each problem is held out in turn, and the error that the calibrated prior makes
 there, power limit and all, is held against that of the published coefficients.
@@ -114,6 +114,14 @@ class _Rows:
             np.asarray(facts.dram_j) * found.dram_energy,
         )
         return {"latency": settled.latency_s, "energy": settled.energy_j}
+
+
+def predicted(group: Group, found: Calibration) -> dict[str, Array]:
+    """Latency and energy (N,) of a group's configs by the prior with these coefficients, under the power limit.
+
+    The group's facts are those of the prior that is not calibrated.
+    """
+    return _Rows.of(group).predicted(found)
 
 
 def _problems(rows: Iterable[_Rows]) -> list[str]:

@@ -140,6 +140,26 @@ def test_evaluate_scores_every_way_to_choose(
     assert learned["efficiency"]["1"] > random["efficiency"]["1"]
     assert learned["median_error"] < by_method["prior", "latency"]["median_error"]
     assert by_method["occupancy", "energy"]["energy_saved"] == pytest.approx(0.0, abs=0.5)
+    # The simulated card is the prior, and a factor on time alone.
+    calibrated = by_method["calibrated", "latency"]
+    assert calibrated["median_error"] < 0.1 < by_method["prior", "latency"]["median_error"]
+    assert {quantity for _, quantity in by_method} == {"latency", "energy", "edp"}
+    assert learned["rank_correlation"] > 0.9
+    assert by_method["learned", "edp"]["problems"] == 12
+    assert by_method["learned", "energy"]["frugal_saved"] >= -0.05
+    assert by_method["learned", "energy"]["frugal_slowdown"] < 0.1
+    assert found["published"]["FlipFlop (arXiv 2601.13345)"] == {"accuracy": 0.83, "reduction": 0.934}
+
+
+def test_calibrating_beforehand_changes_no_score(
+    measured: Path, calibrated: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is held out has been seen by coefficients that were fitted to all."""
+    told = []
+    for database in (measured, calibrated):
+        assert run(["evaluate", "--db", str(database), "--threads", "1", "--json", "--split", "gpu"]) == 0
+        told.append(json.loads(capsys.readouterr().out)["scores"])
+    assert told[0] == told[1]
 
 
 def test_a_picture_is_drawn(measured: Path, tmp_path: Path) -> None:
