@@ -19,6 +19,7 @@ conformal prediction, Papadopoulos et al., 2008).
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -138,5 +139,10 @@ class Extent:
         outside = np.maximum(np.maximum(self.low - matrix, matrix - self.high), 0.0) / self.spread
         outside = np.where(np.isfinite(outside), np.minimum(outside, 10.0), 0.0)
         outside *= outside
-        means = [outside[:, self.part == part].mean(axis=1) for part in np.unique(self.part)]
-        return np.sqrt(np.max(means, axis=0))
+        return np.sqrt((outside @ self._mean).max(axis=1))
+
+    @cached_property
+    def _mean(self) -> Array:
+        """What takes the mean over each group of features, (F, groups)."""
+        members = self.part[:, None] == np.unique(self.part)
+        return members / members.sum(axis=0)

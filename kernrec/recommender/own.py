@@ -34,7 +34,7 @@ from kernrec.recommender.trained import Trained
 from kernrec.store import Database, Evidence, ProfileTable, Stack
 
 if TYPE_CHECKING:
-    from kernrec.recommender.learned import Correction
+    from kernrec.recommender.learned import Correction, Reach
 
 POWER_LIMITS = 8
 """Power limits that are tried, from the least that a GPU accepts to the most."""
@@ -70,8 +70,8 @@ class Advice:
     candidates: int
     sampled: tuple[int, int]
     notes: tuple[str, ...]
-    calibration: Mapping[str, Any] | None = None
-    models: tuple[Mapping[str, Any], ...] = ()
+    calibration: "Calibration | None" = None
+    models: "tuple[Reach, ...]" = ()
 
     @property
     def best(self) -> Limited:
@@ -89,8 +89,8 @@ class Advice:
             "objective": self.objective,
             "candidates": self.candidates,
             "sampled_blocks": list(self.sampled),
-            "calibration": self.calibration,
-            "models": list(self.models),
+            "calibration": None if self.calibration is None else self.calibration.about(),
+            "models": [reach.as_dict() for reach in self.models],
             "choices": [choice.as_dict() for choice in self.choices],
             "occupancy_heuristic": self.heuristic.as_dict(),
             "notes": list(self.notes),
@@ -285,8 +285,8 @@ def advise(
         candidates=len(ranked.rows),
         sampled=sampled,
         notes=_notes(ranked, profiles, choices, sampled),
-        calibration=ranked.group.calibration.about() if ranked.group.calibration else None,
-        models=(ranked.learned.as_dict(),) if ranked.learned else (),
+        calibration=ranked.group.calibration,
+        models=(ranked.learned,) if ranked.learned else (),
     )
 
 

@@ -164,8 +164,8 @@ class Recommender:
             choices,
             sum(group.runnable for group in groups),
             self._trained.warnings() + notes(all_groups, choices, float(pool.costs.latency_s[pool.fastest]), foreign),
-            calibration.about() if (calibration := self._trained.calibration(gpu)) else None,
-            tuple(group.learned.as_dict() for group in groups if group.learned),
+            self._trained.calibration(gpu),
+            tuple(group.learned for group in groups if group.learned),
         )
 
     def candidates_for(self, problem: Problem, gpu: GPU) -> list[Candidates]:

@@ -200,9 +200,9 @@ def test_a_calibrated_prior_answers_for_every_gpu_of_the_architecture(calibrated
         assert answer.best.latency_s.source == "prior"
         assert answer.best.latency_s.value / plain.best.latency_s.value == pytest.approx(FACTOR, rel=0.1)
         assert answer.calibration is not None
-        assert (answer.calibration["problems"], answer.calibration["rows"]) == (12, 144)
-        assert any(answer.calibration["hash"] in note and "144 configs on 12 problems" in note for note in answer.notes)
-        assert answer.as_dict()["calibration"]["hash"] == answer.calibration["hash"]
+        assert (answer.calibration.problems, answer.calibration.rows) == (12, 144)
+        assert any(answer.calibration.hash in note and "144 configs on 12 problems" in note for note in answer.notes)
+        assert answer.as_dict()["calibration"]["hash"] == answer.calibration.hash
         assert plain.calibration is None
     other = Recommender([calibrated]).recommend("matmul", "a100", SHAPE, query=query)
     assert other.calibration is None
