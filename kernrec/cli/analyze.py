@@ -126,6 +126,7 @@ def recommend_kernel(
     query: "Query",
     databases: list[Path] | None,
     as_json: bool,
+    calibrated: bool = True,
 ) -> None:
     """`kernrec recommend --kernel`: advice for one kernel from the profiles that databases hold."""
     from kernrec.gpu import find_gpu
@@ -142,6 +143,7 @@ def recommend_kernel(
         top=query.top,
         limits=None if query.power_limit_w is None else [query.power_limit_w],
         databases=databases,
+        calibrated=calibrated,
     )
     if as_json:
         print(json.dumps(advice.as_dict(), indent=2))
@@ -185,12 +187,16 @@ class _Measured:
     def advice(self, objective: str, top: int) -> "Advice":
         """Advice from the database, measurements included."""
         from kernrec.recommender.own import advise, profiles_of
+        from kernrec.recommender.trained import Trained
         from kernrec.store import Stack
 
         kernel, problem, databases = self._kernel, self._problem, [self._wanted.database]
         profiles = profiles_of(kernel, problem, self._gpu, databases)
         evidence = Stack(databases).evidence(self._gpu.name, problem.op, [kernel.name], problem.key)
-        return advise(kernel, problem, self._gpu, profiles, objective=objective, top=top, evidence=evidence)
+        trained = Trained.beside(databases)
+        return advise(
+            kernel, problem, self._gpu, profiles, objective=objective, top=top, evidence=evidence, trained=trained
+        )
 
     def end(self) -> None:
         """Exits with the status of what ended the measuring early, if anything did, and says what that was."""

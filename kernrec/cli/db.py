@@ -84,16 +84,23 @@ def export(
 
 @app.command("info")
 def info(as_json: AsJson = False, db: Path_ = None) -> None:
-    """Show what a database holds: measurements by GPU, op, kernel and outcome, schema and content hash."""
+    """Show what a database holds: measurements by GPU, op, kernel and outcome, schema and content hash.
+
+    Models and calibrations that lie beside it are listed too.
+    """
+    from kernrec.cli.text import print_notes
+    from kernrec.recommender.trained import what_was_learned
     from kernrec.store import Database
 
     path = db or paths.user_database()
     with Database.open(path) as database:
         tally, counts = database.tally(), database.counts()
         schema, content = database.schema, database.content_hash()
+    learned, wrong = what_was_learned(path.parent / "models")
+    print_notes(wrong)
     if as_json:
         about = {"path": str(path), "schema": schema, "content_hash": content, "rows": counts}
-        print(json.dumps(about | {"measurements": tally}, indent=2))
+        print(json.dumps(about | {"measurements": tally, "learned": learned}, indent=2))
         return
     print(f"{path}, schema {schema}, content {content}")
     print(", ".join(f"{count} {table}" for table, count in counts.items()))
@@ -102,6 +109,9 @@ def info(as_json: AsJson = False, db: Path_ = None) -> None:
             (name, "left" if isinstance(value, str) else "right") for name, value in tally[0].items()
         ]
         print_table(None, shown, [[str(value) for value in row.values()] for row in tally])
+    if learned:
+        columns: list[tuple[str, str]] = [(name, "left") for name in learned[0]]
+        print_table("learned from measurements", columns, [[str(value) for value in row.values()] for row in learned])
 
 
 @app.command("merge")

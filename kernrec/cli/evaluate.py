@@ -25,9 +25,12 @@ def evaluate(
     threads: Threads = 2,
     as_json: AsJson = False,
 ) -> None:
-    """Score learned and simpler recommendations on the measured problems of a database, held out whole."""
+    """Score learned and simpler recommendations on the measured problems of a database, held out whole.
+
+    Coefficients that were calibrated are not used: they have seen what is held out, and are fitted again to the rest.
+    """
     from kernrec.model.learner import Settings
-    from kernrec.recommender.evaluation import FEWEST, SPLITS
+    from kernrec.recommender.evaluation import FEWEST, PUBLISHED, SPLITS
     from kernrec.recommender.evaluation import evaluate as judge
 
     if split not in SPLITS:
@@ -36,7 +39,7 @@ def evaluate(
         from kernrec.cli.plot_evaluation import check
 
         check(plot)
-    _, found, _ = measurements(db, op, gpu)
+    _, found, _ = measurements(db, op, gpu, calibrated=False)
     scores, cases, parts = judge(found.groups, split, Settings(threads=threads), note)
     if parts < 2:
         note(f"one {split} alone: nothing can be held out, so nothing learned is scored ({2 - parts} more needed)")
@@ -44,9 +47,16 @@ def evaluate(
         note(f"no problem has {FEWEST} measured configs: nothing to choose among")
     if as_json:
         rows = [asdict(score) for score in scores]
-        print(json.dumps({"split": split, "parts": parts, "scores": _plain(rows)}, indent=2))
+        told = {"split": split, "parts": parts, "scores": rows, "published": PUBLISHED}
+        print(json.dumps(_plain(told), indent=2))
     else:
         _print(scores, f"held out by {split}: {parts}")
+        for who, figures in PUBLISHED.items():
+            said = ", ".join(f"{name} {value:g}" for name, value in figures.items())
+            note(f"published, of other kernels on other cards: {who}: {said}")
+    if cases:
+        sizes = [len(case.latency_s) for case in cases]
+        note(f"the space of a problem is what was measured of it: {min(sizes)} to {max(sizes)} configs")
     if plot is not None and cases:
         from kernrec.cli.plot_evaluation import draw
 
@@ -55,19 +65,22 @@ def evaluate(
 
 
 def _print(scores: "list[Score]", title: str) -> None:
-    columns = [
-        ("quantity", "left"), ("method", "left"), ("problems", "right"), ("eff@1", "right"), ("eff@5", "right"),
-        ("eff@10", "right"), ("accuracy", "right"), ("reduction", "right"), ("median error", "right"),
-        ("coverage", "right"), ("width", "right"), ("front recall", "right"), ("energy saved", "right"),
-        ("slowdown", "right"),
-    ]  # fmt: skip
+    columns = [(name, "left" if name in ("quantity", "method") else "right") for name in _COLUMNS]
     rows = []
     for s in scores:
-        rest = s.accuracy, s.reduction, s.median_error, s.coverage, s.width, s.front_recall, s.energy_saved, s.slowdown
-        values = [*(s.efficiency[k] for k in (1, 5, 10)), *rest]
+        values = [
+            *s.efficiency.values(), s.accuracy, s.reduction, s.rank_correlation, s.median_error, s.coverage, s.width,
+            s.front_recall, s.energy_saved, s.slowdown, s.frugal_saved, s.frugal_slowdown,
+        ]  # fmt: skip
         shown = ["" if math.isnan(value) else f"{value:.3f}" for value in values]
         rows.append([s.quantity, s.method, str(s.problems), *shown])
     print_table(title, columns, rows)
+
+
+_COLUMNS = (
+    "quantity", "method", "problems", "eff@1", "eff@5", "eff@10", "accuracy", "reduction", "rank corr.", "median error",
+    "coverage", "width", "front recall", "energy vs occupancy saved", "slowdown", "at 3 % slower saved", "slowdown",
+)  # fmt: skip
 
 
 def _plain(value: object) -> object:

@@ -32,6 +32,9 @@ def recommend(
     clock: Annotated[str | None, typer.Option(help="Core clock the GPU will be locked to: 1410MHz.")] = None,
     top: Annotated[int, typer.Option(help="At most this many configs for a shape.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    calibrated: Annotated[
+        bool, typer.Option("--calibration/--no-calibration", help="Use coefficients fitted by `train --calibrate`.")
+    ] = True,
     emit: Annotated[str | None, typer.Option(help="Print the best config's source instead: cuda.")] = None,
     db: Annotated[list[Path] | None, typer.Option(help="Database to ask first; may be repeated.")] = None,
 ) -> None:
@@ -62,9 +65,9 @@ def recommend(
 
         if op or workload or emit or max_slowdown or max_power or clock:
             raise UsageError("--kernel goes with --shape, --dtype, --layout, --objective, --power-limit and --top")
-        recommend_kernel(kernel, gpu, shape, dtype, layout, query, db, as_json)
+        recommend_kernel(kernel, gpu, shape, dtype, layout, query, db, as_json, calibrated)
         return
-    recommender = Recommender(databases=db)
+    recommender = Recommender(databases=db, calibrated=calibrated)
     if shape:
         answer = recommender.recommend(op, gpu, shape, dtype=dtype, layout=layout, query=query)
         if emit:

@@ -29,19 +29,22 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a model of each op from measurements; `recommend` uses it from then on."""
-    paths, found, card = measurements(db, op, gpu)
+    # Coefficients are refitted from those of data sheets, whatever was fitted before.
+    paths, found, card = measurements(db, op, gpu, calibrated=not calibrate)
     folder = out or paths[0].parent / "models"
     results = _calibrate(found, folder, paths) if calibrate else _train(found, folder, card, paths, threads)
     if as_json:
         print(json.dumps(results, indent=2))
         return
     for result in results:
+        if result["found"] is None:
+            continue
         rows = [(name, f"{v:.4g}" if isinstance(v, float) else str(v)) for name, v in result["found"].items()]
         print_table(f"{result['name']}: {result['path']}", [("figure", "left"), ("value", "left")], rows)
 
 
 def measurements(
-    db: list[Path] | None, op: str | None, gpu: str | None
+    db: list[Path] | None, op: str | None, gpu: str | None, calibrated: bool = True
 ) -> "tuple[list[Path], Measurements, str | None]":
     """(databases, what they hold of an op and GPU, the GPU's catalog name); the user's own database where none is
     given."""
@@ -54,7 +57,7 @@ def measurements(
     card = None if gpu is None else find_gpu(gpu).name
     name = None if op is None else find_op(op).name
     databases = db or [paths.user_database()]
-    found = read(databases, name, card)
+    found = read(databases, name, card, calibrated)
     for reason, count in found.left_out.items():
         note(f"{count} configs {reason} left out")
     if not found.groups:
@@ -83,25 +86,53 @@ def _train(
         data = Dataset(tuple(group for group in found.groups if group.op == op))
         model = learn(data, Settings(threads=threads))
         name = op if gpu is None else f"{op}@{gpu}"
-        path = save(model, folder, name, provenance(data, databases))
+        path = save(model, folder, name, provenance(data, databases, found.calibrations))
         kind, held = data.held_out
         groups = int(held.max()) + 1
         if kind != "problem":
             note(f"{name}: too few problems to hold out, so {kind}s were; nothing is known of new shapes")
-        if (missing := groups_needed() - groups) > 0:
+        problems = groups if kind == "problem" else 0
+        if (missing := groups_needed() - problems) > 0:
             note(
-                f"{name}: {groups} held-out {kind}s cannot calibrate a 90 % interval, {missing} more are needed;"
-                " until then it is as wide as the prior's"
+                f"{name}: {problems} held-out problems cannot calibrate a 90 % interval alone, {missing} more are"
+                " needed; until then the prior's spread counts as one more"
             )
         results.append({"name": name, "path": str(path), "rows": len(data), "found": dict(model.scores)})
     return results
 
 
 def _calibrate(found: "Measurements", folder: Path, databases: list[Path]) -> list[dict[str, Any]]:
-    from kernrec.model.calibrate import fit, save
+    from kernrec.errors import UsageError
+    from kernrec.model.calibrate import fit
+    from kernrec.model.calibration import FILE, load, save
     from kernrec.model.dataset import Dataset
     from kernrec.recommender.training import provenance
 
-    fitted = fit(found.groups)
-    path = save(fitted, folder, provenance(Dataset(found.groups), databases))
-    return [{"name": f"calibration of {c.arch}", "path": str(path), "found": dict(c.as_row())} for c in fitted]
+    fitted = fit(found.groups, provenance(Dataset(found.groups), databases, {}))
+    try:
+        before = load(folder)
+    except UsageError as error:
+        note(f"{error}; replaced")
+        before = {}
+    kept = {arch: calibration for arch, calibration in before.items() if arch not in {one.arch for one in fitted}}
+    for one in fitted:
+        for line in one.said:
+            note(f"{one.arch}: {line}")
+        if one.calibration is not None:
+            kept[one.arch] = one.calibration
+        else:
+            dropped = "; the calibration that was there is dropped" if one.arch in before else ""
+            note(f"{one.arch}: the data sheet's coefficients stay{dropped}")
+    if kept != before:
+        save(kept, folder)
+        if len(list(folder.glob("*.json"))) > 1:
+            note("a model corrects the prior that it was trained with; `kernrec train` renews what no longer fits")
+    return [
+        {
+            "name": f"calibration of {one.arch}",
+            "path": str(folder / FILE) if one.calibration else None,
+            "found": None if one.calibration is None else one.calibration.about(),
+            "said": list(one.said),
+        }
+        for one in fitted
+    ]

@@ -1,149 +1,260 @@
-"""The prior's own coefficients, refitted to what devices did: one multiplier for each part of its time and energy.
+"""Refitting the prior's own coefficients to what devices did, where that helps on problems that were held out.
 
 Time is the smooth maximum of a core and a DRAM part beyond the launch overhead, `combine` of `model.power`, so
 
     (latency - fixed) ** p  =  core_time ** p * core_s ** p  +  dram_time ** p * dram_s ** p        p = `OVERLAP`
 
-is linear in the p-th powers of the multipliers; energy is linear in its parts, the static one for the measured time:
+is linear in the p-th powers of the multipliers; energy is linear in its parts, for the measured time:
 
-    energy  =  static_power * static_w * latency  +  core_energy * core_j  +  dram_energy * dram_j
+    energy  =  static_power * static_w * latency
+             + core_energy * (clock_w * latency + core_j)  +  dram_energy * dram_j
 
-Both are solved by non-negative least squares of relative errors (Lawson and Hanson, "Solving Least Squares Problems",
-1974), per architecture, over rows that the prior does not see at the power limit. A part that the rows do not tell
-apart from nothing keeps its published coefficient: its multiplier is 1. The result is data with its provenance.
+Both are solved by non-negative least squares (Lawson and Hanson, "Solving Least Squares Problems", 1974), reweighted
+until what is least is the squared logarithm of predicted over measured: with r = predicted / measured the weight
+log(r) / (r (r - 1)) gives (r - 1)**2 the gradient of log(r)**2 (iteratively reweighted least squares; plain relative
+errors to the p-th power would hear those alone that are predicted too slow). Every problem weighs the same. A belief
+in the published coefficient, worth a thousandth of a problem, decides what the rows do not tell apart. Rows that ran
+at the power limit ran at an unknown clock and are left out.
+
+A multiplier is kept where it helps: each problem is held out in turn, and the error that the calibrated prior makes
+there, power limit and all, is held against that of the published coefficients.
 """
 
-import json
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from kernrec.errors import KernrecError
+from kernrec.model.calibration import ENERGY, MOST, TIME, Calibration
 from kernrec.model.dataset import Group
-from kernrec.model.power import OVERLAP
+from kernrec.model.power import OVERLAP, PowerModel
+from kernrec.model.scores import rank_correlation
 
 Array = np.ndarray
 
-FILE = "calibration.json"
 FEWEST_ROWS = 20
-_BELOW_LIMIT = 0.98  # rows whose predicted power is below this share of the TDP ran at the clock that was assumed
-_LEAST_SHARE = 0.05  # a part that is never a twentieth of the whole cannot be told from the rest
+FEWEST_PROBLEMS = 3
+"""Of an architecture, with `FEWEST_ROWS` configs among them."""
+MOST_FOLDS = 20
+"""More problems than this are held out several at a time."""
+_BELOW_LIMIT = 0.95  # of the TDP: less power than that, a reading's error aside, did not lower the clock
+_BELIEF = 0.001
+_ROUNDS = 12
+_RANKS = 0.01  # how much rank correlation a smaller error may cost
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """Multipliers of one architecture; `rows`, `energy_rows`, `gpus` and `problems` are what they stand on.
-
-    time_error, energy_error: median relative error after the fit; None without rows.
-    """
+class Fitted:
+    """What fitting an architecture gave. calibration: None where nothing helped. said: of each quantity, a line."""
 
     arch: str
-    core_time: float
-    dram_time: float
-    static_power: float
-    core_energy: float
-    dram_energy: float
-    rows: int
-    energy_rows: int
-    gpus: tuple[str, ...]
-    problems: int
-    time_error: float | None
-    energy_error: float | None
-
-    def as_row(self) -> Mapping[str, str]:
-        """For a table."""
-        return {
-            name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in asdict(self).items()
-        }
+    calibration: Calibration | None
+    said: tuple[str, ...]
 
 
-def fit(groups: Sequence[Group]) -> list[Calibration]:
-    """A calibration of each architecture that has rows enough; groups without a static profile have nothing to fit.
+def fit(groups: Sequence[Group], provenance: Mapping[str, Any] | None = None) -> list[Fitted]:
+    """What each architecture's measurements say of its coefficients; groups without static profiles have none.
 
-    Raises `KernrecError` where no architecture has `FEWEST_ROWS`.
+    The groups' facts are those of the prior that is not calibrated. Raises `KernrecError` where no architecture has
+    `FEWEST_PROBLEMS` and `FEWEST_ROWS`, saying how many are missing.
     """
-    by_arch: dict[str, list[Group]] = {}
+    by_arch: dict[str, list[_Rows]] = {}
     for group in groups:
-        if group.facts.core_s is not None and group.facts.static_j is not None:
-            by_arch.setdefault(group.facts.gpu.arch, []).append(group)
-    rows = {arch: sum(map(len, members)) for arch, members in by_arch.items()}
-    found = [_fit(arch, members) for arch, members in sorted(by_arch.items()) if rows[arch] >= FEWEST_ROWS]
-    if not found:
-        most = max(rows.values(), default=0)
-        raise KernrecError(
-            f"calibrating takes {FEWEST_ROWS} measured configs of the library's kernels on one architecture; "
-            f"the most there are is {most}, {FEWEST_ROWS - most} are missing"
+        if group.facts.core_s is not None and group.facts.core_j is not None:
+            by_arch.setdefault(group.facts.gpu.arch, []).append(_Rows.of(group))
+    enough = {arch: rows for arch, rows in sorted(by_arch.items()) if not any(_missing(rows))}
+    if not enough:
+        raise KernrecError(_too_few(by_arch))
+    return [_fitted(arch, rows, provenance or {}) for arch, rows in enough.items()]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A group with its GPU's power model. timed, powered: rows whose time and whose energy say something."""
+
+    group: Group
+    power: PowerModel
+    timed: Array
+    powered: Array
+
+    @classmethod
+    def of(cls, group: Group) -> "_Rows":
+        facts = group.facts
+        drawn = group.energy_j / group.latency_s
+        power = np.where(np.isfinite(drawn), drawn, facts.power_w)
+        free = power < _BELOW_LIMIT * facts.gpu.tdp_w
+        timed = free & (group.latency_s > np.asarray(facts.fixed_s))
+        return cls(group, PowerModel.for_gpu(facts.gpu), timed, free & np.isfinite(drawn))
+
+    def time_shares(self) -> Array:
+        """Core and DRAM part over what was measured, to the power of `OVERLAP`; (timed, 2)."""
+        facts = self.group.facts
+        parts = np.stack([np.asarray(facts.core_s)[self.timed], np.asarray(facts.dram_s)[self.timed]], axis=1)
+        beyond = self.group.latency_s[self.timed] - np.asarray(facts.fixed_s)[self.timed]
+        return (parts / beyond[:, None]) ** OVERLAP
+
+    def energy_shares(self) -> Array:
+        """Static, core and DRAM energy for the measured time, over what was measured; (powered, 3)."""
+        facts, rows = self.group.facts, self.powered
+        latency = self.group.latency_s[rows]
+        core = self.power.clock_w * latency + np.asarray(facts.core_j)[rows]
+        parts = np.stack([self.power.static_w * latency, core, np.asarray(facts.dram_j)[rows]], axis=1)
+        return parts / self.group.energy_j[rows][:, None]
+
+    def predicted(self, found: Calibration) -> dict[str, Array]:
+        """Latency and energy of all rows by a calibration, under the power limit."""
+        facts = self.group.facts
+        settled = found.powered(self.power).settle(
+            np.asarray(facts.core_s) * found.core_time,
+            np.asarray(facts.dram_s) * found.dram_time,
+            np.asarray(facts.fixed_s),
+            np.asarray(facts.core_j) * found.core_energy,
+            np.asarray(facts.dram_j) * found.dram_energy,
         )
-    return found
+        return {"latency": settled.latency_s, "energy": settled.energy_j}
 
 
-def _fit(arch: str, groups: list[Group]) -> Calibration:
-    def side(name: str) -> Array:
-        return np.concatenate([np.asarray(getattr(group.facts, name), dtype=np.float64) for group in groups])
+def predicted(group: Group, found: Calibration) -> dict[str, Array]:
+    """Latency and energy (N,) of a group's configs by the prior with these coefficients, under the power limit.
 
-    latency = np.concatenate([group.latency_s for group in groups])
-    energy = np.concatenate([group.energy_j for group in groups])
-    tdp = np.repeat([group.facts.gpu.tdp_w for group in groups], [len(group) for group in groups])
-    free = side("power_w") < _BELOW_LIMIT * tdp
-    beyond = latency - side("fixed_s")
-    timed = free & (beyond > 0)
-    powers = np.stack([side("core_s"), side("dram_s")], axis=1) ** OVERLAP
-    core, dram = _multipliers(powers[timed], beyond[timed] ** OVERLAP) ** (1.0 / OVERLAP)
-    known = free & np.isfinite(energy)
-    static = side("static_j") / side("latency_s") * latency
-    parts = np.stack([static, side("core_j"), side("dram_j")], axis=1)
-    multipliers = _multipliers(parts[known], energy[known])
-    static_power, core_energy, dram_energy = multipliers.tolist()
-    predicted = (powers @ np.array([core, dram]) ** OVERLAP) ** (1.0 / OVERLAP) + side("fixed_s")
-    return Calibration(
-        arch=arch,
-        core_time=float(core),
-        dram_time=float(dram),
-        static_power=static_power,
-        core_energy=core_energy,
-        dram_energy=dram_energy,
-        rows=int(timed.sum()),
-        energy_rows=int(known.sum()),
-        gpus=tuple(sorted({group.gpu for group in groups})),
-        problems=len({group.problem for group in groups}),
-        time_error=_error(predicted[timed], latency[timed]),
-        energy_error=_error(parts[known] @ multipliers, energy[known]),
+    The group's facts are those of the prior that is not calibrated.
+    """
+    return _Rows.of(group).predicted(found)
+
+
+def _problems(rows: Iterable[_Rows]) -> list[str]:
+    return sorted({one.group.problem for one in rows if one.timed.any()})
+
+
+def _missing(rows: Sequence[_Rows]) -> tuple[int, int]:
+    """(problems, configs) that are missing."""
+    known = sum(int(one.timed.sum()) for one in rows)
+    return max(FEWEST_PROBLEMS - len(_problems(rows)), 0), max(FEWEST_ROWS - known, 0)
+
+
+def _too_few(by_arch: Mapping[str, list[_Rows]]) -> str:
+    said = (
+        f"calibrating takes {FEWEST_PROBLEMS} problems and {FEWEST_ROWS} measured configs of kernels with a static"
+        " profile, below the power limit, on one architecture; "
     )
+    if not by_arch:
+        return f"{said}there are none: {FEWEST_PROBLEMS} problems, {FEWEST_ROWS} configs are missing"
+    arch, (problems, configs) = min(
+        ((arch, _missing(rows)) for arch, rows in sorted(by_arch.items())), key=lambda found: found[1]
+    )
+    return f"{said}{arch} is nearest: {problems} problems, {configs} configs are missing"
 
 
-def _multipliers(parts: Array, whole: Array) -> Array:
-    """Non-negative multipliers of the columns of `parts` (N, P) whose sum is nearest `whole` (N,) in relative error."""
-    found = np.ones(parts.shape[1])
-    if len(whole) < FEWEST_ROWS:
+def _fitted(arch: str, rows: list[_Rows], provenance: Mapping[str, Any]) -> Fitted:
+    problems = _problems(rows)
+    count = min(len(problems), MOST_FOLDS)
+    folds = [set(problems[start::count]) for start in range(count)]
+    without = [_coefficients(arch, [one for one in rows if one.group.problem not in fold]) for fold in folds]
+    whole = _coefficients(arch, rows)
+    kept: tuple[str, ...] = ()
+    factors: dict[str, Any] = {}
+    said: list[str] = []
+    # Time first: energy is power for a time, and judged by the time that will be predicted.
+    for quantity, names in (("latency", TIME), ("energy", ENERGY)):
+        before: list[tuple[float, float]] = []
+        after: list[tuple[float, float]] = []
+        for fold, found in zip(folds, without, strict=True):
+            tested = [one for one in rows if one.group.problem in fold]
+            before += _judged(tested, _only(found, kept), quantity)
+            after += _judged(tested, _only(found, kept + names), quantity)
+        if all(getattr(whole, name) == 1.0 for name in names):
+            said.append(f"{quantity}: too little was measured to calibrate it")
+            continue
+        (error, ranks), (new, new_ranks) = np.mean(before, axis=0), np.mean(after, axis=0)
+        better = sum(new[0] < old[0] for old, new in zip(before, after, strict=True))
+        helps = new < error and 2 * better > len(before) and new_ranks > ranks - _RANKS
+        said.append(
+            f"{quantity} of {len(problems)} problems, each held out: off by a factor of {np.exp(error):.3f} with the"
+            f" data sheet's coefficients, {np.exp(new):.3f} calibrated (better on {better} of {len(before)}); rank"
+            f" correlation {ranks:.3f}, {new_ranks:.3f}: {'kept' if helps else 'no help, not kept'}"
+        )
+        if helps:
+            kept += names
+            factors["time_factor" if names is TIME else "energy_factor"] = float(np.exp(error)), float(np.exp(new))
+    if not kept:
+        return Fitted(arch, None, tuple(said))
+    calibration = replace(
+        _only(whole, kept),
+        **factors,
+        rows=sum(int(one.timed.sum()) for one in rows),
+        energy_rows=sum(int(one.powered.sum()) for one in rows),
+        gpus=tuple(sorted({one.group.gpu for one in rows})),
+        problems=len(problems),
+        provenance=dict(provenance),
+    )
+    return Fitted(arch, calibration, tuple(said))
+
+
+def _only(found: Calibration, names: Iterable[str]) -> Calibration:
+    """The multipliers of these names alone."""
+    kept: dict[str, Any] = {name: getattr(found, name) for name in names}
+    return Calibration(found.arch, **kept)
+
+
+def _judged(rows: Iterable[_Rows], found: Calibration, quantity: str) -> list[tuple[float, float]]:
+    """(median |log(predicted / measured)|, rank correlation) of each group."""
+    results = []
+    for one in rows:
+        measured = one.group.latency_s if quantity == "latency" else one.group.energy_j
+        known = np.isfinite(measured)
+        if known.any():
+            predicted = one.predicted(found)[quantity][known]
+            error = float(np.median(np.abs(np.log(predicted / measured[known]))))
+            results.append((error, rank_correlation(predicted, measured[known])))
+    return results
+
+
+def _coefficients(arch: str, rows: Sequence[_Rows]) -> Calibration:
+    """The multipliers that fit rows best; 1 where there is nothing to fit."""
+    time = _multipliers([one.time_shares() for one in rows], rows) ** (1.0 / OVERLAP)
+    energy = _multipliers([one.energy_shares() for one in rows], rows)
+    return Calibration(arch, *time.tolist(), *energy.tolist())
+
+
+def _multipliers(shares: Sequence[Array], rows: Sequence[_Rows]) -> Array:
+    """What each part is to be multiplied by; shares: (N, P) of each group, of what was measured."""
+    if sum(map(len, shares)) < FEWEST_ROWS:
+        return np.ones(shares[0].shape[1] if shares else 1)
+    of_problem: dict[str, int] = {}
+    for one, found in zip(rows, shares, strict=True):
+        of_problem[one.group.problem] = of_problem.get(one.group.problem, 0) + len(found)
+    share = np.concatenate(shares)
+    weight = np.repeat([1.0 / max(of_problem[one.group.problem], 1) for one in rows], list(map(len, shares)))
+    free = np.ones(share.shape[1], dtype=bool)
+    most = MOST**OVERLAP if share.shape[1] == len(TIME) else MOST
+    while True:
+        found = _solved(share, weight, free)
+        wild = free & ((found > most) | (found < 1.0 / most))
+        if not wild.any():
+            return found
+        # What rows would have vanish or explode they do not tell: it keeps its coefficient.
+        free &= ~wild
+
+
+def _solved(share: Array, weight: Array, free: Array) -> Array:
+    """The multipliers of the columns that are `free`, of least squared log error; the others are 1."""
+    found = np.ones(share.shape[1])
+    if not free.any():
         return found
-    share = parts / whole[:, None]
-    told = np.flatnonzero(share.max(axis=0) > _LEAST_SHARE)
-    if len(told):
-        from scipy.optimize import nnls
+    from scipy.optimize import nnls
 
-        rest = 1.0 - share[:, [i for i in range(parts.shape[1]) if i not in told]].sum(axis=1)
-        solved = nnls(share[:, told], np.maximum(rest, 0.0))[0]
-        found[told] = np.where(solved > 0, solved, 1.0)
+    rest = share[:, ~free].sum(axis=1)
+    found[free] = np.exp(-np.median(np.log(np.maximum(share.sum(axis=1), 1e-12))))
+    for _ in range(_ROUNDS):
+        ratio = np.clip(share @ found, 1e-3, 1e3)
+        away = ratio - 1.0
+        near = np.abs(away) < 1e-6
+        slope = np.where(near, 1.0, np.log(ratio) / np.where(near, 1.0, ratio * away))
+        columns, weights = share[:, free], weight * slope
+        # Normal equations: as many columns as parts, however many rows there are.
+        gram = (columns.T * weights) @ columns + _BELIEF * np.eye(int(free.sum()))
+        factor = np.linalg.cholesky(gram)
+        found[free] = nnls(factor.T, np.linalg.solve(factor, columns.T @ (weights * (1.0 - rest)) + _BELIEF))[0]
     return found
-
-
-def _error(predicted: Array, measured: Array) -> float | None:
-    return float(np.median(np.abs(predicted / measured - 1.0))) if len(measured) else None
-
-
-def save(found: Sequence[Calibration], folder: Path, provenance: Mapping[str, Any] | None = None) -> Path:
-    """Write calibrations as JSON with their provenance; the file appears whole."""
-    path = folder / FILE
-    text = json.dumps({"architectures": [asdict(c) for c in found], "provenance": dict(provenance or {})}, indent=1)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(text + "\n", encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise KernrecError(f"cannot write {path}: {error.strerror}") from None
-    return path

@@ -38,7 +38,8 @@ class Facts:
     threads, blocks: of the longest launch. resident: blocks on an SM. registers: per thread. shared_bytes: per block.
     pipe_s (P, C): time that each pipe is busy. busy_s, wait_s: time of the pipes and of latency, as the prior sees it.
     l2_s, dram_s, core_s: time at L2's and DRAM's bandwidth, and of the core domain. fixed_s: launch overhead.
-    static_j, core_j, dram_j: the parts of the prior's energy; for calibrating it, no feature is made of them.
+    core_j, dram_j: energy of the core's events at nominal voltage, and of DRAM traffic; for calibrating the prior, no
+    feature is made of them.
     """
 
     gpu: GPU
@@ -59,7 +60,6 @@ class Facts:
     dram_s: Array | None = None
     core_s: Array | None = None
     fixed_s: Array | None = None
-    static_j: Array | None = None
     core_j: Array | None = None
     dram_j: Array | None = None
 
@@ -220,6 +220,11 @@ def names(tunables: Sequence[str] = (), groups: Sequence[str] = GROUPS) -> tuple
 
 
 _BY_NAME = {feature.name: feature for feature in FEATURES}
+
+
+def parts(columns: Sequence[str]) -> Array:
+    """The number of the group of each column, (F,): its place in `GROUPS`; tunables are of the schedule."""
+    return np.array([0 if name.startswith(TUNABLE) else GROUPS.index(_BY_NAME[name].group) for name in columns])
 
 
 def matrix(facts: Facts, columns: Sequence[str]) -> Array:

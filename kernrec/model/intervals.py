@@ -1,11 +1,16 @@
 """Intervals that hold what they promise: conformal prediction over groups that were held out.
 
-Rows of a problem err together, so rows cannot vouch for one another: what is exchangeable is the problem. Residuals are
-those of models that did not see the row's group (a problem; where there is one problem alone, a GPU or a kernel). The
-factor around a prediction is the quantile of |log(measured / predicted)| over the pooled groups, each weighing the
-same, with one more group assumed that errs without bound (pooled CDF of hierarchical conformal prediction: Dunn,
-Wasserman, Ramdas, "Distribution-free prediction sets for two-layer hierarchical models", JASA 2022, section 3.2). For
-a 90 % interval that takes at least 9 groups.
+Rows of a problem err together, so rows cannot vouch for one another: what is exchangeable is the problem, and for a
+GPU or kernel that nobody measured the GPU or the kernel. Residuals are those of models that did not see the row's
+group, nor took their number of trees from it. The factor around a prediction is the quantile of
+|log(measured / predicted)| over the pooled groups, each weighing the same, with one more group assumed that errs
+without bound (pooled CDF of hierarchical conformal prediction: Dunn, Wasserman, Ramdas, "Distribution-free prediction
+sets for two-layer hierarchical models", JASA 2022, section 3.2). For a 90 % interval that takes at least 9 groups.
+
+With fewer groups, those that are missing to 9 and the one more are assumed to err as the prior does instead,
+half-normally and beyond the prior's own interval one time in ten. With none that is the prior's interval; each group
+that is held out moves it towards what was seen. Such an interval is `pooled`, holds as far as the assumption does, and
+answers say so.
 
 An interval widens with distance: residuals are divided by 1 + d before the quantile is taken, and the quantile is
 multiplied by 1 + d of the candidate asked about, d being how far it lies outside of what was trained on (normalised
@@ -14,12 +19,20 @@ conformal prediction, Papadopoulos et al., 2008).
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+
+from kernrec.model.prior import INTERVAL
 
 Array = np.ndarray
 
 LEVEL = 0.90
+NEW_GPU, NEW_KERNEL = "new GPU", "new kernel"
+"""Keys of the intervals for a GPU or kernel that was not trained on, beside those of GPUs and `*`, all of them."""
+_LEAST_SPREAD = 0.1  # of a feature that hardly varies: 7 % of a ratio, a tenth of a share
+_DEVIATION = math.log(INTERVAL) / 1.6448536269514722
+"""Standard deviation of the prior's log error, of which its 90 % interval is 1.645 to either side."""
 
 
 @dataclass(frozen=True)
@@ -34,44 +47,80 @@ class Interval:
     kind: str
     level: float = LEVEL
 
+    @property
+    def pooled(self) -> bool:
+        """Whether it rests on the prior's spread too."""
+        return self.groups < groups_needed(self.level)
+
+    @property
+    def said(self) -> str:
+        """What it stands on, in words."""
+        if not self.groups:
+            return f"the prior's spread: no {self.kind} was held out"
+        many = f"{self.groups} {self.kind}{'s' * (self.groups != 1)} held out"
+        return f"{many} and the prior's spread ({groups_needed(self.level)} would do alone)" if self.pooled else many
+
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
         """(low, high) around predicted values."""
         factor = np.exp(self.width * (1.0 + np.asarray(distance)))
         return value / factor, value * factor
 
 
+def unknown_interval(kind: str) -> Interval:
+    """The interval where no group of this kind was held out: the prior's."""
+    return Interval(math.log(INTERVAL), 0, kind)
+
+
 def groups_needed(level: float = LEVEL) -> int:
-    """How many groups must be held out before an interval of this level is finite."""
+    """How many groups must be held out before an interval of this level needs no assumption."""
     return math.ceil(round(level / (1.0 - level), 9))
 
 
 def calibrate(
     residual: Array, group: Array, kind: str, distance: Array | float = 0.0, level: float = LEVEL
-) -> Interval | None:
-    """The interval of residuals log(measured / predicted) (N,) in groups numbered `group` (N,).
-
-    None where there are fewer groups than `groups_needed`.
-    """
+) -> Interval:
+    """The interval of residuals log(measured / predicted) (N,) in groups numbered `group` (N,)."""
     numbers, place, rows = np.unique(group, return_inverse=True, return_counts=True)
-    if len(numbers) < groups_needed(level):
-        return None
+    if not len(numbers):
+        return unknown_interval(kind)
     score = np.abs(residual) / (1.0 + np.asarray(distance))
     ascending = np.argsort(score, kind="stable")
-    share = np.cumsum((1.0 / rows)[place][ascending]) / (len(numbers) + 1.0)
-    at = min(int(np.searchsorted(share, level - 1e-12)), len(score) - 1)
-    return Interval(float(score[ascending][at]), len(numbers), kind, level)
+    whole = max(len(numbers), groups_needed(level)) + 1.0
+    score, share = score[ascending], np.cumsum((1.0 / rows)[place][ascending]) / whole
+    if len(numbers) >= groups_needed(level):
+        at = min(int(np.searchsorted(share, level - 1e-12)), len(score) - 1)
+        return Interval(float(score[at]), len(numbers), kind, level)
+    return Interval(_pooled(score, share, 1.0 - len(numbers) / whole, level), len(numbers), kind, level)
+
+
+def _pooled(score: Array, share: Array, others: float, level: float) -> float:
+    """The width w at which share(w) + others * P(the prior errs by less than w) reaches the level."""
+
+    def reached(width: float) -> float:
+        seen = int(np.searchsorted(score, width, side="right"))
+        return (share[seen - 1] if seen else 0.0) + others * math.erf(width / (_DEVIATION * math.sqrt(2.0)))
+
+    low, high = 0.0, max(float(score[-1]), 8.0 * _DEVIATION)
+    for _ in range(50):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if reached(middle) >= level else (middle, high)
+    return high
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Where in feature space training happened: the 1st and 99th percentile of each feature and its spread; (F,)."""
+    """Where in feature space training happened: the 1st and 99th percentile of each feature and its spread; (F,).
+
+    part: the number of each feature's group.
+    """
 
     low: Array
     high: Array
     spread: Array
+    part: Array
 
     @classmethod
-    def of(cls, matrix: Array) -> "Extent":
+    def of(cls, matrix: Array, part: Array | None = None) -> "Extent":
         """The extent of a training matrix (N, F); a feature that was never known has none."""
         with np.errstate(all="ignore"):
             known = np.isfinite(matrix)
@@ -81,10 +130,19 @@ class Extent:
             if some.any():
                 low[some], high[some] = np.nanpercentile(filled[:, some], [1, 99], axis=0)
                 spread[some] = np.nanstd(filled[:, some], axis=0)
-        return cls(low, high, np.where(spread > 1e-9, spread, np.inf))
+        part = np.zeros(matrix.shape[1], dtype=np.int64) if part is None else part
+        return cls(low, high, np.where(some, np.maximum(spread, _LEAST_SPREAD), np.inf), part)
 
     def distance(self, matrix: Array) -> Array:
-        """How far rows (C, F) lie outside, in standard deviations of each feature, root mean square; (C,)."""
+        """How far rows (C, F) lie outside, (C,): in standard deviations of each feature, root mean square over a group
+        of features, of the group where that is most. A shape that is new in size alone is far in few features."""
         outside = np.maximum(np.maximum(self.low - matrix, matrix - self.high), 0.0) / self.spread
         outside = np.where(np.isfinite(outside), np.minimum(outside, 10.0), 0.0)
-        return np.sqrt((outside * outside).mean(axis=1))
+        outside *= outside
+        return np.sqrt((outside @ self._mean).max(axis=1))
+
+    @cached_property
+    def _mean(self) -> Array:
+        """What takes the mean over each group of features, (F, groups)."""
+        members = self.part[:, None] == np.unique(self.part)
+        return members / members.sum(axis=0)

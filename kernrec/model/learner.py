@@ -1,8 +1,11 @@
 """Boosted trees for what the prior misses: the log of measured over predicted latency, and the same for power.
 
-    held-out groups   K folds; trees are added until the held-out loss rises (early stopping), and the held-out
-                      residuals calibrate the intervals
-    final model       all rows, the median number of trees of the folds
+    held-out groups   K folds; the number of trees is that of the least held-out loss, and the held-out residuals
+                      calibrate the intervals: of a fold by as many trees as the other folds find best, for a number
+                      that suits its own rows best would make them look surer than they are
+    held-out GPUs     each GPU (and each kernel) is held out, problems and all, which says how far what was learned
+    and kernels       carries to one that nobody measured
+    final model       all rows, the number of trees of the least loss of all folds
 
 Everything is seeded and the number of threads is fixed, so the same rows give the same file. XGBoost is imported here
 and only when something is trained; asking a model takes `model.forest`.
@@ -17,15 +20,17 @@ import numpy as np
 
 from kernrec.model import scores
 from kernrec.model.dataset import HEADS, Dataset
-from kernrec.model.features import Facts, matrix
+from kernrec.model.features import Facts, matrix, parts
 from kernrec.model.forest import Forest
-from kernrec.model.intervals import Extent, Interval, calibrate
+from kernrec.model.intervals import NEW_GPU, NEW_KERNEL, Extent, Interval, calibrate
 from kernrec.model.weights import SHARPNESS, loss_weights
 
 Array = np.ndarray
 
 _MANY_ROWS = 50_000  # from here on fewer folds do
 _FEWEST_ROWS = 8  # a head with fewer is not trained
+_LOOKED_AT = 30_000  # rows, where GPUs or kernels are held out: two models each
+_MOST_APART = 5  # more GPUs or kernels are held out several at a time
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,9 @@ class Settings:
 class Model:
     """A trained model: trees by head as XGBoost's UBJSON, and what is needed to use and to judge them.
 
-    intervals: by quantity (`latency`, `energy`), then by GPU, `*` for all of them. scores: on held-out groups.
-    gpus, kernels (name: hash), ops: what it was trained on.
+    intervals: by quantity (`latency`, `energy`), then by GPU, `*` for all of them, `new GPU`, `new kernel`. scores: on
+    held-out groups. gpus, kernels (name: hash), ops: what it was trained on. helps_new_kernels: whether it was better
+    than the prior on every kernel that was held out; False where there was one alone.
     """
 
     columns: tuple[str, ...]
@@ -61,6 +67,7 @@ class Model:
     gpus: tuple[str, ...]
     kernels: Mapping[str, str]
     ops: tuple[str, ...]
+    helps_new_kernels: bool = False
     forests: Mapping[str, Forest] = field(repr=False, default_factory=dict)
 
     def rows(self, facts: Facts) -> Array:
@@ -76,57 +83,96 @@ def train(data: Dataset, settings: Settings | None = None) -> Model:
     """The model of a dataset; a head without measurements is left out."""
     settings = settings or Settings()
     kind, groups = data.held_out
-    trees: dict[str, bytes] = {}
-    out_of_fold: dict[str, Array] = {}
+    heads = {}
     for head in HEADS:
         known = np.flatnonzero(np.isfinite(data.residual[head]))
-        if len(known) < _FEWEST_ROWS:
-            continue
-        trees[head], found = _train_head(data, head, known, groups[known], settings)
-        out_of_fold[head] = np.full(len(data), np.nan)
-        out_of_fold[head][known] = found
+        if len(known) >= _FEWEST_ROWS:
+            heads[head] = _Head(data, head, known, groups, settings)
+    out_of_fold = {head: found.out_of_fold for head, found in heads.items()}
+    residual = _by_quantity(data, out_of_fold)
+    by_problem = kind == "problem"
     distance = _held_out_distance(data, _folds(groups, settings, len(data)))
-    residual = {"latency": data.residual["latency"] - out_of_fold["latency"]}
-    if "power" in out_of_fold:
-        residual["energy"] = residual["latency"] + data.residual["power"] - out_of_fold["power"]
-    intervals = {
-        quantity: _intervals(data, error, kind, groups, distance) for quantity, error in residual.items()
-    }  # fmt: skip
+    scores = _scores(data, out_of_fold, residual, kind, groups)
+    intervals: dict[str, dict[str, Interval]] = {quantity: {} for quantity in residual}
+    for quantity, error in residual.items() if by_problem else ():
+        intervals[quantity] = _intervals(data, error, groups, distance)
+    helps = False
+    for name, key, fields in (("GPU", NEW_GPU, ("gpu",)), ("kernel", NEW_KERNEL, ("kernel", "kernel_hash"))):
+        apart = data.numbers(*fields)
+        if apart.max() < 1:
+            continue
+        left_out, far = _left_out(data, heads, apart, groups if by_problem else None, settings)
+        errors = _by_quantity(data, left_out)
+        for quantity, error in errors.items():
+            rows = np.isfinite(error)
+            intervals[quantity][key] = calibrate(error[rows], apart[rows], name, far[rows])
+        scores |= _apart_scores(name, apart, errors["latency"], data.residual["latency"])
+        if name == "kernel":
+            helps = _helps(apart, errors["latency"], data.residual["latency"])
     return Model(
         data.columns,
-        trees,
-        Extent.of(data.matrix),
+        {head: found.trees for head, found in heads.items()},
+        Extent.of(data.matrix, parts(data.columns)),
         intervals,
-        _scores(data, out_of_fold, residual, kind, groups),
+        scores,
         tuple(sorted({group.gpu for group in data.groups})),
         {group.kernel: group.kernel_hash for group in data.groups},
         tuple(sorted({group.op for group in data.groups})),
-        {head: Forest.parse(found, f"the {head} model") for head, found in trees.items()},
+        helps,
+        {head: Forest.parse(found.trees, f"the {head} model") for head, found in heads.items()},
     )
 
 
-def _train_head(
-    data: Dataset, head: str, known: Array, groups: Array, settings: Settings
-) -> tuple[bytes, Array]:  # fmt: skip
-    """(the final trees, predictions of each row by trees that did not see its group)."""
-    # Threads that wait for one another give the processor away, where others need it.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    import xgboost
+class _Head:
+    """One head's training: its trees, and what trees that did not see a row's group say of it (`out_of_fold`, (N,))."""
 
-    target = data.residual[head][known]
-    cost = data.latency_s if head == "latency" else data.energy_j
-    weights = loss_weights(cost, data.numbers("gpu", "problem", "op"), settings.sharpness)[known]
-    rows = data.matrix[known]
-    fold = _folds(groups, settings, len(known))
+    def __init__(self, data: Dataset, head: str, known: Array, groups: Array, settings: Settings) -> None:
+        # Threads that wait for one another give the processor away, where others need it.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        self._data, self._settings = data, settings
+        self._target = data.residual[head]
+        cost = data.latency_s if head == "latency" else data.energy_j
+        self._weights = loss_weights(cost, data.numbers("gpu", "problem", "op"), settings.sharpness)
+        self.known = np.zeros(len(data), dtype=bool)
+        self.known[known] = True
+        self.out_of_fold = np.full(len(data), np.nan)
+        fold = _folds(groups[known], settings, len(known))
+        if fold.max() > 0:
+            boosted, losses = [], []
+            for number in range(int(fold.max()) + 1):
+                outside = known[fold == number]
+                booster, loss = self._boost(known[fold != number], settings.rounds, outside)
+                boosted.append((outside, booster))
+                losses.append(loss * len(outside))
+            total = np.sum(losses, axis=0)
+            self.rounds = int(total.argmin()) + 1
+            for (outside, booster), loss in zip(boosted, losses, strict=True):
+                count = min(int((total - loss).argmin()) + 1, booster.num_boosted_rounds())
+                self.out_of_fold[outside] = booster.inplace_predict(data.matrix[outside], iteration_range=(0, count))
+        else:
+            self.out_of_fold[known] = np.average(self._target[known], weights=self._weights[known])
+            self.rounds = max(settings.rounds // 4, 1)
+        self.trees = bytes(self._boost(known, self.rounds, None)[0].save_raw("ubj"))
 
-    def boost(chosen: Array, rounds: int, held_out: Array | None) -> tuple[Any, int]:
-        inside = xgboost.QuantileDMatrix(rows[chosen], target[chosen], weight=weights[chosen], nthread=settings.threads)
+    def without(self, chosen: Array, outside: Array) -> Array:
+        """What trees of the rows `chosen` say of the rows `outside`."""
+        return self._boost(chosen, self.rounds, None)[0].inplace_predict(self._data.matrix[outside])
+
+    def _boost(self, chosen: Array, rounds: int, held_out: Array | None) -> tuple[Any, Array]:
+        """(trees of the rows `chosen`, mean squared error on rows held out after each round)."""
+        import xgboost
+
+        settings, target, weights = self._settings, self._target, self._weights
+
+        def matrix(rows: Array, like: Any = None) -> Any:
+            return xgboost.QuantileDMatrix(
+                self._data.matrix[rows], target[rows], weight=weights[rows], ref=like, nthread=settings.threads
+            )
+
+        inside = matrix(chosen)
         watched: dict[str, Any] = {}
         if held_out is not None:
-            outside = xgboost.QuantileDMatrix(
-                rows[held_out], target[held_out], weight=weights[held_out], ref=inside, nthread=settings.threads
-            )
-            watched = {"evals": [(outside, "held_out")], "early_stopping_rounds": settings.patience}
+            watched = {"evals": [(matrix(held_out, inside), "held_out")], "early_stopping_rounds": settings.patience}
         parameters = {
             "objective": "reg:squarederror",
             "tree_method": "hist",
@@ -139,21 +185,18 @@ def _train_head(
             "nthread": settings.threads,
             "seed": settings.seed,
         }
-        booster = xgboost.train(parameters, inside, rounds, verbose_eval=False, **watched)
-        return booster, (booster.best_iteration + 1 if held_out is not None else rounds)
+        told: dict[str, Any] = {}
+        booster = xgboost.train(parameters, inside, rounds, verbose_eval=False, evals_result=told, **watched)
+        loss = np.square(told["held_out"]["rmse"]) if told else np.zeros(rounds)
+        return booster, np.pad(loss, (0, rounds - len(loss)), mode="edge")  # it had not fallen for long
 
-    predicted, counts = np.zeros(len(known)), []
-    if fold.max() > 0:
-        for number in range(int(fold.max()) + 1):
-            outside = np.flatnonzero(fold == number)
-            booster, count = boost(np.flatnonzero(fold != number), settings.rounds, outside)
-            predicted[outside] = booster.inplace_predict(rows[outside], iteration_range=(0, count))
-            counts.append(count)
-    else:
-        predicted[:] = np.average(target, weights=weights)
-        counts.append(max(settings.rounds // 4, 1))
-    final, _ = boost(np.arange(len(known)), int(np.median(counts)), None)
-    return bytes(final.save_raw("ubj")), predicted
+
+def _by_quantity(data: Dataset, found: Mapping[str, Array]) -> dict[str, Array]:
+    """log(measured / predicted) of latency and energy, from what was predicted of each head."""
+    errors = {"latency": data.residual["latency"] - found["latency"]}
+    if "power" in found:
+        errors["energy"] = errors["latency"] + data.residual["power"] - found["power"]
+    return errors
 
 
 def _folds(groups: Array, settings: Settings, rows: int) -> Array:
@@ -171,20 +214,75 @@ def _held_out_distance(data: Dataset, fold: Array) -> Array:
     if fold.max() > 0:
         for number in range(int(fold.max()) + 1):
             outside = fold == number
-            found[outside] = Extent.of(data.matrix[~outside]).distance(data.matrix[outside])
+            found[outside] = Extent.of(data.matrix[~outside], parts(data.columns)).distance(data.matrix[outside])
     return found
 
 
-def _intervals(data: Dataset, error: Array, kind: str, groups: Array, distance: Array) -> dict[str, Interval]:
+def _left_out(
+    data: Dataset, heads: Mapping[str, _Head], apart: Array, groups: Array | None, settings: Settings
+) -> tuple[dict[str, Array], Array]:
+    """(predictions by head, distance) of rows by models that saw nothing of their number in `apart`; else NaN.
+
+    Nor did they see the row's problem, where `groups` tells problems apart: one that nobody measured on a new GPU or
+    kernel is what will be asked about. Of many rows a few thousand are looked at, the same of each group.
+    """
+    draw = np.random.default_rng(settings.seed)
+    looked = np.ones(len(data), dtype=bool)
+    if len(data) > _LOOKED_AT:
+        looked[draw.permutation(len(data))[_LOOKED_AT:]] = False
+    numbers = np.unique(apart)
+    part = (
+        np.zeros(len(data), dtype=np.int64) if groups is None else draw.permutation(int(groups.max()) + 1)[groups] % 2
+    )
+    held = np.empty(len(numbers), dtype=np.int64)
+    held[draw.permutation(len(numbers))] = np.arange(len(numbers)) % min(len(numbers), _MOST_APART)
+    fold = held[np.searchsorted(numbers, apart)]
+    found = {head: np.full(len(data), np.nan) for head in heads}
+    far = np.zeros(len(data))
+    for number in range(int(fold.max()) + 1):
+        for half in np.unique(part):
+            outside = looked & (fold == number) & (part == half)
+            # Problems of this half stay out of training; where that leaves nothing, they were measured here alone.
+            inside = looked & (fold != number) & ((part != half) if groups is not None else True)
+            if not outside.any() or inside.sum() < _FEWEST_ROWS:
+                continue
+            far[outside] = Extent.of(data.matrix[inside], parts(data.columns)).distance(data.matrix[outside])
+            for head, trained in heads.items():
+                chosen, asked = np.flatnonzero(inside & trained.known), np.flatnonzero(outside & trained.known)
+                if len(chosen) >= _FEWEST_ROWS and len(asked):
+                    found[head][asked] = trained.without(chosen, asked)
+    return found, far
+
+
+def _intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
     """The interval of all GPUs together (`*`), and of each that has groups enough for one of its own."""
-    found = {}
     known = np.isfinite(error)
     gpu = np.repeat([group.gpu for group in data.groups], [len(group) for group in data.groups])
-    for name in ("*", *sorted(set(gpu))):
-        rows = known if name == "*" else known & (gpu == name)
-        if interval := calibrate(error[rows], groups[rows], kind, distance[rows]):
+    found = {"*": calibrate(error[known], groups[known], "problem", distance[known])}
+    for name in sorted(set(gpu)):
+        rows = known & (gpu == name)
+        if not (interval := calibrate(error[rows], groups[rows], "problem", distance[rows])).pooled:
             found[str(name)] = interval
     return found
+
+
+def _apart_scores(name: str, apart: Array, error: Array, prior: Array) -> dict[str, float | str]:
+    """Median errors of latency on held-out GPUs or kernels, of the model and of the prior."""
+    rows = np.isfinite(error)
+    if not rows.any():
+        return {}
+    return {
+        f"held-out {name}s": float(len(np.unique(apart[rows]))),
+        f"median latency error on held-out {name}s": float(np.median(np.abs(np.expm1(-error[rows])))),
+        f"median latency error of the prior on held-out {name}s": float(np.median(np.abs(np.expm1(-prior[rows])))),
+    }
+
+
+def _helps(apart: Array, error: Array, prior: Array) -> bool:
+    """Whether the model's error on each that was held out is less than the prior's."""
+    held = [rows for number in np.unique(apart) if (rows := np.isfinite(error) & (apart == number)).any()]
+    better = [np.median(np.abs(error[rows])) < np.median(np.abs(prior[rows])) for rows in held]
+    return len(better) > 1 and all(better)
 
 
 def _scores(

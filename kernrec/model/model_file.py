@@ -27,7 +27,7 @@ from kernrec.model.intervals import Extent, Interval
 from kernrec.model.learner import Model
 from kernrec.version import __version__
 
-FORMAT = 1
+FORMAT = 2
 _MOST_BYTES = 64 << 20
 _NAME = re.compile(r"[a-z0-9][a-z0-9_@.+-]*")
 
@@ -60,6 +60,7 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
             "gpus": list(model.gpus),
             "kernels": dict(model.kernels),
             "ops": list(model.ops),
+            "helps_new_kernels": model.helps_new_kernels,
             "training": dict(training),
             "versions": {"kernrec": __version__, "xgboost": xgboost.__version__},
         }
@@ -77,11 +78,12 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
 def load(path: Path) -> tuple[Model, dict[str, Any]]:
     """(model, card) of a card's path; `UsageError` where it does not fit this kernrec or is damaged."""
     card = _json(path)
+    if "format" in card and card["format"] != FORMAT:
+        raise UsageError(
+            f"{path} is a model of format {card['format']!r:.40}; this kernrec reads {FORMAT}: train again"
+        )
+    _check_whole(path, card)
     try:
-        if card["format"] != FORMAT:
-            raise UsageError(
-                f"{path} is a model of format {card['format']!r}; this kernrec reads {FORMAT}: train again"
-            )
         version, columns = card["features"]["version"], tuple(card["features"]["columns"])
         if version != features.VERSION:
             raise UsageError(
@@ -112,17 +114,50 @@ def load(path: Path) -> tuple[Model, dict[str, Any]]:
         model = Model(
             columns,
             trees,
-            Extent(**parts),
+            Extent(**parts, part=features.parts(columns)),
             {q: {gpu: Interval(**i) for gpu, i in found.items()} for q, found in card["intervals"].items()},
             dict(card["scores"]),
             tuple(card["gpus"]),
             dict(card["kernels"]),
             tuple(card["ops"]),
+            bool(card["helps_new_kernels"]),
             forests,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{path} is no model card of kernrec's ({type(error).__name__}: {error!s:.60})") from None
+    except KeyError as error:
+        raise UsageError(f"{path} is no model card of kernrec's: {error.args[0]!r:.60} is missing") from None
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UsageError(f"{path} is no model card of kernrec's: {_first_line(error)}") from None
     return model, card
+
+
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "": ("format", "name", "features", "heads", "extent", "intervals", "scores", "gpus", "kernels", "ops",
+         "helps_new_kernels", "training", "versions"),
+    "features": ("version", "columns"),
+    "extent": ("low", "high", "spread"),
+    "training": ("measurements", "mark", "rows", "problems", "data_sha256", "prior"),
+    "training.prior": ("probe", "calibrations"),
+}  # fmt: skip
+"""What a card must say, by the path of the part that says it."""
+
+
+def _check_whole(path: Path, card: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for a card that lacks a field, naming it."""
+    for where, names in _FIELDS.items():
+        part: Any = card
+        for step in where.split(".") if where else ():
+            part = part[step]
+        if not isinstance(part, dict):
+            raise UsageError(f"{path} is no model card of kernrec's: {where} is {part!r:.40}, an object is expected")
+        if missing := [name for name in names if name not in part]:
+            inside = f" of {where}" if where else ""
+            raise UsageError(
+                f"{path} is no model card of kernrec's, or is not whole: {', '.join(missing)}{inside} missing"
+            )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:100]
 
 
 def _json(path: Path) -> dict[str, Any]:

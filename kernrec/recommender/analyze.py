@@ -25,6 +25,7 @@ from kernrec.op import Problem
 from kernrec.ptx import parse
 from kernrec.recommender.own import Advice, advise, check_asked, on_problem
 from kernrec.recommender.refusal import refusing_constraint
+from kernrec.recommender.trained import Trained
 from kernrec.store import Database, ProfileRow, Stack
 
 _SAVE_S = 10.0
@@ -130,7 +131,8 @@ def analyze(
     if not profiles:
         raise _why_none(kernel, problem, gpu, failures[0])
     evidence = Stack([database]).evidence(gpu.name, problem.op, [kernel.name], problem.key)
-    advice = advise(kernel, problem, gpu, profiles, objective=objective, top=top, evidence=evidence)
+    trained = Trained.beside([database])
+    advice = advise(kernel, problem, gpu, profiles, objective=objective, top=top, evidence=evidence, trained=trained)
     seconds = time.monotonic() - start
     return Analysis(advice, len(todo) - len(failures), len(wanted) - len(todo), tuple(failures), seconds)
 

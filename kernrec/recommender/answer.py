@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernrec.gpu import GPU
 from kernrec.kernel import BoundLaunch, Kernel, bind_launches
 from kernrec.op import Problem
 from kernrec.recommender.rank import Place
+
+if TYPE_CHECKING:
+    from kernrec.model.calibration import Calibration
+    from kernrec.recommender.learned import Reach
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,8 @@ class Choice:
 class Recommendation:
     """The answer for one problem on one GPU: choices in order, out of `candidates` configs that can run.
 
-    power_limit_w: the limit the costs hold under. notes: what the reader has to know, one line each.
+    power_limit_w: the limit the costs hold under. notes: what the reader has to know, one line each. calibration,
+    models: what predictions come from beside data sheets; None and empty where that is all.
     """
 
     problem: Problem
@@ -115,6 +120,8 @@ class Recommendation:
     choices: tuple[Choice, ...]
     candidates: int
     notes: tuple[str, ...]
+    calibration: "Calibration | None" = None
+    models: "tuple[Reach, ...]" = ()
 
     @property
     def best(self) -> Choice:
@@ -132,6 +139,8 @@ class Recommendation:
             "objective": self.objective,
             "power_limit_w": self.power_limit_w,
             "candidates": self.candidates,
+            "calibration": None if self.calibration is None else self.calibration.about(),
+            "models": [reach.as_dict() for reach in self.models],
             "choices": [choice.as_dict() for choice in self.choices],
             "notes": list(self.notes),
         }

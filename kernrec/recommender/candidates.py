@@ -12,6 +12,7 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, Occupancy, occupancy
 from kernrec.kernel import Expression, Kernel, Space, SpaceAt
 from kernrec.kernel.spec import WORKSPACE_BYTES
+from kernrec.model.calibration import Calibration
 from kernrec.model.demand import CORE_J, PIPES, Demand, demand, side_by_side
 from kernrec.model.power import PowerModel, Settled
 from kernrec.model.prior import LAUNCH_S, START_S, LaunchTime, Walk, alone_clk, join, launch_time, machine
@@ -65,8 +66,9 @@ class Candidates:
     """The configs of `kernel` for one GPU, dtype and layout whose code is known to fit and does not spill.
 
     profiles: by launch index. unprofiled: codes of the space that the database holds no profile of. problem: the one
-    that the profiles hold on, of a kernel profiled by a sample of blocks; None where they hold on all. spilling: codes
-    that spill; spilled_in: of a sampled kernel all that is profiled does, and is taken nevertheless.
+    that the profiles hold on, of a kernel profiled by a sample of blocks; None where they hold on all. power: of the
+    data sheet; `self.power` is calibrated where there is a `calibration`. spilling: codes that spill; spilled_in: of a
+    sampled kernel all that is profiled does, and is taken nevertheless.
     """
 
     def __init__(
@@ -78,10 +80,12 @@ class Candidates:
         layout: str,
         profiles: Mapping[int, ProfileTable],
         problem: Problem | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
         self.kernel = kernel
         self.gpu = gpu
-        self.power = power
+        self.calibration = calibration
+        self.power = power = calibration.powered(power) if calibration else power
         self.space = Space(kernel, gpu.sm, gpu.limits, dtype, layout)
         codes = self.space.codes if problem is None else self.space.configs_on(problem)
         spills, profiled = np.zeros(len(codes.keys), dtype=bool), np.ones(len(codes.keys), dtype=bool)
@@ -161,7 +165,8 @@ class Candidates:
                 found = self._quick(at, index, rows.take(positions), geometry)
                 clocks[positions] += found[0]
                 joules[positions] += found[1]
-        joules += clocks * (self.power.static_w / self.gpu.boost_clock_hz)
+        slower = self.calibration.core_time if self.calibration else 1.0
+        joules += clocks * (slower * self.power.static_w / self.gpu.boost_clock_hz)
         promising = np.zeros(len(rows), dtype=bool)
         for cost in (clocks, joules):
             promising[np.argpartition(cost, SHORTLIST // 2)[: SHORTLIST // 2]] = True
@@ -206,6 +211,8 @@ class Candidates:
         # All launches at once: a pass over the arrays costs more by its calls than by their length.
         walk = join(walks)
         times = launch_time(self.gpu, self._demand, walk)
+        if self.calibration:
+            times = self.calibration.timed(times)
         dram_j = walk.dram_bytes * self.power.event_j("dram.bytes")
         sums = np.zeros((5, count))
         sums[4] = START_S
@@ -226,6 +233,12 @@ class Candidates:
         """Latency, power and energy of a prediction under a power limit (the TDP) and at a clock (boost)."""
         p = prediction
         return self.power.settle(p.core_s, p.dram_s, p.fixed_s, p.core_j, p.dram_j, limit_w, clock_hz)
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second past L2 that a launch is taken to reach."""
+        calibrated = self.calibration.dram_time if self.calibration else 1.0
+        return self.gpu.memory_bandwidth * machine(self.gpu).dram_efficiency / calibrated
 
     def shape(self, at: SpaceAt, rows: Array) -> tuple[Array, ...]:
         """(threads, blocks, resident blocks, registers, shared bytes) of these rows' first launch; arrays (C,)."""

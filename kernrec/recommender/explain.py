@@ -11,7 +11,6 @@ import numpy as np
 
 from kernrec.gpu import LIMITERS
 from kernrec.model.demand import events
-from kernrec.model.machine import machine
 from kernrec.model.power import DRAM, Settled
 from kernrec.recommender.own import Limited, Ranked
 
@@ -129,8 +128,7 @@ def explain(ranked: Ranked, position: int, limit: int = 0) -> Explanation:
     performed = group.performed(at, row)
     counted = [group.counts(at, index, row) for index in performed]
     places = ranked.prediction.places(position)
-    gpu = ranked.gpu
-    bandwidth = gpu.memory_bandwidth * machine(gpu).dram_efficiency
+    bandwidth = group.bandwidth
     dram_bytes = float(sum(ranked.prediction.times.dram_s[place] for place in places)) * bandwidth
     limited = ranked.choice(limit, position)
     launches = tuple(
@@ -146,7 +144,7 @@ def explain(ranked: Ranked, position: int, limit: int = 0) -> Explanation:
     prior = {f"{what}_{unit}": float(getattr(one, f"{what}_{unit}")[0]) for what, unit in _PRIOR}
     scale = limited.choice.energy_j.value / prior["energy_j"]
     parts: dict[str, float] = {}
-    for group_name, joules in ranked.power.breakdown({**events(total), DRAM: dram_bytes}, one).items():
+    for group_name, joules in group.power.breakdown({**events(total), DRAM: dram_bytes}, one).items():
         name = _PARTS.get(group_name, group_name)
         parts[name] = parts.get(name, 0.0) + float(np.ravel(joules)[0]) * scale
     return Explanation(

@@ -11,6 +11,7 @@ from kernrec.kernel import Kernel, Space, able_kernels
 from kernrec.op import Problem, find_op
 from kernrec.recommender.own import Ranked, find_own_kernel, power_limits, profiles_of
 from kernrec.recommender.refusal import needs
+from kernrec.recommender.trained import Trained
 from kernrec.store import Stack
 
 OBJECTIVES = ("latency", "energy", "edp")
@@ -67,7 +68,8 @@ def rank(
     given = [] if power_limit_w is None else [power_limit_w]
     profiles = profiles_of(kernel, problem, gpu, databases)
     evidence = Stack(databases).evidence(gpu.name, problem.op, [kernel.name], problem.key)
-    return Ranked(kernel, problem, gpu, profiles, [*given, *power_limits(gpu)], evidence)
+    trained = Trained.beside(databases)
+    return Ranked(kernel, problem, gpu, profiles, [*given, *power_limits(gpu)], evidence, trained)
 
 
 def limit_of(ranked: Ranked, power_limit_w: float | None) -> int:

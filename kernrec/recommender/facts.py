@@ -38,9 +38,8 @@ def facts_of(
         dram_s=prediction.dram_s.take(where),
         core_s=prediction.core_s.take(where),
         fixed_s=prediction.fixed_s.take(where),
-        static_j=settled.static_j.take(where),
-        core_j=settled.core_j.take(where),
-        dram_j=settled.dram_j.take(where),
+        core_j=prediction.core_j.take(where),
+        dram_j=prediction.dram_j.take(where),
     )
 
 

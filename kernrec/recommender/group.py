@@ -16,7 +16,7 @@ from kernrec.recommender.rank import Place, places
 from kernrec.store import Evidence, Measured
 
 if TYPE_CHECKING:
-    from kernrec.model.learner import Model
+    from kernrec.recommender.learned import Learned, Reach
 
 _NONE = np.empty(0, dtype=np.int64)
 
@@ -33,7 +33,8 @@ class Group:
     """The candidates of one kernel that can run the problem, with their costs at a power limit and clock.
 
     runnable: how many can. rows: of the space, ascending, that are estimated. heuristic: position in `rows` of what
-    the occupancy heuristic picks. With nothing runnable there is no estimate.
+    the occupancy heuristic picks. learned: the model that corrects the prior, if one does. With nothing runnable there
+    is no estimate.
     """
 
     def __init__(
@@ -43,8 +44,9 @@ class Group:
         power_limit_w: float | None,
         clock_hz: float | None,
         evidence: Evidence,
-        model: "Model | None" = None,
+        model: "Learned | None" = None,
     ) -> None:
+        self.learned: Reach | None = None
         self.candidates = candidates
         self.at = candidates.space.at(problem)
         self.known = known(candidates.space, self.at, candidates.gpu, evidence, power_limit_w, clock_hz)
@@ -71,22 +73,23 @@ class Group:
         positions = np.flatnonzero(np.isin(rows, self.known.rows)) if len(self.known.rows) else _NONE
         taken = [self.known.measured[i] for i in np.searchsorted(self.known.rows, rows[positions])]
         self.measured: dict[int, Measured] = dict(zip(positions.tolist(), taken, strict=True))
-        if model is not None and model.kernels.get(candidates.kernel.name) == candidates.kernel.hash:
-            self.estimates = self._learned(problem, model, positions, taken)
+        if model is not None and (reach := model.reach(candidates.gpu, candidates.kernel)):
+            self.learned = reach
+            self.estimates = self._corrected(problem, reach, positions, taken)
         if len(positions):
             self.estimates, self.rescaling = with_measured(self.estimates, positions, taken)
 
-    def _learned(
-        self, problem: Problem, model: "Model", positions: np.ndarray, measured: Sequence[Measured]
+    def _corrected(
+        self, problem: Problem, reach: "Reach", positions: np.ndarray, measured: Sequence[Measured]
     ) -> Estimates:
         from kernrec.recommender.facts import facts_of
-        from kernrec.recommender.learned import adapted, with_learned, worth_scoring
+        from kernrec.recommender.learned import Correction, worth_scoring
 
         where = worth_scoring(self.estimates, positions)
         facts = facts_of(self.candidates, problem, self.at, self.prediction, self.settled, where)
-        rows = model.rows(facts)
-        found = with_learned(self.estimates, model, self.candidates.gpu, where, *model.log_ratio(rows))
-        return adapted(found, where, rows, positions, measured) if len(positions) else found
+        correction = Correction.of(reach, where, reach.model.rows(facts))
+        found = correction.correct(self.estimates)
+        return correction.adapted(found, positions, measured) if len(positions) else found
 
 
 class Pool:

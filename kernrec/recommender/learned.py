@@ -1,30 +1,27 @@
 """Learned estimates: the prior corrected by a model of what devices did, where one was trained.
 
-    models    beside the database: `<op>@<gpu>` where there is one, else `<op>`
-    scored    the candidates that the prior finds fastest and most frugal; trees for more would take too long
-    the rest  put on the scale of those scored, so that a prior that is too low does not place them before
-    adapted   where some configs were measured on this very GPU and problem, the model's error there corrects the others
-              at once, in scale and in shape (`model.adapt`), with nothing trained again
-
-A model that cannot be used is said in one line and left out: the answer is then what it would be without.
+reach      what a model knows of a GPU and kernel says how wide its intervals are: those of problems, GPUs or kernels
+           that were held out
+scored     the candidates that the prior finds fastest and most frugal; trees for more would take too long
+the rest   put on the scale of those scored, so that a prior that is too low does not place them before
+adapted    where some configs were measured on this very GPU and problem, the model's error there corrects the
+           others at once, in scale and in shape (`model.adapt`), with nothing trained again
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
+from kernrec.kernel import Kernel
 from kernrec.model.adapt import adapt
-from kernrec.model.intervals import Interval, groups_needed
+from kernrec.model.intervals import NEW_GPU, NEW_KERNEL, Interval, groups_needed, unknown_interval
 from kernrec.model.learner import Model
-from kernrec.model.model_file import load
-from kernrec.model.prior import INTERVAL
 from kernrec.recommender.estimates import LEARNED, Estimates
-from kernrec.store import Measured, Stack
+from kernrec.store import Measured
 
 Array = np.ndarray
 
@@ -35,45 +32,119 @@ FEWEST, MOST = 5, 64
 """Measurements of a problem from which on its other configs are adapted, and how many are looked at."""
 
 
-class Models:
-    """The models of a folder, each read once."""
+@dataclass(frozen=True)
+class Learned:
+    """A model with its name and what it was trained on. shipped: with kernrec, not trained here."""
 
-    def __init__(self, folder: Path, stack: Stack) -> None:
-        self._folder = folder
-        self._stack = stack
-        self._read: dict[str, Model | None] = {}
-        self._unsaid: list[str] = []
+    model: Model
+    name: str
+    training: Mapping[str, Any]
+    shipped: bool = False
 
-    def find(self, op: str, gpu: GPU) -> Model | None:
-        """The model of an op on a GPU, or of the op on any."""
-        for name in (f"{op}@{gpu.name}", op):
-            if name not in self._read:
-                self._read[name] = self._load(name)
-            if model := self._read[name]:
-                return model
-        return None
+    @property
+    def summary(self) -> str:
+        """What it was trained on."""
+        rows, problems = self.training["rows"], len(self.training["problems"])
+        configs = f"{rows} configs of {problems} problem{'s' * (problems != 1)}"
+        return f"{configs} on {', '.join(self.model.gpus)}" + (" (ships with kernrec)" if self.shipped else "")
 
-    def warnings(self) -> tuple[str, ...]:
-        """What is wrong with the models read since the last call."""
-        said, self._unsaid = tuple(self._unsaid), []
-        return said
+    def reach(self, gpu: GPU, kernel: Kernel) -> "Reach | None":
+        """What it knows of a kernel on a GPU; None where it has nothing to say.
 
-    def _load(self, name: str) -> Model | None:
-        path = self._folder / f"{name}.json"
-        if not path.exists():
+        Of a kernel that it was not trained on it speaks only where models of other kernels were better than the prior
+        on each that was held out.
+        """
+        model = self.model
+        known = model.kernels.get(kernel.name) == kernel.hash
+        if not known and not model.helps_new_kernels:
             return None
-        try:
-            model, card = load(path)
-        except KernrecError as error:
-            self._unsaid.append(f"{error}; not used")
-            return None
-        trained, now = card["training"].get("measurements"), self._stack.measurements()
-        if trained != now:
-            self._unsaid.append(
-                f"model {name} was trained on {trained} measurements, the databases in use hold {now}"
-                " (`kernrec train` renews it)"
-            )
-        return model
+        return Reach(self, gpu.name, kernel.name, gpu.name in model.gpus, known)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """A model asked about a kernel on a GPU. gpu_known, kernel_known: whether it was trained on them."""
+
+    learned: Learned
+    gpu: str
+    kernel: str
+    gpu_known: bool
+    kernel_known: bool
+
+    @property
+    def model(self) -> Model:
+        """The model itself."""
+        return self.learned.model
+
+    def interval(self, quantity: str) -> Interval:
+        """The interval of `latency` or `energy` on problems that were not measured: the widest that applies."""
+        return interval_of(self.model, quantity, self.gpu if self.gpu_known else None, self.kernel_known)
+
+    @property
+    def said(self) -> str:
+        """What a reader has to know of it, in a line."""
+        what = f"source learned: the prior corrected by model {self.learned.name}, trained on {self.learned.summary}"
+        new = [
+            *([] if self.gpu_known else [f"nothing was measured on {self.gpu}"]),
+            *([] if self.kernel_known else [f"nothing of {self.kernel}"]),
+        ]
+        return f"{what}; " + "".join(f"{one}; " for one in new) + f"90 % interval from {self.interval('latency').said}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "name": self.learned.name,
+            "kernel": self.kernel,
+            "shipped": self.learned.shipped,
+            "rows": self.learned.training["rows"],
+            "problems": len(self.learned.training["problems"]),
+            "gpus": list(self.model.gpus),
+            "data_sha256": self.learned.training["data_sha256"],
+            "gpu_measured": self.gpu_known,
+            "kernel_measured": self.kernel_known,
+            "intervals": {
+                quantity: vars(self.interval(quantity)) | {"pooled_with_prior": self.interval(quantity).pooled}
+                for quantity in ("latency", "energy")
+            },
+        }
+
+
+def interval_of(model: Model, quantity: str, gpu: str | None, kernel_known: bool) -> Interval:
+    """The widest interval that applies on problems that were not measured; gpu: None for one not trained on."""
+    found = model.intervals.get(quantity, {})
+    given = [(gpu and found.get(gpu)) or found.get("*") or unknown_interval("problem")]
+    if gpu is None:
+        given.append(found.get(NEW_GPU) or unknown_interval("GPU"))
+    if not kernel_known:
+        given.append(found.get(NEW_KERNEL) or unknown_interval("kernel"))
+    return max(given, key=lambda interval: interval.width)
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What a model says of candidates: log(expected / prior) at positions `where`, and how far they lie outside.
+
+    rows: their features (len(where), F).
+    """
+
+    reach: Reach
+    where: Array
+    rows: Array
+    ratios: Mapping[str, Array]
+    distance: Array
+
+    @classmethod
+    def of(cls, reach: Reach, where: Array, rows: Array) -> "Correction":
+        """The model's answer."""
+        return cls(reach, where, rows, *reach.model.log_ratio(rows))
+
+    def correct(self, predicted: Estimates) -> Estimates:
+        """The estimates with the model's in their place."""
+        return with_learned(predicted, self.reach, self.where, self.ratios, self.distance)
+
+    def adapted(self, predicted: Estimates, positions: Array, measured: Sequence[Measured]) -> Estimates:
+        """Corrected estimates in the light of what was measured on this GPU and problem, at `positions`."""
+        return adapted(predicted, self.where, self.rows, positions, measured)
 
 
 def worth_scoring(estimates: Estimates, always: Array) -> Array:
@@ -92,7 +163,7 @@ def worth_scoring(estimates: Estimates, always: Array) -> Array:
 
 
 def with_learned(
-    predicted: Estimates, model: Model, gpu: GPU, where: Array, ratios: dict[str, Array], distance: Array
+    predicted: Estimates, reach: Reach, where: Array, ratios: Mapping[str, Array], distance: Array
 ) -> Estimates:
     """The estimates with the model's at positions `where`; ratios, distance: as from `Model.log_ratio`."""
     latency_log = ratios["latency"]
@@ -116,7 +187,7 @@ def with_learned(
         if quantity == "energy" and "power" not in ratios:
             continue
         stem, unit = name.split("_")
-        low, high = interval(model, quantity, gpu).around(columns[name][where], distance)
+        low, high = reach.interval(quantity).around(columns[name][where], distance)
         columns[f"{stem}_low_{unit}"][where], columns[f"{stem}_high_{unit}"][where] = low, high
         columns[f"{stem}_source"][where] = LEARNED
     return replace(predicted, **columns)
@@ -153,14 +224,3 @@ def adapted(
         if quantity in found and found[quantity].interval.groups >= groups_needed():
             columns[low][where], columns[high][where] = found[quantity].interval.around(columns[value][where])
     return replace(predicted, **columns)
-
-
-def interval(model: Model, quantity: str, gpu: GPU) -> Interval:
-    """The calibrated interval of a GPU; of one that the model has not seen, or where nothing could be calibrated, at
-    least the prior's."""
-    found = model.intervals.get(quantity, {})
-    known = found.get(gpu.name) or found.get("*")
-    least = math.log(INTERVAL)
-    if known is None:
-        return Interval(least, 0, "prior")
-    return known if gpu.name in model.gpus else replace(known, width=max(known.width, least))

@@ -6,6 +6,7 @@ corrects the predictions, or a config that was found to be slow would be recomme
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from kernrec.model.power import Settled
 from kernrec.recommender.estimates import Estimates, Rescaling, carried_over, prior, with_measured
 from kernrec.recommender.known import Known, known
 from kernrec.store import Evidence, Measured
+
+if TYPE_CHECKING:
+    from kernrec.recommender.learned import Correction
 
 
 @dataclass(frozen=True)
@@ -39,18 +43,22 @@ def known_at(
 
 
 def at_limits(
-    settled: Sequence[Settled], rows: np.ndarray, found: Sequence[Known]
+    settled: Sequence[Settled], rows: np.ndarray, found: Sequence[Known], correction: "Correction | None" = None
 ) -> tuple[list[AtLimit], Rescaling | None]:
     """The costs of the candidates in `rows` (ascending) at each limit; what predictions were rescaled by, if at all.
+
+    correction: of the prior, by a model; what it says at the default limit is taken to hold at all of them.
 
     A limit at which nothing was measured takes its scale from the limit with the most measured configs, the first of
     them where several have as many.
     """
-    predicted = [prior(one) for one in settled]
+    predicted = [correction.correct(prior(one)) if correction else prior(one) for one in settled]
     results, scales = [], []
     for estimates, one in zip(predicted, found, strict=True):
         positions = np.flatnonzero(np.isin(rows, one.rows))
         taken = [one.measured[i] for i in np.searchsorted(one.rows, rows[positions])]
+        if correction and len(positions):
+            estimates = correction.adapted(estimates, positions, taken)
         costs, rescaling = with_measured(estimates, positions, taken)
         results.append(AtLimit(costs, dict(zip(positions.tolist(), taken, strict=True))))
         scales.append(rescaling)

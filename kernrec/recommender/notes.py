@@ -1,12 +1,17 @@
 """What the reader of a recommendation has to know besides its numbers, one line each."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from kernrec.recommender.answer import Choice
 from kernrec.recommender.estimates import Rescaling
 from kernrec.recommender.group import Group
 from kernrec.recommender.known import Known
 from kernrec.store import Measured
+
+if TYPE_CHECKING:
+    from kernrec.model.calibration import Calibration
+    from kernrec.recommender.learned import Reach
 
 PRIOR_NOTE = "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"
 
@@ -20,17 +25,27 @@ def notes(
     groups: Iterable[Group], choices: Sequence[Choice], fastest_s: float, foreign: Sequence[Measured]
 ) -> tuple[str, ...]:
     """The notes of an answer: groups of all kernels, its choices, the least latency of all, other kernels' answers."""
-    found = []
-    sources = sources_of(choices)
-    if "prior" in sources:
-        found.append(PRIOR_NOTE)
-    if "learned" in sources:
-        found.append("source learned: the prediction corrected by a model of measurements of other problems or configs")
+    groups, sources = list(groups), sources_of(choices)
+    runnable = [group for group in groups if group.runnable]
+    found = of_predictions(sources, [(group.candidates.calibration, group.learned) for group in runnable])
     for group in groups:
         found += _of_group(group, rescaled=bool(sources - {"measured"}))
     if foreign and foreign[0].latency_s < fastest_s:
         found.append(_faster(foreign[0], fastest_s))
     return tuple(found)
+
+
+def of_predictions(
+    sources: Collection[str], predicted_by: "Iterable[tuple[Calibration | None, Reach | None]]"
+) -> list[str]:
+    """What predictions of these sources are, and of what calibration and model they come."""
+    by = list(predicted_by)
+    found = [PRIOR_NOTE] if "prior" in sources else []
+    if "learned" in sources:
+        found += dict.fromkeys(reach.said for _, reach in by if reach)
+    if "prior" in sources or "learned" in sources:
+        found += dict.fromkeys(f"the prior's coefficients: {one.said}" for one, _ in by if one)
+    return found
 
 
 def _of_group(group: Group, rescaled: bool) -> Iterable[str]:

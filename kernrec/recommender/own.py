@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, find_kernel
 from kernrec.kernel.load import kernel_from
+from kernrec.model.calibration import Calibration
 from kernrec.model.power import PowerModel
 from kernrec.op import Problem
 from kernrec.recommender.answer import Choice, Comparison, Cost
@@ -25,12 +26,16 @@ from kernrec.recommender.candidates import Candidates
 from kernrec.recommender.estimates import MEASURED, SOURCES
 from kernrec.recommender.group import COUNTED
 from kernrec.recommender.limited import at_limits, known_at
-from kernrec.recommender.notes import PRIOR_NOTE, of_known, sources_of
+from kernrec.recommender.notes import of_known, of_predictions, sources_of
 from kernrec.recommender.pareto import pareto_front, spread
 from kernrec.recommender.rank import Place, places
 from kernrec.recommender.recommender import OBJECTIVES
 from kernrec.recommender.refusal import refusing_constraint
+from kernrec.recommender.trained import Trained
 from kernrec.store import Database, Evidence, ProfileTable, Stack
+
+if TYPE_CHECKING:
+    from kernrec.recommender.learned import Correction, Reach
 
 POWER_LIMITS = 8
 """Power limits that are tried, from the least that a GPU accepts to the most."""
@@ -66,6 +71,8 @@ class Advice:
     candidates: int
     sampled: tuple[int, int]
     notes: tuple[str, ...]
+    calibration: "Calibration | None" = None
+    models: "tuple[Reach, ...]" = ()
 
     @property
     def best(self) -> Limited:
@@ -83,6 +90,8 @@ class Advice:
             "objective": self.objective,
             "candidates": self.candidates,
             "sampled_blocks": list(self.sampled),
+            "calibration": None if self.calibration is None else self.calibration.about(),
+            "models": [reach.as_dict() for reach in self.models],
             "choices": [choice.as_dict() for choice in self.choices],
             "occupancy_heuristic": self.heuristic.as_dict(),
             "notes": list(self.notes),
@@ -92,7 +101,9 @@ class Advice:
 class Ranked:
     """All candidates of a kernel on a problem with their costs; arrays (limits, C), the default limit first.
 
-    evidence: what databases say of the kernel on this problem and GPU; None: all costs are predictions.
+    evidence: what databases say of the kernel on this problem and GPU; None: all costs are predictions. trained: what
+    was learned from measurements; None: predictions are those of the prior with the data sheet's coefficients. learned:
+    the model that corrects the prior, if one does.
     """
 
     def __init__(
@@ -103,18 +114,10 @@ class Ranked:
         profiles: Mapping[int, ProfileTable],
         limits: Sequence[float],
         evidence: Evidence | None = None,
+        trained: Trained | None = None,
     ) -> None:
         self.kernel, self.problem, self.gpu = kernel, problem, gpu
-        self.power = PowerModel.for_gpu(gpu)
-        self.group = Candidates(
-            kernel,
-            gpu,
-            self.power,
-            problem.dtype,
-            problem.layout,
-            profiles,
-            problem if kernel.sampled else None,
-        )
+        self.group = candidates_of(kernel, problem, gpu, profiles, trained.calibration(gpu) if trained else None)
         self.at = self.group.space.at(problem)
         self.limits = list(dict.fromkeys([gpu.tdp_w, *limits]))
         found, measured = known_at(self.group.space, self.at, gpu, evidence or Evidence(), self.limits)
@@ -124,7 +127,10 @@ class Ranked:
             raise KernrecError(f"no config of {kernel.name} can run {problem.key} on {gpu.name}: {self._why_none()}")
         self.prediction = self.group.predict(problem, self.at, self.rows)
         self.settled = [self.group.settle(self.prediction, limit) for limit in self.limits]
-        self.costs, self.rescaling = at_limits(self.settled, self.rows, found)
+        model = trained.model(problem.op, gpu) if trained else None
+        self.learned = model.reach(gpu, kernel) if model else None
+        self.warnings = trained.warnings() if trained else ()
+        self.costs, self.rescaling = at_limits(self.settled, self.rows, found, self._correction())
         self.latency_s: np.ndarray = np.stack([c.estimates.latency_s for c in self.costs])
         self.energy_j: np.ndarray = np.stack([c.estimates.energy_j for c in self.costs])
 
@@ -136,6 +142,17 @@ class Ranked:
         return (
             f"of {len(self.at.rows)} that its constraints leave none is profiled, fits an SM and does without spilling"
         )
+
+    def _correction(self) -> "Correction | None":
+        """What a model says of the candidates at the default power limit, where it was trained."""
+        if self.learned is None:
+            return None
+        from kernrec.recommender.facts import facts_of
+        from kernrec.recommender.learned import Correction
+
+        where = np.arange(len(self.rows))
+        facts = facts_of(self.group, self.problem, self.at, self.prediction, self.settled[0], where)
+        return Correction.of(self.learned, where, self.learned.model.rows(facts))
 
     @cached_property
     def fastest(self) -> int:
@@ -187,9 +204,13 @@ class Ranked:
 
     def about(self, choices: Iterable[Limited]) -> list[str]:
         """What the reader of choices has to know of where their costs come from, one line each."""
-        predicted = "prior" in sources_of(limited.choice for limited in choices)
-        notes = [PRIOR_NOTE] if predicted else []
-        return [*notes, *of_known(self.kernel.name, self.known, self.rescaling if predicted else None)]
+        sources = sources_of(limited.choice for limited in choices)
+        rescaling = self.rescaling if sources - {"measured"} else None
+        return [
+            *self.warnings,
+            *of_predictions(sources, [(self.group.calibration, self.learned)]),
+            *of_known(self.kernel.name, self.known, rescaling),
+        ]
 
     def select(self, objective: str, top: int, first: int = 0) -> list[tuple[int, int]]:
         """(limit, position) of the best, in order; limits before the `first` are not chosen from."""
@@ -207,6 +228,18 @@ class Ranked:
             picked = best[order] * len(self.rows) + order
         places = [divmod(int(place), len(self.rows)) for place in picked]
         return [(first + limit, position) for limit, position in places]
+
+
+def candidates_of(
+    kernel: Kernel,
+    problem: Problem,
+    gpu: GPU,
+    profiles: Mapping[int, ProfileTable],
+    calibration: Calibration | None = None,
+) -> Candidates:
+    """The candidates of one kernel, whose profiles may be those of a sample of blocks on this very problem."""
+    power, sampled = PowerModel.for_gpu(gpu), problem if kernel.sampled else None
+    return Candidates(kernel, gpu, power, problem.dtype, problem.layout, profiles, sampled, calibration)
 
 
 def power_limits(gpu: GPU) -> list[float]:
@@ -232,11 +265,12 @@ def advise(
     top: int = 5,
     limits: Sequence[float] | None = None,
     evidence: Evidence | None = None,
+    trained: Trained | None = None,
 ) -> Advice:
     """The choices for a kernel whose profiles are given.
 
     limits: power limits to try (W); None: a range of them, and those it was measured at. evidence: what is known of
-    measurements (`Stack.evidence`); they stand in place of predictions.
+    measurements (`Stack.evidence`); they stand in place of predictions. trained: what was learned from measurements.
     """
     check_asked(objective, top)
     evidence = evidence or Evidence()
@@ -244,7 +278,7 @@ def advise(
     if tried is None:
         used = {row.power_limit_w for row in evidence.measured if row.kernel_hash == kernel.hash}
         tried = [*power_limits(gpu), *sorted(w for w in used if w and gpu.power_min_w <= w <= gpu.power_max_w)]
-    ranked = Ranked(kernel, problem, gpu, profiles, tried, evidence)
+    ranked = Ranked(kernel, problem, gpu, profiles, tried, evidence, trained)
     # The default limit is what choices are held against; where limits are given it need not be among them.
     first = 0 if limits is None else len(ranked.limits) - len(set(limits))
     picked = ranked.select(objective, top, first)
@@ -260,6 +294,8 @@ def advise(
         candidates=len(ranked.rows),
         sampled=sampled,
         notes=_notes(ranked, profiles, choices, sampled),
+        calibration=ranked.group.calibration,
+        models=(ranked.learned,) if ranked.learned else (),
     )
 
 
@@ -287,6 +323,7 @@ def recommend_kernel(
     top: int = 5,
     limits: Sequence[float] | None = None,
     databases: Sequence[Path] | None = None,
+    calibrated: bool = True,
 ) -> Advice:
     """Advice for a kernel of the user's or of the library, from profiles that a database holds.
 
@@ -295,8 +332,12 @@ def recommend_kernel(
     kernel = find_own_kernel(name, databases)
     problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **shape)
     profiles = profiles_of(kernel, problem, gpu, databases)
-    evidence = Stack(databases).evidence(gpu.name, problem.op, [kernel.name], problem.key)
-    return advise(kernel, problem, gpu, profiles, objective=objective, top=top, limits=limits, evidence=evidence)
+    stack = Stack(databases)
+    evidence = stack.evidence(gpu.name, problem.op, [kernel.name], problem.key)
+    trained = Trained.beside(databases, stack, calibrated)
+    return advise(
+        kernel, problem, gpu, profiles, objective=objective, top=top, limits=limits, evidence=evidence, trained=trained
+    )
 
 
 def profiles_of(

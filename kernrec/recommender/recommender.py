@@ -10,11 +10,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernrec import paths
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import able_kernels
@@ -27,10 +25,8 @@ from kernrec.recommender.known import applies
 from kernrec.recommender.notes import notes
 from kernrec.recommender.pareto import pareto_front, spread
 from kernrec.recommender.refusal import needs
+from kernrec.recommender.trained import Trained
 from kernrec.store import Stack
-
-if TYPE_CHECKING:
-    from kernrec.recommender.learned import Models
 
 OBJECTIVES = tuple(COUNTED)
 
@@ -66,19 +62,22 @@ class Query:
 class Recommender:
     """Answers queries from the shipped database, and from those given, which are asked first."""
 
-    def __init__(self, databases: Sequence[Path | str] | None = None) -> None:
+    def __init__(
+        self,
+        databases: Sequence[Path | str] | None = None,
+        calibrated: bool = True,
+        trained: Trained | None = None,
+    ) -> None:
+        """calibrated: whether the prior takes the coefficients that measurements gave it, where there are some.
+
+        trained: what was learned from measurements; None: what lies beside the databases.
+        """
         self._stack = Stack(databases)
         self._candidates: dict[tuple[str, str, str, str], list[Candidates]] = {}
         self._power: dict[str, PowerModel] = {}
         self._answers: OrderedDict[tuple[Problem, str, Query], Recommendation] = OrderedDict()
         self._version = self._stack.version()
-        folder = _models_folder(databases)
-        self._models: Models | None = None
-        if folder is not None and folder.is_dir():
-            # Who has no model does not wait for what uses one.
-            from kernrec.recommender import learned
-
-            self._models = learned.Models(folder, self._stack)
+        self._trained = trained or Trained.beside(databases, self._stack, calibrated)
 
     def recommend(
         self,
@@ -142,7 +141,7 @@ class Recommender:
         candidates = self.candidates_for(problem, gpu)
         evidence = self._stack.evidence(gpu.name, problem.op, [c.kernel.name for c in candidates], problem.key)
         limits = query.power_limit_w, query.clock_hz
-        model = self._models.find(problem.op, gpu) if self._models else None
+        model = self._trained.model(problem.op, gpu)
         all_groups = [Group(c, problem, *limits, evidence, model) for c in candidates]
         groups = [group for group in all_groups if group.runnable]
         if not groups:
@@ -161,8 +160,9 @@ class Recommender:
             gpu.tdp_w if query.power_limit_w is None else query.power_limit_w,
             choices,
             sum(group.runnable for group in groups),
-            (self._models.warnings() if self._models else ())
-            + notes(all_groups, choices, float(pool.costs.latency_s[pool.fastest]), foreign),
+            self._trained.warnings() + notes(all_groups, choices, float(pool.costs.latency_s[pool.fastest]), foreign),
+            self._trained.calibration(gpu),
+            tuple(group.learned for group in groups if group.learned),
         )
 
     def candidates_for(self, problem: Problem, gpu: GPU) -> list[Candidates]:
@@ -180,17 +180,11 @@ class Recommender:
                     problem.dtype,
                     problem.layout,
                     self._stack.profiles(kernel.name, kernel.hash, gpu.sm),
+                    calibration=self._trained.calibration(gpu),
                 )
                 for kernel in kernels
             ]
         return self._candidates[key]
-
-
-def _models_folder(databases: Sequence[Path | str] | None) -> Path | None:
-    """Models lie beside the first database; None where there is none."""
-    if databases is None:
-        return paths.models()
-    return Path(databases[0]).parent / "models" if len(databases) else None
 
 
 def _select(pool: Pool, query: Query) -> np.ndarray:

@@ -1,7 +1,7 @@
 """From a database's measurements to what the learner is trained on and judged by.
 
-Rows of the library's kernels come with their static profile and prior. Rows of kernels whose source nobody gave us come
-with their tunables alone, and the roofline's time in the prior's place.
+Rows of the library's kernels, and of the user's own that were analysed, come with their static profile and prior. Rows
+of kernels whose source nobody gave us come with their tunables alone, and the roofline's time in the prior's place.
 """
 
 import hashlib
@@ -15,12 +15,17 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
+from kernrec.kernel import Kernel
+from kernrec.model.basis import probe
+from kernrec.model.calibration import Calibration
 from kernrec.model.dataset import Dataset, Group
 from kernrec.model.features import Facts
 from kernrec.op import Problem, find_op
 from kernrec.recommender.candidates import Candidates
 from kernrec.recommender.facts import facts_of
+from kernrec.recommender.own import candidates_of, find_own_kernel, profiles_of
 from kernrec.recommender.recommender import Recommender
+from kernrec.recommender.trained import Trained
 from kernrec.store import Database, Stack
 
 Array = np.ndarray
@@ -31,10 +36,12 @@ _LIMITS = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
 
 @dataclass(frozen=True)
 class Measurements:
-    """groups: by GPU, problem and kernel. left_out: rows that could not be used, by reason."""
+    """groups: by GPU, problem and kernel. left_out: rows that could not be used, by reason. calibrations: those of the
+    prior that the groups' facts hold, by architecture."""
 
     groups: tuple[Group, ...]
     left_out: Mapping[str, int]
+    calibrations: Mapping[str, Calibration]
 
     @property
     def problems(self) -> int:
@@ -49,12 +56,15 @@ class _Row:
     energy_j: float
 
 
-def read(databases: Iterable[Path], op: str | None = None, gpu: str | None = None) -> Measurements:
+def read(
+    databases: Iterable[Path], op: str | None = None, gpu: str | None = None, calibrated: bool = True
+) -> Measurements:
     """The answers of all databases at the cards' own limits and clocks; of a config in several, the first one's.
 
     What was replayed is left out: it is what its recording says, once more and with noise.
 
-    op, gpu: only these, by canonical name. Raises `UsageError` for what is no database.
+    op, gpu: only these, by canonical name. calibrated: whether the prior is that of the calibrations beside the
+    databases, which a model corrects; False where they are to be made. Raises `UsageError` for what is no database.
     """
     paths = list(databases)
     left_out: dict[str, int] = {}
@@ -84,7 +94,8 @@ def read(databases: Iterable[Path], op: str | None = None, gpu: str | None = Non
                 config,
                 _Row(json.loads(config), latency, energy),
             )
-    recommender = Recommender(paths)
+    trained = Trained.beside(paths, calibrated=calibrated)
+    known_to = _Candidates(paths, trained)
     groups: list[Group] = []
     for (card, key, kernel, digest), rows in sorted(found.items()):
         try:
@@ -93,16 +104,48 @@ def read(databases: Iterable[Path], op: str | None = None, gpu: str | None = Non
         except UsageError:
             _count(left_out, "of an unknown GPU or op", len(rows))
             continue
-        groups += _group(recommender, where, problem, kernel, digest, list(rows.values()), left_out)
-    return Measurements(tuple(groups), left_out)
+        groups += _group(known_to, where, problem, kernel, digest, list(rows.values()), left_out)
+    return Measurements(tuple(groups), left_out, trained.calibrations)
 
 
 def _problem(row: Mapping[str, Any]) -> Problem:
     return find_op(row["op"]).problem(row["dtype"], row["layout"], **json.loads(row["dims"]))
 
 
+class _Candidates:
+    """The candidates of the kernels that were measured: the library's, and the user's own that a database holds."""
+
+    def __init__(self, databases: Sequence[Path], trained: Trained) -> None:
+        self._databases, self._trained = databases, trained
+        self._library = Recommender(databases, trained=trained)
+        self._own: dict[tuple[str, str], Kernel | None] = {}
+
+    def find(self, problem: Problem, gpu: GPU, kernel: str, digest: str) -> Candidates | None:
+        """Those of a kernel by name and hash; None where no source of this hash is known, or no profile."""
+        try:
+            of_op = self._library.candidates_for(problem, gpu)
+        except KernrecError:
+            of_op = []
+        for candidates in of_op:
+            if (candidates.kernel.name, candidates.kernel.hash) == (kernel, digest):
+                return candidates
+        if (kernel, digest) not in self._own:
+            try:
+                found = find_own_kernel(kernel, self._databases)
+            except KernrecError:
+                found = None
+            self._own[kernel, digest] = found if found is not None and found.hash == digest else None
+        if (own := self._own[kernel, digest]) is None:
+            return None
+        try:
+            profiles = profiles_of(own, problem, gpu, self._databases)
+            return candidates_of(own, problem, gpu, profiles, self._trained.calibration(gpu))
+        except KernrecError:
+            return None
+
+
 def _group(
-    recommender: Recommender,
+    known_to: _Candidates,
     gpu: GPU,
     problem: Problem,
     kernel: str,
@@ -112,13 +155,11 @@ def _group(
 ) -> Iterable[Group]:
     candidates = None
     if not digest.startswith("external:"):
-        try:
-            of_op = recommender.candidates_for(problem, gpu)
-        except KernrecError:
-            of_op = []
-        candidates = next((c for c in of_op if (c.kernel.name, c.kernel.hash) == (kernel, digest)), None)
+        candidates = known_to.find(problem, gpu, kernel, digest)
         if candidates is None:
-            _count(left_out, "of another version of a kernel's source", len(rows))
+            _count(
+                left_out, "of a kernel whose source or profiles are not known (another version of it, say)", len(rows)
+            )
             return
     if candidates is None:
         facts, kept = _foreign(gpu, problem, rows), np.arange(len(rows))
@@ -164,8 +205,9 @@ def _count(left_out: dict[str, int], reason: str, rows: int = 1) -> None:
     left_out[reason] = left_out.get(reason, 0) + rows
 
 
-def provenance(data: Dataset, databases: Sequence[Path]) -> dict[str, Any]:
-    """What a model's card says of the rows that it was trained on."""
+def provenance(data: Dataset, databases: Sequence[Path], calibrations: Mapping[str, Calibration]) -> dict[str, Any]:
+    """What a model's card says of the rows that it was trained on, and of the prior whose residuals it learned."""
+    stack = Stack(databases)
     rows = [
         (group.gpu, group.problem, group.kernel, group.kernel_hash, group.latency_s.tolist(), group.energy_j.tolist())
         for group in data.groups
@@ -175,5 +217,7 @@ def provenance(data: Dataset, databases: Sequence[Path]) -> dict[str, Any]:
         "groups": len(data.groups),
         "problems": sorted({group.problem for group in data.groups}),
         "data_sha256": hashlib.sha256(repr(rows).encode()).hexdigest(),
-        "measurements": Stack(databases).measurements(),
+        "measurements": stack.measurements(),
+        "mark": stack.mark(),
+        "prior": {"probe": probe(), "calibrations": {arch: one.hash for arch, one in sorted(calibrations.items())}},
     }

@@ -223,6 +223,13 @@ class Database:
             found = self._connection.execute(query).fetchone()
         return dict(zip(TABLES, found or (), strict=True))
 
+    def logged(self) -> tuple[int, str | None, str | None]:
+        """(rows of the log, their least and their greatest key); the keys are None without a row."""
+        query = "SELECT count(*), min(measurement_id), max(measurement_id) FROM measurement"
+        with one_line(self.path):
+            rows, least, greatest = self._connection.execute(query).fetchone() or (0, None, None)
+        return int(rows), least, greatest
+
     def content_hash(self) -> str:
         """A hash of all rows, whatever the order they came in; equal for databases of equal content."""
         with one_line(self.path):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kernrec import paths
 from kernrec.store.database import Database
+from kernrec.store.identity import content_hash
 from kernrec.store.log import Log, evidence
 from kernrec.store.measured import Evidence
 from kernrec.store.profiles import ProfileTable, shipped_profiles
@@ -65,7 +66,12 @@ class Stack:
 
     def measurements(self) -> int:
         """How many rows the logs of all databases hold."""
-        return sum(database.counts()["measurement"] for database in self._databases())
+        return sum(database.logged()[0] for database in self._databases())
+
+    def mark(self) -> str:
+        """Tells logs of as many rows apart: made of the least and the greatest key of a measurement."""
+        keys = [key for database in self._databases() for key in database.logged()[1:] if key is not None]
+        return content_hash([min(keys), max(keys)]) if keys else ""
 
     def version(self) -> tuple[tuple[int, int], ...]:
         """Changes whenever one of the files does, so that answers kept from before can be dropped."""

@@ -1,6 +1,7 @@
 """`kernrec train` and `kernrec evaluate` on a database of simulated measurements: prior times a known factor."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernrec import paths
 from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Query, Recommender
-from kernrec.store import Database
+from kernrec.recommender.trained import Trained
+from kernrec.store import Database, Stack
 
 pytest.importorskip("xgboost")
 GPU = "rtx4090"
@@ -91,7 +94,16 @@ def test_a_model_of_another_database_is_said_once(trained: Path, tmp_path: Path)
     first = recommender.recommend("matmul", GPU, shape).notes
     assert any("trained on 144 measurements, the databases in use hold 12" in note for note in first)
     again = recommender.recommend("matmul", GPU, {**shape, "m": 901}).notes
-    assert not any("trained on" in note for note in again)
+    assert not any("the databases in use" in note for note in again)
+
+
+def test_as_many_measurements_that_are_others_are_said_too(trained: Path, tmp_path: Path) -> None:
+    other = tmp_path / "own.duckdb"
+    with Database.open(other, read_only=False, create=True) as database:
+        database.add_measurements([row | {"session": "another"} for row in simulated(12)])
+    (tmp_path / "models").symlink_to(trained.parent / "models")
+    notes = Recommender([other]).recommend("matmul", GPU, {"m": 900, "n": 700, "k": 300}).notes
+    assert any("trained on other measurements than the 144 that the databases in use hold" in note for note in notes)
 
 
 def test_nothing_is_learned_from_what_was_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,6 +140,26 @@ def test_evaluate_scores_every_way_to_choose(
     assert learned["efficiency"]["1"] > random["efficiency"]["1"]
     assert learned["median_error"] < by_method["prior", "latency"]["median_error"]
     assert by_method["occupancy", "energy"]["energy_saved"] == pytest.approx(0.0, abs=0.5)
+    # The simulated card is the prior, and a factor on time alone.
+    calibrated = by_method["calibrated", "latency"]
+    assert calibrated["median_error"] < 0.1 < by_method["prior", "latency"]["median_error"]
+    assert {quantity for _, quantity in by_method} == {"latency", "energy", "edp"}
+    assert learned["rank_correlation"] > 0.9
+    assert by_method["learned", "edp"]["problems"] == 12
+    assert by_method["learned", "energy"]["frugal_saved"] >= -0.05
+    assert by_method["learned", "energy"]["frugal_slowdown"] < 0.1
+    assert found["published"]["FlipFlop (arXiv 2601.13345)"] == {"accuracy": 0.83, "reduction": 0.934}
+
+
+def test_calibrating_beforehand_changes_no_score(
+    measured: Path, calibrated: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is held out has been seen by coefficients that were fitted to all."""
+    told = []
+    for database in (measured, calibrated):
+        assert run(["evaluate", "--db", str(database), "--threads", "1", "--json", "--split", "gpu"]) == 0
+        told.append(json.loads(capsys.readouterr().out)["scores"])
+    assert told[0] == told[1]
 
 
 def test_a_picture_is_drawn(measured: Path, tmp_path: Path) -> None:
@@ -137,10 +169,154 @@ def test_a_picture_is_drawn(measured: Path, tmp_path: Path) -> None:
     assert picture.read_text().startswith("<?xml")
 
 
-def test_calibration_finds_the_factor(measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture(scope="module")
+def calibrated(measured: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    own = tmp_path_factory.mktemp("calibrated") / "own.duckdb"
+    own.write_bytes(measured.read_bytes())
+    assert run(["train", "--calibrate", "--db", str(own)]) == 0
+    return own
+
+
+def test_calibration_finds_the_factor_and_says_what_it_brings(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["train", "--calibrate", "--db", str(measured), "--out", str(tmp_path), "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    assert 1.0 < float(found["found"]["core_time"]) < 1.8
+    said = capsys.readouterr()
+    (found,) = json.loads(said.out)
+    assert found["found"]["core_time"] == pytest.approx(FACTOR, rel=0.15)
+    before, after = found["found"]["time_factor"]
+    assert after < 1.1 < before
+    assert "latency of 12 problems, each held out: off by a factor of 1." in said.err
+
+
+SHAPE = {"m": 900, "n": 700, "k": 300}
+
+
+def test_a_calibrated_prior_answers_for_every_gpu_of_the_architecture(calibrated: Path) -> None:
+    query = Query("latency", top=1)
+    for gpu in (GPU, "l40s"):  # both are sm_89
+        plain = Recommender([calibrated], calibrated=False).recommend("matmul", gpu, SHAPE, query=query)
+        answer = Recommender([calibrated]).recommend("matmul", gpu, SHAPE, query=query)
+        assert answer.best.latency_s.source == "prior"
+        assert answer.best.latency_s.value / plain.best.latency_s.value == pytest.approx(FACTOR, rel=0.1)
+        assert answer.calibration is not None
+        assert (answer.calibration.problems, answer.calibration.rows) == (12, 144)
+        assert any(answer.calibration.hash in note and "144 configs on 12 problems" in note for note in answer.notes)
+        assert answer.as_dict()["calibration"]["hash"] == answer.calibration.hash
+        assert plain.calibration is None
+    other = Recommender([calibrated]).recommend("matmul", "a100", SHAPE, query=query)
+    assert other.calibration is None
+    assert (
+        other.best.latency_s.value
+        == Recommender([]).recommend("matmul", "a100", SHAPE, query=query).best.latency_s.value
+    )
+
+
+def test_no_calibration_shows_the_difference(calibrated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["recommend", "--op", "mm", "--gpu", GPU, "--shape", "m=900,n=700,k=300", "--db", str(calibrated), "--json"]
+    assert run(asked) == 0
+    ours = json.loads(capsys.readouterr().out)
+    assert run([*asked, "--no-calibration"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert ours["choices"][0]["latency_s"] > 1.1 * plain["choices"][0]["latency_s"]
+    assert (ours["calibration"] is None, plain["calibration"] is None) == (False, True)
+
+
+def test_explanations_and_single_kernels_are_calibrated_too(
+    calibrated: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_kernel = ["recommend", "--kernel", "matmul_simt", "--gpu", GPU, "--shape", "m=900,n=700,k=300"]
+    found = []
+    for flags in ([], ["--no-calibration"]):
+        assert run([*of_kernel, "--db", str(calibrated), "--json", "--objective", "latency", *flags]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0]["choices"][0]["latency_s"] > 1.1 * found[1]["choices"][0]["latency_s"]
+    assert run(["explain", "--op", "mm", "--gpu", GPU, "--shape", "m=900,n=700,k=300", "--db", str(calibrated)]) == 0
+    said = capsys.readouterr()
+    assert found[0]["calibration"]["hash"] in said.err
+
+
+def test_a_model_is_used_with_the_prior_that_it_corrects(
+    calibrated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "own.duckdb"
+    own.write_bytes(calibrated.read_bytes())
+    assert run(["train", "--op", "mm", "--db", str(own), "--threads", "1"]) == 0  # a residual of the prior as it was
+    query = Query("latency", top=1)
+    before = Recommender([own]).recommend("matmul", GPU, SHAPE, query=query)
+    assert run(["train", "--calibrate", "--db", str(own)]) == 0
+    refused = Recommender([own]).recommend("matmul", GPU, SHAPE, query=query)
+    assert refused.best.latency_s.source == "prior"
+    (note,) = [note for note in refused.notes if note.startswith("model matmul")]
+    assert note.startswith("model matmul corrects the prior with the data sheet's coefficients of sm_89, in use are")
+    again = Recommender([own], calibrated=False).recommend("matmul", GPU, SHAPE, query=query)
+    assert again.best.latency_s == before.best.latency_s
+    assert run(["train", "--op", "mm", "--db", str(own), "--threads", "1"]) == 0
+    capsys.readouterr()
+    renewed = Recommender([own]).recommend("matmul", GPU, SHAPE, query=query)
+    assert renewed.best.latency_s.source == "learned"
+    assert renewed.best.latency_s.value == pytest.approx(before.best.latency_s.value, rel=0.1)
+    assert run(["db", "info", "--db", str(own), "--json"]) == 0
+    calibration, model = json.loads(capsys.readouterr().out)["learned"]
+    assert (calibration["what"], calibration["configs"], calibration["problems"]) == ("calibration of sm_89", 144, 12)
+    assert (model["what"], model["prior"]) == ("model matmul", f"calibrated: sm_89 {calibration['hash']}")
+
+
+def test_a_model_of_another_version_of_the_prior_is_not_used(trained: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.duckdb"
+    own.write_bytes(trained.read_bytes())
+    shutil.copytree(trained.parent / "models", tmp_path / "models")
+    card = tmp_path / "models" / "matmul.json"
+    text = json.loads(card.read_text())
+    text["training"]["prior"]["probe"][5] *= 1.25
+    card.write_text(json.dumps(text))
+    answer = Recommender([own]).recommend("matmul", GPU, SHAPE)
+    assert answer.best.latency_s.source == "prior"
+    (note,) = [note for note in answer.notes if note.startswith("model matmul")]
+    assert "which has changed by up to 25 % since; not used" in note
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"format": 1}'])
+def test_a_damaged_calibration_is_said_once_and_left_out(calibrated: Path, tmp_path: Path, damage: str) -> None:
+    own = tmp_path / "own.duckdb"
+    own.write_bytes(calibrated.read_bytes())
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "calibration.json").write_text(damage)
+    recommender = Recommender([own])
+    answer = recommender.recommend("matmul", GPU, SHAPE)
+    assert answer.calibration is None
+    assert sum("calibration.json" in note and note.endswith("not used") for note in answer.notes) == 1
+    assert not any("calibration.json" in note for note in recommender.recommend("matmul", "a100", SHAPE).notes)
+
+
+def test_a_calibration_that_does_not_help_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every simulated problem is off by a factor of its own."""
+    path, rows = tmp_path / "own.duckdb", []
+    for number, row in enumerate(simulated(6)):
+        own = 1.6 if (number // 12) % 2 else 1 / 1.6
+        rows.append(row | {"latency_s": row["latency_s"] / FACTOR * own, "energy_j": row["energy_j"] / FACTOR * own})
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(rows)
+    assert run(["train", "--calibrate", "--db", str(path)]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "no help, not kept" in said.err
+    assert "the data sheet's coefficients stay" in said.err
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_model_that_ships_is_picked_up(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model in the folder of the prebuilt database answers where the user's own databases have none."""
+    shutil.copytree(trained.parent / "models", tmp_path / "db" / "prebuilt" / "models")
+    shipped = paths.shipped
+    monkeypatch.setattr(paths, "shipped", lambda name: tmp_path / name if name == "db/prebuilt" else shipped(name))
+    trusted = Trained.beside([])
+    learned = trusted.model("matmul", find_gpu(GPU))
+    assert learned is not None
+    assert learned.shipped
+    assert trusted.warnings() == ()  # it says itself what it was trained on
+    assert "144 configs of 12 problems on rtx4090 (ships with kernrec)" in learned.summary
+    assert Trained(trained.parent / "models", Stack([trained])).model("matmul", find_gpu(GPU)).shipped is False
 
 
 @pytest.mark.parametrize(
@@ -217,7 +393,7 @@ def test_a_kernel_without_source_is_learned_from_its_tunables(
     assert run(["train", "--db", str(path), "--threads", "1"]) == 0
     capsys.readouterr()
     assert run(["train", "--calibrate", "--db", str(path)]) == 1
-    assert "20 are missing" in capsys.readouterr().err
+    assert "3 problems, 20 configs are missing" in capsys.readouterr().err
 
 
 def test_a_handful_of_measurements_adapt_a_model_to_a_new_gpu(trained: Path, tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ def simulated_facts(count: int, seed: int, gpu: str = "rtx4090") -> Facts:
         dram_s=dram,
         core_s=core,
         fixed_s=np.full(count, 1e-6),
-        static_j=latency * power * 0.3,
         core_j=latency * power * draw.uniform(0.2, 0.6, count),
         dram_j=latency * power * draw.uniform(0.1, 0.3, count),
     )

@@ -1,11 +1,13 @@
 """Intervals hold what they promise on groups never seen: here on simulated, exchangeable ones."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from kernrec.model.intervals import Extent, calibrate, groups_needed
+from kernrec.model.intervals import Extent, calibrate, groups_needed, unknown_interval
+from kernrec.model.prior import INTERVAL
 
 
 def simulated_residuals(draw: np.random.Generator, groups: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -20,31 +22,47 @@ def test_nine_tenths_of_new_groups_rows_are_covered() -> None:
     for _ in range(300):
         residual, group = simulated_residuals(draw, 30, 10)
         interval = calibrate(residual, group, "problem")
-        assert interval is not None
         fresh, _ = simulated_residuals(draw, 1, 10)
         low, high = interval.around(np.ones(10))
         inside.append(((np.exp(fresh) >= low) & (np.exp(fresh) <= high)).mean())
     assert 0.88 <= np.mean(inside) <= 0.95
 
 
-def test_fewer_than_nine_groups_calibrate_nothing() -> None:
+def test_with_fewer_than_nine_groups_the_priors_spread_counts_as_one_more() -> None:
     assert groups_needed(0.90) == 9
     draw = np.random.default_rng(0)
-    assert calibrate(*simulated_residuals(draw, 8, 50), "problem") is None
-    assert calibrate(*simulated_residuals(draw, 9, 50), "problem") is not None
+    assert calibrate(np.zeros(0), np.zeros(0, int), "GPU") == unknown_interval("GPU")
+    assert unknown_interval("GPU").width == pytest.approx(math.log(INTERVAL))
+    exact = [calibrate(np.zeros(5 * n), np.repeat(np.arange(n), 5), "GPU").width for n in range(1, 9)]
+    assert all(a > b for a, b in pairwise([math.log(INTERVAL), *exact]))  # each that was predicted well adds trust
+    wrong = [calibrate(np.full(5 * n, 2.0), np.repeat(np.arange(n), 5), "GPU").width for n in range(1, 9)]
+    assert all(width == pytest.approx(2.0, abs=0.01) for width in wrong)  # none of it where they were not
+    few, enough = (calibrate(*simulated_residuals(draw, n, 50), "problem") for n in (8, 9))
+    assert (few.pooled, enough.pooled) == (True, False)
+    assert few.said == "8 problems held out and the prior's spread (9 would do alone)"
+    assert enough.said == "9 problems held out"
+
+
+@pytest.mark.parametrize("groups", [2, 4, 7])
+def test_a_pooled_interval_covers_as_long_as_the_prior_holds_what_it_says(groups: int) -> None:
+    """Groups that err as the prior says it does: nine tenths of the time within a factor of `INTERVAL`."""
+    draw, deviation, inside = np.random.default_rng(groups), math.log(INTERVAL) / 1.645, []
+    for _ in range(1000):
+        seen = draw.normal(0.0, deviation, groups)
+        interval = calibrate(np.repeat(seen, 4), np.repeat(np.arange(groups), 4), "GPU")
+        inside.append(abs(draw.normal(0.0, deviation)) <= interval.width)
+    assert np.mean(inside) >= 0.87
 
 
 def test_a_large_group_counts_no_more_than_a_small_one() -> None:
     residual = np.concatenate([np.full(10_000, 0.01), np.full(20, 1.0)])
     group = np.concatenate([np.zeros(10_000, int), np.arange(1, 21)])
     interval = calibrate(residual, group, "problem")
-    assert interval is not None
     assert interval.width == 1.0
 
 
 def test_an_interval_widens_with_distance() -> None:
     interval = calibrate(*simulated_residuals(np.random.default_rng(0), 20, 5), "problem")
-    assert interval is not None
     near, far = interval.around(np.ones(1), 0.0), interval.around(np.ones(1), 2.0)
     assert math.log(far[1][0]) == pytest.approx(3.0 * math.log(near[1][0]))
     assert far[0][0] == pytest.approx(1.0 / far[1][0])
@@ -60,3 +78,18 @@ def test_distance_is_none_inside_and_grows_outside() -> None:
     inside, out, far = extent.distance(asked)
     assert inside == 0.0
     assert 0.0 < out < far
+
+
+def test_what_is_new_in_one_group_of_features_is_not_lost_among_the_others() -> None:
+    """A shape of a new size differs in its size alone."""
+    rows = np.random.default_rng(0).normal(size=(500, 40)).astype(np.float32)
+    asked = np.zeros((1, 40), dtype=np.float32)
+    asked[0, -1] = 6.0
+    apart = Extent.of(rows, np.array([0] * 38 + [1] * 2))
+    assert apart.distance(asked)[0] > 4 * Extent.of(rows).distance(asked)[0] > 0
+
+
+def test_a_feature_that_never_varied_is_far_where_it_does() -> None:
+    rows = np.ones((50, 2), dtype=np.float32)
+    assert Extent.of(rows).distance(np.array([[1.0, 1.0], [1.0, 2.0]], dtype=np.float32)).tolist()[0] == 0.0
+    assert Extent.of(rows).distance(np.array([[1.0, 2.0]], dtype=np.float32))[0] > 1.0

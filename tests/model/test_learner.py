@@ -1,13 +1,20 @@
 """The learner on simulated devices whose distortion of the prior is known."""
 
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from groups import by_stages, simulated_facts, simulated_groups
 
 from kernrec.errors import UsageError
 from kernrec.model.adapt import adapt
-from kernrec.model.dataset import Dataset
+from kernrec.model.dataset import Dataset, Group
+from kernrec.model.features import Facts
+from kernrec.model.intervals import NEW_GPU, NEW_KERNEL
 from kernrec.model.learner import Settings, train
+from kernrec.model.prior import INTERVAL
 from kernrec.model.weights import loss_weights
 
 pytest.importorskip("xgboost")
@@ -36,6 +43,60 @@ def test_the_interval_covers_problems_never_seen(model) -> None:  # type: ignore
     assert model.intervals["latency"]["*"].kind == "problem"
 
 
+def test_the_interval_of_training_is_that_of_problems_never_seen() -> None:
+    """Over many small trainings: neither the trees nor their number were chosen on the rows that calibrate."""
+    inside, quick = [], replace(QUICK, rounds=20)
+    for seed in range(8):
+        known = [
+            replace(group, energy_j=np.full(len(group), np.nan))
+            for group in simulated_groups(12, 15, drifting(0.15, seed), seed=seed)
+        ]
+        trained = train(Dataset(tuple(known)), quick)
+        for group in simulated_groups(30, 15, drifting(0.15, 1000 + seed), seed=500 + seed):
+            ratios, distance = trained.log_ratio(trained.rows(group.facts))
+            expected = group.facts.latency_s * np.exp(ratios["latency"])
+            low, high = trained.intervals["latency"]["*"].around(expected, distance)
+            inside.append(((group.latency_s >= low) & (group.latency_s <= high)).mean())
+    assert 0.88 <= np.mean(inside) <= 0.97
+
+
+def drifting(spread: float, seed: int) -> Callable[[Facts], np.ndarray]:
+    """A device on which each problem is off by a factor of its own, which no feature tells."""
+    draw = np.random.default_rng(seed)
+    return lambda facts: by_stages(facts) * float(np.exp(draw.normal(0.0, spread)))
+
+
+GPUS = ("rtx4090", "a100-sxm4-80gb", "rtx3090", "h200-sxm")
+
+
+def test_a_gpu_that_was_not_measured_has_the_interval_of_gpus_held_out() -> None:
+    """Each simulated GPU is off by a factor of its own: within one all is known, of another nothing is."""
+    groups: list[Group] = []
+    for number, gpu in enumerate(GPUS):
+        own = 1.6 if number % 2 else 1 / 1.6
+        groups += simulated_groups(12, 15, lambda facts, own=own: by_stages(facts) * own, gpu=gpu, seed=number)
+    trained = train(Dataset(tuple(groups)), QUICK)
+    known, new = trained.intervals["latency"]["*"], trained.intervals["latency"][NEW_GPU]
+    assert (known.kind, known.groups, new.kind, new.groups, new.pooled) == ("problem", 12, "GPU", 4, True)
+    assert new.width > known.width
+    assert trained.scores["held-out GPUs"] == 4
+    assert NEW_KERNEL not in trained.intervals["latency"]  # there is one alone
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_new_kernel_is_learned_where_models_of_others_helped(alike: bool) -> None:
+    groups: list[Group] = []
+    for number in range(3):
+        factor = 1.5 if alike else (2.5, 1 / 2.5, 1.0)[number]
+        some = simulated_groups(6, 20, lambda facts, f=factor: np.full(len(facts), f), seed=number)
+        groups += [replace(group, kernel=f"kernel {number}") for group in some]
+    trained = train(Dataset(tuple(groups)), QUICK)
+    assert trained.intervals["latency"][NEW_KERNEL].groups == 3
+    assert trained.helps_new_kernels is alike
+    kernel_width = trained.intervals["latency"][NEW_KERNEL].width
+    assert (kernel_width < math.log(INTERVAL)) is alike
+
+
 def test_held_out_scores_say_what_the_model_adds(model) -> None:  # type: ignore[no-untyped-def]
     assert model.scores["held out by"] == "problem"
     assert model.scores["median latency error"] < 0.05 < model.scores["median latency error of the prior"]
@@ -51,7 +112,8 @@ def test_latency_alone_trains_a_latency_head_alone() -> None:
         group.energy_j[:] = np.nan
     trained = train(Dataset(tuple(groups)), QUICK)
     assert set(trained.trees) == {"latency"}
-    assert trained.intervals["latency"] == {}  # four problems cannot calibrate
+    assert trained.intervals["latency"]["*"].pooled  # four problems cannot calibrate alone
+    assert trained.intervals["latency"]["*"].groups == 4
 
 
 def test_what_is_held_out_is_whole() -> None:

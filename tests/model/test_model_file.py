@@ -16,6 +16,16 @@ from kernrec.model.model_file import load, save
 pytest.importorskip("xgboost")
 
 
+TRAINING = {
+    "measurements": 3,
+    "mark": "0123",
+    "rows": 120,
+    "problems": ["problem 0"],
+    "data_sha256": "0" * 64,
+    "prior": {"probe": [1.0], "calibrations": {"sm_89": "abc"}},
+}
+
+
 @pytest.fixture(scope="module")
 def model() -> Model:
     return train(Dataset(tuple(simulated_groups(10, rows=12))), Settings(rounds=10, depth=2, threads=1))
@@ -23,7 +33,7 @@ def model() -> Model:
 
 @pytest.fixture
 def card(model: Model, tmp_path: Path) -> Path:
-    return save(model, tmp_path / "models", "matmul", {"measurements": 3})
+    return save(model, tmp_path / "models", "matmul", TRAINING)
 
 
 def altered(path: Path, **change: Any) -> Path:
@@ -38,12 +48,12 @@ def test_what_was_saved_comes_back(model: Model, card: Path) -> None:
     assert (ours[0]["latency"] == theirs[0]["latency"]).all()
     assert np.allclose(ours[1], theirs[1])
     assert found.intervals == model.intervals
-    assert text["training"] == {"measurements": 3}
+    assert text["training"] == TRAINING
 
 
 def test_saving_again_leaves_no_old_trees(model: Model, card: Path) -> None:
     other = train(Dataset(tuple(simulated_groups(4, rows=12, seed=3))), Settings(rounds=5, depth=2, threads=1))
-    save(other, card.parent, "matmul", {})
+    save(other, card.parent, "matmul", TRAINING)
     assert len(list(card.parent.glob("*.ubj"))) == 2
     load(card)
 
@@ -51,7 +61,7 @@ def test_saving_again_leaves_no_old_trees(model: Model, card: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"format": 2}, "format 2; this kernrec reads 1"),
+        ({"format": 1}, "format 1; this kernrec reads 2"),
         ({"features": {"version": 0, "columns": []}}, "features version 0"),
         ({"features": {"version": 1, "columns": ["moon phase"]}}, "does not have: moon phase"),
         ({"features": {"version": 1, "columns": ["warps"]}}, "the card names 1"),
@@ -60,12 +70,41 @@ def test_saving_again_leaves_no_old_trees(model: Model, card: Path) -> None:
         ({"heads": {"latency": {"file": "../x.ubj", "sha256": ""}}}, "outside of its folder"),
         ({"heads": {"latency": {"file": "gone.ubj", "sha256": ""}}}, "cannot read the trees"),
         ({"heads": 7}, "no model card"),
+        ({"heads": {"latency": 7}}, "no model card"),
+        ({"heads": {"latency": {"sha256": ""}}}, "'file' is missing"),
+        ({"features": [1]}, "features is .1., an object is expected"),
+        ({"training": None}, "training is None, an object is expected"),
+        ({"training": TRAINING | {"prior": "old"}}, "training.prior is 'old'"),
+        ({"intervals": {"latency": {"*": {"width": 1.0}}}}, "no model card"),
         ({"extent": {"low": [], "high": [], "spread": []}}, "one number a feature"),
     ],
 )
 def test_a_card_that_does_not_fit_says_so_in_one_line(card: Path, change: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         load(altered(card, **change))
+    assert "\n" not in str(caught.value)
+
+
+FIELDS = (
+    "format", "name", "features", "heads", "extent", "intervals", "scores", "gpus", "kernels", "ops", "versions",
+    "helps_new_kernels", "training", "features.version", "features.columns", "extent.low", "training.measurements",
+    "training.mark", "training.rows", "training.problems", "training.data_sha256", "training.prior",
+    "training.prior.probe", "training.prior.calibrations",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_card_without_a_field_names_it_in_one_line(card: Path, field: str) -> None:
+    text = json.loads(card.read_text())
+    part, (*path, last) = text, field.split(".")
+    for step in path:
+        part = part[step]
+    del part[last]
+    card.write_text(json.dumps(text))
+    with pytest.raises(
+        UsageError, match=rf"no model card of kernrec's, or is not whole: {last}( of .*)? missing"
+    ) as caught:
+        load(card)
     assert "\n" not in str(caught.value)
 
 
