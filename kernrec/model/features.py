@@ -10,7 +10,12 @@ components, work as per output and per thread, resources as shares of what the G
     problem    the problem against the GPU: intensity, footprint
 
 `matrix` gives a whole space at once, (C, F), NaN for what is not known: a kernel without a static profile has schedule
-and problem features alone. `FEATURES` is the documentation as data; tunables come after it, each as log2(1 + value).
+and problem features alone. `FEATURES` is the documentation as data; tunables come after it, each twice:
+
+    tunable.<name>    log2(1 + value)
+    alignment.<name>  log2 of the largest power of two that divides the value, 0 for values below 1: full warps, whole
+                      sectors and shared-memory banks without conflicts are matters of divisibility, not of size
+
 A change of meaning, order or number raises `VERSION`: a model fits the version that it was trained on.
 """
 
@@ -24,9 +29,10 @@ from kernrec.model.demand import PIPES
 
 Array = np.ndarray
 
-VERSION = 1
+VERSION = 2
 GROUPS = ("schedule", "static", "prior", "problem")
 TUNABLE = "tunable."
+ALIGNMENT = "alignment."
 
 
 @dataclass(frozen=True)
@@ -216,7 +222,9 @@ FEATURES: tuple[Feature, ...] = (
 def names(tunables: Sequence[str] = (), groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
     """The names of the columns: features of `groups` in order, then the tunables where `schedule` is among them."""
     fixed = tuple(feature.name for feature in FEATURES if feature.group in groups)
-    return fixed + tuple(TUNABLE + name for name in tunables if "schedule" in groups)
+    if "schedule" not in groups:
+        return fixed
+    return fixed + tuple(prefix + name for prefix in (TUNABLE, ALIGNMENT) for name in tunables)
 
 
 _BY_NAME = {feature.name: feature for feature in FEATURES}
@@ -224,7 +232,14 @@ _BY_NAME = {feature.name: feature for feature in FEATURES}
 
 def parts(columns: Sequence[str]) -> Array:
     """The number of the group of each column, (F,): its place in `GROUPS`; tunables are of the schedule."""
-    return np.array([0 if name.startswith(TUNABLE) else GROUPS.index(_BY_NAME[name].group) for name in columns])
+    return np.array([GROUPS.index(_BY_NAME[name].group if name in _BY_NAME else "schedule") for name in columns])
+
+
+def _alignment(values: Array) -> Array:
+    """log2 of the largest power of two that divides each value; 0 for what is below 1, NaN for what is not known."""
+    whole = np.nan_to_num(values).astype(np.int64)
+    found = np.log2(np.where(whole > 0, whole & -whole, 1))
+    return np.where(np.isnan(values), np.nan, found)
 
 
 def matrix(facts: Facts, columns: Sequence[str]) -> Array:
@@ -232,9 +247,11 @@ def matrix(facts: Facts, columns: Sequence[str]) -> Array:
     quantities = _Quantities(facts)
     found = np.empty((len(columns), len(facts)))
     for i, name in enumerate(columns):
-        if name.startswith(TUNABLE):
-            values = facts.tunables.get(name.removeprefix(TUNABLE))
-            found[i] = np.nan if values is None else np.log2(1.0 + np.maximum(values, 0))
-        else:
+        kind, dot, tunable = name.partition(".")
+        if not dot:
             found[i] = _BY_NAME[name].value(quantities)
+        elif (values := facts.tunables.get(tunable)) is None:
+            found[i] = np.nan
+        else:
+            found[i] = np.log2(1.0 + np.maximum(values, 0)) if kind + dot == TUNABLE else _alignment(values)
     return np.ascontiguousarray(found.T, dtype=np.float32)

@@ -90,7 +90,9 @@ def load(path: Path) -> tuple[Model, dict[str, Any]]:
                 f"{path} was trained on features version {version!r}; this kernrec has {features.VERSION}: train again"
             )
         known = set(features.names())
-        strange = [c for c in columns if c not in known and not str(c).startswith(features.TUNABLE)]
+        strange = [
+            c for c in columns if c not in known and not str(c).startswith((features.TUNABLE, features.ALIGNMENT))
+        ]
         if strange:
             raise UsageError(f"{path} uses a feature that this kernrec does not have: {strange[0]!s:.60}")
         trees, forests = {}, {}

@@ -31,6 +31,14 @@ def test_a_tunable_of_another_kernel_is_missing() -> None:
     assert np.isnan(features.matrix(simulated_facts(3, 0), ("tunable.raster",))).all()
 
 
+def test_the_alignment_of_a_tunable_is_the_power_of_two_that_divides_it() -> None:
+    facts = replace(simulated_facts(6, 0), tunables={"width": np.array([48.0, 32.0, 7.0, 0.0, -4.0, np.nan])})
+    found = features.matrix(facts, ("alignment.width",))[:, 0]
+    assert found[:5].tolist() == [4.0, 5.0, 0.0, 0.0, 0.0]
+    assert np.isnan(found[5])
+    assert np.isnan(features.matrix(facts, ("alignment.height",))).all()
+
+
 def test_without_a_profile_the_schedule_and_the_problem_remain() -> None:
     whole = simulated_facts(5, 0)
     kept = {"gpu", "flops", "bytes", "tunables", "latency_s", "power_w"}

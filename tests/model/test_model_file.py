@@ -10,6 +10,7 @@ from groups import simulated_facts, simulated_groups
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model.dataset import Dataset
+from kernrec.model.features import VERSION
 from kernrec.model.learner import Model, Settings, train
 from kernrec.model.model_file import load, save
 
@@ -63,8 +64,8 @@ def test_saving_again_leaves_no_old_trees(model: Model, card: Path) -> None:
     [
         ({"format": 1}, "format 1; this kernrec reads 2"),
         ({"features": {"version": 0, "columns": []}}, "features version 0"),
-        ({"features": {"version": 1, "columns": ["moon phase"]}}, "does not have: moon phase"),
-        ({"features": {"version": 1, "columns": ["warps"]}}, "the card names 1"),
+        ({"features": {"version": VERSION, "columns": ["moon phase"]}}, "does not have: moon phase"),
+        ({"features": {"version": VERSION, "columns": ["warps"]}}, "the card names 1"),
         ({"heads": {"mass": {}}}, "head 'mass'"),
         ({"heads": {}}, "no latency head"),
         ({"heads": {"latency": {"file": "../x.ubj", "sha256": ""}}}, "outside of its folder"),
