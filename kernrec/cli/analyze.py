@@ -155,12 +155,14 @@ class _Measured:
     ) -> None:
         from kernrec.measure.collect import Wanted
         from kernrec.measure.nvml import card_of
+        from kernrec.measure.plan import check_memory
         from kernrec.measure.results import EFFORTS
 
         if effort not in EFFORTS:
             raise unknown("effort", effort, EFFORTS)
         self._kernel, self._problem, self._gpu = kernel, problem, gpu
         card = card_of(gpu)
+        check_memory(problem, gpu)
         problems = [(problem.key, problem)]
         self._wanted = Wanted(problems, database, gpu=card.uuid, effort=EFFORTS[effort], kernel=kernel, folder=folder)
         self._collected: Collected | None = None

@@ -314,6 +314,7 @@ def test_ptx_alone_is_measured_and_blocks_that_spoil_its_result_are_found(any_be
     assert {row["outcome"] for row in rows} == {"ok"}
     assert len(measured(answer)) == len(rows) == len(kernel.tunables[0].values) - 2  # 8 and 16 threads are no warp
     assert {row["checked_against"] for row in rows} == {"output of block_x=128 block_y=1"}
+    assert measured(bench.recommend(bench.gpu.name)) == measured(answer)
 
     bench.ptx(DOUBLE_PTX.replace("mad.lo.s32 %r4, %r1, %r2, %r3", "mad.lo.s32 %r4, %r1, 128, %r3"))
     bench.database.unlink()
