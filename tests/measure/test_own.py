@@ -210,8 +210,11 @@ def measured(answer: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_kernel_of_a_known_op_is_measured_kept_and_shown_as_measured(bench: Bench) -> None:
-    more = SOURCE.replace("int columns)", "int columns\n#if UNROLL == 2\n, int more\n#endif\n)")
-    kernel = bench.spec(OF_AN_OP.replace("[1, 4, 8]", "[1, 2, 4, 8]"), more, shape="rows=8,columns=256")
+    bad = SOURCE.replace("int columns)", "int columns\n#if UNROLL == 2\n, int more\n#endif\n)")
+    bad = bad.replace(
+        "if (threadIdx.x == 0)", "if (UNROLL == 8) ((float *) x)[threadIdx.x] = 1.0f;\n    if (threadIdx.x == 0)"
+    )
+    kernel = bench.spec(OF_AN_OP.replace("[1, 4, 8]", "[1, 2, 4, 8]"), bad, shape="rows=8,columns=256")
     answer, said = bench.measure()
     assert sorted(config["unroll"] for config in measured(answer)) == [1, 4]
     assert {c["energy_source"] for c in answer["choices"] if c["source"] == "measured"} == {"prior"}  # no sensors
@@ -220,6 +223,7 @@ def test_a_kernel_of_a_known_op_is_measured_kept_and_shown_as_measured(bench: Be
     assert {unroll: row["outcome"] for unroll, row in rows.items()} == {
         1: "ok", 2: "constraint", 4: "ok", 8: "incorrect",
     }  # fmt: skip
+    assert rows[8]["position"] < rows[4]["position"]  # the one that spoiled its inputs came before
     assert rows[2]["error"] == "rowsum takes arguments of 8, 8, 4, 4 bytes, given are 8, 8, 4"
     assert {row["kernel_hash"] for row in rows.values()} == {kernel.hash}
     assert {rows[i]["checked_against"] for i in (1, 4, 8)} == {"reference of the op in float64"}
