@@ -135,7 +135,7 @@ def analyze(
 
 
 def _why_none(kernel: Kernel, problem: Problem, gpu: GPU, failure: Failure) -> KernrecError:
-    """What to raise where no config has a profile: `CompileError` for a wrong source, `UsageError` for wrong arguments."""
+    """What to raise where no config has a profile: `CompileError` for the source, `UsageError` for wrong arguments."""
     try:
         defines = kernel.defines(failure.config, problem.dtype, problem.layout)
         module = parse(compile_source(kernel.source, gpu.sm, defines, kernel.source_name).ptx)
