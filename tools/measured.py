@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.op import problem_from_key
+from kernrec.op import all_ops, problem_from_key
 from kernrec.store import Database
 from kernrec.store.connection import memory, one_line, quoted
 
@@ -56,7 +56,10 @@ def export(database: Path, folder: Path) -> list[tuple[Path, int]]:
         merged.merge(database)
         rows = merged.rows("measurement")
         held = {str(row["problem_id"]): str(row["op"]) for row in merged.rows("problem")}
+        known = {op.name for op in all_ops()}  # what a spec declares for itself has no file here
         for gpu, op in sorted({(str(row["gpu"]), held[str(row["problem_id"])]) for row in rows}):
+            if op not in known:
+                continue
             path = folder / f"{gpu}.{op}.parquet"
             if path.exists():
                 merged.add_measurements(read(path))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import KernrecError
-from kernrec.kernel import find_kernel
+from kernrec.kernel import find_kernel, kernel_names
 from kernrec.measure.child import Child
 from kernrec.measure.device import Failure
 from kernrec.measure.nvml import choose_cards
@@ -55,7 +55,8 @@ def choose(database: Path, uuid_hash: str, count: int) -> list[dict[str, Any]]:
         rows = opened.rows("measurement", device_uuid_hash=uuid_hash, outcome="ok", protocol_version=VERSION)
     by_problem: dict[str, dict[str, dict[str, Any]]] = {}
     for row in rows:
-        if row["energy_j"] is not None and find_kernel(str(row["kernel"])).hash == row["kernel_hash"]:
+        kernel = find_kernel(str(row["kernel"])) if row["kernel"] in kernel_names() else None  # or one of the user's
+        if row["energy_j"] is not None and kernel is not None and kernel.hash == row["kernel_hash"]:
             of = by_problem.setdefault(keys[row["problem_id"]], {})
             of[str(row["config_id"])] = row | {"config": configs[row["config_id"]], "key": keys[row["problem_id"]]}
     draw = random.Random(0)

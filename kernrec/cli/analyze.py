@@ -15,7 +15,7 @@ from kernrec.cli.ending import ended_by_signals, exit_status
 from kernrec.cli.quantity import human, percent
 from kernrec.cli.table import print_table
 from kernrec.cli.text import config_text, interval_text, occasion_text, print_notes, source_text
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import KernrecError, UsageError, unknown
 
 if TYPE_CHECKING:
     from kernrec.gpu import GPU
@@ -56,6 +56,7 @@ def analyze(
     are advised.
     """
     from kernrec import paths
+    from kernrec.compile.compiled import CompileError
     from kernrec.compile.fixed import kernel_of_ptx
     from kernrec.gpu import find_gpu
     from kernrec.interop.specs import load_spec
@@ -102,6 +103,12 @@ def analyze(
         progress.end()
         print("kernrec: interrupted; what is done is kept, the same command goes on from there", file=sys.stderr)
         raise typer.Exit(exit_status(stop)) from None
+    except KernrecError as error:
+        if measured is None or isinstance(error, UsageError | CompileError):
+            raise
+        progress.end()
+        measured.alone(error, as_json)
+        return
     finally:
         progress.end()
     if measured is not None:
@@ -159,12 +166,14 @@ class _Measured:
     ) -> None:
         from kernrec.measure.collect import Wanted
         from kernrec.measure.nvml import card_of
+        from kernrec.measure.plan import check_memory
         from kernrec.measure.results import EFFORTS
 
         if effort not in EFFORTS:
             raise unknown("effort", effort, EFFORTS)
         self._kernel, self._problem, self._gpu = kernel, problem, gpu
         card = card_of(gpu)
+        check_memory(problem, gpu)
         problems = [(problem.key, problem)]
         self._wanted = Wanted(problems, database, gpu=card.uuid, effort=EFFORTS[effort], kernel=kernel, folder=folder)
         self._collected: Collected | None = None
@@ -183,6 +192,22 @@ class _Measured:
         for result in self._collected.results:
             failed = [f"{n} {kind}, such as: {result.examples[kind]}" for kind, n in sorted(result.failures.items())]
             print_notes([f"{result.measured} measured, {result.known} known before", *failed])
+
+    def alone(self, why: KernrecError, as_json: bool) -> None:
+        """Measure what nothing can be predicted of: the answer is what was measured."""
+        from kernrec.cli.collect import print_collected
+
+        print_notes([f"nothing is predicted, and measurements are all there is: {why}"])
+        self.run()
+        assert self._collected is not None
+        if not as_json:
+            print_collected(self._collected, self._wanted)
+        for result in self._collected.results if as_json else ():
+            best = {"fastest": result.best, "frugal": result.frugal}
+            shown = ("config", "latency_s", "energy_j", "device")
+            rows = {name: row and {key: row.get(key) for key in shown} for name, row in best.items()}
+            print(json.dumps({"kernel": self._kernel.name, "problem": result.problem, "gpu": self._gpu.name} | rows))
+        self.end()
 
     def advice(self, objective: str, top: int) -> "Advice":
         """Advice from the database, measurements included."""

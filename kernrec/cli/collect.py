@@ -66,7 +66,7 @@ def collect(
 
     with stop, display() as show:
         collected = run(wanted, show, stop)
-    _summary(collected, wanted)
+    print_collected(collected, wanted)
     if collected.error is not None:
         print(f"kernrec: {collected.error}", file=sys.stderr)
         raise typer.Exit(1)
@@ -135,7 +135,7 @@ def _problems(
     return list(problems.values())
 
 
-def _summary(collected: "Collected", wanted: "Wanted") -> None:
+def print_collected(collected: "Collected", wanted: "Wanted") -> None:
     """What was measured or replayed, what is best, what failed and why: the answer, on standard output."""
     done = "replayed" if wanted.device == "replay" else "measured"
     for result in collected.results:

@@ -114,10 +114,12 @@ class CompileAhead:
 
 def _code(job: Job, result: Compiled | CompileError) -> Code:
     flags = " ".join([f"--gpu-architecture=sm_{job.sm}", *OPTIONS, *job.macros])
+    if job.name.endswith(".ptx"):
+        flags = f"--gpu-name=sm_{job.sm}"
     if isinstance(result, CompileError):
         return Code({"compiler_flags": flags}, error=str(result))
     if not result.cubin:  # PTX without an assembler: what the driver makes of it nobody tells
-        return Code({"compiler": "the driver's", "compiler_flags": ""})
+        return Code({"compiler": "the driver's"})
     used = list(result.resources.values())
     columns = {
         "cubin_hash": sha256(result.cubin).hexdigest()[:16],

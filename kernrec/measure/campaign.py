@@ -351,7 +351,6 @@ class Campaign:
             row |= {"outcome": "ok"}
         except Failure as failure:
             row |= failure.columns | {"outcome": failure.outcome, "error": str(failure)}
-            self._prepared &= failure.outcome != "incorrect"  # who knows where else it wrote
         row |= {"measured_at": datetime.now(UTC).replace(tzinfo=None).isoformat()}
         self._journal.append({"row": row})
         self._block.items.append(item)

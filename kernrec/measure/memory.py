@@ -26,12 +26,14 @@ _NAN, _ODD = 0xFF, 0xA5
 class Memory:
     """The tensors of a case. sets: each has all of them, by name; the first is the one that results are checked in.
 
-    originals: the tensors that a launch finds filled and changes, as they were.
+    originals: the tensors that a launch finds filled and changes, as they were. filled: what `given` gave.
     """
 
     case: Case
     sets: list[dict[str, Any]]
     originals: dict[str, Any]
+    filled: Mapping[str, np.ndarray]
+    _results: Mapping[str, np.ndarray] = field(default_factory=dict)
     _expected: dict[str, Any] = field(default_factory=dict)
     _reference: str = ""
 
@@ -47,7 +49,7 @@ class Memory:
         copies = min(_MOST_COPIES, max(1, -(-ROTATION * l2_bytes // footprint)))
         sets = [first] + [{name: array.copy() for name, array in first.items()} for _ in range(copies - 1)]
         inouts = case.kernel.inouts if case.kernel else ()
-        return cls(case, sets, {name: first[name].copy() for name in inouts})
+        return cls(case, sets, {name: first[name].copy() for name in inouts}, filled)
 
     @property
     def footprint_bytes(self) -> int:
@@ -56,6 +58,7 @@ class Memory:
 
     def expect(self, results: Mapping[str, np.ndarray]) -> None:
         """From now on each output has to be this, as `correctness.values` gives it."""
+        self._results = results
         self._expected = {name: cupy.asarray(array) for name, array in results.items()}
         missing = sum(int(np.count_nonzero(array != array)) for array in results.values())
         self._reference = self.case.reference
@@ -69,6 +72,14 @@ class Memory:
             runtime.memcpyAsync(
                 array.data.ptr, original.data.ptr, original.nbytes, runtime.memcpyDeviceToDevice, stream.ptr
             )
+
+    def restore(self) -> None:
+        """Make everything anew from what the host has: who computes something else may have written anywhere."""
+        for tensors in (*self.sets, self.originals):
+            for name in tensors.keys() & self.filled.keys():
+                tensors[name].set(self.filled[name])
+        for name, array in self._results.items():
+            self._expected[name].set(array)
 
     def forget(self, stream: Stream, scratch: Mapping[str, Any]) -> None:
         """Queue the making of the first set, and of workspaces, as a launch that is checked has to find them."""
@@ -91,7 +102,10 @@ class Memory:
         return found
 
     def errors(self) -> Errors:
-        """How far the outputs of the first set are from what is expected; of several the one that is furthest."""
+        """How far the outputs of the first set are from what is expected; of several the one that is furthest.
+
+        After a wrong result everything is restored.
+        """
         allowed = tolerances(self.case.problem, self.case.kernel)
         dtypes = {name: tensor.dtype for name, tensor in self.case.problem.tensors.items()}
         found = [
@@ -99,6 +113,8 @@ class Memory:
             for name, stored in self._outputs().items()
         ]
         worst = max(found, key=lambda e: (e.unwritten > 0, e.largest > e.tolerance, e.largest / (e.tolerance or 1.0)))
+        if worst.unwritten or worst.largest > worst.tolerance:
+            self.restore()
         return Errors(worst.largest, sum(e.unwritten for e in found), worst.tolerance, worst.reference)
 
     def _outputs(self) -> dict[str, Any]:

@@ -92,14 +92,18 @@ def library_targets(
     planner = _Planner(gpu, stack, np.random.default_rng(seed), kernel)
     targets = []
     for name, problem in problems:
-        needed = sum(tensor.bytes for tensor in problem.tensors.values())
-        if needed > _MEMORY_SHARE * gpu.memory_bytes:
-            raise UsageError(
-                f"{problem.key} needs {needed / 2**30:.1f} GiB; at most {_MEMORY_SHARE * gpu.memory_bytes / 2**30:.1f}"
-                f" are used of a {gpu.title}"
-            )
+        check_memory(problem, gpu)
         targets.append(planner.target(name, problem, most, drawn))
     return targets
+
+
+def check_memory(problem: Problem, gpu: GPU) -> None:
+    """Raises `UsageError` for a problem whose tensors leave too little of a GPU's memory for their copies."""
+    needed, most = sum(tensor.bytes for tensor in problem.tensors.values()), _MEMORY_SHARE * gpu.memory_bytes
+    if needed > most:
+        raise UsageError(
+            f"{problem.key} needs {needed / 2**30:.1f} GiB; at most {most / 2**30:.1f} are used of a {gpu.title}"
+        )
 
 
 def recorded_targets(recordings: Iterable[Recording], most: int | None, seed: int = 0) -> list[Target]:

@@ -137,7 +137,7 @@ def _correct(loaded: Loaded) -> dict[str, Any]:
     columns |= {"numeric_error": errors.largest, "tolerance": errors.tolerance or None}
     if not errors.largest <= errors.tolerance:
         most = f"at most {errors.tolerance:.3g} is allowed" if errors.tolerance else "whole numbers have to be equal"
-        text = f"error {errors.largest:.3g} of the output's scale, {most} (held against the {errors.reference})"
+        text = f"error {errors.largest:.3g} of the output's scale, {most}"
         raise Failure("incorrect", text, columns=columns)
     return columns
 

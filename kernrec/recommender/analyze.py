@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.compile.compiled import CompileError
 from kernrec.compile.nvrtc import compile_source
 from kernrec.compile.own import Failure, Target, sample_configs, unused_macros
 from kernrec.compile.sample import BUDGET, arguments_misfit, entry_name
@@ -138,12 +139,14 @@ def analyze(
 
 
 def _why_none(kernel: Kernel, problem: Problem, gpu: GPU, failure: Failure) -> KernrecError:
-    """What to raise where no config has a profile; arguments that the source does not take are misuse of the spec."""
+    """What to raise where no config has a profile: `CompileError` for the source, `UsageError` for wrong arguments."""
     try:
         defines = kernel.defines(failure.config, problem.dtype, problem.layout)
         module = parse(compile_source(kernel.source, gpu.sm, defines, kernel.source_name).ptx)
         bound = bind_launches(kernel, failure.config, problem, gpu.sm)
         misfit = [arguments_misfit(module, entry_name(module.functions, launch.entry), launch) for launch in bound]
+    except CompileError as error:
+        return CompileError(failure.message, error.log)
     except KernrecError:
         misfit = []
     return UsageError(failure.message) if any(misfit) else KernrecError(failure.message)

@@ -122,7 +122,11 @@ class Ranked:
         self.limits = list(dict.fromkeys([gpu.tdp_w, *limits]))
         found, measured = known_at(self.group.space, self.at, gpu, evidence or Evidence(), self.limits)
         self.known = found[0]
-        self.rows = np.setdiff1d(self.group.rows(self.at, measured), self.known.failed)
+        runnable = self.group.rows(self.at, measured)
+        self.unprofiled = [
+            one for row, one in zip(self.known.rows, self.known.measured, strict=True) if row not in runnable
+        ]
+        self.rows = np.setdiff1d(runnable, self.known.failed)
         if not len(self.rows):
             raise KernrecError(f"no config of {kernel.name} can run {problem.key} on {gpu.name}: {self._why_none()}")
         self.prediction = self.group.predict(problem, self.at, self.rows)
@@ -392,6 +396,13 @@ def _notes(
 ) -> tuple[str, ...]:
     kernel, best = ranked.kernel, choices[0]
     notes = ranked.about(choices)
+    if ranked.unprofiled:
+        fastest = min(ranked.unprofiled, key=lambda one: one.latency_s)
+        config = " ".join(f"{name}={value}" for name, value in fastest.config.items())
+        notes.append(
+            f"{len(ranked.unprofiled)} configs were measured but could not be analysed, and are left out: the fastest"
+            f" took {fastest.latency_s * 1e6:.4g} us with {config}"
+        )
     if kernel.sampled:
         most = f"{sampled[0]} to {sampled[1]}" if sampled[0] < sampled[1] else f"{sampled[0]}"
         blocks = best.choice.launches[0].blocks

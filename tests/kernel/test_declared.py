@@ -74,7 +74,7 @@ def test_a_kernel_travels_to_another_process_whole(folder: Path) -> None:
         (
             "[problem.tensors]",
             "[problem.tensors]\ny = { shape = [1], role = 'output', reference = 'zeros' }",
-            "all outputs",
+            "every output has one",
         ),
         ("flops =", "tolerance = 2\nflops =", "a number between 0 and 1"),
         ('source = "blur.cu"', 'source = "blur.cu"\ndtypes = ["f32"]', "dtypes"),

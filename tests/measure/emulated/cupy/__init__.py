@@ -20,6 +20,9 @@ class Array(np.ndarray):
     def get(self):
         return np.asarray(self)
 
+    def set(self, values):
+        self[...] = values
+
     def copy(self, order="C"):
         return asarray(np.asarray(self))
 
