@@ -45,7 +45,7 @@ def unknown(kind: str, given: object, known: Iterable[str], see: str | None = No
     if close:
         hint = f"did you mean {' or '.join(close)}?"
     elif len(names) <= 12:
-        hint = f"known: {', '.join(names)}"
+        hint = f"known: {', '.join(names)}" if names else "there is none"
     else:
         hint = f"{len(names)} are known"
     if see:

@@ -1,5 +1,6 @@
 """The Typer application: every command by name, and errors as one line with the right exit status."""
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -55,6 +56,9 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one command line; the exit status."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by `>&-`: what is said there goes nowhere
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as we live
     try:
         status = app(list(arguments), prog_name="kernrec", standalone_mode=False)
         sys.stdout.flush()
@@ -66,9 +70,18 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     except BrokenPipeError:
-        # The reader has what it wanted (`| head`); nothing more can be said on standard output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()  # the reader has what it wanted (`| head`)
         return 0
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        _give_up_output()
+        return _fail(f"standard output cannot be written: {error.strerror}", 1)
+
+
+def _give_up_output() -> None:
+    """What is still to be written to standard output goes nowhere: it would fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, status: int) -> int:

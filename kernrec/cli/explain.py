@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _PAIR = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(-?[0-9]{1,10})\s*")
 _SHARE_SHOWN = 0.02
+_FIGURES = {"DRAM traffic": "B", "L2 traffic": "B", "energy": "J", "time": "s", "power": "W"}
+_SHARES = ("occupancy", "places filled in the last wave")
 _PRIOR = (("latency_s", "s"), ("energy_j", "J"), ("power_w", "W"))
 
 
@@ -41,6 +43,8 @@ def explain(
 
     Without --config it is the one recommended for the objective; with --against, the difference of two.
     """
+    from kernrec.cli.plot import check as plot_check
+    from kernrec.cli.plot import draw
     from kernrec.gpu import find_gpu
     from kernrec.op import parse_shape
     from kernrec.recommender import explained
@@ -49,8 +53,8 @@ def explain(
 
     if bool(op) == bool(kernel):
         raise UsageError("give an --op or a --kernel, one of them")
-    if plot is not None and plot.suffix not in (".svg", ".png"):
-        raise UsageError(f"--plot {plot}: a .svg or .png file is expected")
+    if plot is not None:
+        plot_check(plot)
     if top < 1:
         raise UsageError(f"--top {top}: at least 1 is accepted")
     card, dims = find_gpu(gpu), parse_shape(shape) if shape else {}
@@ -67,8 +71,6 @@ def explain(
     if against is not None:
         other = take_apart(ranked, explained.choose(ranked, _pairs("--against", against), objective, limit), limit)
     if plot is not None:
-        from kernrec.cli.plot import draw
-
         draw(plot, ranked, subject, other, limit)
     if as_json:
         answer = {**subject.as_dict(), "advice": [change.as_dict() for change in changes]}
@@ -140,7 +142,7 @@ def _print(subject: "Explanation") -> None:
 def _print_difference(subject: "Explanation", other: "Explanation", changes: dict[str, float]) -> None:
     rows = []
     for name, value in other.figures.items():
-        rows.append([name, f"{value:.4g}", f"{subject.figures[name]:.4g}", percent(changes[name])])
+        rows.append([name, _figure(name, value), _figure(name, subject.figures[name]), percent(changes[name])])
     for name, joules in other.energy_j.items():
         now = subject.energy_j.get(name, 0.0)
         change = percent(now / joules - 1) if joules else ""
@@ -148,6 +150,12 @@ def _print_difference(subject: "Explanation", other: "Explanation", changes: dic
     print()
     columns = [("", "left"), ("against", "right"), ("config", "right"), ("change", "right")]
     print_table(f"against {config_text(other.limited.choice.config)}", columns, rows)
+
+
+def _figure(name: str, value: float) -> str:
+    if name in _FIGURES:
+        return human(value, _FIGURES[name])
+    return f"{value * 100:.0f} %" if name in _SHARES else f"{value:.4g}"
 
 
 def _print_changes(changes: "list[Change]", objective: str) -> None:

@@ -1,34 +1,59 @@
 """The picture of an explanation: roofline, all candidates with their front, and energy by component (Matplotlib)."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernrec.cli.quantity import human
+from kernrec.cli.text import config_text, source_text
 from kernrec.errors import KernrecError, UsageError
 
 if TYPE_CHECKING:
     from kernrec.recommender.explain import Explanation
     from kernrec.recommender.own import Ranked
 
+ENDINGS = (".svg", ".png")
+_SEEN = 3.0  # times the least cost: candidates beyond would press the front into a corner
+_COLOURS = ("C0", "C1")
 
-def draw(path: Path, ranked: "Ranked", subject: "Explanation", other: "Explanation | None", limit: int) -> None:
-    """Draws into `path`, by its ending SVG or PNG. Raises `KernrecError` without Matplotlib, or if it cannot write."""
+Shown = list[tuple[str, "Explanation"]]
+
+
+def check(path: Path) -> None:
+    """Raises before anything is computed where no picture could be drawn into `path`."""
+    if path.suffix.lower() not in ENDINGS:
+        raise UsageError(f"--plot {path}: a picture ends in {' or '.join(ENDINGS)}")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"--plot {path}: there is no folder {folder}")
+    if path.is_dir():
+        raise UsageError(f"--plot {path}: that is a folder; a file is expected")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"--plot {path}: nothing can be written in {folder}")
     try:
-        from matplotlib.figure import Figure
+        import matplotlib  # noqa: F401
     except ImportError:
         raise KernrecError("--plot needs Matplotlib: pip install 'kernrec[plot]'") from None
-    figure = Figure(figsize=(15, 4.6), layout="constrained")
+
+
+def draw(path: Path, ranked: "Ranked", subject: "Explanation", other: "Explanation | None", limit: int) -> None:
+    """Draws into `path`, by its ending SVG or PNG; what `check` let pass. Raises `UsageError` if it cannot write."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(16, 5.6), layout="constrained")
     roof, cloud, bars = figure.subplots(1, 3)
     shown = [("config", subject)] + ([("against", other)] if other is not None else [])
     _roofline(roof, shown)
     _cloud(cloud, ranked, shown, limit)
     _bars(bars, shown)
     choice = subject.limited.choice
-    figure.suptitle(f"{choice.kernel.name}, {choice.problem.key}, {choice.gpu.title}: predicted, not measured")
+    title = f"{choice.kernel.name} on {choice.gpu.title} at {subject.limited.power_limit_w:g} W: {choice.problem.key}"
+    figure.suptitle("\n".join([title, *(_named(name, explanation) for name, explanation in shown)]), fontsize=10)
     temporary = path.with_name(f".{path.name}.part")
     try:
-        figure.savefig(temporary, format=path.suffix[1:], dpi=120)
+        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=120)
         temporary.replace(path)
     except OSError as error:
         raise UsageError(f"--plot {path} cannot be written: {error.strerror or error}") from None
@@ -36,39 +61,92 @@ def draw(path: Path, ranked: "Ranked", subject: "Explanation", other: "Explanati
         temporary.unlink(missing_ok=True)
 
 
-def _roofline(axes: Any, shown: "list[tuple[str, Explanation]]") -> None:
+def _named(name: str, explanation: "Explanation") -> str:
+    choice = explanation.limited.choice
+    return f"{name} ({source_text(choice)}): {config_text(choice.config)}"
+
+
+def _units(axis: Any, unit: str) -> None:
+    """Ticks as plain numbers with a prefix and their unit: 200 us, 1.5 ms."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if axis.get_scale() == "log" else MaxNLocator(6))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: human(value, unit) if value else "0"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _roofline(axes: Any, shown: Shown) -> None:
     roof = shown[0][1].roofline
-    points = [explanation.roofline.intensity for _, explanation in shown]
-    x = np.geomspace(min([*points, roof.ridge]) / 8, max([*points, roof.ridge]) * 8, 200)
-    axes.loglog(x, np.minimum(x * roof.bandwidth, roof.peak_flops), color="black", label="attainable")
-    for name, explanation in shown:
-        axes.loglog([explanation.roofline.intensity], [explanation.roofline.achieved_flops], "o", label=name)
-    axes.set(xlabel="operations per byte of DRAM traffic", ylabel="operations per second", title="roofline")
-    axes.legend()
+    points = [explanation.roofline for _, explanation in shown]
+    ends = [*(point.intensity for point in points), roof.ridge]
+    x = np.geomspace(min(ends) / 6, max(ends) * 6, 200)
+    axes.loglog(x, np.minimum(x * roof.bandwidth, roof.peak_flops), color="black")
+    for (name, _), point, colour in zip(shown, points, _COLOURS, strict=False):
+        share = point.achieved_flops / point.attainable_flops
+        label = f"{name}: {human(point.achieved_flops, 'FLOP/s')}, {share * 100:.0f} % of attainable"
+        axes.loglog([point.intensity], [point.achieved_flops], "o", color=colour, label=label)
+        axes.vlines(point.intensity, point.achieved_flops, point.attainable_flops, colour, linestyle=":")
+    said = f"DRAM {human(roof.bandwidth, 'B/s')}, peak {human(roof.peak_flops, 'FLOP/s')}"
+    what = "counted operations" if roof.counted else "operations"
+    axes.set(xlabel=f"{what} per byte of DRAM traffic", title=f"roofline: {said}")
+    _units(axes.yaxis, "FLOP/s")
+    axes.grid(True, color="0.92")
+    # The roof rises from the left: the lower right is free.
+    axes.set_ylim(top=roof.peak_flops * 2, bottom=min(p.achieved_flops for p in points) / 8)
+    axes.legend(loc="lower right", fontsize=8)
 
 
-def _cloud(axes: Any, ranked: "Ranked", shown: "list[tuple[str, Explanation]]", limit: int) -> None:
+def _cloud(axes: Any, ranked: "Ranked", shown: Shown, limit: int) -> None:
+    from kernrec.recommender.estimates import MEASURED
     from kernrec.recommender.pareto import pareto_front
 
-    latency, energy = ranked.latency_s[limit] * 1e6, ranked.energy_j[limit] * 1e3
-    if latency.max() > 4 * latency.min():  # over less than that, a logarithmic axis has hardly a tick
-        axes.set(xscale="log", yscale="log")
-    axes.plot(latency, energy, ".", color="silver", markersize=3, label=f"{len(latency)} candidates")
+    latency, energy = ranked.latency_s[limit], ranked.energy_j[limit]
+    measured = ranked.costs[limit].estimates.latency_source == MEASURED
+    heuristic = ranked.heuristic
+    chosen = [explanation.limited.choice for _, explanation in shown]
+    marked = [(choice.latency_s.value, choice.energy_j.value) for choice in chosen]
+    marked.append((float(latency[heuristic]), float(energy[heuristic])))
+    most_s = max(_SEEN * latency.min(), *(1.1 * seconds for seconds, _ in marked))
+    most_j = max(_SEEN * energy.min(), *(1.1 * joules for _, joules in marked))
+    beyond = int(((latency > most_s) | (energy > most_j)).sum())
+    left_out = f" ({beyond} of them beyond)" if beyond else ""
+    axes.plot(latency, energy, ".", color="silver", markersize=3, label=f"{len(latency)} candidates{left_out}")
+    if measured.any():
+        axes.plot(latency[measured], energy[measured], "x", color="0.3", label=f"{int(measured.sum())} measured")
+    everywhere = pareto_front(ranked.latency_s.ravel(), ranked.energy_j.ravel())
+    over = f"front over power limits {min(ranked.limits):g} to {max(ranked.limits):g} W"
+    axes.plot(ranked.latency_s.ravel()[everywhere], ranked.energy_j.ravel()[everywhere], "--", color="0.5", label=over)
     front = pareto_front(latency, energy)
-    axes.plot(latency[front], energy[front], "-", color="black", label="front")
-    for name, explanation in shown:
-        choice = explanation.limited.choice
-        axes.plot([choice.latency_s.value * 1e6], [choice.energy_j.value * 1e3], "o", label=name)
-    axes.set(xlabel="latency, us", ylabel="energy, mJ", title="candidates")
-    axes.legend()
+    axes.plot(latency[front], energy[front], "k.-", markersize=5, label=f"front at {ranked.limits[limit]:g} W")
+    axes.plot([latency[heuristic]], [energy[heuristic]], "^", color="C3", label="occupancy heuristic")
+    for (name, _), choice, colour in zip(shown, chosen, _COLOURS, strict=False):
+        axes.plot([choice.latency_s.value], [choice.energy_j.value], "o", color=colour, label=name)
+    axes.set(xlabel="latency", ylabel="energy", title="candidates")
+    axes.set_xlim(0.9 * ranked.latency_s.min(), min(most_s, 1.05 * latency[energy <= most_j].max()))
+    axes.set_ylim(0.9 * ranked.energy_j.min(), min(most_j, 1.05 * energy[latency <= most_s].max()))
+    _units(axes.xaxis, "s")
+    _units(axes.yaxis, "J")
+    axes.grid(True, color="0.92")
+    axes.legend(fontsize=8)
 
 
-def _bars(axes: Any, shown: "list[tuple[str, Explanation]]") -> None:
-    names = list(dict.fromkeys(name for _, explanation in shown for name in explanation.energy_j))
-    bottom = np.zeros(len(shown))
-    for name in names:
-        height = np.array([explanation.energy_j.get(name, 0.0) * 1e3 for _, explanation in shown])
-        axes.bar([label for label, _ in shown], height, bottom=bottom, label=name, width=0.5)
-        bottom += height
-    axes.set(ylabel="energy, mJ", title="energy by component")
-    axes.legend()
+def _bars(axes: Any, shown: Shown) -> None:
+    joules: dict[str, list[float]] = {}
+    for index, (_, explanation) in enumerate(shown):
+        for name, value in explanation.energy_j.items():
+            joules.setdefault(name, [0.0] * len(shown))[index] = value
+    names = sorted((name for name in joules if max(joules[name]) > 0), key=lambda name: max(joules[name]))
+    height = 0.8 / len(shown)
+    places = np.arange(len(names))
+    for index, ((label, explanation), colour) in enumerate(zip(shown, _COLOURS, strict=False)):
+        values = [joules[name][index] for name in names]
+        whole = sum(explanation.energy_j.values())
+        at = places + height * ((len(shown) - 1) / 2 - index)
+        bars = axes.barh(at, values, height, color=colour, label=f"{label}: {human(whole, 'J')}")
+        said = [f" {human(value, 'J')}, {value / whole * 100:.0f} %" if value else "" for value in values]
+        axes.bar_label(bars, said, fontsize=8)
+    axes.set_yticks(places, names)
+    axes.set(xlabel="energy", title="energy by component, in predicted shares")
+    axes.margins(x=0.25)
+    _units(axes.xaxis, "J")
+    axes.legend(loc="lower right", fontsize=8)

@@ -37,6 +37,8 @@ def kernel_of_ptx(
     """
     text = _text(path)
     module = parse(text)
+    if not module.entries:
+        raise UsageError(f"{path} has no kernel (.entry)")
     if entry is None:
         if len(module.entries) != 1:
             raise UsageError(f"{path} has {len(module.entries)} kernels ({', '.join(module.entries)}): name one")

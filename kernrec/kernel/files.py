@@ -54,8 +54,11 @@ def read_text(path: Path, where: str) -> str:
     try:
         if path.stat().st_size > _LARGEST_FILE:
             raise UsageError(f"{where}: larger than {_LARGEST_FILE} bytes")
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{where}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{where}: not UTF-8 text") from None
+    if "\0" in text:
+        raise UsageError(f"{where}: not text: there is a NUL byte in it")
+    return text

@@ -31,6 +31,8 @@ _MOST_TUNABLES = 32
 _MOST_VALUES = 256
 _FACTS = ("dtype", "layout", "dtype_bytes", "sm")
 _C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")  # enough to name those there are
+_BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
 _DECIMAL = re.compile(r" *-?[0-9]+\.[0-9]+ *")
 
 
@@ -200,7 +202,7 @@ class _Reader:
             values = table.take("values", list, "a list of integers")
             whole = all(type(value) is int and abs(value) < 2**31 for value in values)
             if not whole or not 1 <= len(values) <= _MOST_VALUES or len(set(values)) < len(values):
-                raise table.fail("values", f"1 to {_MOST_VALUES} different integers below 2**31", str(values))
+                raise table.fail("values", f"1 to {_MOST_VALUES} different integers below 2**31", values)
             meaning = table.string("meaning", "")
             launch = table.take("launch", bool, "true or false", False)
             define = table.string("define", None)
@@ -219,9 +221,14 @@ class _Reader:
     def lets(self, levers: list[str]) -> dict[str, Expression]:
         lets: dict[str, Expression] = {}
         names = {*self.given, *levers}
-        for name, text in self.top.take("let", dict, "a table of expressions", {}).items():
+        given = self.top.take("let", dict, "a table of expressions", {})
+        for index, (name, text) in enumerate(given.items()):
             key = f"[let] {name}"
             self.new_name(f"{self.where}: {key}", name, names)
+            if later := [n for n in list(given)[index:] if n not in names and re.search(rf"\b{n}\b", str(text))]:
+                raise UsageError(
+                    f"{self.where}: {key}: {str(text)!r:.60} needs {later[0]}, which is not defined before it"
+                )
             lets[name] = self.expression(key, text, names)
             names.add(name)
         return lets
@@ -292,7 +299,8 @@ class _Reader:
         if not _C_IDENTIFIER.fullmatch(entry):
             raise table.fail("entry", "the name of a function", entry)
         if not re.search(rf"\b{entry}\b", source):
-            raise table.fail("entry", "a function of the source", entry)
+            kernels = list(dict.fromkeys(_KERNEL.findall(_BOUNDS.sub("", source))))
+            raise UsageError(f"{table.where}: entry: {unknown('kernel of the source', entry, kernels)}")
         when = self.when(table, names)
         grid = self.extents(table, "grid", names)
         block = self.extents(table, "block", names)

@@ -57,6 +57,8 @@ class Table:
 
 def what(value: Any) -> str:
     """A value of a TOML file, as an error names it: `the string 'x'`, `a table`."""
+    if isinstance(value, list) and not any(isinstance(item, dict | list) for item in value):
+        return f"the list {value!r:.60}"
     names = {dict: "a table", list: "a list", bool: "a boolean", str: "the string", int: "the number"}
     name = names.get(type(value), f"a {type(value).__name__}")
     return f"{name} {value!r:.60}" if isinstance(value, str | int | float) else name

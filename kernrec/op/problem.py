@@ -136,7 +136,7 @@ class Op:
             sizes[dim.name] = value if type(value) is int else self._whole(dim, value)
             if not dim.minimum <= sizes[dim.name] <= dim.maximum:
                 raise UsageError(
-                    f"{self.name} dimension {dim.name} ({dim.meaning}) is {short(value)}; "
+                    f"{self.name} dimension {dim.name}{f' ({dim.meaning})' if dim.meaning else ''} is {short(value)}; "
                     f"accepted are {dim.minimum} to {dim.maximum}"
                 )
         for name in given:

@@ -25,7 +25,7 @@ from kernrec.kernel.expression import Expression
 from kernrec.op import Problem
 from kernrec.ptx import parse
 from kernrec.recommender.own import Advice, advise, check_asked, on_problem
-from kernrec.recommender.refusal import refusing_constraint
+from kernrec.recommender.refusal import empty_constraint, refusing_constraint
 from kernrec.recommender.trained import Trained
 from kernrec.store import Database, ProfileRow, Stack
 
@@ -208,6 +208,6 @@ def _expressions(kernel: Kernel) -> Sequence[Expression]:
 
 
 def _why_empty(kernel: Kernel, problem: Problem, gpu: GPU) -> str:
-    if constraint := refusing_constraint(kernel, problem, gpu):
+    if constraint := refusing_constraint(kernel, problem, gpu) or empty_constraint(kernel, problem, gpu):
         return f"{kernel.name}: no config is left on {gpu.name} for {problem.key} by {constraint!r}"
     return f"{kernel.name}: its constraints together leave no config on {gpu.name} for {problem.key}"

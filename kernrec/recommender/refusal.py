@@ -26,3 +26,13 @@ def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | Non
             if len(trial) and len(trial.at(problem).rows):
                 return str(constraint.text)
     return None
+
+
+def empty_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
+    """The first constraint that leaves no config all by itself; None where no single one does."""
+    for constraint in (*kernel.constraints, *kernel.implied):
+        alone = replace(kernel, constraints=(constraint,), implied=())
+        trial = Space(alone, gpu.sm, gpu.limits, problem.dtype, problem.layout)
+        if not len(trial) or not len(trial.at(problem).rows):
+            return str(constraint.text)
+    return None

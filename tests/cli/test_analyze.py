@@ -190,6 +190,7 @@ def test_a_t1_file_is_a_spec_too(folder: Path, run: Run) -> None:
         ("DONE:\n    ret", "DONE:\n    bra DONE", "endless loop"),
         ("mul.wide.u32 %rd3, %r4, 4", "mul.wide.u32 %rd3, %r4, 8", "which has 4000000 bytes"),
         (COPY_PTX, "hello", "PTX"),
+        (".visible .entry", ".func", "has no kernel"),
     ],
 )
 def test_ptx_that_cannot_be_analysed_gets_one_line(folder: Path, run: Run, old: str, new: str, says: str) -> None:
@@ -233,6 +234,33 @@ def test_misuse_gets_one_line_and_leaves_nothing(folder: Path, run: Run, argumen
     assert not (folder / "own").exists()
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('entry = "scale"', 'entry = "scael"', "unknown kernel of the source 'scael'; did you mean scale"),
+        ("[64, 128, 256]", "[-64, -32]", "no config is left on t4 for scale[n=100000]f32,any by '1 <= "),
+        ("[64, 128, 256]", "[64, 64]", "different integers below 2**31, got the list [64, 64]"),
+        ("[64, 128, 256]", "[1.5]", "got the list [1.5]"),
+        ("tunables = { threads", "tunables = { n = { values = [1] }, threads", "the name 'n' is taken"),
+        ("[[launch]]", '[let]\na = "b"\nb = "a"\n[[launch]]', "[let] a: 'b' needs b, which is not defined before it"),
+        ("[[launch]]", 'constraints = ["threads > 512"]\n[[launch]]', "by 'threads > 512'"),
+        (SPEC, "", "name is missing"),
+        (SPEC, "\0", "NUL byte"),
+        (SPEC, "\ufffe", "not TOML"),
+    ],
+)
+def test_a_wrong_spec_gets_one_line_before_anything_is_compiled(
+    folder: Path, run: Run, old: str, new: str, says: str
+) -> None:
+    assert old in SPEC
+    (folder / "scale.toml").write_text(SPEC.replace(old, new))
+    done = run("analyze", folder / "scale.cu", "--spec", folder / "scale.toml", "--gpu", "t4")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_an_explanation_is_drawn(folder: Path, run: Run, kind: str) -> None:
     pytest.importorskip("matplotlib", reason="drawing needs Matplotlib")
@@ -253,6 +281,7 @@ def test_an_explanation_is_drawn(folder: Path, run: Run, kind: str) -> None:
         (["--op", "matmul", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--config", "blok_m=8"], "did you mean block_m"),
         (["--op", "matmul", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--objective", "speed"], "unknown objective"),
         (["--op", "matmul", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--plot", "a.pdf"], ".svg or .png"),
+        (["--op", "matmul", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--plot", "no/where/a.png"], "there is no folder"),
         (["--kernel", "nobody", "--gpu", "t4"], "unknown kernel"),
     ],
 )

@@ -59,3 +59,14 @@ def test_misuse_is_one_line_and_writes_nothing(command: tuple[str, ...], said: s
     assert done.stderr.startswith("kernrec: ")
     assert done.stderr.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("to", "status", "said"), [(">&-", 0, ""), (">/dev/full", 1, "cannot be written: No space")])
+def test_output_that_goes_nowhere_gets_no_traceback(to: str, status: int, said: str) -> None:
+    if to == ">/dev/full" and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    done = subprocess.run(
+        f"{sys.executable} -m kernrec ops {to}", shell=True, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, said in done.stderr) == (status, True)
+    assert done.stderr.count("\n") == bool(said)

@@ -115,7 +115,7 @@ SPEC, SPACE = "KernelSpecification", "ConfigurationSpace"
     [
         (keys(SPACE), "ConfigurationSpace is missing"),
         (keys(SPEC, "Language", to="OpenCL"), "only CUDA"),
-        (keys(SPEC, "KernelName", to="scael"), "a function of the source"),
+        (keys(SPEC, "KernelName", to="scael"), "unknown kernel of the source 'scael'; did you mean scale"),
         (keys(SPEC, "KernelFile", to="other.cu"), "cannot be read"),
         (keys(SPACE, "TuningParameters", 0, "Values", to="[64, 'x']"), "only whole numbers"),
         (keys(SPACE, "TuningParameters", 0, "Values", to="__import__('os')"), "not supported"),
