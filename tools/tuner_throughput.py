@@ -67,7 +67,7 @@ def compare(count: int) -> int:
 
 
 def alike(space: Space, count: int) -> list[tuple[dict[str, int], BoundLaunch]]:
-    """At most `count` configs of one launch and a code of its own, drawn from the most whose entry and arguments agree."""
+    """At most `count` configs of one launch and a code of their own, of the most whose entry and arguments agree."""
     groups: dict[Any, dict[str, tuple[dict[str, int], BoundLaunch]]] = {}
     for row in np.random.default_rng(0).permutation(space.at(PROBLEM).rows).tolist():
         config = space.config(row)
