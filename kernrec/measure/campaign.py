@@ -30,8 +30,8 @@ from kernrec.measure.journal import Journal
 from kernrec.measure.plan import Target, Task
 from kernrec.measure.probe import Probe
 from kernrec.measure.protocol import Probed
-from kernrec.measure.racing import coarse_selection, front_neighbourhood, interleaved
 from kernrec.measure.results import EFFORTS, Budget, Effort, History, Progress, TargetResult
+from kernrec.measure.todo import Item, Todo
 from kernrec.op import Problem
 
 REFERENCE_S = 60.0
@@ -50,26 +50,13 @@ _LOOKAHEAD = 128
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class _Item:
-    """One measurement to make. probability: of the config's having been selected for its tier, None where not drawn.
-
-    again: it is made anew because the card had drifted.
-    """
-
-    task: Task
-    tier: str
-    probability: float | None = None
-    again: bool = False
-
-
 @dataclass
 class _Block:
     """The measurements since the last look at the reference kernels, which was at `since` of the campaign's clock."""
 
     number: int
     since: float
-    items: list[_Item] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
 
 
 class Campaign:
@@ -111,7 +98,6 @@ class Campaign:
         self._report = report
         self._finished = finished
         self._seed = seed
-        self._draw = np.random.default_rng(seed)
         self._drift = Drift()
         self._probed = Probed()
         self._idle_w: float | None = None
@@ -216,7 +202,7 @@ class Campaign:
         self._block = _Block(number, self._clock())
         return error
 
-    def _close_block(self) -> list[_Item]:
+    def _close_block(self) -> list[Item]:
         """End the block and begin another; what has to be measured again."""
         block = self._block
         if not block.items:
@@ -225,6 +211,7 @@ class Campaign:
         with_energy = self._energy_unwatched and self._clock() - self._energy_at >= REFERENCE_S
         error = self._look(block.number + 1, with_energy)
         if error is None:
+            self._journal.append({"closed": block.number, "session": self._session})
             return []
         self._journal.append({"drifted": block.number, "session": self._session, "error": error})
         again = [replace(item, again=True) for item in block.items if not item.again]
@@ -235,7 +222,8 @@ class Campaign:
 
     def _measure_target(self, target: Target, targets_left: int) -> None:
         self._target, self._prepared = target, False
-        self.results.append(result := TargetResult(target.name, target.problem.key, len(target.tasks)))
+        planned = len(target.tasks) if target.most is None else min(target.most, len(target.tasks))
+        self.results.append(result := TargetResult(target.name, target.problem.key, planned))
         self._history = History()
         for row in self._known(target.problem):
             if not self._as_now(row):
@@ -245,21 +233,18 @@ class Campaign:
         if target.baseline is not None:
             said = " ".join(f"{name}={value}" for name, value in target.baseline.items())
             self._note(f"nothing says what is right: results are held against the output of {said}")
-        todo = [task for task in target.tasks if not self._history.count(task.key)]
-        left = self._configs_left()
-        if left is not None:
-            todo = todo[: math.ceil(left / targets_left)]
         # Drawn anew for each problem, so that a campaign that goes on chooses as the one did that was cut short.
-        self._draw = np.random.default_rng([self._seed, zlib.crc32(target.problem.key.encode())])
+        todo = Todo(target, self._history, np.random.default_rng([self._seed, zlib.crc32(target.problem.key.encode())]))
+        left = self._configs_left()
         start = self._clock()
         share = (self._end - start) / targets_left
-        screen = [_Item(task, "screen", target.probability) for task in todo]
         try:
-            again = self._work(screen, start + _SCREEN_SHARE * share)
+            most = None if left is None else math.ceil(left / targets_left)
+            again = self._screen(todo, start + _SCREEN_SHARE * share, most)
             if self._probed.energy:
-                again += self._work(self._coarse(target), start + _COARSE_SHARE * share)
+                again += self._work(todo.coarse(), start + _COARSE_SHARE * share)
             if self._effort.finals:
-                again += self._work(self._finals(target), start + share)
+                again += self._work(todo.finals(self._effort.finals, self._probed.energy), start + share)
             again += self._close_block()
             if again:
                 self._work(again, self._end)
@@ -269,6 +254,19 @@ class Campaign:
             self._target = None  # the reference kernels need no inputs, and what drifted is not made again
             self._close_block()
 
+    def _screen(self, todo: Todo, until: float, most: int | None) -> list[Item]:
+        """Measure what the plan asks for next, and ask it again, until it has had all or `most` are done."""
+        again: list[Item] = []
+        done, total = 0, self.results[-1].configs - todo.screened
+        total = total if most is None else min(total, most)
+        while done < total and self._clock() < min(until, self._end):
+            items, step = todo.screen()
+            if not (step := min(step, total - done)):
+                break
+            again += self._work(items[: step + _LOOKAHEAD], until, step, done, total)
+            done += step
+        return again
+
     def _as_now(self, row: Row) -> bool:
         """Whether a row was made at the card's limits and clocks of today; another would answer for something else."""
         assert self.facts is not None
@@ -276,35 +274,20 @@ class Campaign:
         same = all(row[name] == now[name] for name in ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz"))
         return same and bool(row["mig"]) == bool(now["mig"])
 
-    def _coarse(self, target: Target) -> list[_Item]:
-        tasks = [task for task in target.tasks if self._history.median(task.key, "latency_s")]
-        chosen = coarse_selection([self._history.median(task.key, "latency_s") or 0.0 for task in tasks], self._draw)
-        items = [_Item(tasks[i], "coarse", probability) for i, probability in chosen]
-        return [item for item in items if not self._history.count(item.task.key, "coarse", "final")]
+    def _work(
+        self, items: Iterable[Item], until: float, count: int | None = None, before: int = 0, total: int | None = None
+    ) -> list[Item]:
+        """Measure items, or `count` of them, until a moment; gives those of blocks that drifted, to be made again.
 
-    def _finals(self, target: Target) -> list[_Item]:
-        """The front's neighbourhood; where nothing tells of energy, the fastest."""
-        wanted = ("latency_s", "energy_j") if self._probed.energy else ("latency_s", "latency_s")
-        tasks = [task for task in target.tasks if all(self._history.median(task.key, cost) for cost in wanted)]
-        first, second = ([self._history.median(task.key, cost) or 0.0 for task in tasks] for cost in wanted)
-        chosen = [tasks[i] for i in front_neighbourhood(first, second, self._effort.finals)]
-        rounds = interleaved(len(chosen), protocol.FINAL_ROUNDS, self._draw)
-        missing = [protocol.FINAL_ROUNDS - self._history.count(task.key, "final") for task in chosen]
-        items = []
-        for i in rounds:
-            if missing[i] > 0:
-                missing[i] -= 1
-                items.append(_Item(chosen[i], "final"))
-        return items
-
-    def _work(self, items: Iterable[_Item], until: float) -> list[_Item]:
-        """Measure items until a moment; those of blocks that drifted are given back, to be measured again."""
+        before, total: of the tier's measurements, those made and all, where these are a part of them.
+        """
         queue = deque(items)
         if self._ahead is not None:
             self._ahead.want([item.task for item in queue] + self._upcoming)
-        total, done = len(queue), 0
-        again: list[_Item] = []
-        while queue and self._clock() < min(until, self._end):
+        left_over = 0 if count is None else max(0, len(queue) - count)
+        total, done = len(queue) if total is None else total, before
+        again: list[Item] = []
+        while len(queue) > left_over and self._clock() < min(until, self._end):
             if self._stopping():
                 raise Stopped
             if (found := self._next(queue)) is None:
@@ -322,7 +305,7 @@ class Campaign:
             self._tell(Progress("", "", item.tier, done, total, left, row))
         return again
 
-    def _next(self, queue: "deque[_Item]") -> tuple[_Item, Code | None] | None:
+    def _next(self, queue: "deque[Item]") -> tuple[Item, Code | None] | None:
         """The first item whose code is ready, taken from the queue; None, after a short wait, when there is none."""
         if self._ahead is None:
             return queue.popleft(), None
@@ -336,7 +319,7 @@ class Campaign:
 
     # One measurement: a row, whatever happens.
 
-    def _measure(self, item: _Item, code: Code | None) -> Row:
+    def _measure(self, item: Item, code: Code | None) -> Row:
         task = item.task
         row = self._columns_of(item, code)
         if item.tier == "screen" and not item.again:
@@ -358,7 +341,7 @@ class Campaign:
         self.results[-1].take(row)
         return row
 
-    def _columns_of(self, item: _Item, code: Code | None) -> dict[str, Any]:
+    def _columns_of(self, item: Item, code: Code | None) -> dict[str, Any]:
         """The columns that are known before a config is measured."""
         assert self.facts is not None
         task = item.task

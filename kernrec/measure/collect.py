@@ -213,7 +213,14 @@ def _on_cards(wanted: Wanted, scratch: Path) -> list[_Work]:
     for name, members in kinds.items():
         gpu = find_gpu(name)
         targets = library_targets(
-            wanted.problems, gpu, stack, wanted.effort.configs, wanted.seed, wanted.effort.drawn, wanted.kernel
+            wanted.problems,
+            gpu,
+            stack,
+            wanted.effort.configs,
+            wanted.seed,
+            wanted.effort.drawn,
+            wanted.kernel,
+            wanted.database.parent / "models",
         )
         for place, i in enumerate(members):
             opening = {"device": "cuda", "uuid": cards[i].uuid, "scratch": str(scratch / cards[i].uuid_hash)} | own

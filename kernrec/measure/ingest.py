@@ -1,7 +1,8 @@
 """From the journal into the database: all records in one transaction, and the journal is emptied only after it.
 
 Killed in between, the next collector does the same again: a row's key is the hash of its content, so what is there
-already is not added twice. Rows of a block that ended with the card having drifted are stored as quarantined.
+already is not added twice. Rows of a block that ended with the card having drifted are stored as quarantined; those of
+one that never ended, for the run was stopped or killed, are kept with a remark, and the next run measures them again.
 """
 
 import json
@@ -11,6 +12,7 @@ from typing import Any
 
 from kernrec.measure import protocol, replay
 from kernrec.measure.journal import Journal
+from kernrec.measure.results import UNCLOSED
 from kernrec.op import Problem, problem_from_key
 from kernrec.store import Database
 
@@ -57,11 +59,13 @@ def known_rows(database: Path, problem: Problem, gpu: str, uuid_hash: str | None
 def rows_of(records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """The rows that a journal's records stand for.
 
-    Records are `{"row": {columns}}` and, when the reference kernels drifted, `{"drifted": block, "session": session,
-    "error": text}`. A row's problem is there in full, for it may be one that only the spec of a user's kernel declares.
+    Records are `{"row": {columns}}` and, of each block that ended, `{"closed": block, "session": session}` or, when the
+    reference kernels had drifted, `{"drifted": block, "session": session, "error": text}`. A row's problem is there in
+    full, for it may be one that only the spec of a user's kernel declares.
     """
     records = list(records)
     drifted = {(record["session"], record["drifted"]): record["error"] for record in records if "drifted" in record}
+    closed = {(record["session"], record["closed"]) for record in records if "closed" in record}
     for record in records:
         if "row" not in record:
             continue
@@ -69,6 +73,8 @@ def rows_of(records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         error = drifted.get((row["session"], row.get("block")))
         if error is not None and row["outcome"] == "ok":
             row |= {"outcome": "quarantined", "error": error}
+        elif row["outcome"] == "ok" and (row["session"], row.get("block")) not in closed:
+            row |= {"error": UNCLOSED}
         if isinstance(row["problem"], str):  # its key alone, in a journal that an earlier version left behind
             row["problem"] = problem_from_key(row["problem"])
         yield row

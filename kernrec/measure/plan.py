@@ -1,12 +1,14 @@
 """What a campaign is to measure: for each problem the configs of every kernel that computes it, most promising first.
 
-The order is the analytic prior's, so that a budget that ends early was spent where the best configs are expected.
+The order is the analytic prior's, or a trained model's, and while it is worked through a guide corrects it by what was
+measured (`kernrec/model/guide.py`), so that a budget that ends early was spent where the best configs are.
 """
 
-import random
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,9 +17,14 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, able_kernels
 from kernrec.measure.replay import Recording
+from kernrec.model.guide import Guide
 from kernrec.model.power import PowerModel
 from kernrec.op import Problem
 from kernrec.store import Stack, canonical
+
+if TYPE_CHECKING:
+    from kernrec.model.learner import Model
+    from kernrec.recommender.learned import Models
 
 _MEMORY_SHARE = 0.5
 """Of the card's memory, what the tensors of a problem may take: the reference and rotating copies lie beside them."""
@@ -60,6 +67,7 @@ class Target:
     """A problem with its tasks in order. name: of the layer, where it is one.
 
     probability: with which each config of the space came to be among the tasks; None where they were not drawn.
+    most: of the tasks that are measured; None: all. guide: says, from what was measured, which of them come next.
     baseline: the config whose output the others have to have; None where an op or a spec says what is right.
     """
 
@@ -67,6 +75,8 @@ class Target:
     problem: Problem
     tasks: tuple[Task, ...]
     probability: float | None = None
+    most: int | None = None
+    guide: Guide | None = None
     baseline: dict[str, int] | None = None
 
     @property
@@ -83,13 +93,15 @@ def library_targets(
     seed: int = 0,
     drawn: bool = False,
     kernel: Kernel | None = None,
+    models: Path | None = None,
 ) -> list[Target]:
     """The targets for (name, problem) pairs on a GPU, from the kernels of the library, or from `kernel` alone.
 
-    most: tasks a problem, None: its whole space; those predicted to be fastest, or `drawn` at random. Raises
-    `UsageError` for a problem that nothing can run.
+    most: configs measured of a problem, None: its whole space; as a guide chooses them, or `drawn` at random. Raises
+    models: folder of trained models, whose estimates go before the prior's. `UsageError` for a problem that nothing can
+    run.
     """
-    planner = _Planner(gpu, stack, np.random.default_rng(seed), kernel)
+    planner = _Planner(gpu, stack, seed, kernel, models)
     targets = []
     for name, problem in problems:
         check_memory(problem, gpu)
@@ -107,28 +119,50 @@ def check_memory(problem: Problem, gpu: GPU) -> None:
 
 
 def recorded_targets(recordings: Iterable[Recording], most: int | None, seed: int = 0) -> list[Target]:
-    """The recorded configs of each problem, in random order: of somebody else's kernels there is no prior."""
+    """The recorded configs of each problem: of somebody else's kernels nothing is predicted, so that the guide has what
+    was measured alone."""
     targets = []
     for recording in recordings:
-        tasks = [
+        tasks = tuple(
             Task(kernel, recording.kernel_hashes[kernel], dict(outcome.config), recording.problem)
             for (kernel, _), outcome in recording.outcomes.items()
-        ]
-        random.Random(f"{seed} {recording.problem.key}").shuffle(tasks)
-        targets.append(Target(recording.problem.key, recording.problem, tuple(tasks[:most])))
+        )
+        guide = Guide(_tunables(tasks), seed=seed)
+        targets.append(Target(recording.problem.key, recording.problem, tasks, None, most, guide))
     return targets
+
+
+def _tunables(tasks: Sequence[Task]) -> np.ndarray:
+    """A column for each tunable of each kernel and one for the kernel, (tasks, T); NaN for what a config lacks."""
+    kernels = {name: i for i, name in enumerate(dict.fromkeys(task.kernel_name for task in tasks))}
+    place: dict[tuple[str, str], int] = {}
+    for task in tasks:
+        for name in task.config:
+            place.setdefault((task.kernel_name, name), len(place) + 1)
+    columns = np.full((len(tasks), len(place) + 1), np.nan)
+    for i, task in enumerate(tasks):
+        columns[i, 0] = kernels[task.kernel_name]
+        for name, value in task.config.items():
+            columns[i, place[task.kernel_name, name]] = value
+    return columns
 
 
 class _Planner:
     """Orders configs; the candidates of a kernel are made once for all problems of a dtype and layout."""
 
-    def __init__(self, gpu: GPU, stack: Stack, draw: np.random.Generator, only: Kernel | None) -> None:
+    def __init__(self, gpu: GPU, stack: Stack, seed: int, only: Kernel | None, models: Path | None) -> None:
         self._gpu = gpu
+        self._seed = seed
         self._only = only
         self._stack = stack
-        self._draw = draw
+        self._draw = np.random.default_rng(seed)
         self._power = PowerModel.for_gpu(gpu)
         self._known: dict[tuple[str, str, str], _Ranked] = {}
+        self._models: Models | None = None
+        if models is not None and models.is_dir():
+            from kernrec.recommender import learned
+
+            self._models = learned.Models(models, stack)
 
     def target(self, name: str, problem: Problem, most: int | None, drawn: bool) -> Target:
         """The first configs that can run a problem: by predicted latency, and after them those without a prediction."""
@@ -138,7 +172,8 @@ class _Planner:
         else:
             kernels = able_kernels(problem.op, problem.dtype, problem.layout, self._gpu.sm)
         spaces = [self._space(kernel, problem) for kernel in kernels]
-        ranks = [space.ranks(problem, self._draw) for space in spaces]
+        model = self._models.find(problem.op, self._gpu) if self._models else None
+        ranks = [space.ranks(problem, self._draw, model) for space in spaces]
         order = sorted(
             ((rank, which, row) for which, (rows, by) in enumerate(ranks) for row, rank in zip(rows, by, strict=True)),
         )
@@ -146,13 +181,16 @@ class _Planner:
             raise UsageError(f"no config of any kernel can run {problem.key} on {self._gpu.name}")
         if drawn:
             self._draw.shuffle(order)
-        tasks = [
+        tasks = tuple(
             Task(kernels[which].name, kernels[which].hash, spaces[which].config(row), problem, kernels[which])
-            for _, which, row in order[:most]
-        ]
+            for _, which, row in (order[:most] if drawn else order)
+        )
         own = self._only
         baseline = spaces[0].first(problem) if own and own.declares_problem and not own.references else None
-        return Target(name, problem, tuple(tasks), len(tasks) / len(order) if drawn else None, baseline)
+        if drawn:
+            return Target(name, problem, tasks, len(tasks) / len(order), baseline=baseline)
+        predicted = np.array([math.nan if rank >= _UNPREDICTED else rank for rank, _, _ in order])
+        return Target(name, problem, tasks, None, most, Guide(_tunables(tasks), predicted, self._seed), baseline)
 
     def _space(self, kernel: Kernel, problem: Problem) -> "_Ranked":
         # Profiles of sampled blocks are of one problem.
@@ -187,10 +225,20 @@ class _Ranked:
         profiled = self._candidates.rows(at) if self._candidates is not None else at.rows
         return self.config(int(min(profiled if len(profiled) else at.rows)))
 
-    def ranks(self, problem: Problem, draw: np.random.Generator) -> tuple[list[int], list[float]]:
+    def ranks(
+        self, problem: Problem, draw: np.random.Generator, model: "Model | None"
+    ) -> tuple[list[int], list[float]]:
         """Rows that can run a problem, and what to order them by: seconds, or, unpredicted, a number above any."""
         at = self._space.at(problem)
         rank = _UNPREDICTED + draw.random(len(self._space))
         if self._candidates is not None and len(rows := self._candidates.rows(at)):
-            rank[rows] = self._candidates.settle(self._candidates.predict(problem, at, rows)).latency_s
+            prediction = self._candidates.predict(problem, at, rows)
+            settled = self._candidates.settle(prediction)
+            rank[rows] = settled.latency_s
+            kernel = self._candidates.kernel
+            if model is not None and model.kernels.get(kernel.name) == kernel.hash:
+                from kernrec.recommender.facts import facts_of
+
+                facts = facts_of(self._candidates, problem, at, prediction, settled, np.arange(len(rows)))
+                rank[rows] *= np.exp(model.log_ratio(model.rows(facts))[0]["latency"])
         return at.rows.tolist(), rank[at.rows].tolist()

@@ -90,21 +90,47 @@ class TargetResult:
             self.frugal = row
 
 
+UNCLOSED = "the run ended before the reference kernels were looked at again"
+"""The remark of a row that ran well and whose block nobody closed: whether the card had drifted by then is not known.
+
+It counts like any other in answers, and is measured again by the next run."""
+
+
 class History:
     """The rows of one problem by kernel, its hash and the canonical text of the config, earlier campaigns' included."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
 
     def add(self, key: tuple[str, str, str], row: Mapping[str, Any]) -> None:
         """One more row."""
         self._rows.setdefault(key, []).append(row)
+        self._length += 1
+
+    def has(self, key: tuple[str, str, str]) -> bool:
+        """Whether there is any row of a config."""
+        return key in self._rows
 
     def count(self, key: tuple[str, str, str], *tiers: str) -> int:
-        """How many rows a config has, of these tiers or, without any, of all."""
-        return sum(not tiers or row["tier"] in tiers for row in self._rows.get(key, ()))
+        """How many rows a config has, of these tiers or, without any, of all.
 
-    def median(self, key: tuple[str, str, str], cost: str) -> float | None:
-        """The median of a cost of a config, None where nothing tells it."""
-        values = [row[cost] for row in self._rows.get(key, ()) if row["outcome"] == "ok" and row.get(cost)]
+        Those of unclosed blocks count once another session has measured the config too: else runs that are cut short
+        again and again would come no further.
+        """
+        rows = self._rows.get(key, ())
+        alone = len({row["session"] for row in rows}) < 2
+        return sum((not tiers or row["tier"] in tiers) and not (alone and row.get("error") == UNCLOSED) for row in rows)
+
+    def median(self, key: tuple[str, str, str], cost: str, *tiers: str) -> float | None:
+        """The median of a cost of a config, over rows of these tiers or, without any, of all; None where nothing tells
+        it."""
+        values = [
+            row[cost]
+            for row in self._rows.get(key, ())
+            if row["outcome"] == "ok" and row.get(cost) and (not tiers or row["tier"] in tiers)
+        ]
         return median(values) if values else None

@@ -12,7 +12,7 @@ from kernrec.measure.faulty import FAULTS
 from kernrec.measure.ingest import ingest, known_rows
 from kernrec.measure.journal import Journal, journal_path
 from kernrec.measure.plan import Target, Task
-from kernrec.measure.results import Effort, Progress
+from kernrec.measure.results import UNCLOSED, Effort, Progress
 from kernrec.op import find_op
 from kernrec.store import Database
 
@@ -68,11 +68,16 @@ def acknowledge(database: str, count: int, acks: Connection, most_bytes: int | N
         acks.send(f"{type(error).__name__}: {error}")
 
 
-def stored(database: Path) -> list[int]:
+def unclosed(database: Path) -> list[int]:
+    """The numbers of the configs of the rows whose block was not closed, in order."""
+    return stored(database, error=UNCLOSED)
+
+
+def stored(database: Path, **equal: object) -> list[int]:
     """The numbers of the configs of all rows, in order."""
     with Database.open(database) as opened:
         configs = {row["config_id"]: row["tunables"] for row in opened.rows("config")}
-        rows = opened.rows("measurement")
+        rows = opened.rows("measurement", **equal)
     return sorted(int(str(configs[row["config_id"]]).split('"i":')[1].rstrip("}")) for row in rows)
 
 

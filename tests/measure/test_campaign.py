@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rig import PROBLEM, collect, outcomes, stored, target
+from rig import PROBLEM, campaign, collect, outcomes, stored, target, unclosed
 
 from kernrec.errors import KernrecError
 from kernrec.measure import campaign as campaign_module
 from kernrec.measure.campaign import Campaign
-from kernrec.measure.child import Child
+from kernrec.measure.child import Child, Stopped
 from kernrec.measure.device import Failure
 from kernrec.measure.drift import Drift
 from kernrec.measure.ingest import ingest
@@ -78,6 +78,29 @@ def test_what_was_measured_is_not_measured_again_and_what_is_new_is(tmp_path: Pa
     more = collect(database, target(9))
     assert more.results[0].measured == 3
     assert stored(database) == list(range(9))
+
+
+def test_what_a_run_that_was_stopped_left_unclosed_is_measured_again_first_and_once(tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    measured: list[int] = []
+
+    def report(progress: Progress) -> None:
+        if progress.row is not None:
+            measured.append(progress.row["config"]["i"])
+
+    with Journal(journal_path(database)) as journal:
+        run = campaign(journal, database, target(6), report)
+        run._stopping = lambda: len(measured) == 3
+        with pytest.raises(Stopped):
+            run.run()
+        ingest(journal, database)
+    assert measured == unclosed(database) == [0, 1, 2]
+    with Database.open(database) as opened:  # used as they are, until there is something better
+        assert len(opened.rows("answer")) == 3
+    again = collect(database, target(6), report)
+    assert (again.results[0].known, measured[3:]) == (3, [0, 1, 2, 3, 4, 5])
+    assert collect(database, target(6), report).results[0].measured == 0
+    assert unclosed(database) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("made", [{"power_limit_w": 200.0}, {"locked_sm_clock_hz": 1e9}, {"mig": True}])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.measure.ingest import ingest, rows_of
 from kernrec.measure.journal import Journal, JournalError, journal_path
+from kernrec.measure.results import UNCLOSED
 from kernrec.store import Database
 
 PROBLEM = "elementwise[n=64]f32,row"
@@ -104,10 +105,20 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         Journal(tmp_path / "file" / "a.journal")
 
 
+def test_rows_of_a_block_that_nobody_closed_stay_and_say_so() -> None:
+    records = [
+        row(block=0), {"closed": 0, "session": "s"}, row(block=1), row(block=1, outcome="timeout", error="slow"),
+        {"closed": 1, "session": "another"},
+    ]  # fmt: skip
+    found = [(r["outcome"], r.get("error")) for r in rows_of(records)]
+    assert found == [("ok", None), ("ok", UNCLOSED), ("timeout", "slow")]
+
+
 def test_rows_of_a_block_in_which_the_card_drifted_are_quarantined() -> None:
     records = [
         row(block=0), row(block=1, config={"a": 2}), row(block=1, outcome="timeout", error="slow", latency_s=None),
-        {"drifted": 1, "session": "s", "error": "reference kernels drifted"}, row(block=1, session="another"),
+        {"closed": 0, "session": "s"}, {"drifted": 1, "session": "s", "error": "reference kernels drifted"},
+        row(block=1, session="another"), {"closed": 1, "session": "another"},
     ]  # fmt: skip
     found = [(r["outcome"], r.get("error")) for r in rows_of(records)]
     assert found == [

@@ -52,9 +52,12 @@ def test_the_plan_is_the_whole_space_each_config_once() -> None:
     assert len(keys) == len(set(keys)) == int(space.valid(MATVEC).sum())
 
 
-def test_an_effort_takes_the_most_promising_configs() -> None:
+def test_an_effort_takes_some_of_the_space_and_the_most_promising_one_first() -> None:
     (whole,), (few,) = (library_targets([("gemv", MATVEC)], GPU, Stack([]), most) for most in (None, 7))
-    assert few.tasks == whole.tasks[:7]
+    assert few.tasks == whole.tasks
+    assert (whole.most, few.most) == (None, 7)
+    assert few.guide is not None
+    assert few.guide.order(np.array([], dtype=int), np.array([]))[0] == 0
 
 
 def test_a_drawn_sample_is_spread_over_the_space_and_says_how_likely_each_config_was() -> None:
@@ -121,8 +124,8 @@ def test_what_is_wanted_later_does_not_wait_for_what_nobody_uses(nvrtc: None, mo
     try:
         ahead.want(first.tasks)
         _used(ahead, first.tasks[:1])
-        ahead.want(second.tasks)
-        assert [code.error for code in _used(ahead, second.tasks)] == [None] * 6
+        ahead.want(second.tasks[:6])
+        assert [code.error for code in _used(ahead, second.tasks[:6])] == [None] * 6
     finally:
         ahead.stop()
 

@@ -104,6 +104,22 @@ def test_a_campaign_that_is_continued_measures_nothing_twice(tmp_path: Path) -> 
     assert again.results[0].measured == 0
 
 
+def test_of_a_problem_that_was_finished_nothing_is_left_to_measure(tmp_path: Path) -> None:
+    recording, database = make_recording(tmp_path / "r.duckdb", 60), tmp_path / "k.duckdb"
+    first = _collect(recording, database, effort=EFFORTS["normal"])
+    assert first.results[0].measured > 60
+    for _ in range(2):
+        assert _collect(recording, database, effort=EFFORTS["normal"]).results[0].measured == 0
+
+
+def test_a_campaign_measures_next_what_was_promising_so_far(tmp_path: Path) -> None:
+    """Of 400 recorded configs the best is among the first 64, which nothing but the measurements told."""
+    recording = make_recording(tmp_path / "r.duckdb", 400, energy=False)
+    (result,) = _collect(recording, tmp_path / "k.duckdb", effort=EFFORTS["quick"]).results
+    assert result.best is not None
+    assert abs(result.best["config"]["x"] - BEST["x"]) <= 2
+
+
 def test_a_budget_in_time_is_of_the_devices_clock_and_leaves_room_for_energy(tmp_path: Path) -> None:
     recording = make_recording(tmp_path / "r.duckdb")
     _collect(recording, tmp_path / "k.duckdb", budget=Budget(seconds=60.0))
