@@ -108,8 +108,8 @@ def test_an_interval_widens_with_distance_from_what_was_measured(one_gpu: Path) 
     recommender = Recommender([one_gpu])
     shapes = [NEW, {"m": 8192, "n": 2048, "k": 2048}, {"m": 8192, "n": 16384, "k": 16384}]
     near, far, farther = (factor_of(recommender.recommend("matmul", "rtx4090", dims, query=FASTEST)) for dims in shapes)
-    assert math.log(far) > 1.2 * math.log(near)
-    assert math.log(farther) > 1.1 * math.log(far)
+    assert math.log(far) > 1.5 * math.log(near)
+    assert farther > far
 
 
 def test_a_kernel_never_measured_stays_with_the_prior_unless_others_helped(one_gpu: Path) -> None:
