@@ -14,11 +14,11 @@ answers say so.
 
 An interval widens with distance d, by how far a candidate lies outside of what was trained on. Its logarithmic width is
 
-    w (1 + d) + s (p - w)        s = d**2 / (1 + d**2), p: of the prior's interval; the second term where w < p
+    w + s (hypot(w, p) - w)        s = d**2 / (1 + d**2), p: of the prior's interval
 
-so that it grows as far as errors do nearby, and far away, where nothing was learned, is at least the prior's. Residuals
-are brought to the w that would just cover them before the quantile is taken (normalised conformal prediction,
-Papadopoulos et al., 2008).
+for far away nothing was learned: the error is the prior's, and what is left of the model's beside it. Residuals are
+brought to the w that would just cover them before the quantile is taken (normalised conformal prediction, Papadopoulos
+et al., 2008).
 """
 
 import math
@@ -69,8 +69,8 @@ class Interval:
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
         """(low, high) around predicted values."""
-        far = np.asarray(distance)
-        factor = np.exp(self.width * (1.0 + far) + _strange(far) * max(_PRIOR - self.width, 0.0))
+        farther = math.hypot(self.width, _PRIOR) - self.width
+        factor = np.exp(self.width + _strange(np.asarray(distance)) * farther)
         return value / factor, value * factor
 
 
@@ -108,10 +108,12 @@ def _strange(distance: Array) -> Array:
 
 
 def _brought_near(error: Array, distance: Array) -> Array:
-    """The width whose interval at this distance just reaches an absolute log error."""
-    strange = _strange(distance)
-    width = np.maximum(error - strange * _PRIOR, 0.0) / (1.0 + distance - strange)
-    return np.where(width < _PRIOR, width, error / (1.0 + distance))
+    """The width whose interval at this distance just reaches an absolute log error; 0 where any does."""
+    s = _strange(distance)
+    # The root of (1 - s) w + s hypot(w, p) = error, in the form that no s makes 0 / 0.
+    beyond = np.maximum(error * error - (s * _PRIOR) ** 2, 0.0)
+    inside = np.maximum(error * error + (1.0 - 2.0 * s) * _PRIOR**2, 0.0)
+    return beyond / np.maximum(error * (1.0 - s) + s * np.sqrt(inside), 1e-12)
 
 
 def _pooled(score: Array, share: Array, others: float, level: float) -> float:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.model.intervals import Extent, Interval, calibrate, groups_needed, unknown_interval
+from kernrec.model.intervals import Extent, calibrate, groups_needed, unknown_interval
 from kernrec.model.prior import INTERVAL
 
 
@@ -71,8 +71,8 @@ def test_an_interval_widens_with_distance_and_far_away_is_the_priors_at_least() 
     assert high * low == pytest.approx(1.0)
     assert high[0] == pytest.approx(math.exp(interval.width))
     assert high[0] < INTERVAL < high[-1]
-    wide = Interval(2 * math.log(INTERVAL), 20, "problem").around(np.ones(2), np.array([0.0, 1.0]))[1]
-    assert np.log(wide[1]) == pytest.approx(2 * np.log(wide[0]))  # wider than the prior's it grows with distance alone
+    unknown = np.log(unknown_interval("GPU").around(np.ones(2), np.array([0.0, 1e6]))[1])
+    assert unknown[1] == pytest.approx(unknown[0] * math.sqrt(2.0))  # the prior's error, and a correction as unsure
 
 
 @given(st.floats(0.0, 3.0), st.floats(0.0, 4.0))
