@@ -24,6 +24,7 @@ from kernrec.model.adapt import adapt
 from kernrec.model.dataset import Dataset, Group
 from kernrec.model.learner import Model, Settings, train
 from kernrec.model.prior import INTERVAL
+from kernrec.recommender.learned import interval_of
 
 Array = np.ndarray
 OTHER = {"a100": "a4000", "a4000": "a100"}
@@ -97,7 +98,7 @@ def main() -> int:
     show("prior alone", {name: prior_scores(spaces[name]) for name in names})
     show("another GPU's ranking", {n: judge(*shared(spaces[n], spaces[OTHER[n]]), absolute=False) for n in names})
     models = {name: train(Dataset((spaces[OTHER[name]].group(),)), ALONE) for name in names}
-    show("transfer", {n: judge(spaces[n].time_s, expected(models[n], spaces[n])) for n in names})
+    show("transfer", {name: transferred(models[name], spaces[name]) for name in names})
     for count in (5, 20):
         show(f"{count} measurements", {n: few(spaces[n], count, arguments.seeds, models[n]) for n in names})
     for share in (0.01, 0.02, 0.05):
@@ -170,6 +171,15 @@ def expected(model: Model, space: Space) -> Array:
     """Latency that a model trained elsewhere expects."""
     ratios, _ = model.log_ratio(model.rows(space.recorded.facts))
     return space.prior_s * np.exp(ratios["latency"])
+
+
+def transferred(model: Model, space: Space) -> dict[str, float]:
+    """Scores of a model trained elsewhere, with the interval that a query states of a GPU it was not trained on."""
+    predicted = expected(model, space)
+    distance = model.extent.distance(model.rows(space.recorded.facts))
+    low, high = interval_of(model, "latency", None, kernel_known=True).around(predicted, distance)
+    stated = {"coverage": scores.coverage(space.time_s, low, high), "width": scores.mean_width(low, high)}
+    return judge(space.time_s, predicted) | stated
 
 
 def few(space: Space, count: int, seeds: int, model: Model | None = None) -> dict[str, float]:

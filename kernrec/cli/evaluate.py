@@ -56,7 +56,8 @@ def evaluate(
             note(f"published, of other kernels on other cards: {who}: {said}")
     if cases:
         sizes = [len(case.latency_s) for case in cases]
-        note(f"the space of a problem is what was measured of it: {min(sizes)} to {max(sizes)} configs")
+        span = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{min(sizes)}"
+        note(f"the space of a problem is what was measured of it: {span} configs")
     if plot is not None and cases:
         from kernrec.cli.plot_evaluation import draw
 

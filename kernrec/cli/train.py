@@ -1,6 +1,7 @@
 """`kernrec train`: a model of what devices did, from the measurements of a database."""
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -75,7 +76,7 @@ def _train(
     found: "Measurements", folder: Path, gpu: str | None, databases: list[Path], threads: int
 ) -> list[dict[str, Any]]:
     from kernrec.model.dataset import Dataset
-    from kernrec.model.intervals import groups_needed
+    from kernrec.model.intervals import NEW_GPU, NEW_KERNEL, groups_needed
     from kernrec.model.learner import Settings
     from kernrec.model.learner import train as learn
     from kernrec.model.model_file import save
@@ -97,7 +98,16 @@ def _train(
                 f"{name}: {problems} held-out problems cannot calibrate a 90 % interval alone, {missing} more are"
                 " needed; until then the prior's spread counts as one more"
             )
-        results.append({"name": name, "path": str(path), "rows": len(data), "found": dict(model.scores)})
+        # Several GPUs may have an interval of their own; what holds for all of them, and for new ones, is shown.
+        stated = {
+            f"90 % interval of {quantity}, {'new problem' if key == '*' else key}": (
+                f"x/ {math.exp(interval.width):.3g}, from {interval.said}"
+            )
+            for quantity, found_for in model.intervals.items()
+            for key, interval in found_for.items()
+            if key in ("*", NEW_GPU, NEW_KERNEL)
+        }
+        results.append({"name": name, "path": str(path), "rows": len(data), "found": dict(model.scores) | stated})
     return results
 
 

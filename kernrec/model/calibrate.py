@@ -62,7 +62,7 @@ def fit(groups: Sequence[Group], provenance: Mapping[str, Any] | None = None) ->
     """
     by_arch: dict[str, list[_Rows]] = {}
     for group in groups:
-        if group.facts.core_s is not None and group.facts.core_j is not None:
+        if group.facts.core_s is not None:
             by_arch.setdefault(group.facts.gpu.arch, []).append(_Rows.of(group))
     enough = {arch: rows for arch, rows in sorted(by_arch.items()) if not any(_missing(rows))}
     if not enough:
@@ -86,7 +86,14 @@ class _Rows:
         power = np.where(np.isfinite(drawn), drawn, facts.power_w)
         free = power < _BELOW_LIMIT * facts.gpu.tdp_w
         timed = free & (group.latency_s > np.asarray(facts.fixed_s))
-        return cls(group, PowerModel.for_gpu(facts.gpu), timed, free & np.isfinite(drawn))
+        powered = free & np.isfinite(drawn) & (facts.core_j is not None)
+        return cls(group, PowerModel.for_gpu(facts.gpu), timed, powered)
+
+    def joules(self) -> tuple[Array, Array]:
+        """The prior's energy of the core's events and of DRAM traffic; none where nobody counted."""
+        facts, nothing = self.group.facts, np.zeros(len(self.group))
+        core, dram = ((nothing if part is None else np.asarray(part)) for part in (facts.core_j, facts.dram_j))
+        return core, dram
 
     def time_shares(self) -> Array:
         """Core and DRAM part over what was measured, to the power of `OVERLAP`; (timed, 2)."""
@@ -97,21 +104,21 @@ class _Rows:
 
     def energy_shares(self) -> Array:
         """Static, core and DRAM energy for the measured time, over what was measured; (powered, 3)."""
-        facts, rows = self.group.facts, self.powered
+        rows, (core_j, dram_j) = self.powered, self.joules()
         latency = self.group.latency_s[rows]
-        core = self.power.clock_w * latency + np.asarray(facts.core_j)[rows]
-        parts = np.stack([self.power.static_w * latency, core, np.asarray(facts.dram_j)[rows]], axis=1)
+        core = self.power.clock_w * latency + core_j[rows]
+        parts = np.stack([self.power.static_w * latency, core, dram_j[rows]], axis=1)
         return parts / self.group.energy_j[rows][:, None]
 
     def predicted(self, found: Calibration) -> dict[str, Array]:
         """Latency and energy of all rows by a calibration, under the power limit."""
-        facts = self.group.facts
+        facts, (core_j, dram_j) = self.group.facts, self.joules()
         settled = found.powered(self.power).settle(
             np.asarray(facts.core_s) * found.core_time,
             np.asarray(facts.dram_s) * found.dram_time,
             np.asarray(facts.fixed_s),
-            np.asarray(facts.core_j) * found.core_energy,
-            np.asarray(facts.dram_j) * found.dram_energy,
+            core_j * found.core_energy,
+            dram_j * found.dram_energy,
         )
         return {"latency": settled.latency_s, "energy": settled.energy_j}
 

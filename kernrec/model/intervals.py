@@ -12,9 +12,13 @@ half-normally and beyond the prior's own interval one time in ten. With none tha
 that is held out moves it towards what was seen. Such an interval is `pooled`, holds as far as the assumption does, and
 answers say so.
 
-An interval widens with distance: residuals are divided by 1 + d before the quantile is taken, and the quantile is
-multiplied by 1 + d of the candidate asked about, d being how far it lies outside of what was trained on (normalised
-conformal prediction, Papadopoulos et al., 2008).
+An interval widens with distance d, by how far a candidate lies outside of what was trained on. Its logarithmic width is
+
+    w + s (hypot(w, p) - w)        s = d**2 / (1 + d**2), p: of the prior's interval
+
+for far away nothing was learned: the error is the prior's, and what is left of the model's beside it. Residuals are
+brought to the w that would just cover them before the quantile is taken (normalised conformal prediction, Papadopoulos
+et al., 2008).
 """
 
 import math
@@ -30,14 +34,17 @@ Array = np.ndarray
 LEVEL = 0.90
 NEW_GPU, NEW_KERNEL = "new GPU", "new kernel"
 """Keys of the intervals for a GPU or kernel that was not trained on, beside those of GPUs and `*`, all of them."""
-_LEAST_SPREAD = 0.1  # of a feature that hardly varies: 7 % of a ratio, a tenth of a share
-_DEVIATION = math.log(INTERVAL) / 1.6448536269514722
+_LEAST_SPREAD = 0.05
+_UNIT = 1.0
+"""Spread of a feature that did not vary, or less than `_LEAST_SPREAD`: a factor of two, or a whole share."""
+_PRIOR = math.log(INTERVAL)
+_DEVIATION = _PRIOR / 1.6448536269514722
 """Standard deviation of the prior's log error, of which its 90 % interval is 1.645 to either side."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A calibrated spread: predictions hold within a factor exp(width * (1 + distance)) at `level`.
+    """A calibrated spread: predictions hold within a factor exp(`width`) at `level`, farther away within a larger one.
 
     groups: how many held-out groups it stands on, of what `kind` (problem, GPU, kernel).
     """
@@ -62,13 +69,14 @@ class Interval:
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
         """(low, high) around predicted values."""
-        factor = np.exp(self.width * (1.0 + np.asarray(distance)))
+        farther = math.hypot(self.width, _PRIOR) - self.width
+        factor = np.exp(self.width + _strange(np.asarray(distance)) * farther)
         return value / factor, value * factor
 
 
 def unknown_interval(kind: str) -> Interval:
     """The interval where no group of this kind was held out: the prior's."""
-    return Interval(math.log(INTERVAL), 0, kind)
+    return Interval(_PRIOR, 0, kind)
 
 
 def groups_needed(level: float = LEVEL) -> int:
@@ -83,7 +91,7 @@ def calibrate(
     numbers, place, rows = np.unique(group, return_inverse=True, return_counts=True)
     if not len(numbers):
         return unknown_interval(kind)
-    score = np.abs(residual) / (1.0 + np.asarray(distance))
+    score = _brought_near(np.abs(residual), np.asarray(distance))
     ascending = np.argsort(score, kind="stable")
     whole = max(len(numbers), groups_needed(level)) + 1.0
     score, share = score[ascending], np.cumsum((1.0 / rows)[place][ascending]) / whole
@@ -91,6 +99,21 @@ def calibrate(
         at = min(int(np.searchsorted(share, level - 1e-12)), len(score) - 1)
         return Interval(float(score[at]), len(numbers), kind, level)
     return Interval(_pooled(score, share, 1.0 - len(numbers) / whole, level), len(numbers), kind, level)
+
+
+def _strange(distance: Array) -> Array:
+    """How much of the prior's ignorance holds at a distance: none at 0, half at 1."""
+    squared = distance * distance
+    return squared / (1.0 + squared)
+
+
+def _brought_near(error: Array, distance: Array) -> Array:
+    """The width whose interval at this distance just reaches an absolute log error; 0 where any does."""
+    s = _strange(distance)
+    # The root of (1 - s) w + s hypot(w, p) = error, in the form that no s makes 0 / 0.
+    beyond = np.maximum(error * error - (s * _PRIOR) ** 2, 0.0)
+    inside = np.maximum(error * error + (1.0 - 2.0 * s) * _PRIOR**2, 0.0)
+    return beyond / np.maximum(error * (1.0 - s) + s * np.sqrt(inside), 1e-12)
 
 
 def _pooled(score: Array, share: Array, others: float, level: float) -> float:
@@ -131,15 +154,19 @@ class Extent:
                 low[some], high[some] = np.nanpercentile(filled[:, some], [1, 99], axis=0)
                 spread[some] = np.nanstd(filled[:, some], axis=0)
         part = np.zeros(matrix.shape[1], dtype=np.int64) if part is None else part
-        return cls(low, high, np.where(some, np.maximum(spread, _LEAST_SPREAD), np.inf), part)
+        spread = np.where(spread > _LEAST_SPREAD, spread, _UNIT)
+        return cls(low, high, np.where(some, spread, np.inf), part)
 
     def distance(self, matrix: Array) -> Array:
-        """How far rows (C, F) lie outside, (C,): in standard deviations of each feature, root mean square over a group
-        of features, of the group where that is most. A shape that is new in size alone is far in few features."""
+        """How far rows (C, F) lie outside, (C,): half the logarithm of 1 + r, of which each doubling adds as much.
+
+        r is in standard deviations of each feature, root mean square over a group of features, of the group where that
+        is most: a shape that is new in size alone is far in few features.
+        """
         outside = np.maximum(np.maximum(self.low - matrix, matrix - self.high), 0.0) / self.spread
         outside = np.where(np.isfinite(outside), np.minimum(outside, 10.0), 0.0)
         outside *= outside
-        return np.sqrt((outside @ self._mean).max(axis=1))
+        return 0.5 * np.log1p(np.sqrt((outside @ self._mean).max(axis=1)))
 
     @cached_property
     def _mean(self) -> Array:

@@ -5,6 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernrec.model.intervals import Extent, calibrate, groups_needed, unknown_interval
 from kernrec.model.prior import INTERVAL
@@ -61,11 +63,25 @@ def test_a_large_group_counts_no_more_than_a_small_one() -> None:
     assert interval.width == 1.0
 
 
-def test_an_interval_widens_with_distance() -> None:
+def test_an_interval_widens_with_distance_and_far_away_is_the_priors_at_least() -> None:
     interval = calibrate(*simulated_residuals(np.random.default_rng(0), 20, 5), "problem")
-    near, far = interval.around(np.ones(1), 0.0), interval.around(np.ones(1), 2.0)
-    assert math.log(far[1][0]) == pytest.approx(3.0 * math.log(near[1][0]))
-    assert far[0][0] == pytest.approx(1.0 / far[1][0])
+    distances = np.array([0.0, 0.1, 0.5, 1.0, 2.0, 5.0])
+    low, high = interval.around(np.ones(len(distances)), distances)
+    assert (np.diff(high) > 0).all()
+    assert high * low == pytest.approx(1.0)
+    assert high[0] == pytest.approx(math.exp(interval.width))
+    assert high[0] < INTERVAL < high[-1]
+    unknown = np.log(unknown_interval("GPU").around(np.ones(2), np.array([0.0, 1e6]))[1])
+    assert unknown[1] == pytest.approx(unknown[0] * math.sqrt(2.0))  # the prior's error, and a correction as unsure
+
+
+@given(st.floats(0.0, 3.0), st.floats(0.0, 4.0))
+def test_residuals_at_a_distance_are_just_covered_there(error: float, distance: float) -> None:
+    interval = calibrate(np.full(20, error), np.arange(20), "problem", np.full(20, distance))
+    reached = float(np.log(interval.around(np.ones(1), distance)[1][0]))
+    assert reached >= error - 1e-9
+    if interval.width > 0:
+        assert reached == pytest.approx(error)
 
 
 def test_distance_is_none_inside_and_grows_outside() -> None:
@@ -86,10 +102,10 @@ def test_what_is_new_in_one_group_of_features_is_not_lost_among_the_others() -> 
     asked = np.zeros((1, 40), dtype=np.float32)
     asked[0, -1] = 6.0
     apart = Extent.of(rows, np.array([0] * 38 + [1] * 2))
-    assert apart.distance(asked)[0] > 4 * Extent.of(rows).distance(asked)[0] > 0
+    assert apart.distance(asked)[0] > 2 * Extent.of(rows).distance(asked)[0] > 0
 
 
 def test_a_feature_that_never_varied_is_far_where_it_does() -> None:
     rows = np.ones((50, 2), dtype=np.float32)
     assert Extent.of(rows).distance(np.array([[1.0, 1.0], [1.0, 2.0]], dtype=np.float32)).tolist()[0] == 0.0
-    assert Extent.of(rows).distance(np.array([[1.0, 2.0]], dtype=np.float32))[0] > 1.0
+    assert Extent.of(rows).distance(np.array([[1.0, 2.0]], dtype=np.float32))[0] > 0.2

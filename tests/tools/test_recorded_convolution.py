@@ -2,14 +2,19 @@
 
 import importlib.util
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
+from kernrec.errors import KernrecError
 from kernrec.model import features, scores
 from kernrec.model.adapt import adapt
+from kernrec.model.calibrate import fit
+from kernrec.model.dataset import Group
 
 ROOT = Path(__file__).parents[2]
 SPACES = ROOT.parent / "shared" / "data" / "spaces"
@@ -71,3 +76,34 @@ def test_without_the_recordings_the_evaluation_says_so_and_succeeds(tmp_path, ca
     monkeypatch.setattr(sys, "argv", ["evaluate_spaces.py", "--data", str(tmp_path)])
     assert tool("evaluate_spaces").main() == 0
     assert "nothing evaluated" in capsys.readouterr().out
+
+
+@needs_spaces
+@pytest.mark.parametrize(("gpu", "before", "after"), [("a100", 1.4, 1.25), ("a4000", 1.1, 1.1)])
+def test_coefficients_fitted_to_parts_of_a_space_hold_on_the_others(  # type: ignore[no-untyped-def]
+    recorded, gpu: str, before: float, after: float
+) -> None:
+    """A recording is one problem, too few to calibrate; configs of equal tile width stand in for problems here."""
+    space = recorded[gpu]
+    widths, unknown = space.facts.tunables["tile_size_x"], np.full(len(space.time_s), np.nan)
+    whole = Group(space.gpu.name, "recorded", "convolution", "kernel_tuner", "", space.facts, space.time_s, unknown)
+    with pytest.raises(KernrecError, match="2 problems, 0 configs are missing"):
+        fit([whole])
+    groups = []
+    for width in np.unique(widths):
+        rows = np.flatnonzero(widths == width)
+        facts = replace(space.facts, **{f.name: _of(getattr(space.facts, f.name), rows) for f in fields(space.facts)})
+        groups.append(replace(whole, problem=f"width {width}", facts=facts, latency_s=space.time_s[rows]))
+        groups[-1] = replace(groups[-1], energy_j=unknown[rows])
+    (found,) = fit(groups)
+    assert found.calibration is not None
+    off, off_calibrated = found.calibration.time_factor
+    assert off > before
+    assert off_calibrated < after
+
+
+def _of(value: Any, rows: np.ndarray) -> Any:
+    """These configs' part of a fact."""
+    if isinstance(value, dict):
+        return {name: column[rows] for name, column in value.items()}
+    return value[..., rows] if isinstance(value, np.ndarray) else value
