@@ -4,7 +4,6 @@ import copyreg
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,20 +33,28 @@ _C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _DECIMAL = re.compile(r" *-?[0-9]+\.[0-9]+ *")
 
 
-def load_kernel(path: Path) -> Kernel:
+def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
     """The kernel that the spec file `path` describes; its source is in the same folder.
 
-    Raises `UsageError` for a file that cannot be read, is not TOML, or does not describe a kernel.
+    data: what is in the file, where that was read already. Raises `UsageError` for a file that cannot be read, is not
+    TOML, or does not describe a kernel.
     """
     where = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
+    if data is None:
+        data = _parsed(path, where)
+    fingerprint(data, path.parent, where)
+    return _Reader(where, data, path.parent).kernel()
+
+
+def _parsed(path: Path, where: str) -> dict[str, Any]:
+    import tomllib
+
     try:
-        data = tomllib.loads(read_text(path, where))
+        return tomllib.loads(read_text(path, where))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{where}: not TOML: {error}") from None
     except RecursionError:
         raise UsageError(f"{where}: not TOML: nested too deeply") from None
-    fingerprint(data, path.parent, where)
-    return _Reader(where, data, path.parent).kernel()
 
 
 def kernel_from(data: Mapping[str, Any], where: str, source: str) -> Kernel:

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-
-import duckdb
+from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError, unknown
 from kernrec.op import Problem
@@ -18,6 +17,9 @@ from kernrec.store.migrations import TABLES, migrate, migrations, schema_version
 from kernrec.store.profiles import ProfileRow, ProfileTable, query_profiles
 from kernrec.store.rows import Row
 
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
 _CHUNK = 2000
 """Measurements that are inserted at a time; a recording of a large space need not be in memory twice."""
 
@@ -28,7 +30,7 @@ class Database:
     Every method raises `UsageError`, in one line that names the file, when the database cannot do it.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, path: Path | str) -> None:
+    def __init__(self, connection: "DuckDBPyConnection", path: Path | str) -> None:
         self._connection = connection
         self.path = path
 
