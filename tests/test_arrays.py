@@ -29,9 +29,9 @@ def test_what_is_packed_comes_back(arrays, facts):
 def test_any_damage_is_refused():
     data = pack({"a": [1, "two"]}, {"x": np.arange(10.0)})
     for at in range(len(data)):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="damaged"):
             unpack(data[:at])
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="damaged"):
             unpack(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -95,13 +95,14 @@ def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, Profil
         f"{_KEPT_FORM} {kernel_hash}\n".encode() + content,
         lambda: _as_kept(read_profiles(path, kernel, kernel_hash, sm)),
     )
-    return {
-        table["launch"]: ProfileTable(
-            **{name: tuple(value) if isinstance(value, list) else value for name, value in table.items()},
-            **{name: arrays[f"{name}.{table['launch']}"] for name in _ARRAYS},
-        )
-        for table in facts["tables"]
-    }
+    tables = {}
+    for table in facts["tables"]:
+        launch = table["launch"]
+        columns: dict[str, Any] = {name: arrays[f"{name}.{launch}"] for name in _ARRAYS}
+        for name, value in table.items():
+            columns[name] = tuple(value) if isinstance(value, list) else value
+        tables[launch] = ProfileTable(**columns)
+    return tables
 
 
 _KEPT_FORM = 1
