@@ -18,13 +18,17 @@ _SPARSE = 8
 
 
 class Domain:
-    """The distinct combinations of some tunables. index: row -> combination, None where each row is its own."""
+    """The distinct combinations of some tunables. index: row -> combination, None where each row is its own.
 
-    __slots__ = ("first", "index")
+    names: what does not depend on the problem and is named by expressions evaluated here, on this domain.
+    """
+
+    __slots__ = ("first", "index", "names")
 
     def __init__(self, index: np.ndarray | None, first: np.ndarray | None) -> None:
         self.index = index
         self.first = first  # combination -> the first row that has it
+        self.names: dict[str, Any] = {}
 
     def embedded_in(self, other: "Domain") -> np.ndarray | None:
         """Combination of `other` (of these tunables and more) -> combination of this one; None for the same."""
@@ -36,14 +40,13 @@ class Domain:
 class _Plan:
     """How to evaluate one expression: on which domain, from which inputs."""
 
-    __slots__ = ("base", "domain", "dynamic", "expression", "inputs", "support", "value")
+    __slots__ = ("domain", "dynamic", "expression", "inputs", "support", "value")
 
-    def __init__(self, expression: Expression | None, support: frozenset[str], domain: Domain | None) -> None:
+    def __init__(self, expression: Expression | None, support: frozenset[str], domain: Domain) -> None:
         self.expression = expression
         self.support = support  # tunables behind it
-        self.domain = domain  # None: a scalar
+        self.domain = domain
         self.dynamic = False  # depends on the problem
-        self.base: dict[str, Any] = {}  # inputs that do not depend on the problem, on this domain
         self.inputs: list[tuple[str, _Plan, np.ndarray | None]] = []  # lets that do, each with its embedding
         self.value: Any = None  # on the domain; only where not dynamic
 
@@ -69,7 +72,10 @@ class Columns:
         self.digits = digits
         self._lets = lets
         self._scalars = scalars
-        self._domains: dict[frozenset[str], Domain] = {}
+        self.every = Domain(None, None)  # row by row
+        self.scalar = Domain(None, None)  # no tunable is behind it: one value for all
+        self._domains: dict[frozenset[str], Domain] = {frozenset(): self.scalar}
+        self.made = 0  # plans so far: names of domains are complete for these
         self._plans: dict[Expression, _Plan] = {}
         self._tunables: dict[str, _Plan] = {}
         self._static = Evaluation(self, {})
@@ -96,7 +102,7 @@ class Columns:
             size = 1
             for name in support:
                 size *= len(self._values[name])
-            domain = Domain(None, None)
+            domain = self.every
             if size <= _SPARSE * self.rows:
                 index, first = self.groups(support)
                 if 2 * len(first) <= self.rows:
@@ -116,33 +122,32 @@ class Columns:
                 support = frozenset((name,))
                 plan = _Plan(None, support, self.domain(support))
                 column = self._values[name][self.digits[name]]
-                plan.value = column if plan.domain.first is None else column[plan.domain.first]  # type: ignore[union-attr]
+                plan.value = column if plan.domain.first is None else column[plan.domain.first]
                 self._tunables[name] = plan
             return self._tunables[name]
         if name in self._lets:
             return self.plan(self._lets[name])
         if name in self._scalars:
-            plan = _Plan(None, frozenset(), None)
+            plan = _Plan(None, frozenset(), self.scalar)
             plan.value = self._scalars[name]
             return plan
         return None
 
     def _make_plan(self, expression: Expression) -> _Plan:
         inputs = {name: self._input(name) for name in expression.names}
-        support = frozenset().union(*(plan.support for plan in inputs.values() if plan))
-        plan = _Plan(expression, support, self.domain(support) if support else None)
+        support = frozenset[str]().union(*(plan.support for plan in inputs.values() if plan))
+        plan = _Plan(expression, support, self.domain(support))
         for name, source in inputs.items():
             if source is None:
                 plan.dynamic = True
                 continue
-            embedding = None
-            if source.domain is not None and plan.domain is not None and source.domain is not plan.domain:
-                embedding = source.domain.embedded_in(plan.domain)
+            embedding = None if source.domain is plan.domain else source.domain.embedded_in(plan.domain)
             if source.dynamic:
                 plan.dynamic = True
                 plan.inputs.append((name, source, embedding))
             else:
-                plan.base[name] = _spread(source.value, embedding)
+                plan.domain.names[name] = _spread(source.value, embedding)
+        self.made += 1
         if not plan.dynamic:
             plan.value = self._static.compute(plan)
         return plan
@@ -159,6 +164,8 @@ class Evaluation:
         self._columns = columns
         self.names = names
         self._values: dict[_Plan, Any] = {}
+        self._named: dict[Domain, dict[str, Any]] = {}
+        self._made = 0  # plans that `_named` was begun with
         self._rows: np.ndarray | None = None
         self._spread: dict[_Plan, Any] = {}
         self._indices: dict[Domain, np.ndarray] = {}
@@ -177,7 +184,7 @@ class Evaluation:
             return self._spread[plan]
         value = self.value(plan)
         if value.__class__ is np.ndarray:
-            index = self._index(plan.domain)  # type: ignore[arg-type]
+            index = self._index(plan.domain)
             value = value if index is None else value.take(index)
         self._spread[plan] = value
         return value
@@ -192,21 +199,20 @@ class Evaluation:
 
     def all_true(self, expressions: Iterable[Expression]) -> np.ndarray:
         """The rows for which every expression is true, bool (rows,)."""
-        planned = [(expression, self._columns.plan(expression)) for expression in expressions]
-        # One that is false whatever the row spares the others.
-        if not all(self.value(plan) for _, plan in planned if plan.domain is None):
-            return np.zeros(self._columns.rows, dtype=bool)
-        scalar = True
+        # One that is false whatever the row spares the others: those come first.
+        planned = [self._columns.plan(expression) for expression in expressions]
+        planned.sort(key=lambda plan: plan.domain is not self._columns.scalar)
         by_domain: dict[Domain, np.ndarray] = {}
-        for expression, plan in planned:
-            value = self.value(plan)
-            if value.__class__ is not np.ndarray:
-                scalar = scalar and bool(value)
-                continue
-            truth = value if expression.is_truth else value != 0
-            domain: Domain = plan.domain  # type: ignore[assignment]
-            by_domain[domain] = by_domain[domain] & truth if domain in by_domain else truth
-        mask = np.full(self._columns.rows, scalar)
+        with np.errstate(all="ignore"):
+            for plan in planned:
+                value = self._value(plan)
+                if value.__class__ is np.ndarray:
+                    truth = value if value.dtype.kind == "b" else value != 0
+                    domain = plan.domain
+                    by_domain[domain] = by_domain[domain] & truth if domain in by_domain else truth
+                elif not value:
+                    return np.zeros(self._columns.rows, dtype=bool)
+        mask = np.ones(self._columns.rows, dtype=bool)
         for domain, truth in by_domain.items():
             mask &= truth if domain.index is None else truth.take(domain.index)
         return mask
@@ -215,19 +221,42 @@ class Evaluation:
         """The value on the plan's own domain."""
         if not plan.dynamic:
             return plan.value
+        if plan not in self._values:
+            with np.errstate(all="ignore"):
+                self._value(plan)
+        return self._values[plan]
+
+    def _value(self, plan: _Plan) -> Any:
+        """The same where NumPy's warnings are silenced already: silencing them takes longer than most operations."""
+        if not plan.dynamic:
+            return plan.value
         if plan in self._values:
             return self._values[plan]
-        value = self._values[plan] = self.compute(plan)
+        value = self._values[plan] = self._computed(plan)
         return value
 
     def compute(self, plan: _Plan) -> Any:
-        names = plan.base | self.names if plan.dynamic else plan.base  # type: ignore[operator]
+        with np.errstate(all="ignore"):
+            return self._computed(plan)
+
+    def _names_on(self, domain: Domain) -> dict[str, Any]:
+        """What expressions on a domain may name, but for the lets that depend on the problem; those are added."""
+        if self._made != self._columns.made:
+            self._made = self._columns.made
+            self._named = {}
+        names = self._named.get(domain)
+        if names is None:
+            names = self._named[domain] = {**self.names, **domain.names}
+        return names
+
+    def _computed(self, plan: _Plan) -> Any:
+        names = self._names_on(plan.domain)
         for name, source, embedding in plan.inputs:
-            names[name] = _spread(self.value(source), embedding)
+            if name not in names:
+                names[name] = _spread(self._value(source), embedding)
         expression: Expression = plan.expression  # type: ignore[assignment]
         try:
-            with np.errstate(all="ignore"):
-                return expression.run(names)
+            return expression.run(names)
         except KeyError as error:
             raise UsageError(f"expression {expression.text!r} needs {error.args[0]}") from None
         except (TypeError, ValueError) as error:
