@@ -188,14 +188,14 @@ class _Compiler:
             case ast.Constant(value=int(value)) if value.__class__ is int:
                 if value >= arithmetic.HALF:
                     raise self.refuse(node, "the integer does not fit in 64 bits")
-                return (lambda names: value), _NUMBER
+                return _Constant(value), _NUMBER
             case ast.Constant(value=str(value)):
-                return (lambda names: value), _TEXT
+                return _Constant(value), _TEXT
             case ast.Name(id=name):
                 if name in FUNCTIONS:
                     raise self.refuse(node, f"{name} is a function, it needs its arguments in parentheses")
                 self.names.add(name)
-                return (lambda names: names[name]), _NUMBER
+                return _Name(name), _NUMBER
             case ast.BinOp(left=left, op=operator, right=right) if operator.__class__ in _BINARY:
                 operation = _BINARY[operator.__class__]
                 return _binary(operation, self.number(left, depth), self.number(right, depth)), _NUMBER
@@ -268,11 +268,49 @@ def _as_number(run: _Run, kind: str) -> _Run:
     return _unary(arithmetic.as_integer, run) if kind == _TRUTH else run
 
 
+class _Constant:
+    """A number or text as written."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: int | str) -> None:
+        self.value = value
+
+    def __call__(self, names: Namespace) -> Any:
+        return self.value
+
+
+class _Name:
+    """What a name stands for."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, names: Namespace) -> Any:
+        return names[self.name]
+
+
 def _unary(operation: Callable[[Any], Any], operand: _Run) -> _Run:
     return lambda names: operation(operand(names))
 
 
 def _binary(operation: Callable[[Any, Any], Any], left: _Run, right: _Run) -> _Run:
+    """An operation on two operands; a name or a number is read in place, which saves a call."""
+    match left, right:
+        case _Name(name=a), _Name(name=b):
+            return lambda names: operation(names[a], names[b])
+        case _Name(name=a), _Constant(value=number):
+            return lambda names: operation(names[a], number)
+        case _Constant(value=number), _Name(name=b):
+            return lambda names: operation(number, names[b])
+        case _Name(name=a), _:
+            return lambda names: operation(names[a], right(names))
+        case _, _Name(name=b):
+            return lambda names: operation(left(names), names[b])
+        case _, _Constant(value=number):
+            return lambda names: operation(left(names), number)
     return lambda names: operation(left(names), right(names))
 
 
