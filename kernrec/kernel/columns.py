@@ -7,6 +7,7 @@ evaluated once for all where no dimension of the problem is behind it, and is sp
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -20,15 +21,17 @@ _SPARSE = 8
 class Domain:
     """The distinct combinations of some tunables. index: row -> combination, None where each row is its own.
 
-    names: what does not depend on the problem and is named by expressions evaluated here, on this domain.
+    names: of what expressions that are evaluated here name, the values on this domain that do not depend on the problem;
+    lets: those that do, each with its embedding.
     """
 
-    __slots__ = ("first", "index", "names")
+    __slots__ = ("first", "index", "lets", "names")
 
     def __init__(self, index: np.ndarray | None, first: np.ndarray | None) -> None:
         self.index = index
         self.first = first  # combination -> the first row that has it
         self.names: dict[str, Any] = {}
+        self.lets: dict[str, tuple[_Plan, np.ndarray | None]] = {}
 
     def embedded_in(self, other: "Domain") -> np.ndarray | None:
         """Combination of `other` (of these tunables and more) -> combination of this one; None for the same."""
@@ -38,16 +41,16 @@ class Domain:
 
 
 class _Plan:
-    """How to evaluate one expression: on which domain, from which inputs."""
+    """How to evaluate one expression: on which domain, and whether anew for each problem."""
 
-    __slots__ = ("domain", "dynamic", "expression", "inputs", "support", "value")
+    __slots__ = ("domain", "dynamic", "expression", "sufficient", "support", "value")
 
     def __init__(self, expression: Expression | None, support: frozenset[str], domain: Domain) -> None:
         self.expression = expression
         self.support = support  # tunables behind it
         self.domain = domain
         self.dynamic = False  # depends on the problem
-        self.inputs: list[tuple[str, _Plan, np.ndarray | None]] = []  # lets that do, each with its embedding
+        self.sufficient: _Plan | None = None  # of a truth: what is quicker to ask and, where true, settles it
         self.value: Any = None  # on the domain; only where not dynamic
 
 
@@ -75,7 +78,6 @@ class Columns:
         self.every = Domain(None, None)  # row by row
         self.scalar = Domain(None, None)  # no tunable is behind it: one value for all
         self._domains: dict[frozenset[str], Domain] = {frozenset(): self.scalar}
-        self.made = 0  # plans so far: names of domains are complete for these
         self._plans: dict[Expression, _Plan] = {}
         self._tunables: dict[str, _Plan] = {}
         self._static = Evaluation(self, {})
@@ -144,12 +146,13 @@ class Columns:
             embedding = None if source.domain is plan.domain else source.domain.embedded_in(plan.domain)
             if source.dynamic:
                 plan.dynamic = True
-                plan.inputs.append((name, source, embedding))
+                plan.domain.lets[name] = source, embedding
             else:
                 plan.domain.names[name] = _spread(source.value, embedding)
-        self.made += 1
         if not plan.dynamic:
             plan.value = self._static.compute(plan)
+        elif expression.sufficient is not None:
+            plan.sufficient = self.plan(expression.sufficient)
         return plan
 
     def at(self, names: Mapping[str, Any]) -> "Evaluation":
@@ -164,8 +167,7 @@ class Evaluation:
         self._columns = columns
         self.names = names
         self._values: dict[_Plan, Any] = {}
-        self._named: dict[Domain, dict[str, Any]] = {}
-        self._made = 0  # plans that `_named` was begun with
+        self._names_on: dict[Domain, _Names] = {}
         self._rows: np.ndarray | None = None
         self._spread: dict[_Plan, Any] = {}
         self._indices: dict[Domain, np.ndarray] = {}
@@ -205,6 +207,8 @@ class Evaluation:
         by_domain: dict[Domain, np.ndarray] = {}
         with np.errstate(all="ignore"):
             for plan in planned:
+                if plan.sufficient is not None and _holds(self._value(plan.sufficient)):
+                    continue
                 value = self._value(plan)
                 if value.__class__ is np.ndarray:
                     truth = value if value.dtype.kind == "b" else value != 0
@@ -239,21 +243,11 @@ class Evaluation:
         with np.errstate(all="ignore"):
             return self._computed(plan)
 
-    def _names_on(self, domain: Domain) -> dict[str, Any]:
-        """What expressions on a domain may name, but for the lets that depend on the problem; those are added."""
-        if self._made != self._columns.made:
-            self._made = self._columns.made
-            self._named = {}
-        names = self._named.get(domain)
-        if names is None:
-            names = self._named[domain] = {**self.names, **domain.names}
-        return names
-
     def _computed(self, plan: _Plan) -> Any:
-        names = self._names_on(plan.domain)
-        for name, source, embedding in plan.inputs:
-            if name not in names:
-                names[name] = _spread(self._value(source), embedding)
+        domain = plan.domain
+        names = self._names_on.get(domain)
+        if names is None:
+            names = self._names_on[domain] = _Names(self, domain)
         expression: Expression = plan.expression  # type: ignore[assignment]
         try:
             return expression.run(names)
@@ -261,6 +255,29 @@ class Evaluation:
             raise UsageError(f"expression {expression.text!r} needs {error.args[0]}") from None
         except (TypeError, ValueError) as error:
             raise UsageError(f"expression {expression.text!r}: {error}") from None
+
+
+class _Names(dict[str, Any]):
+    """What expressions on one domain may name on one problem; a let is evaluated where an expression comes upon it."""
+
+    def __init__(self, evaluation: Evaluation, domain: Domain) -> None:
+        super().__init__({**evaluation.names, **domain.names})
+        self._evaluation = ref(evaluation)  # it holds these names: both should go when it goes
+        self._domain = domain
+
+    def __missing__(self, name: str) -> Any:
+        domain = self._domain
+        if (let := domain.lets.get(name)) is None:
+            return domain.names[name]  # of an expression that came later than this
+        source, embedding = let
+        evaluation: Evaluation = self._evaluation()  # type: ignore[assignment]
+        value = self[name] = _spread(evaluation._value(source), embedding)
+        return value
+
+
+def _holds(value: Any) -> bool:
+    """Whether a truth is true throughout."""
+    return bool(value.all() if value.__class__ is np.ndarray else value)
 
 
 def _spread(value: Any, embedding: np.ndarray | None) -> Any:

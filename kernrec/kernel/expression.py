@@ -41,13 +41,14 @@ _NUMBER, _TRUTH, _TEXT = "number", "truth", "text"
 class Expression:
     """A parsed expression: its text, the names it needs, and its value given them."""
 
-    __slots__ = ("is_truth", "names", "run", "text")
+    __slots__ = ("is_truth", "names", "run", "sufficient", "text")
 
     def __init__(self, text: str, names: frozenset[str], run: _Run, is_truth: bool) -> None:
         self.text = text
         self.names = names  # free names, functions not among them
         self.is_truth = is_truth  # the value is true or false, not a number
         self.run = run  # evaluation with no checks: names must hold int, float, str, int64 or float64 arrays
+        self.sufficient: Expression | None = None  # wherever that one is true, this one is
 
     def evaluate(self, names: Namespace) -> Any:
         """The value: a Python scalar, or an array where a name it depends on holds one; other names are ignored.
@@ -115,6 +116,13 @@ def parse(text: str) -> Expression:
     if kind == _TEXT:
         raise _refuse(text, lead, "text is accepted only beside == and !=")
     return Expression(text, frozenset(compiler.names), run, kind == _TRUTH)
+
+
+def where(condition: Expression, rule: Expression) -> Expression:
+    """What a rule that holds only where `condition` is true asks of all."""
+    found = parse(f"not ({condition.text}) or {rule.text}")
+    found.sufficient = rule
+    return found
 
 
 def literal(value: float) -> Expression:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.declared import Declared, declared_problem
-from kernrec.kernel.expression import Expression, is_identifier, literal, parse
+from kernrec.kernel.expression import Expression, is_identifier, literal, parse, where
 from kernrec.kernel.files import fingerprint, read_source, read_text
 from kernrec.kernel.spec import (
     LIMITS,
@@ -410,8 +410,8 @@ def _implied(launch: Launch) -> list[Expression]:
     ]
     if launch.block[2].text != "1":
         rules.append(f"({launch.block[2].text}) <= 64")
-    skip = f"not ({launch.when.text}) or " if launch.when is not None else ""
-    return [parse(skip + rule) for rule in rules if rule != "0 <= (0) <= smem_per_block"]
+    parsed = [parse(rule) for rule in rules if rule != "0 <= (0) <= smem_per_block"]
+    return parsed if launch.when is None else [where(launch.when, rule) for rule in parsed]
 
 
 def _hash(data: Mapping[str, Any], source: str) -> str:
