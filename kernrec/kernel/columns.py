@@ -5,7 +5,7 @@ on the distinct combinations of the tunables behind it (its *domain*), stays a s
 evaluated once for all where no dimension of the problem is behind it, and is spread over the configs last of all.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from weakref import ref
 
@@ -117,6 +117,12 @@ class Columns:
             self._plans[expression] = self._make_plan(expression)
         return self._plans[expression]
 
+    def test(self, expressions: Iterable[Expression]) -> tuple[_Plan, ...]:
+        """Expressions to be true together, for `Evaluation.all_true`."""
+        # One that is false whatever the row spares the others: those come first.
+        planned = [self.plan(expression) for expression in expressions]
+        return tuple(sorted(planned, key=lambda plan: plan.domain is not self.scalar))
+
     def _input(self, name: str) -> _Plan | None:
         """The plan behind a name, None for one of the problem's."""
         if name in self.digits:
@@ -199,14 +205,11 @@ class Evaluation:
             self._indices[domain] = self._rows if domain.index is None else domain.index.take(self._rows)
         return self._indices[domain]
 
-    def all_true(self, expressions: Iterable[Expression]) -> np.ndarray:
-        """The rows for which every expression is true, bool (rows,)."""
-        # One that is false whatever the row spares the others: those come first.
-        planned = [self._columns.plan(expression) for expression in expressions]
-        planned.sort(key=lambda plan: plan.domain is not self._columns.scalar)
+    def all_true(self, test: Sequence[_Plan]) -> np.ndarray:
+        """The rows for which every expression of a `Columns.test` is true, bool (rows,)."""
         by_domain: dict[Domain, np.ndarray] = {}
         with np.errstate(all="ignore"):
-            for plan in planned:
+            for plan in test:
                 if plan.sufficient is not None and _holds(self._value(plan.sufficient)):
                     continue
                 value = self._value(plan)
