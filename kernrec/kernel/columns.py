@@ -2,7 +2,8 @@
 
 `ceil_div(m, block_m)` over 3,000 configs has as many values as `block_m` has: four. So every expression is evaluated
 on the distinct combinations of the tunables behind it (its *domain*), stays a scalar where there are none, is
-evaluated once for all where no dimension of the problem is behind it, and is spread over the configs last of all.
+evaluated once for all where no dimension of the problem is behind it, and is spread over the configs last of all. Of
+the problem mostly one or two dimensions are behind it, and the layers of a network share those: short answers are kept.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,12 +18,15 @@ from kernrec.kernel.expression import Expression
 # A domain is worth its bookkeeping only while the product of its tunables' values is not far above the rows.
 _SPARSE = 8
 
+_SHORT, _KEPT = 256, 32
+"""Of how many values at most an answer is kept for other problems, and how many answers of an expression."""
+
 
 class Domain:
     """The distinct combinations of some tunables. index: row -> combination, None where each row is its own.
 
-    names: of what expressions that are evaluated here name, the values on this domain that do not depend on the problem;
-    lets: those that do, each with its embedding.
+    names: what expressions evaluated here name, on this domain, where it does not depend on the problem; lets: what
+    does, each with its embedding.
     """
 
     __slots__ = ("first", "index", "lets", "names")
@@ -43,7 +47,7 @@ class Domain:
 class _Plan:
     """How to evaluate one expression: on which domain, and whether anew for each problem."""
 
-    __slots__ = ("domain", "dynamic", "expression", "sufficient", "support", "value")
+    __slots__ = ("asks", "domain", "dynamic", "expression", "known", "sufficient", "support", "value")
 
     def __init__(self, expression: Expression | None, support: frozenset[str], domain: Domain) -> None:
         self.expression = expression
@@ -52,6 +56,8 @@ class _Plan:
         self.dynamic = False  # depends on the problem
         self.sufficient: _Plan | None = None  # of a truth: what is quicker to ask and, where true, settles it
         self.value: Any = None  # on the domain; only where not dynamic
+        self.asks: tuple[str, ...] = ()  # the problem's names behind it
+        self.known: dict[tuple[Any, ...], Any] = {}  # latest values, by those of the problem's names
 
 
 class Columns:
@@ -145,16 +151,20 @@ class Columns:
         inputs = {name: self._input(name) for name in expression.names}
         support = frozenset[str]().union(*(plan.support for plan in inputs.values() if plan))
         plan = _Plan(expression, support, self.domain(support))
+        asks: dict[str, None] = {}
         for name, source in inputs.items():
             if source is None:
                 plan.dynamic = True
+                asks[name] = None
                 continue
             embedding = None if source.domain is plan.domain else source.domain.embedded_in(plan.domain)
             if source.dynamic:
                 plan.dynamic = True
                 plan.domain.lets[name] = source, embedding
+                asks |= dict.fromkeys(source.asks)
             else:
                 plan.domain.names[name] = _spread(source.value, embedding)
+        plan.asks = tuple(asks)
         if not plan.dynamic:
             plan.value = self._static.compute(plan)
         elif expression.sufficient is not None:
@@ -239,7 +249,15 @@ class Evaluation:
             return plan.value
         if plan in self._values:
             return self._values[plan]
-        value = self._values[plan] = self._computed(plan)
+        asked = tuple(map(self.names.get, plan.asks))
+        value = plan.known.get(asked)
+        if value is None:
+            value = self._computed(plan)
+            if value.__class__ is not np.ndarray or len(value) <= _SHORT:
+                if len(plan.known) >= _KEPT:
+                    plan.known.clear()
+                plan.known[asked] = value
+        self._values[plan] = value
         return value
 
     def compute(self, plan: _Plan) -> Any:
