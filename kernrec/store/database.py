@@ -1,6 +1,7 @@
 """A database file: the log of measurements and what it refers to, opened, filled, asked and merged."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 
 _CHUNK = 2000
 """Measurements that are inserted at a time; a recording of a large space need not be in memory twice."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What one database has something of: rows of its log, and (kernel, hash, architecture) with profiles."""
+
+    measurements: int
+    profiled: frozenset[tuple[str, str, int]]
 
 
 class Database:
@@ -230,6 +239,13 @@ class Database:
         with one_line(self.path):
             found = self._connection.execute(query).fetchone()
         return dict(zip(TABLES, found or (), strict=True))
+
+    def contents(self) -> Contents:
+        """What it has something of."""
+        with one_line(self.path):
+            rows = self._connection.execute("SELECT count(*) FROM measurement").fetchone()
+            profiled = self._connection.execute("SELECT DISTINCT kernel, kernel_hash, sm FROM profile").fetchall()
+        return Contents(rows[0] if rows else 0, frozenset(profiled))
 
     def content_hash(self) -> str:
         """A hash of all rows, whatever the order they came in; equal for databases of equal content."""

@@ -51,10 +51,10 @@ def test_packed_trees_that_do_not_fit_together_are_refused() -> None:
     shorter = replace(forest, leaf=forest.leaf[:-1])
     strange = replace(forest, column=(forest.column[0] + 2 * forest.features, *forest.column[1:]))
     for wrong in (shorter, strange, replace(forest, trees=forest.trees + 1)):
-        with pytest.raises(ValueError, match="levels|split"):
+        with pytest.raises(ValueError, match=r"levels|split"):
             Forest.unpacked(wrong.packed(DATA), DATA)
     for other in (pack({}, {}), pack({"of": 1}, {}), pack({"of": sha256(DATA).hexdigest(), "levels": "x"}, {})):
-        with pytest.raises(ValueError, match="other trees|no packed trees"):
+        with pytest.raises(ValueError, match=r"other trees|no packed trees"):
             Forest.unpacked(other, DATA)
 
 
