@@ -79,12 +79,12 @@ class Group:
     def _learned(
         self, problem: Problem, model: "Model", positions: np.ndarray, measured: Sequence[Measured]
     ) -> Estimates:
-        from kernrec.recommender.facts import facts_of
+        from kernrec.recommender.facts import facts_of, features_of
         from kernrec.recommender.learned import adapted, with_learned, worth_scoring
 
         where = worth_scoring(self.estimates, positions)
         facts = facts_of(self.candidates, problem, self.at, self.prediction, self.settled, where)
-        rows = model.rows(facts)
+        rows = features_of(self.candidates, model.columns, facts, self.rows.take(where))
         found = with_learned(self.estimates, model, self.candidates.gpu, where, *model.log_ratio(rows))
         return adapted(found, where, rows, positions, measured) if len(positions) else found
 
