@@ -188,7 +188,7 @@ class Candidates:
         walks: list[Walk] = []
         for index, spec in enumerate(self.kernel.launches):
             positions = np.flatnonzero(self._geometry(at, index).performed.take(rows))
-            if not len(positions):
+            if count and not len(positions):
                 continue
             subset = rows.take(positions)
             scratch = {

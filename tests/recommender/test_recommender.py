@@ -247,3 +247,10 @@ def test_a_problem_is_estimated_once_for_all_that_is_wanted_of_it(monkeypatch: p
         assert found.as_dict() == alone.as_dict()
     assert [limits for _, _, limits in estimated if limits[0] is None] == [(None, None)] * 4  # once, and thrice alone
     assert len(estimated) == 2 + 4
+
+
+def test_of_no_config_there_is_nothing_to_predict(recommender: Recommender) -> None:
+    problem = find_op("matmul").problem(m=512, n=512, k=512)
+    (candidates,) = recommender.candidates_for(problem, find_gpu("rtx4090"))
+    prediction = candidates.predict(problem, candidates.space.at(problem), np.empty(0, dtype=np.int64))
+    assert len(prediction.core_s) == len(candidates.settle(prediction).energy_j) == 0
