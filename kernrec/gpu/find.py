@@ -4,7 +4,6 @@
 follows from the compute capability. Those files are in data-sheet units; a `GPU` is in SI units.
 """
 
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu.entry import GPU, SmLimits
+from kernrec.kept import shipped_toml
 
 _CATALOG = Path(__file__).with_name("catalog")
 _LEADING_WORDS = ("nvidia", "geforce", "tesla", "rtx")
@@ -64,7 +64,7 @@ def fold(name: str) -> str:
 
 
 def _read(stem: str) -> dict[str, Any]:
-    return tomllib.loads((_CATALOG / f"{stem}.toml").read_text(encoding="utf-8"))
+    return shipped_toml(_CATALOG / f"{stem}.toml")
 
 
 _names_file = cache(lambda: _read("names"))

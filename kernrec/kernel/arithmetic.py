@@ -19,25 +19,37 @@ def _wrap(value: Any) -> Any:
     return value
 
 
+_ARRAY = np.ndarray
+
+
 def _is_array(a: Any, b: Any) -> bool:
     """Whether the operands take the array path; text on the scalar path is refused here (`'ab' * 10**9`)."""
-    if a.__class__ is np.ndarray or b.__class__ is np.ndarray:
+    if a.__class__ is _ARRAY or b.__class__ is _ARRAY:
         return True
     if a.__class__ is str or b.__class__ is str:
         raise TypeError(f"text {a if a.__class__ is str else b!r} where a number is expected")
     return False
 
 
+# The most frequent operations ask for arrays themselves: a call costs as much as the operation on a short column.
+
+
 def add(a: Any, b: Any) -> Any:
-    return a + b if _is_array(a, b) else _wrap(a + b)
+    if a.__class__ is _ARRAY or b.__class__ is _ARRAY or _is_array(a, b):
+        return a + b
+    return _wrap(a + b)
 
 
 def subtract(a: Any, b: Any) -> Any:
-    return a - b if _is_array(a, b) else _wrap(a - b)
+    if a.__class__ is _ARRAY or b.__class__ is _ARRAY or _is_array(a, b):
+        return a - b
+    return _wrap(a - b)
 
 
 def multiply(a: Any, b: Any) -> Any:
-    return a * b if _is_array(a, b) else _wrap(a * b)
+    if a.__class__ is _ARRAY or b.__class__ is _ARRAY or _is_array(a, b):
+        return a * b
+    return _wrap(a * b)
 
 
 def _zero_where(zero: Any, value: Any) -> Any:
@@ -45,7 +57,7 @@ def _zero_where(zero: Any, value: Any) -> Any:
 
 
 def floor_divide(a: Any, b: Any) -> Any:
-    if _is_array(a, b):
+    if a.__class__ is _ARRAY or b.__class__ is _ARRAY or _is_array(a, b):
         quotient = a // b  # integers: NumPy's x // 0 is 0
         return quotient if quotient.dtype.kind == "i" else _zero_where(b, quotient)
     return _wrap(a // b) if b else 0
@@ -82,7 +94,7 @@ def compare(array: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], bool]
     """The comparison of numbers made from its two forms; an integer beside a float is compared as a float."""
 
     def apply(a: Any, b: Any) -> Any:
-        if _is_array(a, b):
+        if a.__class__ is _ARRAY or b.__class__ is _ARRAY or _is_array(a, b):
             return array(a, b)
         if a.__class__ is float or b.__class__ is float:
             return scalar(float(a), float(b))
@@ -96,6 +108,8 @@ def equality(array: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], bool
     numbers = compare(array, scalar)
 
     def equal(a: Any, b: Any) -> Any:
+        if a.__class__ is int and b.__class__ is int:
+            return scalar(a, b)
         if a.__class__ is str and b.__class__ is str:
             return scalar(a, b)
         if a.__class__ is str or b.__class__ is str:

@@ -2,11 +2,13 @@
 
 `ceil_div(m, block_m)` over 3,000 configs has as many values as `block_m` has: four. So every expression is evaluated
 on the distinct combinations of the tunables behind it (its *domain*), stays a scalar where there are none, is
-evaluated once for all where no dimension of the problem is behind it, and is spread over the configs last of all.
+evaluated once for all where no dimension of the problem is behind it, and is spread over the configs last of all. Of
+the problem mostly one or two dimensions are behind it, and the layers of a network share those: short answers are kept.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -16,15 +18,24 @@ from kernrec.kernel.expression import Expression
 # A domain is worth its bookkeeping only while the product of its tunables' values is not far above the rows.
 _SPARSE = 8
 
+_SHORT, _KEPT = 256, 32
+"""Of how many values at most an answer is kept for other problems, and how many answers of an expression."""
+
 
 class Domain:
-    """The distinct combinations of some tunables. index: row -> combination, None where each row is its own."""
+    """The distinct combinations of some tunables. index: row -> combination, None where each row is its own.
 
-    __slots__ = ("first", "index")
+    names: what expressions evaluated here name, on this domain, where it does not depend on the problem; lets: what
+    does, each with its embedding.
+    """
+
+    __slots__ = ("first", "index", "lets", "names")
 
     def __init__(self, index: np.ndarray | None, first: np.ndarray | None) -> None:
         self.index = index
         self.first = first  # combination -> the first row that has it
+        self.names: dict[str, Any] = {}
+        self.lets: dict[str, tuple[_Plan, np.ndarray | None]] = {}
 
     def embedded_in(self, other: "Domain") -> np.ndarray | None:
         """Combination of `other` (of these tunables and more) -> combination of this one; None for the same."""
@@ -34,18 +45,19 @@ class Domain:
 
 
 class _Plan:
-    """How to evaluate one expression: on which domain, from which inputs."""
+    """How to evaluate one expression: on which domain, and whether anew for each problem."""
 
-    __slots__ = ("base", "domain", "dynamic", "expression", "inputs", "support", "value")
+    __slots__ = ("asks", "domain", "dynamic", "expression", "known", "sufficient", "support", "value")
 
-    def __init__(self, expression: Expression | None, support: frozenset[str], domain: Domain | None) -> None:
+    def __init__(self, expression: Expression | None, support: frozenset[str], domain: Domain) -> None:
         self.expression = expression
         self.support = support  # tunables behind it
-        self.domain = domain  # None: a scalar
+        self.domain = domain
         self.dynamic = False  # depends on the problem
-        self.base: dict[str, Any] = {}  # inputs that do not depend on the problem, on this domain
-        self.inputs: list[tuple[str, _Plan, np.ndarray | None]] = []  # lets that do, each with its embedding
+        self.sufficient: _Plan | None = None  # of a truth: what is quicker to ask and, where true, settles it
         self.value: Any = None  # on the domain; only where not dynamic
+        self.asks: tuple[str, ...] = ()  # the problem's names behind it
+        self.known: dict[tuple[Any, ...], Any] = {}  # latest values, by those of the problem's names
 
 
 class Columns:
@@ -69,7 +81,9 @@ class Columns:
         self.digits = digits
         self._lets = lets
         self._scalars = scalars
-        self._domains: dict[frozenset[str], Domain] = {}
+        self.every = Domain(None, None)  # row by row
+        self.scalar = Domain(None, None)  # no tunable is behind it: one value for all
+        self._domains: dict[frozenset[str], Domain] = {frozenset(): self.scalar}
         self._plans: dict[Expression, _Plan] = {}
         self._tunables: dict[str, _Plan] = {}
         self._static = Evaluation(self, {})
@@ -96,7 +110,7 @@ class Columns:
             size = 1
             for name in support:
                 size *= len(self._values[name])
-            domain = Domain(None, None)
+            domain = self.every
             if size <= _SPARSE * self.rows:
                 index, first = self.groups(support)
                 if 2 * len(first) <= self.rows:
@@ -109,6 +123,12 @@ class Columns:
             self._plans[expression] = self._make_plan(expression)
         return self._plans[expression]
 
+    def test(self, expressions: Iterable[Expression]) -> tuple[_Plan, ...]:
+        """Expressions to be true together, for `Evaluation.all_true`."""
+        # One that is false whatever the row spares the others: those come first.
+        planned = [self.plan(expression) for expression in expressions]
+        return tuple(sorted(planned, key=lambda plan: plan.domain is not self.scalar))
+
     def _input(self, name: str) -> _Plan | None:
         """The plan behind a name, None for one of the problem's."""
         if name in self.digits:
@@ -116,35 +136,39 @@ class Columns:
                 support = frozenset((name,))
                 plan = _Plan(None, support, self.domain(support))
                 column = self._values[name][self.digits[name]]
-                plan.value = column if plan.domain.first is None else column[plan.domain.first]  # type: ignore[union-attr]
+                plan.value = column if plan.domain.first is None else column[plan.domain.first]
                 self._tunables[name] = plan
             return self._tunables[name]
         if name in self._lets:
             return self.plan(self._lets[name])
         if name in self._scalars:
-            plan = _Plan(None, frozenset(), None)
+            plan = _Plan(None, frozenset(), self.scalar)
             plan.value = self._scalars[name]
             return plan
         return None
 
     def _make_plan(self, expression: Expression) -> _Plan:
         inputs = {name: self._input(name) for name in expression.names}
-        support = frozenset().union(*(plan.support for plan in inputs.values() if plan))
-        plan = _Plan(expression, support, self.domain(support) if support else None)
+        support = frozenset[str]().union(*(plan.support for plan in inputs.values() if plan))
+        plan = _Plan(expression, support, self.domain(support))
+        asks: dict[str, None] = {}
         for name, source in inputs.items():
             if source is None:
                 plan.dynamic = True
+                asks[name] = None
                 continue
-            embedding = None
-            if source.domain is not None and plan.domain is not None and source.domain is not plan.domain:
-                embedding = source.domain.embedded_in(plan.domain)
+            embedding = None if source.domain is plan.domain else source.domain.embedded_in(plan.domain)
             if source.dynamic:
                 plan.dynamic = True
-                plan.inputs.append((name, source, embedding))
+                plan.domain.lets[name] = source, embedding
+                asks |= dict.fromkeys(source.asks)
             else:
-                plan.base[name] = _spread(source.value, embedding)
+                plan.domain.names[name] = _spread(source.value, embedding)
+        plan.asks = tuple(asks)
         if not plan.dynamic:
             plan.value = self._static.compute(plan)
+        elif expression.sufficient is not None:
+            plan.sufficient = self.plan(expression.sufficient)
         return plan
 
     def at(self, names: Mapping[str, Any]) -> "Evaluation":
@@ -159,6 +183,7 @@ class Evaluation:
         self._columns = columns
         self.names = names
         self._values: dict[_Plan, Any] = {}
+        self._names_on: dict[Domain, _Names] = {}
         self._rows: np.ndarray | None = None
         self._spread: dict[_Plan, Any] = {}
         self._indices: dict[Domain, np.ndarray] = {}
@@ -177,7 +202,7 @@ class Evaluation:
             return self._spread[plan]
         value = self.value(plan)
         if value.__class__ is np.ndarray:
-            index = self._index(plan.domain)  # type: ignore[arg-type]
+            index = self._index(plan.domain)
             value = value if index is None else value.take(index)
         self._spread[plan] = value
         return value
@@ -190,23 +215,21 @@ class Evaluation:
             self._indices[domain] = self._rows if domain.index is None else domain.index.take(self._rows)
         return self._indices[domain]
 
-    def all_true(self, expressions: Iterable[Expression]) -> np.ndarray:
-        """The rows for which every expression is true, bool (rows,)."""
-        planned = [(expression, self._columns.plan(expression)) for expression in expressions]
-        # One that is false whatever the row spares the others.
-        if not all(self.value(plan) for _, plan in planned if plan.domain is None):
-            return np.zeros(self._columns.rows, dtype=bool)
-        scalar = True
+    def all_true(self, test: Sequence[_Plan]) -> np.ndarray:
+        """The rows for which every expression of a `Columns.test` is true, bool (rows,)."""
         by_domain: dict[Domain, np.ndarray] = {}
-        for expression, plan in planned:
-            value = self.value(plan)
-            if value.__class__ is not np.ndarray:
-                scalar = scalar and bool(value)
-                continue
-            truth = value if expression.is_truth else value != 0
-            domain: Domain = plan.domain  # type: ignore[assignment]
-            by_domain[domain] = by_domain[domain] & truth if domain in by_domain else truth
-        mask = np.full(self._columns.rows, scalar)
+        with np.errstate(all="ignore"):
+            for plan in test:
+                if plan.sufficient is not None and _holds(self._value(plan.sufficient)):
+                    continue
+                value = self._value(plan)
+                if value.__class__ is np.ndarray:
+                    truth = value if value.dtype.kind == "b" else value != 0
+                    domain = plan.domain
+                    by_domain[domain] = by_domain[domain] & truth if domain in by_domain else truth
+                elif not value:
+                    return np.zeros(self._columns.rows, dtype=bool)
+        mask = np.ones(self._columns.rows, dtype=bool)
         for domain, truth in by_domain.items():
             mask &= truth if domain.index is None else truth.take(domain.index)
         return mask
@@ -215,23 +238,67 @@ class Evaluation:
         """The value on the plan's own domain."""
         if not plan.dynamic:
             return plan.value
+        if plan not in self._values:
+            with np.errstate(all="ignore"):
+                self._value(plan)
+        return self._values[plan]
+
+    def _value(self, plan: _Plan) -> Any:
+        """The same where NumPy's warnings are silenced already: silencing them takes longer than most operations."""
+        if not plan.dynamic:
+            return plan.value
         if plan in self._values:
             return self._values[plan]
-        value = self._values[plan] = self.compute(plan)
+        asked = tuple(map(self.names.get, plan.asks))
+        value = plan.known.get(asked)
+        if value is None:
+            value = self._computed(plan)
+            if value.__class__ is not np.ndarray or len(value) <= _SHORT:
+                if len(plan.known) >= _KEPT:
+                    plan.known.clear()
+                plan.known[asked] = value
+        self._values[plan] = value
         return value
 
     def compute(self, plan: _Plan) -> Any:
-        names = plan.base | self.names if plan.dynamic else plan.base  # type: ignore[operator]
-        for name, source, embedding in plan.inputs:
-            names[name] = _spread(self.value(source), embedding)
+        with np.errstate(all="ignore"):
+            return self._computed(plan)
+
+    def _computed(self, plan: _Plan) -> Any:
+        domain = plan.domain
+        names = self._names_on.get(domain)
+        if names is None:
+            names = self._names_on[domain] = _Names(self, domain)
         expression: Expression = plan.expression  # type: ignore[assignment]
         try:
-            with np.errstate(all="ignore"):
-                return expression.run(names)
+            return expression.run(names)
         except KeyError as error:
             raise UsageError(f"expression {expression.text!r} needs {error.args[0]}") from None
         except (TypeError, ValueError) as error:
             raise UsageError(f"expression {expression.text!r}: {error}") from None
+
+
+class _Names(dict[str, Any]):
+    """What expressions on one domain may name on one problem; a let is evaluated where an expression comes upon it."""
+
+    def __init__(self, evaluation: Evaluation, domain: Domain) -> None:
+        super().__init__({**evaluation.names, **domain.names})
+        self._evaluation = ref(evaluation)  # it holds these names: both should go when it goes
+        self._domain = domain
+
+    def __missing__(self, name: str) -> Any:
+        domain = self._domain
+        if (let := domain.lets.get(name)) is None:
+            return domain.names[name]  # of an expression that came later than this
+        source, embedding = let
+        evaluation: Evaluation = self._evaluation()  # type: ignore[assignment]
+        value = self[name] = _spread(evaluation._value(source), embedding)
+        return value
+
+
+def _holds(value: Any) -> bool:
+    """Whether a truth is true throughout."""
+    return bool(value.all() if value.__class__ is np.ndarray else value)
 
 
 def _spread(value: Any, embedding: np.ndarray | None) -> Any:

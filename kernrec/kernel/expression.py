@@ -41,13 +41,14 @@ _NUMBER, _TRUTH, _TEXT = "number", "truth", "text"
 class Expression:
     """A parsed expression: its text, the names it needs, and its value given them."""
 
-    __slots__ = ("is_truth", "names", "run", "text")
+    __slots__ = ("is_truth", "names", "run", "sufficient", "text")
 
     def __init__(self, text: str, names: frozenset[str], run: _Run, is_truth: bool) -> None:
         self.text = text
         self.names = names  # free names, functions not among them
         self.is_truth = is_truth  # the value is true or false, not a number
         self.run = run  # evaluation with no checks: names must hold int, float, str, int64 or float64 arrays
+        self.sufficient: Expression | None = None  # wherever that one is true, this one is
 
     def evaluate(self, names: Namespace) -> Any:
         """The value: a Python scalar, or an array where a name it depends on holds one; other names are ignored.
@@ -115,6 +116,13 @@ def parse(text: str) -> Expression:
     if kind == _TEXT:
         raise _refuse(text, lead, "text is accepted only beside == and !=")
     return Expression(text, frozenset(compiler.names), run, kind == _TRUTH)
+
+
+def where(condition: Expression, rule: Expression) -> Expression:
+    """What a rule that holds only where `condition` is true asks of all."""
+    found = parse(f"not ({condition.text}) or {rule.text}")
+    found.sufficient = rule
+    return found
 
 
 def literal(value: float) -> Expression:
@@ -188,14 +196,14 @@ class _Compiler:
             case ast.Constant(value=int(value)) if value.__class__ is int:
                 if value >= arithmetic.HALF:
                     raise self.refuse(node, "the integer does not fit in 64 bits")
-                return (lambda names: value), _NUMBER
+                return _Constant(value), _NUMBER
             case ast.Constant(value=str(value)):
-                return (lambda names: value), _TEXT
+                return _Constant(value), _TEXT
             case ast.Name(id=name):
                 if name in FUNCTIONS:
                     raise self.refuse(node, f"{name} is a function, it needs its arguments in parentheses")
                 self.names.add(name)
-                return (lambda names: names[name]), _NUMBER
+                return _Name(name), _NUMBER
             case ast.BinOp(left=left, op=operator, right=right) if operator.__class__ in _BINARY:
                 operation = _BINARY[operator.__class__]
                 return _binary(operation, self.number(left, depth), self.number(right, depth)), _NUMBER
@@ -268,11 +276,49 @@ def _as_number(run: _Run, kind: str) -> _Run:
     return _unary(arithmetic.as_integer, run) if kind == _TRUTH else run
 
 
+class _Constant:
+    """A number or text as written."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: int | str) -> None:
+        self.value = value
+
+    def __call__(self, names: Namespace) -> Any:
+        return self.value
+
+
+class _Name:
+    """What a name stands for."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, names: Namespace) -> Any:
+        return names[self.name]
+
+
 def _unary(operation: Callable[[Any], Any], operand: _Run) -> _Run:
     return lambda names: operation(operand(names))
 
 
 def _binary(operation: Callable[[Any, Any], Any], left: _Run, right: _Run) -> _Run:
+    """An operation on two operands; a name or a number is read in place, which saves a call."""
+    match left, right:
+        case _Name(name=a), _Name(name=b):
+            return lambda names: operation(names[a], names[b])
+        case _Name(name=a), _Constant(value=number):
+            return lambda names: operation(names[a], number)
+        case _Constant(value=number), _Name(name=b):
+            return lambda names: operation(number, names[b])
+        case _Name(name=a), _:
+            return lambda names: operation(names[a], right(names))
+        case _, _Name(name=b):
+            return lambda names: operation(left(names), names[b])
+        case _, _Constant(value=number):
+            return lambda names: operation(left(names), number)
     return lambda names: operation(left(names), right(names))
 
 

@@ -6,8 +6,10 @@ the specs of that op.
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from kernrec.errors import UsageError, unknown
+from kernrec.kept import shipped_toml
 from kernrec.kernel.load import load_kernel
 from kernrec.kernel.spec import Kernel
 from kernrec.op import find_op
@@ -21,9 +23,23 @@ def kernel_names() -> tuple[str, ...]:
     return tuple(sorted(spec.parent.name for spec in _FOLDER.glob("*/kernel.toml")))
 
 
+def _spec(name: str) -> dict[str, Any] | None:
+    """What a kernel's spec says; None for one that is not TOML, of which `load_kernel` says why."""
+    try:
+        return shipped_toml(_FOLDER / name / "kernel.toml")
+    except ValueError:
+        return None
+
+
+def _offers(name: str, dtype: str | None, layout: str | None) -> bool:
+    """Whether a kernel may implement this dtype and layout: one that does not is not worth being made."""
+    spec = _spec(name) or {}
+    return dtype in (None, *spec.get("dtypes", [dtype])) and layout in (None, *spec.get("layouts", [layout]))
+
+
 @cache
 def _load(name: str) -> Kernel:
-    kernel = load_kernel(_FOLDER / name / "kernel.toml")
+    kernel = load_kernel(_FOLDER / name / "kernel.toml", _spec(name))
     if kernel.name != name:
         raise UsageError(f"{name}/kernel.toml: name: expected that of the folder, {name!r}, got {kernel.name!r}")
     if not name.startswith(f"{kernel.op}_"):
@@ -48,7 +64,7 @@ def all_kernels() -> tuple[Kernel, ...]:
 def kernels_for(op: str, dtype: str | None = None, layout: str | None = None) -> tuple[Kernel, ...]:
     """The kernels that implement an op (any spelling) for a dtype and layout (None: any); there may be none."""
     op = find_op(op).name
-    kernels = [_load(name) for name in kernel_names() if name.startswith(f"{op}_")]
+    kernels = [_load(name) for name in kernel_names() if name.startswith(f"{op}_") and _offers(name, dtype, layout)]
     return tuple(
         kernel
         for kernel in kernels

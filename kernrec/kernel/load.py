@@ -4,14 +4,13 @@ import copyreg
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.declared import Declared, declared_problem
-from kernrec.kernel.expression import Expression, is_identifier, literal, parse
+from kernrec.kernel.expression import Expression, is_identifier, literal, parse, where
 from kernrec.kernel.files import fingerprint, read_source, read_text
 from kernrec.kernel.spec import (
     LIMITS,
@@ -36,20 +35,28 @@ _BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
 _DECIMAL = re.compile(r" *-?[0-9]+\.[0-9]+ *")
 
 
-def load_kernel(path: Path) -> Kernel:
+def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
     """The kernel that the spec file `path` describes; its source is in the same folder.
 
-    Raises `UsageError` for a file that cannot be read, is not TOML, or does not describe a kernel.
+    data: what is in the file, where that was read already. Raises `UsageError` for a file that cannot be read, is not
+    TOML, or does not describe a kernel.
     """
     where = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
+    if data is None:
+        data = _parsed(path, where)
+    fingerprint(data, path.parent, where)
+    return _Reader(where, data, path.parent).kernel()
+
+
+def _parsed(path: Path, where: str) -> dict[str, Any]:
+    import tomllib
+
     try:
-        data = tomllib.loads(read_text(path, where))
+        return tomllib.loads(read_text(path, where))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{where}: not TOML: {error}") from None
     except RecursionError:
         raise UsageError(f"{where}: not TOML: nested too deeply") from None
-    fingerprint(data, path.parent, where)
-    return _Reader(where, data, path.parent).kernel()
 
 
 def kernel_from(data: Mapping[str, Any], where: str, source: str) -> Kernel:
@@ -414,8 +421,8 @@ def _implied(launch: Launch) -> list[Expression]:
     ]
     if launch.block[2].text != "1":
         rules.append(f"({launch.block[2].text}) <= 64")
-    skip = f"not ({launch.when.text}) or " if launch.when is not None else ""
-    return [parse(skip + rule) for rule in rules if rule != "0 <= (0) <= smem_per_block"]
+    parsed = [parse(rule) for rule in rules if rule != "0 <= (0) <= smem_per_block"]
+    return parsed if launch.when is None else [where(launch.when, rule) for rule in parsed]
 
 
 def _hash(data: Mapping[str, Any], source: str) -> str:

@@ -81,6 +81,7 @@ class Space:
         self._values = {t.name: np.array(t.values, dtype=np.int64) for t in kernel.tunables}
         static, self._dynamic = self._split((*kernel.constraints, *kernel.implied))
         self._columns = self._enumerate(static)
+        self._test = self._columns.test(self._dynamic)
         self.columns = {name: self._values[name][self._columns.digits[name]] for name in self._values}
 
     def __len__(self) -> int:
@@ -176,7 +177,7 @@ class Space:
                 columns = Columns(columns.rows * choices, self._values, digits, self.kernel.lets, self._facts)
             decided = [constraint for place, constraint in static if place == fixed]
             if decided:
-                kept = np.flatnonzero(columns.at({}).all_true(decided))
+                kept = np.flatnonzero(columns.at({}).all_true(columns.test(decided)))
                 digits = {known: digit.take(kept) for known, digit in columns.digits.items()}
                 columns = Columns(len(kept), self._values, digits, self.kernel.lets, self._facts)
         return columns
@@ -196,7 +197,7 @@ class SpaceAt:
     @cached_property
     def valid(self) -> np.ndarray:
         """Which configs keep the constraints that depend on the problem, bool (rows,)."""
-        return self._evaluation.all_true(self._space._dynamic)
+        return self._evaluation.all_true(self._space._test)
 
     @cached_property
     def rows(self) -> np.ndarray:

@@ -17,14 +17,14 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, able_kernels
 from kernrec.measure.replay import Recording
+from kernrec.model.calibration import Calibration
 from kernrec.model.guide import Guide
 from kernrec.model.power import PowerModel
 from kernrec.op import Problem
 from kernrec.store import Stack, canonical
 
 if TYPE_CHECKING:
-    from kernrec.model.learner import Model
-    from kernrec.recommender.learned import Models
+    from kernrec.recommender.learned import Learned
 
 _MEMORY_SHARE = 0.5
 """Of the card's memory, what the tensors of a problem may take: the reference and rotating copies lie beside them."""
@@ -97,9 +97,9 @@ def library_targets(
 ) -> list[Target]:
     """The targets for (name, problem) pairs on a GPU, from the kernels of the library, or from `kernel` alone.
 
-    most: configs measured of a problem, None: its whole space; as a guide chooses them, or `drawn` at random. Raises
-    models: folder of trained models, whose estimates go before the prior's. `UsageError` for a problem that nothing can
-    run.
+    most: configs measured of a problem, None: its whole space; as a guide chooses them, or `drawn` at random. models:
+    folder of calibrations and trained models, whose estimates go before the prior's. Raises `UsageError` for a problem
+    that nothing can run.
     """
     planner = _Planner(gpu, stack, seed, kernel, models)
     targets = []
@@ -158,11 +158,9 @@ class _Planner:
         self._draw = np.random.default_rng(seed)
         self._power = PowerModel.for_gpu(gpu)
         self._known: dict[tuple[str, str, str], _Ranked] = {}
-        self._models: Models | None = None
-        if models is not None and models.is_dir():
-            from kernrec.recommender import learned
+        from kernrec.recommender.trained import Trained
 
-            self._models = learned.Models(models, stack)
+        self._trained = Trained(models, stack)
 
     def target(self, name: str, problem: Problem, most: int | None, drawn: bool) -> Target:
         """The first configs that can run a problem: by predicted latency, and after them those without a prediction."""
@@ -172,8 +170,8 @@ class _Planner:
         else:
             kernels = able_kernels(problem.op, problem.dtype, problem.layout, self._gpu.sm)
         spaces = [self._space(kernel, problem) for kernel in kernels]
-        model = self._models.find(problem.op, self._gpu) if self._models else None
-        ranks = [space.ranks(problem, self._draw, model) for space in spaces]
+        learned = self._trained.model(problem.op, self._gpu)
+        ranks = [space.ranks(problem, self._draw, learned) for space in spaces]
         order = sorted(
             ((rank, which, row) for which, (rows, by) in enumerate(ranks) for row, rank in zip(rows, by, strict=True)),
         )
@@ -196,21 +194,31 @@ class _Planner:
         # Profiles of sampled blocks are of one problem.
         key = (kernel.name, problem.dtype, problem.key if kernel.sampled else problem.layout)
         if key not in self._known:
-            self._known[key] = _Ranked(kernel, self._gpu, self._power, problem, self._stack)
+            self._known[key] = _Ranked(
+                kernel, self._gpu, self._power, problem, self._stack, self._trained.calibration(self._gpu)
+            )
         return self._known[key]
 
 
 class _Ranked:
     """The space of one kernel, with the prior where there are profiles of its code to predict from."""
 
-    def __init__(self, kernel: Kernel, gpu: GPU, power: PowerModel, like: Problem, stack: Stack) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        gpu: GPU,
+        power: PowerModel,
+        like: Problem,
+        stack: Stack,
+        calibration: Calibration | None,
+    ) -> None:
         from kernrec.recommender.candidates import Candidates
 
         self._candidates: Candidates | None = None
         try:
             profiles = stack.profiles(kernel.name, kernel.hash, gpu.sm)
             of = like if kernel.sampled else None
-            self._candidates = Candidates(kernel, gpu, power, like.dtype, like.layout, profiles, of)
+            self._candidates = Candidates(kernel, gpu, power, like.dtype, like.layout, profiles, of, calibration)
             self._space = self._candidates.space
         except KernrecError:  # no profiles of this source: any order is as good
             self._space = Space(kernel, gpu.sm, gpu.limits, like.dtype, like.layout)
@@ -226,7 +234,7 @@ class _Ranked:
         return self.config(int(min(profiled if len(profiled) else at.rows)))
 
     def ranks(
-        self, problem: Problem, draw: np.random.Generator, model: "Model | None"
+        self, problem: Problem, draw: np.random.Generator, learned: "Learned | None"
     ) -> tuple[list[int], list[float]]:
         """Rows that can run a problem, and what to order them by: seconds, or, unpredicted, a number above any."""
         at = self._space.at(problem)
@@ -235,10 +243,10 @@ class _Ranked:
             prediction = self._candidates.predict(problem, at, rows)
             settled = self._candidates.settle(prediction)
             rank[rows] = settled.latency_s
-            kernel = self._candidates.kernel
-            if model is not None and model.kernels.get(kernel.name) == kernel.hash:
+            reach = learned.reach(self._candidates.gpu, self._candidates.kernel) if learned is not None else None
+            if reach is not None:
                 from kernrec.recommender.facts import facts_of
 
                 facts = facts_of(self._candidates, problem, at, prediction, settled, np.arange(len(rows)))
-                rank[rows] *= np.exp(model.log_ratio(model.rows(facts))[0]["latency"])
+                rank[rows] *= np.exp(reach.model.log_ratio(reach.model.rows(facts))[0]["latency"])
         return at.rows.tolist(), rank[at.rows].tolist()

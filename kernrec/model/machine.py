@@ -1,11 +1,11 @@
 """What the time model needs of a GPU beyond its data sheet, by generation; figures and sources are in machine.toml."""
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from kernrec.gpu import GPU
+from kernrec.kept import shipped_toml
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Machine:
 
 @cache
 def _machines() -> dict[str, Machine]:
-    with Path(__file__).with_name("machine.toml").open("rb") as file:
-        return {name: Machine(**figures) for name, figures in tomllib.load(file).items()}
+    found = shipped_toml(Path(__file__).with_name("machine.toml"))
+    return {name: Machine(**figures) for name, figures in found.items()}
 
 
 def machine(gpu: GPU) -> Machine:

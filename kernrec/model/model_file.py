@@ -1,11 +1,13 @@
 """Models on disk: XGBoost's trees as UBJSON, one file a head, and a JSON card that says what they are.
 
-    models/<name>.json             the card: features, extent, intervals, scores, training data, versions, SHA-256 of
-    trees models/<name>.latency.ubj      trees
-    models/<name>.power.ubj
+    models/<name>.json                  the card: features, extent, intervals, scores, training data, versions, SHA-256
+                                        of the trees
+    models/<name>.latency.<hash>.ubj    trees, and the same for power
+    models/<name>.latency.<hash>.trees  the same trees laid out for queries, which load at once
 
 Nothing is unpickled. The card is written last and all files appear whole, so a reader sees the old model or the new
-one. A file that does not fit is refused in one line that says what differs.
+one. A file that does not fit is refused in one line that says what differs; trees laid out that are missing, damaged or
+of other trees are laid out anew.
 """
 
 import hashlib
@@ -28,6 +30,7 @@ from kernrec.model.learner import Model
 from kernrec.version import __version__
 
 FORMAT = 2
+LAID_OUT = ".trees"
 _MOST_BYTES = 64 << 20
 _NAME = re.compile(r"[a-z0-9][a-z0-9_@.+-]*")
 
@@ -45,6 +48,10 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
             digest = hashlib.sha256(trees).hexdigest()
             file = f"{name}.{head}.{digest[:12]}.ubj"
             _write(folder / file, trees)
+            _write(
+                (folder / file).with_suffix(LAID_OUT),
+                (model.forests.get(head) or Forest.parse(trees, file)).packed(trees),
+            )
             heads[head] = {"file": file, "sha256": digest}
         card = {
             "format": FORMAT,
@@ -66,9 +73,9 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
         }
         path = folder / f"{name}.json"
         _write(path, (json.dumps(card, indent=1, sort_keys=True) + "\n").encode())
-        kept = {head["file"] for head in heads.values()}
-        for old in folder.glob(f"{name}.*.ubj"):
-            if old.name not in kept and old.name.split(".")[-3] in HEADS:
+        kept = {Path(head["file"]).stem for head in heads.values()}
+        for old in (*folder.glob(f"{name}.*.ubj"), *folder.glob(f"{name}.*{LAID_OUT}")):
+            if old.stem not in kept and old.name.split(".")[-3] in HEADS:
                 old.unlink(missing_ok=True)
     except OSError as error:
         raise KernrecError(f"cannot write the model {name} to {folder}: {error.strerror or error}") from None
@@ -100,7 +107,7 @@ def load(path: Path) -> tuple[Model, dict[str, Any]]:
             if head not in HEADS:
                 raise UsageError(f"{path} has a head {head!r:.40}; known: {', '.join(HEADS)}")
             trees[head] = _trees(path, entry)
-            forests[head] = Forest.parse(trees[head], str(path.parent / entry["file"]))
+            forests[head] = _forest(path.parent / entry["file"], trees[head])
             if forests[head].features != len(columns):
                 raise UsageError(
                     f"{path}: the {head} trees take {forests[head].features} features, the card names {len(columns)}"
@@ -160,6 +167,14 @@ def _check_whole(path: Path, card: Mapping[str, Any]) -> None:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:100]
+
+
+def _forest(path: Path, trees: bytes) -> Forest:
+    """The trees of a UBJSON file, from what was laid out beside it where that is of them."""
+    try:
+        return Forest.unpacked(path.with_suffix(LAID_OUT).read_bytes(), trees)
+    except (OSError, ValueError):
+        return Forest.parse(trees, str(path))
 
 
 def _json(path: Path) -> dict[str, Any]:

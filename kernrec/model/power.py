@@ -12,7 +12,6 @@ arXiv 2211.07260). When the mean power of a launch would exceed the limit its cl
 core-bound time and leaves DRAM-bound time alone. Coefficients, each with its source, are in `power.toml`.
 """
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
+from kernrec.kept import shipped_toml
 
 Floats = NDArray[np.float64]
 
@@ -282,4 +282,4 @@ def _out_of_range(what: str, given: float, low: float, high: float, unit: str, t
 
 @cache
 def _coefficients() -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("power.toml").read_text(encoding="utf-8"))
+    return shipped_toml(Path(__file__).with_name("power.toml"))

@@ -43,17 +43,18 @@ def dram_bytes(
     Inputs are read at least once and outputs written once; `scratch` tensors live between launches and reach DRAM
     only as far as they do not fit in L2.
     """
-    working_set: Array = sum(tensor_bytes[name] for name in {*reads, *writes})
+    working_set: Array = sum([tensor_bytes[name] for name in dict.fromkeys((*reads, *writes))])
     miss = np.maximum(1.0 - l2_bytes / working_set, 0.0)
     wave = np.minimum(concurrent_blocks, blocks)
     waves = blocks / wave
     total: Array = 0.0
     # Share of each axis that a wave covers; a tensor's tiles are selected by some of the axes.
-    shares = [cover / extent for cover, (_, extent) in zip(covered(order, wave), order, strict=True)]
+    walked = [step for step in order if not (isinstance(step[1], int) and step[1] == 1)]
+    shares = [(axis, cover / extent) for cover, (axis, extent) in zip(covered(walked, wave), walked, strict=True)]
     for name, axes in reads.items():
         size = tensor_bytes[name]
         touched = waves
-        for (axis, _), share in zip(order, shares, strict=True):
+        for axis, share in shares:
             if axis in axes:
                 touched = touched * share
         again = np.maximum(touched - 1.0, 0.0)

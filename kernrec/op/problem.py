@@ -175,7 +175,10 @@ class Op:
 
 @dataclass(frozen=True)
 class Problem:
-    """An op with every dimension, dtype and layout fixed; made by `Op.problem`, hashable, equal by value."""
+    """An op with every dimension, dtype and layout fixed; made by `Op.problem`, hashable, equal by value.
+
+    What follows from its fields is worked out once, and is not to be written to.
+    """
 
     op: str
     dims: tuple[tuple[str, int], ...]
@@ -189,14 +192,14 @@ class Problem:
         """`dims` by name: what makes the problem again."""
         return dict(self.dims)
 
-    @property
+    @cached_property
     def sizes(self) -> dict[str, int]:
         """All dimensions by name, the derived ones (an output's height and width) included."""
         sizes = {**self.definition.late, **dict(self.dims)}
         sizes.update(self.definition.derive(sizes))
         return sizes
 
-    @property
+    @cached_property
     def names(self) -> dict[str, int | str]:
         """What an expression of a kernel may name: `sizes`, `dtype`, `layout` and `dtype_bytes`."""
         return {
@@ -226,7 +229,7 @@ class Problem:
         """Compulsory traffic in bytes: each element that matters read once, each element of the result written once."""
         return sum(tensor.touched * dtypes.ELEMENT_BYTES[tensor.dtype] for tensor in self.tensors.values())
 
-    @property
+    @cached_property
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name, inputs first."""
         sizes = self.sizes

@@ -198,7 +198,7 @@ class Candidates:
         walks: list[Walk] = []
         for index, spec in enumerate(self.kernel.launches):
             positions = np.flatnonzero(self._geometry(at, index).performed.take(rows))
-            if not len(positions):
+            if count and not len(positions):
                 continue
             subset = rows.take(positions)
             scratch = {
@@ -299,28 +299,27 @@ class Candidates:
     def _walk(self, index: int, rows: Array, at: SpaceAt, tensor_bytes: Mapping[str, Array | float]) -> Walk:
         spec, launch, geometry = self.kernel.launches[index], self._launches[index], self._geometry(at, index)
 
-        def column(expression: Expression) -> Array:
+        def each(value: Array | float) -> Array:
             """One value for each row, also where it is the same for all."""
-            value = at.column(expression, rows)
             return value if isinstance(value, np.ndarray) else np.full(len(rows), value)
 
         resident = geometry.resident.take(rows)
-        blocks = column(spec.blocks)
+        blocks = each(at.column(spec.blocks, rows))
         loops = [self._trips(at, index, loop, rows, blocks) for loop in launch.loops]
         if launch.sample is not None:
-            x, y, z = (column(extent).astype(np.float64) for extent in spec.grid)
+            x, y, z = (each(at.column(extent, rows)).astype(np.float64) for extent in spec.grid)
             touches = launch.sample.touches(launch.code.take(rows), tensor_bytes, self._scratch)
             moved = sampled_dram_bytes((x, y, z), touches, resident * float(self.gpu.sms), float(self.gpu.l2_bytes))
         else:
             moved = self._declared_traffic(index, rows, at, tensor_bytes, blocks, resident)
         return Walk(
             codes=launch.code.take(rows) + self._starts[index],
-            terms=(blocks, *(np.broadcast_to(total, len(rows)) for total, _ in loops)),
-            depth=tuple([np.broadcast_to(depth, len(rows)) for _, depth in loops]),
+            terms=(blocks, *[each(total) for total, _ in loops]),
+            depth=tuple([each(depth) for _, depth in loops]),
             concurrent=resident,
             warps=geometry.warps.take(rows),
             prefetch=geometry.prefetch.take(rows),
-            dram_bytes=moved + np.zeros(len(rows)),
+            dram_bytes=each(moved),
         )
 
     def _declared_traffic(

@@ -1,10 +1,15 @@
 """What the learner is told of candidates, from what is known of them and from what the prior says."""
 
+from dataclasses import dataclass
+from itertools import compress
+from operator import not_
+from weakref import WeakKeyDictionary
+
 import numpy as np
 
 from kernrec.kernel import SpaceAt
 from kernrec.model.demand import PIPES
-from kernrec.model.features import Facts
+from kernrec.model.features import Facts, matrix
 from kernrec.model.power import Settled
 from kernrec.op import Problem
 from kernrec.recommender.candidates import Candidates, Prediction
@@ -40,6 +45,49 @@ def facts_of(
         fixed_s=prediction.fixed_s.take(where),
         core_j=prediction.core_j.take(where),
         dram_j=prediction.dram_j.take(where),
+    )
+
+
+@dataclass(frozen=True)
+class _Tunables:
+    """The features of a space's configs that follow from a tunable alone.
+
+    places, others: which of a model's columns are such and which are not, with the names of the latter. values: of all
+    rows, (rows, places).
+    """
+
+    places: Array
+    others: Array
+    other_columns: tuple[str, ...]
+    values: Array
+
+
+_TUNABLES: WeakKeyDictionary[Candidates, dict[tuple[str, ...], _Tunables]] = WeakKeyDictionary()
+
+
+def features_of(candidates: Candidates, columns: tuple[str, ...], facts: Facts, rows: Array) -> Array:
+    """The columns named of `features.matrix` (C, F) of facts about these rows of the candidates' space.
+
+    What is said of a tunable alone, whose column has a dot in its name, is worked out once for a space.
+    """
+    of_space = _TUNABLES.setdefault(candidates, {})
+    if (kept := of_space.get(columns)) is None:
+        kept = of_space[columns] = _of_tunables(candidates, columns)
+    found = np.empty((len(rows), len(columns)), dtype=np.float32)
+    found[:, kept.places] = kept.values.take(rows, axis=0)
+    found[:, kept.others] = matrix(facts, kept.other_columns)
+    return found
+
+
+def _of_tunables(candidates: Candidates, columns: tuple[str, ...]) -> _Tunables:
+    ours = ["." in name for name in columns]
+    nothing = np.ones(len(candidates))
+    facts = Facts(candidates.gpu, 1.0, 1.0, candidates.space.columns, nothing, nothing)
+    return _Tunables(
+        np.flatnonzero(ours),
+        np.flatnonzero(~np.array(ours)),
+        tuple(compress(columns, map(not_, ours))),
+        matrix(facts, tuple(compress(columns, ours))),
     )
 
 

@@ -2,14 +2,15 @@
 
     problem -> candidates of every kernel that implements it -> estimates -> what the query allows -> choices
 
-A `Recommender` keeps what does not depend on the problem (spaces, profiles, demands) and its latest answers, so a
-second question costs little; programs should keep one.
+A `Recommender` keeps what does not depend on the problem (spaces, profiles, demands), the estimates of the problems it
+was asked about last, and its latest answers, so a second question costs little; programs should keep one.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -26,11 +27,14 @@ from kernrec.recommender.notes import notes
 from kernrec.recommender.pareto import pareto_front, spread
 from kernrec.recommender.refusal import needs
 from kernrec.recommender.trained import Trained
-from kernrec.store import Stack
+from kernrec.store import Measured, Stack
 
 OBJECTIVES = tuple(COUNTED)
 
-_KEPT_ANSWERS = 1024
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+_KEPT_ANSWERS, _KEPT_POOLS = 1024, 16
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class Recommender:
         self._candidates: dict[tuple[str, str, str, str], list[Candidates]] = {}
         self._power: dict[str, PowerModel] = {}
         self._answers: OrderedDict[tuple[Problem, str, Query], Recommendation] = OrderedDict()
+        self._pools: OrderedDict[tuple[Problem, str, _Limits], _Estimated] = OrderedDict()
         self._version = self._stack.version()
         self._trained = trained or Trained.beside(databases, self._stack, calibrated)
 
@@ -126,21 +131,33 @@ class Recommender:
         if (version := self._stack.version()) != self._version:
             self._version = version
             self._answers.clear()
+            self._pools.clear()
         key = (problem, gpu.name, query)
-        known = self._answers.get(key)
-        if known is not None:
-            self._answers.move_to_end(key)
-            return known
-        answer = self._answer(problem, gpu, query)
-        self._answers[key] = answer
-        if len(self._answers) > _KEPT_ANSWERS:
-            self._answers.popitem(last=False)
-        return answer
+        return _kept(self._answers, key, _KEPT_ANSWERS, lambda: self._answer(problem, gpu, query))
 
     def _answer(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+        limits = query.power_limit_w, query.clock_hz
+        key = (problem, gpu.name, limits)
+        estimated = _kept(self._pools, key, _KEPT_POOLS, lambda: self._estimated(problem, gpu, limits))
+        pool = estimated.pool
+        choices = pool.choices(_select(pool, query), problem, gpu, query.objective)
+        return Recommendation(
+            problem,
+            gpu,
+            query.objective,
+            gpu.tdp_w if query.power_limit_w is None else query.power_limit_w,
+            choices,
+            sum(group.runnable for group in pool.groups),
+            self._trained.warnings()
+            + notes(estimated.groups, choices, float(pool.costs.latency_s[pool.fastest]), estimated.foreign),
+            self._trained.calibration(gpu),
+            tuple(group.learned for group in pool.groups if group.learned),
+        )
+
+    def _estimated(self, problem: Problem, gpu: GPU, limits: "_Limits") -> "_Estimated":
+        """What the candidates of a problem cost, whatever a query wants of them."""
         candidates = self.candidates_for(problem, gpu)
         evidence = self._stack.evidence(gpu.name, problem.op, [c.kernel.name for c in candidates], problem.key)
-        limits = query.power_limit_w, query.clock_hz
         model = self._trained.model(problem.op, gpu)
         all_groups = [Group(c, problem, *limits, evidence, model) for c in candidates]
         groups = [group for group in all_groups if group.runnable]
@@ -150,20 +167,8 @@ class Recommender:
             if not failed:
                 because = f"; {needs(problem, gpu, [c.kernel for c in candidates])}"
             raise KernrecError(f"no config of any kernel can run {problem.key} on {gpu.name}{because}")
-        pool = Pool(groups)
-        choices = pool.choices(_select(pool, query), problem, gpu, query.objective)
         foreign = [row for row in evidence.foreign if applies(row, gpu, *limits)]
-        return Recommendation(
-            problem,
-            gpu,
-            query.objective,
-            gpu.tdp_w if query.power_limit_w is None else query.power_limit_w,
-            choices,
-            sum(group.runnable for group in groups),
-            self._trained.warnings() + notes(all_groups, choices, float(pool.costs.latency_s[pool.fastest]), foreign),
-            self._trained.calibration(gpu),
-            tuple(group.learned for group in groups if group.learned),
-        )
+        return _Estimated(Pool(groups), all_groups, foreign)
 
     def candidates_for(self, problem: Problem, gpu: GPU) -> list[Candidates]:
         """The candidates of every kernel that implements the problem on a GPU; made once."""
@@ -185,6 +190,31 @@ class Recommender:
                 for kernel in kernels
             ]
         return self._candidates[key]
+
+
+_Limits = tuple[float | None, float | None]
+"""Power limit and clock of a query."""
+
+
+@dataclass(frozen=True)
+class _Estimated:
+    """The candidates of a problem with their costs. groups: also those of which none can run. foreign: answers of other
+    kernels."""
+
+    pool: Pool
+    groups: list[Group]
+    foreign: list[Measured]
+
+
+def _kept(kept: OrderedDict[_Key, _Value], key: _Key, most: int, make: Callable[[], _Value]) -> _Value:
+    """What is kept under a key, made where there is none; the `most` that were asked for last are kept."""
+    if (known := kept.get(key)) is not None:
+        kept.move_to_end(key)
+        return known
+    made = kept[key] = make()
+    if len(kept) > most:
+        kept.popitem(last=False)
+    return made
 
 
 def _select(pool: Pool, query: Query) -> np.ndarray:

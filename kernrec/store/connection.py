@@ -1,7 +1,8 @@
 """Opening DuckDB files, and DuckDB's errors as one line each.
 
 Whatever a path turns out to be - nothing, a folder, another program's file, half a database, a database in use -
-opening it says so in one line and leaves it as it was.
+opening it says so in one line and leaves it as it was. DuckDB is imported where a file is opened: a query that needs
+none would wait longer for it than for its answer.
 """
 
 import re
@@ -9,10 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache as once
 from pathlib import Path
-
-import duckdb
+from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 # The oldest DuckDB that must be able to read what is written here.
 STORAGE_VERSION = "v1.2.0"
@@ -27,15 +30,17 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
-def connect_memory() -> duckdb.DuckDBPyConnection:
+def connect_memory() -> "DuckDBPyConnection":
     """A new, empty database in memory."""
+    import duckdb
+
     return duckdb.connect(":memory:", config=_CONFIG)
 
 
 _shared = once(connect_memory)
 
 
-def memory() -> duckdb.DuckDBPyConnection:
+def memory() -> "DuckDBPyConnection":
     """A cursor for reading Parquet files; they share one database, for opening it takes longer than most reads."""
     return _shared().cursor()
 
@@ -45,11 +50,13 @@ def quoted(text: object) -> str:
     return "'" + str(text).replace("'", "''") + "'"
 
 
-def connect(path: Path, *, read_only: bool, create: bool) -> duckdb.DuckDBPyConnection:
+def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection":
     """A connection to the database file at `path`; raises `UsageError` and changes nothing when there is none.
 
     create: make the file, and its folder, when there is none yet.
     """
+    import duckdb
+
     path = path.absolute()
     if path.is_dir():
         raise UsageError(f"{path} is a folder, not a database")
@@ -75,7 +82,7 @@ def connect(path: Path, *, read_only: bool, create: bool) -> duckdb.DuckDBPyConn
 _HEADER_BYTES = 3 * 4096  # before a file's blocks: https://duckdb.org/docs/stable/internals/storage
 
 
-def check_whole(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
     """Raise `UsageError` for a file that cannot hold what it says it does: DuckDB finds out only on reading it.
 
     Only the blocks in use count: DuckDB cuts free ones off the end of a file but goes on listing them.
@@ -93,7 +100,7 @@ _MEANINGS = (
     (r"different configuration|Unique file handle|already attached", "is already open in this program in another way"),
     (
         r"newer (?:DuckDB )?version|version number|newer storage",
-        f"needs a newer DuckDB than the installed {duckdb.__version__}",
+        "needs a newer DuckDB than the installed INSTALLED",
     ),
     (
         r"Could not read enough bytes|[Cc]hecksum|[Dd]eserializ|Serialization Error|INTERNAL|Corrupt",
@@ -108,12 +115,15 @@ _MEANINGS = (
 @contextmanager
 def one_line(path: Path | str) -> Iterator[None]:
     """Turn DuckDB's errors into a `UsageError` of one line that names `path`."""
+    import duckdb
+
     try:
         yield
     except duckdb.Error as error:
         said = str(error)
         for pattern, meaning in _MEANINGS:
             if match := re.search(pattern, said):
-                raise UsageError(f"{path} {match.expand(meaning)}") from None
+                meant = match.expand(meaning).replace("INSTALLED", duckdb.__version__)
+                raise UsageError(f"{path} {meant}") from None
         first = next((line.strip() for line in said.splitlines() if line.strip()), type(error).__name__)
         raise UsageError(f"{path}: {first}") from None

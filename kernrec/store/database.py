@@ -1,11 +1,11 @@
 """A database file: the log of measurements and what it refers to, opened, filled, asked and merged."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-
-import duckdb
+from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError, unknown
 from kernrec.op import Problem
@@ -18,8 +18,24 @@ from kernrec.store.migrations import TABLES, migrate, migrations, schema_version
 from kernrec.store.profiles import ProfileRow, ProfileTable, query_profiles
 from kernrec.store.rows import Row
 
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
 _CHUNK = 2000
 """Measurements that are inserted at a time; a recording of a large space need not be in memory twice."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What one database has something of: rows of its log, and (kernel, hash, architecture) with profiles.
+
+    least, greatest: keys of its measurements; None without one.
+    """
+
+    measurements: int
+    least: str | None
+    greatest: str | None
+    profiled: frozenset[tuple[str, str, int]]
 
 
 class Database:
@@ -28,7 +44,7 @@ class Database:
     Every method raises `UsageError`, in one line that names the file, when the database cannot do it.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, path: Path | str) -> None:
+    def __init__(self, connection: "DuckDBPyConnection", path: Path | str) -> None:
         self._connection = connection
         self.path = path
 
@@ -223,12 +239,13 @@ class Database:
             found = self._connection.execute(query).fetchone()
         return dict(zip(TABLES, found or (), strict=True))
 
-    def logged(self) -> tuple[int, str | None, str | None]:
-        """(rows of the log, their least and their greatest key); the keys are None without a row."""
-        query = "SELECT count(*), min(measurement_id), max(measurement_id) FROM measurement"
+    def contents(self) -> Contents:
+        """What it has something of."""
+        logged = "SELECT count(*), min(measurement_id), max(measurement_id) FROM measurement"
         with one_line(self.path):
-            rows, least, greatest = self._connection.execute(query).fetchone() or (0, None, None)
-        return int(rows), least, greatest
+            rows, least, greatest = self._connection.execute(logged).fetchone() or (0, None, None)
+            profiled = self._connection.execute("SELECT DISTINCT kernel, kernel_hash, sm FROM profile").fetchall()
+        return Contents(int(rows), least, greatest, frozenset(profiled))
 
     def content_hash(self) -> str:
         """A hash of all rows, whatever the order they came in; equal for databases of equal content."""

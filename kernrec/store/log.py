@@ -8,11 +8,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-
-import duckdb
+from typing import TYPE_CHECKING, Any
 
 from kernrec.store.measured import Evidence, Failed, Measured
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 _Row = tuple[Any, ...]
 """kernel, kernel_hash, config as canonical JSON, then the other fields of `Measured` or `Failed` in their order."""
@@ -45,7 +46,7 @@ class Log:
     failures: Mapping[str, list[_Row]]
 
 
-def read_log(connection: duckdb.DuckDBPyConnection, gpu: str, op: str, problem_key: str | None = None) -> Log:
+def read_log(connection: "DuckDBPyConnection", gpu: str, op: str, problem_key: str | None = None) -> Log:
     """The log of a GPU and op, or of one problem alone."""
     where, values = "AND problem.op = $2", [gpu, op]
     if problem_key is not None:

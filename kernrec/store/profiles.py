@@ -1,6 +1,7 @@
 """Static profiles as rows to store and as arrays to compute with, in Parquet files and in databases.
 
-Shipped profiles are one Parquet file per kernel, sorted by architecture, so that a query reads only its own.
+Shipped profiles are one Parquet file per kernel, sorted by architecture. What a query reads of one is kept in the
+user's cache as arrays: DuckDB, which reads Parquet, takes longer to import than the rest of a query together.
 """
 
 import json
@@ -8,16 +9,20 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import numpy as np
 
 from kernrec import paths
 from kernrec.errors import UsageError
+from kernrec.kept import Kept, kept
 from kernrec.store.connection import connect_memory, memory, one_line, quoted
 from kernrec.store.identity import canonical, content_hash
 from kernrec.store.migrations import migrate
 from kernrec.store.rows import Row, as_dicts, insert
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +86,34 @@ class ProfileTable:
 def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
     """The shipped profiles of a kernel, by launch; empty when this kernel or source is not shipped."""
     path = paths.shipped("db/prebuilt") / f"{kernel}.profile.parquet"
-    return read_profiles(path, kernel, kernel_hash, sm) if path.is_file() else {}
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    facts, arrays = kept(
+        f"{kernel}.sm_{sm}.profiles",
+        f"{_KEPT_FORM} {kernel_hash}\n".encode() + content,
+        lambda: _as_kept(read_profiles(path, kernel, kernel_hash, sm)),
+    )
+    tables = {}
+    for table in facts["tables"]:
+        launch = table["launch"]
+        columns: dict[str, Any] = {name: arrays[f"{name}.{launch}"] for name in _ARRAYS}
+        for name, value in table.items():
+            columns[name] = tuple(value) if isinstance(value, list) else value
+        tables[launch] = ProfileTable(**columns)
+    return tables
+
+
+_KEPT_FORM = 1
+_ARRAYS = ("registers", "spill_bytes", "stack_bytes", "static_smem_bytes", "counts")
+
+
+def _as_kept(tables: Mapping[int, ProfileTable]) -> Kept:
+    return (
+        {"tables": [{k: v for k, v in vars(table).items() if k not in _ARRAYS} for table in tables.values()]},
+        {f"{name}.{launch}": getattr(table, name) for launch, table in tables.items() for name in _ARRAYS},
+    )
 
 
 def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
@@ -130,7 +162,7 @@ def profiles_hash(rows: Iterable[ProfileRow]) -> str:
 
 
 def query_profiles(
-    connection: duckdb.DuckDBPyConnection, source: str, kernel: str, kernel_hash: str, sm: int
+    connection: "DuckDBPyConnection", source: str, kernel: str, kernel_hash: str, sm: int
 ) -> dict[int, ProfileTable]:
     """The profiles in `source`, a table name or function, as arrays, by launch.
 

@@ -4,22 +4,24 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import index
-
-import duckdb
+from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError, unknown
 from kernrec.store.identity import canonical, content_hash
 
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
 Row = Mapping[str, object]
 
 
-def columns(connection: duckdb.DuckDBPyConnection, table: str) -> dict[str, str]:
+def columns(connection: "DuckDBPyConnection", table: str) -> dict[str, str]:
     """The columns of `table` in order, with their types; the first is its key."""
     found = connection.execute(f"DESCRIBE {table}").fetchall()
     return {name: kind for name, kind, *_ in found}
 
 
-def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Iterable[Row]) -> list[str]:
+def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) -> list[str]:
     """Add `rows` to `table` but for those it has; gives the key of each row, in order.
 
     Raises `UsageError` for an unknown column or a value that its column cannot hold, and adds nothing then.
@@ -114,7 +116,7 @@ _CONVERSIONS: dict[str, Callable[[object], object]] = {
 }
 
 
-def as_dicts(cursor: duckdb.DuckDBPyConnection) -> list[dict[str, object]]:
+def as_dicts(cursor: "DuckDBPyConnection") -> list[dict[str, object]]:
     """The rows of a query's result as dictionaries."""
     names: Sequence[str] = [column[0] for column in cursor.description or ()]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

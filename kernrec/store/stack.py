@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from kernrec import paths
-from kernrec.store.database import Database
+from kernrec.store.database import Contents, Database
 from kernrec.store.identity import content_hash
 from kernrec.store.log import Log, evidence
 from kernrec.store.measured import Evidence
@@ -24,21 +24,31 @@ class Stack:
             own = paths.user_database()
             databases = [own] if own.exists() or "KERNREC_DB" in os.environ else []
         self._paths = [Path(path) for path in databases]
-        self._read = self.version()
+        self._read: tuple[tuple[int, int], ...] | None = None
         self._logs: dict[tuple[str, str], list[Log] | None] = {}
-        for _ in self._databases():
-            pass  # a file that cannot be read says so now, not in the middle of an answer
+        self._contents: list[Contents] = []
+        self._refresh()  # a file that cannot be read says so now, not in the middle of an answer
 
     def _databases(self) -> Iterator[Database]:
         for path in self._paths:
             with Database.open(path) as database:
                 yield database
 
+    def _refresh(self) -> None:
+        """What is kept of the files is of the files as they are: opening one takes longer than most questions."""
+        if (version := self.version()) != self._read:
+            self._logs.clear()
+            self._contents = [database.contents() for database in self._databases()]
+            self._read = version
+
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
         """The static profiles of a kernel's source by launch, from the first database that has them; else empty."""
-        for database in self._databases():
-            if found := database.profiles(kernel, kernel_hash, sm):
-                return found
+        self._refresh()
+        for path, contents in zip(self._paths, self._contents, strict=True):
+            if (kernel, kernel_hash, sm) in contents.profiled:
+                with Database.open(path) as database:
+                    if found := database.profiles(kernel, kernel_hash, sm):
+                        return found
         return shipped_profiles(kernel, kernel_hash, sm)
 
     def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:
@@ -49,9 +59,7 @@ class Stack:
         """
         if not self._paths:
             return Evidence()
-        if (version := self.version()) != self._read:
-            self._read = version
-            self._logs.clear()
+        self._refresh()
         asked = gpu, op
         if asked not in self._logs:
             self._logs[asked] = None
@@ -66,12 +74,14 @@ class Stack:
 
     def measurements(self) -> int:
         """How many rows the logs of all databases hold."""
-        return sum(database.logged()[0] for database in self._databases())
+        self._refresh()
+        return sum(contents.measurements for contents in self._contents)
 
     def mark(self) -> str:
         """Tells logs of as many rows apart: made of the least and the greatest key of a measurement."""
-        keys = [key for database in self._databases() for key in database.logged()[1:] if key is not None]
-        return content_hash([min(keys), max(keys)]) if keys else ""
+        self._refresh()
+        ends = [end for contents in self._contents for end in (contents.least, contents.greatest) if end is not None]
+        return content_hash([min(ends), max(ends)]) if ends else ""
 
     def version(self) -> tuple[tuple[int, int], ...]:
         """Changes whenever one of the files does, so that answers kept from before can be dropped."""

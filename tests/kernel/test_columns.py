@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.kernel.columns import Columns
-from kernrec.kernel.expression import parse
+from kernrec.kernel.expression import parse, where
 
 VALUES = {"s": np.array([1, 2, 3]), "t": np.array([4, 8]), "u": np.array([0, 5, 6, 7])}
 LETS = {"st": parse("s * t"), "big": parse("st > 8"), "per": parse("ceil_div(m, st)")}
@@ -54,3 +54,30 @@ def test_text_used_as_a_number_is_refused_in_one_line() -> None:
         columns.at({}).column(parse("s * dtype"))
     with pytest.raises(UsageError, match="needs m"):
         columns.at({}).column(parse("s * m"))
+
+
+def test_an_answer_kept_for_one_problem_is_given_for_no_other() -> None:
+    columns = Columns(4, {"s": VALUES["s"]}, {"s": np.array([0, 1, 2, 0])}, {"per": parse("ceil_div(m, s)")}, {})
+    for k in (1, 2):
+        for m in range(100):  # more than are kept
+            at = columns.at({"m": m % 60, "k": k})
+            np.testing.assert_array_equal(
+                at.column(parse("per * 2 + k")), 2 * -(-(m % 60) // np.array([1, 2, 3, 1])) + k
+            )
+
+
+def test_a_let_that_is_not_chosen_is_not_evaluated() -> None:
+    lets = {"wrong": parse("dtype * m"), "chosen": parse("s + m if m > 1 else wrong")}
+    columns = Columns(3, {"s": VALUES["s"]}, {"s": np.arange(3)}, lets, {"dtype": "f32"})
+    np.testing.assert_array_equal(columns.at({"m": 2}).column(parse("chosen")), [3, 4, 5])
+    with pytest.raises(UsageError, match="expression 'dtype \\* m'"):
+        columns.at({"m": 1}).column(parse("chosen"))
+
+
+def test_what_settles_a_constraint_is_asked_first_and_changes_no_answer() -> None:
+    columns = Columns(3, {"s": VALUES["s"]}, {"s": np.arange(3)}, {}, {})
+    rule = where(parse("s == 3"), parse("m * s < 10"))
+    test = columns.test([rule])
+    for m in range(12):
+        expected = [s != 3 or m * s < 10 for s in (1, 2, 3)]
+        np.testing.assert_array_equal(columns.at({"m": m}).all_true(test), expected)

@@ -1,10 +1,14 @@
 """Trees without XGBoost give XGBoost's answers, and say what is no model."""
 
+from dataclasses import replace
+from hashlib import sha256
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernrec.arrays import pack
 from kernrec.errors import UsageError
 from kernrec.model.forest import Forest
 
@@ -29,6 +33,29 @@ def test_predictions_are_xgboosts(seed: int, depth: int, rounds: int, missing: f
     forest = Forest.parse(data, "model")
     assert forest.features == 6
     assert forest.predict(rows) == pytest.approx(expected, abs=1e-4)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 100), st.integers(1, 7), st.integers(1, 30))
+def test_packed_trees_predict_the_same(seed: int, depth: int, rounds: int) -> None:
+    data, rows, _ = grown(seed, depth, rounds, 0.2)
+    forest = Forest.parse(data, "model")
+    packed = forest.packed(data)
+    assert (Forest.unpacked(packed, data).predict(rows) == forest.predict(rows)).all()
+    with pytest.raises(ValueError, match="of other trees"):
+        Forest.unpacked(packed, data[:-1])
+
+
+def test_packed_trees_that_do_not_fit_together_are_refused() -> None:
+    forest = Forest.parse(DATA, "model")
+    shorter = replace(forest, leaf=forest.leaf[:-1])
+    strange = replace(forest, column=(forest.column[0] + 2 * forest.features, *forest.column[1:]))
+    for wrong in (shorter, strange, replace(forest, trees=forest.trees + 1)):
+        with pytest.raises(ValueError, match=r"levels|split"):
+            Forest.unpacked(wrong.packed(DATA), DATA)
+    for other in (pack({}, {}), pack({"of": 1}, {}), pack({"of": sha256(DATA).hexdigest(), "levels": "x"}, {})):
+        with pytest.raises(ValueError, match=r"other trees|no packed trees"):
+            Forest.unpacked(other, DATA)
 
 
 DATA = grown(0, 4, 5, 0.1)[0]

@@ -55,7 +55,7 @@ def test_what_was_saved_comes_back(model: Model, card: Path) -> None:
 def test_saving_again_leaves_no_old_trees(model: Model, card: Path) -> None:
     other = train(Dataset(tuple(simulated_groups(4, rows=12, seed=3))), Settings(rounds=5, depth=2, threads=1))
     save(other, card.parent, "matmul", TRAINING)
-    assert len(list(card.parent.glob("*.ubj"))) == 2
+    assert len(list(card.parent.glob("*.ubj"))) == len(list(card.parent.glob("*.trees"))) == 2
     load(card)
 
 
@@ -116,6 +116,22 @@ def test_damaged_trees_are_refused(card: Path) -> None:
         trees.write_bytes(damage)
         with pytest.raises(UsageError, match="SHA-256 differs"):
             load(card)
+
+
+def test_trees_laid_out_are_those_of_the_model_and_not_needed(model: Model, card: Path) -> None:
+    rows = model.rows(simulated_facts(20, 5))
+    expected = model.log_ratio(rows)[0]
+    kept = sorted(card.parent.glob("*.trees"))
+    assert [file.stem for file in kept] == [file.stem for file in sorted(card.parent.glob("*.ubj"))]
+    latency = kept[0].read_bytes()
+    for content in (latency, kept[1].read_bytes(), latency[:-1], latency[:90] + b"?" + latency[91:], b"", None):
+        # The right trees, those of the other head, three kinds of damage, none at all.
+        if content is None:
+            kept[0].unlink()
+        else:
+            kept[0].write_bytes(content)
+        found = load(card)[0].log_ratio(rows)[0]
+        assert all((found[head] == expected[head]).all() for head in expected)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "[" * 100_000])

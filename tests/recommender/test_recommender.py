@@ -234,3 +234,23 @@ def test_a_kernel_without_profiles_is_named(recommender: Recommender, monkeypatc
     monkeypatch.setattr("kernrec.store.stack.shipped_profiles", lambda *_: {})
     with pytest.raises(KernrecError, match=r"no database holds profiles of matmul_simt"):
         Recommender([]).recommend("matmul", "h200", SQUARE)
+
+
+def test_a_problem_is_estimated_once_for_all_that_is_wanted_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimated = []
+    real = Recommender._estimated
+    monkeypatch.setattr(Recommender, "_estimated", lambda self, *asked: estimated.append(asked) or real(self, *asked))
+    recommender = Recommender([])
+    for query in (Query("latency", top=3), Query("energy"), Query(max_slowdown=0.1), Query(power_limit_w=250.0)):
+        found = recommender.recommend("matmul", "a100", "m=640,n=512,k=384", query=query)
+        alone = Recommender([]).recommend("matmul", "a100", "m=640,n=512,k=384", query=query)
+        assert found.as_dict() == alone.as_dict()
+    assert [limits for _, _, limits in estimated if limits[0] is None] == [(None, None)] * 4  # once, and thrice alone
+    assert len(estimated) == 2 + 4
+
+
+def test_of_no_config_there_is_nothing_to_predict(recommender: Recommender) -> None:
+    problem = find_op("matmul").problem(m=512, n=512, k=512)
+    (candidates,) = recommender.candidates_for(problem, find_gpu("rtx4090"))
+    prediction = candidates.predict(problem, candidates.space.at(problem), np.empty(0, dtype=np.int64))
+    assert len(prediction.core_s) == len(candidates.settle(prediction).energy_j) == 0

@@ -80,3 +80,21 @@ def test_one_bad_file_closes_the_others(make, tmp_path):
     with pytest.raises(UsageError, match="there is no database at"):
         Stack([good, tmp_path / "none"])
     Database.open(good, read_only=False).close()  # nobody holds it
+
+
+def test_a_file_is_opened_once_for_what_it_holds_and_again_when_it_changed(make, row, profile, monkeypatch):
+    path = make("mine", [row()], [profile(registers=3)])
+    opened = []
+    real = Database.open.__func__
+    monkeypatch.setattr(
+        Database, "open", classmethod(lambda cls, *args, **kw: opened.append(args) or real(cls, *args, **kw))
+    )
+    stack = Stack([path])
+    assert stack.measurements() == 1
+    assert stack.profiles("another", HASH, 89) == stack.profiles(KERNEL, HASH, 90) == {}
+    assert len(opened) == 1
+    assert stack.profiles(KERNEL, HASH, 89)[0].registers.tolist() == [3]
+    assert len(opened) == 2
+    make("mine", [row(latency_s=7.0)], [profile(sm=90, registers=4)])
+    assert stack.measurements() == 2
+    assert stack.profiles(KERNEL, HASH, 90)[0].registers.tolist() == [4]

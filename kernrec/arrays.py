@@ -1,0 +1,47 @@
+"""Facts and arrays in one file that loads at once: a checksum, a line of JSON, and the bytes of the arrays as they are.
+
+NumPy's own `.npz` unpacks a ZIP member and parses Python literals for every array, which takes longer than a query.
+Nothing is unpickled: an array is its name, dtype, shape and place.
+"""
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+_MAGIC = b"kernrec arrays 1\n"
+_DIGEST = 32
+_ALIGN = 16
+_KINDS = frozenset("biuf")
+
+
+def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """The bytes of `facts`, which JSON can hold, and of arrays of numbers or truth values."""
+    heads, parts, at = [], [], 0
+    for name, array in arrays.items():
+        stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        if stored.dtype.kind not in _KINDS:
+            raise TypeError(f"array {name} is of {stored.dtype}")
+        heads.append([name, stored.dtype.str, list(array.shape), at])
+        parts.append(stored.tobytes() + bytes(-stored.nbytes % _ALIGN))
+        at += len(parts[-1])
+    head = json.dumps([dict(facts), heads]).encode()
+    # Blanks after the JSON, so that arrays begin at whole multiples of their elements.
+    body = b"".join([head, b" " * (-(len(_MAGIC) + _DIGEST + len(head) + 1) % _ALIGN), b"\n", *parts])
+    return _MAGIC + sha256(body).digest() + body
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """(facts, arrays) of what `pack` made, the arrays read-only; `ValueError` for anything else, damaged bytes too."""
+    start = len(_MAGIC) + _DIGEST
+    if not data.startswith(_MAGIC) or sha256(memoryview(data)[start:]).digest() != data[len(_MAGIC) : start]:
+        raise ValueError("no arrays of kernrec's, or damaged")
+    end = data.index(b"\n", start) + 1
+    facts, heads = json.loads(data[start:end])
+    arrays = {}
+    for name, dtype, shape, at in heads:
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays[name] = np.frombuffer(data, np.dtype(dtype), count, end + at).reshape(shape)
+    return facts, arrays

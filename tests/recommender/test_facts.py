@@ -1,0 +1,27 @@
+"""What the learner is told of candidates."""
+
+import numpy as np
+
+from kernrec.gpu import find_gpu
+from kernrec.model.features import matrix, names
+from kernrec.op import find_op
+from kernrec.recommender import Recommender
+from kernrec.recommender.facts import facts_of, features_of
+from kernrec.recommender.group import Group
+from kernrec.store import Evidence
+
+
+def test_features_kept_for_a_space_are_those_made_for_the_candidates() -> None:
+    gpu = find_gpu("rtx4090")
+    recommender = Recommender([])
+    for m in (512, 1000):
+        problem = find_op("matmul").problem(m=m, n=256, k=384)
+        (candidates,) = recommender.candidates_for(problem, gpu)
+        group = Group(candidates, problem, None, None, Evidence())
+        where = np.arange(0, len(group.rows), 7)
+        facts = facts_of(candidates, problem, group.at, group.prediction, group.settled, where)
+        for columns in (names([*facts.tunables, "of_another_kernel"]), names(), names(["block_m"])[::-1]):
+            found = features_of(candidates, columns, facts, group.rows[where])
+            expected = matrix(facts, columns)
+            assert found.dtype == expected.dtype
+            np.testing.assert_array_equal(found, expected)
