@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
+from recorded_clock import BASE_HZ, at_base_clock, runs
 from recorded_clock import FILE as RECORD
-from recorded_clock import at_base_clock, runs
 from recorded_convolution import FILE, Recorded, load
 
 from kernrec.model import features, scores
@@ -145,12 +145,13 @@ def prior_scores(space: Space) -> dict[str, float]:
 
 
 def at_one_clock(spaces: dict[str, Space], transferred: Array, folder: Path) -> None:
-    """Prints the A100's scores over the configs that all ran at its base clock (`recorded_clock`)."""
+    """Prints the A100's scores over the configs that ran at its base clock (`recorded_clock`); the prior's is for it."""
     space, base = spaces["a100"], at_base_clock(runs(folder))
     kept = np.array([base[tuple(map(int, config))] for config in _configs(space)])
     print(f"\nA100, the {kept.sum()} of {len(kept)} configs that ran at its base clock; the rest found a raised one")
     header()
-    line("prior alone, one clock", "a100", 0, judge(space.time_s[kept], space.prior_s[kept]))
+    prior_s = space.recorded.at_clock(BASE_HZ).latency_s
+    line("prior alone, one clock", "a100", 0, judge(space.time_s[kept], prior_s[kept]))
     line("transfer, one clock", "a100", 0, judge(space.time_s[kept], transferred[kept]))
 
 

@@ -31,6 +31,8 @@ from recorded_convolution import TUNABLES
 Array = np.ndarray
 FILE = "convolution-a100.t4.json.gz"
 
+BASE_HZ = 765e6
+"""The A100 PCIe's base clock (data sheet)."""
 _MEMORY_S = 2.0
 """How long the card keeps a clock that it was raised to: with 1.8 s some pairs below still differ."""
 _RAISES_S = 0.1
