@@ -6,7 +6,7 @@ evaluations alone; nothing in the package reads such files.
 
 What the file says and what is derived here:
 - Counts are per thread, loops weighted by a guess. Filter loops are corrected to the FMAs that the op has; the loop
-  that stages the input in shared memory to the trips that its bounds give (`_stage_trips`).
+  that stages the input in shared memory to the requests that its bounds give (`_stage_rows`).
 - `mov` and `ld_const` are PTX that the assembler folds into operands.
 - L1 serves the loads of configs without shared memory, as often as words of a request share one of its 32 banks, and
   what a block touches at all, its tile and a border of 7 on each side, comes from L2 once.
@@ -37,7 +37,8 @@ TUNABLES = (
 )  # fmt: skip
 _OUTPUT, _FILTER = 4096, 15
 _BORDER = _FILTER - 1
-_STAGED_LOADS = 28.0  # trips of the staging loop in the file's counts
+_STAGED_LOADS = 28.0  # of the staging loop in the file's counts
+_ROW = 2.0  # what a warp computes for a row besides, in the arithmetic of a load; from the assembler's code of some
 _UNROLL = 4  # loads of the staging loop that are in flight together, as NVCC unrolls loops of unknown bounds
 
 
@@ -108,24 +109,29 @@ class Recorded:
         # Counts of loops over the filter, as far as they were not unrolled, are weighted wrongly in the file.
         outputs = c["tile_size_x"] * c["tile_size_y"]
         scale = _FILTER**2 * outputs / c["per_thread_fma"]
-        stage = self._stage_trips * (_UNROLL / _STAGED_LOADS)
         found: dict[str, Array] = {}
 
-        def put(metric: str, per_thread: Array, staged: bool = False) -> None:
+        def put(metric: str, per_thread: Array, staged: Array | None = None) -> None:
             per_block = per_thread * self.warps
             # What of a staging config is not the filter's arithmetic belongs to its loop.
-            found[metric] = np.where(shared, per_thread * stage, per_block * scale) if staged else per_block
+            if staged is not None:
+                per_block = np.where(shared, per_thread * staged / _STAGED_LOADS, per_block * scale)
+            found[metric] = per_block
+
+        rows, beside = self._stage_rows
+        memory = rows * (c["tile_size_x"] * beside + 1.0)  # requests: columns, and a border
+        arithmetic = memory + _ROW * rows * beside
 
         put("issue.fma32", _FILTER**2 * outputs)
         put("issue.ld_shared", c["per_thread_ld_shared"])
-        put("issue.st_shared", c["per_thread_st_shared"], staged=True)
-        put("issue.ld_global", c["per_thread_ld_global"] + c["per_thread_ld_global_nc"], staged=True)
+        put("issue.st_shared", c["per_thread_st_shared"], memory)
+        put("issue.ld_global", c["per_thread_ld_global"] + c["per_thread_ld_global_nc"], memory)
         put("issue.st_global", c["per_thread_st_global"])
-        put("issue.alu", c["per_thread_int"], staged=True)
-        put("issue.imad", c["per_thread_imad"], staged=True)
-        put("issue.wide64", c["per_thread_cvt"], staged=True)
-        put("issue.setp", c["per_thread_setp"], staged=True)
-        put("issue.branch", c["per_thread_bra"], staged=True)
+        put("issue.alu", c["per_thread_int"], arithmetic)
+        put("issue.imad", c["per_thread_imad"], arithmetic)
+        put("issue.wide64", c["per_thread_cvt"], arithmetic)
+        put("issue.setp", c["per_thread_setp"], arithmetic)
+        put("issue.branch", c["per_thread_bra"], arithmetic)
         put("issue.ld_local", c["spill_load_bytes"] / 4 + c["spill_store_bytes"] / 4)
         found["issue"] = np.sum(list(found.values()), axis=0)
         found["barriers"] = c["per_thread_bar"]
@@ -143,14 +149,12 @@ class Recorded:
         return np.ceil(self.columns["threads_per_block"] / 32)
 
     @cached_property
-    def _stage_trips(self) -> Array:
-        """Requests with which a block stages its input: rows, two to a warp where they are short, by columns and
-        border."""
+    def _stage_rows(self) -> tuple[Array, Array]:
+        """(rows in which a block stages its input, two to a warp where they are short; warps side by side)."""
         c = self.columns
-        width = c["block_size_x"]
-        rows = c["block_size_y"] * c["tile_size_y"] + _BORDER
-        together = np.where((width == 16) & (c["block_size_y"] > 1), 2.0, 1.0)
-        return np.ceil(rows / together) * (c["tile_size_x"] * np.maximum(width / 32, 1.0) + 1.0)
+        together = np.where((c["block_size_x"] == 16) & (c["block_size_y"] > 1), 2.0, 1.0)
+        rows = np.ceil((c["block_size_y"] * c["tile_size_y"] + _BORDER) / together)
+        return rows, np.maximum(c["block_size_x"] / 32, 1.0)
 
     @cached_property
     def wavefronts(self) -> Array:

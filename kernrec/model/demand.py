@@ -43,11 +43,13 @@ _EVENTS: Mapping[str, tuple[str, ...]] = {
 """Memory events of the power model, by the endings of the metrics that add up to them."""
 
 
-QUANTITIES = (*PIPES, "sectors", "barriers", "core_j")
-"""Rows of `Demand.rates`: clocks of each pipe, 32-byte sectors asked of L2, block-wide barriers, and joules of the core
-clock domain at nominal voltage."""
+QUANTITIES = (*PIPES, "sectors", "barriers", "core_j", "between")
+"""Rows of `Demand.rates`: clocks of each pipe, 32-byte sectors asked of L2, block-wide barriers, joules of the core
+clock domain at nominal voltage, and clocks of float arithmetic between tensor instructions."""
 
-ISSUE, SECTORS, BARRIERS, CORE_J = (QUANTITIES.index(name) for name in ("issue", "sectors", "barriers", "core_j"))
+ISSUE, SECTORS, BARRIERS, CORE_J, BETWEEN = (
+    QUANTITIES.index(name) for name in ("issue", "sectors", "barriers", "core_j", "between")
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,10 @@ def demand(
         # does not reach the full rate on every generation.
         reached = per_clk * machine(gpu).mma_sync_share * gpu.tensor_clock_hz / gpu.boost_clock_hz
         tensor = tensor + total(f"mma.{dtype}") / (2.0 * reached)
-    special = classes("mufu") * (32 / _SPECIAL_LANES) + classes("cvt") * (32 / _CONVERT_LANES)
+    special = classes("mufu") * (32 / _SPECIAL_LANES)
+    # What a loop computes in floats beside its tensor instructions works on what they gave, and the next ones on that.
+    between = np.where(tensor > 0, fma + special, 0.0)
+    special = special + classes("cvt") * (32 / _CONVERT_LANES)
     if "f64" in lanes:
         special = special + classes("f64") * (32 / lanes["f64"])
     pipes = (
@@ -103,7 +108,7 @@ def demand(
         total("shared.load_wavefronts", "shared.store_wavefronts"),
         sectors / _L1_SECTORS_PER_CLK + total("l1.wavefronts"),
     )
-    rows = (*pipes, sectors, total("barriers"), power.dynamic(events(column))[0] + nothing)
+    rows = (*pipes, sectors, total("barriers"), power.dynamic(events(column))[0] + nothing, between)
     rates = np.stack(rows, axis=1)
     return Demand(terms, tuple(map(np.ascontiguousarray, rates)))
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.demand import BARRIERS, CORE_J, ISSUE, ISSUE_PER_CLK, PIPES, SECTORS, Demand
+from kernrec.model.demand import BARRIERS, BETWEEN, CORE_J, ISSUE, ISSUE_PER_CLK, PIPES, SECTORS, Demand
 from kernrec.model.machine import machine
 
 Array = np.ndarray
@@ -32,7 +32,7 @@ _BARRIER_CLK = 24
 """Clocks a warp loses at a block-wide barrier beyond its own instructions (assumption)."""
 _BLOCK_CLK = 900
 """Clocks to start a block, compute its addresses and drain its last stores (fitted to the same anchor)."""
-_WARP_CPI = 1.6
+_WARP_CPI = 2.5
 """Clocks per instruction of one warp alone on its scheduler in unrolled arithmetic: operand and
 shared-memory stalls that other warps would fill (assumption)."""
 _WARP_CLK = ISSUE_PER_CLK * _WARP_CPI  # per clock of `issue`, which is counted for all schedulers together
@@ -128,29 +128,36 @@ def launch_time(gpu: GPU, demand: Demand, walk: Walk) -> LaunchTime:
     figures = machine(gpu)
     clock = gpu.boost_clock_hz
     blocks, warps = walk.terms[0], walk.warps
-    per_block = demand.rates[0].take(walk.codes, axis=1)
-    total = per_block * blocks
-    longest = per_block[ISSUE : BARRIERS + 1]
+    each = 1.0 / blocks
+    total = demand.rates[0].take(walk.codes, axis=1) * blocks
+    issue_clk = _WARP_CLK / warps
+    # Trips of an average block; those of the longest block beyond them, and its clocks in them.
     trips: Array | float = 0.0
+    longer: Array | float = 0.0
+    longer_clk: Array | float = 0.0
     # A demand may hold loops that none of these launches has.
     for rates, count, depth in zip(demand.rates[1:], walk.terms[1:], walk.depth, strict=False):
         rate = rates.take(walk.codes, axis=1)
         total += rate * count
-        longest = longest + rate[ISSUE : BARRIERS + 1] * depth
-        trips = trips + depth
+        average = count * each
+        beyond = depth - average
+        trips = trips + average
+        longer = longer + beyond
+        longer_clk = longer_clk + (rate[ISSUE] * issue_clk + rate[BARRIERS] * _BARRIER_CLK) * beyond
 
     # SM pipes: clocks of one average block, joined by a smooth maximum.
-    pipe_clk = total[: len(PIPES)] / blocks
+    pipe_clk = total[: len(PIPES)] * each
     peak = pipe_clk.max(axis=0)
     share = pipe_clk / peak
     share *= share
     share *= share
     block_clk = peak * np.sqrt(np.sqrt(share.sum(axis=0)))
-    # A block alone: its longest chain of instructions, barriers, and loads that prefetching does not hide.
-    alone = longest[0] * (_WARP_CLK / warps) + longest[-1] * _BARRIER_CLK
+    # An average block alone: its instructions in order, barriers, and loads that prefetching does not hide.
+    alone = pipe_clk[ISSUE] * issue_clk + total[BARRIERS] * (each * _BARRIER_CLK)
     memory_clk = figures.dram_latency_clk
     ahead = walk.prefetch
-    late = np.maximum(trips * (memory_clk / np.maximum(ahead, 1)) - np.where(ahead == 0, 0.0, alone), 0.0)
+    wait_clk = memory_clk / np.maximum(ahead, 1)
+    late = np.maximum(trips * wait_clk - np.where(ahead == 0, 0.0, alone), 0.0)
     latency_clk = alone + late + (memory_clk + _BLOCK_CLK)
     # Rounds: an SM finishes `concurrent` blocks in the longer of their pipe time and one block's latency.
     per_sm = np.ceil(blocks / gpu.sms)
@@ -159,7 +166,10 @@ def launch_time(gpu: GPU, demand: Demand, walk: Walk) -> LaunchTime:
     rest = per_sm - full * together
     busy = _occupied(together, block_clk, warps)
     busy_rest = _occupied(rest, block_clk, warps)
-    sm_clk = full * _smooth_max(busy, latency_clk) + (rest > 0) * np.maximum(busy_rest, latency_clk)
+    # Float arithmetic between tensor instructions: that of one warp a scheduler runs while its tensor cores stand still.
+    between = total[BETWEEN] * (4.0 * each / warps)
+    sm_clk = full * _smooth_max(busy + between, latency_clk) + (rest > 0) * np.maximum(busy_rest + between, latency_clk)
+    sm_clk += np.maximum(longer_clk, longer * wait_clk)  # the tail: the others are done
     l2_s = total[SECTORS] * (32.0 / (figures.l2_bytes_per_clk_sm * gpu.sms * clock))
     return LaunchTime(
         core_s=_smooth_max(sm_clk / clock, l2_s),
