@@ -56,13 +56,9 @@ class Recorded:
     @cached_property
     def settled(self) -> Settled:
         """The prior's estimate of each config."""
-        return self.at_clock()
-
-    def at_clock(self, clock_hz: float | None = None) -> Settled:
-        """The prior's estimate of each config at a locked core clock; boost by default."""
         power = PowerModel.for_gpu(self.gpu)
         t, dram_j = self.times, self.walk.dram_bytes * power.event_j("dram.bytes")
-        return power.settle(t.core_s, t.dram_s, LAUNCH_S, t.core_j, dram_j, clock_hz=clock_hz)
+        return power.settle(t.core_s, t.dram_s, LAUNCH_S, t.core_j, dram_j)
 
     @cached_property
     def facts(self) -> Facts:
