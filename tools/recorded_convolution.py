@@ -8,13 +8,15 @@ What the file says and what is derived here:
 - Counts are per thread, loops weighted by a guess. Filter loops are corrected to the FMAs that the op has; the loop
   that stages the input in shared memory to the requests that its bounds give (`_stage_rows`).
 - `mov` and `ld_const` are PTX that the assembler folds into operands.
+- The A100 stood at its base clock, which is its clock here (`tools/recorded_clock.py` shows it and names the configs
+  that caught it higher).
 - L1 serves the loads of configs without shared memory, as often as words of a request share one of its 32 banks, and
   what a block touches at all, its tile and a border of 7 on each side, comes from L2 once.
 - What a block stages that its neighbours stage too waits for L2, the rest for DRAM.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -226,6 +228,8 @@ def load(folder: Path) -> dict[str, Recorded]:
     found = {}
     for prefix, name in GPUS.items():
         gpu = find_gpu(name)
+        if prefix == "a100":
+            gpu = replace(gpu, boost_clock_hz=gpu.base_clock_hz)
         ran = np.flatnonzero(raw[f"{prefix}_outcome"] == "correct")
         columns = {
             key.removeprefix(f"sm{gpu.sm}_"): values[ran].astype(np.float64)

@@ -1,0 +1,53 @@
+"""What is claimed of the clock of the recorded A100, where the folder of recorded data is at hand."""
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SPACES = ROOT.parent / "shared" / "data" / "spaces"
+
+
+@pytest.fixture(scope="module")
+def clock() -> ModuleType:
+    return importlib.import_module("recorded_clock")
+
+
+def launches(first_ms: float, last_ms: float, count: int = 32) -> np.ndarray:
+    return np.where(np.arange(count) < count // 2, first_ms, last_ms) / 1e3
+
+
+def test_what_follows_a_long_config_is_marked_and_what_follows_a_pause_is_not(clock) -> None:  # type: ignore[no-untyped-def]
+    steady, long = launches(1.0, 1.0), launches(5.0, 5.0)
+    course = clock.Course([{}] * 4, np.array([10.0, 11.0, 12.2, 15.0]), np.stack([steady, long, steady, steady]))
+    assert clock.raised(course).tolist() == [False, False, True, False]
+
+
+def test_a_config_whose_launches_change_is_marked(clock) -> None:  # type: ignore[no-untyped-def]
+    course = clock.Course([{}] * 2, np.array([10.0, 20.0]), np.stack([launches(1.8, 1.0), launches(1.0, 1.0)]))
+    assert clock.raised(course).tolist() == [True, False]
+
+
+@pytest.mark.skipif(
+    not (SPACES / "convolution-a100.t4.json.gz").is_file(), reason="needs the recorded spaces in ../shared/data"
+)
+def test_the_recorded_needle_is_a_raised_clock(clock) -> None:  # type: ignore[no-untyped-def]
+    """Each step comes after 100 ms of launches and is no larger than boost over base clock allows."""
+    course = clock.read(SPACES / clock.FILE)
+    up = np.flatnonzero(course.step > 1.25)
+    assert len(up) > 100
+    assert min(course.launches_s[i, : clock.at_step(course.launches_s[i])].sum() for i in up) >= 0.1
+    assert course.step.max() <= 1410 / 765 * 1.01
+    marked = clock.raised(course)
+    assert 0.1 < marked.mean() < 0.2
+    assert marked[np.argsort(course.launches_s.mean(axis=1))[:35]].all()
+
+
+def test_without_the_recording_nothing_is_read(clock, tmp_path: Path, capsys, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(sys, "argv", ["recorded_clock.py", "--data", str(tmp_path)])
+    assert clock.main() == 0
+    assert "nothing read" in capsys.readouterr().out
