@@ -150,7 +150,7 @@ def at_one_clock(spaces: dict[str, Space], transferred: Array, folder: Path) -> 
     marked = [tuple(config[name] for name in TUNABLES) for config in np.array(course.configs)[raised(course)]]
     space = spaces["a100"]
     kept = np.array([tuple(config) not in set(marked) for config in _configs(space)])
-    print(f"\nA100, the {kept.sum()} of {len(kept)} configs that ran at its base clock; the rest may have found a raised one")
+    print(f"\nA100, the {kept.sum()} of {len(kept)} configs that ran at its base clock from first to last")
     header()
     line("prior alone, one clock", "a100", 0, judge(space.time_s[kept], space.prior_s[kept]))
     line("transfer, one clock", "a100", 0, judge(space.time_s[kept], transferred[kept]))

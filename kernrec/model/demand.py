@@ -45,7 +45,15 @@ _EVENTS: Mapping[str, tuple[str, ...]] = {
 
 QUANTITIES = (*PIPES, "sectors", "barriers", "core_j", "between")
 """Rows of `Demand.rates`: clocks of each pipe, 32-byte sectors asked of L2, block-wide barriers, joules of the core
-clock domain at nominal voltage, and clocks of float arithmetic between tensor instructions."""
+clock domain at nominal voltage, and clocks of float arithmetic between tensor instructions.
+
+`between`: what a loop computes in floats beside its tensor instructions, as the softmax of attention, takes what they
+gave and gives what the next ones take. A warp does one after the other; only another warp of its scheduler can use the
+tensor core meanwhile. Of W warps there, none of that time is lost where they keep out of each other's way, and all of
+it where they run in step, as barriers and fair scheduling tend to have them; with one warp's the prior lies between
+the two. (FlashAttention-3, arXiv 2407.08608, section 3.1, gains what is lost by making warps take turns.) Conversions
+do not count: they prepare operands, which the compiler does ahead.
+"""
 
 ISSUE, SECTORS, BARRIERS, CORE_J, BETWEEN = (
     QUANTITIES.index(name) for name in ("issue", "sectors", "barriers", "core_j", "between")
@@ -68,8 +76,8 @@ def demand(
 ) -> Demand:
     """The demand of profiles `coefficients` (C, metrics, terms) on `gpu`; metric names as in `ptx.counts`.
 
-    A profile that tells what L1 answers leaves that out of its sectors, and gives the lines that requests pass through
-    L1, a clock each, as `l1.wavefronts`.
+    A profile that tells what L1 answers leaves that out of its sectors, and gives the clocks that requests take of L1,
+    the most words that share one of its 32 banks, as `l1.wavefronts`.
     """
     column = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}  # (T, C) each
     nothing = np.zeros((len(terms), len(coefficients)))
@@ -92,7 +100,6 @@ def demand(
         reached = per_clk * machine(gpu).mma_sync_share * gpu.tensor_clock_hz / gpu.boost_clock_hz
         tensor = tensor + total(f"mma.{dtype}") / (2.0 * reached)
     special = classes("mufu") * (32 / _SPECIAL_LANES)
-    # What a loop computes in floats beside its tensor instructions works on what they gave, and the next ones on that.
     between = np.where(tensor > 0, fma + special, 0.0)
     special = special + classes("cvt") * (32 / _CONVERT_LANES)
     if "f64" in lanes:

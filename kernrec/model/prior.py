@@ -1,8 +1,10 @@
 """The analytic prior of time: what a launch should take on a GPU that nobody measured it on.
 
     SM clocks   rounds of concurrent blocks, each the longer of
-                  - what its pipes are busy for (issue, FMA, integer, special, shared memory, L1), and
-                  - the latency of one block: its instructions in order, barriers, and loads too late to hide
+                  - what its pipes are busy for (issue, FMA, integer, special, shared memory, L1), with the arithmetic
+                    between tensor instructions that no other warp's hide, and
+                  - the latency of one block: its instructions in order, barriers, and loads too late to hide;
+                and the tail, what the longest block takes beyond an average one
     core time   the slowest of SM clocks and L2 bandwidth, at the core clock
     DRAM time   bytes past L2 over the bandwidth that a copy reaches
     latency     core and DRAM time joined by a smooth maximum, plus launch overhead
@@ -33,8 +35,11 @@ _BARRIER_CLK = 24
 _BLOCK_CLK = 900
 """Clocks to start a block, compute its addresses and drain its last stores (fitted to the same anchor)."""
 _WARP_CPI = 2.5
-"""Clocks per instruction of one warp alone on its scheduler in unrolled arithmetic: operand and
-shared-memory stalls that other warps would fill (assumption)."""
+"""Clocks per instruction of one warp alone on its scheduler: what other warps would fill. An f32 addition takes 4
+clocks where it needs the one before, on the A100 2 where it does not (Abdelkhalik et al., arXiv 2208.11174, on
+dependent and independent instructions); elsewhere a scheduler's lanes take one a clock. Where unrolled arithmetic lies
+between is an assumption: all anchors and both recorded convolutions prefer anything up to 4 to the 1.6 that stood here
+before, causal attention of few warps does not."""
 _WARP_CLK = ISSUE_PER_CLK * _WARP_CPI  # per clock of `issue`, which is counted for all schedulers together
 
 INTERVAL = 2.0
@@ -166,7 +171,7 @@ def launch_time(gpu: GPU, demand: Demand, walk: Walk) -> LaunchTime:
     rest = per_sm - full * together
     busy = _occupied(together, block_clk, warps)
     busy_rest = _occupied(rest, block_clk, warps)
-    # Float arithmetic between tensor instructions: that of one warp a scheduler runs while its tensor cores stand still.
+    # Of the arithmetic between tensor instructions, one warp's a scheduler runs while its tensor cores stand still.
     between = total[BETWEEN] * (4.0 * each / warps)
     sm_clk = full * _smooth_max(busy + between, latency_clk) + (rest > 0) * np.maximum(busy_rest + between, latency_clk)
     sm_clk += np.maximum(longer_clk, longer * wait_clk)  # the tail: the others are done
