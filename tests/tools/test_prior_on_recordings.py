@@ -1,4 +1,4 @@
-"""What the prior alone says of recorded spaces, over configs that ran at one clock, where the recordings are at hand."""
+"""What the prior alone says of recorded spaces, over configs that ran at one clock; needs the recordings."""
 
 import importlib
 from pathlib import Path
