@@ -41,6 +41,8 @@ def loss(recommender: Recommender, op: str, name: str, dims: dict[str, int]) -> 
     for group in recommender.candidates_for(problem, gpu):
         at = group.space.at(problem)
         rows = group.rows(at)
+        if not len(rows):
+            continue
         for chosen, found in ((group.shortlist(at, rows), short), (rows, full)):
             settled = group.settle(group.predict(problem, at, chosen))
             found.append((float(settled.latency_s.min()), float(settled.energy_j.min())))

@@ -6,12 +6,13 @@ evaluations alone; nothing in the package reads such files.
 
 What the file says and what is derived here:
 - Counts are per thread, loops weighted by a guess. Filter loops are corrected to the FMAs that the op has; the loop
-  that stages the input in shared memory to the trips that its bounds give (`_stage_trips`).
+  that stages the input in shared memory to the requests that its bounds give (`_stage_rows`).
 - `mov` and `ld_const` are PTX that the assembler folds into operands.
 - The A100 stood at its base clock, which is its clock here (`tools/recorded_clock.py` shows it and names the configs
   that caught it higher).
-- L1 serves the loads of configs without shared memory: lines per request pass through it, and what a block touches at
-  all, its tile and a border of 7 on each side, comes from L2 once.
+- L1 serves the loads of configs without shared memory, as often as words of a request share one of its 32 banks, and
+  what a block touches at all, its tile and a border of 7 on each side, comes from L2 once.
+- What a block stages that its neighbours stage too waits for L2, the rest for DRAM.
 """
 
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ import numpy as np
 from kernrec.gpu import GPU, find_gpu, occupancy
 from kernrec.model.demand import Demand, demand
 from kernrec.model.features import Facts
+from kernrec.model.machine import machine
 from kernrec.model.power import PowerModel, Settled
 from kernrec.model.prior import LAUNCH_S, LaunchTime, Walk, launch_time
 
@@ -37,7 +39,8 @@ TUNABLES = (
 )  # fmt: skip
 _OUTPUT, _FILTER = 4096, 15
 _BORDER = _FILTER - 1
-_STAGED_LOADS = 28.0  # trips of the staging loop in the file's counts
+_STAGED_LOADS = 28.0  # of the staging loop in the file's counts
+_ROW = 2.0  # what a warp computes for a row besides, in the arithmetic of a load; from the assembler's code of some
 _UNROLL = 4  # loads of the staging loop that are in flight together, as NVCC unrolls loops of unknown bounds
 
 
@@ -91,81 +94,88 @@ class Recorded:
     @cached_property
     def demand(self) -> Demand:
         names, counts = self.counts
-        return demand(self.gpu, PowerModel.for_gpu(self.gpu), names, ("block", "stage"), counts)
+        return demand(self.gpu, PowerModel.for_gpu(self.gpu), names, ("block", "waits"), counts)
 
     @cached_property
     def counts(self) -> tuple[tuple[str, ...], Array]:
-        """(metrics, (C, metrics, terms)): warp-level counts of each config by term, as a static profile has them."""
+        """(metrics, (C, metrics, terms)): warp-level counts of each config by term, as a static profile has them.
+
+        All belong to the block; what its loop has is that it waits.
+        """
         c = self.columns
         shared = c["use_shmem"] == 1
         # Counts of loops over the filter, as far as they were not unrolled, are weighted wrongly in the file.
         outputs = c["tile_size_x"] * c["tile_size_y"]
         scale = _FILTER**2 * outputs / c["per_thread_fma"]
-        stage = self._stage_trips * (_UNROLL / _STAGED_LOADS) / np.maximum(self.stage_rounds, 1.0)
-        border = _border(c)
-        block: dict[str, Array] = {}
-        staging: dict[str, Array] = {}
+        found: dict[str, Array] = {}
 
-        def put(metric: str, per_thread: Array, staged: bool) -> None:
+        def put(metric: str, per_thread: Array, staged: Array | None = None) -> None:
             per_block = per_thread * self.warps
-            if staged:
-                # What of a staging config is not the filter's arithmetic belongs to its loop.
-                block[metric] = np.where(shared, 0.0, per_block * scale)
-                staging[metric] = np.where(shared, per_thread * stage, 0.0)
-            else:
-                block[metric], staging[metric] = per_block, 0.0 * per_block
+            # What of a staging config is not the filter's arithmetic belongs to its loop.
+            if staged is not None:
+                per_block = np.where(shared, per_thread * staged / _STAGED_LOADS, per_block * scale)
+            found[metric] = per_block
 
-        loads = c["per_thread_ld_global"] + c["per_thread_ld_global_nc"]
-        put("issue.fma32", _FILTER**2 * outputs, False)
-        put("issue.ld_shared", c["per_thread_ld_shared"], False)
-        put("issue.st_shared", c["per_thread_st_shared"], True)
-        put("issue.ld_global", loads, True)
-        put("issue.st_global", c["per_thread_st_global"], False)
-        put("issue.alu", c["per_thread_int"], True)
-        put("issue.imad", c["per_thread_imad"], True)
-        put("issue.wide64", c["per_thread_cvt"], True)
-        put("issue.setp", c["per_thread_setp"], True)
-        put("issue.branch", c["per_thread_bra"], True)
-        put("barriers", c["per_thread_bar"] / self.warps, False)
-        spills = c["spill_load_bytes"] / 4 + c["spill_store_bytes"] / 4
-        put("issue.ld_local", spills, False)
-        for part in (block, staging):
-            part["issue"] = np.sum([value for name, value in part.items() if name.startswith("issue.")], axis=0)
-        block["shared.load_wavefronts"] = block["issue.ld_shared"] * c["shared_bank_conflict_degree"]
-        staging["shared.load_wavefronts"] = 0.0 * border
-        staging["shared.store_wavefronts"] = staging["issue.st_shared"]
-        block["shared.store_wavefronts"] = 0.0 * border
-        block["l1.wavefronts"] = np.where(shared, 0.0, block["issue.ld_global"] * c["lines128_per_global_request"])
-        staging["l1.wavefronts"] = staging["issue.ld_global"] * c["lines128_per_global_request"]
-        block["global.input.read_sectors"] = np.where(shared, 0.0, border / 8)
-        staging["global.input.read_sectors"] = np.where(shared, border / 8 / np.maximum(self.stage_rounds, 1.0), 0.0)
-        block["global.output.write_sectors"] = block["issue.st_global"] * 4.0
-        staging["global.output.write_sectors"] = 0.0 * border
-        block["local.read_sectors"], staging["local.read_sectors"] = block["issue.ld_local"] * 4, 0.0 * border
-        names = tuple(sorted(block))
-        return names, np.stack([np.stack([block[n], staging[n]], axis=-1) for n in names], axis=1)
+        rows, beside = self._stage_rows
+        memory = rows * (c["tile_size_x"] * beside + 1.0)  # requests: columns, and a border
+        arithmetic = memory + _ROW * rows * beside
+
+        put("issue.fma32", _FILTER**2 * outputs)
+        put("issue.ld_shared", c["per_thread_ld_shared"])
+        put("issue.st_shared", c["per_thread_st_shared"], memory)
+        put("issue.ld_global", c["per_thread_ld_global"] + c["per_thread_ld_global_nc"], memory)
+        put("issue.st_global", c["per_thread_st_global"])
+        put("issue.alu", c["per_thread_int"], arithmetic)
+        put("issue.imad", c["per_thread_imad"], arithmetic)
+        put("issue.wide64", c["per_thread_cvt"], arithmetic)
+        put("issue.setp", c["per_thread_setp"], arithmetic)
+        put("issue.branch", c["per_thread_bra"], arithmetic)
+        put("issue.ld_local", c["spill_load_bytes"] / 4 + c["spill_store_bytes"] / 4)
+        found["issue"] = np.sum(list(found.values()), axis=0)
+        found["barriers"] = c["per_thread_bar"]
+        found["shared.load_wavefronts"] = found["issue.ld_shared"] * c["shared_bank_conflict_degree"]
+        found["shared.store_wavefronts"] = found["issue.st_shared"]
+        found["l1.wavefronts"] = found["issue.ld_global"] * self.wavefronts
+        found["global.input.read_sectors"] = _border(c) / 8
+        found["global.output.write_sectors"] = found["issue.st_global"] * 4.0
+        found["local.read_sectors"] = found["issue.ld_local"] * 4
+        per_block = np.stack(list(found.values()), axis=1)
+        return tuple(found), np.stack([per_block, np.zeros_like(per_block)], axis=-1)
 
     @property
     def warps(self) -> Array:
         return np.ceil(self.columns["threads_per_block"] / 32)
 
     @cached_property
-    def _stage_trips(self) -> Array:
-        """Requests with which a block stages its input: rows, two to a warp where they are short, by columns and
-        border."""
+    def _stage_rows(self) -> tuple[Array, Array]:
+        """(rows in which a block stages its input, two to a warp where they are short; warps side by side)."""
         c = self.columns
-        width = c["block_size_x"]
-        rows = c["block_size_y"] * c["tile_size_y"] + _BORDER
-        together = np.where((width == 16) & (c["block_size_y"] > 1), 2.0, 1.0)
-        return np.ceil(rows / together) * (c["tile_size_x"] * np.maximum(width / 32, 1.0) + 1.0)
+        together = np.where((c["block_size_x"] == 16) & (c["block_size_y"] > 1), 2.0, 1.0)
+        rows = np.ceil((c["block_size_y"] * c["tile_size_y"] + _BORDER) / together)
+        return rows, np.maximum(c["block_size_x"] / 32, 1.0)
 
     @cached_property
-    def stage_rounds(self) -> Array:
-        """How often a block waits for staged loads."""
+    def wavefronts(self) -> Array:
+        """Clocks that L1 takes for a request, on average over a block's warps: the most words that share a bank.
+
+        L1 and shared memory are one array of 32 banks, and four tags are looked up in a clock: that words lie in two
+        lines costs nothing (G. Smith of NVIDIA, forums.developer.nvidia.com, topic 49571). On the A100 loads of one row
+        take down to 1.12 clocks here, whatever their alignment, of two rows, as blocks 16 wide have them, 2.06.
+        """
         c = self.columns
+        shapes = np.stack([c["block_size_x"], c["block_size_y"]], axis=1).astype(np.int64)
+        distinct, which = np.unique(shapes, axis=0, return_inverse=True)
+        return np.array([_conflicts(*shape) for shape in distinct.tolist()])[which.ravel()]
+
+    @cached_property
+    def stage_waits(self) -> Array:
+        """How often a block waits for staged loads, in latencies of DRAM: what neighbours stage too is in L2."""
+        c, figures = self.columns, machine(self.gpu)
         down = np.ceil((c["block_size_y"] * c["tile_size_y"] + _BORDER) / c["block_size_y"])
         across = np.ceil((c["block_size_x"] * c["tile_size_x"] + _BORDER) / c["block_size_x"])
-        return np.where(c["use_shmem"] == 1, down * np.ceil(across / _UNROLL), 0.0)
+        new = c["block_size_x"] * c["tile_size_x"] * c["block_size_y"] * c["tile_size_y"] / _border(c)
+        latency = new + (1.0 - new) * (figures.l2_latency_clk / figures.dram_latency_clk)
+        return np.where(c["use_shmem"] == 1, down * np.ceil(across / _UNROLL) * latency, 0.0)
 
     @cached_property
     def walk(self) -> Walk:
@@ -184,8 +194,8 @@ class Recorded:
         spilled = (c["spill_load_bytes"] + c["spill_store_bytes"]) * c["threads_per_block"] * blocks
         return Walk(
             codes=np.arange(len(self)),
-            terms=(blocks, blocks * self.stage_rounds),
-            depth=(self.stage_rounds,),
+            terms=(blocks, blocks * self.stage_waits),
+            depth=(self.stage_waits,),
             # The recordings were compiled by another compiler: where ours takes registers that do not fit, one block
             # did.
             concurrent=np.maximum(held.blocks.astype(np.float64), 1.0),
@@ -199,6 +209,14 @@ def _border(c: Mapping[str, Array]) -> Array:
     """Words of the input that a block touches: its outputs and the filter's border."""
     wide = c["block_size_x"] * c["tile_size_x"] + _BORDER
     return wide * (c["block_size_y"] * c["tile_size_y"] + _BORDER)
+
+
+def _conflicts(width: int, height: int) -> float:
+    """Most words of a warp's request that share a bank, the mean over the warps of a block; rows lie a row of the
+    input apart."""
+    lanes = np.arange(width * height)
+    words = lanes // width * (_OUTPUT + _BORDER) + lanes % width
+    return float(np.mean([np.bincount(words[i : i + 32] % 32).max() for i in range(0, len(words), 32)]))
 
 
 def load(folder: Path) -> dict[str, Recorded]:

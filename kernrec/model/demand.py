@@ -43,11 +43,21 @@ _EVENTS: Mapping[str, tuple[str, ...]] = {
 """Memory events of the power model, by the endings of the metrics that add up to them."""
 
 
-QUANTITIES = (*PIPES, "sectors", "barriers", "core_j")
-"""Rows of `Demand.rates`: clocks of each pipe, 32-byte sectors asked of L2, block-wide barriers, and joules of the core
-clock domain at nominal voltage."""
+QUANTITIES = (*PIPES, "sectors", "barriers", "core_j", "between")
+"""Rows of `Demand.rates`: clocks of each pipe, 32-byte sectors asked of L2, block-wide barriers, joules of the core
+clock domain at nominal voltage, and clocks of float arithmetic between tensor instructions.
 
-ISSUE, SECTORS, BARRIERS, CORE_J = (QUANTITIES.index(name) for name in ("issue", "sectors", "barriers", "core_j"))
+`between`: what a loop computes in floats beside its tensor instructions, as the softmax of attention, takes what they
+gave and gives what the next ones take. A warp does one after the other; only another warp of its scheduler can use the
+tensor core meanwhile. Of W warps there, none of that time is lost where they keep out of each other's way, and all of
+it where they run in step, as barriers and fair scheduling tend to have them; with one warp's the prior lies between
+the two. (FlashAttention-3, arXiv 2407.08608, section 3.1, gains what is lost by making warps take turns.) Conversions
+do not count: they prepare operands, which the compiler does ahead.
+"""
+
+ISSUE, SECTORS, BARRIERS, CORE_J, BETWEEN = (
+    QUANTITIES.index(name) for name in ("issue", "sectors", "barriers", "core_j", "between")
+)
 
 
 @dataclass(frozen=True)
@@ -66,8 +76,8 @@ def demand(
 ) -> Demand:
     """The demand of profiles `coefficients` (C, metrics, terms) on `gpu`; metric names as in `ptx.counts`.
 
-    A profile that tells what L1 answers leaves that out of its sectors, and gives the lines that requests pass through
-    L1, a clock each, as `l1.wavefronts`.
+    A profile that tells what L1 answers leaves that out of its sectors, and gives the clocks that requests take of L1,
+    the most words that share one of its 32 banks, as `l1.wavefronts`.
     """
     column = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}  # (T, C) each
     nothing = np.zeros((len(terms), len(coefficients)))
@@ -89,7 +99,9 @@ def demand(
         # does not reach the full rate on every generation.
         reached = per_clk * machine(gpu).mma_sync_share * gpu.tensor_clock_hz / gpu.boost_clock_hz
         tensor = tensor + total(f"mma.{dtype}") / (2.0 * reached)
-    special = classes("mufu") * (32 / _SPECIAL_LANES) + classes("cvt") * (32 / _CONVERT_LANES)
+    special = classes("mufu") * (32 / _SPECIAL_LANES)
+    between = np.where(tensor > 0, fma + special, 0.0)
+    special = special + classes("cvt") * (32 / _CONVERT_LANES)
     if "f64" in lanes:
         special = special + classes("f64") * (32 / lanes["f64"])
     pipes = (
@@ -103,7 +115,7 @@ def demand(
         total("shared.load_wavefronts", "shared.store_wavefronts"),
         sectors / _L1_SECTORS_PER_CLK + total("l1.wavefronts"),
     )
-    rows = (*pipes, sectors, total("barriers"), power.dynamic(events(column))[0] + nothing)
+    rows = (*pipes, sectors, total("barriers"), power.dynamic(events(column))[0] + nothing, between)
     rates = np.stack(rows, axis=1)
     return Demand(terms, tuple(map(np.ascontiguousarray, rates)))
 

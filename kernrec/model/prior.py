@@ -1,8 +1,10 @@
 """The analytic prior of time: what a launch should take on a GPU that nobody measured it on.
 
     SM clocks   rounds of concurrent blocks, each the longer of
-                  - what its pipes are busy for (issue, FMA, integer, special, shared memory, L1), and
-                  - the latency of one block: its instructions in order, barriers, and loads too late to hide
+                  - what its pipes are busy for (issue, FMA, integer, special, shared memory, L1), with the arithmetic
+                    between tensor instructions that no other warp's hide, and
+                  - the latency of one block: its instructions in order, barriers, and loads too late to hide;
+                and the tail, what the longest block takes beyond an average one
     core time   the slowest of SM clocks and L2 bandwidth, at the core clock
     DRAM time   bytes past L2 over the bandwidth that a copy reaches
     latency     core and DRAM time joined by a smooth maximum, plus launch overhead
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.demand import BARRIERS, CORE_J, ISSUE, ISSUE_PER_CLK, PIPES, SECTORS, Demand
+from kernrec.model.demand import BARRIERS, BETWEEN, CORE_J, ISSUE, ISSUE_PER_CLK, PIPES, SECTORS, Demand
 from kernrec.model.machine import machine
 
 Array = np.ndarray
@@ -32,9 +34,12 @@ _BARRIER_CLK = 24
 """Clocks a warp loses at a block-wide barrier beyond its own instructions (assumption)."""
 _BLOCK_CLK = 900
 """Clocks to start a block, compute its addresses and drain its last stores (fitted to the same anchor)."""
-_WARP_CPI = 1.6
-"""Clocks per instruction of one warp alone on its scheduler in unrolled arithmetic: operand and
-shared-memory stalls that other warps would fill (assumption)."""
+_WARP_CPI = 2.5
+"""Clocks per instruction of one warp alone on its scheduler: what other warps would fill. An f32 addition takes 4
+clocks where it needs the one before, on the A100 2 where it does not (Abdelkhalik et al., arXiv 2208.11174, on
+dependent and independent instructions); elsewhere a scheduler's lanes take one a clock. Where unrolled arithmetic lies
+between is an assumption: all anchors and both recorded convolutions prefer anything up to 4 to the 1.6 that stood here
+before, causal attention of few warps does not."""
 _WARP_CLK = ISSUE_PER_CLK * _WARP_CPI  # per clock of `issue`, which is counted for all schedulers together
 
 INTERVAL = 2.0
@@ -128,29 +133,36 @@ def launch_time(gpu: GPU, demand: Demand, walk: Walk) -> LaunchTime:
     figures = machine(gpu)
     clock = gpu.boost_clock_hz
     blocks, warps = walk.terms[0], walk.warps
-    per_block = demand.rates[0].take(walk.codes, axis=1)
-    total = per_block * blocks
-    longest = per_block[ISSUE : BARRIERS + 1]
+    each = 1.0 / blocks
+    total = demand.rates[0].take(walk.codes, axis=1) * blocks
+    issue_clk = _WARP_CLK / warps
+    # Trips of an average block; those of the longest block beyond them, and its clocks in them.
     trips: Array | float = 0.0
+    longer: Array | float = 0.0
+    longer_clk: Array | float = 0.0
     # A demand may hold loops that none of these launches has.
     for rates, count, depth in zip(demand.rates[1:], walk.terms[1:], walk.depth, strict=False):
         rate = rates.take(walk.codes, axis=1)
         total += rate * count
-        longest = longest + rate[ISSUE : BARRIERS + 1] * depth
-        trips = trips + depth
+        average = count * each
+        beyond = depth - average
+        trips = trips + average
+        longer = longer + beyond
+        longer_clk = longer_clk + (rate[ISSUE] * issue_clk + rate[BARRIERS] * _BARRIER_CLK) * beyond
 
     # SM pipes: clocks of one average block, joined by a smooth maximum.
-    pipe_clk = total[: len(PIPES)] / blocks
+    pipe_clk = total[: len(PIPES)] * each
     peak = pipe_clk.max(axis=0)
     share = pipe_clk / peak
     share *= share
     share *= share
     block_clk = peak * np.sqrt(np.sqrt(share.sum(axis=0)))
-    # A block alone: its longest chain of instructions, barriers, and loads that prefetching does not hide.
-    alone = longest[0] * (_WARP_CLK / warps) + longest[-1] * _BARRIER_CLK
+    # An average block alone: its instructions in order, barriers, and loads that prefetching does not hide.
+    alone = pipe_clk[ISSUE] * issue_clk + total[BARRIERS] * (each * _BARRIER_CLK)
     memory_clk = figures.dram_latency_clk
     ahead = walk.prefetch
-    late = np.maximum(trips * (memory_clk / np.maximum(ahead, 1)) - np.where(ahead == 0, 0.0, alone), 0.0)
+    wait_clk = memory_clk / np.maximum(ahead, 1)
+    late = np.maximum(trips * wait_clk - np.where(ahead == 0, 0.0, alone), 0.0)
     latency_clk = alone + late + (memory_clk + _BLOCK_CLK)
     # Rounds: an SM finishes `concurrent` blocks in the longer of their pipe time and one block's latency.
     per_sm = np.ceil(blocks / gpu.sms)
@@ -159,7 +171,10 @@ def launch_time(gpu: GPU, demand: Demand, walk: Walk) -> LaunchTime:
     rest = per_sm - full * together
     busy = _occupied(together, block_clk, warps)
     busy_rest = _occupied(rest, block_clk, warps)
-    sm_clk = full * _smooth_max(busy, latency_clk) + (rest > 0) * np.maximum(busy_rest, latency_clk)
+    # Of the arithmetic between tensor instructions, one warp's a scheduler runs while its tensor cores stand still.
+    between = total[BETWEEN] * (4.0 * each / warps)
+    sm_clk = full * _smooth_max(busy + between, latency_clk) + (rest > 0) * np.maximum(busy_rest + between, latency_clk)
+    sm_clk += np.maximum(longer_clk, longer * wait_clk)  # the tail: the others are done
     l2_s = total[SECTORS] * (32.0 / (figures.l2_bytes_per_clk_sm * gpu.sms * clock))
     return LaunchTime(
         core_s=_smooth_max(sm_clk / clock, l2_s),

@@ -57,6 +57,14 @@ def test_a_memory_instruction_takes_the_load_store_units_whatever_its_width(gpu:
     assert wide["shared memory"] == 4
 
 
+def test_floats_beside_tensor_instructions_lie_between_them() -> None:
+    softmax = {"issue": 24.0, "issue__fma32": 16.0, "issue__mufu": 8.0}
+    assert rates("a100", **softmax)["between"] == 0
+    assert rates("a100", mma__f16=4096, **softmax)["between"] == 16 * 32 / 64 + 8 * 32 / 16
+    # Operands are converted ahead.
+    assert rates("a100", issue=8, issue__cvt=8, mma__tf32=4096)["between"] == 0
+
+
 def test_what_l1_answers_takes_l1_alone() -> None:
     found = rates("a100", issue=1, issue__ld_global=1, l1__wavefronts=2)
     assert (found["L1"], found["sectors"]) == (2, 0)

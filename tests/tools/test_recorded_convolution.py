@@ -46,7 +46,7 @@ def test_the_prior_alone_ranks_a_kernel_it_was_not_made_for(recorded, gpu: str, 
     space = recorded[gpu]
     predicted = space.settled.latency_s
     assert len(space) == 4201
-    assert scores.rank_correlation(predicted, space.time_s) >= 0.90
+    assert scores.rank_correlation(predicted, space.time_s) >= 0.93
     order = scores.order_of(predicted)
     assert 1.0 / scores.efficiency_at(space.time_s, order, len(space) // 100) <= first_percent
 
