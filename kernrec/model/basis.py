@@ -62,6 +62,6 @@ def probe() -> list[float]:
 def drift(then: Sequence[float]) -> float:
     """By what fraction the prior says something else today than in a probe of `then`; at most."""
     now = probe()
-    if len(then) != len(now) or min(then) <= 0:
+    if len(then) != len(now) or not all(isinstance(value, int | float) and value > 0 for value in then):
         return float("inf")
     return float(np.expm1(np.abs(np.log(np.array(now) / np.array(then))).max()))

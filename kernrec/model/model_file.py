@@ -91,6 +91,9 @@ def load(path: Path) -> tuple[Model, dict[str, Any]]:
         )
     _check_whole(path, card)
     try:
+        texts = [*card["gpus"], *card["ops"], *card["kernels"], *card["kernels"].values()]
+        if not all(isinstance(text, str) for text in texts):
+            raise UsageError(f"{path} is no model card of kernrec's: gpus, kernels and ops hold texts alone")
         version, columns = card["features"]["version"], tuple(card["features"]["columns"])
         if version != features.VERSION:
             raise UsageError(
@@ -124,7 +127,7 @@ def load(path: Path) -> tuple[Model, dict[str, Any]]:
             columns,
             trees,
             Extent(**parts, part=features.parts(columns)),
-            {q: {gpu: Interval(**i) for gpu, i in found.items()} for q, found in card["intervals"].items()},
+            {q: {key: _interval(i) for key, i in found.items()} for q, found in card["intervals"].items()},
             dict(card["scores"]),
             tuple(card["gpus"]),
             dict(card["kernels"]),
@@ -139,30 +142,38 @@ def load(path: Path) -> tuple[Model, dict[str, Any]]:
     return model, card
 
 
-_FIELDS: Mapping[str, tuple[str, ...]] = {
-    "": ("format", "name", "features", "heads", "extent", "intervals", "scores", "gpus", "kernels", "ops",
-         "helps_new_kernels", "training", "versions"),
-    "features": ("version", "columns"),
-    "extent": ("low", "high", "spread"),
-    "training": ("measurements", "mark", "rows", "problems", "data_sha256", "prior"),
-    "training.prior": ("probe", "calibrations"),
+_FIELDS: Mapping[str, type] = {
+    "format": int, "name": str, "features": dict, "features.columns": list, "features.version": int, "heads": dict,
+    "extent": dict, "extent.low": list, "extent.high": list, "extent.spread": list, "intervals": dict, "scores": dict,
+    "gpus": list, "kernels": dict, "ops": list, "helps_new_kernels": bool, "versions": dict, "training": dict,
+    "training.measurements": int, "training.mark": str, "training.rows": int, "training.problems": list,
+    "training.data_sha256": str, "training.prior": dict, "training.prior.probe": list,
+    "training.prior.calibrations": dict,
 }  # fmt: skip
-"""What a card must say, by the path of the part that says it."""
+"""What a card must say, by the path of the part that says it, outer parts first."""
+_JSON = {int: "a number", str: "a text", dict: "an object", list: "a list", bool: "true or false"}
 
 
 def _check_whole(path: Path, card: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for a card that lacks a field, naming it."""
-    for where, names in _FIELDS.items():
+    """Raise `UsageError` for a card that lacks a field, or in which it is something else, naming it."""
+    for field, kind in _FIELDS.items():
         part: Any = card
-        for step in where.split(".") if where else ():
+        *above, last = field.split(".")
+        for step in above:
             part = part[step]
-        if not isinstance(part, dict):
-            raise UsageError(f"{path} is no model card of kernrec's: {where} is {part!r:.40}, an object is expected")
-        if missing := [name for name in names if name not in part]:
-            inside = f" of {where}" if where else ""
+        if last not in part:
+            raise UsageError(f"{path} is no model card of kernrec's, or is not whole: {field} is missing")
+        if not isinstance(part[last], kind):
             raise UsageError(
-                f"{path} is no model card of kernrec's, or is not whole: {', '.join(missing)}{inside} missing"
+                f"{path} is no model card of kernrec's: {field} is {part[last]!r:.40}, {_JSON[kind]} is expected"
             )
+
+
+def _interval(entry: Mapping[str, Any]) -> Interval:
+    found = Interval(float(entry["width"]), int(entry["groups"]), str(entry["kind"]), float(entry["level"]))
+    if not (0.0 <= found.width < np.inf and found.groups >= 0 and 0.0 < found.level < 1.0):
+        raise ValueError(f"an interval is {dict(entry)!r:.80}")
+    return found
 
 
 def _first_line(error: Exception) -> str:

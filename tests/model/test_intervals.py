@@ -60,12 +60,12 @@ def test_a_large_group_counts_no_more_than_a_small_one() -> None:
     residual = np.concatenate([np.full(10_000, 0.01), np.full(20, 1.0)])
     group = np.concatenate([np.zeros(10_000, int), np.arange(1, 21)])
     interval = calibrate(residual, group, "problem")
-    assert interval.width == 1.0
+    assert interval.width == pytest.approx(1.0)
 
 
 def test_an_interval_widens_with_distance_and_far_away_is_the_priors_at_least() -> None:
     interval = calibrate(*simulated_residuals(np.random.default_rng(0), 20, 5), "problem")
-    distances = np.array([0.0, 0.1, 0.5, 1.0, 2.0, 5.0])
+    distances = np.array([0.0, 0.1, 0.5, 1.0, 5.0, 50.0])
     low, high = interval.around(np.ones(len(distances)), distances)
     assert (np.diff(high) > 0).all()
     assert high * low == pytest.approx(1.0)
@@ -80,7 +80,7 @@ def test_residuals_at_a_distance_are_just_covered_there(error: float, distance: 
     interval = calibrate(np.full(20, error), np.arange(20), "problem", np.full(20, distance))
     reached = float(np.log(interval.around(np.ones(1), distance)[1][0]))
     assert reached >= error - 1e-9
-    if interval.width > 0:
+    if interval.width > 1e-6:
         assert reached == pytest.approx(error)
 
 
