@@ -67,10 +67,13 @@ class Query:
 
 
 class Recommender:
-    """Answers queries from the shipped database, and from those given, which are asked first."""
+    """Answers queries from the shipped database, and from those given, which are asked first.
 
-    def __init__(self, databases: Sequence[Path | str] | None = None) -> None:
-        self._stack = Stack(databases)
+    keep_open: the databases stay open, as in `Stack`.
+    """
+
+    def __init__(self, databases: Sequence[Path | str] | None = None, keep_open: bool = False) -> None:
+        self._stack = Stack(databases, keep_open)
         self._candidates: dict[tuple[str, str, str, str], list[Candidates]] = {}
         self._power: dict[str, PowerModel] = {}
         self._answers: OrderedDict[tuple[Problem, str, Query], Recommendation] = OrderedDict()
