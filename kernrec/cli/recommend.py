@@ -67,7 +67,7 @@ def recommend(
             raise UsageError("--kernel goes with --shape, --dtype, --layout, --objective, --power-limit and --top")
         recommend_kernel(kernel, gpu, shape, dtype, layout, query, db, as_json, calibrated)
         return
-    recommender = Recommender(databases=db, calibrated=calibrated)
+    recommender = Recommender(databases=db, calibrated=calibrated, keep_open=True)
     if shape:
         answer = recommender.recommend(op, gpu, shape, dtype=dtype, layout=layout, query=query)
         if emit:

@@ -64,19 +64,21 @@ class Query:
 
 
 class Recommender:
-    """Answers queries from the shipped database, and from those given, which are asked first."""
+    """Answers queries from the shipped database, and from those given, which are asked first.
+
+    calibrated: whether the prior takes the coefficients that measurements gave it, where there are some. trained: what
+    was learned from measurements; None: what lies beside the databases. keep_open: the databases stay open, as in
+    `Stack`.
+    """
 
     def __init__(
         self,
         databases: Sequence[Path | str] | None = None,
         calibrated: bool = True,
         trained: Trained | None = None,
+        keep_open: bool = False,
     ) -> None:
-        """calibrated: whether the prior takes the coefficients that measurements gave it, where there are some.
-
-        trained: what was learned from measurements; None: what lies beside the databases.
-        """
-        self._stack = Stack(databases)
+        self._stack = Stack(databases, keep_open)
         self._candidates: dict[tuple[str, str, str, str], list[Candidates]] = {}
         self._power: dict[str, PowerModel] = {}
         self._answers: OrderedDict[tuple[Problem, str, Query], Recommendation] = OrderedDict()

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from kernrec import paths
@@ -15,11 +16,12 @@ from kernrec.store.profiles import ProfileTable, shipped_profiles
 class Stack:
     """Read-only view over `databases`; None stands for the user's own (`KERNREC_DB`), if there is one.
 
-    A file is open only while it is asked, so that a collector can write to it between two questions. Raises
-    `UsageError` where a database that was asked for cannot be read.
+    A file is open only while it is asked, so that a collector can write to it between two questions. keep_open: it
+    stays open, for a program that asks at once and ends, and need not wait for it twice. Raises `UsageError` where a
+    database that was asked for cannot be read.
     """
 
-    def __init__(self, databases: Sequence[Path | str] | None = None) -> None:
+    def __init__(self, databases: Sequence[Path | str] | None = None, keep_open: bool = False) -> None:
         if databases is None:
             own = paths.user_database()
             databases = [own] if own.exists() or "KERNREC_DB" in os.environ else []
@@ -27,12 +29,20 @@ class Stack:
         self._read: tuple[tuple[int, int], ...] | None = None
         self._logs: dict[tuple[str, str], list[Log] | None] = {}
         self._contents: list[Contents] = []
+        self._open: dict[Path, Database] | None = {} if keep_open else None
         self._refresh()  # a file that cannot be read says so now, not in the middle of an answer
 
     def _databases(self) -> Iterator[Database]:
         for path in self._paths:
-            with Database.open(path) as database:
+            with self._database(path) as database:
                 yield database
+
+    def _database(self, path: Path) -> AbstractContextManager[Database]:
+        if self._open is None:
+            return Database.open(path)
+        if path not in self._open:
+            self._open[path] = Database.open(path)
+        return nullcontext(self._open[path])
 
     def _refresh(self) -> None:
         """What is kept of the files is of the files as they are: opening one takes longer than most questions."""
@@ -46,7 +56,7 @@ class Stack:
         self._refresh()
         for path, contents in zip(self._paths, self._contents, strict=True):
             if (kernel, kernel_hash, sm) in contents.profiled:
-                with Database.open(path) as database:
+                with self._database(path) as database:
                     if found := database.profiles(kernel, kernel_hash, sm):
                         return found
         return shipped_profiles(kernel, kernel_hash, sm)

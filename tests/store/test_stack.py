@@ -98,3 +98,20 @@ def test_a_file_is_opened_once_for_what_it_holds_and_again_when_it_changed(make,
     make("mine", [row(latency_s=7.0)], [profile(sm=90, registers=4)])
     assert stack.measurements() == 2
     assert stack.profiles(KERNEL, HASH, 90)[0].registers.tolist() == [4]
+
+
+def test_a_file_that_is_kept_open_is_opened_once(make, row, problem, profile, monkeypatch):
+    path = make("mine", [row()], [profile(registers=3)])
+    opened = []
+    real = Database.open.__func__
+
+    def counted(cls, *args, **named):
+        opened.append(args)
+        return real(cls, *args, **named)
+
+    monkeypatch.setattr(Database, "open", classmethod(counted))
+    stack = Stack([path], keep_open=True)
+    assert len(measured(stack, problem)) == len(measured(stack, problem)) == stack.measurements() == 1
+    assert stack.profiles(KERNEL, HASH, 89)[0].registers.tolist() == [3]
+    assert stack.measured_problems(GPU) == {problem.key}
+    assert len(opened) == 1
