@@ -154,3 +154,26 @@ def test_one_measurement_moves_the_scale_and_many_the_shape() -> None:
 def test_adapting_leaves_a_perfect_model_alone() -> None:
     rows = np.random.default_rng(0).normal(size=(30, 3))
     assert np.abs(adapt(rows, np.zeros(30)).correction(rows)).max() < 1e-9
+
+
+def test_with_rows_enough_features_that_tell_nothing_are_set_aside() -> None:
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(400, 20))
+    truth = np.sin(2.0 * rows[:, 3])
+    found = adapt(rows[:100], truth[:100])
+    others = np.delete(found.scale, 3)
+    assert found.scale[3] < 0.2 * others.min()  # a small scale is a great relevance
+    error = np.abs(found.correction(rows[100:]) - truth[100:])
+    assert np.median(error) < 0.1
+    low, high = found.interval.around(np.exp(found.correction(rows[100:])))
+    assert 0.8 <= ((np.exp(truth[100:]) >= low) & (np.exp(truth[100:]) <= high)).mean() <= 0.99
+
+
+def test_adapting_to_many_rows_leaves_a_perfect_model_alone() -> None:
+    rows = np.random.default_rng(0).normal(size=(80, 3))
+    assert np.abs(adapt(rows, np.zeros(80)).correction(rows)).max() < 1e-9
+
+
+def test_rows_that_do_not_differ_are_adapted_by_their_level_alone() -> None:
+    found = adapt(np.ones((50, 4)), np.full(50, 0.3))
+    assert np.allclose(found.correction(np.ones((3, 4))), 0.3, atol=0.01)

@@ -1,5 +1,6 @@
 """The prior and the learner on recorded spaces of real GPUs, where the folder of recorded data is at hand."""
 
+import importlib
 import importlib.util
 import sys
 from dataclasses import fields, replace
@@ -14,7 +15,8 @@ from kernrec.errors import KernrecError
 from kernrec.model import features, scores
 from kernrec.model.adapt import adapt
 from kernrec.model.calibrate import fit
-from kernrec.model.dataset import Group
+from kernrec.model.dataset import Dataset, Group
+from kernrec.model.learner import train
 
 ROOT = Path(__file__).parents[2]
 SPACES = ROOT.parent / "shared" / "data" / "spaces"
@@ -69,6 +71,27 @@ def test_one_percent_of_a_space_tells_of_the_rest(recorded, gpu: str, error: flo
     assert rank >= 0.90
     assert median_error <= error
     assert 0.86 <= covered <= 0.96
+
+
+@needs_spaces
+def test_at_one_clock_another_gpu_tells_where_the_best_configs_are() -> None:
+    """Rank, error, and the best of the first 1 %, on the A100, trained on the A4000; and the prior alone."""
+    pytest.importorskip("xgboost")
+    spaces = importlib.import_module("evaluate_spaces")
+    recorded = {name: spaces.Space(name, r.facts, r.time_s) for name, r in spaces.load(SPACES).items()}
+    whole = recorded["a100"]
+    space = whole.take(np.flatnonzero(spaces.at_one_clock(whole, SPACES)))
+    assert 0.8 < len(space) / len(whole) < 0.9
+    assert space.time_s.min() > 1.4 * whole.time_s.min()
+    assert spaces.prior_scores(space)["top-1 %"] <= 1.05
+    found = spaces.judge(space.time_s, spaces.expected(train(Dataset((recorded["a4000"].group,)), spaces.ALONE), space))
+    assert found["rank"] >= 0.92
+    assert found["top-1 %"] <= 1.05
+    assert found["reduction"] >= 0.99
+    assert found["error"] <= 0.15
+    measured = spaces.few(space, round(0.05 * len(space)), 2)
+    assert measured["rank"] >= 0.96
+    assert measured["error"] <= 0.045
 
 
 def test_without_the_recordings_the_evaluation_says_so_and_succeeds(tmp_path, capsys, monkeypatch) -> None:  # type: ignore[no-untyped-def]
