@@ -2,12 +2,14 @@
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernrec.cli.quantity import duration, human
+from kernrec.cli.text import print_notes
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 _SHOWN_EVERY_S = 0.5
 _REPLAYED_LINES = 20
+_ROUGH_S = (
+    1.0  # cards renew what they say of power every 15 to 100 ms (arXiv 2312.02741, "Part-time Power Measurements")
+)
 
 
 def monitor(
@@ -26,16 +31,19 @@ def monitor(
     calls: Annotated[
         int | None, typer.Option(help="How often the command calls the kernel: for joules a call.")
     ] = None,
-    device: Annotated[int, typer.Option(help="Number of the GPU.")] = 0,
+    device: Annotated[
+        str, typer.Option(help="The GPU: its number in nvidia-smi, or its UUID; the first visible one by default.")
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Watch a GPU while a command runs, and sum up: energy, mean power, clocks, temperature, throttle reasons.
 
-    Standard output and the exit status are the command's; the summary goes to standard error. Energy is of the whole
-    board. NVML does not count launches: --calls says how many there were.
+    Standard output and the exit status are the command's; the summary goes to standard error. Signals are passed on to
+    it; what it leaves running is not waited for. Energy is of the whole board. NVML does not count launches: --calls
+    says how many there were.
     """
     from kernrec.measure.monitor import NvmlReader, watch_command, watch_process
-    from kernrec.measure.trace import read_trace, summarise, write_trace
+    from kernrec.measure.trace import Sample, TraceFile, read_trace, summarise, write_trace
 
     if sum([bool(command), pid is not None, replay is not None]) != 1:
         raise UsageError("give one of: a command after --, --pid, --replay")
@@ -46,30 +54,43 @@ def monitor(
     period_s = duration("--period", period)
     if not 0.001 <= period_s <= 3600:
         raise UsageError(f"--period {period}: from 1ms to 1h is accepted")
+    samples: list[Sample] = []
+    notes: list[str] = []
+    status = 0
     if replay is not None:
-        samples = read_trace(replay)
-        status, what = 0, f"replayed from {replay}"
+        samples, what = read_trace(replay), f"replayed from {replay}"
+        if trace is not None:
+            write_trace(trace, samples)
         if not as_json:
             for sample in samples[:: max(len(samples) // _REPLAYED_LINES, 1)]:
                 print(line(sample))
     else:
         reader = NvmlReader(device)
-        live = _Live()
+        live, notes = _Live(), reader.notes
         what = f"{reader.name}, a sample every {human(period_s, 's')}"
-        if pid is not None:
-            samples, status = watch_process(pid, reader, period_s, live), 0
-        else:
-            samples, status = watch_command(command or [], reader, period_s, live)
-        live.end()
-    if trace is not None:
-        write_trace(trace, samples)
+        with nullcontext() if trace is None else TraceFile(trace) as file:
+
+            def show(sample: Sample) -> None:
+                samples.append(sample)
+                live(sample)
+                if file is not None:
+                    file.add(sample)
+
+            if pid is not None:
+                watch_process(pid, reader, period_s, show)
+            else:
+                status = watch_command(command or [], reader, period_s, show)
+            live.end()
     summary = summarise(samples, calls)
+    if summary.energy_j is not None and summary.duration_s < _ROUGH_S:
+        notes.append("energy over less than a second is rough: cards renew their readings every 15 to 100 ms only")
     # As `time` does it: standard output belongs to the command.
     stream = sys.stderr if command else sys.stdout
     if as_json:
-        print(json.dumps({**summary.as_dict(), "exit_status": status}, indent=2), file=stream)
+        print(json.dumps({**summary.as_dict(), "exit_status": status, "notes": notes}, indent=2), file=stream)
     else:
         print("\n".join(_lines(summary, what)), file=stream)
+        print_notes(notes)
     if status:
         raise typer.Exit(status)
 

@@ -8,16 +8,20 @@ idle power count too. Settings of the card are never touched.
 """
 
 import os
+import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.trace import Sample
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+_LOOK_S = 0.2  # so often it is looked whether somebody asked to stop
+_POLL_S = 0.02  # where the end of a process has to be looked for
 
 REASONS = {
     0x01: "idle",
@@ -41,24 +45,55 @@ class Reader(Protocol):
 
 
 class NvmlReader:
-    """Reads one GPU of this machine through NVML. Raises `KernrecError` where there is none."""
+    """Reads one GPU of this machine through NVML. Raises `KernrecError` where there is none.
 
-    def __init__(self, device: int = 0) -> None:
+    device: `auto`, the first that `CUDA_VISIBLE_DEVICES` leaves; a number, as `nvidia-smi` counts; or the start of a
+    UUID. notes: what the reader of its numbers has to know, one line each.
+    """
+
+    def __init__(self, device: str = "auto") -> None:
         try:
             import pynvml
         except ImportError:
             raise KernrecError("watching a GPU needs NVML: pip install 'kernrec[measure]'") from None
         self._nvml = pynvml
+        self.notes: list[str] = []
         try:
             pynvml.nvmlInit()
-            count = pynvml.nvmlDeviceGetCount()
-            if not 0 <= device < count:
-                raise UsageError(f"GPU {device} is not there; this machine has {count}, numbered from 0")
-            self._handle = pynvml.nvmlDeviceGetHandleByIndex(device)
-            name = pynvml.nvmlDeviceGetName(self._handle)
+            self._handle = self._find(device, pynvml.nvmlDeviceGetCount())
+            self.name = _text(pynvml.nvmlDeviceGetName(self._handle))
         except pynvml.NVMLError as error:
             raise KernrecError(f"no NVIDIA GPU can be watched here: {error}") from None
-        self.name = name.decode() if isinstance(name, bytes) else str(name)
+        mig = self._ask_raw("nvmlDeviceGetMigMode", self._handle)
+        if mig and mig[0]:
+            self.notes.append("MIG is on: power and energy are the whole card's, of all its slices")
+        running = self._ask_raw("nvmlDeviceGetComputeRunningProcesses", self._handle) or ()
+        if others := len({process.pid for process in running} - {os.getpid()}):
+            self.notes.append(f"{others} other processes use this GPU already; their energy counts too")
+
+    def _find(self, device: str, count: int) -> Any:
+        """The handle of the GPU that is meant."""
+        nvml = self._nvml
+        if not count:
+            raise KernrecError("no NVIDIA GPU can be watched here: the driver knows none")
+        wanted, of = device, count
+        if device == "auto":
+            named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")]
+            of = len(named) if "CUDA_VISIBLE_DEVICES" in os.environ else count
+            wanted = named[0] if named[0] not in ("", "-1") else "0"
+            if of > 1:
+                self.notes.append(f"one of {of} GPUs that the command can use is watched; --device names another")
+        if wanted.startswith("MIG-"):
+            slice_ = nvml.nvmlDeviceGetHandleByUUID(wanted)
+            return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice_)
+        if wanted.startswith("GPU-"):
+            for index in range(count):
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(wanted):
+                    return handle
+        elif wanted.isdecimal() and int(wanted) < count:
+            return nvml.nvmlDeviceGetHandleByIndex(int(wanted))
+        raise UsageError(f"GPU {wanted} is not there; this machine has {count}, numbered from 0")
 
     def read(self, time_s: float) -> Sample:
         """The state of the GPU now."""
@@ -76,15 +111,23 @@ class NvmlReader:
             reasons=reason_names(reasons or 0),
         )
 
-    def _ask(self, function: str, *arguments: Any) -> float | None:
+    def _ask_raw(self, function: str, *arguments: Any) -> Any:
         """What NVML says; None where this GPU or driver does not."""
         call = getattr(self._nvml, function, None)
         if call is None:
             return None
         try:
-            return float(call(*arguments))
+            return call(*arguments)
         except self._nvml.NVMLError:
             return None
+
+    def _ask(self, function: str, *arguments: Any) -> float | None:
+        found = self._ask_raw(function, *arguments)
+        return None if found is None else float(found)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def reason_names(bits: float) -> str:
@@ -96,68 +139,103 @@ def _scaled(value: float | None, scale: float) -> float | None:
     return None if value is None else value * scale
 
 
-def watch(
-    reader: Reader, period_s: float, running: Callable[[], bool], show: Callable[[Sample], None] | None = None
-) -> list[Sample]:
-    """Samples every `period_s` for as long as something is `running`, one before and one after."""
+Ended = Callable[[float], bool]
+"""Waits at most so many seconds for the end of something, and says whether it has come."""
+Show = Callable[[Sample], None]
+
+
+def watch(reader: Reader, period_s: float, begin: Callable[[], Ended], show: Show) -> None:
+    """Shows a sample, begins something, shows one every `period_s` until that has ended, and one more."""
     start = time.monotonic()
-    samples = [reader.read(0.0)]
-    due = start + period_s
-    while running():
-        left = due - time.monotonic()
-        if left > 0:
-            # In short steps: a command that ends early is not to be waited for.
-            time.sleep(min(left, 0.02))
-            continue
-        due = max(due + period_s, time.monotonic())
-        samples.append(reader.read(time.monotonic() - start))
-        if show is not None:
-            show(samples[-1])
-    samples.append(reader.read(time.monotonic() - start))
-    return samples
+    show(reader.read(0.0))
+    ended = begin()
+    due = time.monotonic() + period_s
+    while not ended(min(max(due - time.monotonic(), 0.0), _LOOK_S)):
+        if time.monotonic() >= due:
+            due = max(due + period_s, time.monotonic())
+            show(reader.read(time.monotonic() - start))
+    show(reader.read(time.monotonic() - start))
 
 
-def watch_command(
-    command: Sequence[str], reader: Reader, period_s: float, show: Callable[[Sample], None] | None = None
-) -> tuple[list[Sample], int]:
-    """Runs a command and watches; (samples, exit status), 128 plus the signal for one that a signal ended.
+def watch_command(command: Sequence[str], reader: Reader, period_s: float, show: Show) -> int:
+    """Runs a command and watches until it ends; its exit status, 128 plus the signal for one that a signal ended.
 
-    Ctrl-C goes to the command, as without us; its trace is kept. Raises `KernrecError` where it cannot be started.
+    Ctrl-C goes to the command, as without us, and what asks us to end is passed on to it. What it leaves running is
+    not waited for. Raises `KernrecError` where it cannot be started.
     """
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        # The command has to get the signal that is ignored here.
-        child = subprocess.Popen(list(command), preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
-    except OSError as error:
-        signal.signal(signal.SIGINT, before)
-        failure = KernrecError(f"{command[0]} cannot be run: {error.strerror or error}")
-        failure.exit_status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
-        raise failure from None
-    try:
-        samples = watch(reader, period_s, lambda: child.poll() is None, show)
-    finally:
-        signal.signal(signal.SIGINT, before)
-        status = child.wait()
-    return samples, status if status >= 0 else 128 - status
+    child: subprocess.Popen[bytes] | None = None
+    asked: list[int] = []
+
+    def pass_on(number: int, frame: object) -> None:
+        asked.append(number)
+        if child is not None:
+            child.send_signal(number)
+
+    def begin() -> Ended:
+        nonlocal child
+        try:
+            child = subprocess.Popen(list(command), preexec_fn=restore)
+        except OSError as error:
+            failure = KernrecError(f"{command[0]} cannot be run: {error.strerror or error}")
+            failure.exit_status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
+            raise failure from None
+        for number in asked:  # while it was being started
+            child.send_signal(number)
+        return _ending(child.pid, lambda: child.poll() is not None)
+
+    quiet = dict.fromkeys((signal.SIGINT, signal.SIGQUIT), signal.SIG_IGN)  # the terminal sends them to the command too
+    with _handled({**quiet, signal.SIGTERM: pass_on, signal.SIGHUP: pass_on}) as restore:
+        try:
+            watch(reader, period_s, begin, show)
+        finally:
+            status = child.wait() if child is not None else 0
+    return status if status >= 0 else 128 - status
 
 
-def watch_process(
-    pid: int, reader: Reader, period_s: float, show: Callable[[Sample], None] | None = None
-) -> list[Sample]:
-    """Watches until the process `pid` has ended, or Ctrl-C. Raises `UsageError` where there is none."""
+def watch_process(pid: int, reader: Reader, period_s: float, show: Show) -> None:
+    """Watches until the process `pid` has ended, or somebody asks to stop. Raises `UsageError` where there is none."""
     if not alive(pid):
         raise UsageError(f"there is no process {pid}")
-    stopped = False
+    asked: list[int] = []
+    ended = _ending(pid, lambda: not alive(pid))
+    stop = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda number, frame: asked.append(number))
+    with _handled(stop):
+        watch(reader, period_s, lambda: lambda seconds: bool(asked) or ended(seconds), show)
 
-    def stop(*_: object) -> None:
-        nonlocal stopped
-        stopped = True
 
-    before = signal.signal(signal.SIGINT, stop)
+@contextmanager
+def _handled(handlers: dict[signal.Signals, Any]) -> Iterator[Callable[[], None]]:
+    """Handles signals; gives what a child calls to have them as they were. Those that are ignored stay so."""
+    before = {number: signal.getsignal(number) for number in handlers}
+    taken = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+
+    def restore() -> None:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in taken:
+        signal.signal(number, handlers[number])
     try:
-        return watch(reader, period_s, lambda: not stopped and alive(pid), show)
+        yield restore
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in taken.items():
+            signal.signal(number, handler)
+
+
+def _ending(pid: int, gone: Callable[[], bool]) -> Ended:
+    """Tells the end of a process at once where the system can (Linux, `pidfd_open`), else within 20 ms."""
+    handle = None
+    with suppress(AttributeError, OSError):
+        handle = os.pidfd_open(pid)
+
+    def ended(seconds: float) -> bool:
+        if handle is not None:
+            return bool(select.select([handle], [], [], seconds)[0])
+        if not gone():
+            time.sleep(min(seconds, _POLL_S))
+        return gone()
+
+    return ended
 
 
 def alive(pid: int) -> bool:

@@ -4,8 +4,11 @@ A trace is a table with one row a sample and the columns of `Sample`, in CSV or 
 """
 
 import csv
+import errno
 import math
+import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
@@ -105,23 +108,68 @@ def _energy(samples: Sequence[Sample], power: Sequence[tuple[float, float]]) -> 
     return sum((b - a) * (p + q) / 2 for (a, p), (b, q) in pairwise(power)), "power"
 
 
-def write_trace(path: Path, samples: Iterable[Sample]) -> None:
-    """Writes a trace, by the path's ending CSV or Parquet, in one step. Raises `UsageError` if it cannot."""
-    temporary = path.with_name(f".{path.name}.part")
-    rows = [[getattr(sample, name) for name in COLUMNS] for sample in samples]
-    try:
-        with temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(COLUMNS)
-            writer.writerows(["" if value is None else value for value in row] for row in rows)
-        if path.suffix == ".parquet":
-            _to_parquet(temporary, path)
+class TraceFile:
+    """A trace that grows on disk, by the path's ending CSV or Parquet, and is there whole at the end of a `with`.
+
+    Until then its samples are in `.NAME.part` beside it, a CSV file which `read_trace` reads too: killed, nothing is
+    lost that was seen. Raises `UsageError` where it cannot be written, before anything is watched; that there is no
+    room for more only at the end, for what is watched has to go on.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.part = path.with_name(f".{path.name}.part")
+        self._full: OSError | None = None
+        try:
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            self._file = self.part.open("w", newline="", encoding="utf-8")
+            self._writer = csv.writer(self._file)
+            self._writer.writerow(COLUMNS)
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def __enter__(self) -> "TraceFile":
+        return self
+
+    def add(self, sample: Sample) -> None:
+        """One more sample, on its way to the disk when this returns."""
+        if self._full is None:
+            try:
+                self._writer.writerow(["" if value is None else value for value in vars(sample).values()])
+                self._file.flush()
+            except OSError as error:
+                self._full = error
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with suppress(OSError):
+            self._file.close()
+        if self._full is not None:
+            raise self._failed(self._full) from None
+        if kind is not None:
+            self.part.unlink(missing_ok=True)  # nothing could be begun
+            return
+        try:
+            self._publish()
+        except OSError as error:
+            raise self._failed(error) from None
+        self.part.unlink(missing_ok=True)
+
+    def _publish(self) -> None:
+        if self.path.suffix == ".parquet":
+            _to_parquet(self.part, self.path)
         else:
-            temporary.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+            self.part.replace(self.path)
+
+    def _failed(self, error: OSError) -> UsageError:
+        return UsageError(f"{self.path} cannot be written: {error.strerror or error}")
+
+
+def write_trace(path: Path, samples: Iterable[Sample]) -> None:
+    """Writes a trace in one step. Raises `UsageError` if it cannot."""
+    with TraceFile(path) as file:
+        for sample in samples:
+            file.add(sample)
 
 
 def _to_parquet(table: Path, path: Path) -> None:

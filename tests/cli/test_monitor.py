@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,21 @@ from kernrec.measure.monitor import reason_names
 from kernrec.measure.trace import Sample, read_trace, write_trace
 
 NVML = """
-import time
+import os, time
 NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
 class NVMLError(Exception): pass
 def nvmlInit(): pass
-def nvmlDeviceGetCount(): return 1
+def nvmlDeviceGetCount(): return int(os.environ.get("GPUS", "1"))
 def nvmlDeviceGetHandleByIndex(index): return index
-def nvmlDeviceGetName(handle): return b"Stand-in GPU"
+def nvmlDeviceGetName(handle): return b"Stand-in GPU %d" % handle
+def nvmlDeviceGetUUID(handle): return f"GPU-{handle}{handle}{handle}{handle}-stand-in"
+def nvmlDeviceGetHandleByUUID(uuid): return "slice of 1"
+def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle): return int(handle.removeprefix("slice of "))
+def nvmlDeviceGetMigMode(handle): return [handle == 1, handle == 1]
 def nvmlDeviceGetPowerUsage(handle): return 200_000
-def nvmlDeviceGetTotalEnergyConsumption(handle): return int(time.monotonic() * 200_000)
+def nvmlDeviceGetTotalEnergyConsumption(handle):
+    if "NO_COUNTER" in os.environ: raise NVMLError("not supported")
+    return int(time.monotonic() * 200_000)
 def nvmlDeviceGetClockInfo(handle, kind): return 1500 if kind == NVML_CLOCK_SM else 9000
 def nvmlDeviceGetTemperature(handle, kind): raise NVMLError("not supported")
 def nvmlDeviceGetCurrentClocksEventReasons(handle): return 4
@@ -80,6 +87,88 @@ def test_ctrl_c_ends_the_command_and_keeps_the_trace(nvml: dict[str, str], tmp_p
     process.communicate(timeout=20)
     assert process.returncode in (1, 130)  # Python's own on an interrupt, or the signal's
     assert len(read_trace(trace)) >= 2
+
+
+def begun(*arguments: object, env: dict[str, str]) -> subprocess.Popen[str]:
+    """A monitor whose command, Python code that prints something, is up."""
+    *options, code = arguments
+    process = subprocess.Popen(
+        command("--period", "20ms", *options, "--", sys.executable, "-c", code),
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    return process
+
+
+def test_what_asks_the_monitor_to_end_is_passed_on(nvml: dict[str, str], tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(5)); print('up', flush=True); signal.pause()"
+    process = begun("--trace", trace, code, env=nvml)
+    process.terminate()
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 5
+    assert "200 W" in said
+    assert len(read_trace(trace)) >= 2
+
+
+def test_killed_it_leaves_what_it_saw(nvml: dict[str, str], tmp_path: Path) -> None:
+    part = tmp_path / ".t.parquet.part"
+    process = begun("--trace", tmp_path / "t.parquet", "import time; print('up', flush=True); time.sleep(1)", env=nvml)
+    while part.stat().st_size < 600:
+        time.sleep(0.02)
+    process.kill()
+    process.communicate(timeout=20)
+    assert [file.name for file in tmp_path.glob("*t.parquet*")] == [part.name]
+    assert len(read_trace(part)) >= 4
+
+
+def test_the_signal_that_ended_a_command_is_told(nvml: dict[str, str]) -> None:
+    assert run("--", "sh", "-c", "kill -9 $$", env=nvml).returncode == 137
+
+
+def test_a_trace_that_cannot_be_written_is_said_before_the_command_runs(nvml: dict[str, str], tmp_path: Path) -> None:
+    done = run("--trace", tmp_path / "none" / "t.csv", "--", "touch", tmp_path / "touched", env=nvml)
+    assert done.returncode == 2
+    assert "cannot be written: No such file" in done.stderr
+    assert not (tmp_path / "touched").exists()
+    assert run("--trace", tmp_path / "t.csv", "--", "no-such-command", env=nvml).returncode == 127
+    assert not list(tmp_path.glob("*.csv*"))
+
+
+@pytest.mark.parametrize(
+    ("environment", "device", "says"),
+    [
+        ({"GPUS": "2"}, [], ["GPU 0,", "one of 2 GPUs", "rough"]),
+        ({"GPUS": "2", "CUDA_VISIBLE_DEVICES": "1"}, [], ["GPU 1,", "MIG is on"]),
+        ({"GPUS": "2", "CUDA_VISIBLE_DEVICES": "GPU-1111,GPU-0000"}, [], ["GPU 1,", "one of 2 GPUs"]),
+        ({"GPUS": "2", "CUDA_VISIBLE_DEVICES": "MIG-1234"}, [], ["GPU 1,", "MIG is on"]),
+        ({"GPUS": "2", "CUDA_VISIBLE_DEVICES": "1"}, ["--device", "0"], ["GPU 0,"]),
+        ({"GPUS": "2"}, ["--device", "GPU-1111"], ["GPU 1,"]),
+        ({"NO_COUNTER": "1"}, [], ["integrated from power samples"]),
+    ],
+)
+def test_the_gpu_that_the_command_would_use_is_watched(
+    nvml: dict[str, str], environment: dict[str, str], device: list[str], says: list[str]
+) -> None:
+    done = run(*device, "--", "true", env={**nvml, **environment})
+    assert done.returncode == 0
+    for part in says:
+        assert part in done.stderr
+    if device:
+        assert "one of" not in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="without pidfd_open a zombie is taken for alive")
+def test_a_process_that_nobody_waits_for_has_ended_all_the_same(nvml: dict[str, str]) -> None:
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
+    done = run("--pid", other.pid, "--json", env=nvml)  # and is not waited for: a zombie, then
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["samples"] >= 2
+    other.wait()
 
 
 def test_a_process_is_watched_until_it_ends(nvml: dict[str, str]) -> None:
