@@ -17,7 +17,7 @@ import numpy as np
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
-from kernrec.kernel import able_kernels, implemented
+from kernrec.kernel import able_kernels
 from kernrec.model.power import PowerModel
 from kernrec.op import Problem, find_op, parse_shape
 from kernrec.recommender.answer import Recommendation
@@ -26,7 +26,7 @@ from kernrec.recommender.group import COUNTED, Group, Pool
 from kernrec.recommender.known import applies
 from kernrec.recommender.notes import notes
 from kernrec.recommender.pareto import pareto_front, spread
-from kernrec.recommender.refusal import refusing_constraint
+from kernrec.recommender.refusal import why_not
 from kernrec.store import Stack
 
 if TYPE_CHECKING:
@@ -149,10 +149,7 @@ class Recommender:
             failed = sum(len(group.known.failed) for group in all_groups)
             because = f" ({failed} failed when they were measured)" if failed else ""
             if not failed:
-                because = f"; {implemented(problem.op, gpu.sm)}, but " + " and ".join(
-                    f"{c.kernel.name} needs {refusing_constraint(c.kernel, problem, gpu) or 'other shapes'!r}"
-                    for c in candidates
-                )
+                because = why_not([c.kernel for c in candidates], problem, gpu)
             raise KernrecError(f"no config of any kernel can run {problem.key} on {gpu.name}{because}")
         pool = Pool(groups)
         choices = pool.choices(_select(pool, query), problem, gpu, query.objective)
