@@ -13,6 +13,7 @@ from kernrec.gpu import GPU, Occupancy, occupancy
 from kernrec.kernel import Expression, Kernel, Space, SpaceAt
 from kernrec.kernel.spec import WORKSPACE_BYTES
 from kernrec.model.demand import CORE_J, PIPES, Demand, demand, side_by_side
+from kernrec.model.finish import finish
 from kernrec.model.power import PowerModel, Settled
 from kernrec.model.prior import LAUNCH_S, START_S, LaunchTime, Walk, alone_clk, join, launch_time, machine
 from kernrec.model.traffic import dram_bytes, sampled_dram_bytes
@@ -201,17 +202,22 @@ class Candidates:
         # All launches at once: a pass over the arrays costs more by its calls than by their length.
         walk = join(walks)
         times = launch_time(self.gpu, self._demand, walk)
-        dram_j = walk.dram_bytes * self.power.event_j("dram.bytes")
+        moved_j = walk.dram_bytes * self.power.event_j("dram.bytes")
         sums = np.zeros((5, count))
         sums[4] = START_S
         starts, start = [], 0
         for positions in performed:
             part = slice(start, start + len(positions))
-            for total, value in zip(sums, (times.core_s, times.dram_s, times.core_j, dram_j), strict=False):
+            for total, value in zip(sums, (times.core_s, times.dram_s, times.core_j, moved_j), strict=False):
                 total[positions] += value[part]
             sums[4][positions] += LAUNCH_S
             starts.append(start)
             start = part.stop
+        # A profile of sampled blocks is of this very problem, and has it all.
+        if not self.kernel.sampled and (more := finish(self.gpu, self.power, problem)):
+            more_s = more.dram_bytes / (self.gpu.memory_bandwidth * machine(self.gpu).dram_efficiency)
+            more_j = more.dram_bytes * self.power.event_j("dram.bytes")
+            sums[:4] += np.array([[more.core_s], [more_s], [more.core_j], [more_j]])
         core_s, dram_s, core_j, dram_j, fixed_s = sums
         return Prediction(
             rows, core_s, dram_s, fixed_s, core_j, dram_j, times, tuple(zip(starts, performed, strict=True))
