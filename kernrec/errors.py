@@ -5,7 +5,6 @@ library callers catch it like any exception.
 """
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 class KernrecError(Exception):
@@ -21,18 +20,45 @@ class UsageError(KernrecError):
 
 
 def nearest(given: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """The known names closest to `given`, best first; compares without case, spaces, '-' and '_'."""
+    """The known names closest to `given`, at most `count`; compares without case, spaces, '-' and '_'.
 
-    def fold(name: str) -> str:
-        return "".join(c for c in name.lower() if c.isalnum())
-
-    names = list(known)
+    Names that begin with it, shortest first; where none does, those that the fewest slips of the keyboard turn into it.
+    """
+    wanted = _fold(given)
     folded: dict[str, str] = {}
-    for name in names:
-        folded.setdefault(fold(name), name)
-    close = [folded[f] for f in get_close_matches(fold(given), folded, n=count, cutoff=0.5)]
-    starts = [n for f, n in folded.items() if fold(given) and f.startswith(fold(given))]
-    return list(dict.fromkeys(close + starts))[:count]
+    for name in known:
+        folded.setdefault(_fold(name), name)
+    if wanted and (longer := sorted((name for name in folded if name.startswith(wanted)), key=len)):
+        return [folded[name] for name in longer[:count]]
+    slips = {name: _slips(wanted, name) for name in folded}
+    close = [name for name, number in slips.items() if number <= max(1, _MOST_SLIPS * max(len(wanted), len(name)))]
+    least = min((slips[name] for name in close), default=0)
+    # Of equals those with the same letters: swapping two is the commoner slip.
+    close = sorted((name for name in close if slips[name] == least), key=lambda name: sorted(name) != sorted(wanted))
+    return [folded[name] for name in close][:count]
+
+
+_LONGEST = 80  # letters of what was given that are looked at
+_MOST_SLIPS = 0.4
+"""Of the letters of the longer name: with more of them wrong it is another one."""
+
+
+def _fold(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def _slips(one: str, other: str) -> int:
+    """Letters added, left out, mistaken or swapped with their neighbour: the optimal string alignment distance."""
+    before: list[int] = []
+    last = list(range(len(other) + 1))
+    for i, letter in enumerate(one, start=1):
+        row = [i]
+        for j, wanted in enumerate(other, start=1):
+            row.append(min(row[-1] + 1, last[j] + 1, last[j - 1] + (letter != wanted)))
+            if i > 1 and j > 1 and one[i - 2] == wanted and letter == other[j - 2]:
+                row[-1] = min(row[-1], before[j - 2] + 1)
+        before, last = last, row
+    return last[-1]
 
 
 def unknown(kind: str, given: object, known: Iterable[str], see: str | None = None) -> UsageError:
@@ -41,7 +67,7 @@ def unknown(kind: str, given: object, known: Iterable[str], see: str | None = No
     `see` is the command that lists them all, shown when it is given.
     """
     names = list(known)
-    close = nearest(str(given), names)
+    close = nearest(str(given)[:_LONGEST], names)
     if close:
         hint = f"did you mean {' or '.join(close)}?"
     elif len(names) <= 12:

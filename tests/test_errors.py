@@ -1,6 +1,9 @@
 """Messages for names that nobody knows."""
 
-from kernrec.errors import UsageError, nearest, unknown
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError, _slips, nearest, unknown
 
 
 def test_the_nearest_name_ignores_case_and_separators() -> None:
@@ -9,6 +12,24 @@ def test_the_nearest_name_ignores_case_and_separators() -> None:
 
 def test_a_beginning_of_a_name_is_enough() -> None:
     assert nearest("transp", ["matmul", "transpose"]) == ["transpose"]
+
+
+def test_only_the_nearest_are_named() -> None:
+    cards = ["rtx3090", "rtx4070", "rtx4080", "rtx4090", "rtx5090", "h200-sxm", "h200-nvl", "b200", "a2", "a40", "a30"]
+    assert nearest("rtx4900", cards) == ["rtx4090"]  # two digits swapped
+    assert nearest("rtx409", cards) == ["rtx4090"]
+    assert nearest("h20", cards) == ["h200-sxm", "h200-nvl"]
+    assert nearest("a", cards) == ["a2", "a40", "a30"]
+    assert nearest("matmull", ["mm", "matmul", "batched matmul", "matrix multiplication"]) == ["matmul"]
+    assert nearest("nvidia", cards) == []
+
+
+@given(st.text("ab1", max_size=8), st.text("ab1", max_size=8))
+def test_slips_are_a_distance_that_a_swap_or_a_letter_makes_one(one: str, other: str) -> None:
+    assert _slips(one, other) == _slips(other, one) <= max(len(one), len(other))
+    assert (_slips(one, other) == 0) == (one == other)
+    assert _slips(one + "x", one) == 1
+    assert _slips(one + "xy" + other, one + "yx" + other) == 1
 
 
 def test_few_known_names_are_listed_when_none_is_near() -> None:

@@ -41,8 +41,15 @@ def import_(
     from kernrec.store import Database
 
     problem = _problem(op, shape, dtype, layout)
-    with Database.open(db or paths.user_database(), read_only=False, create=True) as database:
-        done = import_results(database, file, problem, gpu, kernel)
+    path = db or paths.user_database()
+    existed = path.exists()
+    try:
+        with Database.open(path, read_only=False, create=True) as database:
+            done = import_results(database, file, problem, gpu, kernel)
+    except KernrecError:
+        if not existed:  # a file that cannot be taken in makes no database
+            path.unlink(missing_ok=True)
+        raise
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(done.outcomes.items()))
     best = "" if done.best_s is None else f", best {human(done.best_s, 's')}"
     print(f"{done.kernel} for {problem.key} on {done.gpu.title}: {done.results} results ({counts}){best}")
@@ -116,7 +123,7 @@ def info(as_json: AsJson = False, db: Path_ = None) -> None:
 
 @app.command("merge")
 def merge(
-    others: Annotated[list[Path], typer.Argument(help="Databases to take rows from; their rows stay as they are.")],
+    others: Annotated[list[Path], typer.Argument(help="Databases to take rows from; they stay as they are.")],
     db: Path_ = None,
 ) -> None:
     """Add every row of other databases that is not in this one; the order does not matter, twice is as once."""
@@ -124,7 +131,7 @@ def merge(
 
     path = db or paths.user_database()
     for other in others:  # before anything is made or changed
-        Database.open(other).close()
+        Database.check(other)
     with Database.open(path, read_only=False, create=True) as database:
         for other in others:
             print(f"{other}: {database.merge(other)} new rows")

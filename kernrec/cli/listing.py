@@ -43,7 +43,11 @@ def gpus(as_json: AsJson = False) -> None:
 
 
 def ops(as_json: AsJson = False) -> None:
-    """List the operators with their dimensions, what numbers stand for in some of them, data types and layouts."""
+    """List the operators with their dimensions, what numbers stand for in some of them, data types and layouts.
+
+    Data types are those that some kernel takes; `kernrec kernels` says which take them in which layouts.
+    """
+    from kernrec.kernel import kernels_for
     from kernrec.op import all_ops
 
     _list(
@@ -53,7 +57,7 @@ def ops(as_json: AsJson = False) -> None:
                 "aliases": list(op.aliases),
                 "dimensions": [d.name if d.default is None else f"{d.name}={d.default}" for d in op.dims],
                 "codes": {d.name: d.meaning for d in op.dims if d.maximum < 10},
-                "dtypes": list(op.dtypes),
+                "dtypes": [dtype for dtype in op.dtypes if kernels_for(op.name, dtype)],
                 "layouts": list(op.layouts),
                 "workload": op.workload,
                 "title": op.title,

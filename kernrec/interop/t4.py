@@ -137,7 +137,12 @@ def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
     try:
         return units[unit.strip().lower()]
     except KeyError:
-        raise unknown(f"unit of {quantity}", unit, [name for name in units if name]) from None
+        known: dict[float, str] = {}
+        for name, factor in units.items():
+            if name:
+                known.setdefault(factor, name)  # the first spelling is the short one
+        listed = ", ".join(known.values())
+        raise UsageError(f"unknown unit of {quantity} {unit!r}; known: {listed}, in full or short") from None
 
 
 def write_t4(rows: Iterable[Mapping[str, Any]], metadata: Mapping[str, object]) -> str:

@@ -176,7 +176,10 @@ class _Planner:
             ((rank, which, row) for which, (rows, by) in enumerate(ranks) for row, rank in zip(rows, by, strict=True)),
         )
         if not order:
-            raise UsageError(f"no config of any kernel can run {problem.key} on {self._gpu.name}")
+            from kernrec.recommender.refusal import why_not
+
+            reason = why_not(kernels, problem, self._gpu)
+            raise UsageError(f"no config of any kernel can run {problem.key} on {self._gpu.name}{reason}")
         if drawn:
             self._draw.shuffle(order)
         tasks = tuple(

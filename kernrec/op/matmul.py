@@ -56,6 +56,26 @@ def _activated(x: "np.ndarray", activation: int) -> "np.ndarray":
     return np.maximum(x, 0) if activation == 1 else x
 
 
+_BIAS = {
+    "issue.fma32": 1.0, "issue.alu": 1.0, "issue.wide64": 1.0, "issue.imad": 0.5, "issue.ld_global": 0.5,
+    "global.bias.read_sectors": 0.5,
+}  # fmt: skip
+_ACTIVATIONS: tuple[dict[str, float], ...] = (
+    {},
+    {"issue.alu": 1.0, "issue.setp": 1.0},
+    *({"issue.fma32": 5.0, "issue.mufu": 2.0},) * 2,
+)
+"""By number. GELU and SiLU come down to an exponential and a division; these counts, and the bias's, are what the
+emulator sees of the tiled kernels (`tests/model/test_finish.py`)."""
+
+
+def _finishing(d: Names) -> dict[str, float]:
+    found = dict(_BIAS) if d["bias"] else {}
+    for metric, count in _ACTIVATIONS[d["activation"]].items():
+        found[metric] = found.get(metric, 0.0) + count
+    return found
+
+
 MATMUL = Op(
     name="matmul",
     title="matrix multiplication, c[m,n] = activation(a[m,k] b[k,n] + bias[n])",
@@ -76,4 +96,5 @@ MATMUL = Op(
     flops=_flops,
     reference=_reference,
     values=_values,
+    finishing=_finishing,
 )

@@ -96,6 +96,9 @@ class Op:
     derive: Callable[[Names], dict[str, int]] = _nothing
     untouched: Callable[[Names], dict[str, int]] = _nothing
     values: Callable[[Names], dict[str, Normal]] = _nothing
+    finishing: Callable[[Names], dict[str, float]] = _nothing
+    """What is done to results that the plain op leaves as they are, and that the profiles of its kernels do not hold:
+    counts by metric of `ptx.counts`, for 32 results."""
     element_types: Mapping[str, str] = field(default_factory=dict)
     """The tensors whose elements are not of the problem's dtype, with theirs."""
 

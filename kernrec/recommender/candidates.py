@@ -14,6 +14,7 @@ from kernrec.kernel import Expression, Kernel, Space, SpaceAt
 from kernrec.kernel.spec import WORKSPACE_BYTES
 from kernrec.model.calibration import Calibration
 from kernrec.model.demand import CORE_J, PIPES, Demand, demand, side_by_side
+from kernrec.model.finish import finish
 from kernrec.model.power import PowerModel, Settled
 from kernrec.model.prior import LAUNCH_S, START_S, LaunchTime, Walk, alone_clk, join, launch_time, machine
 from kernrec.model.traffic import dram_bytes, sampled_dram_bytes
@@ -213,17 +214,22 @@ class Candidates:
         times = launch_time(self.gpu, self._demand, walk)
         if self.calibration:
             times = self.calibration.timed(times)
-        dram_j = walk.dram_bytes * self.power.event_j("dram.bytes")
+        moved_j = walk.dram_bytes * self.power.event_j("dram.bytes")
         sums = np.zeros((5, count))
         sums[4] = START_S
         starts, start = [], 0
         for positions in performed:
             part = slice(start, start + len(positions))
-            for total, value in zip(sums, (times.core_s, times.dram_s, times.core_j, dram_j), strict=False):
+            for total, value in zip(sums, (times.core_s, times.dram_s, times.core_j, moved_j), strict=False):
                 total[positions] += value[part]
             sums[4][positions] += LAUNCH_S
             starts.append(start)
             start = part.stop
+        # A profile of sampled blocks is of this very problem, and has it all.
+        if not self.kernel.sampled and (more := finish(self.gpu, self.power, problem)):
+            slower = self.calibration.core_time if self.calibration else 1.0
+            more_s, more_j = more.dram_bytes / self.bandwidth, more.dram_bytes * self.power.event_j("dram.bytes")
+            sums[:4] += np.array([[slower * more.core_s], [more_s], [more.core_j], [more_j]])
         core_s, dram_s, core_j, dram_j, fixed_s = sums
         return Prediction(
             rows, core_s, dram_s, fixed_s, core_j, dram_j, times, tuple(zip(starts, performed, strict=True))

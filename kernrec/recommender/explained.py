@@ -10,7 +10,7 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, able_kernels
 from kernrec.op import Problem, find_op
 from kernrec.recommender.own import Ranked, find_own_kernel, power_limits, profiles_of
-from kernrec.recommender.refusal import needs
+from kernrec.recommender.refusal import why_not
 from kernrec.recommender.trained import Trained
 from kernrec.store import Stack
 
@@ -41,7 +41,7 @@ def ranked_for_op(
         if any(len(space) and len(space.at(problem).rows) for space in spaces):
             raise failures[0]
         raise KernrecError(
-            f"no config of any kernel can run {problem.key} on {gpu.name}; {needs(problem, gpu, kernels)}"
+            f"no config of any kernel can run {problem.key} on {gpu.name}{why_not(kernels, problem, gpu)}"
         )
     return min(found, key=lambda ranked: float(cost(ranked, objective)[limit_of(ranked, power_limit_w)].min()))
 

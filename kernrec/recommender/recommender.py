@@ -25,7 +25,7 @@ from kernrec.recommender.group import COUNTED, Group, Pool
 from kernrec.recommender.known import applies
 from kernrec.recommender.notes import notes
 from kernrec.recommender.pareto import pareto_front, spread
-from kernrec.recommender.refusal import needs
+from kernrec.recommender.refusal import why_not
 from kernrec.recommender.trained import Trained
 from kernrec.store import Measured, Stack
 
@@ -167,7 +167,7 @@ class Recommender:
             failed = sum(len(group.known.failed) for group in all_groups)
             because = f" ({failed} failed when they were measured)" if failed else ""
             if not failed:
-                because = f"; {needs(problem, gpu, [c.kernel for c in candidates])}"
+                because = why_not([c.kernel for c in candidates], problem, gpu)
             raise KernrecError(f"no config of any kernel can run {problem.key} on {gpu.name}{because}")
         foreign = [row for row in evidence.foreign if applies(row, gpu, *limits)]
         return _Estimated(Pool(groups), all_groups, foreign)

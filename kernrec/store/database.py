@@ -78,6 +78,14 @@ class Database:
             raise
         return database
 
+    @staticmethod
+    def check(path: Path) -> None:
+        """Raise `UsageError` for what is no database that this kernrec can read; an older schema is left as it is."""
+        with connect(Path(path), read_only=True, create=False) as connection, one_line(path):
+            check_whole(connection, Path(path))
+            if schema_version(connection, path) == 0:
+                raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
+
     @classmethod
     def memory(cls) -> "Database":
         """An empty database that lives as long as this object."""
@@ -189,8 +197,11 @@ class Database:
             return query_profiles(self._connection, "profile", kernel, kernel_hash, sm)
 
     def merge(self, other: Path) -> int:
-        """Add every row of the database at `other` that is not here; gives how many were new. All or nothing."""
-        Database.open(other).close()  # so that a file that is not one of ours says what it is
+        """Add every row of the database at `other` that is not here; gives how many were new. All or nothing.
+
+        Nothing is written there: of an older schema, the tables lack columns that are NULL in their rows.
+        """
+        self.check(other)
         before = sum(self.counts().values())
         with one_line(other):
             self._connection.execute(f"ATTACH {quoted(Path(other).absolute())} AS other (READ_ONLY)")

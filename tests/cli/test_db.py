@@ -99,6 +99,17 @@ def test_a_database_of_an_older_kernrec_is_brought_up_to_date(
     assert run(["db", "verify"]) == 0
 
 
+def test_a_file_that_cannot_be_taken_in_makes_no_database(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = {"configuration": {"a": 1}, "times": {"runtimes": [1.0]}, "invalidity": "correct", "correctness": 1}
+    document = {"schema_version": "1.0.0", "metadata": {"timeunit": "fortnights"}, "results": [result]}
+    (tmp_path / "t4.json").write_text(json.dumps(document))
+    assert run(["db", "import", str(tmp_path / "t4.json"), *SHAPE, "--gpu", "3090", "--kernel", "k"]) == 2
+    assert "unknown unit of time 'fortnights'; known: s, ms, us, ns, in full or short" in capsys.readouterr().err
+    assert not own.exists()
+
+
 def test_verify_tells_when_somebody_changed_a_row(own: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(["db", "import", str(cache), *SHAPE])
     assert run(["db", "verify"]) == 0

@@ -230,7 +230,7 @@ def test_a_filter_larger_than_the_padded_input_is_refused() -> None:
 def test_an_unknown_dtype_or_layout_names_the_known_ones() -> None:
     assert "unknown matmul dtype 'int3'" in refusal(MATMUL, dtype="int3", m=1, n=1, k=1)
     assert "f32" in refusal(MATMUL, dtype="", m=1, n=1, k=1)
-    assert "did you mean nhwc" in refusal(CONV2D, layout="nhcw", c=1, h=3, w=3, k=1)
+    assert "did you mean nchw or nhwc" in refusal(CONV2D, layout="nhcw", c=1, h=3, w=3, k=1)
 
 
 @pytest.mark.parametrize(

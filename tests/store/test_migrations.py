@@ -56,6 +56,17 @@ def test_an_older_schema_is_brought_up_to_date_when_opened(outdated, read_only, 
         assert database.altered() == []
 
 
+def test_merging_takes_the_rows_of_an_older_schema_and_leaves_it_as_it_is(outdated, tmp_path):
+    path, keys = outdated
+    before = path.read_bytes()
+    with Database.open(tmp_path / "new.duckdb", read_only=False, create=True) as database:
+        assert database.merge(path) > 0
+        (row,) = database.rows("measurement")
+        assert (row["measurement_id"], row["mood"]) == (keys[0], None)
+        assert database.altered() == []
+    assert path.read_bytes() == before
+
+
 def test_an_older_schema_that_cannot_be_brought_up_to_date_says_why(outdated):
     path, _ = outdated
     known = len(migrations())
