@@ -17,9 +17,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from recorded_clock import FILE as COURSE
-from recorded_clock import raised, read
-from recorded_convolution import FILE, TUNABLES, Recorded, load
+from recorded_convolution import FILE, Recorded, load
 
 from kernrec.model import features, scores
 from kernrec.model.adapt import adapt
@@ -106,8 +104,6 @@ def main() -> int:
         label = f"{share:.0%} of the space".replace("%", " %")
         found = {n: few(spaces[n], round(share * len(spaces[n].time_s)), arguments.seeds) for n in names}
         show(label, found)
-    if (arguments.data / "spaces" / COURSE).is_file():
-        at_one_clock(spaces, expected(models["a100"], spaces["a100"]), arguments.data / "spaces")
     print("\nwhat each part brings, trained on the other GPU")
     header()
     for label, predictions in ablation(spaces).items():
@@ -142,18 +138,6 @@ def prior_scores(space: Space) -> dict[str, float]:
     low, high = space.prior_s / INTERVAL, space.prior_s * INTERVAL
     stated = {"coverage": scores.coverage(space.time_s, low, high), "width": scores.mean_width(low, high)}
     return judge(space.time_s, space.prior_s) | stated
-
-
-def at_one_clock(spaces: dict[str, Space], transferred: Array, folder: Path) -> None:
-    """Prints the A100's scores over the configs that ran at its base clock from first to last (`recorded_clock`)."""
-    course = read(folder / COURSE)
-    marked = [tuple(config[name] for name in TUNABLES) for config in np.array(course.configs)[raised(course)]]
-    space = spaces["a100"]
-    kept = np.array([tuple(config) not in set(marked) for config in _configs(space)])
-    print(f"\nA100, the {kept.sum()} of {len(kept)} configs that ran at its base clock from first to last")
-    header()
-    line("prior alone, one clock", "a100", 0, judge(space.time_s[kept], space.prior_s[kept]))
-    line("transfer, one clock", "a100", 0, judge(space.time_s[kept], transferred[kept]))
 
 
 def random_scores(space: Space) -> dict[str, float]:
