@@ -51,12 +51,20 @@ class Target:
     budget: int = BUDGET
 
 
+@lru_cache(maxsize=16)
 def unused_macros(kernel: Kernel) -> frozenset[str]:
     """The tunables' macros that the source does not mention: they reach the kernel by its launch alone."""
     if kernel.source_name.endswith(".ptx"):
         return frozenset(tunable.macro for tunable in kernel.tunables)
     words = set(_MACRO.findall(kernel.source))
     return frozenset(tunable.macro for tunable in kernel.tunables if tunable.macro not in words)
+
+
+def job_of(kernel: Kernel, config: Config, problem: Problem, sm: int) -> Job:
+    """How the code of a config is compiled; configs that differ in macros the source does not mention share a code."""
+    defines, unused = kernel.defines(config, problem.dtype, problem.layout), unused_macros(kernel)
+    used = {name: value for name, value in defines.items() if name not in unused}
+    return Job(kernel.source, sm, used, kernel.source_name)
 
 
 def sample_configs(

@@ -13,6 +13,7 @@ import numpy as np
 from cupy.cuda import Stream, runtime
 
 from kernrec.compile import compile_source
+from kernrec.compile.own import job_of
 from kernrec.compile.sample import entry_name
 from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
@@ -109,8 +110,8 @@ class CudaDevice:
         if not bound:
             raise Failure("constraint", "the config has no launch on this problem")
         # From the cache: the parent has compiled it.
-        defines = kernel.defines(config, problem.dtype, problem.layout)
-        compiled = compile_source(kernel.source, self.facts.sm, defines, kernel.source_name)
+        job = job_of(kernel, config, problem, self.facts.sm)
+        compiled = compile_source(job.source, job.sm, job.defines, job.name)
         module = loaded_module(compiled)
         names = {launch.entry: entry_name(compiled.resources, launch.entry) for launch in bound}
         renewed = False

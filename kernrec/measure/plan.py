@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernrec.compile import Job
+from kernrec.compile.own import job_of
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, able_kernels
@@ -56,10 +57,8 @@ class Task:
 
     def job(self, sm: int) -> Job:
         """How its code is compiled."""
-        kernel = self.kernel
-        assert kernel is not None
-        defines = kernel.defines(self.config, self.problem.dtype, self.problem.layout)
-        return Job(kernel.source, sm, defines, kernel.source_name)
+        assert self.kernel is not None
+        return job_of(self.kernel, self.config, self.problem, sm)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from kernrec.compile.compiled import CompileError
 from kernrec.compile.nvrtc import compile_source
-from kernrec.compile.own import Failure, Target, sample_configs, unused_macros
+from kernrec.compile.own import Failure, Target, job_of, sample_configs, unused_macros
 from kernrec.compile.sample import BUDGET, arguments_misfit, entry_name
 from kernrec.compile.survey import CodeFailure, codes_of, survey
 from kernrec.errors import KernrecError, UsageError
@@ -141,8 +141,8 @@ def analyze(
 def _why_none(kernel: Kernel, problem: Problem, gpu: GPU, failure: Failure) -> KernrecError:
     """What to raise where no config has a profile: `CompileError` for the source, `UsageError` for wrong arguments."""
     try:
-        defines = kernel.defines(failure.config, problem.dtype, problem.layout)
-        module = parse(compile_source(kernel.source, gpu.sm, defines, kernel.source_name).ptx)
+        job = job_of(kernel, failure.config, problem, gpu.sm)
+        module = parse(compile_source(job.source, job.sm, job.defines, job.name).ptx)
         bound = bind_launches(kernel, failure.config, problem, gpu.sm)
         misfit = [arguments_misfit(module, entry_name(module.functions, launch.entry), launch) for launch in bound]
     except CompileError as error:

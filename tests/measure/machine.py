@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from kernrec.compile import compile_source
+from kernrec.compile.own import job_of
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space
 from kernrec.measure.nvml import Card
@@ -26,10 +27,10 @@ def compile_all(kernel: Kernel, problem: Problem, path: Path) -> None:
     space = Space(kernel, GPU.sm, GPU.limits, problem.dtype, problem.layout)
     code = {}
     for row in space.at(problem).rows.tolist():
-        defines = kernel.defines(space.config(row), problem.dtype, problem.layout)
-        key = json.dumps([kernel.source_name, dict(sorted(defines.items()))])
+        job = job_of(kernel, space.config(row), problem, GPU.sm)
+        key = json.dumps([job.name, dict(sorted(job.defines.items()))])
         if key not in code:
-            code[key] = compile_source(kernel.source, GPU.sm, defines, kernel.source_name).ptx
+            code[key] = compile_source(job.source, job.sm, job.defines, job.name).ptx
     path.write_text(json.dumps(code))
 
 
