@@ -2,7 +2,7 @@
 
 A thing is kept with a hash of all that it was made of, and one that does not match is made anew: a cache is never out
 of date. A file appears whole or not at all; one that cannot be read, for whatever reason, counts as absent, and a
-folder that cannot be written is no error.
+folder that cannot be written is no error; a home that does not exist is not made.
 """
 
 import os
@@ -36,6 +36,8 @@ def kept(name: str, made_of: bytes, make: Callable[[], Kept]) -> Kept:
     except (OSError, ValueError, KeyError, TypeError):
         pass
     made = make()
+    if not paths.cache().parent.parent.is_dir():
+        return made
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -54,6 +54,14 @@ def test_a_cache_that_cannot_be_written_is_no_error(cache):
     assert asked("thing", b"one") == 2
 
 
+def test_a_home_that_does_not_exist_is_not_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "home/.cache/kernrec"))
+    assert asked("thing", b"one") == 2
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "home").mkdir()
+    assert asked("thing", b"one") == 1
+
+
 def test_what_is_kept_of_shipped_profiles_is_what_the_file_holds(cache):
     root = Path(__file__).parents[1]
     kernel = load_kernel(root / "kernrec/kernel/library/matmul_skinny/kernel.toml")

@@ -63,7 +63,7 @@ class Group:
             rows = np.union1d(rows, np.intersect1d(self.known.rows, runnable, assume_unique=True))
         self.heuristic = int(np.searchsorted(rows, heuristic))
         if self.heuristic == len(rows) or rows[self.heuristic] != heuristic:
-            rows = np.insert(rows, self.heuristic, heuristic)
+            rows = np.concatenate([rows[: self.heuristic], [heuristic], rows[self.heuristic :]])
         self.rows = rows
         self.prediction = candidates.predict(problem, self.at, rows)
         self.settled = candidates.settle(self.prediction, power_limit_w, clock_hz)
