@@ -7,7 +7,6 @@ from functools import cache as once
 from pathlib import Path
 from types import ModuleType
 
-from kernrec.compile.assemble import assemble
 from kernrec.compile.cache import CompileCache
 from kernrec.compile.compiled import Compiled, CompileError, Job, first_error, parse_resources
 from kernrec.errors import KernrecError
@@ -102,6 +101,8 @@ def cache_key(job: Job) -> str:
 
 def _compile(job: Job) -> Compiled:
     if job.name.endswith(".ptx"):
+        from kernrec.compile.assemble import assemble  # which reads PTX, and so takes NumPy
+
         return assemble(job.source, job.sm, job.name)
     nvrtc, _ = _library()
     if job.sm not in supported_sms():
