@@ -23,7 +23,8 @@ _SPECIAL_LANES = 16
 _CONVERT_LANES = 64
 ISSUE_PER_CLK = 4 * 0.73
 """Warp instructions that an SM's four schedulers sustain together: register-bank and operand stalls keep unrolled
-arithmetic from issuing every clock (share fitted to the anchor conv2d_f32_ansor.csv, RTX 3090)."""
+arithmetic from issuing every clock (share fitted to the anchor conv2d_f32_ansor.csv, RTX 3090, with pipes joined as
+`model.prior` joins them)."""
 # 128 B per clock and SM from shared memory, 64 B per clock and SM from L2 into L1 (whitepapers since Volta).
 _L1_SECTORS_PER_CLK = 2
 
