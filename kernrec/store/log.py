@@ -66,6 +66,8 @@ def evidence(logs: Sequence[Log], kernels: Iterable[str], problem_key: str) -> E
 
     Of each answer that of the first database that has one counts, a replayed one only where no database has another.
     """
+    if not any(problem_key in log.answers or problem_key in log.failures for log in logs):
+        return Evidence()
     names = frozenset(kernels)
     answers: dict[_Row, _Row] = {}
     foreign: dict[_Row, _Row] = {}
