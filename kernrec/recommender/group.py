@@ -74,7 +74,7 @@ class Group:
         taken = [self.known.measured[i] for i in np.searchsorted(self.known.rows, rows[positions])]
         self.measured: dict[int, Measured] = dict(zip(positions.tolist(), taken, strict=True))
         if model is not None and (reach := model.reach(candidates.gpu, candidates.kernel)):
-            self.learned = reach
+            self.learned = reach.after(len(positions))
             self.estimates = self._corrected(problem, reach, positions, taken)
         if len(positions):
             self.estimates, self.rescaling = with_measured(self.estimates, positions, taken)

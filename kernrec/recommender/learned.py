@@ -63,13 +63,21 @@ class Learned:
 
 @dataclass(frozen=True)
 class Reach:
-    """A model asked about a kernel on a GPU. gpu_known, kernel_known: whether it was trained on them."""
+    """A model asked about a kernel on a GPU. gpu_known, kernel_known: whether it was trained on them.
+
+    adapted_to: configs measured on this very GPU and problem that its answers were adapted to.
+    """
 
     learned: Learned
     gpu: str
     kernel: str
     gpu_known: bool
     kernel_known: bool
+    adapted_to: int = 0
+
+    def after(self, measured: int) -> "Reach":
+        """The same, where so many configs were measured on this GPU and problem; a few adapt nothing."""
+        return replace(self, adapted_to=min(measured, MOST) if measured >= FEWEST else 0)
 
     @property
     def model(self) -> Model:
@@ -88,7 +96,12 @@ class Reach:
             *([] if self.gpu_known else [f"nothing was measured on {self.gpu}"]),
             *([] if self.kernel_known else [f"nothing of {self.kernel}"]),
         ]
-        return f"{what}; " + "".join(f"{one}; " for one in new) + f"90 % interval from {self.interval('latency').said}"
+        stands_on = self.interval("latency").said
+        if self.adapted_to:
+            new = [f"adapted to {self.adapted_to} configs measured on this problem"]
+            if self.adapted_to >= groups_needed():
+                stands_on = "those, each left out"
+        return "; ".join([what, *new, f"90 % interval from {stands_on}"])
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -102,6 +115,7 @@ class Reach:
             "data_sha256": self.learned.training["data_sha256"],
             "gpu_measured": self.gpu_known,
             "kernel_measured": self.kernel_known,
+            "adapted_to_configs": self.adapted_to,
             "intervals": {
                 quantity: vars(self.interval(quantity)) | {"pooled_with_prior": self.interval(quantity).pooled}
                 for quantity in ("latency", "energy")

@@ -135,6 +135,8 @@ class Ranked:
         self.learned = model.reach(gpu, kernel) if model else None
         self.warnings = trained.warnings() if trained else ()
         self.costs, self.rescaling = at_limits(self.settled, self.rows, found, self._correction())
+        if self.learned:
+            self.learned = self.learned.after(max(len(costs.measured) for costs in self.costs))
         self.latency_s: np.ndarray = np.stack([c.estimates.latency_s for c in self.costs])
         self.energy_j: np.ndarray = np.stack([c.estimates.energy_j for c in self.costs])
 
