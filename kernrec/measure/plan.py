@@ -127,7 +127,7 @@ def recorded_targets(recordings: Iterable[Recording], most: int | None, seed: in
             for (kernel, _), outcome in recording.outcomes.items()
         )
         guide = Guide(_tunables(tasks), seed=seed)
-        targets.append(Target(recording.problem.key, recording.problem, tasks, None, most, guide))
+        targets.append(Target(recording.problem.key, recording.problem, tasks, most=most, guide=guide))
     return targets
 
 
@@ -177,7 +177,7 @@ class _Planner:
         if not order:
             from kernrec.recommender.refusal import why_not
 
-            reason = why_not(kernels, problem, self._gpu)
+            reason = "" if self._only else why_not(kernels, problem, self._gpu)
             raise UsageError(f"no config of any kernel can run {problem.key} on {self._gpu.name}{reason}")
         if drawn:
             self._draw.shuffle(order)
@@ -188,9 +188,10 @@ class _Planner:
         own = self._only
         baseline = spaces[0].first(problem) if own and own.declares_problem and not own.references else None
         if drawn:
-            return Target(name, problem, tasks, len(tasks) / len(order), baseline=baseline)
+            return Target(name, problem, tasks, probability=len(tasks) / len(order), baseline=baseline)
         predicted = np.array([math.nan if rank >= _UNPREDICTED else rank for rank, _, _ in order])
-        return Target(name, problem, tasks, None, most, Guide(_tunables(tasks), predicted, self._seed), baseline)
+        guide = Guide(_tunables(tasks), predicted, self._seed)
+        return Target(name, problem, tasks, most=most, guide=guide, baseline=baseline)
 
     def _space(self, kernel: Kernel, problem: Problem) -> "_Ranked":
         # Profiles of sampled blocks are of one problem.

@@ -83,13 +83,16 @@ class Todo:
         ]
 
     def finals(self, count: int, with_energy: bool) -> list[Item]:
-        """At most `count` of the front's neighbourhood, each in every round; where nothing tells of energy, the
-        fastest."""
-        wanted = ("latency_s", "energy_j") if with_energy else ("latency_s", "latency_s")
-        costs = [[self._history.median(key, cost, "screen", "coarse") for cost in wanted] for key in self._keys]
-        known = [i for i, pair in enumerate(costs) if all(pair)]
-        first, second = ([costs[i][which] or 0.0 for i in known] for which in (0, 1))
-        chosen = [known[i] for i in front_neighbourhood(first, second, count)]
+        """At most `count` of the front's neighbourhood, each in every round; where nothing tells of energy, as of a
+        kernel whose inputs are renewed for every launch, the fastest."""
+
+        def known(*wanted: str) -> dict[int, list[float]]:
+            costs = ([self._history.median(key, cost, "screen", "coarse") for cost in wanted] for key in self._keys)
+            return {i: [one for one in pair if one] for i, pair in enumerate(costs) if all(pair)}
+
+        costs = (known("latency_s", "energy_j") if with_energy else None) or known("latency_s", "latency_s")
+        first, second = ([pair[which] for pair in costs.values()] for which in (0, 1))
+        chosen = [list(costs)[i] for i in front_neighbourhood(first, second, count)]
         rounds = interleaved(len(chosen), protocol.FINAL_ROUNDS, self._draw)
         if self._settled(len(chosen), protocol.FINAL_ROUNDS, "final"):
             return []

@@ -396,7 +396,7 @@ def test_a_kernel_without_source_is_learned_from_its_tunables(
     assert "3 problems, 20 configs are missing" in capsys.readouterr().err
 
 
-def test_a_handful_of_measurements_adapt_a_model_to_a_new_gpu(trained: Path, tmp_path: Path) -> None:
+def test_forty_measurements_adapt_a_model_to_a_new_gpu(trained: Path, tmp_path: Path) -> None:
     """A simulated card on which all takes 2.6 times the prior's latency, and configs in several stages a half more."""
     gpu, problem = find_gpu("a100"), find_op("matmul").problem(m=1024, n=1024, k=1024)
     (candidates,) = Recommender([]).candidates_for(problem, gpu)
@@ -405,7 +405,7 @@ def test_a_handful_of_measurements_adapt_a_model_to_a_new_gpu(trained: Path, tmp
     settled = candidates.settle(candidates.predict(problem, at, rows))
     configs = [candidates.space.config(int(row)) for row in rows]
     truth = settled.latency_s * [2.6 * (1.5 if config["stages"] > 1 else 1.0) for config in configs]
-    chosen = np.random.default_rng(0).choice(len(rows), 30, replace=False)
+    chosen = np.random.default_rng(0).choice(len(rows), 40, replace=False)
     known = next(simulated(1))
     own = tmp_path / "own.duckdb"
     with Database.open(own, read_only=False, create=True) as database:
@@ -427,4 +427,4 @@ def test_a_handful_of_measurements_adapt_a_model_to_a_new_gpu(trained: Path, tmp
     assert "adapted to 30 configs measured on this problem; 90 % interval from those, each left out" in note
     assert answer.as_dict()["models"][0]["adapted_to_configs"] == 30
     assert len(ratios) > 20
-    assert np.median(np.abs(np.log(ratios))) < 0.1
+    assert np.median(np.abs(np.log(ratios))) < 0.02
