@@ -100,16 +100,12 @@ def read(
     for (card, key, kernel, digest), rows in sorted(found.items()):
         try:
             where = find_gpu(card)
-            problem = _problem(problems[key])
+            problem = known_to.problem(problems[key], kernel, digest)
         except UsageError:
             _count(left_out, "of an unknown GPU or op", len(rows))
             continue
         groups += _group(known_to, where, problem, kernel, digest, list(rows.values()), left_out)
     return Measurements(tuple(groups), left_out, trained.calibrations)
-
-
-def _problem(row: Mapping[str, Any]) -> Problem:
-    return find_op(row["op"]).problem(row["dtype"], row["layout"], **json.loads(row["dims"]))
 
 
 class _Candidates:
@@ -120,6 +116,12 @@ class _Candidates:
         self._library = Recommender(databases, trained=trained)
         self._own: dict[tuple[str, str], Kernel | None] = {}
 
+    def problem(self, row: Mapping[str, Any], kernel: str, digest: str) -> Problem:
+        """The problem of a row of the table: of an op, or declared by the kernel; `UsageError` for neither."""
+        own = self._own_kernel(kernel, digest)
+        op = own.definition if own is not None and own.declares_problem else find_op(row["op"])
+        return op.problem(row["dtype"], row["layout"], **json.loads(row["dims"]))
+
     def find(self, problem: Problem, gpu: GPU, kernel: str, digest: str) -> Candidates | None:
         """Those of a kernel by name and hash; None where no source of this hash is known, or no profile."""
         try:
@@ -129,19 +131,22 @@ class _Candidates:
         for candidates in of_op:
             if (candidates.kernel.name, candidates.kernel.hash) == (kernel, digest):
                 return candidates
-        if (kernel, digest) not in self._own:
-            try:
-                found = find_own_kernel(kernel, self._databases)
-            except KernrecError:
-                found = None
-            self._own[kernel, digest] = found if found is not None and found.hash == digest else None
-        if (own := self._own[kernel, digest]) is None:
+        if (own := self._own_kernel(kernel, digest)) is None:
             return None
         try:
             profiles = profiles_of(own, problem, gpu, self._databases)
             return candidates_of(own, problem, gpu, profiles, self._trained.calibration(gpu))
         except KernrecError:
             return None
+
+    def _own_kernel(self, kernel: str, digest: str) -> Kernel | None:
+        if (kernel, digest) not in self._own:
+            try:
+                found = find_own_kernel(kernel, self._databases)
+            except KernrecError:
+                found = None
+            self._own[kernel, digest] = found if found is not None and found.hash == digest else None
+        return self._own[kernel, digest]
 
 
 def _group(
