@@ -25,3 +25,13 @@ def test_features_kept_for_a_space_are_those_made_for_the_candidates() -> None:
             expected = matrix(facts, columns)
             assert found.dtype == expected.dtype
             np.testing.assert_array_equal(found, expected)
+
+
+def test_of_no_candidates_there_are_facts_all_the_same() -> None:
+    problem, gpu = find_op("matmul").problem(m=512, n=256, k=384), find_gpu("rtx4090")
+    (candidates,) = Recommender([]).candidates_for(problem, gpu)
+    none = np.empty(0, dtype=np.int64)
+    at = candidates.space.at(problem)
+    prediction = candidates.predict(problem, at, none)
+    facts = facts_of(candidates, problem, at, prediction, candidates.settle(prediction), none)
+    assert matrix(facts, names(list(facts.tunables))).shape == (0, len(names(list(facts.tunables))))
