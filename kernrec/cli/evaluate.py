@@ -53,7 +53,7 @@ def evaluate(
         _print(scores, f"held out by {split}: {parts}")
         for who, figures in PUBLISHED.items():
             said = ", ".join(f"{name} {value:g}" for name, value in figures.items())
-            note(f"published, of other kernels on other cards: {who}: {said}")
+            note(f"published elsewhere, of other kernels on other cards: {said} ({who})")
     if cases:
         sizes = [len(case.latency_s) for case in cases]
         span = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{min(sizes)}"

@@ -101,7 +101,7 @@ def _train(
         # Several GPUs may have an interval of their own; what holds for all of them, and for new ones, is shown.
         stated = {
             f"90 % interval of {quantity}, {'new problem' if key == '*' else key}": (
-                f"x/ {math.exp(interval.width):.3g}, from {interval.said}"
+                f"a factor of {math.exp(interval.width):.3g}, from {interval.said}"
             )
             for quantity, found_for in model.intervals.items()
             for key, interval in found_for.items()

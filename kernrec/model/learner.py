@@ -1,11 +1,11 @@
 """Boosted trees for what the prior misses: the log of measured over predicted latency, and the same for power.
 
-    held-out groups   K folds; the number of trees is that of the least held-out loss, and the held-out residuals
+    held-out groups   K folds; the fewest trees of about the least held-out loss are taken, and the held-out residuals
                       calibrate the intervals: of a fold by as many trees as the other folds find best, for a number
                       that suits its own rows best would make them look surer than they are
     held-out GPUs     each GPU (and each kernel) is held out, problems and all, which says how far what was learned
     and kernels       carries to one that nobody measured
-    final model       all rows, the number of trees of the least loss of all folds
+    final model       all rows, as many trees as all folds together find best
 
 Everything is seeded and the number of threads is fixed, so the same rows give the same file. XGBoost is imported here
 and only when something is trained; asking a model takes `model.forest`.
@@ -30,6 +30,7 @@ Array = np.ndarray
 _MANY_ROWS = 50_000  # from here on fewer folds do
 _FEWEST_ROWS = 8  # a head with fewer is not trained
 _LOOKED_AT = 30_000  # rows, where GPUs or kernels are held out: two models each
+_SAME_LOSS = 0.005
 _MOST_APART = 5  # more GPUs or kernels are held out several at a time
 
 
@@ -145,9 +146,9 @@ class _Head:
                 boosted.append((outside, booster))
                 losses.append(loss * len(outside))
             total = np.sum(losses, axis=0)
-            self.rounds = int(total.argmin()) + 1
+            self.rounds = _fewest(total)
             for (outside, booster), loss in zip(boosted, losses, strict=True):
-                count = min(int((total - loss).argmin()) + 1, booster.num_boosted_rounds())
+                count = min(_fewest(total - loss), booster.num_boosted_rounds())
                 self.out_of_fold[outside] = booster.inplace_predict(data.matrix[outside], iteration_range=(0, count))
         else:
             self.out_of_fold[known] = np.average(self._target[known], weights=self._weights[known])
@@ -189,6 +190,11 @@ class _Head:
         booster = xgboost.train(parameters, inside, rounds, verbose_eval=False, evals_result=told, **watched)
         loss = np.square(told["held_out"]["rmse"]) if told else np.zeros(rounds)
         return booster, np.pad(loss, (0, rounds - len(loss)), mode="edge")  # it had not fallen for long
+
+
+def _fewest(loss: Array) -> int:
+    """The fewest trees whose loss is about the least: a query pays for each."""
+    return int(np.argmax(loss <= loss.min() * (1.0 + _SAME_LOSS))) + 1
 
 
 def _by_quantity(data: Dataset, found: Mapping[str, Array]) -> dict[str, Array]:
