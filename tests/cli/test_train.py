@@ -425,6 +425,6 @@ def test_forty_measurements_adapt_a_model_to_a_new_gpu(trained: Path, tmp_path: 
     ]
     (note,) = [note for note in answer.notes if note.startswith("source learned")]
     assert "adapted to 40 configs measured on this problem; 90 % interval from those, each left out" in note
-    assert answer.as_dict()["models"][0]["adapted_to_configs"] == 30
+    assert answer.as_dict()["models"][0]["adapted_to_configs"] == 40
     assert len(ratios) > 20
     assert np.median(np.abs(np.log(ratios))) < 0.02

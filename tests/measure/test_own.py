@@ -29,6 +29,7 @@ from kernrec.kernel import Kernel
 from kernrec.measure.journal import journal_path, left_behind
 from kernrec.measure.nvml import Card, NoGPUError, cards
 from kernrec.op import parse_shape
+from kernrec.recommender import training
 from kernrec.store import Database
 
 HERE = Path(__file__).parent
@@ -245,6 +246,9 @@ def test_a_problem_of_the_specs_own_is_held_against_the_first_config(any_bench: 
     assert outcomes[8]["numeric_error"] > 0.5 > 1e-4 > outcomes[8]["tolerance"]
     assert outcomes[1]["input_distribution"] == "x normal, y zeros"
     assert "0 measured, 3 known before" in bench.measure()[1]
+    (group,) = training.read([bench.database]).groups
+    assert (len(group.latency_s), group.gpu, group.kernel) == (2, bench.gpu.name, "mine")
+    assert group.facts.tunables["unroll"].tolist() == [1, 4]
 
     here = bench.recommend(bench.gpu.name)
     assert sorted(config["unroll"] for config in measured(here)) == [1, 4]
