@@ -260,8 +260,9 @@ def _solved(share: Array, weight: Array, free: Array) -> Array:
         near = np.abs(away) < 1e-6
         slope = np.where(near, 1.0, np.log(ratio) / np.where(near, 1.0, ratio * away))
         columns, weights = share[:, free], weight * slope
+        # Relative to what was found so far: what it is worth does not depend on how wrong the coefficient is.
+        belief = _BELIEF / np.maximum(found[free], 1e-3) ** 2
         # Normal equations: as many columns as parts, however many rows there are.
-        gram = (columns.T * weights) @ columns + _BELIEF * np.eye(int(free.sum()))
-        factor = np.linalg.cholesky(gram)
-        found[free] = nnls(factor.T, np.linalg.solve(factor, columns.T @ (weights * (1.0 - rest)) + _BELIEF))[0]
+        factor = np.linalg.cholesky((columns.T * weights) @ columns + np.diag(belief))
+        found[free] = nnls(factor.T, np.linalg.solve(factor, columns.T @ (weights * (1.0 - rest)) + belief))[0]
     return found
