@@ -13,8 +13,8 @@ Both are solved by non-negative least squares (Lawson and Hanson, "Solving Least
 until what is least is the squared logarithm of predicted over measured: with r = predicted / measured the weight
 log(r) / (r (r - 1)) gives (r - 1)**2 the gradient of log(r)**2 (iteratively reweighted least squares; plain relative
 errors to the p-th power would hear those alone that are predicted too slow). Every problem weighs the same. A belief
-in the published coefficient, worth a thousandth of a problem, decides what the rows do not tell apart. Rows that ran
-at the power limit ran at an unknown clock and are left out.
+in the published coefficient, worth a thousandth of a problem, decides what the rows do not tell apart, and a part that
+is next to nothing in them keeps it. Rows that ran at the power limit ran at an unknown clock and are left out.
 
 A multiplier is kept where it helps: each problem is held out in turn, and the error that the calibrated prior makes
 there, power limit and all, is held against that of the published coefficients.
@@ -41,6 +41,7 @@ MOST_FOLDS = 20
 """More problems than this are held out several at a time."""
 _BELOW_LIMIT = 0.95  # of the TDP: less power than that, a reading's error aside, did not lower the clock
 _BELIEF = 0.001
+_LEAST_SHARE = 0.05
 _ROUNDS = 12
 _RANKS = 0.01  # how much rank correlation a smaller error may cost
 
@@ -234,7 +235,9 @@ def _multipliers(shares: Sequence[Array], rows: Sequence[_Rows]) -> Array:
         of_problem[one.group.problem] = of_problem.get(one.group.problem, 0) + len(found)
     share = np.concatenate(shares)
     weight = np.repeat([1.0 / max(of_problem[one.group.problem], 1) for one in rows], list(map(len, shares)))
-    free = np.ones(share.shape[1], dtype=bool)
+    # A part that is hardly ever a twentieth of the whole cannot be told from the rest.
+    common = np.exp(-np.median(np.log(np.maximum(share.sum(axis=1), 1e-12))))
+    free = np.quantile(share * common, 0.9, axis=0) > _LEAST_SHARE
     most = MOST**OVERLAP if share.shape[1] == len(TIME) else MOST
     while True:
         found = _solved(share, weight, free)
@@ -260,8 +263,9 @@ def _solved(share: Array, weight: Array, free: Array) -> Array:
         near = np.abs(away) < 1e-6
         slope = np.where(near, 1.0, np.log(ratio) / np.where(near, 1.0, ratio * away))
         columns, weights = share[:, free], weight * slope
+        # Relative to what was found so far: what it is worth does not depend on how wrong the coefficient is.
+        belief = _BELIEF / np.maximum(found[free], 1e-3) ** 2
         # Normal equations: as many columns as parts, however many rows there are.
-        gram = (columns.T * weights) @ columns + _BELIEF * np.eye(int(free.sum()))
-        factor = np.linalg.cholesky(gram)
-        found[free] = nnls(factor.T, np.linalg.solve(factor, columns.T @ (weights * (1.0 - rest)) + _BELIEF))[0]
+        factor = np.linalg.cholesky((columns.T * weights) @ columns + np.diag(belief))
+        found[free] = nnls(factor.T, np.linalg.solve(factor, columns.T @ (weights * (1.0 - rest)) + belief))[0]
     return found
