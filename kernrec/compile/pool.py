@@ -178,10 +178,9 @@ def processes_for(count: int) -> Iterator[ProcessPoolExecutor]:
         try:
             yield pool
         except BaseException:
-            started = list((pool._processes or {}).values())  # `kill_workers` is Python 3.14's
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in started:
+            for process in list((pool._processes or {}).values()):  # `kill_workers` is Python 3.14's
                 process.kill()
+            pool.shutdown(cancel_futures=True)
             raise
 
 
