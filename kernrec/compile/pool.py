@@ -170,7 +170,7 @@ def interrupts_blocked() -> Iterator[None]:
 def processes_for(count: int) -> Iterator[ProcessPoolExecutor]:
     """Processes for Python work, which end with this one, however it ends; their tasks are given with `submit`.
 
-    Leaving with an error waits for nothing but the tasks that are being worked on.
+    Leaving with an error waits for no task: one may be an endless loop, which takes minutes to be found out.
     """
     with interrupts_blocked():  # the pool starts a process that watches over its semaphores
         pool = ProcessPoolExecutor(count, mp_context=_SPAWN, initializer=_end_with_parent)
@@ -178,7 +178,9 @@ def processes_for(count: int) -> Iterator[ProcessPoolExecutor]:
         try:
             yield pool
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list((pool._processes or {}).values()):  # `kill_workers` is Python 3.14's
+                process.kill()
+            pool.shutdown(cancel_futures=True)
             raise
 
 

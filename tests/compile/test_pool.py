@@ -11,6 +11,7 @@ import time
 import pytest
 
 from kernrec.compile import CompileError, Job, compile_many, compile_source
+from kernrec.compile.pool import processes_for, submit
 
 
 def workers():
@@ -130,3 +131,16 @@ def group_lives(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_work_that_does_not_end_is_not_waited_for_when_something_fails():
+    def work():
+        with processes_for(1) as pool:
+            tasks = [submit(pool, time.sleep, seconds) for seconds in (-1.0, 60.0, 60.0)]
+            tasks[0].result()
+
+    started = time.monotonic()
+    with pytest.raises(ValueError, match="non-negative"):
+        work()
+    assert time.monotonic() - started < 30
+    assert not workers()
