@@ -26,7 +26,7 @@ from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Kernel, Space, all_kernels
 from kernrec.op import Problem
 from kernrec.op.workload import workload, workloads
-from kernrec.recommender.own import Ranked
+from kernrec.recommender.ranked import Ranked
 from kernrec.store import Database, ProfileRow, Stack
 
 FOLDER = Path(__file__).resolve().parents[1] / "datasets" / "kernels"

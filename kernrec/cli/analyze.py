@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from kernrec.op import Problem
     from kernrec.recommender import Query
     from kernrec.recommender.analyze import Analysis
-    from kernrec.recommender.own import Advice, Limited
+    from kernrec.recommender.own import Advice
+    from kernrec.recommender.ranked import Limited
 
 
 def analyze(

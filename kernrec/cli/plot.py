@@ -12,7 +12,7 @@ from kernrec.errors import KernrecError, UsageError
 
 if TYPE_CHECKING:
     from kernrec.recommender.explain import Explanation
-    from kernrec.recommender.own import Ranked
+    from kernrec.recommender.ranked import Ranked
 
 ENDINGS = (".svg", ".png")
 _SEEN = 3.0  # times the least cost: candidates beyond would press the front into a corner

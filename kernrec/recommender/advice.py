@@ -9,7 +9,7 @@ from kernrec.recommender.estimates import SOURCES
 from kernrec.recommender.explain import Explanation, explain
 from kernrec.recommender.explained import cost
 from kernrec.recommender.notes import sources_of
-from kernrec.recommender.own import Ranked
+from kernrec.recommender.ranked import Ranked
 
 _WORTH = 0.002
 """Gains below this are not worth a line: far inside the model's spread."""

@@ -12,7 +12,7 @@ import numpy as np
 from kernrec.gpu import LIMITERS
 from kernrec.model.demand import events
 from kernrec.model.power import DRAM, Settled
-from kernrec.recommender.own import Limited, Ranked
+from kernrec.recommender.ranked import Limited, Ranked
 
 _SECTOR_BYTES = 32
 _WARP = 32

@@ -9,7 +9,8 @@ from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, able_kernels
 from kernrec.op import Problem, find_op
-from kernrec.recommender.own import Ranked, find_own_kernel, power_limits, profiles_of
+from kernrec.recommender.own import find_own_kernel, profiles_of
+from kernrec.recommender.ranked import Ranked, power_limits
 from kernrec.recommender.refusal import why_not
 from kernrec.recommender.trained import Trained
 from kernrec.store import Stack

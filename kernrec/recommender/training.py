@@ -23,7 +23,8 @@ from kernrec.model.features import Facts
 from kernrec.op import Problem, find_op
 from kernrec.recommender.candidates import Candidates
 from kernrec.recommender.facts import facts_of
-from kernrec.recommender.own import candidates_of, find_own_kernel, profiles_of
+from kernrec.recommender.own import find_own_kernel, profiles_of
+from kernrec.recommender.ranked import candidates_of
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.trained import Trained
 from kernrec.store import Database, Stack

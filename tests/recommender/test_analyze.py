@@ -19,7 +19,8 @@ from kernrec.recommender import explained
 from kernrec.recommender.advice import advise_changes, difference
 from kernrec.recommender.analyze import analyze
 from kernrec.recommender.explain import explain
-from kernrec.recommender.own import Advice, Ranked, advise, power_limits, profiles_of, recommend_kernel
+from kernrec.recommender.own import Advice, advise, profiles_of, recommend_kernel
+from kernrec.recommender.ranked import Ranked, power_limits
 from kernrec.store import Database
 
 SOURCE = """
