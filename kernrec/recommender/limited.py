@@ -20,10 +20,13 @@ from kernrec.store import Evidence, Measured
 
 @dataclass(frozen=True)
 class AtLimit:
-    """Costs at a power limit. measured: what is known of candidates, by position."""
+    """Costs at a power limit. measured: what is known of candidates, by position; predicted: all of them as if nothing
+    were, on the scale of the measurements.
+    """
 
     estimates: Estimates
     measured: dict[int, Measured]
+    predicted: Estimates
 
 
 def known_at(
@@ -52,7 +55,8 @@ def at_limits(
         positions = np.flatnonzero(np.isin(rows, one.rows))
         taken = [one.measured[i] for i in np.searchsorted(one.rows, rows[positions])]
         costs, rescaling = with_measured(estimates, positions, taken)
-        results.append(AtLimit(costs, dict(zip(positions.tolist(), taken, strict=True))))
+        scaled = rescaling.of(estimates) if rescaling else estimates
+        results.append(AtLimit(costs, dict(zip(positions.tolist(), taken, strict=True)), scaled))
         scales.append(rescaling)
     anchor = max(range(len(results)), key=lambda limit: len(results[limit].measured))
     scale = scales[anchor]
@@ -62,6 +66,8 @@ def at_limits(
     return [
         result
         if result.measured
-        else AtLimit(carried_over(predicted[limit], there, predicted[anchor], scale), result.measured)
+        else AtLimit(
+            carried_over(predicted[limit], there, predicted[anchor], scale), result.measured, scale.of(predicted[limit])
+        )
         for limit, result in enumerate(results)
     ], scale
