@@ -1,4 +1,9 @@
-"""What to change about a config: its neighbours in the space and other power limits, by what they should gain."""
+"""What to change about a config: its neighbours in the space and other power limits, by what they should gain.
+
+A config that was measured missed its prediction by something, of which a part is its own. Held against the predictions
+of configs that nobody ran, a slow surprise would make every change look like a gain. So a config that was not measured
+is taken to miss its prediction by as much as one that was: the gain is that from prediction to prediction.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +12,7 @@ import numpy as np
 
 from kernrec.recommender.estimates import SOURCES
 from kernrec.recommender.explain import Explanation, explain
-from kernrec.recommender.explained import cost
+from kernrec.recommender.explained import cost_of
 from kernrec.recommender.notes import sources_of
 from kernrec.recommender.ranked import Ranked
 
@@ -45,7 +50,8 @@ def advise_changes(
 
     objective: `energy`, `latency` or `edp`. The figures are those of estimates of the changed config, not of rules.
     """
-    costs = cost(ranked, objective)
+    latency, energy = _comparable(ranked, position, limit)
+    costs = cost_of(latency, energy, objective)
     now = costs[limit, position]
     here = explain(ranked, position, limit)
     columns = {name: column[ranked.rows] for name, column in ranked.group.space.columns.items()}
@@ -72,16 +78,29 @@ def advise_changes(
         found.append((1.0 - float(costs[lowest, position] / now), lowest, position))
     found.sort(key=lambda entry: -entry[0])
     return [
-        _advice(ranked, here, gain, position, limit, other, there)
+        _advice(
+            here,
+            explain(ranked, other, there),
+            gain,
+            float(energy[there, other] / energy[limit, position] - 1.0),
+            float(latency[there, other] / latency[limit, position] - 1.0),
+        )
         for gain, there, other in found[:top]
         if gain > _WORTH
     ]
 
 
-def _advice(
-    ranked: Ranked, here: Explanation, gain: float, position: int, limit: int, other: int, other_limit: int
-) -> Change:
-    there = explain(ranked, other, other_limit)
+def _comparable(ranked: Ranked, position: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Latencies and energies (limits, C) that changes from the config at `position` are judged by."""
+    latency, energy, here = ranked.latency_s.copy(), ranked.energy_j.copy(), ranked.costs[limit]
+    if position in here.measured:
+        others = np.setdiff1d(np.arange(len(ranked.rows)), list(here.measured))
+        latency[limit, others] *= here.estimates.latency_s[position] / here.predicted.latency_s[position]
+        energy[limit, others] *= here.estimates.energy_j[position] / here.predicted.energy_j[position]
+    return latency, energy
+
+
+def _advice(here: Explanation, there: Explanation, gain: float, energy: float, time: float) -> Change:
     changes = difference(here, there)
     shown = sorted((name for name in changes if name not in _COSTS), key=lambda name: -abs(changes[name]))
     before, after = here.limited, there.limited
@@ -91,13 +110,13 @@ def _advice(
         for name, value in before.choice.config.items()
         if after.choice.config[name] != value
     ]
-    if other_limit != limit:
+    if after.power_limit_w != before.power_limit_w:
         parts.append(f"power limit {before.power_limit_w:g} W -> {after.power_limit_w:g} W")
     return Change(
         what=", ".join(parts),
         gain=gain,
-        energy=changes["energy"],
-        time=changes["time"],
+        energy=energy,
+        time=time,
         changes={name: changes[name] for name in shown[:_SHOWN_CHANGES] if abs(changes[name]) > _WORTH},
         source=min(sources, key=SOURCES.index),
     )

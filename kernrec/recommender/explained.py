@@ -80,11 +80,16 @@ def limit_of(ranked: Ranked, power_limit_w: float | None) -> int:
 
 def cost(ranked: Ranked, objective: str) -> np.ndarray:
     """What an objective minimises, (limits, C)."""
+    return cost_of(ranked.latency_s, ranked.energy_j, objective)
+
+
+def cost_of(latency_s: np.ndarray, energy_j: np.ndarray, objective: str) -> np.ndarray:
+    """What an objective minimises, of these costs."""
     if objective not in OBJECTIVES:
         raise unknown("objective", objective, OBJECTIVES)
     if objective == "latency":
-        return ranked.latency_s
-    return ranked.energy_j * (ranked.latency_s if objective == "edp" else 1.0)
+        return latency_s
+    return energy_j * (latency_s if objective == "edp" else 1.0)
 
 
 def choose(ranked: Ranked, given: Mapping[str, int], objective: str, limit: int) -> int:

@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AtLimit:
-    """Costs at a power limit. measured: what is known of candidates, by position."""
+    """Costs at a power limit. measured: what is known of candidates, by position; predicted: all of them as if nothing
+    were, on the scale of the measurements.
+    """
 
     estimates: Estimates
     measured: dict[int, Measured]
+    predicted: Estimates
 
 
 def known_at(
@@ -60,7 +63,8 @@ def at_limits(
         if correction and len(positions):
             estimates = correction.adapted(estimates, positions, taken)
         costs, rescaling = with_measured(estimates, positions, taken)
-        results.append(AtLimit(costs, dict(zip(positions.tolist(), taken, strict=True))))
+        scaled = rescaling.of(estimates) if rescaling else estimates
+        results.append(AtLimit(costs, dict(zip(positions.tolist(), taken, strict=True)), scaled))
         scales.append(rescaling)
     anchor = max(range(len(results)), key=lambda limit: len(results[limit].measured))
     scale = scales[anchor]
@@ -70,6 +74,8 @@ def at_limits(
     return [
         result
         if result.measured
-        else AtLimit(carried_over(predicted[limit], there, predicted[anchor], scale), result.measured)
+        else AtLimit(
+            carried_over(predicted[limit], there, predicted[anchor], scale), result.measured, scale.of(predicted[limit])
+        )
         for limit, result in enumerate(results)
     ], scale

@@ -293,13 +293,11 @@ def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
     assert subject.prior["energy_j"] == pytest.approx(before.energy_j.value)
     assert sum(subject.energy_j.values()) == pytest.approx(choice.energy_j.value)
     assert subject.figures["time"] == choice.latency_s.value
-    # Advice is about costs on the scale of the measurements, and says of which it is sure.
+    # That it took longer than predicted is no gain of the others: prediction is held against prediction.
     position = int(np.flatnonzero(ranked.latency_s[0] == choice.latency_s.value)[0])
     changes = advise_changes(ranked, position, objective="latency")
-    best = predicted.best.choice
-    first = next(change for change in changes if change.source == "prior")
-    assert ranked.rescaling is not None
-    assert first.time > best.latency_s.value * ranked.rescaling.latency / choice.latency_s.value - 1.001
+    gains = [change.time for change in changes if change.source == "prior"]
+    assert min(gains) >= predicted.best.choice.latency_s.value / before.latency_s.value - 1.001
     assert ranked.about([subject.limited]) == ["rowsum: 1 config failed on this GPU and left out (1 incorrect)"]
     with pytest.raises(UsageError, match="it failed when it was measured"):
         explained.choose(ranked, predicted.choices[7].choice.config, "latency", 0)
