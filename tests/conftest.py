@@ -1,17 +1,23 @@
 """What all tests share.
 
-Property tests draw new examples at a desk, and the same ones in every run of CI. The databases of whoever runs the
-tests are neither read nor written.
+Property tests draw new examples at a desk, and the same ones in every run of CI; a slow machine fails none. The
+databases of whoever runs the tests are neither read nor written.
 """
 
 import os
+import signal
+import threading
 
 import pytest
 from hypothesis import settings
 
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+settings.register_profile("desk", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "desk")
+
+# A shell that starts the tests in the background has them ignore interrupts, and their children after them.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
