@@ -95,11 +95,11 @@ class LaunchTime:
 
     def parts(self, row: int) -> dict[str, float]:
         """Seconds that each resource of `LIMITS` is busy, or waited for, for one candidate."""
-        pipes = self.pipe_clk[:, row]
-        parts = dict(zip(PIPES, self.busy_s[row] * pipes / max(pipes.max(), 1e-30), strict=True))
-        parts |= {"latency": self.latency_s[row], "L2": self.l2_s[row], "DRAM": self.dram_s[row]}
-        parts["launch"] = START_S + LAUNCH_S
-        return {name: float(seconds) for name, seconds in parts.items()}
+        pipes = self.pipe_clk[:, row].tolist()
+        share_s = float(self.busy_s[row]) / max(*pipes, 1e-30)
+        parts = {name: share_s * clk for name, clk in zip(PIPES, pipes, strict=True)}
+        waits = {"latency": self.latency_s, "L2": self.l2_s, "DRAM": self.dram_s}
+        return parts | {name: float(column[row]) for name, column in waits.items()} | {"launch": START_S + LAUNCH_S}
 
 
 def alone_clk(rates: Array, warps: Array, codes: Array) -> Array:
