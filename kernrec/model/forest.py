@@ -174,6 +174,8 @@ class Forest:
     def predict(self, matrix: Array) -> Array:
         """The sum of the leaves of each row of a (C, F) matrix, NaN where a value is missing; float64 (C,)."""
         count = len(matrix)
+        if not self.column:
+            return np.full(count, self.base + self.leaf.sum(dtype=np.float64))
         low = np.asarray(matrix, dtype=np.float32)
         missing = np.isnan(low)
         both = np.concatenate([np.where(missing, -np.inf, low), np.where(missing, np.inf, low)], axis=1)
