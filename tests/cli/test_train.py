@@ -347,9 +347,7 @@ def test_too_few_problems_say_how_many_are_missing(tmp_path: Path, capsys: pytes
     assert "5 more are needed" in capsys.readouterr().err
 
 
-def test_a_handful_of_measurements_is_too_few_to_learn_from(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_handful_of_measurements_is_too_few_to_learn_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, rows = tmp_path / "few.duckdb", list(simulated(2))
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(rows[:5])
