@@ -71,6 +71,9 @@ def test_a_database_named_by_the_environment_must_exist(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "none"))
     with pytest.raises(UsageError, match="there is no database at"):
         Stack()
+    monkeypatch.setenv("KERNREC_DB", "")  # names none, as if it were not set
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert Stack().measurements() == 0
 
 
 def test_a_file_is_free_between_two_questions(make, tmp_path, problem, row):
