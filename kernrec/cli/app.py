@@ -73,6 +73,8 @@ def run(arguments: Sequence[str]) -> int:
         _give_up_output()  # the reader has what it wanted (`| head`)
         return 0
     except OSError as error:
+        if error.filename is not None and error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG):
+            return _fail(f"{error.filename} cannot be reached: {os.strerror(error.errno).lower()}", 1)
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise
         _give_up_output()

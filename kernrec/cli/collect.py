@@ -31,7 +31,7 @@ def collect(
     resume: Annotated[bool, typer.Option(help="Leave out what the database holds already.")] = True,
     device: Annotated[str, typer.Option(help="cuda, or replay: answer from recorded measurements.")] = "cuda",
     replay: Annotated[Path | None, typer.Option(help="Database whose measurements to replay.")] = None,
-    seed: Annotated[int, typer.Option(help="Of everything drawn at random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything drawn at random.")] = 0,
 ) -> None:
     """Measure latency and energy of kernel configs on a GPU of this machine and add them to a database.
 
@@ -49,6 +49,8 @@ def collect(
         raise UsageError("--shape and --workload were both given; a shape is one problem, a workload many")
     if device == "replay" and db is None:
         raise UsageError("--device replay needs --db: replayed rows do not belong among those you measured")
+    if device != "replay" and replay is not None:
+        raise UsageError(f"--replay {replay} goes with --device replay, and --device is {device}")
     seconds, configs = (None, None) if budget is None else parse_budget("--budget", budget)
     wanted = Wanted(
         problems=_problems(op, shape, workload, dtype, layout),

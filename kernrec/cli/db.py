@@ -131,6 +131,8 @@ def merge(
 
     path = db or paths.user_database()
     for other in others:  # before anything is made or changed
+        if other.resolve() == path.resolve():
+            raise UsageError(f"{other} is the database that rows are added to; name others")
         Database.check(other)
     with Database.open(path, read_only=False, create=True) as database:
         for other in others:

@@ -50,6 +50,10 @@ def recommend(
         raise UsageError(f"--emit {emit!r}: only cuda is known")
     if shape and workload:
         raise UsageError("--shape and --workload were both given; a shape is one problem, a workload many")
+    if shape is not None and not shape.strip():
+        raise UsageError("--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all")
+    if emit and as_json:
+        raise UsageError("--emit and --json were both given; the source is printed as it is, without JSON")
     if emit and not shape:
         raise UsageError("--emit cuda needs a --shape: it prints one config")
     query = Query(

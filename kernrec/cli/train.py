@@ -75,6 +75,7 @@ def note(text: str) -> None:
 def _train(
     found: "Measurements", folder: Path, gpu: str | None, databases: list[Path], threads: int
 ) -> list[dict[str, Any]]:
+    from kernrec.errors import UsageError
     from kernrec.model.dataset import Dataset
     from kernrec.model.intervals import NEW_GPU, NEW_KERNEL, groups_needed
     from kernrec.model.learner import Settings
@@ -82,11 +83,15 @@ def _train(
     from kernrec.model.model_file import save
     from kernrec.recommender.training import provenance
 
-    results = []
+    results, too_few = [], []
     for op in sorted({group.op for group in found.groups}):
         data = Dataset(tuple(group for group in found.groups if group.op == op))
-        model = learn(data, Settings(threads=threads))
         name = op if gpu is None else f"{op}@{gpu}"
+        try:
+            model = learn(data, Settings(threads=threads))
+        except UsageError as error:
+            too_few.append(f"{name}: {error}")
+            continue
         path = save(model, folder, name, provenance(data, databases, found.calibrations))
         kind, held = data.held_out
         groups = int(held.max()) + 1
@@ -108,6 +113,10 @@ def _train(
             if key in ("*", NEW_GPU, NEW_KERNEL)
         }
         results.append({"name": name, "path": str(path), "rows": len(data), "found": dict(model.scores) | stated})
+    if not results:
+        raise UsageError("; ".join(too_few))
+    for said in too_few:
+        note(f"{said}; no model of it")
     return results
 
 

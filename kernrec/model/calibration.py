@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,6 @@ def save(found: Mapping[str, Calibration], folder: Path) -> Path:
     except OSError as error:
         raise KernrecError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from None
     finally:
-        if folder.is_dir():
+        with suppress(OSError):
             temporary.unlink(missing_ok=True)
     return path

@@ -92,7 +92,7 @@ class Dataset:
     def held_out(self) -> tuple[str, Array]:
         """What is exchangeable here, and its number for each row.
 
-        Problems where there are at least 3; else GPUs or kernels, whichever has more; else, of one problem on one GPU,
+        Problems where there are at least 3; else GPUs or kernels, whichever has more; else, of one kernel on one GPU,
         the configs that share the value of its most varied tunable.
         """
         by_problem = self.numbers("problem", "op")
@@ -101,7 +101,7 @@ class Dataset:
         by_gpu, by_kernel = self.numbers("gpu"), self.numbers("kernel", "kernel_hash")
         if max(by_gpu.max(), by_kernel.max()) >= 1:
             return ("GPU", by_gpu) if by_gpu.max() >= by_kernel.max() else ("kernel", by_kernel)
-        tunables = self.groups[0].facts.tunables
-        varied = [np.unique(values, return_inverse=True)[1] for values in tunables.values()]
+        columns = [[group.facts.tunables[name] for group in self.groups] for name in self.tunables]
+        varied = [np.unique(np.concatenate(column), return_inverse=True)[1] for column in columns]
         widest = max(varied, key=lambda found: int(found.max()), default=np.zeros(len(self), np.int64))
         return "tunable", widest

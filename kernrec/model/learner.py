@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.errors import UsageError
 from kernrec.model import scores
 from kernrec.model.dataset import HEADS, Dataset
 from kernrec.model.features import Facts, matrix, parts
@@ -81,8 +82,10 @@ class Model:
 
 
 def train(data: Dataset, settings: Settings | None = None) -> Model:
-    """The model of a dataset; a head without measurements is left out."""
+    """The model of a dataset; a head with too few measurements is left out, `UsageError` where that is latency's."""
     settings = settings or Settings()
+    if (measured := int(np.isfinite(data.residual["latency"]).sum())) < _FEWEST_ROWS:
+        raise UsageError(f"{measured} measured config{'s' * (measured != 1)} to learn from, {_FEWEST_ROWS} are needed")
     kind, groups = data.held_out
     heads = {}
     for head in HEADS:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kernrec.errors import KernrecError
+from kernrec.errors import KernrecError, UsageError
 from kernrec.model import scores
 from kernrec.model.calibrate import fit, predicted
 from kernrec.model.calibration import Calibration
@@ -104,7 +104,10 @@ def evaluate(
             outside = {part for part, number in zip(parts, dealt, strict=True) if number == fold}
             tell(f"fold {fold + 1}: {len(outside)} of {len(parts)} {split}s held out")
             rest = [group for group in groups if _part(group, split) not in outside]
-            models |= dict.fromkeys(outside, train(Dataset(tuple(rest)), settings))
+            try:
+                models |= dict.fromkeys(outside, train(Dataset(tuple(rest)), settings))
+            except UsageError as error:
+                tell(f"fold {fold + 1}: nothing learned is scored, the others hold {error}")
             fitted |= dict.fromkeys(outside, _calibrations(rest))
     cases = []
     keys = sorted({(group.gpu, group.problem) for group in groups})

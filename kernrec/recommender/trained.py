@@ -84,7 +84,11 @@ class Trained:
             self._unsaid.append(text)
 
     def _load(self, name: str) -> "Learned | None":
-        path = next((path for folder in self._folders if (path := folder / f"{name}.json").exists()), None)
+        try:
+            path = next((path for folder in self._folders if (path := folder / f"{name}.json").exists()), None)
+        except OSError as error:
+            self._say(f"cannot look for models in {Path(error.filename).parent}: {error.strerror}; none is used")
+            return None
         if path is None:
             return None
         # Who has no model does not wait for what reads and uses one.

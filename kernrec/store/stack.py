@@ -24,8 +24,9 @@ class Stack:
     def __init__(self, databases: Sequence[Path | str] | None = None, keep_open: bool = False) -> None:
         if databases is None:
             own = paths.user_database()
-            databases = [own] if own.exists() or "KERNREC_DB" in os.environ else []
-        self._paths = [Path(path) for path in databases]
+            databases = [own] if own.exists() or os.environ.get("KERNREC_DB") else []
+        # One that is named twice, by a link too, holds no more than once.
+        self._paths = list({os.path.realpath(path): Path(path) for path in databases}.values())
         self._read: tuple[tuple[int, int], ...] | None = None
         self._logs: dict[tuple[str, str], list[Log] | None] = {}
         self._contents: list[Contents] = []

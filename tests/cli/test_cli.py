@@ -102,6 +102,8 @@ def test_every_command_has_help_and_a_place_in_the_readme() -> None:
         ((*MATMUL[1:], "--top", "0"), "at least 1"),
         ((*MATMUL[1:], "--top", "many"), "many"),
         ((*MATMUL[1:], "--emit", "ptx"), "cuda"),
+        ((*MATMUL[1:], "--emit", "cuda", "--json"), "both given"),
+        (("--op", "matmul", "--gpu", "rtx4090", "--shape", ""), "--shape is empty"),
         (("--op", "conv", "--gpu", "t4", "--workload", "resnet5"), "resnet50"),
         (("--op", "conv", "--gpu", "t4", "--workload", "gpt2"), "no conv2d layer"),
         ((*MATMUL[1:], "--workload", "gpt2"), "both"),
@@ -136,6 +138,35 @@ def test_a_database_that_is_none_gets_one_line(tmp_path: Path) -> None:
         assert_one_line(run(*MATMUL, "--db", str(path)), path.name)
         assert_one_line(run(*MATMUL, KERNREC_DB=str(path)), path.name)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_path_that_cannot_be_reached_gets_one_line() -> None:
+    done = run(*MATMUL, "--db", "x" * 300)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("kernrec: xxx")
+    assert done.stderr.endswith("cannot be reached: file name too long\n")
+
+
+def test_a_folder_of_models_that_nobody_may_enter_is_said_and_left_out(tmp_path: Path) -> None:
+    from kernrec.store import Database
+
+    Database.open(tmp_path / "own.duckdb", read_only=False, create=True).close()
+    models = tmp_path / "models"
+    models.mkdir()
+    models.chmod(0)
+    asked = [sys.executable, "-m", "kernrec", *MATMUL, "--db", str(tmp_path / "own.duckdb")]
+    if os.geteuid() == 0:  # root may enter, unless it lays that down
+        asked = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *asked]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+    except FileNotFoundError:
+        pytest.skip("root without setpriv may enter every folder")
+    finally:
+        models.chmod(0o755)
+    if "setpriv:" in done.stderr:
+        pytest.skip("root may not lay its rights down here")
+    assert done.returncode == 0, done.stderr
+    assert f"note: cannot look for models in {models}: Permission denied; none is used" in done.stderr
 
 
 def test_a_database_in_use_names_the_process(tmp_path: Path) -> None:

@@ -115,6 +115,8 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
         (["--device", "replay"], "--device replay needs --db"),
         (["--device", "replay", "--db", "x.duckdb"], "--device replay needs --replay"),
         (["--device", "replay", "--db", "x.duckdb", "--replay", "none.duckdb"], "there is no database at"),
+        (["--op", "mm", "--replay", "none.duckdb"], "--replay none.duckdb goes with --device replay"),
+        (["--op", "mm", "--seed", "-1"], "-1 is not in the range"),
         (["--shape", "m=1,n=1,k=1"], "--shape needs --op"),
         (["--op", "matmul", "--shape", "m=1,n=1,k=1", "--workload", "vgg16"], "were both given"),
         (["--op", "matmull"], "did you mean matmul"),

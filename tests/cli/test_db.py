@@ -83,6 +83,9 @@ def test_merging_adds_what_is_new_and_leaves_the_others_alone(
     assert team.read_bytes() == before
     assert run(["db", "merge", str(tmp_path / "none"), "--db", str(tmp_path / "new")]) == 2
     assert not (tmp_path / "new").exists()
+    capsys.readouterr()
+    assert run(["db", "merge", str(team), "--db", str(team)]) == 2
+    assert capsys.readouterr().err == f"kernrec: {team} is the database that rows are added to; name others\n"
 
 
 def test_a_database_of_an_older_kernrec_is_brought_up_to_date(

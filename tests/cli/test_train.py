@@ -347,6 +347,22 @@ def test_too_few_problems_say_how_many_are_missing(tmp_path: Path, capsys: pytes
     assert "5 more are needed" in capsys.readouterr().err
 
 
+def test_a_handful_of_measurements_is_too_few_to_learn_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, rows = tmp_path / "few.duckdb", list(simulated(2))
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(rows[:5])
+    assert run(["train", "--db", str(path)]) == 2
+    assert capsys.readouterr().err == "kernrec: matmul: 5 measured configs to learn from, 8 are needed\n"
+    assert not (tmp_path / "models").exists()
+    with Database.open(path, read_only=False) as database:
+        database.add_measurements(rows[5:13])  # the last is of a second problem
+    assert run(["evaluate", "--db", str(path), "--threads", "1", "--json"]) == 0
+    said = capsys.readouterr()
+    assert "nothing learned is scored, the others hold 1 measured config to learn from" in said.err
+    assert {score["method"] for score in json.loads(said.out)["scores"]} >= {"prior", "random"}
+    assert run(["train", "--db", str(path), "--threads", "1"]) == 0
+
+
 def test_a_query_with_a_model_imports_no_xgboost(trained: Path) -> None:
     asks = (
         "import sys; from kernrec.recommender import Recommender;"

@@ -125,6 +125,24 @@ def test_what_is_held_out_is_whole() -> None:
     assert len(set(numbers)) == 3
 
 
+def test_two_problems_of_one_kernel_hold_out_the_values_of_a_tunable() -> None:
+    data = Dataset(tuple(simulated_groups(2, rows=20)))
+    kind, numbers = data.held_out
+    assert (kind, len(numbers), len(set(numbers))) == ("tunable", 40, 3)
+    assert train(data, QUICK).scores["held out by"] == "tunable"
+
+
+@pytest.mark.parametrize("gpus", [("rtx4090",), ("rtx4090", "a100-sxm4-80gb")])
+def test_few_measurements_train_a_model_with_the_priors_spread_or_none(gpus: tuple[str, ...]) -> None:
+    for rows in (1, 3, 7):
+        groups = [group for gpu in gpus for group in simulated_groups(1, rows=rows, gpu=gpu)]
+        if rows * len(gpus) < 8:
+            with pytest.raises(UsageError, match=f"^{rows * len(gpus)} measured configs? to learn from, 8 are needed"):
+                train(Dataset(tuple(groups)), QUICK)
+        else:
+            assert train(Dataset(tuple(groups)), QUICK).intervals["latency"].keys() <= {NEW_GPU}
+
+
 def test_no_measurement_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="no measurement"):
         Dataset(())

@@ -61,10 +61,19 @@ def test_the_users_own_database_is_asked_if_there_is_one(make, row, problem, tmp
     assert measured(stack, problem) == []
 
 
+def test_a_database_that_is_named_twice_counts_once(make, row, tmp_path):
+    mine, team = make("mine", [row()]), make("team", [row(config={"block_m": 32}), row(config={"block_m": 128})])
+    (tmp_path / "link").symlink_to(mine)
+    assert Stack([mine, team, tmp_path / "link", mine]).measurements() == 3
+
+
 def test_a_database_named_by_the_environment_must_exist(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "none"))
     with pytest.raises(UsageError, match="there is no database at"):
         Stack()
+    monkeypatch.setenv("KERNREC_DB", "")  # names none, as if it were not set
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert Stack().measurements() == 0
 
 
 def test_a_file_is_free_between_two_questions(make, tmp_path, problem, row):
