@@ -50,7 +50,7 @@ def recommend(
         raise UsageError(f"--emit {emit!r}: only cuda is known")
     if shape and workload:
         raise UsageError("--shape and --workload were both given; a shape is one problem, a workload many")
-    if emit and not shape:
+    if emit and not (shape or kernel):
         raise UsageError("--emit cuda needs a --shape: it prints one config")
     query = Query(
         objective=objective,
