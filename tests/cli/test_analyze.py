@@ -247,6 +247,7 @@ def test_misuse_gets_one_line_and_leaves_nothing(folder: Path, run: Run, argumen
         ("[[launch]]", 'constraints = ["threads > 512"]\n[[launch]]', "by 'threads > 512'"),
         ("tensors = { x", "tensors = { in", "tensors.in: expected a name that means nothing in expressions, got 'in'"),
         ("tensors = { x", "tensors = { n", "tensors.n: the name 'n' is taken by a dimension"),
+        ("n = 100000", "n = 4294967296", "dims.n: expected a whole number below 2**31, its default, got"),
         (SPEC, "", "name is missing"),
         (SPEC, "\0", "NUL byte"),
         (SPEC, "\ufffe", "not TOML"),
