@@ -22,7 +22,8 @@ class UsageError(KernrecError):
 def nearest(given: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The known names closest to `given`, at most `count`; compares without case, spaces, '-' and '_'.
 
-    Names that begin with it, shortest first; where none does, those that the fewest slips of the keyboard turn into it.
+    Names that begin with it, shortest first; where none does, those that the fewest slips of the keyboard turn into it;
+    else the longest that it begins with.
     """
     wanted = _fold(given)
     folded: dict[str, str] = {}
@@ -32,6 +33,9 @@ def nearest(given: str, known: Iterable[str], count: int = 3) -> list[str]:
         return [folded[name] for name in longer[:count]]
     slips = {name: _slips(wanted, name) for name in folded}
     close = [name for name, number in slips.items() if number <= max(1, _MOST_SLIPS * max(len(wanted), len(name)))]
+    if not close:
+        begun = [name for name in folded if len(name) >= _LEAST_BEGUN and wanted.startswith(name)]
+        return [folded[max(begun, key=len)]] if begun else []
     least = min((slips[name] for name in close), default=0)
     # Of equals those with the same letters: swapping two is the commoner slip.
     close = sorted((name for name in close if slips[name] == least), key=lambda name: sorted(name) != sorted(wanted))
@@ -39,6 +43,7 @@ def nearest(given: str, known: Iterable[str], count: int = 3) -> list[str]:
 
 
 _LONGEST = 80  # letters of what was given that are looked at
+_LEAST_BEGUN = 3  # letters of a known name that what was given begins with: many words begin with `m`
 _MOST_SLIPS = 0.4
 """Of the letters of the longer name: with more of them wrong it is another one."""
 

@@ -21,6 +21,8 @@ def test_only_the_nearest_are_named() -> None:
     assert nearest("h20", cards) == ["h200-sxm", "h200-nvl"]
     assert nearest("a", cards) == ["a2", "a40", "a30"]
     assert nearest("matmull", ["mm", "matmul", "batched matmul", "matrix multiplication"]) == ["matmul"]
+    assert nearest("shared_memory_bytes", ["grid", "shared"]) == ["shared"]
+    assert nearest("margin", ["m", "n"]) == []  # begins with a name, as many words do
     assert nearest("nvidia", cards) == []
 
 

@@ -40,10 +40,10 @@ def analyze(
     layout: Annotated[str | None, typer.Option(help="Tensor layout, where the spec has several.")] = None,
     objective: Annotated[str, typer.Option(help="pareto, latency, energy or edp.")] = "pareto",
     top: Annotated[int, typer.Option(help="At most this many configs.")] = 5,
-    grid: Annotated[str, typer.Option(help="Of PTX: blocks, 16 or 16,2,1.")] = "1",
-    block: Annotated[str, typer.Option(help="Of PTX: threads of a block, 256 or 16,16.")] = "128",
+    grid: Annotated[str | None, typer.Option(help="Of PTX: blocks, 16 or 16,2,1; one by default.")] = None,
+    block: Annotated[str | None, typer.Option(help="Of PTX: threads of a block, 256 or 16,16; 128 by default.")] = None,
     entry: Annotated[str | None, typer.Option(help="Of PTX: the kernel; not needed where the file has one.")] = None,
-    shared: Annotated[int, typer.Option(help="Of PTX: dynamic shared memory in bytes.")] = 0,
+    shared: Annotated[int | None, typer.Option(help="Of PTX: dynamic shared memory in bytes; none by default.")] = None,
     budget: Annotated[int, typer.Option(help="Most instructions of a block before giving up.")] = 2_000_000,
     processes: Annotated[int | None, typer.Option(help="Processes to use; one per CPU by default.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure the configs on this machine's GPU too.")] = False,
@@ -67,16 +67,24 @@ def analyze(
     if not gpu:
         raise UsageError("--gpu is missing (`kernrec gpus` lists what is known)")
     card = find_gpu(gpu)
+    of_ptx = {"--grid": grid, "--block": block, "--entry": entry, "--shared": shared}
     if source.suffix == ".ptx":
         if spec or shape:
             raise UsageError("--spec and --shape are for source; PTX takes --grid, --block and arguments")
         kernel, left_out = kernel_of_ptx(
-            source, entry, extents("--grid", grid), extents("--block", block), arguments or [], shared
+            source,
+            entry,
+            extents("--grid", grid or "1"),
+            extents("--block", block or "128"),
+            arguments or [],
+            shared or 0,
         )
     elif spec is None:
         raise UsageError(f"{source} needs a --spec, which says what can be tuned: a kernel.toml or a T1 .json")
     elif arguments:
         raise UsageError(f"argument {arguments[0]!r:.60}: arguments are for PTX; a spec has its own")
+    elif given := [name for name, value in of_ptx.items() if value is not None]:
+        raise UsageError(f"{given[0]} is for PTX; of {source.name} the spec says how it is launched")
     else:
         kernel, left_out = load_spec(spec, source)
     dims = parse_shape(shape) if shape else {}

@@ -54,7 +54,7 @@ def recommend(
         raise UsageError("--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all")
     if emit and as_json:
         raise UsageError("--emit and --json were both given; the source is printed as it is, without JSON")
-    if emit and not shape:
+    if emit and not (shape or kernel):
         raise UsageError("--emit cuda needs a --shape: it prints one config")
     query = Query(
         objective=objective,

@@ -26,6 +26,7 @@ from kernrec.ptx.program import Function, Register
 _LARGEST = 16 << 20
 _WIDTHS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _HEIGHTS = (1, 2, 4, 8, 16, 32)
+_MOST_THREADS = 1024  # of a block, on every GPU (CUDA C++ Programming Guide, "Technical Specifications")
 
 
 def kernel_of_ptx(
@@ -46,12 +47,16 @@ def kernel_of_ptx(
     elif entry not in module.entries:
         raise unknown(f"kernel in {path.name}", entry, module.entries)
     (gx, gy, gz), (bx, by, bz) = ([*extents, 1, 1][:3] for extents in (grid, block))
+    if bx * by * bz > _MOST_THREADS:
+        raise UsageError(f"block {bx} x {by} x {bz} has {bx * by * bz} threads; at most {_MOST_THREADS} are accepted")
+    if shared < 0:
+        raise UsageError(f"{shared} bytes of shared memory: 0 or more are accepted")
     function = module.functions[entry]
     reason = _why_fixed(module, function, shared)
     widths = (bx,) if reason else sorted({bx, *_WIDTHS})
     heights = (by,) if reason or (gy == 1 and by == 1) else sorted({by, *_HEIGHTS})
     tensors, passed = _arguments(arguments)
-    constraints = [f"32 <= block_x * block_y * {bz} <= 1024 or (block_x == {bx} and block_y == {by})"]
+    constraints = [f"32 <= block_x * block_y * {bz} <= {_MOST_THREADS} or (block_x == {bx} and block_y == {by})"]
     if "maxntid" in function.directives and not reason:
         constraints.append(f"block_x * block_y * {bz} <= {int(np.prod(function.directives['maxntid']))}")
     spec = {

@@ -81,6 +81,10 @@ def emulate_file(
     entry: may be left out where the file has one kernel. Raises `KernrecError` in one line for what the compiler or
     the emulator cannot do: an unknown instruction, an access out of bounds, a deadlock, a race (if they are checked).
     """
+    if budget < 1:
+        raise UsageError(f"a budget of {budget} instructions: at least 1 is accepted")
+    if shared_bytes < 0:
+        raise UsageError(f"{shared_bytes} bytes of shared memory: 0 or more are accepted")
     if path.suffix not in (".cu", ".ptx") and path.is_file():
         raise UsageError(f"{path} is neither CUDA nor PTX: a .cu or .ptx file is expected")
     try:

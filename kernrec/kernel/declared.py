@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
-from kernrec.kernel.expression import Expression, is_identifier, parse
+from kernrec.kernel.expression import Expression, expected_name, is_identifier, parse
 from kernrec.kernel.spec import Sample
 from kernrec.kernel.table import Table, what
 from kernrec.op.dtype import ELEMENT_BYTES, canonical
@@ -80,8 +80,10 @@ def declared_problem(table: Table, name: str) -> Declared:
         raise table.fail("tensors", f"1 to {_MOST_TENSORS} tensors", len(tensors))
     for tensor, data in tensors.items():
         inner = Table(f"{table.where}: tensors.{tensor}", data)
-        if not is_identifier(tensor) or tensor in known:
-            raise UsageError(f"{inner.where}: expected a new name of lower-case letters, digits and _, got {tensor!r}")
+        if not is_identifier(tensor):
+            raise UsageError(f"{inner.where}: {expected_name(tensor)}")
+        if tensor in known:
+            raise UsageError(f"{inner.where}: the name {tensor!r} is taken by a dimension")
         extents = inner.take("shape", list, "a list of expressions")
         shapes[tensor] = tuple(_expression(inner, f"shape[{i}]", text, known) for i, text in enumerate(extents))
         types[tensor] = _dtype(inner, "dtype", inner.string("dtype", dtype))
@@ -142,7 +144,7 @@ def _dims(table: Table) -> list[Dim]:
             meaning = inner.string("meaning", "")
             inner.done()
         if default is not None and (type(default) is not int or not 0 <= default < 2**31):
-            raise table.fail(f"dims.{name}", "a whole number, its default", default)
+            raise table.fail(f"dims.{name}", "a whole number below 2**31, its default", default)
         dims.append(Dim(name, meaning, default, minimum=0))
     return dims
 

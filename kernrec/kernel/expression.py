@@ -355,7 +355,16 @@ def _choose(condition: _Run, body: _Run, orelse: _Run) -> _Run:
     return choose
 
 
+_RESERVED = frozenset({"and", "or", "not", "if", "else", "in", "is", "lambda", "for", "none", "true", "false"})
+
+
 def is_identifier(name: str) -> bool:
     """Whether a text can name a tunable, a let or a tensor: lower case, not a word or function of the grammar."""
-    reserved = {"and", "or", "not", "if", "else", "in", "is", "lambda", "for", "none", "true", "false"}
-    return bool(re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name)) and name not in reserved and name not in FUNCTIONS
+    return bool(re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name)) and name not in _RESERVED and name not in FUNCTIONS
+
+
+def expected_name(name: str) -> str:
+    """What is expected of a text that `is_identifier` refuses."""
+    if name in _RESERVED or name in FUNCTIONS:
+        return f"expected a name that means nothing in expressions, got {name!r}, which does: such as {name}_0"
+    return f"expected a name of up to 40 lower-case letters, digits and _, got {name!r}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.declared import Declared, declared_problem
-from kernrec.kernel.expression import Expression, is_identifier, literal, parse, where
+from kernrec.kernel.expression import Expression, expected_name, is_identifier, literal, parse, where
 from kernrec.kernel.files import fingerprint, read_source, read_text
 from kernrec.kernel.spec import (
     LIMITS,
@@ -221,7 +221,7 @@ class _Reader:
 
     def new_name(self, where: str, name: str, used: Iterable[str]) -> None:
         if not is_identifier(name):
-            raise UsageError(f"{where}: expected a name of lower-case letters, digits and _, got {name!r}")
+            raise UsageError(f"{where}: {expected_name(name)}")
         if name in used or name in LIMITS or name in _FACTS:
             raise UsageError(f"{where}: the name {name!r} is taken")
 

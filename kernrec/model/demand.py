@@ -37,7 +37,7 @@ Count = Any
 """A number, or an array of numbers."""
 
 _EVENTS: Mapping[str, tuple[str, ...]] = {
-    "shared.wavefronts": ("load_wavefronts", "store_wavefronts"),
+    "shared.wavefronts": ("load_wavefronts", "store_wavefronts", "atomic_wavefronts"),
     "l1.requests": ("_requests",),
     "l2.sectors": ("_sectors",),
 }
@@ -113,7 +113,7 @@ def demand(
         special,
         tensor,
         classes(*_MEMORY) * (32 / machine(gpu).lsu_lanes),
-        total("shared.load_wavefronts", "shared.store_wavefronts"),
+        total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic"))),
         sectors / _L1_SECTORS_PER_CLK + total("l1.wavefronts"),
     )
     rows = (*pipes, sectors, total("barriers"), power.dynamic(events(column))[0] + nothing, between)

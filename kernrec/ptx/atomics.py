@@ -101,6 +101,8 @@ def _run(
             memory.counts.bump(f"atomic.{name}", part.pattern.count)
             if region.space == "global":
                 memory.count_global(region, part, offset, size, "atomic")
+            elif region.space == "shared":
+                memory.count_shared(part, offset, size, "atomic")
 
 
 def turns(index: Array) -> list[Array]:

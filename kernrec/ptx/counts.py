@@ -9,7 +9,10 @@ it; accesses of 8 bytes per lane go half a warp at a time, of 16 bytes a quarter
 the busiest bank has distinct words. A load whose lanes agree pairwise (n and n^1, or n and n^2) returns half as many
 registers, and its groups are twice as large (NVIDIA developer forum, "Unexpected shared memory bank conflict", on
 compute capability 7.0 to 7.5; taken to hold later: CUTLASS interleaves the lanes of its f32 kernels for it). The rows
-of matrices (`ldmatrix`, `stmatrix`) go eight at a time, one matrix after the other.
+of matrices (`ldmatrix`, `stmatrix`) go eight at a time, one matrix after the other. Of an atomic operation no two lanes
+share a word: those of one bank take turns, whether or not they mean the same word (Gomez-Luna et al., "Performance
+Modeling of Atomic Additions on GPU Scratchpad Memory", IEEE TPDS 24(11), 2013; taken to hold later, though additions of
+one to the same word may be merged).
 """
 
 import numpy as np
@@ -38,7 +41,7 @@ class Pattern:
         self.alignment = int(np.bitwise_or.reduce(relative))
         self.count = len(relative)
         self._costs: dict[tuple[int, int], int] = {}
-        self._passes: dict[tuple[int, int], tuple[int, int]] = {}
+        self._passes: dict[tuple[int, int, bool], tuple[int, int]] = {}
         if lanes is None:
             self._relative = relative.reshape(-1, 32)
             self._mask = None
@@ -78,13 +81,13 @@ class Pattern:
             found = self._costs[key] = int(_distinct(units, mask).sum())
         return found
 
-    def wavefronts(self, base: int, size: int, load: bool) -> tuple[int, int]:
+    def wavefronts(self, base: int, size: int, load: bool, atomic: bool = False) -> tuple[int, int]:
         """Passes through the shared-memory banks summed over the warps, `size` aligned bytes per lane.
 
         The second number is what they would be without any bank conflict: the groups of lanes with an active lane.
         """
         unit = max(size, 4)
-        key = (base & (unit - 1), -unit if load else unit)
+        key = (base & (unit - 1), -unit if load else unit, atomic)
         found = self._passes.get(key)
         if found is None:
             units = (self._relative + (base & (unit - 1))) // unit
@@ -98,7 +101,7 @@ class Pattern:
             for rows, lanes, chosen in parts:
                 if len(rows):
                     mask = None if self._mask is None else self._mask[chosen].reshape(-1, lanes)
-                    passes += int(_busiest_bank(rows.reshape(-1, lanes), mask, banks).sum())
+                    passes += int(_busiest_bank(rows.reshape(-1, lanes), mask, banks, atomic).sum())
                     groups += rows.size // lanes if mask is None else int(mask.any(axis=1).sum())
             found = self._passes[key] = passes, groups
         return found
@@ -133,8 +136,11 @@ def _distinct(units: Array, mask: Array | None) -> Array:
     return _sorted(units, mask)[1].sum(axis=1)
 
 
-def _busiest_bank(units: Array, mask: Array | None, banks: int) -> Array:
-    ordered, first = _sorted(units, mask)
+def _busiest_bank(units: Array, mask: Array | None, banks: int, every: bool) -> Array:
+    """Distinct units of each row's busiest bank; every: all of them, the same ones too."""
+    ordered, counted = _sorted(units, mask)
+    if every:
+        counted = ordered != _NONE
     groups = len(ordered)
-    slot = (np.arange(groups)[:, None] * banks + ordered % banks)[first]
+    slot = (np.arange(groups)[:, None] * banks + ordered % banks)[counted]
     return np.bincount(slot, minlength=groups * banks).reshape(groups, banks).max(axis=1)

@@ -10,7 +10,7 @@ together (`shfl.sync`, `vote.sync`, `bar.warp.sync`) wait for the live lanes tha
 
 Counters (totals over the blocks that ran): `issue.<class>` machine instructions issued by warps, as `isa` estimates
 them; `issue` their sum; `lanes` their active lanes (a lane whose predicate is off counts: the instruction was issued
-for it); `shared.{load,store}_{wavefronts,ideal}`; `barriers` passed by blocks;
+for it); `shared.{load,store,atomic}_{wavefronts,ideal}`; `barriers` passed by blocks;
 `global.<buffer>.{read,write,atomic}_{sectors,requests,bytes}`; `local.{read,write}_{sectors,requests,bytes}`;
 `atomic.<buffer>` and `atomic.shared`, lane operations; `mma.<type>`, operations of tensor cores (`matrix` says how they
 round).

@@ -237,12 +237,12 @@ class Memory:
         counts.bump(f"local.{what}_bytes", pattern.count * size)
 
     def count_shared(self, chosen: Selection, offset: int, size: int, what: str, rows: bool = False) -> None:
-        """Counts one access to shared memory; `what` is `load` or `store`; `rows`: it moves rows of matrices."""
+        """Counts one access to shared memory; `what` is `load`, `store` or `atomic`; `rows`: of rows of matrices."""
         counts = self.counts
         if counts is None:
             return
         pattern = chosen.pattern
-        passes, groups = pattern.wavefronts(chosen.first + offset, size, what == "load" and not rows)
+        passes, groups = pattern.wavefronts(chosen.first + offset, size, what == "load" and not rows, what == "atomic")
         counts.bump(f"shared.{what}_wavefronts", passes)
         counts.bump(f"shared.{what}_ideal", groups)
 

@@ -90,7 +90,6 @@ def analyze(
     rows = space.at(problem).rows if len(space) else np.zeros(0, np.int64)
     if not len(rows):
         raise UsageError(_why_empty(kernel, problem, gpu))
-    database.parent.mkdir(parents=True, exist_ok=True)
     with Database.open(database, read_only=False, create=True) as opened:
         remember(opened, kernel, problem)
         tables = opened.profiles(kernel.name, kernel.hash, gpu.sm).values()

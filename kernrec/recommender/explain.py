@@ -168,8 +168,8 @@ def _detail(
     waves = blocks / (held.blocks * ranked.gpu.sms)
     issued = max(counts.get("issue", 0.0), 1.0)
     mix = {m.removeprefix("issue."): value / issued for m, value in counts.items() if m.startswith("issue.") and value}
-    moved = sum(counts.get(f"shared.{what}_wavefronts", 0.0) for what in ("load", "store"))
-    ideal = sum(counts.get(f"shared.{what}_ideal", 0.0) for what in ("load", "store"))
+    moved = sum(counts.get(f"shared.{what}_wavefronts", 0.0) for what in ("load", "store", "atomic"))
+    ideal = sum(counts.get(f"shared.{what}_ideal", 0.0) for what in ("load", "store", "atomic"))
     return LaunchDetail(
         entry=spec.entry,
         blocks=blocks,

@@ -77,7 +77,7 @@ def test_a_spec_is_read_as_it_is_written(tiled: Kernel) -> None:
         ("values = [32, 64, 128, 256]", "values = [32, true]", "1 to 256 different integers"),
         ("values = [32, 64, 128, 256]", "values = [32.0]", "1 to 256 different integers"),
         ("launch = true", "launhc = true", "[tunables] split_k: unknown key 'launhc'; did you mean launch"),
-        ("block_m = {", "Block_M = {", "[tunables] Block_M: expected a name of lower-case letters"),
+        ("block_m = {", "Block_M = {", "[tunables] Block_M: expected a name of up to 40 lower-case letters"),
         ("block_m = {", "m = {", "[tunables] m: the name 'm' is taken"),
         ("block_m = {", "min = {", "[tunables] min: expected a name"),
         ("block_m = {", "sm = {", "[tunables] sm: the name 'sm' is taken"),

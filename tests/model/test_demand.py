@@ -55,6 +55,7 @@ def test_a_memory_instruction_takes_the_load_store_units_whatever_its_width(gpu:
     wide = rates(gpu, issue=1, issue__ld_shared=1, shared__load_wavefronts=4)
     assert narrow["LSU"] == wide["LSU"] == clk
     assert wide["shared memory"] == 4
+    assert rates(gpu, issue=1, issue__atomic=1, shared__atomic_wavefronts=4)["shared memory"] == 4
 
 
 def test_floats_beside_tensor_instructions_lie_between_them() -> None:

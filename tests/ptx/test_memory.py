@@ -128,6 +128,20 @@ def test_a_wide_load_takes_half_as_long_where_lanes_agree_pairwise(quad: str, wa
     assert stored["shared.store_ideal"] == 4
 
 
+@pytest.mark.parametrize(
+    ("address", "wavefronts"),
+    [
+        ("shl.b32 %r2, %r1, 2;", 1),
+        ("shl.b32 %r2, %r1, 3;", 2),
+        ("mov.u32 %r2, 0;", 32),  # no two lanes share a word, as those of a load do
+        ("and.b32 %r2, %r1, 3; shl.b32 %r2, %r2, 2;", 8),
+    ],
+)
+def test_atomic_operations_in_one_bank_of_shared_memory_take_turns(address: str, wavefronts: int) -> None:
+    counts = run(f"mov.u32 %r1, %tid.x; {address} atom.shared.add.u32 %r3, [%r2], %r1;", shared_bytes=256)
+    assert (counts["shared.atomic_wavefronts"], counts["shared.atomic_ideal"]) == (wavefronts, 1)
+
+
 def test_narrow_loads_extend_and_stores_truncate() -> None:
     x = np.array([-1, 77] * 16, np.int8)
     out = np.zeros((32, 4), np.int32)
