@@ -90,8 +90,8 @@ class Candidates:
         self.space = Space(kernel, gpu.sm, gpu.limits, dtype, layout)
         codes = self.space.codes if problem is None else self.space.configs_on(problem)
         spills, profiled = np.zeros(len(codes.keys), dtype=bool), np.ones(len(codes.keys), dtype=bool)
+        unprofiled = profiled.copy()
         self._launches: list[_Launch] = []
-        self.unprofiled = 0
         for index in range(len(kernel.launches)):
             if (table := profiles.get(index)) is None:
                 raise KernrecError(
@@ -100,8 +100,7 @@ class Candidates:
                 )
             at = {key: row for row, key in enumerate(table.code_keys)}
             found = np.array([at.get(key, -1) for key in codes.keys], dtype=np.int64)
-            if index == 0:
-                self.unprofiled = int((found < 0).sum())
+            unprofiled &= found < 0  # a code need not have every launch
             spills |= (found >= 0) & (table.spill_bytes[found] > 0)
             profiled &= found >= 0
             sample = None
@@ -122,7 +121,7 @@ class Candidates:
                     table,
                 )
             )
-        self.spilling = int(spills.sum())
+        self.unprofiled, self.spilling = int(unprofiled.sum()), int(spills.sum())
         # What spilling moves is counted nowhere, so such code is left out; but some users' kernels have no other.
         self.spilled_in = problem is not None and bool(profiled.any() and spills[profiled].all())
         self._usable = (~spills | self.spilled_in)[codes.index]

@@ -45,6 +45,7 @@ def test_every_dtype_of_a_kernel_is_answered_on_every_gpu_that_has_it(op: str, r
             answer = recommender.recommend(op, gpu.name, SHAPES.get(op, ROWS), dtype, able[0].layouts[0])
             assert answer.best.latency_s.value > 0
             assert 0 < answer.best.power_w <= gpu.tdp_w * 1.001
+            assert not any("no profile" in note for note in answer.notes)
 
 
 def test_a_dtype_that_no_kernel_takes_says_which_are_taken(recommender: Recommender) -> None:
