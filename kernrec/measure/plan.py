@@ -20,11 +20,11 @@ from kernrec.kernel import Kernel, Space, able_kernels
 from kernrec.measure.replay import Recording
 from kernrec.model.calibration import Calibration
 from kernrec.model.guide import Guide
-from kernrec.model.power import PowerModel
 from kernrec.op import Problem
 from kernrec.store import Stack, canonical
 
 if TYPE_CHECKING:
+    from kernrec.recommender.candidates import Candidates
     from kernrec.recommender.learned import Learned
 
 _MEMORY_SHARE = 0.5
@@ -150,15 +150,14 @@ class _Planner:
     """Orders configs; the candidates of a kernel are made once for all problems of a dtype and layout."""
 
     def __init__(self, gpu: GPU, stack: Stack, seed: int, only: Kernel | None, models: Path | None) -> None:
+        from kernrec.recommender.trained import Trained
+
         self._gpu = gpu
         self._seed = seed
         self._only = only
         self._stack = stack
         self._draw = np.random.default_rng(seed)
-        self._power = PowerModel.for_gpu(gpu)
         self._known: dict[tuple[str, str, str], _Ranked] = {}
-        from kernrec.recommender.trained import Trained
-
         self._trained = Trained(models, stack)
 
     def target(self, name: str, problem: Problem, most: int | None, drawn: bool) -> Target:
@@ -197,9 +196,8 @@ class _Planner:
         # Profiles of sampled blocks are of one problem.
         key = (kernel.name, problem.dtype, problem.key if kernel.sampled else problem.layout)
         if key not in self._known:
-            self._known[key] = _Ranked(
-                kernel, self._gpu, self._power, problem, self._stack, self._trained.calibration(self._gpu)
-            )
+            calibration = self._trained.calibration(self._gpu)
+            self._known[key] = _Ranked(kernel, self._gpu, problem, self._stack, calibration)
         return self._known[key]
 
 
@@ -210,18 +208,16 @@ class _Ranked:
         self,
         kernel: Kernel,
         gpu: GPU,
-        power: PowerModel,
         like: Problem,
         stack: Stack,
         calibration: Calibration | None,
     ) -> None:
-        from kernrec.recommender.candidates import Candidates
+        from kernrec.recommender.ranked import candidates_of
 
         self._candidates: Candidates | None = None
         try:
             profiles = stack.profiles(kernel.name, kernel.hash, gpu.sm)
-            of = like if kernel.sampled else None
-            self._candidates = Candidates(kernel, gpu, power, like.dtype, like.layout, profiles, of, calibration)
+            self._candidates = candidates_of(kernel, like, gpu, profiles, calibration)
             self._space = self._candidates.space
         except KernrecError:  # no profiles of this source: any order is as good
             self._space = Space(kernel, gpu.sm, gpu.limits, like.dtype, like.layout)
@@ -248,8 +244,9 @@ class _Ranked:
             rank[rows] = settled.latency_s
             reach = learned.reach(self._candidates.gpu, self._candidates.kernel) if learned is not None else None
             if reach is not None:
-                from kernrec.recommender.facts import facts_of
+                from kernrec.recommender.learned import Correction
 
-                facts = facts_of(self._candidates, problem, at, prediction, settled, np.arange(len(rows)))
-                rank[rows] *= np.exp(reach.model.log_ratio(reach.model.rows(facts))[0]["latency"])
+                where = np.arange(len(rows))
+                found = Correction.of(reach, self._candidates, problem, at, prediction, settled, where)
+                rank[rows] *= np.exp(found.ratios["latency"])
         return at.rows.tolist(), rank[at.rows].tolist()

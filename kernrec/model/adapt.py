@@ -63,7 +63,7 @@ def adapt(matrix: Array, residual: Array) -> Adaptation:
     """The correction that measurements at rows (M, F) with residuals log(measured / predicted) (M,) call for; M >=
     1."""
     if len(residual) > MOST_ROWS:
-        keep = _thinned(len(residual), MOST_ROWS)
+        keep = thinned(len(residual), MOST_ROWS)
         matrix, residual = matrix[keep], residual[keep]
     count = len(residual)
     offset = float(residual.sum() / (count + _SHRINK))
@@ -112,7 +112,7 @@ def _relevance(rows: Array, error: Array) -> Array:
     Rprop (Riedmiller and Braun, 1993) over log noise, log length and log relevances: steps follow the gradient's signs.
     """
     if len(error) > _RELEVANCE_ROWS:
-        keep = _thinned(len(error), _RELEVANCE_ROWS)
+        keep = thinned(len(error), _RELEVANCE_ROWS)
         rows, error = rows[keep], error[keep]
     apart = np.square(rows.T[:, :, None] - rows.T[:, None, :], dtype=np.float32).reshape(rows.shape[1], -1)
     at = np.concatenate([np.log([0.1, 1.5]), np.zeros(rows.shape[1])])
@@ -146,7 +146,7 @@ def _unlikelihood(at: Array, apart: Array, error: Array) -> tuple[float, Array]:
     return loss + 0.5 * float((relevance**2).sum()) / _TOGETHER**2, slope
 
 
-def _thinned(count: int, most: int) -> Array:
+def thinned(count: int, most: int) -> Array:
     """`most` of `count` places, evenly."""
     return np.linspace(0, count - 1, most).astype(np.int64)
 

@@ -16,6 +16,7 @@ Everything is seeded: the same measurements in the same order ask for the same c
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -138,7 +139,7 @@ class Guide:
         at = np.minimum(np.searchsorted(places, wanted), len(order) - 1)
         return order[at[places[at] == wanted]]
 
-    @property
+    @cached_property
     def _lookup(self) -> tuple[Array, Array]:
         place = _place(self._digits, self._digits.max(axis=0) + 1)
         order = np.argsort(place)

@@ -82,13 +82,10 @@ class Group:
     def _corrected(
         self, problem: Problem, reach: "Reach", positions: np.ndarray, measured: Sequence[Measured]
     ) -> Estimates:
-        from kernrec.recommender.facts import facts_of, features_of
         from kernrec.recommender.learned import Correction, worth_scoring
 
         where = worth_scoring(self.estimates, positions)
-        facts = facts_of(self.candidates, problem, self.at, self.prediction, self.settled, where)
-        rows = features_of(self.candidates, reach.model.columns, facts, self.rows.take(where))
-        correction = Correction.of(reach, where, rows)
+        correction = Correction.of(reach, self.candidates, problem, self.at, self.prediction, self.settled, where)
         found = correction.correct(self.estimates)
         return correction.adapted(found, positions, measured) if len(positions) else found
 

@@ -16,11 +16,15 @@ from typing import Any
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel
-from kernrec.model.adapt import adapt
+from kernrec.kernel import Kernel, SpaceAt
+from kernrec.model.adapt import adapt, thinned
 from kernrec.model.intervals import NEW_GPU, NEW_KERNEL, Interval, groups_needed, unknown_interval
 from kernrec.model.learner import Model
+from kernrec.model.power import Settled
+from kernrec.op import Problem
+from kernrec.recommender.candidates import Candidates, Prediction
 from kernrec.recommender.estimates import LEARNED, Estimates
+from kernrec.recommender.facts import facts_of, features_of
 from kernrec.store import Measured
 
 Array = np.ndarray
@@ -148,8 +152,19 @@ class Correction:
     distance: Array
 
     @classmethod
-    def of(cls, reach: Reach, where: Array, rows: Array) -> "Correction":
-        """The model's answer."""
+    def of(
+        cls,
+        reach: Reach,
+        candidates: Candidates,
+        problem: Problem,
+        at: SpaceAt,
+        prediction: Prediction,
+        settled: Settled,
+        where: Array,
+    ) -> "Correction":
+        """The model's answer about the candidates at positions `where` of a prediction and its costs."""
+        facts = facts_of(candidates, problem, at, prediction, settled, where)
+        rows = features_of(candidates, reach.model.columns, facts, prediction.rows.take(where))
         return cls(reach, where, rows, *reach.model.log_ratio(rows))
 
     def correct(self, predicted: Estimates) -> Estimates:
@@ -224,7 +239,7 @@ def adapted(
         return predicted
     at = np.searchsorted(where, positions)
     if len(at) > MOST:
-        keep = np.linspace(0, len(at) - 1, MOST).astype(np.int64)
+        keep = thinned(len(at), MOST)
         at, measured = at[keep], [measured[i] for i in keep]
     latency = np.array([row.latency_s for row in measured])
     energy = np.array([np.nan if row.energy_j is None else row.energy_j for row in measured])

@@ -102,12 +102,10 @@ class Ranked:
         """What a model says of the candidates at the default power limit, where it was trained."""
         if self.learned is None:
             return None
-        from kernrec.recommender.facts import facts_of
         from kernrec.recommender.learned import Correction
 
         where = np.arange(len(self.rows))
-        facts = facts_of(self.group, self.problem, self.at, self.prediction, self.settled[0], where)
-        return Correction.of(self.learned, where, self.learned.model.rows(facts))
+        return Correction.of(self.learned, self.group, self.problem, self.at, self.prediction, self.settled[0], where)
 
     @cached_property
     def fastest(self) -> int:
