@@ -5,9 +5,8 @@ of date. A file appears whole or not at all; one that cannot be read, for whatev
 folder that cannot be written is no error; a home that does not exist is not made.
 """
 
-import os
-import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from kernrec import paths
 from kernrec.arrays import pack, unpack
 from kernrec.version import __version__
+from kernrec.whole import write_whole
 
 Kept = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
 """Facts, which JSON can hold, and arrays; as for `arrays.pack`."""
@@ -38,16 +38,9 @@ def kept(name: str, made_of: bytes, make: Callable[[], Kept]) -> Kept:
     made = make()
     if not paths.cache().parent.parent.is_dir():
         return made
-    temporary = None
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(pack({"key": key, "facts": dict(made[0])}, made[1]))
-        os.replace(temporary, path)
-    except OSError:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
+        write_whole(path, pack({"key": key, "facts": dict(made[0])}, made[1]))
     return made
 
 

@@ -6,15 +6,15 @@ cannot be written is no error: everything is then compiled anew.
 """
 
 import json
-import os
-import tempfile
 import zlib
+from contextlib import suppress
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 
 from kernrec import paths
 from kernrec.compile.compiled import Compiled, CompileError, Resources, Result
+from kernrec.whole import write_whole
 
 _FORMAT = "kernrec compile cache 1"
 
@@ -50,16 +50,9 @@ class CompileCache:
         if self.folder is None:
             return
         path = self._path(self.folder, key)
-        temporary = None
-        try:
+        with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=path.parent)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(_encode(result))
-            os.replace(temporary, path)
-        except OSError:
-            if temporary is not None and os.path.exists(temporary):
-                os.unlink(temporary)
+            write_whole(path, _encode(result))
 
     @staticmethod
     def _path(folder: Path, key: str) -> Path:

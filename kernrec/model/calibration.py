@@ -9,9 +9,7 @@ read again. What is not calibrated keeps the coefficient of data sheets and pape
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from typing import Any
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model.power import DRAM, PowerModel
 from kernrec.model.prior import LaunchTime
+from kernrec.whole import write_whole
 
 FILE = "calibration.json"
 FORMAT = 1
@@ -142,14 +141,9 @@ def save(found: Mapping[str, Calibration], folder: Path) -> Path:
     path = folder / FILE
     entries = [asdict(found[arch]) for arch in sorted(found)]
     text = json.dumps({"format": FORMAT, "architectures": entries}, indent=1)
-    temporary = path.with_name(f".{FILE}.{os.getpid()}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        write_whole(path, f"{text}\n".encode(), shared=True)
     except OSError as error:
         raise KernrecError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
     return path

@@ -12,9 +12,7 @@ of other trees are laid out anew.
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from kernrec.model.forest import Forest
 from kernrec.model.intervals import Extent, Interval
 from kernrec.model.learner import Model
 from kernrec.version import __version__
+from kernrec.whole import write_whole
 
 FORMAT = 2
 LAID_OUT = ".trees"
@@ -47,11 +46,9 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
             # The content is in the name, so an old card never meets new trees.
             digest = hashlib.sha256(trees).hexdigest()
             file = f"{name}.{head}.{digest[:12]}.ubj"
-            _write(folder / file, trees)
-            _write(
-                (folder / file).with_suffix(LAID_OUT),
-                (model.forests.get(head) or Forest.parse(trees, file)).packed(trees),
-            )
+            write_whole(folder / file, trees, shared=True)
+            laid_out = (model.forests.get(head) or Forest.parse(trees, file)).packed(trees)
+            write_whole((folder / file).with_suffix(LAID_OUT), laid_out, shared=True)
             heads[head] = {"file": file, "sha256": digest}
         card = {
             "format": FORMAT,
@@ -72,7 +69,7 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
             "versions": {"kernrec": __version__, "xgboost": xgboost.__version__},
         }
         path = folder / f"{name}.json"
-        _write(path, (json.dumps(card, indent=1, sort_keys=True) + "\n").encode())
+        write_whole(path, (json.dumps(card, indent=1, sort_keys=True) + "\n").encode(), shared=True)
         kept = {Path(head["file"]).stem for head in heads.values()}
         for old in (*folder.glob(f"{name}.*.ubj"), *folder.glob(f"{name}.*{LAID_OUT}")):
             if old.stem not in kept and old.name.split(".")[-3] in HEADS:
@@ -223,18 +220,3 @@ def _trees(card: Path, entry: Mapping[str, Any]) -> bytes:
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise UsageError(f"model name {name!r:.60}: lower-case letters, digits and _ @ . + - are accepted")
-
-
-def _write(path: Path, data: bytes) -> None:
-    """The file appears whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # others may read what is shared
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
