@@ -11,6 +11,7 @@ import typer
 from kernrec import paths
 from kernrec.cli.quantity import budget as parse_budget
 from kernrec.cli.quantity import human
+from kernrec.cli.text import config_text
 from kernrec.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def print_collected(collected: "Collected", wanted: "Wanted") -> None:
             ("frugal", result.frugal, "energy_j", "J"),
         ):
             if row is not None:
-                config = " ".join(f"{name}={value}" for name, value in row["config"].items())
+                config = config_text(row["config"])
                 print(f"  {what}  {human(row[cost], unit):>8}  {row['kernel']} {config}")
     failures: dict[str, tuple[int, str]] = {}
     for result in collected.results:

@@ -25,7 +25,7 @@ from kernrec.compile.inputs import Tensors
 from kernrec.compile.profiler import LaunchProfile, packed
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import BoundLaunch, bind_launches, workspaces
-from kernrec.kernel.spec import Config, Kernel
+from kernrec.kernel.spec import Config, Kernel, config_text
 from kernrec.op import Problem
 from kernrec.ptx import Module, parse
 from kernrec.ptx.dependence import data_dependences, load_chain
@@ -147,7 +147,7 @@ def sample_config(
         try:
             counts = sample_launch(module, name, bound, buffers, constants, budget)
         except KernrecError as error:
-            raise KernrecError(f"{kernel.name} {_short(config)}: {error}") from None
+            raise KernrecError(f"{kernel.name} {config_text(config)}: {error}") from None
         for dependence in depends[bound.entry]:
             metric = f"depends.{dependence.what}"
             counts[metric] = counts.get(metric, 0.0) + 1.0
@@ -225,7 +225,3 @@ def _touched(observer: Observer, chosen: Plan, written: bool) -> Iterator[tuple[
             other = marks[neighbour]
             new = int((other & ~own).sum()) / max(int(other.sum()), 1)
             yield f"touch.{buffer}.{what}.{AXES[axis]}", new
-
-
-def _short(config: Config) -> str:
-    return " ".join(f"{name}={value}" for name, value in config.items())

@@ -13,7 +13,7 @@ from kernrec.kernel.expression import Expression, parse
 from kernrec.kernel.library import able_kernels, all_kernels, find_kernel, implemented, kernel_names, kernels_for
 from kernrec.kernel.load import load_kernel
 from kernrec.kernel.space import Codes, LaunchColumns, Space, SpaceAt
-from kernrec.kernel.spec import Config, Kernel, Launch, PointerArgument, ScalarArgument, Tunable, Workspace
+from kernrec.kernel.spec import Config, Kernel, Launch, PointerArgument, ScalarArgument, Tunable, Workspace, config_text
 
 __all__ = [
     "BoundLaunch",
@@ -35,6 +35,7 @@ __all__ = [
     "able_kernels",
     "all_kernels",
     "bind_launches",
+    "config_text",
     "find_kernel",
     "implemented",
     "kernel_names",

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 Config = Mapping[str, int]
 """One value for every tunable."""
 
+
+def config_text(config: Mapping[str, object]) -> str:
+    """A config as name=value pairs."""
+    return " ".join(f"{name}={value}" for name, value in config.items())
+
+
 LIMITS = (
     "max_threads_per_block",
     "max_warps_per_sm",

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.kernel import bind_launches
+from kernrec.kernel import bind_launches, config_text
 from kernrec.measure import protocol
 from kernrec.measure.ahead import AHEAD, Code, CompileAhead
 from kernrec.measure.boot import remember, remembered
@@ -231,8 +231,9 @@ class Campaign:
             self._history.add((row["kernel"], row["kernel_hash"], row["tunables"]), row)
             result.remember(row)
         if target.baseline is not None:
-            said = " ".join(f"{name}={value}" for name, value in target.baseline.items())
-            self._note(f"nothing says what is right: results are held against the output of {said}")
+            self._note(
+                "nothing says what is right: results are held against the output of " + config_text(target.baseline)
+            )
         # Drawn anew for each problem, so that a campaign that goes on chooses as the one did that was cut short.
         todo = Todo(target, self._history, np.random.default_rng([self._seed, zlib.crc32(target.problem.key.encode())]))
         left = self._configs_left()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kernrec.errors import KernrecError
-from kernrec.kernel import Kernel
+from kernrec.kernel import Kernel, config_text
 from kernrec.op import Problem
 
 
@@ -61,7 +61,7 @@ class Case:
             return "reference of the op in float64"
         if self.baseline is None:
             return "reference of the spec"
-        return "output of " + " ".join(f"{name}={value}" for name, value in self.baseline.items())
+        return "output of " + config_text(self.baseline)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from kernrec.kernel import config_text
 from kernrec.recommender.answer import Choice
 from kernrec.recommender.estimates import Rescaling
 from kernrec.recommender.group import Group
@@ -75,7 +76,7 @@ def of_known(name: str, known: Known, rescaling: Rescaling | None) -> Iterable[s
 
 
 def _faster(row: Measured, fastest_s: float) -> str:
-    config = " ".join(f"{name}={value}" for name, value in row.config.items())
+    config = config_text(row.config)
     how = "replayed from a recording" if row.replayed else "measured"
     return (
         f"{row.kernel}, which is not in kernrec's library, was {how} {fastest_s / row.latency_s:.2f} times as fast"

@@ -11,7 +11,7 @@ import numpy as np
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel, Space, find_kernel
+from kernrec.kernel import Kernel, Space, config_text, find_kernel
 from kernrec.kernel.load import kernel_from
 from kernrec.model.calibration import Calibration
 from kernrec.op import Problem
@@ -218,7 +218,7 @@ def _notes(
     notes = ranked.about(choices)
     if ranked.unprofiled:
         fastest = min(ranked.unprofiled, key=lambda one: one.latency_s)
-        config = " ".join(f"{name}={value}" for name, value in fastest.config.items())
+        config = config_text(fastest.config)
         notes.append(
             f"{len(ranked.unprofiled)} configs were measured but could not be analysed, and are left out: the fastest"
             f" took {fastest.latency_s * 1e6:.4g} us with {config}"
