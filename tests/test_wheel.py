@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-CHECKOUT = Path(__file__).parents[1]
+from tests.helpers.paths import ROOT
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(CHECKOUT)]
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True, timeout=300)
     return next(folder.glob("*.whl"))
 
@@ -24,9 +24,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_carries_the_database_and_the_workloads(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for folder in ("db/prebuilt", "db/schema", "datasets/workloads"):
-        for file in (CHECKOUT / folder).rglob("*"):
+        for file in (ROOT / folder).rglob("*"):
             if file.is_file():  # models too, where some ship, in a folder of their own
-                assert f"kernrec/_data/{file.relative_to(CHECKOUT)}" in names
+                assert f"kernrec/_data/{file.relative_to(ROOT)}" in names
     assert "kernrec/kernel/library/matmul_simt/kernel.cu" in names
     assert not [name for name in names if "__pycache__" in name or name.startswith(("tests/", "tools/"))]
 

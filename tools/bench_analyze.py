@@ -25,7 +25,7 @@ from kernrec.gpu import find_gpu
 from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Kernel, Space
 from kernrec.op import Problem
-from kernrec.recommender.analyze import analyze
+from kernrec.recommender.analyze_kernel import analyze
 from kernrec.store import Database
 
 FOLDER = Path(__file__).resolve().parents[1] / "datasets" / "kernels"

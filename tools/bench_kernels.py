@@ -29,11 +29,11 @@ from on_gpu import Card, Code, NoGPUError, Prepared, Timer, find_card, to_device
 from profilers import counted_on_card, sanitized
 
 from kernrec.compile import CompileError, Job, compile_many, compile_source
-from kernrec.compile.profiler import emulate_config
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu, limits
 from kernrec.kernel import Kernel, Space, all_kernels
 from kernrec.op import Problem, decode, encode, find_op, inputs, reference
+from kernrec.profile.probe_profile import emulate_config
 from kernrec.ptx import parse
 from kernrec.recommender import Query, Recommender
 

@@ -12,9 +12,9 @@ import sys
 import time
 
 from kernrec.compile import CompileCache, compile_source
-from kernrec.compile.profiler import profile_code
-from kernrec.compile.survey import codes_of
 from kernrec.kernel import all_kernels
+from kernrec.profile.probe_profile import profile_code
+from kernrec.profile.profile_library import codes_of
 
 SM = 86
 AIM_S = 1.0

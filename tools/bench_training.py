@@ -18,14 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "model"))
-from groups import by_stages, simulated_groups  # type: ignore[import-not-found]
-
-from kernrec.model import scores
-from kernrec.model.dataset import Dataset, Group
-from kernrec.model.features import Facts
-from kernrec.model.learner import Model, Settings, train
-from kernrec.recommender.learned import interval_of
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from kernrec.model.learn import scores
+from kernrec.model.learn.dataset import Dataset, Group
+from kernrec.model.learn.features import Facts
+from kernrec.model.learn.train_model import Model, Settings, train
+from kernrec.recommender.estimate.correction import interval_of
+from tests.helpers.groups import by_stages, simulated_groups
 
 AIM_S = 120.0
 COVERED = 0.88, 0.93

@@ -22,8 +22,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kernrec import paths
 from kernrec.compile.nvrtc import compiler
-from kernrec.compile.survey import Code, CodeFailure, codes_of, survey
 from kernrec.kernel import Kernel, all_kernels, find_kernel
+from kernrec.profile.profile_library import Code, CodeFailure, codes_of, survey
 from kernrec.store import ProfileRow, profiles_hash, read_profile_rows, write_profiles
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)

@@ -126,9 +126,9 @@ def run(plan: str, out: Path, deadline: float, with_tests: bool, gpu: str) -> in
 
 def measure(plan: str, until: float, gpu: str, out: Path) -> str | None:
     """Collect what a plan wants; what ended it early, if anything did."""
-    from kernrec.cli.live import Lines
+    from kernrec.cli.progress import Lines
+    from kernrec.measure.campaign.results import EFFORTS, Budget, Effort
     from kernrec.measure.collect import Wanted, collect
-    from kernrec.measure.results import EFFORTS, Budget, Effort
 
     effort = {"truth": Effort(TRUTH_CONFIGS, 8, drawn=True), "deep": EFFORTS["normal"]}.get(plan, EFFORTS["quick"])
     wanted = Wanted(

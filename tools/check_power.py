@@ -16,7 +16,7 @@ from statistics import mean
 import numpy as np
 
 from kernrec.gpu import all_gpus, find_gpu
-from kernrec.model.power import PowerModel, Settled
+from kernrec.model.prior.power import PowerModel, Settled
 
 FMA_AIM = 0.10
 DRAM_AIM = 0.15

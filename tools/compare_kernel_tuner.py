@@ -3,9 +3,10 @@
     python tools/compare_kernel_tuner.py [--data ../shared/data] [--repeats 10] [--throughput 100]
 
 Needs `pip install kernel-tuner` for its half; without it kernrec's is printed alone. Kernel Tuner runs in simulation
-mode on the recordings, kernrec's guide (`kernrec/model/guide.py`, which `kernrec collect` follows) on the same, each
-measurement the median of ten of the recorded run times. A figure is the best of the first k configs that ran over the
-optimum, both by their recorded mean, the mean over repeats; configs that failed cost Kernel Tuner nothing here.
+mode on the recordings, kernrec's search (`kernrec.model.search.expected_improvement`, which `kernrec collect` follows)
+on the same, each measurement the median of ten of the recorded run times. A figure is the best of the first k configs
+that ran over the optimum, both by their recorded mean, the mean over repeats; configs that failed cost Kernel Tuner
+nothing here.
 
 On a machine with an NVIDIA GPU, `--throughput N` measures N configs of one kernel with both and says how many configs a
 second each got through (`tools/tuner_throughput.py`). Exits 0 without the recordings.
@@ -28,10 +29,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from recorded_convolution import GPUS, Recorded, load
 
-from kernrec.interop.read import read_results
-from kernrec.model import guide
-from kernrec.model.dataset import Dataset, Group
-from kernrec.model.learner import Settings, train
+from kernrec.interop.read_results import read_results
+from kernrec.model.learn.dataset import Dataset, Group
+from kernrec.model.learn.train_model import Settings, train
+from kernrec.model.search import expected_improvement
 
 Array = np.ndarray
 COUNTS = (20, 50, 100, 200)
@@ -126,19 +127,19 @@ def predictions(space: Space, recorded: dict[str, Recorded], name: str) -> tuple
 def searched(space: Space, predicted_s: Array | None, repeats: int, bred: bool = False) -> tuple[Array, float]:
     """(best over optimum after each of `COUNTS`, seconds of CPU a search) of the guide. bred: it looks at offspring of
     what was measured alone, as in a space too large to be looked at whole."""
-    before, start = guide.SCORED, time.process_time()
-    guide.SCORED = 0 if bred else before
+    before, start = expected_improvement.SCORED, time.process_time()
+    expected_improvement.SCORED = 0 if bred else before
     try:
         found = [_curve(space, search(space, predicted_s, seed)) for seed in range(repeats)]
     finally:
-        guide.SCORED = before
+        expected_improvement.SCORED = before
     return np.mean(found, axis=0), (time.process_time() - start) / repeats
 
 
 def search(space: Space, predicted_s: Array | None, seed: int) -> list[int]:
     """The configs that one search measures, in order."""
     draw = np.random.default_rng(seed)
-    follows = guide.Guide(space.tunables, predicted_s, seed)
+    follows = expected_improvement.Guide(space.tunables, predicted_s, seed)
     seen: list[int] = []
     said: list[float] = []
     while len(seen) < max(COUNTS):

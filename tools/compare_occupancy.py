@@ -19,14 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from kernrec.compile.own import Failure, Target, sample_configs
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Kernel, Space, all_kernels
 from kernrec.op import Problem
 from kernrec.op.workload import workload, workloads
-from kernrec.recommender.ranked import Ranked
+from kernrec.profile.profile_user_kernel import Failure, Target, sample_configs
+from kernrec.recommender.power_sweep import Ranked
 from kernrec.store import Database, ProfileRow, Stack
 
 FOLDER = Path(__file__).resolve().parents[1] / "datasets" / "kernels"

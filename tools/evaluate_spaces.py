@@ -35,13 +35,13 @@ import recorded_clock
 from recorded_convolution import FILE, TUNABLES, load
 
 from kernrec.gpu import find_gpu
-from kernrec.model import features, scores
-from kernrec.model.adapt import adapt
-from kernrec.model.dataset import Dataset, Group
-from kernrec.model.features import Facts
-from kernrec.model.learner import Model, Settings, train
-from kernrec.model.prior import INTERVAL
-from kernrec.recommender.learned import interval_of
+from kernrec.model.learn import features, scores
+from kernrec.model.learn.adaptation import adapt
+from kernrec.model.learn.dataset import Dataset, Group
+from kernrec.model.learn.features import Facts
+from kernrec.model.learn.train_model import Model, Settings, train
+from kernrec.model.prior.launch_time import INTERVAL
+from kernrec.recommender.estimate.correction import interval_of
 
 Array = np.ndarray
 PRODUCT = "gemm-rtx3090.kernel_tuner.json.gz"

@@ -24,11 +24,11 @@ import duckdb
 import numpy as np
 
 from kernrec.gpu import GPU, find_gpu, occupancy
-from kernrec.model.demand import Demand, demand
-from kernrec.model.features import Facts
-from kernrec.model.machine import machine
-from kernrec.model.power import PowerModel, Settled
-from kernrec.model.prior import LAUNCH_S, LaunchTime, Walk, launch_time
+from kernrec.model.learn.features import Facts
+from kernrec.model.prior.demand import Demand, demand
+from kernrec.model.prior.launch_time import LAUNCH_S, LaunchTime, Walk, launch_time
+from kernrec.model.prior.microarchitecture import machine
+from kernrec.model.prior.power import PowerModel, Settled
 
 Array = np.ndarray
 FILE = "convolution-static-a100-a4000.parquet"

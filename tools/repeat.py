@@ -18,10 +18,10 @@ import numpy as np
 
 from kernrec.errors import KernrecError
 from kernrec.kernel import find_kernel, kernel_names
-from kernrec.measure.child import Child
-from kernrec.measure.device import Failure
-from kernrec.measure.nvml import choose_cards
-from kernrec.measure.protocol import VERSION
+from kernrec.measure.device.interface import Failure
+from kernrec.measure.device.nvml import choose_cards
+from kernrec.measure.protocol.measure_config import VERSION
+from kernrec.measure.worker.worker_client import Child
 from kernrec.op import problem_from_key
 from kernrec.store import Database
 

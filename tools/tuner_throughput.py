@@ -21,13 +21,13 @@ from on_gpu import NoGPUError, find_card
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space, find_kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, bind_launches
-from kernrec.measure.ahead import CompileAhead
-from kernrec.measure.campaign import Campaign
-from kernrec.measure.child import Child
-from kernrec.measure.journal import Journal
-from kernrec.measure.nvml import choose_cards
-from kernrec.measure.plan import Target, Task
-from kernrec.measure.results import Effort
+from kernrec.measure.campaign.campaign import Campaign
+from kernrec.measure.campaign.compile_queue import CompileAhead
+from kernrec.measure.campaign.journal import Journal
+from kernrec.measure.campaign.plan import Target, Task
+from kernrec.measure.campaign.results import Effort
+from kernrec.measure.device.nvml import choose_cards
+from kernrec.measure.worker.worker_client import Child
 from kernrec.op import Problem, find_op, inputs, reference
 
 PROBLEM = find_op("conv2d").problem("f32", "nchw", n=8, c=64, h=56, w=56, k=64, r=3, s=3, padding=1)

@@ -7,7 +7,7 @@
 -- What says nothing of a whole card, or was not measured at all, no longer passes for a measurement of it.
 --
 -- A MIG slice has the full card's name but a part of its units: its rows stay in the log and answer nothing. A replay
--- says again, with noise, what another row says (kernrec/measure/replay.py): it goes after everything measured and
+-- says again, with noise, what another row says (kernrec/measure/device/replay.py): it goes after everything measured and
 -- never counts beside it.
 
 DROP VIEW front;

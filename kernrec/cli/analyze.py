@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec.cli.emulate import extents
-from kernrec.cli.ending import ended_by_signals, exit_status
+from kernrec.cli.format import config_text, interval_text, occasion_text, print_notes, source_text
 from kernrec.cli.quantity import human, percent
+from kernrec.cli.signals import ended_by_signals, exit_status
 from kernrec.cli.table import print_table
-from kernrec.cli.text import config_text, interval_text, occasion_text, print_notes, source_text
 from kernrec.errors import KernrecError, UsageError, unknown
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from kernrec.measure.collect import Collected
     from kernrec.op import Problem
     from kernrec.recommender import Query
-    from kernrec.recommender.analyze import Analysis
-    from kernrec.recommender.own import Advice
-    from kernrec.recommender.ranked import Limited
+    from kernrec.recommender.analyze_kernel import Analysis
+    from kernrec.recommender.kernel_advice import Advice
+    from kernrec.recommender.power_sweep import Limited
 
 
 def analyze(
@@ -58,11 +58,11 @@ def analyze(
     """
     from kernrec import paths
     from kernrec.compile.compiled import CompileError
-    from kernrec.compile.fixed import kernel_of_ptx
     from kernrec.gpu import find_gpu
-    from kernrec.interop.specs import load_spec
+    from kernrec.interop.load_spec import load_spec
     from kernrec.op import parse_shape
-    from kernrec.recommender.analyze import analyze as run
+    from kernrec.profile.ptx_kernel import kernel_of_ptx
+    from kernrec.recommender.analyze_kernel import analyze as run
 
     if not gpu:
         raise UsageError("--gpu is missing (`kernrec gpus` lists what is known)")
@@ -147,9 +147,9 @@ def recommend_kernel(
     """`kernrec recommend --kernel`: advice for one kernel from the profiles that databases hold."""
     from kernrec.gpu import find_gpu
     from kernrec.op import parse_shape
-    from kernrec.recommender import own
+    from kernrec.recommender import kernel_advice
 
-    advice = own.recommend_kernel(
+    advice = kernel_advice.recommend_kernel(
         name,
         find_gpu(gpu),
         parse_shape(shape) if shape else {},
@@ -173,10 +173,10 @@ class _Measured:
     def __init__(
         self, kernel: "Kernel", problem: "Problem", gpu: "GPU", database: Path, folder: Path, effort: str
     ) -> None:
+        from kernrec.measure.campaign.plan import check_memory
+        from kernrec.measure.campaign.results import EFFORTS
         from kernrec.measure.collect import Wanted
-        from kernrec.measure.nvml import card_of
-        from kernrec.measure.plan import check_memory
-        from kernrec.measure.results import EFFORTS
+        from kernrec.measure.device.nvml import card_of
 
         if effort not in EFFORTS:
             raise unknown("effort", effort, EFFORTS)
@@ -191,7 +191,7 @@ class _Measured:
     def run(self) -> None:
         """Measure; what happens, and what failed, is shown on standard error."""
         from kernrec.cli.collect import Stop
-        from kernrec.cli.live import display
+        from kernrec.cli.progress import display
         from kernrec.measure.collect import collect
 
         stop = Stop()
@@ -220,8 +220,8 @@ class _Measured:
 
     def advice(self, objective: str, top: int) -> "Advice":
         """Advice from the database, measurements included."""
-        from kernrec.recommender.own import advise, profiles_of
-        from kernrec.recommender.trained import Trained
+        from kernrec.recommender.estimate.model_store import Trained
+        from kernrec.recommender.kernel_advice import advise, profiles_of
         from kernrec.store import Stack
 
         kernel, problem, databases = self._kernel, self._problem, [self._wanted.database]

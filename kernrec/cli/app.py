@@ -10,13 +10,13 @@ from typer.exceptions import TyperException
 
 from kernrec.cli import (
     analyze,
+    catalog,
     collect,
     db,
     doctor,
     emulate,
     evaluate,
     explain,
-    listing,
     monitor,
     recommend,
     train,
@@ -40,9 +40,9 @@ app.command("monitor")(monitor.monitor)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("emulate")(emulate.emulate)
-app.command("gpus")(listing.gpus)
-app.command("ops")(listing.ops)
-app.command("kernels")(listing.kernels)
+app.command("gpus")(catalog.gpus)
+app.command("ops")(catalog.ops)
+app.command("kernels")(catalog.kernels)
 app.add_typer(db.app, name="db")
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernrec import paths
+from kernrec.cli.format import config_text
 from kernrec.cli.quantity import budget as parse_budget
 from kernrec.cli.quantity import human
-from kernrec.cli.text import config_text
 from kernrec.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ def collect(
 
     Interrupted or killed, it loses at most the config in flight; run again, it goes on from there.
     """
+    from kernrec.measure.campaign.results import EFFORTS, Budget
     from kernrec.measure.collect import DEVICES, Wanted
     from kernrec.measure.collect import collect as run
-    from kernrec.measure.results import EFFORTS, Budget
 
     if effort not in EFFORTS:
         raise unknown("effort", effort, EFFORTS)
@@ -65,7 +65,7 @@ def collect(
         seed=seed,
     )
     stop = Stop()
-    from kernrec.cli.live import display
+    from kernrec.cli.progress import display
 
     with stop, display() as show:
         collected = run(wanted, show, stop)

@@ -37,7 +37,7 @@ def import_(
     db: Path_ = None,
 ) -> None:
     """Add what another tuner measured to a database, failures included; units are converted."""
-    from kernrec.interop.transfer import import_results
+    from kernrec.interop.import_export import import_results
     from kernrec.store import Database
 
     problem = _problem(op, shape, dtype, layout)
@@ -72,7 +72,7 @@ def export(
 ) -> None:
     """Print the measurements of one kernel, problem and GPU in a format that other tuners read."""
     from kernrec.gpu import find_gpu
-    from kernrec.interop.transfer import export_t4
+    from kernrec.interop.import_export import export_t4
     from kernrec.op import find_op
     from kernrec.store import Database
 
@@ -95,8 +95,8 @@ def info(as_json: AsJson = False, db: Path_ = None) -> None:
 
     Models and calibrations that lie beside it are listed too.
     """
-    from kernrec.cli.text import print_notes
-    from kernrec.recommender.trained import what_was_learned
+    from kernrec.cli.format import print_notes
+    from kernrec.recommender.estimate.model_store import what_was_learned
     from kernrec.store import Database
 
     path = db or paths.user_database()

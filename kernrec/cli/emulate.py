@@ -33,7 +33,7 @@ def emulate(
     """
     import numpy as np
 
-    from kernrec.compile.harness import emulate_file, read_arguments
+    from kernrec.profile.emulate_file import emulate_file, read_arguments
 
     read = read_arguments(arguments or [])
     targets = {}

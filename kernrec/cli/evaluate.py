@@ -13,7 +13,7 @@ from kernrec.cli.train import AsJson, Databases, GpuName, OpName, Threads, measu
 from kernrec.errors import unknown
 
 if TYPE_CHECKING:
-    from kernrec.recommender.evaluation import Score
+    from kernrec.training.evaluate_models import Score
 
 
 def evaluate(
@@ -29,9 +29,9 @@ def evaluate(
 
     Coefficients that were calibrated are not used: they have seen what is held out, and are fitted again to the rest.
     """
-    from kernrec.model.learner import Settings
-    from kernrec.recommender.evaluation import FEWEST, PUBLISHED, SPLITS
-    from kernrec.recommender.evaluation import evaluate as judge
+    from kernrec.model.learn.train_model import Settings
+    from kernrec.training.evaluate_models import FEWEST, PUBLISHED, SPLITS
+    from kernrec.training.evaluate_models import evaluate as judge
 
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)

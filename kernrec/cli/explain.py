@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernrec.cli.format import config_text, interval_text, occasion_text, print_notes, source_text
 from kernrec.cli.quantity import human, percent, watts
 from kernrec.cli.table import print_table
-from kernrec.cli.text import config_text, interval_text, occasion_text, print_notes, source_text
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernrec.recommender.advice import Change
-    from kernrec.recommender.explain import Explanation
+    from kernrec.recommender.explain.breakdown import Explanation
+    from kernrec.recommender.explain.what_if import Change
 
 _PAIR = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(-?[0-9]{1,10})\s*")
 _SHARE_SHOWN = 0.02
@@ -47,9 +47,9 @@ def explain(
     from kernrec.cli.plot import draw
     from kernrec.gpu import find_gpu
     from kernrec.op import parse_shape
-    from kernrec.recommender import explained
-    from kernrec.recommender.advice import advise_changes, difference
-    from kernrec.recommender.explain import explain as take_apart
+    from kernrec.recommender.explain import pick_config
+    from kernrec.recommender.explain.breakdown import explain as take_apart
+    from kernrec.recommender.explain.what_if import advise_changes, difference
 
     if bool(op) == bool(kernel):
         raise UsageError("give an --op or a --kernel, one of them")
@@ -60,16 +60,16 @@ def explain(
     card, dims = find_gpu(gpu), parse_shape(shape) if shape else {}
     limit_w = None if power_limit is None else watts("--power-limit", power_limit)
     if kernel:
-        ranked = explained.ranked_for_kernel(kernel, card, dims, dtype, layout, limit_w, db)
+        ranked = pick_config.ranked_for_kernel(kernel, card, dims, dtype, layout, limit_w, db)
     else:
-        ranked = explained.ranked_for_op(op, card, dims, dtype, layout, limit_w, objective, db)
-    limit = explained.limit_of(ranked, limit_w)
-    position = explained.choose(ranked, _pairs("--config", config), objective, limit)
+        ranked = pick_config.ranked_for_op(op, card, dims, dtype, layout, limit_w, objective, db)
+    limit = pick_config.limit_of(ranked, limit_w)
+    position = pick_config.choose(ranked, _pairs("--config", config), objective, limit)
     subject = take_apart(ranked, position, limit)
     changes = advise_changes(ranked, position, limit, objective, top)
     other = None
     if against is not None:
-        other = take_apart(ranked, explained.choose(ranked, _pairs("--against", against), objective, limit), limit)
+        other = take_apart(ranked, pick_config.choose(ranked, _pairs("--against", against), objective, limit), limit)
     if plot is not None:
         draw(plot, ranked, subject, other, limit)
     if as_json:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernrec.cli.format import print_notes
 from kernrec.cli.quantity import duration, human
-from kernrec.cli.text import print_notes
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernrec.measure.trace import Sample, Summary
+    from kernrec.measure.monitor.trace import Sample, Summary
 
 _SHOWN_EVERY_S = 0.5
 _REPLAYED_LINES = 20
@@ -42,8 +42,8 @@ def monitor(
     it; what it leaves running is not waited for. Energy is of the whole board. NVML does not count launches: --calls
     says how many there were.
     """
-    from kernrec.measure.monitor import NvmlReader, watch_command, watch_process
-    from kernrec.measure.trace import Sample, TraceFile, read_trace, summarise, write_trace
+    from kernrec.measure.monitor.trace import Sample, TraceFile, read_trace, summarise, write_trace
+    from kernrec.measure.monitor.watch import NvmlReader, watch_command, watch_process
 
     if sum([bool(command), pid is not None, replay is not None]) != 1:
         raise UsageError("give one of: a command after --, --pid, --replay")

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernrec.cli.format import config_text, source_text
 from kernrec.cli.quantity import human
-from kernrec.cli.text import config_text, source_text
 from kernrec.errors import KernrecError, UsageError
 
 if TYPE_CHECKING:
-    from kernrec.recommender.explain import Explanation
-    from kernrec.recommender.ranked import Ranked
+    from kernrec.recommender.explain.breakdown import Explanation
+    from kernrec.recommender.power_sweep import Ranked
 
 ENDINGS = (".svg", ".png")
 _SEEN = 3.0  # times the least cost: candidates beyond would press the front into a corner
@@ -97,7 +97,7 @@ def _roofline(axes: Any, shown: Shown) -> None:
 
 
 def _cloud(axes: Any, ranked: "Ranked", shown: Shown, limit: int) -> None:
-    from kernrec.recommender.estimates import MEASURED
+    from kernrec.recommender.estimate.estimates import MEASURED
     from kernrec.recommender.pareto import pareto_front
 
     latency, energy = ranked.latency_s[limit], ranked.energy_j[limit]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.model import scores
-from kernrec.recommender.evaluation import METHODS, Case
+from kernrec.model.learn import scores
+from kernrec.training.evaluate_models import METHODS, Case
 
 ENDINGS = (".svg", ".png")
 _MOST_POINTS = 400  # of a problem; more hide one another

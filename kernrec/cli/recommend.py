@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernrec.cli.format import config_text, interval_text, occasion_text, print_notes, source_text
 from kernrec.cli.quantity import fraction, hertz, human, percent, watts
 from kernrec.cli.table import print_table
-from kernrec.cli.text import config_text, interval_text, occasion_text, print_notes, source_text
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import typer
 from kernrec.cli.table import print_table
 
 if TYPE_CHECKING:
-    from kernrec.recommender.training import Measurements
+    from kernrec.training.load_measurements import Measurements
 
 Databases = Annotated[list[Path] | None, typer.Option("--db", help="Database to read; may be repeated.")]
 OpName = Annotated[str | None, typer.Option("--op", help="Only this op (`kernrec ops`).")]
@@ -53,7 +53,7 @@ def measurements(
     from kernrec.errors import UsageError
     from kernrec.gpu import find_gpu
     from kernrec.op import find_op
-    from kernrec.recommender.training import read
+    from kernrec.training.load_measurements import read
 
     card = None if gpu is None else find_gpu(gpu).name
     name = None if op is None else find_op(op).name
@@ -76,12 +76,12 @@ def _train(
     found: "Measurements", folder: Path, gpu: str | None, databases: list[Path], threads: int
 ) -> list[dict[str, Any]]:
     from kernrec.errors import UsageError
-    from kernrec.model.dataset import Dataset
-    from kernrec.model.intervals import NEW_GPU, NEW_KERNEL, groups_needed
-    from kernrec.model.learner import Settings
-    from kernrec.model.learner import train as learn
-    from kernrec.model.model_file import save
-    from kernrec.recommender.training import provenance
+    from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, groups_needed
+    from kernrec.model.learn.dataset import Dataset
+    from kernrec.model.learn.model_file import save
+    from kernrec.model.learn.train_model import Settings
+    from kernrec.model.learn.train_model import train as learn
+    from kernrec.training.load_measurements import provenance
 
     results, too_few = [], []
     for op in sorted({group.op for group in found.groups}):
@@ -122,10 +122,10 @@ def _train(
 
 def _calibrate(found: "Measurements", folder: Path, databases: list[Path]) -> list[dict[str, Any]]:
     from kernrec.errors import UsageError
-    from kernrec.model.calibrate import fit
-    from kernrec.model.calibration import FILE, load, save
-    from kernrec.model.dataset import Dataset
-    from kernrec.recommender.training import provenance
+    from kernrec.model.learn.dataset import Dataset
+    from kernrec.model.prior.calibration import FILE, load, save
+    from kernrec.training.fit_calibration import fit
+    from kernrec.training.load_measurements import provenance
 
     fitted = fit(found.groups, provenance(Dataset(found.groups), databases, {}))
     try:

@@ -12,8 +12,8 @@ from pathlib import Path
 from kernrec.compile.compiled import Compiled, CompileError, Resources, first_error, parse_resources
 from kernrec.errors import UsageError
 from kernrec.ptx import parse
-from kernrec.ptx.liveness import live_registers
-from kernrec.ptx.program import Module
+from kernrec.ptx.analysis.liveness import live_registers
+from kernrec.ptx.ir.program import Module
 
 NEWEST_ISA = (9, 5)
 """The newest PTX ISA version whose instructions were looked at; a later one may mean something new by an old name."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu.entry import GPU, SmLimits
-from kernrec.kept import shipped_toml
+from kernrec.util.cache import shipped_toml
 
 _CATALOG = Path(__file__).with_name("catalog")
 _LEADING_WORDS = ("nvidia", "geforce", "tesla", "rtx")

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernrec.errors import UsageError
-from kernrec.interop.document import CutShort, decode, finite, members
-from kernrec.interop.foreign import (
+from kernrec.interop.json_document import CutShort, decode, finite, members
+from kernrec.interop.results import (
     ENERGIES,
     Result,
     Results,

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
-from kernrec.interop.notation import Translator, read_values
+from kernrec.interop.python_expressions import Translator, read_values
 from kernrec.kernel import Kernel
 from kernrec.kernel.expression import is_identifier
-from kernrec.kernel.files import fingerprint, read_source
-from kernrec.kernel.load import kernel_from
+from kernrec.kernel.source_files import fingerprint, read_source
+from kernrec.kernel.spec_reader import kernel_from
 
 _LARGEST_FILE = 1 << 20
 _TYPES = {

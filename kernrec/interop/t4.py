@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
-from kernrec.interop.document import finite
-from kernrec.interop.foreign import (
+from kernrec.interop.json_document import finite
+from kernrec.interop.results import (
     ENERGIES,
     LIMIT_UNIT,
     LIMITS,

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
-from kernrec.kept import shipped_toml
-from kernrec.kernel.load import load_kernel
 from kernrec.kernel.spec import Kernel
+from kernrec.kernel.spec_reader import load_kernel
 from kernrec.op import find_op
+from kernrec.util.cache import shipped_toml
 
 _FOLDER = Path(__file__).resolve().parent / "library"
 

@@ -18,16 +18,16 @@ from typing import Any
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel
-from kernrec.measure.ahead import CompileAhead
-from kernrec.measure.campaign import Campaign
-from kernrec.measure.child import Child, Stopped
-from kernrec.measure.ingest import ingest, known_rows
-from kernrec.measure.journal import Journal, journal_path
-from kernrec.measure.plan import Target, library_targets, recorded_targets
-from kernrec.measure.replay import PROTOCOL_VERSION as REPLAYED
-from kernrec.measure.replay import load_recordings, recorded_gpus
-from kernrec.measure.results import EFFORTS, Budget, Effort, Progress, TargetResult
-from kernrec.measure.worker import write_kernel
+from kernrec.measure.campaign.campaign import Campaign
+from kernrec.measure.campaign.compile_queue import CompileAhead
+from kernrec.measure.campaign.ingest import ingest, known_rows
+from kernrec.measure.campaign.journal import Journal, journal_path
+from kernrec.measure.campaign.plan import Target, library_targets, recorded_targets
+from kernrec.measure.campaign.results import EFFORTS, Budget, Effort, Progress, TargetResult
+from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAYED
+from kernrec.measure.device.replay import load_recordings, recorded_gpus
+from kernrec.measure.worker.worker import write_kernel
+from kernrec.measure.worker.worker_client import Child, Stopped
 from kernrec.op import Problem
 from kernrec.store import Database, Stack
 from kernrec.version import __version__
@@ -190,7 +190,7 @@ def _recorded_on(gpu: str | None, file: Path, wanted: Wanted) -> _Work:
 
 
 def _on_cards(wanted: Wanted, scratch: Path) -> list[_Work]:
-    from kernrec.measure.nvml import choose_cards
+    from kernrec.measure.device.nvml import choose_cards
 
     if wanted.problems is None:
         raise UsageError("name what to measure with --op, and --shape or --workload")

@@ -8,12 +8,12 @@ from typing import Any
 from kernrec.compile.nvrtc import compiler, supported_sms
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
-from kernrec.measure.boot import remember
-from kernrec.measure.child import Child
-from kernrec.measure.device import Facts, Failure
-from kernrec.measure.journal import journal_path, left_behind
-from kernrec.measure.nvml import Card, cards
-from kernrec.measure.probe import Probe
+from kernrec.measure.campaign.journal import journal_path, left_behind
+from kernrec.measure.device.interface import Facts, Failure
+from kernrec.measure.device.nvml import Card, cards
+from kernrec.measure.protocol.probe import Probe
+from kernrec.measure.protocol.probe_cache import remember
+from kernrec.measure.worker.worker_client import Child
 from kernrec.store import Database
 
 _PROBE_LIMIT_S = 60.0

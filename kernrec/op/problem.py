@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.op import dtype as dtypes
-from kernrec.op.text import short
+from kernrec.util.names import short
 
 if TYPE_CHECKING:
     import numpy as np

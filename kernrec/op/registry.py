@@ -14,8 +14,8 @@ from kernrec.op.reduce import REDUCE
 from kernrec.op.rmsnorm import RMSNORM
 from kernrec.op.shape import parse_shape
 from kernrec.op.softmax import SOFTMAX
-from kernrec.op.text import fold
 from kernrec.op.transpose import TRANSPOSE
+from kernrec.util.names import fold
 
 _OPS = (ATTENTION, CONV2D, ELEMENTWISE, LAYERNORM, MATMUL, MATVEC, REDUCE, RMSNORM, SOFTMAX, TRANSPOSE)
 _KEY = re.compile(r"(\w+)\[([^\[\]]*)\](\w+),(\w+)")

@@ -24,7 +24,7 @@ from kernrec import paths
 from kernrec.errors import UsageError, unknown
 from kernrec.op.problem import Op, Problem
 from kernrec.op.registry import find_op
-from kernrec.op.text import fold, short
+from kernrec.util.names import fold, short
 
 
 @dataclass(frozen=True)

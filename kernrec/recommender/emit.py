@@ -1,7 +1,7 @@
 """A recommended config as CUDA source that compiles as it stands: tunables fixed, launch line in a comment."""
 
 from kernrec.kernel.binding import Pointer, workspaces
-from kernrec.recommender.answer import Choice
+from kernrec.recommender.result import Choice
 
 
 def emit_cuda(choice: Choice) -> str:

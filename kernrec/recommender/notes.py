@@ -4,15 +4,15 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kernrec.kernel import config_text
-from kernrec.recommender.answer import Choice
-from kernrec.recommender.estimates import Rescaling
-from kernrec.recommender.group import Group
-from kernrec.recommender.known import Known
+from kernrec.recommender.candidate_set import Group
+from kernrec.recommender.estimate.estimates import Rescaling
+from kernrec.recommender.estimate.measured_rows import Known
+from kernrec.recommender.result import Choice
 from kernrec.store import Measured
 
 if TYPE_CHECKING:
-    from kernrec.model.calibration import Calibration
-    from kernrec.recommender.learned import Reach
+    from kernrec.model.prior.calibration import Calibration
+    from kernrec.recommender.estimate.correction import Reach
 
 PRIOR_NOTE = "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"
 

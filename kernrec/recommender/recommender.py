@@ -17,16 +17,16 @@ import numpy as np
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import able_kernels
-from kernrec.model.power import PowerModel
+from kernrec.model.prior.power import PowerModel
 from kernrec.op import Problem, find_op, parse_shape
-from kernrec.recommender.answer import Recommendation
-from kernrec.recommender.candidates import Candidates
-from kernrec.recommender.group import COUNTED, Group, Pool
-from kernrec.recommender.known import applies
+from kernrec.recommender.candidate_set import COUNTED, Group, Pool
+from kernrec.recommender.estimate.candidates import Candidates
+from kernrec.recommender.estimate.measured_rows import applies
+from kernrec.recommender.estimate.model_store import Trained
+from kernrec.recommender.infeasible import why_not
 from kernrec.recommender.notes import notes
 from kernrec.recommender.pareto import pareto_front, spread
-from kernrec.recommender.refusal import why_not
-from kernrec.recommender.trained import Trained
+from kernrec.recommender.result import Recommendation
 from kernrec.store import Measured, Stack
 
 OBJECTIVES = tuple(COUNTED)

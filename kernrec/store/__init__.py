@@ -4,8 +4,8 @@
 """
 
 from kernrec.store.database import Database
+from kernrec.store.evidence import Evidence, Failed, Measured
 from kernrec.store.identity import canonical, content_hash
-from kernrec.store.measured import Evidence, Failed, Measured
 from kernrec.store.profiles import (
     ProfileRow,
     ProfileTable,

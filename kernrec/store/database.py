@@ -11,9 +11,9 @@ from kernrec.errors import UsageError, unknown
 from kernrec.op import Problem
 from kernrec.store import rows as store_rows
 from kernrec.store.connection import check_whole, connect, connect_memory, one_line, quoted
+from kernrec.store.evidence import Measured
 from kernrec.store.identity import content_hash
-from kernrec.store.log import Log, evidence, read_log
-from kernrec.store.measured import Measured
+from kernrec.store.measurement_log import Log, evidence, read_log
 from kernrec.store.migrations import TABLES, migrate, migrations, schema_version
 from kernrec.store.profiles import ProfileRow, ProfileTable, query_profiles
 from kernrec.store.rows import Row

@@ -15,11 +15,11 @@ import numpy as np
 
 from kernrec import paths
 from kernrec.errors import UsageError
-from kernrec.kept import Kept, kept
 from kernrec.store.connection import connect_memory, memory, one_line, quoted
 from kernrec.store.identity import canonical, content_hash
 from kernrec.store.migrations import migrate
 from kernrec.store.rows import Row, as_dicts, insert
+from kernrec.util.cache import Kept, kept
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from kernrec import paths
 from kernrec.store.database import Contents, Database
+from kernrec.store.evidence import Evidence
 from kernrec.store.identity import content_hash
-from kernrec.store.log import Log, evidence
-from kernrec.store.measured import Evidence
+from kernrec.store.measurement_log import Log, evidence
 from kernrec.store.profiles import ProfileTable, shipped_profiles
 
 

@@ -11,6 +11,7 @@ import duckdb
 import pytest
 
 from kernrec.gpu import all_gpus
+from tests.helpers.paths import ROOT
 
 MATMUL = ("recommend", "--op", "matmul", "--gpu", "rtx4090", "--shape", "m=512,n=512,k=512")
 
@@ -69,7 +70,7 @@ def test_listings_come_as_table_and_json(command: str) -> None:
 
 
 def test_every_command_has_help_and_a_place_in_the_readme() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    readme = (ROOT / "README.md").read_text()
     listed = run("--help").stdout
     for command in ("recommend", "emulate", "gpus", "ops", "kernels"):
         assert command in listed

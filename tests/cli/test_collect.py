@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.measure.journal import Journal, journal_path
+from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.store import Database
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "measure"))
-from recording import make_recording
+from tests.helpers.paths import ROOT
+from tests.helpers.recording import make_recording
 
 HERE = {k: v for k, v in os.environ.items() if not k.startswith(("KERNREC_", "XDG_"))}
 
@@ -125,7 +124,7 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
 def test_misuse_is_one_line_and_status_2(tmp_path: Path, arguments: list[str], said: str) -> None:
     found = subprocess.run(
         command("collect", *arguments), capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False,
-        env=HERE | {"HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])},
+        env=HERE | {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert found.returncode == 2
     assert len(found.stderr.splitlines()) == 1

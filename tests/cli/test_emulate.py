@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.helpers.paths import ROOT
+
 SCALE = """
 .version 8.0
 .target sm_80
@@ -150,7 +152,7 @@ def test_a_missing_barrier_is_a_race(tmp_path: Path) -> None:
 
 def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
     pytest.importorskip("cupy", reason="compiling needs CuPy")
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"^ +kernrec emulate (saxpy.*)$", readme, re.MULTILINE)
     path, saved = tmp_path / "saxpy.cu", tmp_path / "y.npy"
     path.write_text(

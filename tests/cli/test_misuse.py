@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.paths import ROOT
+
 SOURCE = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2.0f; }'
 SPEC = """
 name = "twice"
@@ -53,7 +55,7 @@ def test_misuse_is_one_line_and_writes_nothing(command: tuple[str, ...], said: s
     (tmp_path / "broken.json").write_text("{ broken")
     (tmp_path / "folder").mkdir()
     before = sorted(tmp_path.rglob("*"))
-    home = Path(__file__).parents[2]
+    home = ROOT
     environment = os.environ | {"PYTHONPATH": str(home), "HOME": str(tmp_path / "home")}
     arguments = [sys.executable, "-m", "kernrec", *command]
     done = subprocess.run(

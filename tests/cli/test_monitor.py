@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.measure.monitor import reason_names
-from kernrec.measure.trace import Sample, read_trace, write_trace
+from kernrec.measure.monitor.trace import Sample, read_trace, write_trace
+from kernrec.measure.monitor.watch import reason_names
 
 NVML = """
 import os, time

@@ -16,7 +16,7 @@ from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Query, Recommender
-from kernrec.recommender.trained import Trained
+from kernrec.recommender.estimate.model_store import Trained
 from kernrec.store import Database, Stack
 
 pytest.importorskip("xgboost")

@@ -1,13 +1,10 @@
-"""What these tests share; makes `foreign_files` importable however pytest is started."""
+"""What these tests share."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture

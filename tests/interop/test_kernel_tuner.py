@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foreign_files import cache, entry
 
 from kernrec.errors import UsageError
 from kernrec.interop import Result, read_results
+from tests.helpers.foreign_files import cache, entry
 
 Write = Callable[..., Path]
 

@@ -7,17 +7,18 @@ from pathlib import Path
 import pytest
 
 from kernrec.compile import NoCompilerError, compile_source
-from kernrec.compile.inputs import Tensors, sample_tensors
 from kernrec.compile.nvrtc import compiler
-from kernrec.compile.profiler import packed
-from kernrec.compile.sample import sample_config
 from kernrec.gpu import limits
 from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Kernel, Space, bind_launches
+from kernrec.profile.probe_profile import packed
+from kernrec.profile.sample_profile import sample_config
+from kernrec.profile.tensor_values import Tensors, sample_tensors
 from kernrec.ptx import parse
-from kernrec.ptx.emulator import Emulation
+from kernrec.ptx.execution.emulator import Emulation
+from tests.helpers.paths import ROOT
 
-FOLDER = Path(__file__).parents[2] / "datasets" / "kernels"
+FOLDER = ROOT / "datasets" / "kernels"
 SM = 86
 SMALLER = {
     "stencil2d": {"4096, 4096": "150, 70", 'Scalar", "FillValue": 4096': 'Scalar", "FillValue": SIZE'},

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foreign_files import document, result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.interop import Result, measurement_rows, read_results, write_t4
-from kernrec.interop.foreign import Results
+from kernrec.interop.results import Results
 from kernrec.op import find_op
+from tests.helpers.foreign_files import document, result
 
 Write = Callable[..., Path]
 

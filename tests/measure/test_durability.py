@@ -16,7 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-import rig
+
+from tests.helpers import rig
 
 COLLECTOR_KILLS = 36
 CHILD_KILLS = 16

@@ -16,21 +16,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from machine import GPU as H200
-from machine import compile_all, install
 
 from kernrec.cli import app
 from kernrec.compile import NoCompilerError
-from kernrec.compile.fixed import kernel_of_ptx
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, all_gpus, find_gpu
-from kernrec.interop.specs import load_spec
+from kernrec.interop.load_spec import load_spec
 from kernrec.kernel import Kernel
-from kernrec.measure.journal import journal_path, left_behind
-from kernrec.measure.nvml import Card, NoGPUError, cards
+from kernrec.measure.campaign.journal import journal_path, left_behind
+from kernrec.measure.device.nvml import Card, NoGPUError, cards
 from kernrec.op import parse_shape
-from kernrec.recommender import training
+from kernrec.profile.ptx_kernel import kernel_of_ptx
 from kernrec.store import Database
+from kernrec.training import load_measurements
+from tests.helpers.machine import GPU as H200
+from tests.helpers.machine import compile_all, install
+from tests.helpers.paths import ROOT
 
 HERE = Path(__file__).parent
 SOURCE = """
@@ -246,7 +247,7 @@ def test_a_problem_of_the_specs_own_is_held_against_the_first_config(any_bench: 
     assert outcomes[8]["numeric_error"] > 0.5 > 1e-4 > outcomes[8]["tolerance"]
     assert outcomes[1]["input_distribution"] == "x normal, y zeros"
     assert "0 measured, 3 known before" in bench.measure()[1]
-    (group,) = training.read([bench.database]).groups
+    (group,) = load_measurements.read([bench.database]).groups
     assert (len(group.latency_s), group.gpu, group.kernel) == (2, bench.gpu.name, "mine")
     assert group.facts.tunables["unroll"].tolist() == [1, 4]
 
@@ -342,7 +343,7 @@ def test_a_killed_analysis_loses_nothing_and_goes_on(bench: Bench) -> None:
     bench.spec(json.dumps(T1), ADD_WEIGHTED)
     bench.run(*[item for item in bench.command if item not in ("--measure", "--effort", "quick")])  # profiles alone
     start = [sys.executable, str(HERE / "machine.py"), *bench.command]
-    environment = os.environ | {"EMULATED_PTX": str(bench.code), "PYTHONPATH": str(HERE.parents[1])}
+    environment = os.environ | {"EMULATED_PTX": str(bench.code), "PYTHONPATH": str(ROOT)}
     journal = journal_path(bench.database)
     with subprocess.Popen(start, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         while process.poll() is None and _rows_in(journal) < 2:
@@ -393,7 +394,7 @@ def test_without_a_fitting_gpu_that_is_said_before_anything_is_done(
         (lambda: [Card(0, "GPU-emulated", "Tesla T4", 0)], "there is no NVIDIA H200 in this machine to measure on;"),
         (none, "there is no GPU to measure on: no driver answers; without measuring none is needed"),
     ):
-        monkeypatch.setattr("kernrec.measure.nvml.cards", found)
+        monkeypatch.setattr("kernrec.measure.device.nvml.cards", found)
         status, _, err = bench.run(*bench.command)
         assert status == 1
         (line,) = err.splitlines()

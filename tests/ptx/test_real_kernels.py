@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from ptx_text import cuda
 
 from kernrec.ptx import EmulationError, emulate
+from tests.helpers.ptx_text import cuda
 
 ARCHS = ["sm_75", "sm_86", "sm_100"]
 RNG = np.random.default_rng(1)

@@ -4,10 +4,10 @@ import time
 
 import numpy as np
 import pytest
-from ptx_text import cuda
 
 from kernrec.ptx import Counts, EmulationError, emulate
-from kernrec.ptx.rounding import bf16_bits, bf16_values
+from kernrec.ptx.instructions.rounding import bf16_bits, bf16_values
+from tests.helpers.ptx_text import cuda
 
 SOURCE = """
 #define STAGES 3

@@ -4,10 +4,10 @@ import re
 
 import numpy as np
 import pytest
-from ptx_text import cuda
 
 from kernrec.compile.nvrtc import header_folders
 from kernrec.ptx import EmulationError, emulate
+from tests.helpers.ptx_text import cuda
 
 ARCHS = pytest.mark.parametrize("arch", ["sm_75", "sm_100"])
 N = 64

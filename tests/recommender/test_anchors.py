@@ -3,13 +3,13 @@
 import csv
 import math
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 
 from kernrec.recommender import Query, Recommender
+from tests.helpers.paths import RECORDINGS
 
-ANCHORS = Path(__file__).parents[3] / "shared" / "data" / "anchors"
+ANCHORS = RECORDINGS / "anchors"
 
 # 17 x 17 pixels leave a scheduler whose tiles divide the problem little choice; ours guards its edges.
 POORLY_TUNED = 17

@@ -11,7 +11,7 @@ import pytest
 from kernrec.cli.app import run
 from kernrec.op import find_op
 from kernrec.recommender import Choice, Query, Recommendation, Recommender
-from kernrec.recommender.group import Group, Pool
+from kernrec.recommender.candidate_set import Group, Pool
 from kernrec.store import Database, Evidence
 
 GPU = "h200-sxm"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kernrec.model.scores import hypervolume
+from kernrec.model.learn.scores import hypervolume
 from kernrec.recommender.pareto import pareto_front, spread
 
 costs = st.integers(1, 60).flatmap(

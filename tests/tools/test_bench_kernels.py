@@ -22,8 +22,8 @@ from kernrec.errors import UsageError
 from kernrec.kernel import all_kernels, find_kernel
 from kernrec.op import encode, find_op, inputs, reference
 from kernrec.ptx import emulate, parse
+from tests.helpers.paths import TOOLS
 
-TOOLS = Path(__file__).parents[2] / "tools"
 H200 = Card("NVIDIA H200", 90, 50 << 20)
 
 

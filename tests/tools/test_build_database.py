@@ -2,15 +2,15 @@
 
 import importlib.util
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
 from kernrec.store import ProfileRow
+from tests.helpers.paths import TOOLS
 
-TOOL = Path(__file__).parents[2] / "tools" / "build_database.py"
+TOOL = TOOLS / "build_database.py"
 METRICS = ("barriers", "global.a.read_sectors", "issue", "issue.alu", "issue.fma32", "lanes")
 COUNTS = np.array([[0, 1], [0, 256], [800, 2500], [300, 40], [0, 2048], [25600, 80000]], dtype=np.float64)
 ROW = ProfileRow("k", "h", "c", 86, 0, "k", {}, 104, 0, 0, 0, "one", "nvrtc 13.5", METRICS, ("block", "trips"), COUNTS)

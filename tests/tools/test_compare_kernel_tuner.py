@@ -9,7 +9,7 @@ from compare_kernel_tuner import main, predictions, read, searched
 from on_gpu import NoGPUError, find_card
 from recorded_convolution import GPUS, load
 
-SPACES = Path(__file__).parents[2].parent / "shared" / "data" / "spaces"
+from tests.helpers.paths import SPACES
 
 needs_spaces = pytest.mark.skipif(not SPACES.is_dir(), reason="needs the recorded spaces in ../shared/data")
 

@@ -1,17 +1,13 @@
 """Measurements as Parquet files: nothing is lost or doubled on the way out and back."""
 
-import sys
 from pathlib import Path
 
 import pytest
+from measured import bring_in, export
 
 from kernrec.errors import UsageError
 from kernrec.store import Database
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "measure"))
-from measured import bring_in, export
-from recording import make_recording
+from tests.helpers.recording import make_recording
 
 
 def test_what_is_exported_and_imported_is_what_was_there(tmp_path: Path) -> None:

@@ -1,14 +1,12 @@
 """What the prior alone says of recorded spaces, over configs that ran at one clock; needs the recordings."""
 
 import importlib
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kernrec.model import scores
-
-SPACES = Path(__file__).parents[3] / "shared" / "data" / "spaces"
+from kernrec.model.learn import scores
+from tests.helpers.paths import SPACES
 
 pytestmark = pytest.mark.skipif(
     not (SPACES / "convolution-static-a100-a4000.parquet").is_file(),

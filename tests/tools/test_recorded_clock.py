@@ -8,7 +8,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.helpers.paths import ROOT
+
 SPACES = ROOT.parent / "shared" / "data" / "spaces"
 
 

@@ -4,7 +4,6 @@ import importlib
 import importlib.util
 import sys
 from dataclasses import fields, replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,13 +11,13 @@ import numpy as np
 import pytest
 
 from kernrec.errors import KernrecError
-from kernrec.model import features, scores
-from kernrec.model.adapt import adapt
-from kernrec.model.calibrate import fit
-from kernrec.model.dataset import Dataset, Group
-from kernrec.model.learner import train
+from kernrec.model.learn import features, scores
+from kernrec.model.learn.adaptation import adapt
+from kernrec.model.learn.dataset import Dataset, Group
+from kernrec.model.learn.train_model import train
+from kernrec.training.fit_calibration import fit
+from tests.helpers.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 SPACES = ROOT.parent / "shared" / "data" / "spaces"
 
 needs_spaces = pytest.mark.skipif(

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
-from trial import execute
 
 from kernrec.compile import Compiled, NoCompilerError, compile_source
-from kernrec.compile.profiler import emulate_config, profile_code
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, bind_launches, find_kernel
 from kernrec.op import Problem, decode, encode, find_op, inputs, reference
+from kernrec.profile.probe_profile import emulate_config, profile_code
 from kernrec.ptx import EmulationError, Module, parse
+from tests.helpers.trial import execute
 
 MMA, SIMT = find_kernel("attention_mma"), find_kernel("attention_simt")
 UNIT = 2.0**-24

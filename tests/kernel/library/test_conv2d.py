@@ -6,14 +6,14 @@ from functools import cache
 
 import numpy as np
 import pytest
-from trial import execute
 
 from kernrec.compile import Compiled, NoCompilerError, compile_source
-from kernrec.compile.profiler import emulate_config, profile_code
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, find_kernel
 from kernrec.op import Problem, decode, encode, find_op, inputs, reference
+from kernrec.profile.probe_profile import emulate_config, profile_code
 from kernrec.ptx import EmulationError, Module, parse
+from tests.helpers.trial import execute
 
 MMA, DIRECT, DEPTHWISE = map(find_kernel, ("conv2d_implicit_gemm_mma", "conv2d_direct", "conv2d_depthwise"))
 KERNELS = (MMA, DIRECT, DEPTHWISE)

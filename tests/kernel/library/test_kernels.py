@@ -3,7 +3,9 @@
 from functools import cache
 from pathlib import Path
 
-from trial import (
+from kernrec.kernel import all_kernels
+from kernrec.profile.probe_profile import profile_code
+from tests.helpers.trial import (
     CASES,
     OPS,
     Case,
@@ -17,9 +19,6 @@ from trial import (
     space,
     values,
 )
-
-from kernrec.compile.profiler import profile_code
-from kernrec.kernel import all_kernels
 
 PRODUCTS = ("matmul", "conv2d")
 ALONG_ROWS = ("softmax", "layernorm", "rmsnorm", "reduce")

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from products import Config, broken, matmul, run, worst
 
 from kernrec.errors import UsageError
 from kernrec.gpu import limits
@@ -10,6 +9,7 @@ from kernrec.kernel import Kernel, bind_launches, find_kernel
 from kernrec.kernel.binding import Pointer
 from kernrec.op import decode, encode, inputs, reference
 from kernrec.ptx import EmulationError
+from tests.helpers.products import Config, broken, matmul, run, worst
 
 _MMA = {"block_m": 64, "block_n": 64, "block_k": 32, "warp_m": 32, "warp_n": 32, "raster": 8}
 _SIMT = {"block_m": 32, "block_n": 64, "block_k": 16, "thread_m": 4, "thread_n": 4, "lanes_m": 4, "min_blocks": 0}

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from products import Config, awkward, bits, broken, compiled, run, whole_numbers
 
-from kernrec.compile.profiler import emulate_config, profile_code
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import limits
 from kernrec.kernel import Space, find_kernel
 from kernrec.op import encode, inputs, reference
+from kernrec.profile.probe_profile import emulate_config, profile_code
 from kernrec.ptx import EmulationError
+from tests.helpers.products import Config, awkward, bits, broken, compiled, run, whole_numbers
 
 KERNEL = find_kernel("matmul_mma")
 SM = 86

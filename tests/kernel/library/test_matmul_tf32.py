@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-from products import Config, awkward, bits, broken, compiled, run, whole_numbers
 
-from kernrec.compile.profiler import profile_code
 from kernrec.errors import UsageError
 from kernrec.gpu import limits
 from kernrec.kernel import Space, find_kernel
 from kernrec.op import inputs, reference
+from kernrec.profile.probe_profile import profile_code
 from kernrec.ptx import EmulationError
-from kernrec.ptx.rounding import tf32_bits
+from kernrec.ptx.instructions.rounding import tf32_bits
+from tests.helpers.products import Config, awkward, bits, broken, compiled, run, whole_numbers
 
 KERNEL = find_kernel("matmul_tf32")
 SM = 86

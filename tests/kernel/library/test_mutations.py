@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from trial import Case, Run, flaws, given_inputs, run, runs
 
 import kernrec.kernel
 from kernrec.kernel import all_kernels, find_kernel
 from kernrec.ptx import EmulationError
+from tests.helpers.trial import Case, Run, flaws, given_inputs, run, runs
 
 FOLDER = Path(__file__).with_name("mutants")
 LEAST = 6

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from on_gpu import Card, Code, NoGPUError, Prepared, arguments, find_card
-from trial import CASES, Case, compile_config, flaws, given_inputs, per_case, runs
 
 from kernrec.kernel import bind_launches
+from tests.helpers.trial import CASES, Case, compile_config, flaws, given_inputs, per_case, runs
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,11 @@
 from functools import cache
 
 import pytest
-from trial import CASES, Case, compile_config, per_case, sample, space
 
-from kernrec.compile.profiler import profile_code
 from kernrec.kernel import Kernel
 from kernrec.op.dtype import BYTES
+from kernrec.profile.probe_profile import profile_code
+from tests.helpers.trial import CASES, Case, compile_config, per_case, sample, space
 
 PER_CASE = per_case("matvec", "transpose", "elementwise")
 

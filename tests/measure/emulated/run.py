@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 from cupy.cuda.function import PTX
 
-import kernrec.measure.cuda as cuda
+import kernrec.measure.device.cuda as cuda
 from kernrec.kernel import find_kernel
-from kernrec.measure.device import Case, Failure, Subject
-from kernrec.measure.nvml import NoSensors
-from kernrec.measure.protocol import Probed, measure
+from kernrec.measure.device.interface import Case, Failure, Subject
+from kernrec.measure.device.nvml import NoSensors
+from kernrec.measure.protocol.measure_config import Probed, measure
 from kernrec.op import problem_from_key
 from kernrec.ptx import parse
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 from cupy.cuda.function import PTX
 
-import kernrec.measure.cuda as cuda
-from kernrec.measure.nvml import NoSensors
-from kernrec.measure.worker import main
+import kernrec.measure.device.cuda as cuda
+from kernrec.measure.device.nvml import NoSensors
+from kernrec.measure.worker.worker import main
 from kernrec.ptx import parse
 
 known = json.loads(Path(os.environ["EMULATED_PTX"]).read_text())

@@ -4,7 +4,7 @@ import ctypes
 
 import numpy as np
 
-from kernrec.ptx.emulator import Emulation
+from kernrec.ptx.execution.emulator import Emulation
 
 LAUNCH_S = 1e-4
 HELPERS = ("wait", "sm_clock", "reference_compute", "reference_memory")

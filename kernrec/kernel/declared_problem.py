@@ -1,0 +1,199 @@
+"""The problem that a kernel's spec declares for itself, where kernrec has no op for what the kernel computes.
+
+    [problem]
+    dims = { width = 4096, height = 4096, steps = { default = 1, meaning = "time steps" } }
+    dtype = "f32"                                 # of tensors that state none; f32 by default
+    flops = "11 * width * height * steps"         # optional
+    tolerance = 1e-5                              # optional: the error of a right result, of the output's scale
+
+    [problem.tensors]
+    temp = { shape = ["height", "width"], role = "input", values = "uniform 300 350" }
+    weights = { shape = ["width"], role = "constant" }                # a __constant__ of the source
+    result = { shape = ["height", "width"], role = "output", reference = "right.npy" }
+
+A tensor is `input`, `output`, `inout` or `constant` (of another name in the source: `symbol`). `values` says what the
+emulator finds in it: `normal` (what inputs have by default), `zeros` (outputs), `constant 1.5`, `uniform 0 1`,
+`integers 0 100`, `expression i * 7 % 64` (of the flat index `i` and the dimensions), `file.npy` or `raw file.bin`. To
+the emulator they matter only where addresses or branches depend on them; a device computes with them.
+
+`reference`, written like `values`, says what a launch has to leave in an output; every output has one, or none has.
+Without any, measured configs are held against the output of the first config. `tolerance` is how far from that a right
+result may be, over the RMS of the output or the element itself where that is larger; by default what rounding explains
+(kernrec/measure/protocol/correctness.py), and whole numbers have to be equal.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernrec.errors import UsageError, unknown
+from kernrec.kernel.expression import Expression, expected_name, is_identifier, parse
+from kernrec.kernel.spec import Sample
+from kernrec.kernel.toml_table import Table, what
+from kernrec.op.dtype import ELEMENT_BYTES, canonical
+from kernrec.op.problem import Dim, Names, Op
+
+LAYOUT = "any"
+"""The one layout of a declared problem: its shapes say how its tensors lie in memory."""
+
+_ROLES = ("input", "output", "inout", "constant")
+_MOST_DIMS, _MOST_TENSORS = 16, 32
+_NUMBERS = {"normal": 0, "zeros": 0, "constant": 1, "uniform": 2, "integers": 2}
+_NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a `[problem]` table declares: an op, what there is in its tensors, and which of them are what.
+
+    constants: by tensor, the symbol it fills. The others are as in `Kernel`.
+    """
+
+    op: Op
+    samples: Mapping[str, Sample]
+    constants: Mapping[str, str]
+    inouts: frozenset[str]
+    references: Mapping[str, Sample]
+    tolerance: float | None
+
+
+def declared_problem(table: Table, name: str) -> Declared:
+    """The problem in a `[problem]` table of the kernel `name`; `UsageError` for one that cannot be read."""
+    dims = _dims(table)
+    known = [dim.name for dim in dims]
+    dtype = _dtype(table, "dtype", table.string("dtype", "f32"))
+    flops = table.take("flops", object, "an expression", "0")
+    count = _expression(table, "flops", flops, known)
+    tolerance = table.take("tolerance", object, "a number", None)
+    if tolerance is not None and not (type(tolerance) in (int, float) and 0.0 < tolerance < 1.0):
+        raise table.fail("tolerance", "a number between 0 and 1", tolerance)
+    shapes: dict[str, tuple[Expression, ...]] = {}
+    types: dict[str, str] = {}
+    samples: dict[str, Sample] = {}
+    outputs: list[str] = []
+    constants: dict[str, str] = {}
+    inouts: list[str] = []
+    references: dict[str, Sample] = {}
+    tensors = table.take("tensors", dict, "a table of tensors")
+    if not 1 <= len(tensors) <= _MOST_TENSORS:
+        raise table.fail("tensors", f"1 to {_MOST_TENSORS} tensors", len(tensors))
+    for tensor, data in tensors.items():
+        inner = Table(f"{table.where}: tensors.{tensor}", data)
+        if not is_identifier(tensor):
+            raise UsageError(f"{inner.where}: {expected_name(tensor)}")
+        if tensor in known:
+            raise UsageError(f"{inner.where}: the name {tensor!r} is taken by a dimension")
+        extents = inner.take("shape", list, "a list of expressions")
+        shapes[tensor] = tuple(_expression(inner, f"shape[{i}]", text, known) for i, text in enumerate(extents))
+        types[tensor] = _dtype(inner, "dtype", inner.string("dtype", dtype))
+        role = inner.string("role", "input")
+        if role not in _ROLES:
+            raise UsageError(f"{inner.where}: {unknown('role', role, _ROLES)}")
+        if role in ("output", "inout"):
+            outputs.append(tensor)
+            if "reference" in data:
+                references[tensor] = read_sample(inner, "reference", "", known)
+        if role == "inout":
+            inouts.append(tensor)
+        if role == "constant":
+            constants[tensor] = inner.string("symbol", tensor)
+        samples[tensor] = read_sample(inner, "values", "zeros" if role == "output" else "normal", known)
+        for digest in ("digest", "reference_digest"):  # of files of values, put there when the spec was read
+            inner.string(digest, "")
+        inner.done()
+    table.done()
+    if references and (without := [tensor for tensor in outputs if tensor not in references]):
+        raise UsageError(
+            f"{table.where}: tensors.{without[0]}: reference is missing; every output has one, or none has"
+        )
+    op = Op(
+        name=name,
+        title=f"the problem of kernel {name}",
+        aliases=(),
+        dims=tuple(dims),
+        dtypes=(dtype,),
+        layouts=(LAYOUT,),
+        outputs=tuple(outputs),
+        workload="",
+        shapes=lambda sizes, layout: {tensor: _shape(name, tensor, shape, sizes) for tensor, shape in shapes.items()},
+        flops=lambda sizes: int(count.evaluate(sizes)),
+        reference=_no_reference,
+        element_types=types,
+    )
+    op.shapes({dim.name: int(dim.default or 1) for dim in dims}, LAYOUT)  # an impossible shape says so now
+    return Declared(op, samples, constants, frozenset(inouts), references, tolerance)
+
+
+def _no_reference(sizes: Names, layout: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    raise UsageError("a problem that a kernel's spec declares has no reference to compare with")
+
+
+def _dims(table: Table) -> list[Dim]:
+    dims = []
+    given = table.take("dims", dict, "a table of dimensions", {})
+    if len(given) > _MOST_DIMS:
+        raise table.fail("dims", f"at most {_MOST_DIMS} dimensions", len(given))
+    for name, data in given.items():
+        if not is_identifier(name) or name in ("dtype", "layout", "dtype_bytes", "sm", "i"):
+            raise UsageError(f"{table.where}: dims: {name!r} is no name for a dimension")
+        default, meaning = data, ""
+        if isinstance(data, dict):
+            inner = Table(f"{table.where}: dims.{name}", data)
+            default = inner.take("default", int, "a whole number", None)
+            meaning = inner.string("meaning", "")
+            inner.done()
+        if default is not None and (type(default) is not int or not 0 <= default < 2**31):
+            raise table.fail(f"dims.{name}", "a whole number below 2**31, its default", default)
+        dims.append(Dim(name, meaning, default, minimum=0))
+    return dims
+
+
+def _dtype(table: Table, key: str, given: str) -> str:
+    dtype = canonical(given)
+    if dtype not in ELEMENT_BYTES:
+        raise UsageError(f"{table.where}: {key}: {unknown('dtype', given, ELEMENT_BYTES)}")
+    return dtype
+
+
+def _expression(table: Table, key: str, text: Any, known: list[str]) -> Expression:
+    if type(text) is int:
+        text = str(text)
+    if not isinstance(text, str):
+        raise UsageError(f"{table.where}: {key}: expected an expression in quotes, got {what(text)}")
+    try:
+        expression = parse(text)
+    except UsageError as error:
+        raise UsageError(f"{table.where}: {key}: {error}") from None
+    for name in expression.names:
+        if name not in known:
+            raise UsageError(f"{table.where}: {key}: {text!r}: {unknown('dimension', name, known)}")
+    return expression
+
+
+def _shape(kernel: str, tensor: str, shape: tuple[Expression, ...], sizes: Names) -> tuple[int, ...]:
+    extents = []
+    for extent in shape:
+        value = extent.evaluate(sizes)
+        if not isinstance(value, int) or value < 1:
+            raise UsageError(f"{kernel}: tensor {tensor}: {extent.text!r} is {value!r}, expected a whole number from 1")
+        extents.append(value)
+    return tuple(extents)
+
+
+def read_sample(table: Table, key: str, default: str, known: list[str]) -> Sample:
+    """What `values` says: the kind of values and its numbers."""
+    text = table.string(key, default).strip()
+    kind, _, rest = text.partition(" ")
+    if kind == "expression":
+        _expression(table, key, rest, [*known, "i"])
+        return Sample(kind, (), rest)
+    if text.endswith(".npy"):
+        return Sample("file", (), text)
+    if kind == "raw" and rest:
+        return Sample("raw", (), rest)
+    numbers = rest.split()
+    if kind not in _NUMBERS or len(numbers) != _NUMBERS[kind] or not all(map(_NUMBER.fullmatch, numbers)):
+        expected = "normal, zeros, constant C, uniform A B, integers A B, 'expression ...', a .npy file or 'raw FILE'"
+        raise table.fail(key, expected, text)
+    return Sample(kind, tuple(float(number) for number in numbers))

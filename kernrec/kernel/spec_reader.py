@@ -1,0 +1,436 @@
+"""Reads a `kernel.toml` and its CUDA source into a `Kernel`; an error is one line that names file and key."""
+
+import copyreg
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import UsageError, unknown
+from kernrec.kernel.declared_problem import Declared, declared_problem
+from kernrec.kernel.expression import Expression, expected_name, is_identifier, literal, parse, where
+from kernrec.kernel.source_files import fingerprint, read_source, read_text
+from kernrec.kernel.spec import (
+    LIMITS,
+    SCALAR_RANGES,
+    WORKSPACE_BYTES,
+    Kernel,
+    Launch,
+    PointerArgument,
+    ScalarArgument,
+    Tunable,
+    Workspace,
+)
+from kernrec.kernel.toml_table import Table, what
+from kernrec.op import Op, find_op
+
+_MOST_TUNABLES = 32
+_MOST_VALUES = 256
+_FACTS = ("dtype", "layout", "dtype_bytes", "sm")
+_C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")  # enough to name those there are
+_BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
+_DECIMAL = re.compile(r" *-?[0-9]+\.[0-9]+ *")
+
+
+def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
+    """The kernel that the spec file `path` describes; its source is in the same folder.
+
+    data: what is in the file, where that was read already. Raises `UsageError` for a file that cannot be read, is not
+    TOML, or does not describe a kernel.
+    """
+    where = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
+    if data is None:
+        data = _parsed(path, where)
+    fingerprint(data, path.parent, where)
+    return _Reader(where, data, path.parent).kernel()
+
+
+def _parsed(path: Path, where: str) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(read_text(path, where))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{where}: not TOML: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{where}: not TOML: nested too deeply") from None
+
+
+def kernel_from(data: Mapping[str, Any], where: str, source: str) -> Kernel:
+    """The kernel of a spec that was read already (`Kernel.spec`), with its source; errors begin with `where`."""
+    return _Reader(where, dict(data), None, source).kernel()
+
+
+def _pickled(kernel: Kernel) -> tuple[Any, ...]:
+    """Worker processes get the spec and make the kernel again: functions do not travel."""
+    return kernel_from, (dict(kernel.spec), kernel.name, kernel.source)
+
+
+copyreg.pickle(Kernel, _pickled)
+
+
+def _op_names(op: Op) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
+    """An op's dimensions as given, the derived ones, and the names of its tensors."""
+    ones = {dim.name: 1 for dim in op.dims}
+    derived = op.derive(ones)
+    tensors = frozenset(op.shapes(ones | derived, op.layouts[0]))
+    return tuple(ones), tuple(derived), tensors
+
+
+class _Reader:
+    """Builds a `Kernel` from the parsed file."""
+
+    def __init__(self, where: str, data: dict[str, Any], folder: Path | None, text: str = "") -> None:
+        self.where = where
+        self.folder = folder  # None: the source is `text`
+        self.text = text
+        self.top = Table(where, data)
+        self.named: set[str] = set()
+
+    def kernel(self) -> Kernel:
+        top = self.top
+        name = top.string("name")
+        if not is_identifier(name):
+            raise top.fail("name", "lower-case letters, digits and _", name)
+        declared = self.declared(name)
+        op = declared.op if declared else self.known_op()
+        dtypes = op.dtypes if declared else top.names("dtypes", op.dtypes)
+        layouts = op.layouts if declared else top.names("layouts", op.layouts)
+        min_sm = top.take("min_sm", int, "a compute capability such as 75", 75)
+        dtype_min_sm = self.dtype_min_sm(dtypes, min_sm)
+        description = top.string("description", "")
+        source_name, source = self.source()
+        self.dims, derived, tensors = _op_names(op)
+        self.given = (*self.dims, *derived, *_FACTS)
+
+        tunables = self.tunables()
+        macros = self.macros()
+        levers = [tunable.name for tunable in tunables]
+        lets = self.lets(levers)
+        launch_names = frozenset((*self.given, *levers, *lets))
+        written = self.top.take("constraints", list, "a list of expressions", [])
+        constraints = tuple(
+            self.expression(f"constraints[{i}]", text, launch_names.union(LIMITS)) for i, text in enumerate(written)
+        )
+        workspaces = self.workspaces(launch_names, tensors)
+        pointers = (*tensors, *(workspace.name for workspace in workspaces))
+        probe_names = self.known_before_the_problem(levers, lets)
+        tables = top.take("launch", list, "[[launch]] tables")
+        if not tables:
+            raise UsageError(f"{self.where}: launch: expected at least one [[launch]]")
+        launches = tuple(
+            self.launch(f"{self.where}: launch[{i}]", table, launch_names, pointers, probe_names, source)
+            for i, table in enumerate(tables)
+        )
+        top.done()
+        return Kernel(
+            name=name,
+            op=op.name,
+            dtypes=dtypes,
+            layouts=layouts,
+            min_sm=min_sm,
+            dtype_min_sm=dtype_min_sm,
+            description=description,
+            source_name=source_name,
+            source=source,
+            hash=_hash(top.data, source),
+            tunables=tunables,
+            lets=lets,
+            constraints=constraints,
+            implied=(
+                # A spec that knows nothing of a dimension that joined its op late serves the default of it only.
+                *(parse(f"{name} == {value}") for name, value in op.late.items() if name not in self.named),
+                *(constraint for launch in launches for constraint in _implied(launch)),
+            ),
+            launches=launches,
+            workspaces=workspaces,
+            definition=op,
+            spec=top.data,
+            macros=macros,
+            samples=declared.samples if declared else {},
+            constants=declared.constants if declared else {},
+            inouts=declared.inouts if declared else frozenset(),
+            references=declared.references if declared else {},
+            tolerance=declared.tolerance if declared else None,
+        )
+
+    def known_op(self) -> Op:
+        try:
+            return find_op(self.top.string("op"))
+        except UsageError as error:
+            raise UsageError(f"{self.where}: op: {error}") from None
+
+    def declared(self, name: str) -> Declared | None:
+        """The problem that the spec declares for itself, if it names no op."""
+        data = self.top.take("problem", dict, "a table", None)
+        if data is None:
+            return None
+        if "op" in self.top.data:
+            raise UsageError(f"{self.where}: op and [problem] were both given; a kernel has one of them")
+        return declared_problem(Table(f"{self.where}: [problem]", data), name)
+
+    def macros(self) -> dict[str, str]:
+        """What is defined for every config."""
+        macros = {}
+        for name, value in self.top.take("defines", dict, "a table of macros", {}).items():
+            if not _C_IDENTIFIER.fullmatch(name) or not isinstance(value, str | int) or "\n" in str(value):
+                raise self.top.fail(f"defines.{name}", "NAME = number or text", value)
+            macros[name] = str(value)
+        return macros
+
+    def dtype_min_sm(self, dtypes: Collection[str], min_sm: int) -> dict[str, int]:
+        table = self.top.take("dtype_min_sm", dict, "a table of dtype = compute capability", {})
+        for dtype, sm in table.items():
+            if dtype not in dtypes:
+                raise UsageError(f"{self.where}: dtype_min_sm: {unknown('dtype', dtype, dtypes)}")
+            if type(sm) is not int or sm <= min_sm:
+                raise self.top.fail(f"dtype_min_sm.{dtype}", f"a compute capability above min_sm = {min_sm}", sm)
+        return dict(table)
+
+    def source(self) -> tuple[str, str]:
+        name = self.top.string("source")
+        if Path(name).name != name or name in {"", ".", ".."} or "\\" in name:
+            raise self.top.fail("source", "the name of a file in the same folder", name)
+        if self.folder is None:
+            return name, self.text
+        return name, read_source(self.folder / name)
+
+    def tunables(self) -> tuple[Tunable, ...]:
+        tables = self.top.take("tunables", dict, "a table of tunables")
+        if not 1 <= len(tables) <= _MOST_TUNABLES:
+            raise self.top.fail("tunables", f"1 to {_MOST_TUNABLES} tunables", len(tables))
+        tunables = []
+        for name, data in tables.items():
+            table = Table(f"{self.where}: [tunables] {name}", data)
+            self.new_name(table.where, name, self.given)
+            values = table.take("values", list, "a list of integers")
+            whole = all(type(value) is int and abs(value) < 2**31 for value in values)
+            if not whole or not 1 <= len(values) <= _MOST_VALUES or len(set(values)) < len(values):
+                raise table.fail("values", f"1 to {_MOST_VALUES} different integers below 2**31", values)
+            meaning = table.string("meaning", "")
+            launch = table.take("launch", bool, "true or false", False)
+            define = table.string("define", None)
+            if define is not None and not _C_IDENTIFIER.fullmatch(define):
+                raise table.fail("define", "the name of a macro", define)
+            table.done()
+            tunables.append(Tunable(name, tuple(values), meaning, launch, define))
+        return tuple(tunables)
+
+    def new_name(self, where: str, name: str, used: Iterable[str]) -> None:
+        if not is_identifier(name):
+            raise UsageError(f"{where}: {expected_name(name)}")
+        if name in used or name in LIMITS or name in _FACTS:
+            raise UsageError(f"{where}: the name {name!r} is taken")
+
+    def lets(self, levers: list[str]) -> dict[str, Expression]:
+        lets: dict[str, Expression] = {}
+        names = {*self.given, *levers}
+        given = self.top.take("let", dict, "a table of expressions", {})
+        for index, (name, text) in enumerate(given.items()):
+            key = f"[let] {name}"
+            self.new_name(f"{self.where}: {key}", name, names)
+            if later := [n for n in list(given)[index:] if n not in names and re.search(rf"\b{n}\b", str(text))]:
+                raise UsageError(
+                    f"{self.where}: {key}: {str(text)!r:.60} needs {later[0]}, which is not defined before it"
+                )
+            lets[name] = self.expression(key, text, names)
+            names.add(name)
+        return lets
+
+    def known_before_the_problem(self, levers: list[str], lets: Mapping[str, Expression]) -> frozenset[str]:
+        known = {*levers, *_FACTS}
+        for name, let in lets.items():
+            if let.names <= known:
+                known.add(name)
+        return frozenset(known)
+
+    def expression(self, key: str, text: Any, names: Collection[str], where: str | None = None) -> Expression:
+        where = where or self.where
+        if isinstance(text, int) and not isinstance(text, bool):
+            text = str(text)
+        if not isinstance(text, str):
+            raise UsageError(f"{where}: {key}: expected an expression in quotes, got {what(text)}")
+        try:
+            expression = parse(text)
+        except UsageError as error:
+            raise UsageError(f"{where}: {key}: {error}") from None
+        for name in expression.names:
+            if name not in names:
+                raise UsageError(f"{where}: {key}: {text!r}: {unknown('name', name, sorted(names))}")
+        self.named |= expression.names
+        return expression
+
+    def workspaces(self, names: Collection[str], tensors: Collection[str]) -> tuple[Workspace, ...]:
+        workspaces: list[Workspace] = []
+        for i, data in enumerate(self.top.take("workspace", list, "[[workspace]] tables", [])):
+            table = Table(f"{self.where}: workspace[{i}]", data)
+            name = table.string("name")
+            self.new_name(f"{table.where}: name", name, (*tensors, *(workspace.name for workspace in workspaces)))
+            dtype = table.string("dtype")
+            if dtype not in WORKSPACE_BYTES:
+                raise UsageError(f"{table.where}: {unknown('dtype', dtype, WORKSPACE_BYTES)}")
+            elements = self.expression("elements", self.required(table, "elements"), names, table.where)
+            when = self.when(table, names)
+            table.done()
+            workspaces.append(Workspace(name, dtype, elements, when))
+        return tuple(workspaces)
+
+    def required(self, table: Table, key: str) -> Any:
+        return table.take(key, object, "an expression")
+
+    def when(self, table: Table, names: Collection[str]) -> Expression | None:
+        text = table.take("when", str, "an expression", None)
+        if text is None:
+            return None
+        condition = self.expression("when", text, names, table.where)
+        return condition if condition.is_truth else parse(f"({condition.text}) != 0")
+
+    def launch(
+        self,
+        where: str,
+        data: Any,
+        names: Collection[str],
+        pointers: Collection[str],
+        probe_names: Collection[str],
+        source: str,
+    ) -> Launch:
+        table = Table(where, data)
+
+        def expression(key: str, text: Any, among: Collection[str] = names) -> Expression:
+            return self.expression(key, text, among, where)
+
+        entry = table.string("entry")
+        if not _C_IDENTIFIER.fullmatch(entry):
+            raise table.fail("entry", "the name of a function", entry)
+        if not re.search(rf"\b{entry}\b", source):
+            kernels = list(dict.fromkeys(_KERNEL.findall(_BOUNDS.sub("", source))))
+            raise UsageError(f"{table.where}: entry: {unknown('kernel of the source', entry, kernels)}")
+        when = self.when(table, names)
+        grid = self.extents(table, "grid", names)
+        block = self.extents(table, "block", names)
+        shared = expression("shared", table.take("shared", object, "an expression", "0"))
+        arguments = tuple(
+            self.argument(f"arguments[{i}]", text, where, names, pointers)
+            for i, text in enumerate(table.take("arguments", list, "a list of strings"))
+        )
+        order = []
+        for i, step in enumerate(table.take("order", list, "a list of [axis, extent]", [])):
+            if not (isinstance(step, list) and len(step) == 2 and isinstance(step[0], str)):
+                raise table.fail(f"order[{i}]", "[axis, extent]", step)
+            order.append((step[0], expression(f"order[{i}]", step[1])))
+        axes = list(dict.fromkeys(axis for axis, _ in order))
+        reads = self.touched(table, "reads", pointers, axes)
+        writes = self.touched(table, "writes", pointers, axes)
+        trips = {
+            loop: expression(f"trips.{loop}", text) for loop, text in table.take("trips", dict, "a table", {}).items()
+        }
+        depth = {
+            loop: expression(f"depth.{loop}", text) for loop, text in table.take("depth", dict, "a table", {}).items()
+        }
+        if trips.keys() != depth.keys():
+            raise table.fail("depth", f"the loops of trips ({', '.join(trips) or 'none'})", ", ".join(depth) or "none")
+        if "block" in trips:
+            raise table.fail("trips", "a loop not called 'block', which stands for the blocks themselves", "block")
+        prefetch = expression("prefetch", table.take("prefetch", object, "an expression", "0"))
+        probes = []
+        for i, probe in enumerate(table.take("probes", list, "a list of tables", [])):
+            if not isinstance(probe, dict):
+                raise table.fail(f"probes[{i}]", "a table of dimensions", probe)
+            for dim in probe:
+                if dim not in self.dims:
+                    raise UsageError(f"{where}: probes[{i}]: {unknown('dimension', dim, self.dims)}")
+            probes.append({d: expression(f"probes[{i}].{d}", text, probe_names) for d, text in probe.items()})
+        if probes and len(probes) < len(trips) + 2:
+            raise table.fail("probes", f"at least {len(trips) + 2} for {len(trips)} loops", len(probes))
+        table.done()
+        return Launch(
+            entry=entry,
+            when=when,
+            grid=grid,
+            block=block,
+            blocks=_product(grid),
+            threads=_product(block),
+            shared=shared,
+            arguments=arguments,
+            order=tuple(order),
+            reads=reads,
+            writes=writes,
+            trips=trips,
+            depth=depth,
+            prefetch=prefetch,
+            probes=tuple(probes),
+        )
+
+    def extents(self, table: Table, key: str, names: Collection[str]) -> tuple[Expression, Expression, Expression]:
+        texts = table.take(key, list, "a list of 1 to 3 expressions")
+        if not 1 <= len(texts) <= 3:
+            raise table.fail(key, "1 to 3 expressions", texts)
+        x, y, z = (
+            self.expression(f"{key}[{i}]", text, names, table.where) for i, text in enumerate([*texts, 1, 1][:3])
+        )
+        return x, y, z
+
+    def argument(
+        self, key: str, text: Any, where: str, names: Collection[str], pointers: Collection[str]
+    ) -> PointerArgument | ScalarArgument:
+        if not isinstance(text, str):
+            raise UsageError(f"{where}: {key}: expected a tensor or 'ctype expression', got {what(text)}")
+        ctype, _, value = text.strip().partition(" ")
+        if not value:
+            if ctype not in pointers:
+                raise UsageError(f"{where}: {key}: {unknown('tensor', ctype, sorted(pointers))}")
+            self.named.add(ctype)  # a late dimension of that name says whether the tensor is there
+            return PointerArgument(ctype)
+        if ctype not in SCALAR_RANGES:
+            raise UsageError(f"{where}: {key}: {unknown('C type', ctype, SCALAR_RANGES)}")
+        if ctype[0] == "f" and _DECIMAL.fullmatch(value):
+            return ScalarArgument(ctype, literal(float(value)))
+        return ScalarArgument(ctype, self.expression(key, value, names, where))
+
+    def touched(
+        self, table: Table, key: str, pointers: Collection[str], axes: Collection[str]
+    ) -> dict[str, tuple[str, ...]]:
+        tensors = {}
+        for name, selected in table.take(key, dict, "a table of tensor = [axes]", {}).items():
+            if name not in pointers:
+                raise UsageError(f"{table.where}: {key}: {unknown('tensor', name, sorted(pointers))}")
+            if not isinstance(selected, list):
+                raise table.fail(f"{key}.{name}", "a list of axes", selected)
+            for axis in selected:
+                if axis not in axes:
+                    raise UsageError(f"{table.where}: {key}.{name}: {unknown('axis of order', axis, axes)}")
+            tensors[name] = tuple(selected)
+        return tensors
+
+
+def _product(extents: Iterable[Expression]) -> Expression:
+    return parse(" * ".join(f"({e.text})" for e in extents if e.text != "1") or "1")
+
+
+def _implied(launch: Launch) -> list[Expression]:
+    """What CUDA asks of any launch (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
+    x, y, z = (extent.text for extent in launch.grid)
+    rules = [
+        f"1 <= ({launch.threads.text}) <= max_threads_per_block",
+        f"0 <= ({launch.shared.text}) <= smem_per_block",
+        f"1 <= ({x}) <= 2147483647",
+        *(f"1 <= ({size}) <= 65535" for size in (y, z) if size != "1"),
+    ]
+    if launch.block[2].text != "1":
+        rules.append(f"({launch.block[2].text}) <= 64")
+    parsed = [parse(rule) for rule in rules if rule != "0 <= (0) <= smem_per_block"]
+    return parsed if launch.when is None else [where(launch.when, rule) for rule in parsed]
+
+
+def _hash(data: Mapping[str, Any], source: str) -> str:
+    """16 hex digits over spec and source; tunables count in their order, prose does not."""
+    spec = {key: value for key, value in data.items() if key != "description"}
+    spec["tunables"] = [
+        [name, {key: value for key, value in table.items() if key != "meaning"}]
+        for name, table in data["tunables"].items()
+    ]
+    canonical = json.dumps([spec, source], sort_keys=True, default=str)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]

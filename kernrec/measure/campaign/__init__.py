@@ -1,0 +1,1 @@
+"""What is measured and in which order: plan, schedule, journal, database."""

@@ -1,0 +1,1 @@
+"""Devices: CUDA, replayed, simulated and faulty ones behind one interface."""

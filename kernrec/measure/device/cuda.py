@@ -1,0 +1,177 @@
+"""The real device: CuPy for the kernels, NVML for the sensors. Lives in the child process alone.
+
+Its clocks, power limit and modes are only read.
+"""
+
+import ctypes
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import cupy
+import numpy as np
+from cupy.cuda import Stream, runtime
+
+from kernrec.compile import compile_source
+from kernrec.errors import KernrecError
+from kernrec.gpu import find_gpu
+from kernrec.kernel import Config, Kernel, bind_launches, workspaces
+from kernrec.kernel.spec import WORKSPACE_BYTES
+from kernrec.measure.device.buffers import Memory, given, kept, stated
+from kernrec.measure.device.interface import Case, Facts, Failure, Sample, Settings, Subject
+from kernrec.measure.device.launch import Launch, Tools
+from kernrec.measure.device.loaded_config import CudaLoaded
+from kernrec.measure.device.module import check_arguments, fill_constants, loaded_module
+from kernrec.measure.device.nvml import Card, sensors
+from kernrec.profile.profile_user_kernel import job_of
+from kernrec.profile.sample_profile import entry_name
+from kernrec.ptx import parse
+from kernrec.ptx.analysis.dependence import data_dependences
+from kernrec.ptx.ir.inline import inlined
+
+_REFERENCE_BYTES = 256 << 20
+_REFERENCE_TRIPS = 4096
+
+
+class CudaDevice:
+    """The GPU of this UUID, which `CUDA_VISIBLE_DEVICES` makes the only one.
+
+    scratch: a folder for what the outputs of the problem at hand have to be, of this device alone.
+    """
+
+    def __init__(self, uuid: str, scratch: Path) -> None:
+        self._sensors = sensors(uuid)  # before the context, so that its processes are others' alone
+        self._scratch = scratch
+        scratch.mkdir(parents=True, exist_ok=True)
+        properties = runtime.getDeviceProperties(0)
+        card = Card(0, uuid, self._sensors.name, self._sensors.others)
+        entry = find_gpu(card.name)
+        version = runtime.runtimeGetVersion()
+        versions = self._sensors.versions()
+        self.facts = Facts(
+            gpu=entry.name,
+            name=card.name,
+            sm=properties["major"] * 10 + properties["minor"],
+            l2_bytes=int(properties["l2CacheSize"]),
+            memory_bytes=int(properties["totalGlobalMem"]),
+            generation=entry.generation,
+            energy=self._sensors.why_no_energy(),
+            uuid_hash=card.uuid_hash,
+            vbios=versions["vbios"],
+            driver=versions["driver"],
+            nvml=versions["nvml"],
+            cuda=f"{version // 1000}.{version % 1000 // 10}",
+            cupy=str(cupy.__version__),
+            other_processes=card.others,
+            settings=self._sensors.settings(),
+        )
+        self._stream = Stream(non_blocking=True)
+        self._stream.use()
+        helpers = Path(__file__).with_name("reference.cu").read_text(encoding="utf-8")
+        self._helpers = loaded_module(compile_source(helpers, self.facts.sm, {}, "reference.cu"))
+        self._tools = Tools(self._helpers, self._stream, self.facts.l2_bytes)
+        self._memory: Memory | None = None
+        self._tools.sm_clock_hz()  # the first launches load code
+
+    def settings(self) -> Settings:
+        return self._sensors.settings()
+
+    def prepare(self, case: Case) -> None:
+        self._memory = None
+        cupy.get_default_memory_pool().free_all_blocks()
+        filled = given(case)
+        memory = Memory.of(case, filled, self.facts.l2_bytes)
+
+        def expected() -> dict[str, np.ndarray]:
+            if case.kernel is None or case.baseline is None:
+                return stated(case, filled)
+            try:
+                self._loaded(case.kernel, case.baseline, memory).run()
+                return memory.results()
+            except KernrecError as error:
+                outcome = error.outcome if isinstance(error, Failure) else "crash"
+                raise Failure(outcome, f"others would be held against the {case.reference}, but: {error}") from None
+
+        memory.expect(kept(self._scratch, case, expected))
+        self._memory = memory
+        self._stream.synchronize()
+
+    def load(self, subject: Subject) -> "CudaLoaded":
+        if subject.kernel is None:
+            raise Failure("constraint", f"there is no kernel {subject.kernel_name} in this library")
+        if self._memory is None or subject.problem != self._memory.case.problem:
+            self.prepare(Case(subject.problem))
+        assert self._memory is not None
+        return self._loaded(subject.kernel, subject.config, self._memory)
+
+    def _loaded(self, kernel: Kernel, config: Config, memory: Memory) -> "CudaLoaded":
+        problem = memory.case.problem
+        bound = bind_launches(kernel, config, problem, self.facts.sm)
+        if not bound:
+            raise Failure("constraint", "the config has no launch on this problem")
+        # From the cache: the parent has compiled it.
+        job = job_of(kernel, config, problem, self.facts.sm)
+        compiled = compile_source(job.source, job.sm, job.defines, job.name)
+        module = loaded_module(compiled)
+        names = {launch.entry: entry_name(compiled.resources, launch.entry) for launch in bound}
+        renewed = False
+        if kernel.sampled or kernel.constants:
+            code = parse(compiled.ptx)
+            check_arguments(code, names, bound)
+            fill_constants(module, code, kernel, memory.sets[0], self._stream)
+            renewed = bool(memory.originals) and any(data_dependences(inlined(code, name)) for name in names.values())
+        scratch = {
+            s.name: cupy.empty(s.elements * WORKSPACE_BYTES[s.dtype], dtype=cupy.uint8)
+            for s in workspaces(kernel, config, problem, self.facts.sm)
+        }
+        sequences = []
+        for buffers in memory.sets:
+            addresses = {name: array.data.ptr for name, array in (buffers | scratch).items()}
+            sequences.append([Launch.bound(module, launch, names[launch.entry], addresses) for launch in bound])
+        return CudaLoaded(self._tools, sequences, memory.footprint_bytes, memory, (module, scratch), scratch, renewed)
+
+    def references(self) -> Mapping[str, "CudaLoaded"]:
+        properties = runtime.getDeviceProperties(0)
+        blocks, threads = properties["multiProcessorCount"] * 8, 256
+        size = min(_REFERENCE_BYTES, self.facts.memory_bytes // 16) // 16 * 16
+        grid, block = (blocks, 1, 1), (threads, 1, 1)
+        out = cupy.empty(blocks * threads, dtype=cupy.float32)
+        source, target = cupy.zeros(size, dtype=cupy.uint8), cupy.empty(size, dtype=cupy.uint8)
+        compute = [
+            ctypes.c_void_p(out.data.ptr),
+            ctypes.c_uint32(_REFERENCE_TRIPS),
+            ctypes.c_float(0.999),
+            ctypes.c_float(0.001),
+        ]
+        memory = [ctypes.c_void_p(target.data.ptr), ctypes.c_void_p(source.data.ptr), ctypes.c_uint32(size // 16)]
+        launches = {
+            "compute": (Launch(self._helpers, "reference_compute", grid, block, 0, compute), out.nbytes),
+            "memory": (Launch(self._helpers, "reference_memory", grid, block, 0, memory), 2 * size),
+        }
+        held = (out, source, target)
+        return {
+            name: CudaLoaded(self._tools, [[launch]], footprint, None, held)
+            for name, (launch, footprint) in launches.items()
+        }
+
+    def sample(self) -> Sample:
+        read = self._sensors
+        with_energy = self.facts.energy is None
+        return Sample(
+            time_s=time.perf_counter(),
+            energy_j=read.energy_j() if with_energy else None,
+            power_w=read.power_w() if with_energy else None,
+            sm_clock_hz=read.sm_clock_hz(),
+            memory_clock_hz=read.memory_clock_hz(),
+            temperature_c=read.temperature_c(),
+            reasons=read.reasons(),
+        )
+
+    def sm_clock_hz(self) -> float | None:
+        return self._tools.sm_clock_hz()
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def rest(self, seconds: float) -> None:
+        time.sleep(seconds)

@@ -1,0 +1,75 @@
+"""A device that fails on demand, for testing what survives: real crashes, hangs and exhausted memory in a real process.
+
+A config's tunable `fault` says how it fails, by its place in `FAULTS`; without it, or with 0, it runs well.
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from kernrec.measure.device.interface import Errors, Facts, Failure, Settings, Subject
+from kernrec.measure.device.simulated import Kernel, SimulatedCard, constant
+
+FAULTS = (
+    "none",
+    "segfault",
+    "abort",
+    "hang",
+    "memory",
+    "raise",
+    "incorrect",
+    "unwritten",
+    "lost",
+    "deaf",
+    "slow",
+    "limit",
+)
+_MEMORY_BYTES = 2 << 30
+
+
+def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedCard:
+    """A simulated card of constant run times, a little different for every config, which fails as configs ask."""
+    facts = Facts(
+        gpu=gpu, name="faulty test device", sm=90, l2_bytes=50 << 20, memory_bytes=1 << 30, generation="hopper",
+        energy="the test device has no sensors", virtual=True,
+    )  # fmt: skip
+
+    def kernel_of(subject: Subject) -> Kernel:
+        fault = FAULTS[subject.config.get("fault", 0)]
+        seconds = launch_s * (1.0 + sum(subject.config.values()) % 97 / 97.0)
+        errors = Errors(0.0, 0, tolerance=1e-5, reference="nothing: this is a test")
+        if fault == "segfault":
+            ctypes.string_at(0)
+        elif fault == "abort":
+            os.abort()
+        elif fault == "hang":
+            time.sleep(3600.0)
+        elif fault == "deaf":  # a hang that asks no one: only SIGKILL ends it
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            while True:
+                time.sleep(0.01)
+        elif fault == "memory":
+            # The limit of the address space is there so that a test cannot take the machine down.
+            resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+            np.ones(4 * _MEMORY_BYTES, dtype=np.uint8)
+        elif fault == "raise":
+            raise RuntimeError("invalid argument")
+        elif fault == "lost":
+            raise Failure("crash", "an illegal memory access was encountered", lost=True)
+        elif fault == "slow":  # the card itself becomes slower, and stays so
+            card.set_references({"compute": constant(2.1e-4), "memory": constant(3e-4)})
+        elif fault == "limit":  # somebody sets another power limit
+            card.facts = replace(facts, settings=Settings(power_limit_w=400.0))
+        elif fault == "incorrect":
+            errors = replace(errors, largest=0.5)
+        elif fault == "unwritten":
+            errors = replace(errors, unwritten=7)
+        return Kernel(lambda n: np.full(n, seconds), 300.0, errors)
+
+    card = SimulatedCard(facts, kernel_of)
+    return card

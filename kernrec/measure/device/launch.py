@@ -1,0 +1,106 @@
+"""Launching on a CUDA device: kernels with their arguments packed once, launch sequences, events, graphs, buffers.
+
+CuPy's own launch packs its arguments every time, which takes longer than some kernels run. Needs CuPy; importing it
+does not start CUDA.
+"""
+
+import ctypes
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from cupy.cuda import Event, Stream, driver, get_elapsed_time, runtime
+from cupy.cuda.function import Module
+
+from kernrec.kernel import BoundLaunch, Pointer
+from kernrec.measure.device.interface import Failure
+
+_TYPES: dict[str, Any] = {
+    "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64,
+    "f32": ctypes.c_float, "f64": ctypes.c_double,
+}  # fmt: skip
+
+# CUresult of launches that a card refuses without harm: what is asked for is more than it has.
+_REFUSALS = {1: "invalid value", 701: "out of resources"}
+
+
+class Launch:
+    """One kernel launch with its arguments in memory, ready to be queued."""
+
+    def __init__(
+        self, module: Module, entry: str, grid: Sequence[int], block: Sequence[int], shared_bytes: int,
+        arguments: Iterable[Any],
+    ) -> None:  # fmt: skip
+        self._function = module.get_function(entry)
+        self._grid, self._block, self._shared = tuple(grid), tuple(block), shared_bytes
+        self._values = list(arguments)
+        self._pointers = (ctypes.c_void_p * len(self._values))(*(ctypes.addressof(value) for value in self._values))
+        try:
+            if shared_bytes:  # beyond 48 KiB, with what is static, it has to be asked for
+                attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                driver.funcSetAttribute(self._function.ptr, attribute, shared_bytes)
+        except driver.CUDADriverError as error:
+            raise Failure("constraint", f"{entry}: {shared_bytes} bytes of shared memory: {error}") from None
+
+    @classmethod
+    def bound(cls, module: Module, launch: BoundLaunch, entry: str, addresses: Mapping[str, int]) -> "Launch":
+        """A launch of a kernel over buffers at these addresses. entry: its name in the module."""
+        arguments = [
+            ctypes.c_void_p(0 if a.null else addresses[a.name]) if isinstance(a, Pointer) else _TYPES[a.ctype](a.value)
+            for a in launch.arguments
+        ]
+        return cls(module, entry, launch.grid, launch.block, launch.shared_bytes, arguments)
+
+    def queue(self, stream: Stream) -> None:
+        """Put the launch into a stream. Raises `Failure` when the card refuses it."""
+        try:
+            driver.launchKernel(
+                self._function.ptr, *self._grid, *self._block, self._shared, stream.ptr,
+                ctypes.addressof(self._pointers), 0,
+            )  # fmt: skip
+        except driver.CUDADriverError as error:
+            if error.status in _REFUSALS:
+                raise Failure("constraint", f"the launch was refused: {_REFUSALS[error.status]}") from None
+            raise
+
+
+class Tools:
+    """The helper kernels of reference.cu, an L2-sized buffer to flush with, and the stream everything runs in."""
+
+    def __init__(self, module: Module, stream: Stream, l2_bytes: int) -> None:
+        import cupy
+
+        self.stream = stream
+        self._flush = cupy.empty(2 * l2_bytes, dtype=cupy.uint8)
+        self._found = cupy.zeros(2, dtype=cupy.uint64)
+        self._wait_ns = ctypes.c_uint32(0)
+        self._wait = Launch(module, "wait", (1, 1, 1), (1, 1, 1), 0, [self._wait_ns])
+        clock = [ctypes.c_void_p(self._found.data.ptr), ctypes.c_uint32(400_000)]
+        self._clock = Launch(module, "sm_clock", (1, 1, 1), (1, 1, 1), 0, clock)
+
+    def flush_l2(self) -> None:
+        """Queue the writing of twice the L2's size."""
+        runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, self.stream.ptr)
+
+    def hold(self, seconds: float) -> None:
+        """Queue a wait, during which the host can queue what follows."""
+        self._wait_ns.value = int(seconds * 1e9)  # arguments are copied when a launch is queued
+        self._wait.queue(self.stream)
+
+    def sm_clock_hz(self) -> float | None:
+        """The SM clock, as a kernel sees it at the end of the queue."""
+        self._clock.queue(self.stream)
+        self.stream.synchronize()
+        cycles, nanoseconds = self._found.get().tolist()
+        return cycles / nanoseconds * 1e9 if nanoseconds else None
+
+
+def note(stream: Stream) -> Event:
+    """An event at the end of what is queued."""
+    event = Event()
+    event.record(stream)
+    return event
+
+
+def seconds(start: Event, end: Event) -> float:
+    """Between two events that have taken place."""
+    return float(get_elapsed_time(start, end)) / 1e3

@@ -1,0 +1,1 @@
+"""Watching a GPU while another program runs."""

@@ -1,0 +1,1 @@
+"""Boosted trees that correct the prior: features, intervals, model files, adaptation."""

@@ -1,0 +1,285 @@
+"""Power and energy of a launch: what its events cost, and the clock at which it stays within the power limit.
+
+Three parts add up to the power of a running GPU:
+- static: board, memory standby and leakage; leakage grows in proportion to the core voltage;
+- core: a clock tree that costs energy every cycle, and an energy per event (instruction, shared-memory
+  wavefront, L2 sector, ...); both grow with the square of the core voltage;
+- DRAM: an energy per byte by memory type, which the core's clock and voltage do not touch.
+
+Core voltage is flat up to a knee frequency and proportional to the clock above it; measured power against clock
+on two Ampere GPUs follows that within 3 % (the form of Schoonhoven et al., "Going green", PMBS 2022,
+arXiv 2211.07260). When the mean power of a launch would exceed the limit its clock is lowered, which stretches
+core-bound time and leaves DRAM-bound time alone. Coefficients, each with its source, are in `power.toml`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kernrec.errors import UsageError, unknown
+from kernrec.gpu import GPU
+from kernrec.util.cache import shipped_toml
+
+Floats = NDArray[np.float64]
+
+OVERLAP_DOUBLINGS = 2
+OVERLAP = 2**OVERLAP_DOUBLINGS
+"""Exponent of the smooth maximum: two equal parts take 2**(1/4) = 1.19 times one of them."""
+
+DRAM = "dram.bytes"
+ISSUE = "issue."
+BISECTIONS = 10  # the clock is found to 1/1024 of its range, finer than the 15 MHz steps of real GPUs
+
+
+def combine(core_s: ArrayLike, memory_s: ArrayLike) -> Floats:
+    """Time of two parts that overlap, `(core_s**p + memory_s**p)**(1/p)` with p = `OVERLAP`; elementwise."""
+    core, memory = np.asarray(core_s, dtype=np.float64), np.asarray(memory_s, dtype=np.float64)
+    # Squaring and square roots cost a twentieth of a general power.
+    for _ in range(OVERLAP_DOUBLINGS):
+        core, memory = core * core, memory * memory
+    total = core + memory
+    for _ in range(OVERLAP_DOUBLINGS):
+        total = np.sqrt(total)
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """N launches at the clock where they stay within the power limit; every field an array (N,).
+
+    `energy_j = power_w * latency_s = static_j + core_j + dram_j`. `core_j` holds the clock tree's share too, at the
+    voltage of `clock_hz`. `capped` marks launches that the power limit slowed down.
+    """
+
+    latency_s: Floats
+    power_w: Floats
+    energy_j: Floats
+    clock_hz: Floats
+    capped: NDArray[np.bool_]
+    static_j: Floats
+    core_j: Floats
+    dram_j: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class PowerModel:
+    """The power of one GPU model. Nominal means at the data-sheet boost clock and the voltage that it needs.
+
+    `board_w` is constant, `leakage_w` and `clock_w` are at nominal voltage and clock; `energy_j` maps an event to
+    joules at nominal voltage (`dram.bytes` has no voltage); `knee_hz` is where voltage starts to rise.
+    """
+
+    title: str
+    memory: str
+    boost_hz: float
+    minimum_hz: float
+    maximum_hz: float
+    knee_hz: float
+    board_w: float
+    leakage_w: float
+    clock_w: float
+    tdp_w: float
+    power_min_w: float
+    power_max_w: float
+    energy_j: Mapping[str, float]
+
+    @classmethod
+    def for_gpu(cls, gpu: GPU) -> "PowerModel":
+        """The model of a catalogued GPU; `UsageError` when its compute capability has no coefficients."""
+        data = _coefficients()
+        if (chip := data["chip"].get(f"sm_{gpu.sm}")) is None:
+            raise unknown("compute capability of the power model", f"sm_{gpu.sm}", data["chip"])
+        memory_type = next(name for name, rate in chip["memory"].items() if gpu.memory_rate_hz <= rate)
+        memory = data["memory"][memory_type]
+        knee, boost = chip["knee_hz"], gpu.boost_clock_hz
+        volts = max(boost, knee) / knee  # nominal over minimum voltage
+        fma_j = chip["fma32_pj"] * 1e-12 * volts**2
+        energy = {name: entry["ratio"] * fma_j for name, entry in data["event"].items()}
+        energy[DRAM] = (memory["device_pj_per_bit"] + memory["interface_pj_per_bit"]) * 8e-12
+        standby_w = memory["standby_w_per_gib"] * gpu.memory_bytes / 2**30
+        return cls(
+            title=gpu.title,
+            memory=memory_type,
+            boost_hz=boost,
+            minimum_hz=data["clock"]["minimum_hz"],
+            maximum_hz=boost * chip["headroom"],
+            knee_hz=knee,
+            board_w=data["board"]["fraction_of_tdp"] * gpu.tdp_w + standby_w,
+            leakage_w=chip["leakage_w"] * gpu.sms * volts,
+            clock_w=chip["clock_pj"] * 1e-12 * gpu.sms * boost * volts**2,
+            tdp_w=gpu.tdp_w,
+            power_min_w=gpu.power_min_w,
+            power_max_w=gpu.power_max_w,
+            energy_j=energy,
+        )
+
+    @property
+    def static_w(self) -> float:
+        """Board, memory standby and leakage at nominal voltage (W)."""
+        return self.board_w + self.leakage_w
+
+    @property
+    def idle_w(self) -> float:
+        """Power with the core clock gated at its minimum voltage (W): below it no launch can go."""
+        return self.board_w + self.leakage_w * float(self.voltage(self.minimum_hz))
+
+    def voltage(self, clock_hz: ArrayLike) -> Floats:
+        """Core voltage at a clock over the one at boost; flat below `knee_hz`, proportional to the clock above."""
+        return np.maximum(clock_hz, self.knee_hz) / max(self.boost_hz, self.knee_hz)
+
+    def event_j(self, event: str) -> float:
+        """Joules of one event at nominal voltage.
+
+        Events: `issue.<class>` (warp instructions; a class without a figure of its own costs as `issue.other`),
+        `mma.<dtype>` (FLOPs), `shared.wavefronts` (128 B), `l1.requests`, `l2.sectors` (32 B), `dram.bytes`.
+        """
+        energy = self.energy_j.get(event)
+        if energy is None and event.startswith(ISSUE):
+            energy = self.energy_j["issue.other"]
+        if energy is None:
+            raise unknown("energy event", event, self.energy_j)
+        return energy
+
+    def weights(self, events: Iterable[str]) -> Floats:
+        """`event_j` of several events, to be multiplied with a matrix of counts; without `dram.bytes`."""
+        return np.array([0.0 if event == DRAM else self.event_j(event) for event in events])
+
+    def dynamic(self, events: Mapping[str, ArrayLike]) -> tuple[Floats, Floats]:
+        """(core_j, dram_j) of launches, at nominal voltage, from the totals of each event; arrays (N,)."""
+        core: Any = 0.0
+        for event, count in events.items():
+            if event != DRAM:
+                core = core + np.multiply(count, self.event_j(event))
+        dram = np.multiply(events.get(DRAM, 0.0), self.event_j(DRAM))
+        return np.asarray(core, dtype=np.float64), np.asarray(dram, dtype=np.float64)
+
+    def settle(
+        self,
+        core_s: ArrayLike,
+        memory_s: ArrayLike,
+        fixed_s: ArrayLike,
+        core_j: ArrayLike,
+        dram_j: ArrayLike,
+        limit_w: float | None = None,
+        clock_hz: float | None = None,
+    ) -> Settled:
+        """Latency, power and energy of N launches at the clock they can hold.
+
+        `core_s`: time bound by the core's clock domain, at the boost clock; `memory_s`: time bound by DRAM; `fixed_s`:
+        launch overhead; `core_j`, `dram_j` as from `dynamic`. Arrays (N,) or scalars. `limit_w` defaults to the TDP,
+        `clock_hz` to the boost clock; outside of what the GPU accepts they are a `UsageError`. Where the limit cannot
+        be met at the lowest clock the launch is stretched further, as by the hardware's own slowdown.
+        """
+        limit = self._limit(limit_w)
+        start = self._clock(clock_hz) / self.boost_hz
+        core, memory, fixed, core_j, dram = np.broadcast_arrays(
+            np.atleast_1d(np.asarray(core_s, dtype=np.float64)), memory_s, fixed_s, core_j, dram_j
+        )
+        latency, static_j, total_core_j = self._run(start, core, memory, fixed, core_j)
+        energy = static_j + total_core_j + dram
+        power = energy / latency
+        clock = np.full(latency.shape, start * self.boost_hz)
+        capped = power > limit
+        if capped.any():
+            over = np.flatnonzero(capped)
+            arguments = core[over], memory[over], fixed[over], core_j[over], dram[over]
+            ratio, latency[over], static_j[over], total_core_j[over] = self._throttle(start, limit, *arguments)
+            clock[over] = ratio * self.boost_hz
+            energy[over] = static_j[over] + total_core_j[over] + dram[over]
+            power[over] = energy[over] / latency[over]
+        return Settled(latency, power, energy, clock, capped, static_j, total_core_j, np.array(dram, dtype=np.float64))
+
+    def breakdown(self, events: Mapping[str, ArrayLike], settled: Settled) -> dict[str, Floats]:
+        """Joules of each launch by part: static, clock, and the first word of each event; they add up to `energy_j`."""
+        squared = self.voltage(settled.clock_hz) ** 2
+        parts: dict[str, Floats] = {"static": settled.static_j, "clock": settled.core_j}
+        for event, count in events.items():
+            group = event.split(".")[0]
+            scale = 1.0 if event == DRAM else squared
+            joules = np.multiply(count, self.event_j(event)) * scale
+            parts[group] = parts.get(group, 0.0) + joules
+            if event != DRAM:
+                parts["clock"] = parts["clock"] - joules
+        return parts
+
+    def _run(
+        self, ratio: float | Floats, core_s: Floats, memory_s: Floats, fixed_s: Floats, core_j: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """(latency_s, static_j, core_j) at `ratio` times the boost clock."""
+        volts = self.voltage(np.multiply(ratio, self.boost_hz))
+        latency = combine(core_s / ratio, memory_s) + fixed_s
+        static_j = (self.board_w + self.leakage_w * volts) * latency
+        total_core_j = (self.clock_w * ratio * latency + core_j) * (volts * volts)
+        return latency, static_j, total_core_j
+
+    def _throttle(
+        self,
+        start: float,
+        limit_w: float,
+        core_s: Floats,
+        memory_s: Floats,
+        fixed_s: Floats,
+        core_j: Floats,
+        dram_j: Floats,
+    ) -> tuple[Floats, Floats, Floats, Floats]:
+        """(clock over boost, latency_s, static_j, core_j) of launches that exceed the limit at clock ratio `start`."""
+        lowest = self.minimum_hz / self.boost_hz
+        low, step = np.full(core_s.shape, lowest), start - lowest
+        for _ in range(BISECTIONS):
+            step *= 0.5
+            middle = low + step
+            latency, static_j, total_core_j = self._run(middle, core_s, memory_s, fixed_s, core_j)
+            within = static_j + total_core_j + dram_j <= limit_w * latency
+            low = np.where(within, middle, low)
+        latency, static_j, total_core_j = self._run(low, core_s, memory_s, fixed_s, core_j)
+        still_over = static_j + total_core_j + dram_j > limit_w * latency
+        if still_over.any():
+            background_w = self._background_w(lowest)
+            events_j = core_j * float(self.voltage(self.minimum_hz)) ** 2
+            stretched = (events_j + dram_j) / (limit_w - background_w)
+            latency = np.where(still_over, stretched, latency)
+            static_j = np.where(still_over, self.idle_w * stretched, static_j)
+            clock_j = (background_w - self.idle_w) * stretched
+            total_core_j = np.where(still_over, clock_j + events_j, total_core_j)
+        return low, latency, static_j, total_core_j
+
+    def _background_w(self, ratio: float) -> float:
+        """Static power and the clock tree at `ratio` times the boost clock (W)."""
+        volts = float(self.voltage(ratio * self.boost_hz))
+        return self.board_w + self.leakage_w * volts + self.clock_w * ratio * volts**2
+
+    def _limit(self, limit_w: float | None) -> float:
+        limit = self.tdp_w if limit_w is None else limit_w
+        if not self.power_min_w <= limit <= self.power_max_w:
+            raise _out_of_range("power limit", limit, self.power_min_w, self.power_max_w, "W", self.title)
+        return limit
+
+    def _clock(self, clock_hz: float | None) -> float:
+        clock = self.boost_hz if clock_hz is None else clock_hz
+        if not self.minimum_hz <= clock <= self.maximum_hz:
+            scale = 1e-6
+            raise _out_of_range(
+                "clock", clock * scale, self.minimum_hz * scale, self.maximum_hz * scale, "MHz", self.title
+            )
+        return clock
+
+
+def _out_of_range(what: str, given: float, low: float, high: float, unit: str, title: str) -> UsageError:
+    if not given > 0:  # NaN too
+        return UsageError(
+            f"{what} must be positive, not {given:g} {unit}; the {title} accepts {low:g} to {high:g} {unit}"
+        )
+    close = min(max(given, low), high)
+    return UsageError(
+        f"{what} {given:g} {unit}: the {title} accepts {low:g} to {high:g} {unit}; nearest {close:g} {unit}"
+    )
+
+
+@cache
+def _coefficients() -> dict[str, Any]:
+    return shipped_toml(Path(__file__).with_name("power.toml"))

@@ -1,0 +1,149 @@
+"""Runs one kernel of a CUDA or PTX file on the CPU: arguments from short descriptions, counts and buffers back.
+
+An argument is what the kernel's parameter list has at its place:
+
+    a=f32[4096]        a buffer of random normal values (integers: 0 to 99), here named a
+    a=zeros:f32[4096]  ... of zeros; `nan:` of NaNs, to see what a kernel leaves unwritten
+    a=@values.npy      ... with the content of a NumPy file
+    i32:4096           a number passed by value: i32, u32, i64, u64, f32 or f64
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernrec.compile.nvrtc import compile_source
+from kernrec.errors import UsageError, unknown
+from kernrec.profile.tensor_values import ELEMENTS
+from kernrec.ptx import Counts, emulate, parse
+
+_ELEMENTS = {name: kind for name, kind in ELEMENTS.items() if name != "bf16"}
+_SCALARS = ("i32", "u32", "i64", "u64", "f32", "f64")
+BUFFER = re.compile(r"([A-Za-z_]\w*)=(?:(zeros|nan):)?([a-z]+[0-9]+)\[([0-9]+)\]")
+FILE = re.compile(r"([A-Za-z_]\w*)=@(.+)")
+SCALAR = re.compile(r"([a-z]+[0-9]+):(.+)")
+_LARGEST_SOURCE = 16 << 20
+_MOST_ELEMENTS = 1 << 28
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a launch: buffer names and scalars in parameter order, and the buffers by name."""
+
+    order: list[Any]
+    buffers: dict[str, np.ndarray]
+
+
+def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
+    """Arguments from their descriptions; raises `UsageError` for one that cannot be read."""
+    draw = np.random.default_rng(seed)
+    order: list[Any] = []
+    buffers: dict[str, np.ndarray] = {}
+    for text in descriptions:
+        if match := BUFFER.fullmatch(text):
+            name, fill, kind, count = match.groups()
+            buffers[name] = _filled(_kind(kind, _ELEMENTS), int(count), fill, draw, text)
+            order.append(name)
+        elif match := FILE.fullmatch(text):
+            buffers[match[1]] = _loaded(Path(match[2]))
+            order.append(match[1])
+        elif match := SCALAR.fullmatch(text):
+            kind = _kind(match[1], _SCALARS)
+            try:
+                value = float(match[2]) if kind[0] == "f" else int(match[2], 0)
+                order.append(np.array(value, dtype=_ELEMENTS[kind])[()])
+            except (ValueError, OverflowError):
+                raise UsageError(f"argument {text!r}: {match[2]!r} is no {kind}") from None
+        else:
+            raise UsageError(f"argument {text!r}: expected a=f32[4096], a=zeros:f32[4096], a=@values.npy or i32:4096")
+    return Arguments(order, buffers)
+
+
+def emulate_file(
+    path: Path,
+    entry: str | None,
+    grid: Sequence[int],
+    block: Sequence[int],
+    arguments: Arguments,
+    *,
+    sm: int,
+    defines: Mapping[str, str],
+    shared_bytes: int = 0,
+    check_races: bool = False,
+    budget: int = 20_000_000,
+) -> Counts:
+    """Counts of one launch of a kernel in a `.cu` or `.ptx` file; the buffers are changed in place.
+
+    entry: may be left out where the file has one kernel. Raises `KernrecError` in one line for what the compiler or
+    the emulator cannot do: an unknown instruction, an access out of bounds, a deadlock, a race (if they are checked).
+    """
+    if budget < 1:
+        raise UsageError(f"a budget of {budget} instructions: at least 1 is accepted")
+    if shared_bytes < 0:
+        raise UsageError(f"{shared_bytes} bytes of shared memory: 0 or more are accepted")
+    if path.suffix not in (".cu", ".ptx") and path.is_file():
+        raise UsageError(f"{path} is neither CUDA nor PTX: a .cu or .ptx file is expected")
+    try:
+        if path.stat().st_size > _LARGEST_SOURCE:
+            raise UsageError(
+                f"{path} has {path.stat().st_size} bytes; a source of at most {_LARGEST_SOURCE} is accepted"
+            )
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not text: a .cu or .ptx file is expected") from None
+    ptx = text if path.suffix == ".ptx" else compile_source(text, sm, defines, path.name).ptx
+    module = parse(ptx)
+    entries = list(module.entries)
+    if entry is None:
+        if len(entries) != 1:
+            raise UsageError(f"{path} has {len(entries)} kernels ({', '.join(entries)}): name one with --entry")
+        entry = entries[0]
+    elif entry not in entries:
+        raise unknown(f"kernel in {path.name}", entry, entries)
+    return emulate(
+        module,
+        entry,
+        tuple(grid),
+        tuple(block),
+        arguments.order,
+        buffers=arguments.buffers,
+        shared_bytes=shared_bytes,
+        check_races=check_races,
+        budget=budget,
+    )
+
+
+def _kind(kind: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    if kind not in known:
+        raise unknown("element type", kind, known)
+    return kind
+
+
+def _filled(kind: str, count: int, fill: str | None, draw: np.random.Generator, text: str) -> np.ndarray:
+    if not 1 <= count <= _MOST_ELEMENTS:
+        raise UsageError(f"argument {text!r}: 1 to {_MOST_ELEMENTS} elements are accepted")
+    if fill == "zeros":
+        return np.zeros(count, dtype=_ELEMENTS[kind])
+    if kind[0] != "f":
+        if fill:
+            raise UsageError(f"argument {text!r}: {kind} has no NaN")
+        return draw.integers(0, 100, count).astype(_ELEMENTS[kind])
+    return np.full(count, np.nan, _ELEMENTS[kind]) if fill else draw.standard_normal(count).astype(_ELEMENTS[kind])
+
+
+def _loaded(path: Path) -> np.ndarray:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError:
+        raise UsageError(f"{path} is not a NumPy file of plain values") from None
+    if not isinstance(loaded, np.ndarray):
+        raise UsageError(f"{path} holds several arrays; a .npy file with one is expected")
+    return np.ascontiguousarray(loaded)

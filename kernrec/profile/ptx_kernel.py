@@ -1,0 +1,162 @@
+"""A kernel of which there is only PTX: its code is fixed, and what can be chosen is the shape of its blocks.
+
+Whether even that can, the code decides: one that never asks for the size of its block, that declares one, or that keeps
+data in shared memory (whose layout is likely made for one block) keeps the block it is given. Else other blocks are
+tried, with as many of them as cover the same threads; that the result stays the same is assumed, and said.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernrec.compile.assemble import assembler
+from kernrec.errors import UsageError, unknown
+from kernrec.kernel import Kernel, bind_launches
+from kernrec.kernel.expression import is_identifier
+from kernrec.kernel.spec_reader import kernel_from
+from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.profile.emulate_file import BUFFER, FILE, SCALAR
+from kernrec.profile.sample_profile import arguments_misfit
+from kernrec.ptx import Module, parse
+from kernrec.ptx.ir.program import Function, Register
+
+_LARGEST = 16 << 20
+_WIDTHS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+_HEIGHTS = (1, 2, 4, 8, 16, 32)
+_MOST_THREADS = 1024  # of a block, on every GPU (CUDA C++ Programming Guide, "Technical Specifications")
+
+
+def kernel_of_ptx(
+    path: Path, entry: str | None, grid: Sequence[int], block: Sequence[int], arguments: Sequence[str], shared: int = 0
+) -> tuple[Kernel, list[str]]:
+    """One kernel of a PTX file, launched with these arguments (as `kernrec emulate` takes them), and notes on it.
+
+    Raises `UsageError` for a file that is none, an unknown entry, and arguments that cannot be read.
+    """
+    text = _text(path)
+    module = parse(text)
+    if not module.entries:
+        raise UsageError(f"{path} has no kernel (.entry)")
+    if entry is None:
+        if len(module.entries) != 1:
+            raise UsageError(f"{path} has {len(module.entries)} kernels ({', '.join(module.entries)}): name one")
+        entry = module.entries[0]
+    elif entry not in module.entries:
+        raise unknown(f"kernel in {path.name}", entry, module.entries)
+    (gx, gy, gz), (bx, by, bz) = ([*extents, 1, 1][:3] for extents in (grid, block))
+    if bx * by * bz > _MOST_THREADS:
+        raise UsageError(f"block {bx} x {by} x {bz} has {bx * by * bz} threads; at most {_MOST_THREADS} are accepted")
+    if shared < 0:
+        raise UsageError(f"{shared} bytes of shared memory: 0 or more are accepted")
+    function = module.functions[entry]
+    reason = _why_fixed(module, function, shared)
+    widths = (bx,) if reason else sorted({bx, *_WIDTHS})
+    heights = (by,) if reason or (gy == 1 and by == 1) else sorted({by, *_HEIGHTS})
+    tensors, passed = _arguments(arguments)
+    constraints = [f"32 <= block_x * block_y * {bz} <= {_MOST_THREADS} or (block_x == {bx} and block_y == {by})"]
+    if "maxntid" in function.directives and not reason:
+        constraints.append(f"block_x * block_y * {bz} <= {int(np.prod(function.directives['maxntid']))}")
+    spec = {
+        "name": _identifier(entry),
+        "source": path.name,
+        "problem": {"tensors": tensors or {"nothing": {"shape": [1]}}},
+        # Of the shapes the given one comes first: it is the one that is known to be right.
+        "tunables": {
+            "block_x": {"values": [bx, *(width for width in widths if width != bx)], "launch": True},
+            "block_y": {"values": [by, *(height for height in heights if height != by)], "launch": True},
+        },
+        "constraints": constraints,
+        "launch": [
+            {
+                "entry": entry,
+                "grid": [f"ceil_div({gx * bx}, block_x)", f"ceil_div({gy * by}, block_y)", f"{gz}"],
+                "block": ["block_x", "block_y", f"{bz}"],
+                "shared": f"{shared}",
+                "arguments": passed,
+            }
+        ],
+    }
+    note = (
+        f"the block stays {bx} x {by} x {bz}: {reason}"
+        if reason
+        else "other blocks assume that each thread of the grid has its own work, found by blockDim; check the results"
+    )
+    notes = [note]
+    if assembler() is None:
+        notes.append("there is no ptxas here: registers are estimated from the PTX, which is 0 to 30 % too many")
+    kernel = kernel_from(spec, path.name, text)
+    (bound,) = bind_launches(kernel, {"block_x": bx, "block_y": by}, kernel.definition.problem(), kernel.min_sm)
+    if misfit := arguments_misfit(module, entry, bound):
+        raise UsageError(f"{path}: {misfit}")
+    return kernel, notes
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise UsageError(f"{path} has {path.stat().st_size} bytes; PTX of at most {_LARGEST} is accepted")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not text: PTX is expected") from None
+
+
+def _why_fixed(module: Module, function: Function, shared: int) -> str:
+    """Why a kernel's block cannot be changed; empty where nothing speaks against it."""
+    if "reqntid" in function.directives:
+        return "the code requires it (.reqntid)"
+    named = {o.name for ins in function.instructions for o in ins.operands if isinstance(o, Register)}
+    if not any(name.startswith("%ntid") for name in named):
+        return "the code never asks for the size of its block"
+    variables = [v for v in module.variables.values() if v.name in function.symbols] + list(function.variables.values())
+    if shared or any(variable.space == "shared" for variable in variables):
+        return "the code keeps data in shared memory, whose layout is likely made for it"
+    return ""
+
+
+def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    tensors: dict[str, Any] = {}
+    passed = []
+    for text in descriptions:
+        if match := BUFFER.fullmatch(text):
+            name, fill, kind, count = match.groups()
+            if kind not in ELEMENT_BYTES:
+                raise unknown("element type", kind, ELEMENT_BYTES)
+            values = "zeros" if fill else "normal"
+            tensors[_identifier(name)] = {"shape": [count], "dtype": kind, "role": "inout", "values": values}
+            passed.append(_identifier(name))
+        elif match := FILE.fullmatch(text):
+            tensors[_identifier(match[1])] = _file(Path(match[2]))
+            passed.append(_identifier(match[1]))
+        elif match := SCALAR.fullmatch(text):
+            kind, value = match.groups()
+            try:
+                number = repr(float(value)) if kind[0] == "f" else str(int(value, 0))
+            except ValueError:
+                raise UsageError(f"argument {text!r}: {value!r} is no {kind}") from None
+            passed.append(f"{kind} {number}")
+        else:
+            raise UsageError(f"argument {text!r}: expected a=f32[4096], a=zeros:f32[4096], a=@values.npy or i32:4096")
+    return tensors, passed
+
+
+def _file(path: Path) -> dict[str, Any]:
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError:
+        raise UsageError(f"{path} is not a NumPy file of plain values") from None
+    kind = f"{found.dtype.kind}{8 * found.dtype.itemsize}"
+    if kind not in ELEMENT_BYTES:
+        raise UsageError(f"{path} holds {found.dtype}, which no kernel argument has")
+    return {"shape": [str(found.size)], "dtype": kind, "role": "inout", "values": str(path.resolve())}
+
+
+def _identifier(name: str) -> str:
+    folded = re.sub(r"\W+", "_", name.lower()).strip("_")[:38]
+    return folded if is_identifier(folded) else f"k_{folded}"

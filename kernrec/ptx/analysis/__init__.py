@@ -1,0 +1,1 @@
+"""What PTX says without being executed: cost of issue, register pressure, dependence on data."""

@@ -1,0 +1,119 @@
+"""What of a kernel's behaviour depends on the values in memory, and how many loads wait for one another.
+
+A register depends on data when it was loaded from global memory (or from shared memory into which such a value was
+stored) or computed from one that does. Where an address or a branch does, what the kernel touches and how long it runs
+follows from its input: a static profile then holds for the inputs it was made with. The analysis ignores the order of
+instructions, so it may name a dependence that no execution has; it misses none within the registers of one thread.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kernrec.ptx.ir.program import (
+    Address,
+    Block,
+    Function,
+    Instruction,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Vector,
+)
+
+_NO_RESULT = frozenset({"st", "bra", "brx", "exit", "ret", "bar", "barrier", "cp", "red", "trap", "membar", "fence"})
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """An instruction whose address or condition depends on data; `what` is `branch`, `load` or `store`."""
+
+    line: int
+    text: str
+    what: str
+
+
+def _registers(operand: Operand) -> Iterator[str]:
+    if isinstance(operand, Register):
+        yield operand.name
+    elif isinstance(operand, Negated):
+        yield operand.register.name
+    elif isinstance(operand, Address):
+        yield from _registers(operand.base)
+    elif isinstance(operand, Vector):
+        for item in operand.items:
+            yield from _registers(item)
+    elif isinstance(operand, Pair):
+        yield from _registers(operand.first)
+        yield from _registers(operand.second)
+
+
+def results(ins: Instruction) -> frozenset[str]:
+    """The registers that an instruction writes."""
+    if ins.opcode in _NO_RESULT or not ins.operands:
+        return frozenset()
+    return frozenset(_registers(ins.operands[0]))
+
+
+def sources(ins: Instruction) -> frozenset[str]:
+    """The registers that an instruction reads, its predicate among them."""
+    operands = ins.operands if ins.opcode in _NO_RESULT else ins.operands[1:]
+    names = {name for operand in operands for name in _registers(operand)}
+    if ins.predicate is not None:
+        names.add(ins.predicate[0])
+    return frozenset(names)
+
+
+def loads_global(ins: Instruction) -> bool:
+    """Whether an instruction brings data from global memory."""
+    return (ins.opcode in ("ld", "ldu") and "global" in ins.modifiers) or (
+        ins.opcode == "cp" and "async" in ins.modifiers and "global" in ins.modifiers
+    )
+
+
+def load_chain(block: Block) -> int:
+    """How many loads from global memory of a basic block wait for one another: 1 where they are independent."""
+    depth: dict[str, int] = {}
+    deepest = 0
+    for ins in block.instructions:
+        at = max((depth.get(name, 0) for name in sources(ins)), default=0) + loads_global(ins)
+        deepest = max(deepest, at)
+        for name in results(ins):
+            depth[name] = at
+    return deepest
+
+
+def data_dependences(function: Function) -> list[Dependence]:
+    """The branches, loads and stores of a kernel that depend on data, in the order of the text."""
+    tainted: set[str] = set()
+    shared = False  # whether shared memory holds data
+    grown = True
+    while grown:
+        grown = False
+        for ins in function.instructions:
+            fetched = _from_memory(ins, shared)
+            if not (fetched or tainted & sources(ins)):
+                continue
+            if ins.opcode in ("st", "cp", "red") and "shared" in ins.modifiers and not shared:
+                shared = grown = True
+            new = results(ins) - tainted
+            if new:
+                tainted |= new
+                grown = True
+    found = []
+    for ins in function.instructions:
+        addresses = {n for o in ins.operands if isinstance(o, Address) for n in _registers(o)}
+        if ins.opcode in ("bra", "brx") and tainted & sources(ins):
+            found.append(Dependence(ins.line, ins.text.strip(), "branch"))
+        elif ins.opcode in ("ld", "ldu", "cp") and tainted & addresses:
+            found.append(Dependence(ins.line, ins.text.strip(), "load"))
+        elif ins.opcode in ("st", "red", "atom") and tainted & addresses:
+            found.append(Dependence(ins.line, ins.text.strip(), "store"))
+    return found
+
+
+def _from_memory(ins: Instruction, shared: bool) -> bool:
+    """Whether an instruction gets a value that the input decides."""
+    if ins.opcode in ("ld", "ldu"):
+        return not {"param", "local"} & {*ins.modifiers} and ("shared" not in ins.modifiers or shared)
+    return ins.opcode == "atom" or (ins.opcode == "cp" and "global" in ins.modifiers)

@@ -1,0 +1,137 @@
+"""Which pipe of the machine issues an instruction, and at what cost.
+
+PTX is not what the machine runs; an instruction may vanish or become several. The classes and costs here say what a
+warp issues for one PTX instruction on sm_75 to sm_120, so that profiles can be held against issue slots:
+
+- one machine instruction: f32 add, mul and fma (FFMA), 32-bit integer add, logic, shift, compare (IADD3, LOP3, SHF,
+  ISETP), 32-bit multiply-add (IMAD), its wide form (IMAD.WIDE), loads, stores, special functions (MUFU);
+- two: 64-bit integer add, shift, compare and select (the ALU is 32 bits wide);
+- sequences, by the code that the assembler emits for them: division and remainder by a value that is not a literal
+  (about 20), their 64-bit forms (about 80), IEEE division and square root of f32 (about 9), of f64 (about 20).
+- an f16 widens to f32 by an addition on the f16 pipe, a bfloat16 by a shift; `ex2` and `tanh` of packed halves are two;
+- a packed f32x2 operation counts as the two it replaces: it saves an issue slot, but not time of the FMA pipe;
+- `mov`, `cvta` and packing are a class of their own, `mov`, because the assembler removes most of them.
+"""
+
+from functools import lru_cache
+
+from kernrec.ptx.ir.program import Immediate, Instruction
+
+CLASSES = (
+    "fma32", "alu", "imad", "wide64", "mufu", "cvt", "f64", "f16", "mma", "branch", "mov", "setp",
+    "ld_shared", "st_shared", "ld_global", "st_global", "ld_local", "st_local", "ld_const", "cp_async", "atomic",
+    "bar", "shfl", "other",
+)  # fmt: skip
+
+Cost = tuple[tuple[str, int], ...]
+
+_LOGIC = frozenset(
+    {
+        "add", "sub", "neg", "abs", "min", "max", "and", "or", "xor", "not", "cnot", "shl", "shr", "bfe", "bfi",
+        "bfind", "brev", "clz", "popc", "prmt", "lop3", "shf", "sad", "selp", "slct", "set", "addc", "subc",
+        "szext", "bmsk", "vabsdiff4",
+    }
+)  # fmt: skip
+_MULTIPLY = frozenset({"mul", "mad", "madc", "mul24", "mad24", "dp4a", "dp2a"})
+_MUFU = frozenset({"ex2", "lg2", "sin", "cos", "rcp", "rsqrt", "sqrt", "tanh"})
+_FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64")
+
+
+def classify(ins: Instruction) -> Cost:
+    """What a warp issues for one instruction: ((class, machine instructions), ...)."""
+    literal = len(ins.operands) > 2 and isinstance(ins.operands[-1], Immediate)
+    return _classify(ins.opcode, ins.modifiers, literal)
+
+
+@lru_cache(maxsize=4096)
+def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
+    kind = modifiers[-1] if modifiers else ""
+    if "argument" in modifiers:  # of a call: the assembler passes it in registers
+        return (("mov", 1),)
+    if opcode in ("ld", "ldu", "st", "atom", "red"):
+        return ((_memory(opcode, modifiers), 1),)
+    if (
+        opcode in ("fma", "add", "sub", "mul", "neg", "abs", "min", "max", "mad", "copysign", "testp")
+        and kind in _FLOATS
+    ):
+        return _float(kind)
+    if opcode in ("div", "rem"):
+        return _division(kind, modifiers, literal)
+    if opcode in _MUFU:
+        if kind == "f64":
+            return (("mufu", 1), ("f64", 20))
+        if "approx" in modifiers:
+            return (("mufu", 2 if "x2" in kind else 1),)
+        return (("mufu", 1), ("fma32", 8))
+    if opcode == "set" and "f16" in kind:
+        return (("f16", 1),)
+    if opcode in ("mov", "cvta", "isspacep", "createpolicy"):
+        return (("mov", 1),)
+    if opcode == "cvt":
+        return _convert(modifiers)
+    if opcode == "setp":
+        return (("setp", 2 if kind in ("s64", "u64", "b64") else 1),)
+    if opcode in _MULTIPLY:
+        if "wide" in modifiers:
+            return (("imad", 1),)
+        if kind in ("s64", "u64"):
+            return (("imad", 4),)
+        return (("imad", 2 if "hi" in modifiers and opcode == "mad" else 1),)
+    if opcode in _LOGIC:
+        return (("wide64", 2),) if kind in ("s64", "u64", "b64", "f64") else (("alu", 1),)
+    if opcode in ("bra", "brx", "exit", "ret", "call", "trap"):
+        return (("branch", 1),)
+    if opcode in ("bar", "barrier"):
+        return (("bar", 1),)
+    if opcode in ("shfl", "vote", "match", "redux", "activemask", "elect"):
+        return (("shfl", 1),)
+    if opcode == "cp":
+        return (("cp_async", 1),)
+    if opcode in ("mma", "wmma", "wgmma"):
+        return (("mma", 1),)
+    if opcode == "ldmatrix":
+        return (("ld_shared", 1),)
+    if opcode == "stmatrix":
+        return (("st_shared", 1),)
+    return (("other", 1),)
+
+
+def _memory(opcode: str, modifiers: tuple[str, ...]) -> str:
+    space = next((m for m in modifiers if m in ("shared", "local", "const", "param", "global")), "global")
+    if opcode in ("atom", "red"):
+        return "atomic"
+    if space in ("const", "param"):
+        return "ld_const"
+    return f"{'st' if opcode == 'st' else 'ld'}_{space}"
+
+
+def _float(kind: str) -> Cost:
+    return ((_FLOAT_CLASS[kind], 2 if kind == "f32x2" else 1),)
+
+
+_FLOAT_CLASS = {
+    "f32": "fma32", "f32x2": "fma32", "f64": "f64", "f16": "f16", "f16x2": "f16", "bf16": "f16", "bf16x2": "f16",
+}  # fmt: skip
+
+
+def _division(kind: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
+    if kind == "f32":
+        if "approx" in modifiers:
+            return (("mufu", 1), ("fma32", 1))
+        return (("mufu", 1), ("fma32", 8))
+    if kind == "f64":
+        return (("mufu", 1), ("f64", 20))
+    if literal and kind in ("u32", "s32", "u16", "s16"):
+        return (("imad", 2), ("alu", 2))
+    if kind in ("u64", "s64"):
+        return (("imad", 40), ("alu", 36), ("mufu", 1), ("cvt", 3))
+    return (("imad", 8), ("alu", 9), ("mufu", 1), ("cvt", 2))
+
+
+def _convert(modifiers: tuple[str, ...]) -> Cost:
+    to, source = modifiers[-2:] if len(modifiers) >= 2 else ("", "")
+    if to == "f32" and source in ("f16", "bf16"):
+        return (("f16" if source == "f16" else "alu", 1),)
+    if to in _FLOATS or source in _FLOATS:
+        return (("cvt", 1),)
+    return (("mov", 1),)

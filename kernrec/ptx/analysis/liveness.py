@@ -1,0 +1,62 @@
+"""How many registers a kernel's PTX needs: the most 32-bit values that are alive at one place.
+
+PTX has as many registers as it likes and the assembler maps them onto real ones. It saves some (addresses computed
+anew, 64-bit values held in part) and adds some (loads moved ahead): on codes of the library this count was found 0 to
+30 % above the assembler's. For where no assembler is at hand.
+"""
+
+from kernrec.ptx.analysis.dependence import results, sources
+from kernrec.ptx.ir.program import Function, Symbol
+
+_WORDS = {"b64": 2, "u64": 2, "s64": 2, "f64": 2, "b128": 4, "pred": 0}
+
+
+def live_registers(function: Function) -> int:
+    """The most 32-bit registers alive at once."""
+    blocks = function.blocks
+    after: list[set[str]] = [set() for _ in blocks]
+    before: list[set[str]] = [set() for _ in blocks]
+    grown = True
+    while grown:
+        grown = False
+        for index in reversed(range(len(blocks))):
+            live: set[str] = set().union(*(before[next_] for next_ in _successors(function, index)))
+            after[index] = live
+            for ins in reversed(blocks[index].instructions):
+                live = (live - results(ins) if ins.predicate is None else live) | sources(ins)
+            if live - before[index]:
+                before[index] = live
+                grown = True
+    words: dict[str, int] = {}
+
+    def size(names: set[str]) -> int:
+        total = 0
+        for name in names:
+            if name not in words:
+                kind = function.register_type(name)
+                words[name] = 0 if kind is None else _WORDS.get(kind, 1)
+            total += words[name]
+        return total
+
+    most = 0
+    for index, block in enumerate(blocks):
+        live = set(after[index])
+        most = max(most, size(live))
+        for ins in reversed(block.instructions):
+            live = (live - results(ins) if ins.predicate is None else live) | sources(ins)
+            most = max(most, size(live))
+    return most
+
+
+def _successors(function: Function, index: int) -> list[int]:
+    last = function.blocks[index].instructions[-1]
+    count = len(function.blocks)
+    found = []
+    if last.opcode == "bra" and isinstance(last.operands[0], Symbol):
+        found.append(function.block_at[last.operands[0].name])
+    if last.opcode == "brx" and isinstance(last.operands[1], Symbol):
+        found += [function.block_at[label] for label in function.tables.get(last.operands[1].name, ())]
+    leaves = last.opcode in ("bra", "exit", "ret", "trap", "brx") and last.predicate is None
+    if not leaves:
+        found.append(index + 1)
+    return [block for block in found if block < count]

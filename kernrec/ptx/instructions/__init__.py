@@ -1,0 +1,1 @@
+"""Semantics of the instructions, each registered with the decoder."""

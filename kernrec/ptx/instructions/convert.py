@@ -1,0 +1,122 @@
+"""`cvt`: conversions between all integer and floating types (bfloat16 and tf32 too), with rounding and saturation.
+
+Float to integer clamps to the range of the integer and takes NaN to 0, as the PTX ISA manual says (section 9.7.9.21).
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+from kernrec.ptx.instructions.decoder import Compute, Elementwise, UnknownVariantError, copy_row, elementwise
+from kernrec.ptx.instructions.rounding import bf16_values, directed, exact_to_bf16, flush, tf32_bits
+from kernrec.ptx.ir.program import Instruction
+from kernrec.ptx.state.registers import DTYPES, WIDTHS, Array
+
+_TO_INTEGER = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+_FLOATS = frozenset({"f16", "bf16", "tf32", "f32", "f64"})
+_DIRECTED = ("rz", "rm", "rp")
+
+
+def _clamped(value: Array, dtype: np.dtype[np.generic]) -> Array:
+    """Whole float64 numbers as integers, clamped; NaN is 0."""
+    info = np.iinfo(dtype.name)
+    value = np.where(np.isnan(value), 0.0, value)
+    high = value >= float(info.max)
+    low = value <= float(info.min)
+    plain = np.where(high | low, 0.0, value).astype(dtype)
+    return np.where(high, info.max, np.where(low, info.min, plain)).astype(dtype)
+
+
+def _exactly(value: Array) -> tuple[Array, Array | float]:
+    """A value as float64, and the rest that does not fit."""
+    exact = value.astype(np.float64)
+    if value.dtype.kind in "iu" and value.dtype.itemsize == 8:
+        return exact, (value.astype(np.longdouble) - exact).astype(np.float64)
+    return exact, 0.0
+
+
+@lru_cache(None)
+def _conversion(to: str, source: str, marks: tuple[str, ...]) -> Compute:
+    ftz, sat = "ftz" in marks, "sat" in marks
+    rounding = next((m for m in marks if m[0] == "r" and m != "relu"), "")
+    relu = "relu" in marks
+    target, start = DTYPES[to], DTYPES[source]
+
+    def read(a: Array) -> Array:
+        if source == "bf16":
+            return bf16_values(a)
+        return flush(a) if ftz and source == "f32" else a
+
+    if source in _FLOATS and to not in _FLOATS:
+        whole = _TO_INTEGER[rounding]
+
+        def to_integer(a: Array, out: Array) -> None:
+            np.copyto(out, _clamped(whole(read(a).astype(np.float64)), target))
+
+        return to_integer
+    if source not in _FLOATS and to not in _FLOATS:
+        if not sat:
+            return lambda a, out: np.copyto(out, a.astype(target), casting="unsafe")
+        info = np.iinfo(target.name)
+
+        def saturate(a: Array, out: Array) -> None:
+            low, high = max(info.min, np.iinfo(start.name).min), min(info.max, np.iinfo(start.name).max)
+            np.copyto(out, np.clip(a, start.type(low), start.type(high)).astype(target))
+
+        return saturate
+
+    def to_float(a: Array, out: Array) -> None:
+        value = read(a)
+        if rounding in _TO_INTEGER:
+            value = _TO_INTEGER[rounding](value)
+        if sat:
+            value = np.clip(np.where(np.isnan(value), 0, value), 0, 1)
+        if relu:
+            value = np.where(value < 0, 0, value).astype(value.dtype)
+        if to == "tf32":
+            np.copyto(out, tf32_bits(value, rounding))
+            return
+        if to == "bf16":
+            result = exact_to_bf16(*_exactly(value), rounding if rounding in _DIRECTED else "rn")
+        elif rounding in _DIRECTED:
+            result = directed(*_exactly(value), rounding, target)
+        else:
+            result = value.astype(target)
+        np.copyto(out, flush(result) if ftz and to == "f32" else result)
+
+    return to_float
+
+
+@lru_cache(None)
+def _pair(to: str, marks: tuple[str, ...]) -> Compute:
+    """`cvt.f16x2.f32 d, a, b`: a goes to the upper half."""
+    one = _conversion(to, "f32", marks)
+
+    def both(a: Array, b: Array, out: Array) -> None:
+        halves = out.view(DTYPES[to])
+        for i, source in enumerate((b, a)):
+            half = np.empty(source.shape, DTYPES[to])
+            one(source, half)
+            halves[..., i::2] = half
+
+    return both
+
+
+_MARKS = frozenset({"rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rna", "ftz", "sat", "relu"})
+
+
+@elementwise("cvt")
+def _cvt(ins: Instruction) -> Elementwise:
+    *found, to, source = ins.modifiers
+    marks = tuple(found)
+    if not _MARKS.issuperset(marks) or to not in DTYPES or source not in DTYPES:
+        raise UnknownVariantError("")
+    if to in ("f16x2", "bf16x2"):
+        if source != "f32" or len(ins.operands) != 3:
+            raise UnknownVariantError("")
+        return Elementwise(_pair(to[:-2], marks), ins.operands[0], "b32", ins.operands[1:], ("f32", "f32"))
+    if "x2" in source or source == "tf32" or len(ins.operands) != 2 or (to == "tf32" and source != "f32"):
+        raise UnknownVariantError("")
+    if to not in _FLOATS and source not in _FLOATS and WIDTHS[to] == WIDTHS[source] and "sat" not in marks:
+        return Elementwise(copy_row, ins.operands[0], to, ins.operands[1:], (to,))
+    return Elementwise(_conversion(to, source, marks), ins.operands[0], to, ins.operands[1:], (source,))

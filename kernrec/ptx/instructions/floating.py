@@ -1,0 +1,281 @@
+"""Floating-point instructions.
+
+`add`, `sub`, `mul`, `div.rn`, `sqrt.rn`, `rcp.rn` round once, as IEEE 754 asks. So does `fma` of f32 and f16 (of normal
+results): the exact product is added in float64, and where that sum was itself rounded onto a tie of f32, what it lost
+decides. `fma` of f64 adds the rounding errors of product and sum back. bfloat16 rounds once, always: its sums carry
+their rounding error along. The `approx` instructions return the float64 result rounded: closer to the true value than
+the hardware's tables, and within their documented error.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from kernrec.ptx.instructions.carry import carrying
+from kernrec.ptx.instructions.decoder import Compute, Elementwise, UnknownVariantError, elementwise
+from kernrec.ptx.instructions.integer import INTEGERS, integer_divide, integer_multiply, integer_plain, maximum, minimum
+from kernrec.ptx.instructions.rounding import (
+    bf16_values,
+    directed,
+    exact_to_bf16,
+    flush,
+    is_subnormal,
+    two_product,
+    two_sum,
+)
+from kernrec.ptx.ir.program import Instruction
+from kernrec.ptx.state.registers import Array
+
+_MODES = ("rn", "rz", "rm", "rp")
+_FLOATS = frozenset({"f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64"})
+_F32_TAIL = (1 << 29) - 1  # bits of a float64's mantissa that float32 does not have
+_F32_TIE = 1 << 28
+
+
+def _fma32(a: Array, b: Array, c: Array, out: Array) -> None:
+    product = np.multiply(a, b, dtype=np.float64)
+    total = product + c
+    tie = (total.view(np.int64) & _F32_TAIL) == _F32_TIE
+    if tie.any():
+        # The sum was rounded too: where that put it on a tie of f32, what it lost decides.
+        lost = two_sum(product, np.asarray(c, dtype=np.float64))[1]
+        total = np.where(tie & (lost != 0), np.nextafter(total, np.copysign(np.inf, lost)), total)
+    np.copyto(out, total, casting="same_kind")
+
+
+def _fma64(a: Array, b: Array, c: Array, out: Array) -> None:
+    product, below = two_product(a, b)
+    total, lost = two_sum(product, c)
+    better = total + (below + lost)
+    np.copyto(out, np.where(np.isfinite(better), better, a * b + c))
+
+
+def _directed(opcode: str, mode: str) -> Compute:
+    def run(*rows: Array) -> None:
+        *sources, out = rows
+        wide = [s.astype(np.float64) for s in sources]
+        lost: Array | float = 0.0
+        if opcode == "mul":
+            exact = wide[0] * wide[1]
+        elif opcode == "add":
+            exact, lost = two_sum(wide[0], wide[1])
+        elif opcode == "sub":
+            exact, lost = two_sum(wide[0], -wide[1])
+        elif opcode == "fma":
+            exact, lost = two_sum(wide[0] * wide[1], wide[2])
+        elif opcode == "div":
+            exact = wide[0] / wide[1]
+            lost = (wide[0] - exact * wide[1]) * np.sign(wide[1])
+        elif opcode == "rcp":
+            exact = 1.0 / wide[0]
+            product, below = two_product(exact, wide[0])
+            lost = ((1.0 - product) - below) * np.sign(wide[0])
+        else:
+            exact = np.sqrt(wide[0])
+            product, below = two_product(exact, exact)
+            lost = (wide[0] - product) - below
+        np.copyto(out, directed(exact, np.nan_to_num(lost), mode, out.dtype))
+
+    return run
+
+
+def _reciprocal(a: Array, out: Array) -> None:
+    np.divide(a.dtype.type(1), a, out)
+
+
+def _rsqrt(a: Array, out: Array) -> None:
+    np.copyto(out, 1.0 / np.sqrt(a.astype(np.float64)), casting="same_kind")
+
+
+@lru_cache(None)
+def _through_double(function: Callable[[Array], Array]) -> Compute:
+    return lambda a, out: np.copyto(out, function(a.astype(np.float64)), casting="same_kind")
+
+
+_BASE: dict[str, Compute] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "min": np.fmin,
+    "max": np.fmax,
+    "neg": np.negative,
+    "abs": np.absolute,
+    "sqrt": np.sqrt,
+    "rcp": _reciprocal,
+    "rsqrt": _rsqrt,
+    "sin": _through_double(np.sin),
+    "cos": _through_double(np.cos),
+    "ex2": _through_double(np.exp2),
+    "lg2": _through_double(np.log2),
+    "tanh": _through_double(np.tanh),
+}
+
+
+def _saturated(a: Array) -> Array:
+    """Clamped to the unit interval; NaN becomes 0 (`.sat`)."""
+    return np.clip(np.where(np.isnan(a), 0, a), 0, 1)
+
+
+def _rectified(a: Array) -> Array:
+    """Negative numbers become 0; NaN stays (`.relu`)."""
+    return np.where(np.isnan(a), a, np.maximum(a, 0))
+
+
+def _base(opcode: str, nan: bool) -> Compute:
+    if nan and opcode in ("min", "max"):
+        return minimum if opcode == "min" else maximum
+    return _BASE[opcode]
+
+
+@lru_cache(None)
+def _function(opcode: str, kind: str, mode: str, ftz: bool, sat: bool, nan: bool, relu: bool) -> Compute:
+    if opcode == "fma":
+        base: Compute = _fma64 if kind == "f64" else _fma32
+    else:
+        base = _base(opcode, nan)
+    if mode != "rn":
+        if kind == "f64":
+            raise UnknownVariantError(f"rounding .{mode} of f64")
+        base = _directed(opcode, mode)
+    if not (ftz or sat or relu):
+        return base
+
+    def run(*rows: Array) -> None:
+        *sources, out = rows
+        if ftz:
+            sources = [flush(s) for s in sources]
+        result = np.empty_like(out)
+        base(*sources, result)
+        if ftz:
+            result = flush(result)
+        if sat:
+            result = _saturated(result)
+        if relu:
+            result = _rectified(result)
+        np.copyto(out, result)
+
+    return run
+
+
+_SIGNS: dict[str, Compute] = {
+    "neg": lambda a, out: np.bitwise_xor(a, np.uint16(0x8000), out),
+    "abs": lambda a, out: np.bitwise_and(a, np.uint16(0x7FFF), out),
+}
+
+
+@lru_cache(None)
+def _bf16(opcode: str, mode: str, ftz: bool, sat: bool, nan: bool, relu: bool) -> Compute:
+    """Operations on the bits of bfloat16 numbers."""
+    if opcode in _SIGNS:
+        return _SIGNS[opcode]
+    if mode != "rn":
+        raise UnknownVariantError(f"rounding .{mode} of bf16")
+    base = None if opcode == "fma" else _base(opcode, nan)
+
+    def run(*rows: Array) -> None:
+        *bits, out = rows
+        sources = [flush(v) if ftz else v for v in map(bf16_values, bits)]
+        wide = [v.astype(np.float64) for v in sources]
+        lost: Array | float = 0.0
+        if base is None:
+            exact, lost = two_sum(wide[0] * wide[1], wide[2])
+        elif opcode in ("add", "sub"):
+            exact, lost = two_sum(wide[0], wide[1] if opcode == "add" else -wide[1])
+        else:
+            exact = np.empty(out.shape)
+            base(*wide, exact)
+        if sat:
+            exact = _saturated(exact)
+        if relu:
+            exact = _rectified(exact)
+        result = exact_to_bf16(exact, lost)
+        if ftz:
+            result = np.where(is_subnormal(bf16_values(result)), result & np.uint16(0x8000), result)
+        np.copyto(out, result)
+
+    return run
+
+
+_KNOWN = frozenset({"rn", "rz", "rm", "rp", "ftz", "sat", "NaN", "relu", "approx", "full"})
+
+
+def _floating(ins: Instruction, count: int) -> Elementwise:
+    *marks, kind = ins.modifiers
+    if kind not in _FLOATS or not _KNOWN.issuperset(marks) or len(ins.operands) != count + 1:
+        raise UnknownVariantError("")
+    mode = next((m for m in marks if m in _MODES), "rn")
+    options = "ftz" in marks, "sat" in marks, "NaN" in marks, "relu" in marks
+    function = _bf16(ins.opcode, mode, *options) if "bf16" in kind else _function(ins.opcode, kind, mode, *options)
+    return Elementwise(function, ins.operands[0], kind, ins.operands[1:], (kind,) * count)
+
+
+@elementwise("div")
+def _div(ins: Instruction) -> Elementwise:
+    return integer_divide(ins) if ins.modifiers[-1] in INTEGERS else _floating(ins, 2)
+
+
+@elementwise("add", "sub", "min", "max", "neg", "abs")
+def _plain(ins: Instruction) -> Elementwise | list[Elementwise]:
+    if "cc" in ins.modifiers:
+        return carrying(ins)
+    if ins.modifiers[-1] in INTEGERS:
+        return integer_plain(ins)
+    return _floating(ins, len(ins.operands) - 1)
+
+
+@elementwise("mul")
+def _mul(ins: Instruction) -> Elementwise:
+    return integer_multiply(ins) if ins.modifiers[-1] in INTEGERS else _floating(ins, 2)
+
+
+@elementwise("mad")
+def _mad(ins: Instruction) -> Elementwise | list[Elementwise]:
+    if "cc" in ins.modifiers:
+        return carrying(ins)
+    if ins.modifiers[-1] in INTEGERS:
+        return integer_multiply(ins)
+    return _floating(Instruction("fma", ins.modifiers, ins.operands, ins.predicate, ins.line, ins.text), 3)
+
+
+@elementwise("fma")
+def _fma(ins: Instruction) -> Elementwise:
+    return _floating(ins, 3)
+
+
+@elementwise("sqrt", "rcp", "rsqrt", "sin", "cos", "ex2", "lg2", "tanh")
+def _special(ins: Instruction) -> Elementwise:
+    return _floating(ins, 1)
+
+
+def _copysign(a: Array, b: Array, out: Array) -> None:
+    np.copysign(b, a, out)
+
+
+@elementwise("copysign")
+def _copysign_(ins: Instruction) -> Elementwise:
+    kind = ins.modifiers[-1]
+    return Elementwise(_copysign, ins.operands[0], kind, ins.operands[1:], (kind, kind))
+
+
+_TESTS: dict[str, Callable[[Array], Array]] = {
+    "finite": np.isfinite,
+    "infinite": np.isinf,
+    "number": lambda a: ~np.isnan(a),
+    "notanumber": np.isnan,
+    "normal": lambda a: np.isfinite(a) & ~is_subnormal(a),
+    "subnormal": lambda a: (a != 0) & is_subnormal(a),
+}
+
+
+@lru_cache(None)
+def _test(name: str) -> Compute:
+    function = _TESTS[name]
+    return lambda a, out: np.copyto(out, function(a))
+
+
+@elementwise("testp")
+def _testp(ins: Instruction) -> Elementwise:
+    name, kind = ins.modifiers
+    return Elementwise(_test(name), ins.operands[0], "pred", ins.operands[1:], (kind,))

@@ -1,0 +1,182 @@
+"""Instructions of a whole warp: `shfl vote match redux activemask bar.warp.sync`."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kernrec.ptx.instructions.decoder import Decoder, Step, UnknownVariantError, steps
+from kernrec.ptx.ir.program import Instruction, Negated, Operand, Pair, Register
+from kernrec.ptx.state.registers import Array
+
+
+def _running(decoder: Decoder, ins: Instruction) -> Callable[[], Array]:
+    lanes = decoder.lanes
+    chosen = decoder.guarded(ins)
+
+    def mask() -> Array:
+        some = chosen()
+        full = np.zeros(lanes.count, np.bool_)
+        full[slice(None) if some is None else some] = True
+        return full
+
+    return mask
+
+
+def _put(row: Array, values: Array, mask: Array) -> None:
+    np.copyto(row, values, where=mask, casting="unsafe")
+
+
+@steps("shfl")
+def _shuffle(decoder: Decoder, ins: Instruction) -> Step:
+    mode = next((m for m in ins.modifiers if m in ("up", "down", "bfly", "idx")), None)
+    if mode is None or ins.modifiers[0] != "sync":
+        raise UnknownVariantError("")
+    target = ins.operands[0]
+    first, second = (target.first, target.second) if isinstance(target, Pair) else (target, None)
+    out = decoder.row(first, "b32")
+    flag = decoder.row(second, "pred") if second is not None and second != Register("_") else None
+    source = decoder.row(ins.operands[1], "b32")
+    b = decoder.row(ins.operands[2], "u32")
+    c = decoder.row(ins.operands[3], "u32")
+    running = _running(decoder, ins)
+    lane = decoder.lanes.lane & 31
+    warp = decoder.lanes.lane - lane
+
+    def run() -> None:
+        mask = running()
+        delta = (b & 31).astype(np.int64)
+        clamp = (c & 31).astype(np.int64)
+        segment = ((c >> 8) & 31).astype(np.int64)
+        top = (lane & segment) | (clamp & ~segment)
+        bottom = lane & segment
+        if mode == "up":
+            where = lane - delta
+            inside = where >= top
+        elif mode == "down":
+            where = lane + delta
+            inside = where <= top
+        elif mode == "bfly":
+            where = lane ^ delta
+            inside = where <= top
+        else:
+            where = bottom | (delta & ~segment)
+            inside = where <= top
+        where = np.where(inside, where, lane) + warp
+        values = source[where]
+        _put(out, values, mask)
+        if flag is not None:
+            _put(flag, inside, mask)
+
+    return run
+
+
+def _ballots(bits: Array) -> Array:
+    """One 32-bit mask per warp of a flag per lane."""
+    return np.packbits(bits.reshape(-1, 32), axis=1, bitorder="little").view(np.uint32)[:, 0]
+
+
+def _flag(decoder: Decoder, operand: Operand) -> tuple[Array, bool]:
+    if isinstance(operand, Negated):
+        return decoder.row(operand.register, "pred"), True
+    return decoder.row(operand, "pred"), False
+
+
+@steps("vote")
+def _vote(decoder: Decoder, ins: Instruction) -> Step:
+    mode = next((m for m in ins.modifiers if m in ("all", "any", "uni", "ballot")), None)
+    if mode is None or ins.modifiers[0] != "sync":
+        raise UnknownVariantError("")
+    out = decoder.row(ins.operands[0], "b32" if mode == "ballot" else "pred")
+    flag, negated = _flag(decoder, ins.operands[1])
+    running = _running(decoder, ins)
+
+    def run() -> None:
+        mask = running()
+        yes = _ballots(mask & (~flag if negated else flag))
+        members = _ballots(mask)
+        if mode == "ballot":
+            result: Array = yes
+        elif mode == "any":
+            result = yes != 0
+        elif mode == "all":
+            result = yes == members
+        else:
+            result = (yes == 0) | (yes == members)
+        _put(out, result.repeat(32), mask)
+
+    return run
+
+
+@steps("activemask")
+def _active(decoder: Decoder, ins: Instruction) -> Step:
+    out = decoder.row(ins.operands[0], "b32")
+    running = _running(decoder, ins)
+
+    def run() -> None:
+        mask = running()
+        _put(out, _ballots(mask).repeat(32), mask)
+
+    return run
+
+
+@steps("match")
+def _match(decoder: Decoder, ins: Instruction) -> Step:
+    mode, kind = ins.modifiers[0], ins.modifiers[-1]
+    target = ins.operands[0]
+    first, second = (target.first, target.second) if isinstance(target, Pair) else (target, None)
+    out = decoder.row(first, "b32")
+    flag = decoder.row(second, "pred") if second is not None else None
+    source = decoder.row(ins.operands[1], kind)
+    running = _running(decoder, ins)
+    if mode not in ("any", "all"):
+        raise UnknownVariantError("")
+
+    def run() -> None:
+        mask = running()
+        values, there = source.reshape(-1, 32), mask.reshape(-1, 32)
+        same = (values[:, :, None] == values[:, None, :]) & there[:, None, :]
+        found = np.packbits(same, axis=2, bitorder="little").view(np.uint32)[:, :, 0]
+        if mode == "all":
+            agree = found == _ballots(mask)[:, None]
+            if flag is not None:
+                _put(flag, agree.reshape(-1), mask)
+            found = np.where(agree, found, 0)
+        _put(out, found.reshape(-1), mask)
+
+    return run
+
+
+_REDUCE: dict[str, tuple[np.ufunc, int]] = {
+    "add": (np.add, 0),
+    "min": (np.minimum, 1),
+    "max": (np.maximum, -1),
+    "and": (np.bitwise_and, 2),
+    "or": (np.bitwise_or, 0),
+    "xor": (np.bitwise_xor, 0),
+}
+
+
+@steps("redux")
+def _redux(decoder: Decoder, ins: Instruction) -> Step:
+    operation, kind = ins.modifiers[1], ins.modifiers[-1]
+    if operation not in _REDUCE or kind[0] == "f" or len(ins.modifiers) != 3:
+        raise UnknownVariantError("")
+    ufunc, neutral = _REDUCE[operation]
+    out = decoder.row(ins.operands[0], kind)
+    source = decoder.row(ins.operands[1], kind)
+    info = np.iinfo(source.dtype)
+    fill = {0: 0, 1: info.max, -1: info.min, 2: info.max if info.min == 0 else -1}[neutral]
+    running = _running(decoder, ins)
+
+    def run() -> None:
+        mask = running()
+        values = np.where(mask, source, source.dtype.type(fill)).reshape(-1, 32)
+        _put(out, ufunc.reduce(values, axis=1, dtype=source.dtype).repeat(32), mask)
+
+    return run
+
+
+@steps("bar")
+def _warp_barrier(decoder: Decoder, ins: Instruction) -> Step:
+    # Lanes gather before the basic block that begins with it; nothing is left to do.
+    return lambda: None

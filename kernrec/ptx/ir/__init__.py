@@ -1,0 +1,1 @@
+"""PTX text as data: parser, program, declarations, inlined calls."""

@@ -1,0 +1,82 @@
+"""Declarations of variables in PTX: state space, type, alignment, extent and initial values (PTX ISA, section 5)."""
+
+import re
+import struct
+
+from kernrec.ptx.ir.program import Variable, size_of
+
+INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)[uU]?$")
+"""An integer literal."""
+
+_VARIABLE = re.compile(
+    r"(?P<linkage>(?:\.(?:visible|extern|weak|common)\s+)*)\.(?P<space>global|const|shared|local|param)\s+"
+    r"(?P<attributes>(?:\.(?:align\s+\d+|ptr(?:\s+\.\w+)*|attribute\([^)]*\)|v[24])\s*)*)"
+    r"\.(?P<type>[a-z]\w*)\s+(?P<ptr>(?:\.ptr\b(?:\s*\.(?:global|const|shared|local|align\s+\d+))*\s*)?)"
+    r"(?P<name>[%$\w]+)\s*(?P<dims>(?:\[[^\]]*\]\s*)*)(?:=\s*(?P<init>.*))?$",
+    re.DOTALL,
+)
+
+
+def integer(text: str) -> int:
+    """The value of an integer literal."""
+    text = text.rstrip("uU")
+    if re.fullmatch(r"[+-]?0[0-7]+", text):
+        return int(text, 8)
+    return int(text, 0)
+
+
+def read_variable(text: str) -> Variable:
+    """The variable that `.shared .align 4 .b8 kept[512]`, say, declares; `ValueError` for text that declares none."""
+    found = _VARIABLE.match(text.strip())
+    if found is None:
+        raise ValueError(f"cannot read the declaration {' '.join(text.split())[:60]!r}")
+    kind, attributes = found["type"], found["attributes"]
+    element = size_of(kind)
+    aligned = re.search(r"\.align\s+(\d+)", attributes)
+    count = 1
+    unsized = False
+    for dim in re.findall(r"\[([^\]]*)\]", found["dims"]):
+        if dim.strip():
+            count *= integer(dim.strip())
+        else:
+            unsized = True
+    if wide := re.search(r"\.v([24])", attributes):
+        count *= int(wide[1])
+    data, pointers = _initialiser(found["init"], kind, element)
+    if unsized:
+        count = len(data) // element if data else 0
+    size = count * element
+    if data is not None:
+        data = data.ljust(size, b"\0")
+    return Variable(
+        found["name"],
+        found["space"],
+        kind,
+        int(aligned[1]) if aligned else element,
+        size,
+        data,
+        ".extern" in found["linkage"],
+        pointers,
+    )
+
+
+def _initialiser(text: str | None, kind: str, element: int) -> tuple[bytes | None, tuple[tuple[int, str, int], ...]]:
+    """Initial content, and the addresses in it: (byte offset, symbol, byte offset into it)."""
+    if text is None:
+        return None, ()
+    data, pointers = bytearray(), []
+    for item in text.replace("{", " ").replace("}", " ").split(","):
+        item = item.strip()
+        if not item:
+            continue
+        named = re.match(r"(?:generic\(\s*)?([A-Za-z_$%][\w$]*)\s*\)?\s*(?:\+\s*(\d+))?$", item)
+        if named:
+            pointers.append((len(data), named[1], int(named[2] or 0)))
+            data += bytes(element)
+        elif re.match(r"0[fFdD][0-9a-fA-F]{8,16}$", item):
+            data += int(item[2:], 16).to_bytes(element, "little")
+        elif kind[0] == "f" and not INTEGER.match(item):
+            data += struct.pack({2: "<e", 4: "<f", 8: "<d"}[element], float(item))
+        else:
+            data += (integer(item) & ((1 << 8 * element) - 1)).to_bytes(element, "little")
+    return bytes(data), tuple(pointers)

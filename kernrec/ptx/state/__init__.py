@@ -1,0 +1,1 @@
+"""What a running kernel holds: registers of the lanes, memories, and what their use costs."""

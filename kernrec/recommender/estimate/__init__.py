@@ -1,0 +1,1 @@
+"""The cost of each candidate: prior, model correction and measured rows made into one."""

@@ -1,0 +1,172 @@
+"""What was learned from measurements and lies beside their database: calibrations of the prior, and models.
+
+    beside the first database   `models/calibration.json`, `models/<op>@<gpu>.json`, else `models/<op>.json`
+    with kernrec                the same in `models` of its prebuilt database, asked last
+
+What cannot be used is said in one line, once, and left out: the answer is then what it would be without.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernrec import paths
+from kernrec.errors import KernrecError
+from kernrec.gpu import GPU
+from kernrec.model.prior import calibration
+from kernrec.model.prior.calibration import Calibration
+from kernrec.store import Stack
+
+if TYPE_CHECKING:
+    from kernrec.recommender.estimate.correction import Learned
+
+
+class Trained:
+    """The calibrations and models of some folders, each read once, from the first folder that has it.
+
+    stack: what they should have been trained on; models that ship with kernrec say themselves what that was.
+    calibrated: False leaves calibrations out.
+    """
+
+    def __init__(self, folder: Path | None, stack: Stack, calibrated: bool = True) -> None:
+        shipped = paths.shipped("db/prebuilt") / "models"
+        self._own = folder
+        self._folders = [found for found in (folder, shipped) if found is not None and found.is_dir()]
+        self._stack = stack
+        self._read: dict[str, Learned | None] = {}
+        self._unsaid: list[str] = []
+        self._said: set[str] = set()
+        self._calibrations: dict[str, Calibration] = {}
+        for place in reversed(self._folders if calibrated else []):
+            try:
+                self._calibrations |= calibration.load(place)
+            except KernrecError as error:
+                self._say(f"{error}; not used")
+
+    @classmethod
+    def beside(
+        cls, databases: Sequence[Path | str] | None, stack: Stack | None = None, calibrated: bool = True
+    ) -> "Trained":
+        """What lies beside the first of some databases; None: the user's own."""
+        folder = paths.models() if databases is None else None
+        if databases:
+            folder = Path(databases[0]).parent / "models"
+        return cls(folder, stack or Stack(databases), calibrated)
+
+    @property
+    def calibrations(self) -> Mapping[str, Calibration]:
+        """The calibrations in use, by architecture."""
+        return self._calibrations
+
+    def calibration(self, gpu: GPU) -> Calibration | None:
+        """The calibration of a GPU's architecture."""
+        return self._calibrations.get(gpu.arch)
+
+    def model(self, op: str, gpu: GPU) -> "Learned | None":
+        """The model of an op on a GPU, or of the op on any, that corrects the prior in use."""
+        if not self._folders:
+            return None
+        for name in (f"{op}@{gpu.name}", op):
+            if name not in self._read:
+                self._read[name] = self._load(name)
+            if (found := self._read[name]) and self._corrects(found, gpu):
+                return found
+        return None
+
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with what was read since the last call."""
+        said, self._unsaid = tuple(self._unsaid), []
+        return said
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._unsaid.append(text)
+
+    def _load(self, name: str) -> "Learned | None":
+        try:
+            path = next((path for folder in self._folders if (path := folder / f"{name}.json").exists()), None)
+        except OSError as error:
+            self._say(f"cannot look for models in {Path(error.filename).parent}: {error.strerror}; none is used")
+            return None
+        if path is None:
+            return None
+        # Who has no model does not wait for what reads and uses one.
+        from kernrec.model.learn.model_file import load
+        from kernrec.model.prior.prior_fingerprint import SAME, drift
+        from kernrec.recommender.estimate.correction import Learned
+
+        try:
+            model, card = load(path)
+        except KernrecError as error:
+            self._say(f"{error}; not used")
+            return None
+        training = card["training"]
+        if (changed := drift(training["prior"]["probe"])) > SAME:
+            by = f"by up to {changed:.0%}" if changed < 10 else "beyond recognition"
+            self._say(
+                f"model {name} corrects another version of the prior, which has changed {by.replace('%', ' %')} since;"
+                " not used (`kernrec train` renews it)"
+            )
+            return None
+        if path.parent == self._own:
+            self._compare(name, training)
+        return Learned(model, name, training, shipped=path.parent != self._own)
+
+    def _compare(self, name: str, training: Mapping[str, Any]) -> None:
+        """Says where a model was trained on other measurements than the databases hold."""
+        trained, now = training["measurements"], self._stack.measurements()
+        if trained != now:
+            self._say(
+                f"model {name} was trained on {trained} measurements, the databases in use hold {now}"
+                " (`kernrec train` renews it)"
+            )
+        elif training["mark"] != self._stack.mark():
+            self._say(
+                f"model {name} was trained on other measurements than the {now} that the databases in use hold"
+                " (`kernrec train` renews it)"
+            )
+
+    def _corrects(self, found: "Learned", gpu: GPU) -> bool:
+        """Whether a model's residuals are of the prior in use on a GPU."""
+        then = found.training["prior"]["calibrations"].get(gpu.arch)
+        one = self.calibration(gpu)
+        now = one.hash if one else None
+        if then == now:
+            return True
+        names = [f"calibration {known}" if known else "the data sheet's coefficients" for known in (then, now)]
+        self._say(
+            f"model {found.name} corrects the prior with {names[0]} of {gpu.arch}, in use are {names[1]}; not used"
+            " (`kernrec train` renews it)"
+        )
+        return False
+
+
+def what_was_learned(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """(a row for each model and calibration that a folder holds, a line for each file that is neither)."""
+    from kernrec.model.learn.model_file import load
+
+    found: list[dict[str, Any]] = []
+    wrong: list[str] = []
+    try:
+        for arch, one in sorted(calibration.load(folder).items()):
+            found.append(_row(f"calibration of {arch}", one.hash, one.rows, one.problems, one.gpus, "data sheets"))
+    except KernrecError as error:
+        wrong.append(str(error))
+    for path in sorted(folder.glob("*.json")):
+        if path.name == calibration.FILE:
+            continue
+        try:
+            model, card = load(path)
+        except KernrecError as error:
+            wrong.append(str(error))
+            continue
+        training = card["training"]
+        prior = ", ".join(f"{arch} {known}" for arch, known in sorted(training["prior"]["calibrations"].items()))
+        of = f"model {path.stem}", training["data_sha256"][:12], training["rows"], len(training["problems"])
+        found.append(_row(*of, model.gpus, f"calibrated: {prior}" if prior else "data sheets"))
+    return found, wrong
+
+
+def _row(name: str, digest: str, rows: int, problems: int, gpus: Sequence[str], prior: str) -> dict[str, Any]:
+    return {"what": name, "hash": digest, "configs": rows, "problems": problems, "gpus": " ".join(gpus), "prior": prior}

@@ -1,0 +1,1 @@
+"""Why a config costs what it does, and which change would gain most."""

@@ -1,0 +1,1 @@
+"""From measured rows to models, calibrations and evaluations."""

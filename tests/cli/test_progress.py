@@ -1,0 +1,45 @@
+import pytest
+
+from kernrec.cli.progress import Lines, State
+from kernrec.measure.campaign.results import Progress
+
+
+def step(done: int, **row: object) -> Progress:
+    return Progress("card", "layer", "screen", done, 10, row={"outcome": "ok", "latency_s": 1e-3} | row)
+
+
+def test_what_is_shown_is_how_far_how_good_and_how_hot() -> None:
+    state = State()
+    state.take(step(1, latency_s=2e-3))
+    state.take(step(2, power_w=412.0, temperature_end_c=61.0))
+    state.take(step(3, outcome="timeout"))
+    figures = dict(state.figures("card"))
+    assert figures["screen"] == "3/10"
+    assert figures["best"] == "1 ms"
+    assert figures["failed"] == "timeout 1"
+    assert figures["left"].endswith("s of screen")
+    state.take(step(4, power_w=412.0, temperature_end_c=61.0))
+    figures = dict(state.figures("card"))
+    assert (figures["power"], figures["temperature"]) == ("412 W", "61 C")
+
+
+def test_what_is_left_of_a_budget_goes_before_a_guess() -> None:
+    state = State()
+    state.take(Progress("card", "layer", "screen", 5, 10, 540.0, {"outcome": "ok", "latency_s": 1.0}))
+    assert dict(state.figures("card"))["left"] == "9 min of the budget"
+
+
+def test_a_log_gets_a_line_for_each_tier_and_every_note_but_not_for_each_row(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = Lines(every_s=3600.0)
+    for done in range(1, 6):
+        lines.show(step(done))
+    lines.show(Progress("card", "layer", "", 0, 0, note="energy is not measured: because"))
+    lines.show(Progress("card", "layer", "coarse", 1, 2, row={"outcome": "ok", "latency_s": 1e-3}))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    first, note, second = captured.err.splitlines()
+    assert "screen 1/10" in first
+    assert note == "note: energy is not measured: because"
+    assert "coarse 1/2" in second

@@ -1,0 +1,1 @@
+"""What the tests share: imported as `tests.helpers.<module>`."""

@@ -1,0 +1,65 @@
+"""Simulated measurements, labelled so wherever they are used: facts of candidates, and a device that distorts them."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kernrec.gpu import find_gpu
+from kernrec.model.learn.dataset import Group
+from kernrec.model.learn.features import Facts
+from kernrec.model.prior.demand import PIPES
+
+
+def simulated_facts(count: int, seed: int, gpu: str = "rtx4090") -> Facts:
+    """Facts of `count` random candidates."""
+    draw = np.random.default_rng(seed)
+    latency = np.exp(draw.normal(-9.0, 0.5, count))
+    pipes = draw.uniform(0.1, 1.0, (len(PIPES), count)) * latency
+    core, dram = latency * draw.uniform(0.3, 1.0, count), latency * draw.uniform(0.1, 0.9, count)
+    power = draw.uniform(100.0, 300.0, count)
+    return Facts(
+        gpu=find_gpu(gpu),
+        flops=float(np.exp(draw.uniform(20, 26))),
+        bytes=float(np.exp(draw.uniform(15, 20))),
+        tunables={"tile": draw.choice([16, 32, 64], count), "stages": draw.choice([1, 2, 3], count)},
+        latency_s=latency,
+        power_w=power,
+        threads=draw.choice([64, 128, 256], count).astype(float),
+        blocks=draw.integers(10, 5000, count).astype(float),
+        resident=draw.integers(1, 8, count).astype(float),
+        registers=draw.integers(32, 200, count),
+        shared_bytes=draw.integers(0, 40000, count).astype(float),
+        pipe_s=pipes,
+        busy_s=pipes.max(axis=0),
+        wait_s=latency * 0.2,
+        l2_s=latency * 0.1,
+        dram_s=dram,
+        core_s=core,
+        fixed_s=np.full(count, 1e-6),
+        core_j=latency * power * draw.uniform(0.2, 0.6, count),
+        dram_j=latency * power * draw.uniform(0.1, 0.3, count),
+    )
+
+
+def by_stages(facts: Facts) -> np.ndarray:
+    """A device on which every stage beyond the first costs a fifth, which the prior does not know."""
+    return 1.4 * 1.2 ** (facts.tunables["stages"] - 1.0)
+
+
+def simulated_groups(
+    problems: int,
+    rows: int = 30,
+    factor: Callable[[Facts], np.ndarray] = by_stages,
+    noise: float = 0.03,
+    gpu: str = "rtx4090",
+    seed: int = 0,
+) -> list[Group]:
+    """Groups of one kernel on one GPU: measured = prior * factor * noise, latency and power."""
+    draw = np.random.default_rng(seed)
+    found = []
+    for number in range(problems):
+        facts = simulated_facts(rows, seed * 1000 + number, gpu)
+        latency = facts.latency_s * factor(facts) * np.exp(draw.normal(0.0, noise, rows))
+        energy = latency * facts.power_w * 0.8 * np.exp(draw.normal(0.0, noise, rows))
+        found.append(Group(gpu, f"problem {number}", "matmul", "simulated", "0" * 16, facts, latency, energy))
+    return found

@@ -1,0 +1,55 @@
+"""A machine with an emulated H200: its measuring process is emulated/worker.py. As a program: `kernrec` on it.
+
+EMULATED_PTX names the file that has the PTX of every code (`compile_all`).
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from kernrec.compile import compile_source
+from kernrec.gpu import find_gpu
+from kernrec.kernel import Kernel, Space
+from kernrec.measure.device.nvml import Card
+from kernrec.op import Problem
+from kernrec.profile.profile_user_kernel import job_of
+from tests.helpers.paths import ROOT
+
+EMULATED = ROOT / "tests" / "measure" / "emulated"
+GPU = find_gpu("h200-sxm")
+
+
+def compile_all(kernel: Kernel, problem: Problem, path: Path) -> None:
+    """Write the PTX of every config, by what the measuring process asks the compiler."""
+    space = Space(kernel, GPU.sm, GPU.limits, problem.dtype, problem.layout)
+    code = {}
+    for row in space.at(problem).rows.tolist():
+        job = job_of(kernel, space.config(row), problem, GPU.sm)
+        key = json.dumps([job.name, dict(sorted(job.defines.items()))])
+        if key not in code:
+            code[key] = compile_source(job.source, job.sm, job.defines, job.name).ptx
+    path.write_text(json.dumps(code))
+
+
+def install(patch: pytest.MonkeyPatch, code: Path) -> None:
+    """From now on this process finds an H200, whose kernels the emulator executes."""
+    path = os.pathsep.join([str(EMULATED), str(EMULATED.parents[2])])
+    script = code.with_name("python")
+    script.write_text(
+        f"#!/bin/sh\nPYTHONPATH='{path}' EMULATED_PTX='{code}' exec '{sys.executable}' '{EMULATED / 'worker.py'}'\n"
+    )
+    script.chmod(0o755)
+    patch.setattr("kernrec.measure.worker.worker_client.sys", SimpleNamespace(executable=str(script)))
+    patch.setattr("kernrec.measure.device.nvml.cards", lambda: [Card(0, "GPU-emulated", "NVIDIA H200", 0)])
+
+
+if __name__ == "__main__":
+    from kernrec.cli import app
+
+    with pytest.MonkeyPatch.context() as patch:
+        install(patch, Path(os.environ["EMULATED_PTX"]))
+        sys.exit(app.run(sys.argv[1:]))

@@ -1,0 +1,93 @@
+"""Running kernels of matmul in the emulator, for the tests of each."""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cache
+
+import numpy as np
+import pytest
+
+from kernrec.compile import Compiled, NoCompilerError, compile_source
+from kernrec.kernel import Kernel
+from kernrec.op import Problem, decode, encode, find_op
+from kernrec.ptx import Module, parse
+from tests.helpers.trial import execute
+
+Config = dict[str, int]
+
+HALF_STEP = {"f32": 0.0, "tf32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}
+"""How far rounding an f32 result to its dtype moves it, relative to it."""
+
+
+@cache
+def _compiled(kernel: Kernel, code: tuple[int, ...], dtype: str, layout: str, sm: int) -> tuple[Compiled, Module]:
+    fixed = dict(zip(kernel.code_tunables, code, strict=True))
+    try:
+        compiled = compile_source(kernel.source, sm, kernel.defines(fixed, dtype, layout))
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    return compiled, parse(compiled.ptx)
+
+
+def compiled(kernel: Kernel, config: Config, dtype: str, layout: str, sm: int) -> tuple[Compiled, Module]:
+    """The code of a config; each is compiled once."""
+    return _compiled(kernel, tuple(config[name] for name in kernel.code_tunables), dtype, layout, sm)
+
+
+def matmul(dtype: str, layout: str, **dims: int) -> Problem:
+    return find_op("matmul").problem(dtype=dtype, layout=layout, **dims)
+
+
+def awkward(config: Config, dtype: str, layout: str, **dims: int) -> Problem:
+    """A problem of more than one tile each way whose sizes are no multiples of more than the config needs."""
+    vector = config["vector"]
+    sizes = {"m": config["block_m"] + 3 * vector, "n": config["block_n"] + 5 * vector, "k": 7 * 16 + 3 * vector}
+    return matmul(dtype, layout, **(sizes | dims))
+
+
+def run(
+    kernel: Kernel,
+    config: Config,
+    problem: Problem,
+    given: Mapping[str, np.ndarray],
+    sm: int,
+    check_races: bool = False,
+) -> np.ndarray:
+    """c as the kernel leaves it in memory; what it does not write is NaN."""
+    _, module = compiled(kernel, config, problem.dtype, problem.layout, sm)
+    return execute(kernel, config, problem, sm, module, given, check_races=check_races)["c"]
+
+
+def whole_numbers(problem: Problem) -> dict[str, np.ndarray]:
+    """Inputs whose products, and sums of them in any order, are exact in f32."""
+    generator = np.random.default_rng(0)
+    return {
+        name: encode(generator.integers(-16, 17, tensor.shape).astype(np.float64), tensor.dtype)
+        for name, tensor in problem.tensors.items()
+        if tensor.role == "input"
+    }
+
+
+def bits(values: np.ndarray) -> list[int]:
+    return np.ascontiguousarray(values).view(f"u{values.itemsize}").ravel().tolist()
+
+
+def broken(kernel: Kernel, old: str, new: str) -> Kernel:
+    """A copy of the kernel with one thing broken in its source."""
+    assert old in kernel.source
+    return dataclasses.replace(kernel, source=kernel.source.replace(old, new))
+
+
+def worst(c: np.ndarray, expected: np.ndarray, sums: np.ndarray, problem: Problem) -> float:
+    """The largest error over its bound. sums: sum |a b| + |bias| of each result.
+
+    One f32 rounding a term, two more where the products of TF32 round their operands; activations have slopes below
+    1.13 and add 2**-20 of the sum by their approximate exponential and reciprocal; then one rounding to the dtype.
+    """
+    terms = problem.sizes["k"] + 2
+    bound = sums * (terms * 2.0**-24 + (2.0**-10 + 2.0**-22 if problem.dtype == "tf32" else 0.0))
+    if problem.sizes["activation"]:
+        bound = 1.13 * bound + 2.0**-20 * sums
+    bound += HALF_STEP[problem.dtype] * (np.abs(expected) + bound) + 2.0**-25
+    error = np.abs(decode(c, problem.dtype) - expected)
+    return float(np.where(np.isfinite(error), error / bound, np.inf).max())

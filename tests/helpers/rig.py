@@ -1,0 +1,97 @@
+"""A campaign on the faulty device, run here or in a process of its own that is there to be killed."""
+
+import os
+import resource
+from collections.abc import Callable, Iterable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from kernrec.measure.campaign.campaign import Campaign
+from kernrec.measure.campaign.ingest import ingest, known_rows
+from kernrec.measure.campaign.journal import Journal, journal_path
+from kernrec.measure.campaign.plan import Target, Task
+from kernrec.measure.campaign.results import UNCLOSED, Effort, Progress
+from kernrec.measure.device.fault_injection import FAULTS
+from kernrec.measure.worker.worker_client import Child
+from kernrec.op import find_op
+from kernrec.store import Database
+
+PROBLEM = find_op("elementwise").problem(n=64)
+KERNEL = ("faulty", "0123456789abcdef")
+
+
+def target(count: int, faults: Mapping[int, str] | None = None) -> Target:
+    """`count` configs, numbered by tunable `i`; those named fail."""
+    named = faults or {}
+    configs = [{"fault": FAULTS.index(named.get(i, "none")), "i": i} for i in range(count)]
+    return Target("layer", PROBLEM, tuple(Task(*KERNEL, config, PROBLEM) for config in configs))
+
+
+def campaign(
+    journal: Journal, database: Path, plan: Target, report: Callable[[Progress], None] = lambda progress: None
+) -> Campaign:
+    """A campaign that screens the target and resumes what the database holds."""
+    return Campaign(
+        Child({"device": "faulty"}), [plan], journal, session=f"session-{os.getpid()}-{os.urandom(4).hex()}",
+        effort=Effort(None, 0), known=lambda problem: known_rows(database, problem, "h200-sxm", None), report=report,
+    )  # fmt: skip
+
+
+def collect(database: Path, plan: Target, report: Callable[[Progress], None] = lambda progress: None) -> Campaign:
+    """A whole run: what an earlier one left behind is brought in, then measured, then brought in."""
+    with Journal(journal_path(database)) as journal:
+        ingest(journal, database)
+        run = campaign(journal, database, plan, report)
+        try:
+            run.run()
+        finally:
+            ingest(journal, database)
+        return run
+
+
+def acknowledge(database: str, count: int, acks: Connection, most_bytes: int | None = None) -> None:
+    """In a process of its own: collect, and say the number of each config once it is acknowledged.
+
+    most_bytes: the size at which the disk is full, for every file.
+    """
+    if most_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+
+    def report(progress: Progress) -> None:
+        if progress.row is not None:
+            acks.send(progress.row["config"]["i"])
+
+    try:
+        collect(Path(database), target(count), report)
+        acks.send("done")
+    except Exception as error:
+        acks.send(f"{type(error).__name__}: {error}")
+
+
+def unclosed(database: Path) -> list[int]:
+    """The numbers of the configs of the rows whose block was not closed, in order."""
+    return stored(database, error=UNCLOSED)
+
+
+def stored(database: Path, **equal: object) -> list[int]:
+    """The numbers of the configs of all rows, in order."""
+    with Database.open(database) as opened:
+        configs = {row["config_id"]: row["tunables"] for row in opened.rows("config")}
+        rows = opened.rows("measurement", **equal)
+    return sorted(int(str(configs[row["config_id"]]).split('"i":')[1].rstrip("}")) for row in rows)
+
+
+def outcomes(database: Path) -> dict[int, tuple[str, str]]:
+    """(outcome, error) by the number of the config."""
+    with Database.open(database) as opened:
+        configs = {row["config_id"]: row["tunables"] for row in opened.rows("config")}
+        rows = opened.rows("measurement")
+    found = {int(str(configs[r["config_id"]]).split('"i":')[1].rstrip("}")): r for r in rows}
+    return {i: (str(row["outcome"]), str(row["error"] or "")) for i, row in found.items()}
+
+
+def gone(pids: Iterable[int]) -> bool:
+    """Whether none of these processes lives."""
+    return not any(
+        Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text() for pid in pids
+    )

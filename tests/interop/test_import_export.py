@@ -1,0 +1,163 @@
+"""Results into a database and out of it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import find_gpu
+from kernrec.interop import external_hash, read_results
+from kernrec.interop.import_export import export_t4, import_results
+from kernrec.kernel import all_kernels
+from kernrec.op import find_op
+from kernrec.store import Database
+from tests.helpers.foreign_files import cache, document, entry, result
+from tests.helpers.paths import SPACES
+
+Write = Callable[..., Path]
+
+PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
+needs_spaces = pytest.mark.skipif(not SPACES.is_dir(), reason="needs the recorded spaces in ../shared/data")
+
+
+@pytest.fixture
+def database():
+    with Database.memory() as database:
+        yield database
+
+
+def test_a_row_says_where_it_comes_from(database: Database, write: Write) -> None:
+    done = import_results(database, write(cache(entry(), entry(bx=64, time="RuntimeFailedConfig"))), PROBLEM)
+    assert (done.gpu.name, done.kernel, done.results, done.added) == ("rtx3090", "vector_add", 2, 2)
+    assert done.outcomes == {"ok": 1, "crash": 1}
+    assert done.best_s == pytest.approx(0.5e-3)
+    good, bad = sorted(database.rows("measurement"), key=lambda row: str(row["outcome"]), reverse=True)
+    assert (bad["error"], bad["latency_s"]) == ("RuntimeFailedConfig", None)
+    assert (good["protocol_version"], good["measured_by"]) == (0, "Kernel Tuner")
+    assert good["device"] == "NVIDIA GeForce RTX 3090"
+    assert good["latency_samples_s"] == pytest.approx([0.4e-3, 0.5e-3, 0.6e-3])
+    assert good["latency_n"] == 3
+    # A mean of three with a deviation of 0.1 ms: 1.645 x 0.1 / sqrt(3) to either side.
+    assert good["latency_low_s"] == pytest.approx(0.405e-3, rel=1e-3)
+    assert good["latency_high_s"] == pytest.approx(0.595e-3, rel=1e-3)
+    assert database.altered() == []
+
+
+def test_the_whole_of_a_file_after_a_part_of_it_adds_only_the_rest(database: Database, write: Write) -> None:
+    entries = [entry(bx=32 * i) for i in range(1, 6)]
+    text = cache(*entries)
+    part = import_results(database, write(text[: text.index('"128,1"') + 30]), PROBLEM)
+    assert (part.results, part.dropped) == (3, 1)
+    assert [import_results(database, write(text), PROBLEM).added for _ in range(2)] == [2, 0]
+    (one,) = {row["session"] for row in database.rows("measurement")}
+    (answer, *_) = database.measured("rtx3090", ["vector_add"], PROBLEM.key)
+    assert answer.sessions == 1
+    assert one
+
+
+def test_the_gpu_is_the_files_or_the_given_one_and_never_another(database: Database, write: Write) -> None:
+    path = write(cache(entry()))
+    assert import_results(database, path, PROBLEM, gpu="3090").gpu.name == "rtx3090"
+    with pytest.raises(UsageError, match="is about NVIDIA GeForce RTX 3090, not about NVIDIA H200"):
+        import_results(database, path, PROBLEM, gpu="h200")
+    strange = write(cache(entry(), device_name="Graphics Device"))
+    with pytest.raises(UsageError, match="unknown GPU 'Graphics Device'"):
+        import_results(database, strange, PROBLEM)
+    assert import_results(database, strange, PROBLEM, gpu="h200").gpu.name == "h200-sxm"
+    with pytest.raises(UsageError, match="does not say which GPU"):
+        import_results(database, write(document(result())), PROBLEM, kernel="k")
+    with pytest.raises(UsageError, match="does not say which kernel"):
+        import_results(database, write(document(result())), PROBLEM, gpu="h200")
+
+
+def test_nobodys_results_pass_for_those_of_the_library(database: Database, write: Write) -> None:
+    with pytest.raises(UsageError, match="matmul_simt is a kernel of the library"):
+        import_results(database, write(cache(entry())), PROBLEM, kernel="matmul_simt")
+    assert set(database.counts().values()) == {0}
+    for kernel in all_kernels():
+        assert set(kernel.hash) <= set("0123456789abcdef")
+        names = [tunable.name for tunable in kernel.tunables]
+        assert external_hash(kernel.name, names, "T4").startswith("external:")
+    assert external_hash("k", ["a", "b"], "T4") == external_hash("k", ["b", "a"], "T4")
+    assert external_hash("k", ["a"], "T4") != external_hash("k", ["a", "b"], "T4")
+
+
+def test_one_bad_entry_among_thousands_and_nothing_is_added(database: Database, write: Write) -> None:
+    entries = [entry(bx=i) for i in range(2500)]
+    with pytest.raises(UsageError, match="entry '7,9'"):
+        import_results(database, write(cache(*entries, entry(bx=7, tile=9, time=-1))), PROBLEM)
+    assert set(database.counts().values()) == {0}
+
+
+def test_what_is_exported_can_be_imported(database: Database, write: Write) -> None:
+    import_results(database, write(cache(entry(), entry(bx=64, time="InvalidConfig"))), PROBLEM)
+    out = export_t4(database, find_gpu("3090"), None, "matmul", None)
+    assert (out.results, out.left_out) == (2, 0)
+    assert json.loads(out.text)["metadata"]["problem"] == PROBLEM.key
+    with Database.memory() as other:
+        done = import_results(other, write(out.text), PROBLEM)
+        assert (done.gpu.name, done.kernel, done.outcomes) == ("rtx3090", "vector_add", {"ok": 1, "constraint": 1})
+        assert done.best_s == pytest.approx(0.5e-3)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ({"measured_by": "kernrec 0.1.0 replay"}, "holds only replayed rows"),
+        ({"mig": True}, "holds no such measurement"),
+    ],
+)
+def test_what_was_replayed_or_is_of_a_slice_is_not_given_to_other_tuners(
+    database: Database, made: dict[str, object], said: str
+) -> None:
+    row = {"gpu": "rtx3090", "kernel": "theirs", "kernel_hash": "external:0", "config": {"x": 1}, "problem": PROBLEM,
+           "protocol_version": 0, "tier": "final", "session": "s", "measured_at": "2026-01-01", "latency_s": 1e-3,
+           "outcome": "ok"}  # fmt: skip
+    database.add_measurements([row | made])
+    with pytest.raises(KernrecError, match=said):
+        export_t4(database, find_gpu("3090"), None, "matmul", None)
+    database.add_measurements([row])
+    assert export_t4(database, find_gpu("3090"), None, "matmul", None).results == 1
+
+
+def test_an_export_is_of_one_kernel_and_problem(database: Database, write: Write) -> None:
+    for kernel in ("theirs", "others"):
+        import_results(database, write(cache(entry())), PROBLEM, kernel=kernel)
+    card = find_gpu("3090")
+    with pytest.raises(UsageError, match="2 were measured, a file holds one"):
+        export_t4(database, card, None, "matmul", None)
+    assert export_t4(database, card, [PROBLEM], "matmul", "theirs").results == 1
+    with pytest.raises(KernrecError, match="holds no such measurement on rtx3090"):
+        export_t4(database, card, None, "conv2d", None)
+
+
+@needs_spaces
+@pytest.mark.parametrize(
+    ("file", "count", "good", "best_s"),
+    [
+        ("convolution-a100.t4.json.gz", 4362, 4201, 0.5536000076681375e-3),
+        ("convolution-a4000.t4.json.gz", 4362, 4201, 1.021171996369958e-3),
+        ("gemm-rtx3090.kernel_tuner.json.gz", 17956, 17956, 5.657844e-3),
+    ],
+)
+def test_the_recorded_spaces_are_read_completely(file: str, count: int, good: int, best_s: float) -> None:
+    results = read_results(SPACES / file)
+    assert len(results.results) == count
+    latencies = [result.latency_s for result in results.results if result.latency_s is not None]
+    assert len(latencies) == good
+    assert min(latencies) == pytest.approx(best_s, rel=1e-12)
+    assert all(len(result.samples_s) == 32 for result in results.results if result.outcome == "ok")
+    assert results.dropped == 0
+
+
+@needs_spaces
+def test_a_recorded_space_is_a_database_of_as_many_rows(database: Database) -> None:
+    problem = find_op("conv2d").problem(n=1, c=1, h=4110, w=4110, k=1, r=15, s=15)
+    path = SPACES / "convolution-a4000.t4.json.gz"
+    done = import_results(database, path, problem, gpu="rtx-a4000", kernel="convolution")
+    assert (done.added, done.outcomes) == (4362, {"ok": 4201, "crash": 155, "compile": 6})
+    (best, *_) = database.measured(done.gpu.name, ["convolution"], problem.key)
+    assert best.latency_s == done.best_s
+    assert len(database.log(done.gpu.name, "conv2d").answers[problem.key]) == 4201

@@ -1,0 +1,84 @@
+"""Expressions of the autotuning community mean what Python makes of them, and nothing else is let through."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.interop.python_expressions import Translator, read_values
+from kernrec.kernel import parse
+
+TRANSLATOR = Translator({"block_size_x": "block_size_x", "MWG": "mwg"}, {"MWG": [16, 64], "block_size_x": [32]}, 2)
+sizes = st.integers(1, 1 << 14)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MWG % (block_size_x * 2) == 0",
+        "32 <= MWG * block_size_x <= 1024",
+        "MWG > 8 or block_size_x == 1 and not MWG == 4",
+        "MWG in [8, 16, 32]",
+        "MWG not in (8, 16)",
+        "int(MWG / block_size_x) * 4",
+        "math.ceil(MWG / block_size_x)",
+        "(MWG * 3) % ((MWG * block_size_x) / MWG) == 0",
+        "MWG if block_size_x > 32 else 2 ** 3",
+        "max(MWG, block_size_x) - min(MWG, 7)",
+    ],
+)
+@given(mwg=sizes, block=sizes)
+def test_a_translated_expression_has_the_value_that_python_gives_it(text: str, mwg: int, block: int) -> None:
+    names = {"MWG": mwg, "block_size_x": block, "math": math}
+    ours = parse(TRANSLATOR.expression("it", text))
+    assert ours.evaluate({"mwg": mwg, "block_size_x": block}) == eval(text, {}, names)
+
+
+def test_what_kernel_tuner_knows_beside_python_is_worked_out() -> None:
+    def said(text: str) -> str:
+        return TRANSLATOR.expression("it", text)
+
+    assert said("ProblemSize[1] + max(MWG)") == "problem_size_y + 64"
+    assert said("min(MWG) * problem_size_x") == "16 * problem_size_x"
+    assert said('p["MWG"] && block_size_x != 3 || !MWG') == "mwg and block_size_x != 3 or not mwg"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("MWG.__class__", "not supported"),
+        ("__import__('os')", "not supported"),
+        ("eval('1')", "function eval"),
+        ("[1 for x in MWG]", "not supported"),
+        ("lambda p: p", "not supported"),
+        ("MGW % 2", "did you mean MWG"),
+        ("ProblemSize[2]", "has 2 dimensions"),
+        ("MWG %% 2", "is no expression"),
+        ("MWG & 3 == 0", None),
+        ("1 +" * 3000 + "1", "at most 4000"),
+        ("(" * 500 + "1" + ")" * 500, "no expression"),
+    ],
+)
+def test_nothing_else_is_let_through(text: str, says: str | None) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse(TRANSLATOR.expression("Conditions[0]", text))
+    if says:
+        assert "Conditions[0]" in str(raised.value)
+        assert says in str(raised.value)
+
+
+def test_lists_of_values_are_those_of_python() -> None:
+    for text in ("[1, 2, 4]", "list(range(1, 9))", "[16] + list(range(32, 129, 32))", "[2**i for i in range(0, 6)]"):
+        assert read_values("it", text) == eval(text)
+    assert read_values("it", [3, 5]) == [3, 5]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["range(10**9)", "[2**9999 for i in range(3)]", "open('x')", "[i for i in range(9) if i]", "7", "[x]", "[1/0]"],
+)
+def test_a_list_that_is_none_gets_one_line(text: str) -> None:
+    with pytest.raises(UsageError, match="TuningParameters b"):
+        read_values("TuningParameters b", text)

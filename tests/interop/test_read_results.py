@@ -1,0 +1,121 @@
+"""Any file: what it is, and what it is not."""
+
+import copy
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.interop import json_document, measurement_rows, read_results
+from kernrec.op import find_op
+from kernrec.store import Database
+from tests.helpers.foreign_files import cache, document, entry, result
+
+Write = Callable[..., Path]
+
+PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
+
+
+def test_the_content_tells_the_format_and_the_compression(write: Write) -> None:
+    for content in (cache(entry()), document(result())):
+        path = write(content)
+        packed = write(gzip.compress(path.read_bytes()), "packed")
+        assert read_results(path) == read_results(packed)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "cut short before its first result"),
+        ("hello", "is not JSON: expected '{', found 'hello'"),
+        ("[1, 2]", "is not JSON: expected '{'"),
+        ("{'a': 1}", "is not JSON"),
+        ('{"General": {"FormatVersion": 1}, "ConfigurationSpace": {}}', "neither a T4 file"),
+        (b"\xff\xfe\x00\x01" * 40, "it is not text"),
+        ('{"a": ' + "[" * 5000 + "]" * 5000 + "}", "nested too deeply"),
+        (document(result()) | {"schema_version": "2.0.0"}, "has T4 schema '2.0.0'"),
+    ],
+)
+def test_what_is_no_file_of_results_is_one_line(write: Write, content: object, says: str) -> None:
+    path = write(content)
+    with pytest.raises(UsageError) as caught:
+        read_results(path)
+    assert says in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_a_folder_is_one_line(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none.json"):
+        with pytest.raises(UsageError, match="cannot read"):
+            read_results(path)
+
+
+def test_no_more_is_unpacked_than_is_allowed(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_document, "MOST_BYTES", 2**22)
+    with pytest.raises(UsageError, match="holds more than 4 MiB"):
+        read_results(write(gzip.compress(b" " * 2**23)))
+
+
+damage = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([cache(entry(), entry(tile=2)), json.dumps(document(result(), result()))]), damage)
+def test_no_damage_escapes_as_anything_but_one_line(write: Write, text: str, damage: list[tuple[float, int]]) -> None:
+    content = bytearray(text.encode())
+    for place, byte in damage:
+        content[int(place * len(content))] = byte
+    path = write(bytes(content))
+    said = ""
+    try:
+        assert read_results(path).results
+    except UsageError as error:
+        said = str(error)
+    assert "\n" not in said
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Database]:
+    with Database.memory() as database:
+        yield database
+        assert database.altered() == []
+
+
+junk = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3) | st.just(10**400),
+    st.floats(allow_nan=True),
+    st.sampled_from(["", "x", "\x1b[2J", "\ud800", "correct", "0001-01-01T00:00+14:00", "RuntimeFailedConfig"]),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.sampled_from(["time", "bx"]), st.integers(), max_size=2),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([json.loads(cache(entry(), entry(tile=2))), document(result(), result())]), st.data())
+def test_no_value_in_the_place_of_another_escapes_either(
+    write: Write, database: Database, whole: Any, data: st.DataObject
+) -> None:
+    node = whole = copy.deepcopy(whole)
+    while True:
+        places = list(node) if isinstance(node, dict) else list(range(len(node)))
+        place = data.draw(st.sampled_from(places))
+        if not isinstance(node[place], (dict, list)) or not node[place] or data.draw(st.booleans()):
+            break
+        node = node[place]
+    node[place] = data.draw(junk)
+    said = ""
+    try:
+        file = read_results(write(whole))
+        database.add_measurements(measurement_rows(file, "t4", PROBLEM, "k"))
+    except UsageError as error:
+        said = str(error)
+    assert "\n" not in said

@@ -1,0 +1,191 @@
+"""A campaign on a device that fails: real crashes, hangs and exhausted memory, each of which costs one config."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import KernrecError
+from kernrec.measure.campaign import campaign as campaign_module
+from kernrec.measure.campaign.campaign import Campaign
+from kernrec.measure.campaign.ingest import ingest
+from kernrec.measure.campaign.journal import Journal, journal_path
+from kernrec.measure.campaign.results import Effort, Progress
+from kernrec.measure.device.interface import Failure
+from kernrec.measure.protocol.drift import Drift
+from kernrec.measure.worker.worker_client import Child, Stopped
+from kernrec.op import find_op
+from kernrec.store import Database
+from tests.helpers.rig import PROBLEM, campaign, collect, outcomes, stored, target, unclosed
+
+
+def test_every_way_to_fail_costs_its_config_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign_module, "LEAST_LIMIT_S", 2.0)
+    ways = ["segfault", "abort", "hang", "deaf", "memory", "raise", "lost", "incorrect", "unwritten"]
+    database = tmp_path / "k.duckdb"
+    run = collect(database, target(2 * len(ways), {2 * i + 1: way for i, way in enumerate(ways)}))
+    found = outcomes(database)
+    assert stored(database) == list(range(2 * len(ways)))
+    assert {found[2 * i][0] for i in range(len(ways))} == {"ok"}
+    failed = {way: found[2 * i + 1] for i, way in enumerate(ways)}
+    assert failed["segfault"] == ("crash", failed["segfault"][1])
+    assert "SIGSEGV" in failed["segfault"][1]
+    assert "SIGABRT" in failed["abort"][1]
+    assert failed["hang"][0] == failed["deaf"][0] == "timeout"
+    assert failed["memory"] == ("crash", "out of memory")
+    assert failed["raise"] == ("crash", "RuntimeError: invalid argument")
+    assert failed["lost"][0] == "crash"
+    assert "illegal memory access" in failed["lost"][1]
+    assert failed["incorrect"][0] == failed["unwritten"][0] == "incorrect"
+    assert "7 elements" in failed["unwritten"][1]
+    assert run.results[0].failures == {"crash": 5, "timeout": 2, "incorrect": 2}
+
+
+def test_a_block_in_which_the_card_became_slower_is_quarantined_and_measured_again(tmp_path: Path) -> None:
+    database, notes = tmp_path / "k.duckdb", []
+    collect(database, target(6, {3: "slow"}), lambda progress: notes.append(progress.note))
+    with Database.open(database) as opened:
+        rows = opened.rows("measurement")
+    first, second = ([row for row in rows if row["block"] == block] for block in (0, 1))
+    assert [len(first), len(second)] == [6, 6]
+    assert {(row["outcome"], row["error"]) for row in first} == {
+        ("quarantined", "reference kernels drifted: compute latency +5.0%")
+    }
+    assert {row["outcome"] for row in second} == {"ok"}
+    assert {round(float(str(row["reference_latency"])), 6) for row in second} == {1.05}
+    assert "reference kernels drifted: compute latency +5.0%; 6 measurements are made again" in notes
+
+
+def test_somebody_who_changes_the_power_limit_is_noticed_and_what_was_measured_then_is_made_again(
+    tmp_path: Path,
+) -> None:
+    database, notes = tmp_path / "k.duckdb", []
+    collect(database, target(6, {3: "limit"}), lambda progress: notes.append(progress.note))
+    with Database.open(database) as opened:
+        good = opened.rows("measurement", outcome="ok")
+        void = opened.rows("measurement", outcome="quarantined")
+    assert {row["power_limit_w"] for row in good} == {400.0}
+    assert [len(good), len(void)] == [6, 6]
+    assert "somebody changed the card: power_limit_w default -> 400; 6 measurements are made again" in notes
+
+
+def test_what_was_measured_is_not_measured_again_and_what_is_new_is(tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    collect(database, target(6))
+    again = collect(database, target(6))
+    assert (again.results[0].known, again.results[0].measured) == (6, 0)
+    more = collect(database, target(9))
+    assert more.results[0].measured == 3
+    assert stored(database) == list(range(9))
+
+
+def test_what_a_run_that_was_stopped_left_unclosed_is_measured_again_first_and_once(tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    measured: list[int] = []
+
+    def report(progress: Progress) -> None:
+        if progress.row is not None:
+            measured.append(progress.row["config"]["i"])
+
+    with Journal(journal_path(database)) as journal:
+        run = campaign(journal, database, target(6), report)
+        run._stopping = lambda: len(measured) == 3
+        with pytest.raises(Stopped):
+            run.run()
+        ingest(journal, database)
+    assert measured == unclosed(database) == [0, 1, 2]
+    with Database.open(database) as opened:  # used as they are, until there is something better
+        assert len(opened.rows("answer")) == 3
+    again = collect(database, target(6), report)
+    assert (again.results[0].known, measured[3:]) == (3, [0, 1, 2, 3, 4, 5])
+    assert collect(database, target(6), report).results[0].measured == 0
+    assert unclosed(database) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("made", [{"power_limit_w": 200.0}, {"locked_sm_clock_hz": 1e9}, {"mig": True}])
+def test_rows_of_another_limit_clock_or_slice_do_not_stand_for_those_of_the_card_as_it_is(
+    tmp_path: Path, made: dict[str, object]
+) -> None:
+    first = collect(tmp_path / "first.duckdb", target(2))
+    assert first.results[0].measured == 2
+    with Database.open(tmp_path / "first.duckdb") as database:
+        configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in database.rows("config")}
+        rows = database.rows("measurement")
+    with Database.open(tmp_path / "k.duckdb", read_only=False, create=True) as database:
+        for row in rows:
+            about = {"config": configs[row.pop("config_id")], "problem": PROBLEM} | made
+            del row["measurement_id"], row["problem_id"]
+            database.add_measurements([row | about])
+    again = collect(tmp_path / "k.duckdb", target(2))
+    assert (again.results[0].known, again.results[0].measured) == (0, 2)
+
+
+def test_a_block_ends_with_the_problem_that_is_given_up(tmp_path: Path) -> None:
+    class Refusing(Child):
+        """After two rows it is lost, and the new one has no room for the inputs again."""
+
+        rows = 0
+
+        def ask(self, limit_s: float, do: str, **items: object) -> object:
+            if do == "prepare" and self.rows == 2:
+                self.rows += 1
+                raise Failure("crash", "no memory for the inputs")
+            return super().ask(limit_s, do, **items)
+
+    child = Refusing({"device": "faulty"})
+
+    def report(progress: Progress) -> None:
+        if progress.row is not None:
+            child.rows += 1
+            if child.rows == 2:
+                child.stop()
+
+    other = find_op("elementwise").problem(n=128)
+    plan = target(4)
+    tasks = tuple(replace(task, problem=other) for task in plan.tasks)
+    with Journal(journal_path(tmp_path / "k.duckdb")) as journal:
+        targets = [plan, replace(plan, problem=other, tasks=tasks)]
+        run = Campaign(child, targets, journal, session="s", effort=Effort(None, 0), report=report)
+        run.run()
+        ingest(journal, tmp_path / "k.duckdb")
+    with Database.open(tmp_path / "k.duckdb") as database:
+        problems = {row["problem_id"]: row["key"] for row in database.rows("problem")}
+        blocks = {(problems[row["problem_id"]], row["block"]) for row in database.rows("measurement")}
+    assert [result.measured for result in run.results] == [2, 4]
+    assert blocks == {(plan.problem.key, 0), (other.key, 1)}
+
+
+def test_a_device_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernrec.measure.worker import worker_client
+
+    monkeypatch.setattr(worker_client.sys, "executable", "/bin/false")
+    with pytest.raises(
+        KernrecError, match=r"^the device cannot be opened: the measuring process ended with exit status 1$"
+    ):
+        collect(tmp_path / "k.duckdb", target(1))
+
+
+def _looks(*latencies: float) -> list[str | None]:
+    drift = Drift()
+    return [drift.take({"compute": {"latency_s": t}, "memory": {"latency_s": 1.0}}) for t in latencies]
+
+
+def test_a_reference_that_is_two_percent_slower_is_a_drift_and_half_a_percent_is_none() -> None:
+    assert _looks(1.0, 1.005, 0.995) == [None, None, None]
+    assert _looks(1.0, 1.02)[1] == "reference kernels drifted: compute latency +2.0%"
+
+
+def test_after_a_drift_the_card_is_held_against_what_it_is_now() -> None:
+    assert [bool(text) for text in _looks(1.0, 1.02, 1.021, 1.0)] == [False, True, False, True]
+
+
+def test_energy_may_drift_by_two_percent() -> None:
+    drift = Drift()
+    drift.take({"compute": {"latency_s": 1.0, "energy_j": 1.0}})
+    assert drift.take({"compute": {"latency_s": 1.0, "energy_j": 1.015}}) is None
+    assert (
+        drift.take({"compute": {"latency_s": 1.0, "energy_j": 1.03}})
+        == "reference kernels drifted: compute energy +3.0%"
+    )
+    assert drift.energy == pytest.approx(1.03)

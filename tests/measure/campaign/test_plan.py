@@ -1,0 +1,144 @@
+"""What is measured, in which order, and compiled ahead: kernels of the library, real compilations, no GPU."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernrec.compile import NoCompilerError
+from kernrec.compile.nvrtc import compiler
+from kernrec.errors import UsageError
+from kernrec.gpu import find_gpu
+from kernrec.kernel import Space, find_kernel
+from kernrec.measure.campaign import compile_queue
+from kernrec.measure.campaign.campaign import Campaign
+from kernrec.measure.campaign.compile_queue import Code, CompileAhead
+from kernrec.measure.campaign.ingest import ingest
+from kernrec.measure.campaign.journal import Journal, journal_path
+from kernrec.measure.campaign.plan import Task, library_targets
+from kernrec.measure.campaign.results import Effort
+from kernrec.measure.worker.worker_client import Child
+from kernrec.op import find_op
+from kernrec.recommender import Query, Recommender
+from kernrec.store import Database, Stack
+from tests.helpers.rig import KERNEL
+
+GPU = find_gpu("h200")
+MATVEC = find_op("matvec").problem(m=4096, n=1, k=4096)
+SOFTMAX = find_op("softmax").problem(rows=64, columns=256)
+
+
+@pytest.fixture
+def nvrtc() -> None:
+    try:
+        compiler()
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+
+
+def test_the_first_config_is_the_one_that_would_be_recommended() -> None:
+    (target,) = library_targets([("gemv", MATVEC)], GPU, Stack([]), None)
+    best = Recommender([]).recommend("matvec", "h200", MATVEC.dim, query=Query("latency")).best
+    assert target.tasks[0].kernel_name == best.kernel.name
+    assert target.tasks[0].config == dict(best.config)
+
+
+def test_the_plan_is_the_whole_space_each_config_once() -> None:
+    (target,) = library_targets([("gemv", MATVEC)], GPU, Stack([]), None)
+    space = Space(find_kernel("matvec_rows"), GPU.sm, GPU.limits, MATVEC.dtype, MATVEC.layout)
+    keys = [task.key for task in target.tasks]
+    assert len(keys) == len(set(keys)) == int(space.valid(MATVEC).sum())
+
+
+def test_an_effort_takes_some_of_the_space_and_the_most_promising_one_first() -> None:
+    (whole,), (few,) = (library_targets([("gemv", MATVEC)], GPU, Stack([]), most) for most in (None, 7))
+    assert few.tasks == whole.tasks
+    assert (whole.most, few.most) == (None, 7)
+    assert few.guide is not None
+    assert few.guide.order(np.array([], dtype=int), np.array([]))[0] == 0
+
+
+def test_a_drawn_sample_is_spread_over_the_space_and_says_how_likely_each_config_was() -> None:
+    problem = find_op("matmul").problem(m=1024, n=1024, k=1024)
+    (whole,) = library_targets([("gemm", problem)], GPU, Stack([]), None)
+    (drawn,) = library_targets([("gemm", problem)], GPU, Stack([]), 100, drawn=True)
+    assert whole.probability is None
+    assert drawn.probability == pytest.approx(100 / len(whole.tasks))
+    places = [whole.tasks.index(task) for task in drawn.tasks]
+    assert len(set(places)) == 100
+    assert 0.35 < np.mean(places) / len(whole.tasks) < 0.65
+
+
+def test_a_problem_that_the_card_cannot_hold_is_refused() -> None:
+    problem = find_op("matmul").problem(m=40_000, n=40_000, k=40_000)
+    with pytest.raises(UsageError, match=r"needs 17\.9 GiB; at most 8\.0 are used"):
+        library_targets([("large", problem)], find_gpu("t4"), Stack([]), None)
+
+
+def test_a_kernel_whose_source_has_no_profile_is_planned_in_random_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stack, "profiles", lambda *_: {})
+    one, same, other = (library_targets([("gemv", MATVEC)], GPU, Stack([]), 20, seed)[0].tasks for seed in (1, 1, 2))
+    assert one == same != other
+
+
+def test_rows_of_library_kernels_carry_what_was_compiled(nvrtc: None, tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    (target,) = library_targets([("softmax", SOFTMAX)], GPU, Stack([]), 3)
+    ahead = CompileAhead(GPU.sm, processes=2)
+    with Journal(journal_path(database)) as journal:
+        campaign = Campaign(
+            Child({"device": "faulty"}), [target], journal, session="s", effort=Effort(None, 0), ahead=ahead
+        )
+        campaign.run()
+        ingest(journal, database)
+    with Database.open(database) as opened:
+        rows = opened.rows("measurement", outcome="ok")
+    assert len(rows) == 3
+    for row in rows:
+        assert row["compiler"] == compiler()
+        assert len(str(row["cubin_hash"])) == 16
+        assert 8 <= np.int64(row["registers"]) <= 255
+        assert "--gpu-architecture=sm_90" in str(row["compiler_flags"])
+        assert row["smem_bytes"] is not None
+
+
+def _used(ahead: CompileAhead, tasks: Sequence[Task]) -> list[Code]:
+    """The codes of tasks, each used as soon as it is there."""
+    codes = []
+    for task in tasks:
+        deadline = time.monotonic() + 60.0
+        while (code := ahead.ready(task)) is None:
+            assert time.monotonic() < deadline
+            ahead.wait(1.0)
+        codes.append(code)
+    return codes
+
+
+def test_what_is_wanted_later_does_not_wait_for_what_nobody_uses(nvrtc: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A problem whose time is over leaves codes behind that are compiled and never asked for."""
+    monkeypatch.setattr(compile_queue, "AHEAD", 2)
+    (first,), (second,) = (library_targets([("", p)], GPU, Stack([]), 6) for p in (SOFTMAX, MATVEC))
+    ahead = CompileAhead(GPU.sm, processes=1)
+    try:
+        ahead.want(first.tasks)
+        _used(ahead, first.tasks[:1])
+        ahead.want(second.tasks[:6])
+        assert [code.error for code in _used(ahead, second.tasks[:6])] == [None] * 6
+    finally:
+        ahead.stop()
+
+
+def test_code_that_does_not_compile_is_a_stored_outcome_with_the_compilers_words(nvrtc: None) -> None:
+    from dataclasses import replace
+
+    kernel = replace(find_kernel("softmax_rows"), source="this is no CUDA", hash="broken")
+    (target,) = library_targets([("softmax", SOFTMAX)], GPU, Stack([]), 1)
+    task = Task(KERNEL[0], "broken", target.tasks[0].config, SOFTMAX, kernel)
+    ahead = CompileAhead(GPU.sm, processes=1)
+    ahead.want([task])
+    (code,) = _used(ahead, [task])
+    ahead.stop()
+    assert code.error is not None
+    assert code.error.startswith("kernel.cu:1: ")

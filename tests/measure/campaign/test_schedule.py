@@ -1,0 +1,36 @@
+"""What is left to measure of a problem follows from what was measured of it."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from kernrec.measure.campaign.plan import Target, Task
+from kernrec.measure.campaign.results import History
+from kernrec.measure.campaign.schedule import Todo
+from kernrec.measure.protocol import measure_config
+from kernrec.op import find_op
+
+PROBLEM = find_op("reduce").problem(rows=8, columns=256)
+TASKS = tuple(Task("own", "hash", {"unroll": unroll}, PROBLEM) for unroll in range(20))
+
+
+def screened(*, energy: bool) -> Todo:
+    """A target whose configs were all screened: the later the slower, and the more frugal."""
+    history = History()
+    for number, task in enumerate(TASKS):
+        row = {"tier": "screen", "session": "first", "outcome": "ok", "latency_s": 1e-3 * (1 + number)}
+        history.add(task.key, row | ({"energy_j": 1.0 / (1 + number)} if energy else {}))
+    return Todo(Target("reduce", PROBLEM, TASKS), history, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("probed", [True, False])
+def test_where_nothing_tells_of_energy_the_fastest_are_measured_with_care(probed: bool) -> None:
+    finals = Counter(item.task.config["unroll"] for item in screened(energy=False).finals(4, with_energy=probed))
+    assert set(finals) == {0, 1, 2, 3}
+    assert set(finals.values()) == {measure_config.FINAL_ROUNDS}
+
+
+def test_the_most_frugal_are_measured_with_care_too() -> None:
+    finals = {item.task.config["unroll"] for item in screened(energy=True).finals(4, with_energy=True)}
+    assert {0, 19} <= finals

@@ -1,0 +1,42 @@
+"""Which card is measured; the sensors themselves need one (test_cuda.py)."""
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.measure.device import nvml
+from kernrec.measure.device.nvml import Card, choose_cards
+
+BUSY = Card(0, "GPU-aaaa", "NVIDIA H200", 2)
+FREE = Card(1, "GPU-bbbb", "NVIDIA H200", 0)
+
+
+@pytest.fixture(autouse=True)
+def two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "cards", lambda: [BUSY, FREE])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_auto_takes_a_card_that_nobody_uses() -> None:
+    assert choose_cards("auto") == [FREE]
+    assert choose_cards("all") == [BUSY, FREE]
+    assert choose_cards("0") == [BUSY]
+
+
+@pytest.mark.parametrize("visible", ["0", "GPU-aaaa", "GPU-a"])
+def test_cards_that_are_hidden_are_not_taken_unasked(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert choose_cards("auto") == choose_cards("all") == [BUSY]
+    assert choose_cards("1") == [FREE]
+
+
+def test_an_index_without_a_card_is_one_line_that_names_those_there_are() -> None:
+    with pytest.raises(
+        UsageError, match=r"^no GPU '7' in this machine; --gpu takes auto, all or one of 0 \(NVIDIA H200\), 1"
+    ):
+        choose_cards("7")
+
+
+def test_a_card_is_known_by_a_hash_that_does_not_tell_its_uuid() -> None:
+    assert BUSY.uuid_hash != FREE.uuid_hash
+    assert BUSY.uuid not in BUSY.uuid_hash
+    assert len(BUSY.uuid_hash) == 16

@@ -1,0 +1,216 @@
+"""Replaying recorded spaces: the same protocol and the same campaign as on a card, with answers that were measured."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.measure.campaign.results import EFFORTS, Budget
+from kernrec.measure.collect import Collected, Wanted, collect
+from kernrec.measure.device.interface import Failure, Subject
+from kernrec.measure.device.replay import load_recordings, replay_card
+from kernrec.measure.protocol.measure_config import Probed, measure
+from kernrec.op import find_op
+from kernrec.store import Database
+from tests.helpers.paths import SPACES
+from tests.helpers.recording import BEST, make_recording
+
+
+def _collect(recording: Path, database: Path, **more: object) -> Collected:
+    wanted = {"problems": None, "database": database, "device": "replay", "recording": recording}
+    return collect(Wanted(**wanted | more))  # type: ignore[arg-type]
+
+
+def _rows(database: Path, **equal: object) -> list[dict[str, object]]:
+    with Database.open(database) as opened:
+        return opened.rows("measurement", **equal)
+
+
+def test_run_times_have_the_recorded_noise(tmp_path: Path) -> None:
+    (recording,) = load_recordings(make_recording(tmp_path / "r.duckdb"), None)
+    device = replay_card([recording])
+    best = recording.best
+    row = measure(device, Subject("recorded", best.config, recording.problem), "screen", None, Probed())
+    assert set(row["latency_samples_s"]) <= set(best.samples_s)
+    assert row["latency_s"] == pytest.approx(float(np.median(best.samples_s)), rel=0.02)
+
+
+def test_the_same_seed_gives_the_same_answers(tmp_path: Path) -> None:
+    (recording,) = load_recordings(make_recording(tmp_path / "r.duckdb"), None)
+    subject = Subject("recorded", recording.best.config, recording.problem)
+    one, same, other = (
+        measure(replay_card([recording], seed), subject, "screen", None, Probed())["latency_samples_s"]
+        for seed in (1, 1, 2)
+    )
+    assert one == same != other
+
+
+def test_failures_are_replayed_with_their_reason(tmp_path: Path) -> None:
+    (recording,) = load_recordings(make_recording(tmp_path / "r.duckdb"), None)
+    device = replay_card([recording])
+    failed = next(outcome for outcome in recording.outcomes.values() if outcome.outcome != "ok")
+    with pytest.raises(Failure, match="too many threads") as caught:
+        device.load(Subject("recorded", failed.config, recording.problem))
+    assert caught.value.outcome == "constraint"
+    with pytest.raises(Failure, match="not recorded"):
+        device.load(Subject("recorded", {"x": 12345}, recording.problem))
+
+
+def test_a_campaign_reaches_the_recorded_best_and_its_energy(tmp_path: Path) -> None:
+    recording = make_recording(tmp_path / "r.duckdb")
+    done = _collect(recording, tmp_path / "k.duckdb")
+    (result,) = done.results
+    assert result.best is not None
+    assert result.best["config"] == BEST
+    assert done.error is None
+    tiers = {tier: _rows(tmp_path / "k.duckdb", tier=tier) for tier in ("screen", "coarse", "final")}
+    assert len(tiers["screen"]) == 200
+    assert 26 <= len(tiers["coarse"]) <= 50  # 15 % of the 180 that run, and 5 % of the others
+    assert {row["selection_probability"] for row in tiers["coarse"]} <= {1.0, 0.05}
+    assert len(tiers["final"]) == 32  # eight configs in four rounds
+    assert all(row["reference_age_s"] <= 70.0 for row in tiers["final"])
+    assert tiers["final"][-1]["idle_w"] == pytest.approx(60.0, rel=0.01)
+    ratios = {row["reference_energy"] for row in tiers["final"]} - {None}
+    assert ratios
+    assert all(ratio == pytest.approx(1.0, abs=0.02) for ratio in ratios)
+    truth = {key: outcome for r in load_recordings(recording, None) for key, outcome in r.outcomes.items()}
+    with Database.open(tmp_path / "k.duckdb") as opened:
+        configs = {row["config_id"]: str(row["tunables"]) for row in opened.rows("config")}
+    for row in tiers["coarse"] + tiers["final"]:
+        assert row["power_w"] == pytest.approx(truth["recorded", configs[row["config_id"]]].power_w, rel=0.02)
+
+
+def test_replayed_rows_say_that_they_are(tmp_path: Path) -> None:
+    _collect(make_recording(tmp_path / "r.duckdb"), tmp_path / "k.duckdb", budget=Budget(configs=5))
+    for row in _rows(tmp_path / "k.duckdb"):
+        assert row["protocol_version"] == 0
+        assert str(row["device"]).startswith("replay of ")
+        assert str(row["measured_by"]).endswith(" replay")
+
+
+def test_a_campaign_that_is_continued_measures_nothing_twice(tmp_path: Path) -> None:
+    recording, database = make_recording(tmp_path / "r.duckdb"), tmp_path / "k.duckdb"
+    _collect(recording, database, budget=Budget(configs=80), effort=EFFORTS["quick"])
+    first = len(_rows(database, tier="screen"))
+    _collect(recording, database)
+    again = _collect(recording, database)
+    screened = [row["config_id"] for row in _rows(database, tier="screen")]
+    assert first == 64  # what a quick campaign takes of a problem
+    assert len(screened) == len(set(screened)) == 200
+    assert again.results[0].measured == 0
+
+
+def test_of_a_problem_that_was_finished_nothing_is_left_to_measure(tmp_path: Path) -> None:
+    recording, database = make_recording(tmp_path / "r.duckdb", 60), tmp_path / "k.duckdb"
+    first = _collect(recording, database, effort=EFFORTS["normal"])
+    assert first.results[0].measured > 60
+    for _ in range(2):
+        assert _collect(recording, database, effort=EFFORTS["normal"]).results[0].measured == 0
+
+
+def test_a_campaign_measures_next_what_was_promising_so_far(tmp_path: Path) -> None:
+    """Of 400 recorded configs the best is among the first 64, which nothing but the measurements told."""
+    recording = make_recording(tmp_path / "r.duckdb", 400, energy=False)
+    (result,) = _collect(recording, tmp_path / "k.duckdb", effort=EFFORTS["quick"]).results
+    assert result.best is not None
+    assert abs(result.best["config"]["x"] - BEST["x"]) <= 2
+
+
+def test_a_budget_in_time_is_of_the_devices_clock_and_leaves_room_for_energy(tmp_path: Path) -> None:
+    recording = make_recording(tmp_path / "r.duckdb")
+    _collect(recording, tmp_path / "k.duckdb", budget=Budget(seconds=60.0))
+    tiers = [row["tier"] for row in _rows(tmp_path / "k.duckdb")]
+    assert "coarse" in tiers
+    assert len(tiers) < 280
+
+
+def test_several_gpus_are_measured_at_once_and_kept_apart(tmp_path: Path) -> None:
+    recording, database = tmp_path / "r.duckdb", tmp_path / "k.duckdb"
+    for gpu in ("rtx3090", "rtx4090"):
+        make_recording(recording, 30, gpu)
+    with pytest.raises(UsageError, match="holds measurements of rtx3090, rtx4090: name one with --gpu"):
+        _collect(recording, database)
+    done = _collect(recording, database, gpu="all", effort=EFFORTS["quick"])
+    assert (done.error, len(done.results)) == (None, 2)
+    for gpu in ("rtx3090", "rtx4090"):
+        rows = _rows(database, gpu=gpu, tier="screen")
+        assert len(rows) == 30
+        assert len({row["session"] for row in rows}) == 1
+    assert len({row["session"] for row in _rows(database)}) == 2
+
+
+@pytest.mark.parametrize(
+    "made", [{"mig": True}, {"power_limit_w": 200.0}, {"locked_sm_clock_hz": 1e9}, {"measured_by": "kernrec 1 replay"}]
+)
+def test_a_slice_another_limit_and_a_replay_are_not_replayed(tmp_path: Path, made: dict[str, object]) -> None:
+    path = make_recording(tmp_path / "r.duckdb", 20)
+    with Database.open(path) as database:
+        before = database.counts()["measurement"]
+    odd = {"gpu": "rtx3090", "kernel": "recorded", "kernel_hash": "0123456789abcdef", "config": {"x": 500, "y": 0},
+           "problem": find_op("matmul").problem(m=1024, n=1024, k=1024), "protocol_version": 1, "tier": "final",
+           "session": "then", "measured_at": "2026-01-01", "latency_s": 1e-6, "outcome": "ok"}  # fmt: skip
+    with Database.open(path, read_only=False) as database:
+        database.add_measurements([odd | made])
+    (recording,) = load_recordings(path, None)
+    assert len(recording.outcomes) == before
+    assert recording.best.config != odd["config"]
+
+
+def test_of_a_kernel_with_several_sources_the_one_measured_last_is_replayed(tmp_path: Path) -> None:
+    path = make_recording(tmp_path / "r.duckdb", 20)
+    row = {"gpu": "rtx3090", "kernel": "recorded", "config": {"x": 3, "y": 0}, "protocol_version": 1, "tier": "final",
+           "problem": find_op("matmul").problem(m=1024, n=1024, k=1024), "session": "s", "outcome": "ok"}  # fmt: skip
+    sources = {"fedcba9876543210": ("2026-02-01", 1e-3), "0000000000000000": ("2025-01-01", 1e-6)}
+    with Database.open(path, read_only=False) as database:
+        for source, (when, seconds) in sources.items():
+            database.add_measurements([row | {"kernel_hash": source, "measured_at": when, "latency_s": seconds}])
+    (recording,) = load_recordings(path, None)
+    assert recording.kernel_hashes == {"recorded": "fedcba9876543210"}
+    assert [outcome.samples_s for outcome in recording.outcomes.values()] == [(1e-3,)]
+
+
+def test_a_problem_that_was_not_recorded_is_refused_naming_those_that_were(tmp_path: Path) -> None:
+    recording = make_recording(tmp_path / "r.duckdb")
+    problem = find_op("matmul").problem(m=8, n=8, k=8)
+    with pytest.raises(UsageError, match=r"holds none of the problems asked for; it holds matmul\[m=1024"):
+        _collect(recording, tmp_path / "k.duckdb", problems=[("layer", problem)])
+
+
+def test_a_recording_is_not_collected_into_itself(tmp_path: Path) -> None:
+    recording = make_recording(tmp_path / "r.duckdb")
+    with pytest.raises(UsageError, match="into itself"):
+        _collect(recording, recording)
+
+
+def test_a_fifth_of_a_recorded_convolution_space_of_an_a100_is_searched_to_its_best(tmp_path: Path) -> None:
+    path = SPACES / "convolution-a100.t4.json.gz"
+    if not path.exists():
+        pytest.skip(f"{path.name} of the shared data is not here")
+    problem = find_op("conv2d").problem(n=1, c=1, h=4110, w=4110, k=1, r=15, s=15)
+    rows = []
+    results = json.loads(gzip.decompress(path.read_bytes()))["results"]
+    good = [result for result in results if result["invalidity"] == "correct"]
+    best = min(good, key=lambda result: float(np.median(result["times"]["runtimes"])))
+    sample = [*results[::5], best] if best not in results[::5] else results[::5]
+    for result in sample:
+        row = {
+            "gpu": "a100-pcie-40gb", "kernel": "t4_convolution", "kernel_hash": "t4", "protocol_version": 0,
+            "config": {name: int(value) for name, value in result["configuration"].items()}, "problem": problem,
+            "tier": "screen", "session": "t4", "measured_at": result["timestamp"],
+        }  # fmt: skip
+        if result["invalidity"] == "correct":
+            samples = [milliseconds / 1e3 for milliseconds in result["times"]["runtimes"]]
+            row |= {"outcome": "ok", "latency_s": float(np.median(samples)), "latency_samples_s": samples}
+        else:
+            row |= {"outcome": "constraint", "error": str(result["invalidity"])}
+        rows.append(row)
+    with Database.open(tmp_path / "r.duckdb", read_only=False, create=True) as database:
+        database.add_measurements(rows)
+    done = _collect(tmp_path / "r.duckdb", tmp_path / "k.duckdb", effort=EFFORTS["exhaustive"])
+    assert done.results[0].measured >= len(sample)
+    assert done.results[0].best is not None
+    fastest = min(row["latency_s"] for row in rows if row["outcome"] == "ok")
+    assert done.results[0].best["latency_s"] == pytest.approx(fastest, rel=0.02)

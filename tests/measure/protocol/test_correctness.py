@@ -1,0 +1,128 @@
+import tomllib
+
+import numpy as np
+import pytest
+
+from kernrec.kernel import Kernel
+from kernrec.kernel.spec_reader import kernel_from
+from kernrec.measure.device.interface import Errors
+from kernrec.measure.protocol.correctness import compare, tolerance, tolerances
+from kernrec.op import find_op
+from kernrec.op.data import encode, inputs, reference
+
+MATMUL = find_op("matmul")
+
+
+def _errors(dtype: str, k: int, spoil: float = 0.0) -> tuple[float, int, float]:
+    """(largest error, unwritten elements, tolerance) of a product summed in f32 and rounded to a dtype."""
+    problem = MATMUL.problem(dtype=dtype, m=48, n=48, k=k)
+    given = inputs(problem, seed=0)
+    expected = reference(problem, given)["c"]
+    a, b = (
+        np.asarray(reference_values(given[name], dtype), dtype=np.float32).reshape(problem.tensors[name].shape)
+        for name in ("a", "b")
+    )
+    found = encode((a @ b).astype(np.float64) + spoil, dtype)
+    errors = compare(found.reshape(-1), dtype, expected, np, 0.0, "")
+    return errors.largest, errors.unwritten, tolerance(problem)
+
+
+def reference_values(stored: np.ndarray, dtype: str) -> np.ndarray:
+    from kernrec.op.data import decode
+
+    return decode(stored, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("k", [8, 300, 4096])
+def test_rounding_is_within_the_tolerance_and_a_wrong_value_is_not(dtype: str, k: int) -> None:
+    largest, unwritten, allowed = _errors(dtype, k)
+    assert unwritten == 0
+    assert largest <= allowed
+    assert _errors(dtype, k, spoil=0.02)[0] > allowed  # results are of order 1
+
+
+def test_the_tolerance_is_not_so_wide_that_a_lost_term_of_a_sum_hides_in_f32() -> None:
+    problem = MATMUL.problem(dtype="f32", m=64, n=64, k=1024)
+    given = inputs(problem, seed=0)
+    shorter = {"a": given["a"].copy(), "b": given["b"]}
+    shorter["a"][:, -1] = 0.0
+    errors = compare(
+        reference(problem, shorter)["c"].astype(np.float32).reshape(-1),
+        "f32",
+        reference(problem, given)["c"],
+        np,
+        0.0,
+        "",
+    )
+    assert errors.largest > 10.0 * tolerance(problem)
+
+
+def test_the_peaks_of_a_softmax_are_rounded_on_their_own_scale() -> None:
+    problem = find_op("softmax").problem(dtype="f16", rows=4, columns=20_000)
+    expected = reference(problem, inputs(problem, seed=0))["y"]
+    assert expected.max() > 10.0 * np.sqrt(np.mean(expected**2))
+    errors = compare(encode(expected, "f16").reshape(-1), "f16", expected, np, 0.0, "")
+    assert errors.largest <= tolerance(problem)
+
+
+def test_elements_that_were_never_written_are_counted() -> None:
+    expected = np.ones((4, 4))
+    found = np.ones(16, dtype=np.float32)
+    found[3:5] = np.nan
+    assert compare(found, "f32", expected, np, 0.0, "").unwritten == 2
+
+
+def test_an_element_near_zero_is_held_against_the_whole_output() -> None:
+    expected = np.array([1e-12, 1.0, -1.0, 1.0])
+    found = np.array([1e-7, 1.0, -1.0, 1.0], dtype=np.float32)
+    assert compare(found, "f32", expected, np, 0.0, "").largest < 1e-6
+
+
+def test_whole_numbers_have_to_be_equal_however_large() -> None:
+    expected = np.array([2**62, 5, -7], dtype=np.int64)
+    assert compare(expected.copy(), "i64", expected, np, 0.0, "").largest == 0.0
+    assert compare(expected + np.array([1, 0, 0]), "i64", expected, np, 0.0, "").largest > 0.0
+
+
+def test_what_is_expected_to_be_nothing_is_not_compared_and_infinity_is() -> None:
+    expected = np.array([np.nan, 1.0, np.inf, -np.inf])
+    right = np.array([3.0, 1.0, np.inf, -np.inf], dtype=np.float32)
+    assert compare(right, "f32", expected, np, 0.0, "") == Errors(0.0, 0, 0.0, "")
+    for at, value in ((1, np.inf), (1, np.nan), (2, 1e30), (2, np.nan), (3, np.inf)):
+        wrong = right.copy()
+        wrong[at] = value
+        errors = compare(wrong, "f32", expected, np, 0.0, "")
+        assert errors.unwritten or errors.largest >= 1.0
+
+
+def kernel(problem: str) -> Kernel:
+    return kernel_from(
+        tomllib.loads(f"""
+        name = "mine"
+        source = "mine.cu"
+        problem = {{ dims = {{ n = 64 }}, {problem} }}
+        tunables = {{ a = {{ values = [1] }} }}
+        launch = [{{ entry = "mine", grid = ["1"], block = ["1"], arguments = [] }}]
+        """), "mine.toml", "mine",
+    )  # fmt: skip
+
+
+def test_a_declared_output_is_held_to_what_the_spec_says_or_to_rounding_of_both_sides() -> None:
+    def allowed(problem: str) -> dict[str, float]:
+        made = kernel(problem)
+        return tolerances(made.definition.problem(), made)
+
+    y, counts = 'y = { shape = ["n"], role = "output"', 'counts = { shape = ["n"], dtype = "u8", role = "inout" }'
+    alone = allowed(f"tensors = {{ {y} }}, {counts} }}")
+    assert alone["counts"] == 0.0
+    assert 1e-6 < alone["y"] < 1e-4
+    given = allowed(f'tensors = {{ {y}, reference = "zeros" }} }}')
+    assert alone["y"] == pytest.approx(2.0 * given["y"])
+    assert allowed(f'flops = "2000000 * n", tensors = {{ {y} }} }}')["y"] > 5 * alone["y"]
+    assert allowed(f"tolerance = 0.25, tensors = {{ {y} }}, {counts} }}") == {"y": 0.25, "counts": 0.25}
+
+
+def test_tf32_has_the_tolerance_of_its_products() -> None:
+    of = {dtype: tolerance(MATMUL.problem(dtype=dtype, m=48, n=48, k=300)) for dtype in ("f32", "tf32", "bf16")}
+    assert 10 * of["f32"] < of["tf32"] < of["bf16"]

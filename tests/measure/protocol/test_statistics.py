@@ -1,0 +1,67 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.measure.protocol.statistics import converged, hopeless, interval_rank, summarize
+
+SAMPLES = st.lists(st.floats(1e-7, 1e3), min_size=1, max_size=60)
+
+
+@given(SAMPLES)
+def test_the_median_lies_within_its_interval_and_quantiles_are_in_order(samples: list[float]) -> None:
+    s = summarize(samples)
+    assert s.q10 <= s.median <= s.q90
+    if s.low is not None and s.high is not None:
+        assert min(samples) <= s.low <= s.median <= s.high <= max(samples)
+
+
+@given(SAMPLES, st.floats(0.5, 2.0))
+def test_statistics_scale_with_the_unit(samples: list[float], factor: float) -> None:
+    one, other = summarize(samples), summarize([s * factor for s in samples])
+    assert other.median == pytest.approx(one.median * factor)
+    assert other.mad == pytest.approx(one.mad * factor, abs=1e-12 * factor)
+    assert (other.low is None) == (one.low is None)
+
+
+def test_four_samples_are_too_few_for_an_interval_and_five_have_one() -> None:
+    # Of five samples, all lie on one side of the median with probability 2 / 32: below 10 %. Of four, 2 / 16: above.
+    assert interval_rank(4) is None
+    assert interval_rank(5) == 0
+    assert interval_rank(10) == 1
+
+
+@pytest.mark.parametrize("n", [6, 10, 25, 80, 1500])
+def test_the_interval_covers_the_median_at_least_as_often_as_it_says(n: int) -> None:
+    draw = np.random.default_rng(n)
+    rank = interval_rank(n)
+    assert rank is not None
+    below = draw.binomial(n, 0.5, 20_000)  # samples below the true median
+    covered = np.mean((below > rank) & (below < n - rank))
+    assert covered > 0.89
+
+
+def test_outliers_are_flagged_and_kept() -> None:
+    samples = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0, 9.0]
+    s = summarize(samples)
+    assert (s.n, s.outliers) == (8, 1)
+    assert s.median == pytest.approx(1.0)
+
+
+def test_sampling_ends_when_the_median_is_known_to_one_percent() -> None:
+    steady = [1.0, 1.001, 0.999, 1.0, 1.002, 0.998, 1.0, 1.001, 0.999, 1.0]
+    assert converged(steady, 0.01, least=10)
+    assert not converged(steady[:9], 0.01, least=10)
+    assert not converged([1.0, 1.2, 0.8, 1.1, 0.9, 1.0, 1.2, 0.8, 1.1, 0.9], 0.01, least=10)
+
+
+def test_a_config_twice_as_slow_as_the_best_is_hopeless_and_without_a_best_none_is() -> None:
+    assert hopeless([2.1, 2.2, 2.3], 1.0, 2.0)
+    assert not hopeless([1.9, 5.0, 1.9], 1.0, 2.0)
+    assert not hopeless([9.0, 9.0, 9.0], None, 2.0)
+
+
+def test_too_few_samples_are_never_converged() -> None:
+    assert math.isinf(summarize([1.0, 1.0, 1.0]).half_width)

@@ -1,0 +1,111 @@
+"""Intervals hold what they promise on groups never seen: here on simulated, exchangeable ones."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.model.learn.conformal import Extent, calibrate, groups_needed, unknown_interval
+from kernrec.model.prior.launch_time import INTERVAL
+
+
+def simulated_residuals(draw: np.random.Generator, groups: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Errors with a part common to each group."""
+    common = draw.normal(0.0, 0.1, groups)
+    return (common[:, None] + draw.normal(0.0, 0.05, (groups, rows))).ravel(), np.repeat(np.arange(groups), rows)
+
+
+def test_nine_tenths_of_new_groups_rows_are_covered() -> None:
+    draw = np.random.default_rng(0)
+    inside = []
+    for _ in range(300):
+        residual, group = simulated_residuals(draw, 30, 10)
+        interval = calibrate(residual, group, "problem")
+        fresh, _ = simulated_residuals(draw, 1, 10)
+        low, high = interval.around(np.ones(10))
+        inside.append(((np.exp(fresh) >= low) & (np.exp(fresh) <= high)).mean())
+    assert 0.88 <= np.mean(inside) <= 0.95
+
+
+def test_with_fewer_than_nine_groups_the_priors_spread_counts_as_one_more() -> None:
+    assert groups_needed(0.90) == 9
+    draw = np.random.default_rng(0)
+    assert calibrate(np.zeros(0), np.zeros(0, int), "GPU") == unknown_interval("GPU")
+    assert unknown_interval("GPU").width == pytest.approx(math.log(INTERVAL))
+    exact = [calibrate(np.zeros(5 * n), np.repeat(np.arange(n), 5), "GPU").width for n in range(1, 9)]
+    assert all(a > b for a, b in pairwise([math.log(INTERVAL), *exact]))  # each that was predicted well adds trust
+    wrong = [calibrate(np.full(5 * n, 2.0), np.repeat(np.arange(n), 5), "GPU").width for n in range(1, 9)]
+    assert all(width == pytest.approx(2.0, abs=0.01) for width in wrong)  # none of it where they were not
+    few, enough = (calibrate(*simulated_residuals(draw, n, 50), "problem") for n in (8, 9))
+    assert (few.pooled, enough.pooled) == (True, False)
+    assert few.said == "8 problems held out and the prior's spread (9 would do alone)"
+    assert enough.said == "9 problems held out"
+
+
+@pytest.mark.parametrize("groups", [2, 4, 7])
+def test_a_pooled_interval_covers_as_long_as_the_prior_holds_what_it_says(groups: int) -> None:
+    """Groups that err as the prior says it does: nine tenths of the time within a factor of `INTERVAL`."""
+    draw, deviation, inside = np.random.default_rng(groups), math.log(INTERVAL) / 1.645, []
+    for _ in range(1000):
+        seen = draw.normal(0.0, deviation, groups)
+        interval = calibrate(np.repeat(seen, 4), np.repeat(np.arange(groups), 4), "GPU")
+        inside.append(abs(draw.normal(0.0, deviation)) <= interval.width)
+    assert np.mean(inside) >= 0.87
+
+
+def test_a_large_group_counts_no_more_than_a_small_one() -> None:
+    residual = np.concatenate([np.full(10_000, 0.01), np.full(20, 1.0)])
+    group = np.concatenate([np.zeros(10_000, int), np.arange(1, 21)])
+    interval = calibrate(residual, group, "problem")
+    assert interval.width == pytest.approx(1.0)
+
+
+def test_an_interval_widens_with_distance_and_far_away_is_the_priors_at_least() -> None:
+    interval = calibrate(*simulated_residuals(np.random.default_rng(0), 20, 5), "problem")
+    distances = np.array([0.0, 0.1, 0.5, 1.0, 5.0, 50.0])
+    low, high = interval.around(np.ones(len(distances)), distances)
+    assert (np.diff(high) > 0).all()
+    assert high * low == pytest.approx(1.0)
+    assert high[0] == pytest.approx(math.exp(interval.width))
+    assert high[0] < INTERVAL < high[-1]
+    unknown = np.log(unknown_interval("GPU").around(np.ones(2), np.array([0.0, 1e6]))[1])
+    assert unknown[1] == pytest.approx(unknown[0] * math.sqrt(2.0))  # the prior's error, and a correction as unsure
+
+
+@given(st.floats(0.0, 3.0), st.floats(0.0, 4.0))
+def test_residuals_at_a_distance_are_just_covered_there(error: float, distance: float) -> None:
+    interval = calibrate(np.full(20, error), np.arange(20), "problem", np.full(20, distance))
+    reached = float(np.log(interval.around(np.ones(1), distance)[1][0]))
+    assert reached >= error - 1e-9
+    if interval.width > 1e-6:
+        assert reached == pytest.approx(error)
+
+
+def test_distance_is_none_inside_and_grows_outside() -> None:
+    rows = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32)
+    rows[:, 3] = np.nan
+    extent = Extent.of(rows)
+    asked = np.zeros((3, 4), dtype=np.float32)
+    asked[1, 0], asked[2, 0] = 4.0, 8.0
+    asked[:, 3] = 1.0
+    inside, out, far = extent.distance(asked)
+    assert inside == 0.0
+    assert 0.0 < out < far
+
+
+def test_what_is_new_in_one_group_of_features_is_not_lost_among_the_others() -> None:
+    """A shape of a new size differs in its size alone."""
+    rows = np.random.default_rng(0).normal(size=(500, 40)).astype(np.float32)
+    asked = np.zeros((1, 40), dtype=np.float32)
+    asked[0, -1] = 6.0
+    apart = Extent.of(rows, np.array([0] * 38 + [1] * 2))
+    assert apart.distance(asked)[0] > 2 * Extent.of(rows).distance(asked)[0] > 0
+
+
+def test_a_feature_that_never_varied_is_far_where_it_does() -> None:
+    rows = np.ones((50, 2), dtype=np.float32)
+    assert Extent.of(rows).distance(np.array([[1.0, 1.0], [1.0, 2.0]], dtype=np.float32)).tolist()[0] == 0.0
+    assert Extent.of(rows).distance(np.array([[1.0, 2.0]], dtype=np.float32))[0] > 0.2

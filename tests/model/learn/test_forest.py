@@ -1,0 +1,75 @@
+"""Trees without XGBoost give XGBoost's answers, and say what is no model."""
+
+from dataclasses import replace
+from hashlib import sha256
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.model.learn.forest import Forest
+from kernrec.util.array_file import pack
+
+xgboost = pytest.importorskip("xgboost")
+
+
+def grown(seed: int, depth: int, rounds: int, missing: float) -> tuple[bytes, np.ndarray, np.ndarray]:
+    """(UBJSON, rows, XGBoost's predictions)."""
+    draw = np.random.default_rng(seed)
+    rows = draw.normal(size=(300, 6)).astype(np.float32)
+    rows[draw.random(rows.shape) < missing] = np.nan
+    target = np.nan_to_num(rows[:, 0]) * 2 + np.nan_to_num(rows[:, 3]) ** 2
+    parameters = {"max_depth": depth, "eta": 0.3, "base_score": 0.25, "nthread": 1, "seed": seed}
+    booster = xgboost.train(parameters, xgboost.DMatrix(rows, target), rounds)
+    return bytes(booster.save_raw("ubj")), rows, booster.predict(xgboost.DMatrix(rows))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 100), st.integers(1, 7), st.integers(1, 30), st.sampled_from([0.0, 0.2, 0.9]))
+def test_predictions_are_xgboosts(seed: int, depth: int, rounds: int, missing: float) -> None:
+    data, rows, expected = grown(seed, depth, rounds, missing)
+    forest = Forest.parse(data, "model")
+    assert forest.features == 6
+    assert forest.predict(rows) == pytest.approx(expected, abs=1e-4)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 100), st.integers(1, 7), st.integers(1, 30))
+def test_packed_trees_predict_the_same(seed: int, depth: int, rounds: int) -> None:
+    data, rows, _ = grown(seed, depth, rounds, 0.2)
+    forest = Forest.parse(data, "model")
+    packed = forest.packed(data)
+    assert (Forest.unpacked(packed, data).predict(rows) == forest.predict(rows)).all()
+    with pytest.raises(ValueError, match="of other trees"):
+        Forest.unpacked(packed, data[:-1])
+
+
+def test_packed_trees_that_do_not_fit_together_are_refused() -> None:
+    forest = Forest.parse(DATA, "model")
+    shorter = replace(forest, leaf=forest.leaf[:-1])
+    strange = replace(forest, column=(forest.column[0] + 2 * forest.features, *forest.column[1:]))
+    for wrong in (shorter, strange, replace(forest, trees=forest.trees + 1)):
+        with pytest.raises(ValueError, match=r"levels|split"):
+            Forest.unpacked(wrong.packed(DATA), DATA)
+    for other in (pack({}, {}), pack({"of": 1}, {}), pack({"of": sha256(DATA).hexdigest(), "levels": "x"}, {})):
+        with pytest.raises(ValueError, match=r"other trees|no packed trees"):
+            Forest.unpacked(other, DATA)
+
+
+DATA = grown(0, 4, 5, 0.1)[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, len(DATA) - 1))
+def test_a_model_cut_short_is_a_usage_error(length: int) -> None:
+    with pytest.raises(UsageError, match="no model of boosted trees"):
+        Forest.parse(DATA[:length], "model")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=60))
+def test_other_bytes_are_a_usage_error(data: bytes) -> None:
+    with pytest.raises(UsageError):
+        Forest.parse(data, "model")

@@ -1,0 +1,153 @@
+"""Model files: what was saved comes back, and what is damaged, foreign or too old is said in one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.model.learn.dataset import Dataset
+from kernrec.model.learn.features import VERSION
+from kernrec.model.learn.model_file import _FIELDS, load, save
+from kernrec.model.learn.train_model import Model, Settings, train
+from tests.helpers.groups import simulated_facts, simulated_groups
+
+pytest.importorskip("xgboost")
+
+
+TRAINING = {
+    "measurements": 3,
+    "mark": "0123",
+    "rows": 120,
+    "problems": ["problem 0"],
+    "data_sha256": "0" * 64,
+    "prior": {"probe": [1.0], "calibrations": {"sm_89": "abc"}},
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return train(Dataset(tuple(simulated_groups(10, rows=12))), Settings(rounds=10, depth=2, threads=1))
+
+
+@pytest.fixture
+def card(model: Model, tmp_path: Path) -> Path:
+    return save(model, tmp_path / "models", "matmul", TRAINING)
+
+
+def altered(path: Path, **change: Any) -> Path:
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    return path
+
+
+def test_what_was_saved_comes_back(model: Model, card: Path) -> None:
+    found, text = load(card)
+    facts = simulated_facts(20, 5)
+    ours, theirs = model.log_ratio(model.rows(facts)), found.log_ratio(found.rows(facts))
+    assert (ours[0]["latency"] == theirs[0]["latency"]).all()
+    assert np.allclose(ours[1], theirs[1])
+    assert found.intervals == model.intervals
+    assert text["training"] == TRAINING
+
+
+def test_saving_again_leaves_no_old_trees(model: Model, card: Path) -> None:
+    other = train(Dataset(tuple(simulated_groups(4, rows=12, seed=3))), Settings(rounds=5, depth=2, threads=1))
+    save(other, card.parent, "matmul", TRAINING)
+    assert len(list(card.parent.glob("*.ubj"))) == len(list(card.parent.glob("*.trees"))) == 2
+    load(card)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": 1}, "format 1; this kernrec reads 2"),
+        ({"features": {"version": 0, "columns": []}}, "features version 0"),
+        ({"features": {"version": VERSION, "columns": ["moon phase"]}}, "does not have: moon phase"),
+        ({"features": {"version": VERSION, "columns": ["warps"]}}, "the card names 1"),
+        ({"heads": {"mass": {}}}, "head 'mass'"),
+        ({"heads": {}}, "no latency head"),
+        ({"heads": {"latency": {"file": "../x.ubj", "sha256": ""}}}, "outside of its folder"),
+        ({"heads": {"latency": {"file": "gone.ubj", "sha256": ""}}}, "cannot read the trees"),
+        ({"heads": 7}, "no model card"),
+        ({"heads": {"latency": 7}}, "no model card"),
+        ({"heads": {"latency": {"sha256": ""}}}, "'file' is missing"),
+        ({"features": [1]}, "features is .1., an object is expected"),
+        ({"gpus": 3}, "gpus is 3, a list is expected"),
+        ({"training": None}, "training is None, an object is expected"),
+        ({"training": TRAINING | {"prior": "old"}}, "training.prior is 'old', an object is expected"),
+        ({"training": TRAINING | {"problems": 3}}, "training.problems is 3, a list is expected"),
+        ({"intervals": {"latency": {"*": {"width": 1.0}}}}, "'groups' is missing"),
+        ({"intervals": {"latency": {"*": {"width": "a", "groups": 1, "kind": "", "level": 0.9}}}}, "no model card"),
+        ({"intervals": {"latency": {"*": {"width": -1, "groups": 1, "kind": "", "level": 0.9}}}}, "an interval is"),
+        ({"kernels": {"a": 3}}, "gpus, kernels and ops hold texts alone"),
+        ({"extent": {"low": [], "high": [], "spread": []}}, "one number a feature"),
+    ],
+)
+def test_a_card_that_does_not_fit_says_so_in_one_line(card: Path, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        load(altered(card, **change))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("field", _FIELDS)
+def test_a_card_without_a_field_names_it_in_one_line(card: Path, field: str) -> None:
+    text = json.loads(card.read_text())
+    part, (*path, last) = text, field.split(".")
+    for step in path:
+        part = part[step]
+    del part[last]
+    card.write_text(json.dumps(text))
+    with pytest.raises(UsageError, match=rf"no model card of kernrec's, or is not whole: {field} is missing") as caught:
+        load(card)
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_trees_are_refused(card: Path) -> None:
+    trees = next(card.parent.glob("*.latency.*.ubj"))
+    data = trees.read_bytes()
+    for damage in (data[:-10], data[:50] + b"x" + data[51:], b""):
+        trees.write_bytes(damage)
+        with pytest.raises(UsageError, match="SHA-256 differs"):
+            load(card)
+
+
+def test_trees_laid_out_are_those_of_the_model_and_not_needed(model: Model, card: Path) -> None:
+    rows = model.rows(simulated_facts(20, 5))
+    expected = model.log_ratio(rows)[0]
+    kept = sorted(card.parent.glob("*.trees"))
+    assert [file.stem for file in kept] == [file.stem for file in sorted(card.parent.glob("*.ubj"))]
+    latency = kept[0].read_bytes()
+    for content in (latency, kept[1].read_bytes(), latency[:-1], latency[:90] + b"?" + latency[91:], b"", None):
+        # The right trees, those of the other head, three kinds of damage, none at all.
+        if content is None:
+            kept[0].unlink()
+        else:
+            kept[0].write_bytes(content)
+        found = load(card)[0].log_ratio(rows)[0]
+        assert all((found[head] == expected[head]).all() for head in expected)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "[" * 100_000])
+def test_what_is_no_card_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(UsageError):
+        load(path)
+
+
+def test_no_model_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="kernrec train"):
+        load(tmp_path / "matmul.json")
+
+
+def test_a_name_cannot_leave_the_folder(model: Model, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="model name"):
+        save(model, tmp_path, "../x", {})
+
+
+def test_a_folder_that_cannot_be_written_is_said(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KernrecError, match="cannot write"):
+        save(model, tmp_path / "file" / "models", "matmul", {})

@@ -1,0 +1,197 @@
+"""The learner on simulated devices whose distortion of the prior is known."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.model.learn.adaptation import adapt
+from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL
+from kernrec.model.learn.dataset import Dataset, Group
+from kernrec.model.learn.features import Facts
+from kernrec.model.learn.loss_weights import loss_weights
+from kernrec.model.learn.train_model import Settings, train
+from kernrec.model.prior.launch_time import INTERVAL
+from tests.helpers.groups import by_stages, simulated_facts, simulated_groups
+
+pytest.importorskip("xgboost")
+QUICK = Settings(rounds=60, depth=3, rate=0.2, child_weight=1.0, threads=1)
+
+
+@pytest.fixture(scope="module")
+def model():  # type: ignore[no-untyped-def]
+    return train(Dataset(tuple(simulated_groups(24))), QUICK)
+
+
+def test_a_known_residual_is_recovered_on_problems_never_seen(model) -> None:  # type: ignore[no-untyped-def]
+    facts = simulated_facts(200, 99_999)
+    ratios, _ = model.log_ratio(model.rows(facts))
+    assert np.median(np.abs(ratios["latency"] - np.log(by_stages(facts)))) < 0.03
+    assert np.median(np.abs(ratios["power"] - np.log(0.8))) < 0.03
+
+
+def test_the_interval_covers_problems_never_seen(model) -> None:  # type: ignore[no-untyped-def]
+    inside = []
+    for group in simulated_groups(40, seed=7):
+        ratios, distance = model.log_ratio(model.rows(group.facts))
+        low, high = model.intervals["latency"]["*"].around(group.facts.latency_s * np.exp(ratios["latency"]), distance)
+        inside.append(((group.latency_s >= low) & (group.latency_s <= high)).mean())
+    assert 0.85 <= np.mean(inside) <= 0.97
+    assert model.intervals["latency"]["*"].kind == "problem"
+
+
+def test_the_interval_of_training_is_that_of_problems_never_seen() -> None:
+    """Over many small trainings: neither the trees nor their number were chosen on the rows that calibrate."""
+    inside, quick = [], replace(QUICK, rounds=20)
+    for seed in range(8):
+        known = [
+            replace(group, energy_j=np.full(len(group), np.nan))
+            for group in simulated_groups(12, 15, drifting(0.15, seed), seed=seed)
+        ]
+        trained = train(Dataset(tuple(known)), quick)
+        for group in simulated_groups(30, 15, drifting(0.15, 1000 + seed), seed=500 + seed):
+            ratios, distance = trained.log_ratio(trained.rows(group.facts))
+            expected = group.facts.latency_s * np.exp(ratios["latency"])
+            low, high = trained.intervals["latency"]["*"].around(expected, distance)
+            inside.append(((group.latency_s >= low) & (group.latency_s <= high)).mean())
+    assert 0.88 <= np.mean(inside) <= 0.97
+
+
+def drifting(spread: float, seed: int) -> Callable[[Facts], np.ndarray]:
+    """A device on which each problem is off by a factor of its own, which no feature tells."""
+    draw = np.random.default_rng(seed)
+    return lambda facts: by_stages(facts) * float(np.exp(draw.normal(0.0, spread)))
+
+
+GPUS = ("rtx4090", "a100-sxm4-80gb", "rtx3090", "h200-sxm")
+
+
+def test_a_gpu_that_was_not_measured_has_the_interval_of_gpus_held_out() -> None:
+    """Each simulated GPU is off by a factor of its own: within one all is known, of another nothing is."""
+    groups: list[Group] = []
+    for number, gpu in enumerate(GPUS):
+        own = 1.6 if number % 2 else 1 / 1.6
+        groups += simulated_groups(12, 15, lambda facts, own=own: by_stages(facts) * own, gpu=gpu, seed=number)
+    trained = train(Dataset(tuple(groups)), QUICK)
+    known, new = trained.intervals["latency"]["*"], trained.intervals["latency"][NEW_GPU]
+    assert (known.kind, known.groups, new.kind, new.groups, new.pooled) == ("problem", 12, "GPU", 4, True)
+    assert new.width > known.width
+    assert trained.scores["held-out GPUs"] == 4
+    assert NEW_KERNEL not in trained.intervals["latency"]  # there is one alone
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_new_kernel_is_learned_where_models_of_others_helped(alike: bool) -> None:
+    groups: list[Group] = []
+    for number in range(3):
+        factor = 1.5 if alike else (2.5, 1 / 2.5, 1.0)[number]
+        some = simulated_groups(6, 20, lambda facts, f=factor: np.full(len(facts), f), seed=number)
+        groups += [replace(group, kernel=f"kernel {number}") for group in some]
+    trained = train(Dataset(tuple(groups)), QUICK)
+    assert trained.intervals["latency"][NEW_KERNEL].groups == 3
+    assert trained.helps_new_kernels is alike
+    kernel_width = trained.intervals["latency"][NEW_KERNEL].width
+    assert (kernel_width < math.log(INTERVAL)) is alike
+
+
+def test_held_out_scores_say_what_the_model_adds(model) -> None:  # type: ignore[no-untyped-def]
+    assert model.scores["held out by"] == "problem"
+    assert model.scores["median latency error"] < 0.05 < model.scores["median latency error of the prior"]
+
+
+def test_the_same_rows_give_the_same_trees(model) -> None:  # type: ignore[no-untyped-def]
+    assert train(Dataset(tuple(simulated_groups(24))), QUICK).trees == model.trees
+
+
+def test_latency_alone_trains_a_latency_head_alone() -> None:
+    groups = simulated_groups(4)
+    for group in groups:
+        group.energy_j[:] = np.nan
+    trained = train(Dataset(tuple(groups)), QUICK)
+    assert set(trained.trees) == {"latency"}
+    assert trained.intervals["latency"]["*"].pooled  # four problems cannot calibrate alone
+    assert trained.intervals["latency"]["*"].groups == 4
+
+
+def test_what_is_held_out_is_whole() -> None:
+    assert Dataset(tuple(simulated_groups(3))).held_out[0] == "problem"
+    two = [*simulated_groups(1), *simulated_groups(1, gpu="a100-sxm4-80gb")]
+    assert Dataset(tuple(two)).held_out[0] == "GPU"
+    kind, numbers = Dataset(tuple(simulated_groups(1, rows=60))).held_out
+    assert kind == "tunable"
+    assert len(set(numbers)) == 3
+
+
+def test_two_problems_of_one_kernel_hold_out_the_values_of_a_tunable() -> None:
+    data = Dataset(tuple(simulated_groups(2, rows=20)))
+    kind, numbers = data.held_out
+    assert (kind, len(numbers), len(set(numbers))) == ("tunable", 40, 3)
+    assert train(data, QUICK).scores["held out by"] == "tunable"
+
+
+@pytest.mark.parametrize("gpus", [("rtx4090",), ("rtx4090", "a100-sxm4-80gb")])
+def test_few_measurements_train_a_model_with_the_priors_spread_or_none(gpus: tuple[str, ...]) -> None:
+    for rows in (1, 3, 7):
+        groups = [group for gpu in gpus for group in simulated_groups(1, rows=rows, gpu=gpu)]
+        if rows * len(gpus) < 8:
+            with pytest.raises(UsageError, match=f"^{rows * len(gpus)} measured configs? to learn from, 8 are needed"):
+                train(Dataset(tuple(groups)), QUICK)
+        else:
+            assert train(Dataset(tuple(groups)), QUICK).intervals["latency"].keys() <= {NEW_GPU}
+
+
+def test_no_measurement_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="no measurement"):
+        Dataset(())
+
+
+def test_weights_favour_the_best_of_each_problem_and_not_a_problem() -> None:
+    cost, problem = np.array([1.0, 2.0, 4.0, 10.0, 20.0, np.nan]), np.array([0, 0, 0, 1, 1, 1])
+    weights = loss_weights(cost, problem)
+    assert weights[0] == 2 * weights[1] == 4 * weights[2]
+    assert [weights[:3].mean(), weights[3:5].mean()] == pytest.approx([1.0, 1.0])
+    assert weights[5] == 0.0
+    assert (loss_weights(cost, problem, 0.0)[:5] == 1.0).all()
+
+
+def test_one_measurement_moves_the_scale_and_many_the_shape() -> None:
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(120, 5))
+    truth = 0.5 + 0.3 * np.tanh(rows[:, 0])
+    one = adapt(rows[:1], truth[:1])
+    assert 0.0 < one.offset < truth[0]
+    many = adapt(rows[:60], truth[:60])
+    error = np.abs(many.correction(rows[60:]) - truth[60:])
+    assert np.median(error) < 0.5 * np.median(np.abs(truth[60:] - truth[:60].mean()))
+    assert many.interval.width < one.interval.width or one.interval.width == 0.0
+
+
+def test_adapting_leaves_a_perfect_model_alone() -> None:
+    rows = np.random.default_rng(0).normal(size=(30, 3))
+    assert np.abs(adapt(rows, np.zeros(30)).correction(rows)).max() < 1e-9
+
+
+def test_with_rows_enough_features_that_tell_nothing_are_set_aside() -> None:
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(400, 20))
+    truth = np.sin(2.0 * rows[:, 3])
+    found = adapt(rows[:100], truth[:100])
+    others = np.delete(found.scale, 3)
+    assert found.scale[3] < 0.2 * others.min()  # a small scale is a great relevance
+    error = np.abs(found.correction(rows[100:]) - truth[100:])
+    assert np.median(error) < 0.1
+    low, high = found.interval.around(np.exp(found.correction(rows[100:])))
+    assert 0.8 <= ((np.exp(truth[100:]) >= low) & (np.exp(truth[100:]) <= high)).mean() <= 0.99
+
+
+def test_adapting_to_many_rows_leaves_a_perfect_model_alone() -> None:
+    rows = np.random.default_rng(0).normal(size=(80, 3))
+    assert np.abs(adapt(rows, np.zeros(80)).correction(rows)).max() < 1e-9
+
+
+def test_rows_that_do_not_differ_are_adapted_by_their_level_alone() -> None:
+    found = adapt(np.ones((50, 4)), np.full(50, 0.3))
+    assert np.allclose(found.correction(np.ones((3, 4))), 0.3, atol=0.01)

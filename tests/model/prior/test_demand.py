@@ -1,0 +1,84 @@
+"""Counts turned into clocks of pipes and joules, on profiles small enough to reckon by hand."""
+
+import numpy as np
+import pytest
+
+from kernrec.gpu import find_gpu
+from kernrec.model.prior.demand import QUANTITIES, demand, events
+from kernrec.model.prior.microarchitecture import machine
+from kernrec.model.prior.power import PowerModel
+
+
+def rates(gpu: str, **counts: float) -> dict[str, float]:
+    """Demand of one trip that counts these events (`issue_fma32` for issue.fma32)."""
+    card = find_gpu(gpu)
+    names = tuple(name.replace("__", ".") for name in counts)
+    coefficients = np.array([[[0.0, count] for count in counts.values()]])
+    found = demand(card, PowerModel.for_gpu(card), names, ("block", "trip"), coefficients)
+    assert not found.rates[0].any()
+    return dict(zip(QUANTITIES, found.rates[1][:, 0].tolist(), strict=True))
+
+
+@pytest.mark.parametrize(("gpu", "lanes"), [("a100", 64), ("rtx3090", 128), ("rtx4090", 128), ("t4", 64)])
+def test_an_fma_takes_its_lanes(gpu: str, lanes: int) -> None:
+    assert rates(gpu, issue=64, issue__fma32=64)["fma"] == 64 * 32 / lanes
+
+
+def test_register_moves_are_the_assemblers_business() -> None:
+    assert rates("a100", issue=100, issue__mov=60)["issue"] == pytest.approx(rates("a100", issue=40)["issue"])
+
+
+def test_integer_work_takes_float_slots_where_the_lanes_are_shared() -> None:
+    both = {"issue": 96.0, "issue__fma32": 64.0, "issue__alu": 32.0}
+    assert rates("a100", **both)["fma"] == rates("a100", issue=64, issue__fma32=64)["fma"]
+    assert rates("rtx3090", **both)["fma"] > rates("rtx3090", issue=64, issue__fma32=64)["fma"]
+
+
+def test_a_tensor_instruction_takes_the_tensor_cores_at_their_rate() -> None:
+    flops = 2 * 16 * 8 * 16
+    found = rates("rtx3090", issue=1, issue__mma=1, mma__f16=flops)
+    assert found["tensor"] == flops / 2 / find_gpu("rtx3090").tensor_fma_per_clk_sm["f16"]
+    assert found["core_j"] > rates("rtx3090", issue=1, issue__mma=1)["core_j"]
+
+
+def test_mma_sync_is_slower_than_the_peak_on_hopper() -> None:
+    gpu = find_gpu("h100")
+    assert machine(gpu).mma_sync_share < 0.7
+    found = rates("h100", issue=1, issue__mma=1, mma__bf16=4096)
+    per_s = gpu.peak_flops("bf16", tensor=True) / gpu.sms
+    assert found["tensor"] / gpu.boost_clock_hz == pytest.approx(4096 / per_s / machine(gpu).mma_sync_share)
+
+
+@pytest.mark.parametrize(("gpu", "clk"), [("a100", 1), ("h100", 1), ("rtx-a4000", 2), ("rtx4090", 2), ("t4", 2)])
+def test_a_memory_instruction_takes_the_load_store_units_whatever_its_width(gpu: str, clk: int) -> None:
+    narrow = rates(gpu, issue=1, issue__ld_shared=1, shared__load_wavefronts=1)
+    wide = rates(gpu, issue=1, issue__ld_shared=1, shared__load_wavefronts=4)
+    assert narrow["LSU"] == wide["LSU"] == clk
+    assert wide["shared memory"] == 4
+    assert rates(gpu, issue=1, issue__atomic=1, shared__atomic_wavefronts=4)["shared memory"] == 4
+
+
+def test_floats_beside_tensor_instructions_lie_between_them() -> None:
+    softmax = {"issue": 24.0, "issue__fma32": 16.0, "issue__mufu": 8.0}
+    assert rates("a100", **softmax)["between"] == 0
+    assert rates("a100", mma__f16=4096, **softmax)["between"] == 16 * 32 / 64 + 8 * 32 / 16
+    # Operands are converted ahead.
+    assert rates("a100", issue=8, issue__cvt=8, mma__tf32=4096)["between"] == 0
+
+
+def test_what_l1_answers_takes_l1_alone() -> None:
+    found = rates("a100", issue=1, issue__ld_global=1, l1__wavefronts=2)
+    assert (found["L1"], found["sectors"]) == (2, 0)
+
+
+def test_memory_counts_become_the_power_models_events() -> None:
+    counts = {
+        "issue.fma32": 3,
+        "shared.load_wavefronts": 4,
+        "shared.store_wavefronts": 1,
+        "global.a.read_sectors": 8,
+        "global.c.write_sectors": 2,
+        "global.a.read_requests": 2,
+        "barriers": 1,
+    }
+    assert events(counts) == {"issue.fma32": 3, "shared.wavefronts": 5, "l2.sectors": 10, "l1.requests": 2}

@@ -1,0 +1,92 @@
+"""Bytes between L2 and DRAM from the walk over tiles."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.model.prior.dram_traffic import Touch, covered, dram_bytes, sampled_dram_bytes
+
+READS = {"a": frozenset({"m"}), "b": frozenset({"n"})}
+WRITES = {"c": frozenset({"m", "n"})}
+SIZES = {"a": 64e6, "b": 64e6, "c": 64e6}
+counts = st.integers(1, 64)
+
+
+def moved(tiles_m: int, tiles_n: int, group: int, wave: int, l2_bytes: float) -> float:
+    order = [("m", float(min(group, tiles_m))), ("n", float(tiles_n)), ("m", float(np.ceil(tiles_m / group)))]
+    blocks, together = np.array([float(tiles_m * tiles_n)]), np.array([float(wave)])
+    return float(dram_bytes(order, READS, WRITES, SIZES, frozenset(), blocks, together, l2_bytes)[0])
+
+
+def test_a_wave_covers_the_fastest_axis_first() -> None:
+    order = [("m", 8.0), ("n", 16.0), ("m", 4.0)]
+    assert [float(c) for c in covered(order, np.array(4.0))] == [4, 1, 1]
+    assert [float(c) for c in covered(order, np.array(32.0))] == [8, 4, 1]
+    assert [float(c) for c in covered(order, np.array(256.0))] == [8, 16, 2]
+
+
+@given(counts, counts, counts, st.integers(1, 512))
+def test_everything_moves_at_least_once(tiles_m: int, tiles_n: int, group: int, wave: int) -> None:
+    assert moved(tiles_m, tiles_n, group, wave, 0.0) >= sum(SIZES.values()) * 0.999
+
+
+@given(counts, counts, counts, st.integers(1, 512))
+def test_what_fits_in_l2_moves_once(tiles_m: int, tiles_n: int, group: int, wave: int) -> None:
+    assert moved(tiles_m, tiles_n, group, wave, 1e9) == pytest.approx(sum(SIZES.values()))
+
+
+def test_one_block_at_a_time_loads_its_rows_and_columns_anew() -> None:
+    # 16 x 16 tiles: each block reads a sixteenth of a and of b; 256 of them read each tensor sixteen times.
+    assert moved(16, 16, 1, 1, 0.0) == pytest.approx(16 * SIZES["a"] + 16 * SIZES["b"] + SIZES["c"])
+
+
+def test_a_grouped_walk_shares_more_within_a_wave() -> None:
+    assert moved(64, 64, 8, 64, 0.0) < moved(64, 64, 1, 64, 0.0)
+
+
+def test_a_scratch_tensor_that_fits_in_l2_never_reaches_dram() -> None:
+    order = [("m", 4.0)]
+    reads, writes = {"partial": frozenset({"m"})}, {"c": frozenset({"m"})}
+    sizes = {"partial": 4e6, "c": 1e6}
+    blocks, wave = np.array([4.0]), np.array([4.0])
+    assert dram_bytes(order, reads, writes, sizes, frozenset({"partial"}), blocks, wave, 1e9) == 1e6
+    assert dram_bytes(order, reads, writes, sizes, frozenset({"partial"}), blocks, wave, 0.0) == 5e6
+
+
+@given(
+    grid=st.tuples(st.integers(1, 200), st.integers(1, 200)),
+    wave=st.integers(1, 5000),
+    l2=st.floats(1e3, 1e9),
+    tile=st.floats(32, 1e5),
+)
+def test_tiles_that_a_sample_saw_are_moved_as_tiles_that_a_spec_declares(
+    grid: tuple[int, int], wave: int, l2: float, tile: float
+) -> None:
+    x, y = map(float, grid)
+    sizes = {"a": tile * y, "b": tile * x, "c": tile * x * y}
+    declared = dram_bytes(
+        [("x", x), ("y", y)],
+        {"a": frozenset("y"), "b": frozenset("x")},
+        {"c": frozenset("xy")},
+        sizes,
+        frozenset(),
+        x * y,
+        float(wave),
+        l2,
+    )
+    touches = [
+        Touch(tile, (0.0, 1.0, 1.0), sizes["a"], False),
+        Touch(tile, (1.0, 0.0, 1.0), sizes["b"], False),
+        Touch(tile, (1.0, 1.0, 1.0), sizes["c"], True),
+    ]
+    seen = sampled_dram_bytes((x, y, 1.0), touches, float(wave), l2)
+    assert float(seen) == pytest.approx(float(declared), rel=1e-6)
+
+
+def test_a_halo_is_read_again_only_where_it_left_the_cache() -> None:
+    halo = Touch(100.0, (0.8, 1.0, 1.0), 1e9, False)
+    once = 100.0 * (1 + 0.8 * 999)
+    assert sampled_dram_bytes((1000.0, 1.0, 1.0), [halo], 10.0, 1e9) == pytest.approx(once)
+    without_cache = sampled_dram_bytes((1000.0, 1.0, 1.0), [halo], 10.0, 0.0)
+    assert without_cache == pytest.approx(100 * 100.0 * (1 + 0.8 * 9))

@@ -1,0 +1,80 @@
+"""A bias and an activation in the estimates: what is counted is what kernels execute, and costs what it should."""
+
+import numpy as np
+import pytest
+
+from kernrec.compile import NoCompilerError, compile_source
+from kernrec.compile.nvrtc import compiler
+from kernrec.gpu import find_gpu
+from kernrec.kernel import Space, find_kernel
+from kernrec.model.prior.epilogue import finish
+from kernrec.model.prior.power import PowerModel
+from kernrec.op import encode, find_op, inputs
+from kernrec.profile.probe_profile import emulate_config
+from kernrec.ptx import parse
+from kernrec.recommender import Query, Recommender
+
+GPU = find_gpu("a100")
+MATMUL = find_op("matmul")
+WAYS = [(1, 0), (0, 1), (0, 2), (0, 3), (1, 2)]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("matmul_simt", "f32"), ("matmul_mma", "f16"), ("matmul_tf32", "tf32")])
+def test_the_instructions_are_those_that_the_kernels_execute(name: str, dtype: str) -> None:
+    try:
+        compiler()
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    kernel = find_kernel(name)
+    space = Space(kernel, GPU.sm, GPU.limits, dtype, "nn")
+    config = space.config(0)
+    module = parse(compile_source(kernel.source, GPU.sm, kernel.defines(config, dtype, "nn")).ptx)
+
+    def counted(bias: int, activation: int) -> dict[str, float]:
+        problem = MATMUL.problem(dtype, "nn", m=64, n=64, k=32, bias=bias, activation=activation)
+        outputs = {n: encode(np.zeros(t.shape), dtype) for n, t in problem.tensors.items() if t.role == "output"}
+        total: dict[str, float] = {}
+        for _, counts in emulate_config(kernel, config, problem, GPU.sm, module, {**inputs(problem), **outputs}):
+            for metric, count in counts.items():
+                total[metric] = total.get(metric, 0.0) + count * 32 / (64 * 64)
+        return total
+
+    plain = counted(0, 0)
+    for way in WAYS:
+        found = counted(*way)
+        stated = MATMUL.finishing(dict(zip(("bias", "activation"), way, strict=True)))
+        for metric in ("issue.fma32", "issue.mufu", "issue.ld_global"):
+            assert found.get(metric, 0) - plain.get(metric, 0) == pytest.approx(stated.get(metric, 0.0)), (way, metric)
+        issued = sum(count for metric, count in stated.items() if metric.startswith("issue."))
+        assert found["issue"] - plain["issue"] == pytest.approx(issued, abs=1.2), way
+
+
+def test_what_is_not_asked_for_costs_nothing() -> None:
+    power = PowerModel.for_gpu(GPU)
+    assert finish(GPU, power, MATMUL.problem("f16", "nn", m=64, n=64, k=64)) is None
+    assert finish(GPU, power, find_op("softmax").problem(rows=4, columns=4)) is None
+    bias = finish(GPU, power, MATMUL.problem("f16", "nn", m=64, n=64, k=64, bias=1))
+    gelu = finish(GPU, power, MATMUL.problem("f16", "nn", m=64, n=64, k=64, activation=2))
+    assert bias is not None
+    assert gelu is not None
+    assert (bias.dram_bytes, gelu.dram_bytes) == (128.0, 0.0)
+    assert gelu.core_s > 0.0
+
+
+def test_an_activation_costs_the_more_the_fewer_the_terms_of_the_sums() -> None:
+    recommender = Recommender([])
+
+    def share(k: int, cost: str, **finishing: int) -> float:
+        def best(**more: int) -> float:
+            dims = {"m": 4096, "n": 4096, "k": k} | more
+            return float(
+                getattr(recommender.recommend("matmul", "a100", dims, "f16", query=Query("latency")).best, cost).value
+            )
+
+        return best(**finishing) / best() - 1.0
+
+    for cost in ("latency_s", "energy_j"):
+        long, short = share(4096, cost, bias=1, activation=2), share(256, cost, bias=1, activation=2)
+        assert 0.0 < long < 0.05
+        assert long < short < 0.6
+        assert share(256, cost, activation=1) < short

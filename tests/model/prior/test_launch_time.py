@@ -1,0 +1,161 @@
+"""Laws that physics sets the prior, checked on the shipped kernels."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernrec.gpu import GPU, find_gpu
+from kernrec.kernel import find_kernel
+from kernrec.model.prior.demand import QUANTITIES, Demand
+from kernrec.model.prior.launch_time import Array, Walk, alone_clk, launch_time
+from kernrec.model.prior.microarchitecture import machine
+from kernrec.model.prior.power import PowerModel
+from kernrec.op import Problem, find_op
+from kernrec.recommender.estimate.candidates import Candidates
+from kernrec.store import shipped_profiles
+
+KERNELS = {"matmul_simt": ("matmul", "nn"), "conv2d_implicit_gemm_simt": ("conv2d", "nchw")}
+sizes = st.integers(1, 4096)
+
+
+def candidates(kernel: str, gpu: GPU) -> Candidates:
+    spec = find_kernel(kernel)
+    profiles = shipped_profiles(kernel, spec.hash, gpu.sm)
+    return Candidates(spec, gpu, PowerModel.for_gpu(gpu), "f32", KERNELS[kernel][1], profiles)
+
+
+def changed(base: GPU, **change: float) -> GPU:
+    return replace(base, name="changed", **change)  # type: ignore[arg-type]
+
+
+def settled_s(kernel: str, gpu: GPU, problem: Problem, limit_w: float | None = None) -> np.ndarray:
+    group = candidates(kernel, gpu)
+    at = group.space.at(problem)
+    return group.settle(group.predict(problem, at, group.rows(at)), limit_w).latency_s
+
+
+ADA = find_gpu("rtx4090")
+matmuls = st.builds(lambda m, n, k: find_op("matmul").problem(m=m, n=n, k=k), sizes, sizes, sizes)
+
+
+@settings(max_examples=25, deadline=None)
+@given(matmuls, st.sampled_from(["t4", "a100", "rtx3090", "rtx4090", "h200", "b200", "rtx5090"]))
+def test_nothing_is_faster_than_the_roofline(problem: Problem, name: str) -> None:
+    gpu = find_gpu(name)
+    roofline = max(problem.flops / gpu.peak_flops("f32"), 0.0)
+    assert settled_s("matmul_simt", gpu, problem).min() > roofline
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "better",
+    [
+        lambda g: changed(g, sms=g.sms * 2),
+        lambda g: changed(g, memory_bandwidth=g.memory_bandwidth * 2),
+        lambda g: changed(g, l2_bytes=g.l2_bytes * 2),
+    ],
+    ids=["SMs", "bandwidth", "L2"],
+)
+def test_more_of_a_resource_is_never_slower(kernel: str, better: Callable[[GPU], GPU]) -> None:
+    op = find_op(KERNELS[kernel][0])
+    shapes: list[dict[str, int]] = {
+        "matmul": [{"m": 4096, "n": 4096, "k": 4096}, {"m": 64, "n": 8192, "k": 512}, {"m": 333, "n": 77, "k": 1000}],
+        "conv2d": [{"n": 8, "c": 64, "h": 56, "w": 56, "k": 128, "padding": 1}, {"c": 3, "h": 224, "w": 224, "k": 64}],
+    }[op.name]
+    for dims in shapes:
+        problem = op.problem(**dims)
+        # The power limit is the card's; without it the comparison is of time alone.
+        base = changed(ADA, tdp_w=5000.0, power_max_w=5000.0)
+        before, after = settled_s(kernel, base, problem), settled_s(kernel, better(base), problem)
+        assert (after <= before * 1.0000001).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes, sizes, sizes, st.sampled_from("mnk"))
+def test_a_problem_twice_as_long_takes_no_less(m: int, n: int, k: int, dim: str) -> None:
+    op = find_op("matmul")
+    dims = {"m": m, "n": n, "k": k}
+    group = candidates("matmul_simt", ADA)
+    small, large = op.problem(**dims), op.problem(**{**dims, dim: dims[dim] * 2})
+    at, at_large = group.space.at(small), group.space.at(large)
+    rows = np.intersect1d(group.rows(at), group.rows(at_large))
+    p, q = group.predict(small, at, rows), group.predict(large, at_large, rows)
+    assert (q.core_s >= p.core_s * 0.999).all()
+    assert (q.core_j >= p.core_j * 0.999).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(matmuls, st.floats(150.0, 600.0), st.floats(150.0, 600.0))
+def test_a_lower_power_limit_is_never_faster(problem: Problem, one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    assert (settled_s("matmul_simt", ADA, problem, low) >= settled_s("matmul_simt", ADA, problem, high) * 0.9999).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(matmuls, st.sampled_from(["t4", "a100", "rtx3090", "rtx4090", "h200"]))
+def test_power_lies_between_idle_and_the_limit(problem: Problem, name: str) -> None:
+    group = candidates("matmul_simt", find_gpu(name))
+    at = group.space.at(problem)
+    settled = group.settle(group.predict(problem, at, group.rows(at)))
+    assert (settled.power_w >= group.power.idle_w * 0.999).all()
+    assert (settled.power_w <= group.gpu.tdp_w * 1.001).all()
+    assert settled.energy_j == pytest.approx(settled.power_w * settled.latency_s)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention_is_as_fast_on_the_a100_as_is_published_of_its_like(causal: int) -> None:
+    """FlashAttention-2 (arXiv 2307.08691): up to 73 % of 312 TFLOP/s, and not far below on long sequences."""
+    dims = {"heads": 32, "kv_heads": 8, "queries": 4096, "head_dim": 128, "causal": causal}
+    problem = find_op("attention").problem("f16", **dims)
+    spec, gpu = find_kernel("attention_mma"), find_gpu("a100-sxm4-80gb")
+    profiles = shipped_profiles(spec.name, spec.hash, gpu.sm)
+    group = Candidates(spec, gpu, PowerModel.for_gpu(gpu), "f16", "bhsd", profiles)
+    at = group.space.at(problem)
+    best_s = group.settle(group.predict(problem, at, group.rows(at))).latency_s.min()
+    assert 180e12 <= problem.flops / best_s <= 230e12
+
+
+def launch(codes: int = 1, **change: Array) -> Walk:
+    """A launch of 1,000 blocks of four warps, 100 trips each, two blocks to an SM."""
+    blocks = np.full(codes, 1000.0)
+    usual = Walk(
+        codes=np.arange(codes),
+        terms=(blocks, blocks * 100.0),
+        depth=(np.full(codes, 100.0),),
+        concurrent=np.full(codes, 2.0),
+        warps=np.full(codes, 4.0),
+        prefetch=np.full(codes, 1.0),
+        dram_bytes=blocks,
+    )
+    return replace(usual, **change)
+
+
+def work(**per_trip: float) -> Demand:
+    """A demand whose trips ask this much of a GPU, and whose blocks nothing beside."""
+    rates = np.array([[per_trip.get(name, 0.0)] for name in QUANTITIES])
+    return Demand(("block", "trip"), (np.zeros_like(rates), rates))
+
+
+def test_of_what_lies_between_tensor_instructions_two_warps_hide_half() -> None:
+    """1,000 blocks: 8 to an SM of 128, in 4 rounds of 2."""
+    products, softmax = 1000.0, 300.0
+    core_s = {
+        between: launch_time(ADA, work(tensor=products, issue=100.0, between=between), launch()).core_s[0]
+        for between in (0.0, softmax)
+    }
+    added = (core_s[softmax] - core_s[0.0]) * ADA.boost_clock_hz
+    assert added == pytest.approx(4 * 100 * softmax, rel=0.05)
+    assert 4 * 2 * 100 * softmax > added  # nothing hidden: each of the two waits for itself
+
+
+def test_the_longest_block_is_waited_for_once() -> None:
+    """Not in every round of blocks."""
+    demand, even = work(fma=100.0, issue=300.0), launch()
+    uneven = launch(depth=(np.full(1, 200.0),))
+    more = launch_time(ADA, demand, uneven).core_s - launch_time(ADA, demand, even).core_s
+    alone = alone_clk(demand.rates[1], even.warps, even.codes)
+    assert 0 < more * ADA.boost_clock_hz <= 100 * np.maximum(alone, machine(ADA).dram_latency_clk) * 1.001

@@ -1,0 +1,132 @@
+"""A sample of blocks: which are taken, what each stands for, and that it adds up to the whole."""
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.compile import compile_source
+from kernrec.errors import KernrecError, UsageError
+from kernrec.kernel import load_kernel
+from kernrec.op import find_op
+from kernrec.profile.sample_profile import entry_name, plan, sample_config
+from kernrec.profile.tensor_values import Tensors, sample_tensors
+
+extents = st.integers(1, 40)
+
+
+@given(grid=st.tuples(extents, extents, st.integers(1, 5)))
+def test_every_block_is_stood_for_once(grid: tuple[int, int, int]) -> None:
+    chosen = plan(grid)
+    total = grid[0] * grid[1] * grid[2]
+    assert chosen.total == total
+    assert chosen.middle[0] not in chosen.ends
+    assert 1 <= total - sum(chosen.ends.values()) <= total
+    assert all(0 <= block < total for block in (*chosen.middle, *chosen.ends))
+    assert len({*chosen.middle, *chosen.ends}) <= 16
+    if max(grid) <= 3 and np.prod(grid) <= 9:
+        assert {*chosen.ends, chosen.middle[0]} == set(range(total))
+
+
+@given(grid=st.tuples(extents, extents, st.just(1)))
+def test_a_sample_is_exact_where_a_block_is_as_its_place_along_each_axis(grid: tuple[int, int, int]) -> None:
+    def work(x: int, y: int) -> int:
+        return (3 if x == grid[0] - 1 else 7) * (2 if y == 0 else 5)
+
+    chosen = plan(grid)
+    cost = {y * grid[0] + x: work(x, y) for x, y in product(range(grid[0]), range(grid[1]))}
+    rest = chosen.total - sum(chosen.ends.values())
+    said = cost[chosen.middle[0]] * rest + sum(cost[block] * weight for block, weight in chosen.ends.items())
+    assert said == sum(cost.values())
+
+
+SPEC = """
+name = "shift"
+source = "shift.cu"
+[problem]
+dims = { n = 4096 }
+[problem.tensors]
+x = { shape = ["n + 64"], values = "VALUES" }
+where = { shape = ["n"], dtype = "i32", values = "expression i * 5 % 32" }
+y = { shape = ["n"], role = "output" }
+[tunables]
+threads = { values = [64, 128] }
+[[launch]]
+entry = "shift"
+grid = ["ceil_div(n, threads)"]
+block = ["threads"]
+arguments = ["x", "where", "y", "i32 n"]
+"""
+SOURCE = """
+extern "C" __global__ void shift(const float* x, const int* where, float* y, int n) {
+    int i = blockIdx.x * THREADS + threadIdx.x;
+    if (i < n && x[i] > 0.0f) y[i] = x[i + where[i]] + x[i + 32];
+}
+"""
+
+
+def metrics(tmp_path: Path, values: str, source: str = SOURCE) -> dict[str, float]:
+    (tmp_path / "shift.cu").write_text(source)
+    (tmp_path / "kernel.toml").write_text(SPEC.replace("VALUES", values))
+    kernel = load_kernel(tmp_path / "kernel.toml")
+    problem = kernel.definition.problem()
+    compiled = compile_source(kernel.source, 86, kernel.defines({"threads": 128}, "f32", "any"), "shift.cu")
+    tensors = Tensors(kernel, problem, tmp_path)
+    (found,) = sample_config(kernel, {"threads": 128}, problem, 86, compiled, tensors, budget=20_000)
+    return dict(zip(found.profile.metrics, found.profile.coefficients[:, 0].tolist(), strict=True))
+
+
+def test_values_decide_where_branches_do_and_the_profile_says_so(nvrtc: str, tmp_path: Path) -> None:
+    every, none = metrics(tmp_path, "constant 1"), metrics(tmp_path, "constant -1")
+    assert every["global.y.write_requests"] == 4
+    assert "global.y.write_requests" not in none
+    assert every["depends.branch"] == 1
+    assert every["depends.load"] == 1
+
+
+def test_neighbours_that_share_a_halo_are_seen_to(nvrtc: str, tmp_path: Path) -> None:
+    found = metrics(tmp_path, "constant 1")
+    # Each block reads 128 + 32 values of 4 bytes: 20 sectors, of which the next block reads 4 again.
+    assert found["touch.x.read"] == 20
+    assert found["touch.x.read.x"] == pytest.approx(16 / 20)
+    assert found["touch.y.write.x"] == 1.0
+    assert found["rounds"] == 3.0  # x[i], for the branch; then where[i], and x there
+
+
+def test_an_endless_loop_is_given_up_with_the_kernel_named(nvrtc: str, tmp_path: Path) -> None:
+    endless = SOURCE.replace("if (i < n", "while (((volatile float*) x)[i] > -9.0f) y[i] += 1;\n if (i < n")
+    with pytest.raises(KernrecError, match=r"shift threads=128: .*20000 instructions.*endless"):
+        metrics(tmp_path, "constant 1", endless)
+
+
+def test_a_name_that_the_compiler_changed_is_found() -> None:
+    assert entry_name({"_Z5shiftPKf": 0, "_Z6shiftsPKf": 0}, "shift") == "_Z5shiftPKf"
+    assert entry_name({"shift": 0, "_Z5shiftPKf": 0}, "shift") == "shift"
+    with pytest.raises(KernrecError, match="overloaded"):
+        entry_name({"_Z5shiftPKf": 0, "_Z5shiftPf": 0}, "shift")
+    with pytest.raises(KernrecError, match="no kernel sift"):
+        entry_name({"_Z5shiftPKf": 0}, "sift")
+
+
+def test_tensors_are_filled_as_the_spec_says(tmp_path: Path) -> None:
+    (tmp_path / "shift.cu").write_text(SOURCE)
+    np.save(tmp_path / "v.npy", np.arange(4160, dtype=np.float32))
+    (tmp_path / "kernel.toml").write_text(SPEC.replace("VALUES", "v.npy"))
+    kernel = load_kernel(tmp_path / "kernel.toml")
+    tensors = sample_tensors(kernel, kernel.definition.problem(), tmp_path)
+    assert (tensors["x"] == np.arange(4160)).all()
+    assert (tensors["where"] == np.arange(4096) * 5 % 32).all()
+    assert not tensors["y"].any()
+    with pytest.raises(UsageError, match=r"v\.npy holds 4160 of float32, expected 164"):
+        sample_tensors(kernel, kernel.definition.problem(n=100), tmp_path)
+    matmul = find_op("matmul").problem(m=8, n=8, k=8)
+    assert set(sample_tensors(load_matmul(), matmul)) == {"a", "b", "c"}
+
+
+def load_matmul():  # type: ignore[no-untyped-def]
+    from kernrec.kernel import find_kernel
+
+    return find_kernel("matmul_simt")

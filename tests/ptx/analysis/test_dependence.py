@@ -1,0 +1,59 @@
+"""What depends on data is found, what does not is not; loads that wait for one another are counted."""
+
+from kernrec.ptx import parse
+from kernrec.ptx.analysis.dependence import data_dependences, load_chain
+from kernrec.ptx.analysis.liveness import live_registers
+
+HEAD = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 x, .param .u64 y, .param .u32 n)
+{
+    .reg .pred %p<3>; .reg .b32 %r<8>; .reg .f32 %f<4>; .reg .b64 %rd<8>;
+    .shared .align 4 .b8 tile[256];
+    ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y]; ld.param.u32 %r1, [n];
+    mov.u32 %r2, %tid.x; setp.ge.u32 %p1, %r2, %r1;
+    @%p1 bra DONE;
+    mul.wide.u32 %rd3, %r2, 4; add.s64 %rd4, %rd1, %rd3;
+    ld.global.u32 %r3, [%rd4];
+"""
+TAIL = "\nDONE:\n    ret;\n}\n"
+
+
+def kernel(body: str):  # type: ignore[no-untyped-def]
+    return parse(HEAD + body + TAIL).functions["k"]
+
+
+def test_an_index_that_was_loaded_makes_an_address_of_data() -> None:
+    found = data_dependences(kernel("mul.wide.u32 %rd5, %r3, 4; add.s64 %rd6, %rd2, %rd5;\nld.global.u32 %r4, [%rd6];"))
+    assert [(d.what, d.text) for d in found] == [("load", "ld.global.u32 %r4, [%rd6];")]
+
+
+def test_a_value_that_is_only_computed_with_is_no_dependence() -> None:
+    assert data_dependences(kernel("add.s64 %rd6, %rd2, %rd3; add.u32 %r4, %r3, 1;\nst.global.u32 [%rd6], %r4;")) == []
+
+
+def test_data_that_went_through_shared_memory_is_still_data() -> None:
+    body = """st.shared.u32 [tile], %r3; bar.sync 0;
+    ld.shared.u32 %r5, [tile];
+    setp.gt.u32 %p2, %r5, 7;
+    @%p2 bra DONE;"""
+    assert [d.what for d in data_dependences(kernel(body))] == ["branch"]
+
+
+def test_loads_in_a_row_wait_once_and_loads_through_pointers_wait_each() -> None:
+    apart = kernel("ld.global.u32 %r4, [%rd4+4];\nld.global.u32 %r5, [%rd4+8];")
+    chained = kernel("cvt.u64.u32 %rd5, %r3;\nld.global.u64 %rd6, [%rd5];\nld.global.u32 %r4, [%rd6];")
+    assert max(load_chain(block) for block in apart.blocks) == 1
+    assert max(load_chain(block) for block in chained.blocks) == 3
+
+
+def test_values_alive_together_need_registers_and_dead_ones_do_not() -> None:
+    alone = live_registers(kernel(""))
+    sums = "add.u32 %r7, %r4, %r5; add.u32 %r7, %r7, %r6; st.global.u32 [%rd4], %r7;"
+    kept = kernel("add.u32 %r4, %r3, 1; add.u32 %r5, %r3, 2; add.u32 %r6, %r3, 3;\n" + sums)
+    reused = kernel("add.u32 %r4, %r3, 1; add.u32 %r4, %r4, 2; add.u32 %r4, %r4, 3;\nst.global.u32 [%rd4], %r4;")
+    assert live_registers(reused) <= live_registers(kept)
+    assert live_registers(kept) == 2 + 3  # the address, and three terms
+    assert alone >= 2

@@ -1,0 +1,285 @@
+"""Control flow, divergence, barriers and counting on kernels small enough to count by hand."""
+
+import numpy as np
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.ptx import EmulationError, emulate
+from tests.helpers.ptx_text import module, run
+
+GLOBAL_THREAD = "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x; mad.lo.s32 %r4, %r1, %r2, %r3;"
+COPY = f"""
+{GLOBAL_THREAD}
+ld.param.u32 %r5, [n]; setp.ge.u32 %p1, %r4, %r5; @%p1 bra DONE;
+ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y];
+mul.wide.u32 %rd3, %r4, 4; add.s64 %rd1, %rd1, %rd3; add.s64 %rd2, %rd2, %rd3;
+ld.global.b32 %r6, [%rd1]; st.global.b32 [%rd2], %r6;
+DONE:
+"""
+
+
+def copy(n: int, block: int, grid: int) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
+    x, y = np.arange(n, dtype=np.float32), np.full(n, -1, np.float32)
+    counts = run(COPY, "u64 x, u64 y, u32 n", ["x", "y", np.uint32(n)], {"x": x, "y": y}, grid=(grid,), block=(block,))
+    return x, y, counts
+
+
+@pytest.mark.parametrize(
+    ("n", "block", "grid"), [(64, 64, 1), (1, 32, 1), (1000, 96, 11), (333, 33, 11), (5000, 256, 20)]
+)
+def test_a_guarded_copy_copies_everything(n: int, block: int, grid: int) -> None:
+    x, y, _ = copy(n, block, grid)
+    np.testing.assert_array_equal(x, y)
+
+
+def test_every_counter_of_a_copy_by_hand() -> None:
+    # Two blocks of 64 threads, 100 elements: warps 0 to 2 are full, warp 3 has 4 threads inside.
+    _, _, counts = copy(100, 64, 2)
+    assert counts["global.x.read_requests"] == 4
+    assert counts["global.x.read_sectors"] == 3 * 4 + 1
+    assert counts["global.x.read_bytes"] == 400
+    assert counts["global.y.write_sectors"] == 13
+    # Before the branch 4 moves and multiplies, a parameter load, a comparison and the branch: 8 instructions. Behind it
+    # 7 PTX instructions, of which the two 64-bit additions issue twice: 9. Then `ret`.
+    assert counts["issue.wide64"] == 4 * 4
+    assert counts["issue.ld_const"] == 4 * 3
+    assert counts["issue.branch"] == 4 * 2
+    assert counts["issue"] == 4 * (7 + 9 + 1)
+    assert counts["lanes"] == 128 * 7 + 100 * 9 + 128
+    assert counts["barriers"] == 0
+
+
+def test_counts_do_not_depend_on_how_blocks_are_batched() -> None:
+    together = run_blocks(None)
+    apart: dict[str, int] = {}
+    for block in range(40):
+        for name, value in run_blocks([block]).items():
+            apart[name] = apart.get(name, 0) + value
+    assert together == apart
+
+
+def run_blocks(blocks: list[int] | None) -> dict[str, int]:
+    n = 40 * 100 - 37
+    buffers = {"x": np.zeros(n, np.float32), "y": np.zeros(n, np.float32)}
+    return dict(
+        run(COPY, "u64 x, u64 y, u32 n", ["x", "y", np.uint32(n)], buffers, grid=(40,), block=(100,), blocks=blocks)
+    )
+
+
+def test_only_the_chosen_blocks_run() -> None:
+    y = np.full(128, -1, np.int32)
+    body = GLOBAL_THREAD + "ld.param.u64 %rd1, [y]; mul.wide.u32 %rd2, %r4, 4; add.s64 %rd1, %rd1, %rd2;"
+    run(body + "st.global.u32 [%rd1], %r1;", "u64 y", ["y"], {"y": y}, grid=(4,), blocks=[2, 0])
+    assert y.reshape(4, 32)[:, 0].tolist() == [0, -1, 2, -1]
+
+
+def test_coordinates_of_threads_and_blocks() -> None:
+    out = np.zeros((2 * 2 * 3, 24, 4), np.uint32)
+    body = """ld.param.u64 %rd1, [out];
+      mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %tid.z; mad.lo.u32 %r4, %r3, 3, %r2;
+      mad.lo.u32 %r4, %r4, 4, %r1;
+      mad.lo.u32 %r5, %ctaid.z, %nctaid.y, %ctaid.y; mad.lo.u32 %r5, %r5, %nctaid.x, %ctaid.x;
+      mad.lo.u32 %r6, %r5, 24, %r4; mul.wide.u32 %rd2, %r6, 16; add.u64 %rd1, %rd1, %rd2;
+      mov.u32 %r7, %laneid; st.global.v4.u32 [%rd1], {%r1, %r2, %r3, %r7};"""
+    run(body, "u64 out", ["out"], {"out": out}, grid=(2, 2, 3), block=(4, 3, 2))
+    z, y, x = np.meshgrid(np.arange(2), np.arange(3), np.arange(4), indexing="ij")
+    want = np.stack([x.ravel(), y.ravel(), z.ravel(), np.arange(24)], axis=1)
+    assert (out == want).all()
+
+
+def loop(trips: str) -> str:
+    """Counts up; `trips` sets %r5, the number of trips of a thread."""
+    return f"""{GLOBAL_THREAD} {trips}
+      mov.u32 %r6, 0; mov.u32 %r7, 0; setp.eq.u32 %p1, %r5, 0; @%p1 bra OUT;
+      LOOP: add.u32 %r7, %r7, %r6; add.u32 %r6, %r6, 1; setp.lt.u32 %p2, %r6, %r5; @%p2 bra LOOP;
+      OUT: ld.param.u64 %rd1, [y]; mul.wide.u32 %rd2, %r4, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r7;"""
+
+
+def test_a_uniform_loop_is_counted_by_its_trips() -> None:
+    y = np.zeros(64, np.uint32)
+    one = run(loop("mov.u32 %r5, 1;"), "u64 y", ["y"], {"y": y}, block=(64,))
+    ten = run(loop("mov.u32 %r5, 10;"), "u64 y", ["y"], {"y": y}, block=(64,))
+    assert (y == 45).all()
+    assert ten["issue"] - one["issue"] == 2 * 9 * 4  # 2 warps, 9 more trips, 4 instructions each
+    assert ten["issue.alu"] - one["issue.alu"] == 2 * 9 * 2
+    assert ten["lanes"] == 32 * ten["issue"]
+
+
+def test_a_divergent_loop_costs_its_longest_lane_of_each_warp() -> None:
+    y = np.zeros(64, np.uint32)
+    # Thread t makes t trips: warp 0 issues the body 31 times, warp 1 63 times.
+    counts = run(loop("mov.u32 %r5, %r4;"), "u64 y", ["y"], {"y": y}, block=(64,))
+    t = np.arange(64)
+    np.testing.assert_array_equal(y, t * (t - 1) // 2)
+    assert counts["issue.setp"] == 2 + 31 + 63
+    none = run(loop("mov.u32 %r5, 0;"), "u64 y", ["y"], {"y": y}, block=(64,))
+    assert counts["lanes"] - none["lanes"] == 4 * t.sum()
+
+
+def test_both_sides_of_a_branch_are_issued_where_a_warp_divides() -> None:
+    body = f"""{GLOBAL_THREAD} ld.param.u32 %r5, [cut]; setp.lt.u32 %p1, %r4, %r5;
+      @%p1 bra LOW; mov.b32 %f1, 0f40000000; mul.f32 %f2, %f1, %f1; bra.uni JOIN;
+      LOW: mov.b32 %f1, 0f40400000; add.f32 %f2, %f1, %f1;
+      JOIN: add.f32 %f3, %f2, %f2; ld.param.u64 %rd1, [y]; mul.wide.u32 %rd2, %r4, 4; add.u64 %rd1, %rd1, %rd2;
+      st.global.f32 [%rd1], %f3;"""
+    y = np.zeros(64, np.float32)
+    for cut, sides in ((0, 2), (32, 2), (40, 3), (64, 2)):
+        counts = run(body, "u32 cut, u64 y", [np.uint32(cut), "y"], {"y": y}, block=(64,))
+        assert counts["issue.fma32"] == sides + 2
+        np.testing.assert_array_equal(y, np.where(np.arange(64) < cut, 12, 8))
+
+
+def test_predicated_instructions_issue_but_do_nothing_where_off() -> None:
+    y = np.zeros(32, np.int32)
+    body = """ld.param.u64 %rd1, [y]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd1, %rd1, %rd2;
+      setp.lt.u32 %p1, %r1, 8; mov.u32 %r2, 5; @%p1 mov.u32 %r2, 7; @!%p1 add.u32 %r2, %r2, %r1;
+      @%p1 st.global.u32 [%rd1], %r2; setp.gt.u32 %p2, %r1, 99; @%p2 st.global.u32 [%rd1], %r2;
+      @!%p1 st.global.u32 [%rd1], %r2;"""
+    counts = run(body, "u64 y", ["y"], {"y": y})
+    assert y.tolist() == [7] * 8 + list(range(13, 37))
+    assert counts["issue.st_global"] == 3
+    assert counts["global.y.write_requests"] == 2
+    assert counts["global.y.write_sectors"] == 4
+    assert counts["global.y.write_bytes"] == 128
+
+
+def test_threads_that_return_early_do_not_hold_a_barrier() -> None:
+    y = np.zeros(96, np.int32)
+    body = """ld.param.u64 %rd1, [y]; mov.u32 %r1, %tid.x; setp.ge.u32 %p1, %r1, 70; @%p1 exit; bar.sync 0;
+      mul.wide.u32 %rd2, %r1, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], 1;"""
+    counts = run(body, "u64 y", ["y"], {"y": y}, block=(96,))
+    assert y.sum() == 70
+    assert counts["barriers"] == 1
+    assert counts["issue.bar"] == 3
+
+
+def test_a_jump_table_sends_each_lane_its_way() -> None:
+    y = np.zeros(32, np.int32)
+    body = """ld.param.u64 %rd1, [y]; mov.u32 %r1, %tid.x; rem.u32 %r2, %r1, 3;
+      TABLE: .branchtargets A, B, C;
+      brx.idx %r2, TABLE;
+      A: mov.u32 %r3, 10; bra.uni END; B: mov.u32 %r3, 20; bra.uni END; C: mov.u32 %r3, 30;
+      END: mul.wide.u32 %rd2, %r1, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r3;"""
+    run(body, "u64 y", ["y"], {"y": y})
+    assert y[:6].tolist() == [10, 20, 30, 10, 20, 30]
+
+
+# Instructions of one kind are packed into one call; order and dependences must survive it.
+
+
+def test_packed_instructions_respect_their_dependences() -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(30):
+        registers = rng.integers(1, 100, 12).astype(np.float32)
+        lines, model = [], registers.copy()
+        for _ in range(60):
+            name = rng.choice(["fma", "add", "mul", "mov"])
+            d, a, b, c = rng.integers(0, 12, 4)
+            if name == "fma":
+                lines.append(f"fma.rn.f32 %f{d}, %f{a}, %f{b}, %f{c};")
+                model[d] = np.float32(np.float64(model[a]) * np.float64(model[b]) + np.float64(model[c]))
+            elif name == "mov":
+                lines.append(f"mov.f32 %f{d}, %f{a};")
+                model[d] = model[a]
+            else:
+                lines.append(f"{name}.f32 %f{d}, %f{a}, %f{b};")
+                model[d] = model[a] + model[b] if name == "add" else model[a] * model[b]
+            # Back into range, so that an error is not lost in infinities.
+            lines.append(f"min.f32 %f{d}, %f{d}, 0f42C80000;")
+            model[d] = min(model[d], np.float32(100))
+        x, y = registers.copy(), np.zeros(12, np.float32)
+        load = "".join(f"ld.global.f32 %f{i}, [%rd1+{4 * i}];" for i in range(12))
+        store = "".join(f"st.global.f32 [%rd2+{4 * i}], %f{i};" for i in range(12))
+        head = "ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y];"
+        run(head + load + "".join(lines) + store, "u64 x, u64 y", ["x", "y"], {"x": x, "y": y})
+        np.testing.assert_array_equal(y, model)
+
+
+def test_packed_moves_and_overwrites_keep_program_order() -> None:
+    rng = np.random.default_rng(8)
+    laws = {"add.s32": np.add, "sub.s32": np.subtract, "mul.lo.s32": np.multiply, "max.s32": np.maximum}
+    for _ in range(40):
+        registers = rng.integers(-(2**31), 2**31, 10).astype(np.int32)
+        lines, model = [], registers.copy()
+        for _ in range(120):
+            d, a, b = rng.integers(0, 10, 3)
+            if rng.random() < 0.5:
+                lines.append(f"mov.b32 %r{d}, %r{a};")
+                model[d] = model[a]
+            else:
+                name = rng.choice(list(laws))
+                lines.append(f"{name} %r{d}, %r{a}, %r{b};")
+                model[d : d + 1] = laws[name](model[a : a + 1], model[b : b + 1])
+        y = np.zeros(10, np.int32)
+        load = "".join(f"ld.global.s32 %r{i}, [%rd1+{4 * i}];" for i in range(10))
+        store = "".join(f"st.global.s32 [%rd2+{4 * i}], %r{i};" for i in range(10))
+        body = "ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y];" + load + "".join(lines) + store
+        run(body, "u64 x, u64 y", ["x", "y"], {"x": registers, "y": y})
+        np.testing.assert_array_equal(y, model)
+
+
+# Errors
+
+
+def test_an_unknown_instruction_is_named_with_its_line_only_when_reached() -> None:
+    body = "\nmov.u32 %r1, %tid.x;\nsetp.eq.u32 %p1, %r1, 99;\n@!%p1 bra OVER;\nfrobnicate.u32 %r1, %r1;\nOVER:\n"
+    run(body)
+    with pytest.raises(EmulationError, match=r"PTX line \d+, `frobnicate.u32 %r1, %r1`: .*not know frobnicate.u32"):
+        run(body.replace("@!%p1", "@%p1"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "add.cc.u16 %rs1, %rs1, %rs1;",
+        "call foo;",
+        "mma.sync.foo %r1, %r2;",
+        "mov.b128 %r1, %r2;",
+        "add.f32 %f1, %q1, %f2;",
+    ],
+)
+def test_unsupported_variants_are_errors_not_zeros(text: str) -> None:
+    with pytest.raises(EmulationError, match=r"PTX line"):
+        run(text)
+
+
+def test_a_barrier_that_some_threads_never_reach_is_a_deadlock() -> None:
+    body = """mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 40; @%p1 bra ONE; bar.sync 1; bra.uni END;
+      ONE: bar.sync 2;
+      END:"""
+    with pytest.raises(EmulationError, match=r"deadlock: \d+ of 64 live threads of block \(0, 0, 0\) wait at barrier"):
+        run(body, block=(64,))
+
+
+def test_an_endless_loop_meets_the_budget() -> None:
+    with pytest.raises(EmulationError, match="endless loop near PTX line"):
+        run("L: bra L;", budget=1000)
+
+
+def test_a_trap_is_an_error() -> None:
+    with pytest.raises(EmulationError, match=r"block \(1, 0, 0\) thread \(3, 0, 0\) trapped"):
+        run("setp.eq.u32 %p1, %ctaid.x, 1; setp.eq.and.u32 %p2, %tid.x, 3, %p1; @%p2 trap;", grid=(2,))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"entry": "kk"}, "unknown kernel 'kk'; did you mean k"),
+        ({"arguments": []}, "takes 1 arguments, not 0"),
+        ({"arguments": ["z"]}, "unknown buffer 'z'"),
+        ({"arguments": [np.int32(3)]}, "has 4 bytes"),
+        ({"arguments": [1.5]}, "is 1.5"),
+        ({"block": (2000,)}, "more than 1024"),
+        ({"grid": (0,)}, "positive"),
+        ({"grid": (1, 1, 1, 1)}, "one to three"),
+        ({"blocks": [9]}, "block numbers must be from 0 to 0"),
+        ({"buffers": {"y": np.zeros((4, 4))[:, ::2]}}, "C-contiguous"),
+    ],
+)
+def test_misuse_is_told_in_one_line(change: dict[str, object], said: str) -> None:
+    given: dict[str, object] = {"entry": "k", "grid": (1,), "block": (32,), "arguments": ["y"]}
+    given |= {"buffers": {"y": np.zeros(4)}} | change
+    with pytest.raises(UsageError) as error:
+        emulate(module("", "u64 y"), **given)  # type: ignore[arg-type]
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)

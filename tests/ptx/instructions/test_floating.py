@@ -1,0 +1,250 @@
+"""Floating-point instructions round as IEEE 754 and the PTX manual say."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.ptx_text import apply, run
+
+F32 = st.lists(st.floats(width=32), min_size=32, max_size=32)
+F64 = st.lists(st.floats(-1e100, 1e100), min_size=32, max_size=32)
+MODEST = st.lists(st.floats(width=32, min_value=-(2.0**40), max_value=2.0**40), min_size=32, max_size=32)
+
+
+def f32(values: list[float]) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def same(got: np.ndarray, want: np.ndarray) -> None:
+    np.testing.assert_array_equal(got, want)
+
+
+@settings(max_examples=30, deadline=None)
+@given(a=F32, b=F32)
+def test_one_operation_rounds_once(a: list[float], b: list[float]) -> None:
+    x, y = f32(a), f32(b)
+    with np.errstate(all="ignore"):
+        same(apply("add.f32 {d}, {a0}, {a1}", [x, y], ["f32"] * 2, "f32"), x + y)
+        same(apply("sub.rn.f32 {d}, {a0}, {a1}", [x, y], ["f32"] * 2, "f32"), x - y)
+        same(apply("mul.f32 {d}, {a0}, {a1}", [x, y], ["f32"] * 2, "f32"), x * y)
+        same(apply("div.rn.f32 {d}, {a0}, {a1}", [x, y], ["f32"] * 2, "f32"), x / y)
+        same(apply("rcp.rn.f32 {d}, {a0}", [x], ["f32"], "f32"), np.float32(1) / x)
+        same(apply("sqrt.rn.f32 {d}, {a0}", [x], ["f32"], "f32"), np.sqrt(x))
+        same(apply("max.f32 {d}, {a0}, {a1}", [x, y], ["f32"] * 2, "f32"), np.fmax(x, y))
+        same(apply("min.NaN.f32 {d}, {a0}, {a1}", [x, y], ["f32"] * 2, "f32"), np.minimum(x, y))
+        same(apply("neg.f32 {d}, {a0}", [x], ["f32"], "f32"), -x)
+        same(apply("abs.f32 {d}, {a0}", [x], ["f32"], "f32"), np.abs(x))
+        same(apply("copysign.f32 {d}, {a0}, {a1}", [x, y], ["f32"] * 2, "f32"), np.copysign(y, x))
+
+
+def nearest(value: Fraction) -> float:
+    """The f32 nearest to a rational, ties to even, by comparing the neighbours exactly."""
+    guess = np.float32(float(value))
+    around = [np.nextafter(guess, np.float32(-np.inf)), guess, np.nextafter(guess, np.float32(np.inf))]
+    return float(min(around, key=lambda c: (abs(Fraction(float(c)) - value), int(c.view(np.uint32)) & 1)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(a=MODEST, b=MODEST, c=MODEST)
+def test_a_multiply_add_rounds_once(a: list[float], b: list[float], c: list[float]) -> None:
+    x, y, z = f32(a), f32(b), f32(c)
+    got = apply("fma.rn.f32 {d}, {a0}, {a1}, {a2}", [x, y, z], ["f32"] * 3, "f32")
+    exact = [Fraction(float(i)) * Fraction(float(j)) + Fraction(float(k)) for i, j, k in zip(x, y, z, strict=True)]
+    want = [nearest(e) if abs(e) >= Fraction(2) ** -120 else None for e in exact]
+    for g, w in zip(got.tolist(), want, strict=True):
+        assert w is None or g == w
+
+
+def test_a_multiply_add_keeps_what_two_roundings_lose() -> None:
+    x = f32([1 + 2**-12] * 32)
+    got = apply("fma.rn.f32 {d}, {a0}, {a1}, {a2}", [x, x, f32([-1 - 2**-11] * 32)], ["f32"] * 3, "f32")
+    assert got[0] == 2.0**-24
+
+
+@pytest.mark.parametrize(("mode", "toward"), [("rm", -math.inf), ("rp", math.inf), ("rz", 0.0)])
+@settings(max_examples=25, deadline=None)
+@example(a=[1.0] * 32, b=[2.0**-60] * 32)
+@given(a=MODEST, b=MODEST)
+def test_directed_rounding_never_passes_the_exact_value(
+    mode: str, toward: float, a: list[float], b: list[float]
+) -> None:
+    x, y = f32(a), f32(b)
+    for name, law in (("add", lambda p, q: p + q), ("mul", lambda p, q: p * q)):
+        got = apply(f"{name}.{mode}.f32 {{d}}, {{a0}}, {{a1}}", [x, y], ["f32"] * 2, "f32")
+        for g, i, j in zip(got, x, y, strict=True):
+            exact = law(Fraction(float(i)), Fraction(float(j)))
+            if abs(exact) < Fraction(2) ** -100:
+                continue
+            goal = toward if toward else math.copysign(0.0, exact)
+            further = np.nextafter(g, np.float32(-goal if goal else math.copysign(math.inf, exact)))
+            value = Fraction(float(g))
+            if toward == math.inf:
+                assert Fraction(float(further)) < exact <= value
+            elif toward == -math.inf:
+                assert value <= exact < Fraction(float(further))
+            else:
+                assert abs(value) <= abs(exact) < abs(Fraction(float(further)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    a=st.lists(st.floats(-1e100, 1e100), min_size=32, max_size=32),
+    b=st.lists(st.floats(-1e100, 1e100), min_size=32, max_size=32),
+)
+def test_doubles(a: list[float], b: list[float]) -> None:
+    x, y = np.array(a), np.array(b)
+    same(apply("add.f64 {d}, {a0}, {a1}", [x, y], ["f64"] * 2, "f64"), x + y)
+    same(apply("mul.rn.f64 {d}, {a0}, {a1}", [x, y], ["f64"] * 2, "f64"), x * y)
+    got = apply("fma.rn.f64 {d}, {a0}, {a1}, {a2}", [x, y, x], ["f64"] * 3, "f64")
+    for g, i, j in zip(got.tolist(), a, b, strict=True):
+        exact = Fraction(i) * Fraction(j) + Fraction(i)
+        if abs(exact) > Fraction(2) ** -900:
+            assert abs(Fraction(g) - exact) <= Fraction(math.ulp(g))
+
+
+def test_flush_to_zero_keeps_the_sign() -> None:
+    x = f32([1e-40, -1e-40] * 16)
+    got = apply("add.ftz.f32 {d}, {a0}, {a1}", [x, x], ["f32"] * 2, "f32")
+    assert got.view(np.uint32)[:2].tolist() == [0, 0x80000000]
+
+
+def test_saturation_clamps_to_the_unit_interval() -> None:
+    x = f32([-1, 0.25, 2, np.nan] * 8)
+    got = apply("add.sat.f32 {d}, {a0}, {a1}", [x, f32([0] * 32)], ["f32"] * 2, "f32")
+    assert got[:4].tolist() == [0, 0.25, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "law"),
+    [
+        ("ex2", np.exp2),
+        ("lg2", np.log2),
+        ("rcp", np.reciprocal),
+        ("sqrt", np.sqrt),
+        ("sin", np.sin),
+        ("cos", np.cos),
+        ("rsqrt", lambda v: 1 / np.sqrt(v)),
+        ("tanh", np.tanh),
+    ],
+)
+def test_approximations_are_within_the_documented_error(name: str, law: np.ufunc) -> None:
+    x = np.linspace(0.1, 3.1, 32).astype(np.float32)
+    np.testing.assert_allclose(
+        apply(f"{name}.approx.f32 {{d}}, {{a0}}", [x], ["f32"], "f32"), law(x), rtol=1e-6, atol=1e-6
+    )
+
+
+@settings(max_examples=20, deadline=None)
+@given(bits=st.lists(st.integers(0, 0xFFFF), min_size=64, max_size=64))
+def test_half_pairs_compute_each_half(bits: list[int]) -> None:
+    x = np.array(bits, np.uint16).view(np.float16)
+    y = x[::-1].copy()
+    with np.errstate(all="ignore"):
+        want = x + y
+    out = np.zeros(64, np.float16)
+    body = """ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y]; ld.param.u64 %rd3, [o]; mov.u32 %r1, %tid.x;
+      mul.wide.u32 %rd4, %r1, 4; add.s64 %rd1, %rd1, %rd4; add.s64 %rd2, %rd2, %rd4; add.s64 %rd3, %rd3, %rd4;
+      ld.global.b32 %r2, [%rd1]; ld.global.b32 %r3, [%rd2]; add.rn.f16x2 %r4, %r2, %r3; st.global.b32 [%rd3], %r4;"""
+    run(body, "u64 x, u64 y, u64 o", ["x", "y", "o"], {"x": x, "y": y, "o": out})
+    same(out, want)
+
+
+@settings(max_examples=20, deadline=None)
+@given(a=st.lists(st.floats(width=32, min_value=-1e6, max_value=1e6), min_size=64, max_size=64))
+def test_packed_f32_pairs_are_two_multiply_adds(a: list[float]) -> None:
+    x = f32(a)
+    pairs = x.view(np.uint64)
+    got = apply("fma.rn.f32x2 {d}, {a0}, {a1}, {a2}", [pairs] * 3, ["b64"] * 3, "b64").view(np.float32)
+    halves = [apply("fma.rn.f32 {d}, {a0}, {a1}, {a2}", [x[i::2]] * 3, ["f32"] * 3, "f32") for i in (0, 1)]
+    same(got[0::2], halves[0])
+    same(got[1::2], halves[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "truths"),
+    # (1, 2), (2, 2), (3, 2), (nan, 2)
+    [
+        ("lt", "1000"),
+        ("ltu", "1001"),
+        ("eq", "0100"),
+        ("equ", "0101"),
+        ("ne", "1010"),
+        ("neu", "1011"),
+        ("ge", "0110"),
+        ("geu", "0111"),
+        ("gt", "0010"),
+        ("gtu", "0011"),
+        ("le", "1100"),
+        ("leu", "1101"),
+        ("num", "1110"),
+        ("nan", "0001"),
+    ],
+)
+def test_comparisons_with_nan(name: str, truths: str) -> None:
+    x, y = f32([1, 2, 3, np.nan] * 8), f32([2] * 32)
+    got = apply(f"setp.{name}.f32 %p1, {{a0}}, {{a1}}; selp.u32 {{d}}, 1, 0, %p1", [x, y], ["f32"] * 2, "u32")
+    assert "".join(str(v) for v in got[:4]) == truths
+
+
+def test_a_comparison_combines_and_complements() -> None:
+    x = np.arange(32, dtype=np.int32)
+    ask = "setp.lt.s32 %p3, {a0}, 20; setp.ge.and.s32 %p1|%p2, {a0}, 10, %p3; selp.u32 %r20, 1, 0, %p1; "
+    got = apply(ask + "selp.u32 %r21, 2, 0, %p2; or.b32 {d}, %r20, %r21", [x], ["s32"], "u32")
+    assert got.tolist() == [2] * 10 + [1] * 10 + [0] * 12
+    inverted = "setp.lt.s32 %p3, {a0}, 20; setp.ge.or.s32 %p1, {a0}, 30, !%p3; selp.u32 {d}, 1, 0, %p1"
+    assert apply(inverted, [x], ["s32"], "u32").tolist() == [0] * 20 + [1] * 12
+
+
+@settings(max_examples=25, deadline=None)
+@given(a=F32)
+def test_floats_become_integers_clamped(a: list[float]) -> None:
+    x = f32(a)
+    for mode, law in (("rzi", math.trunc), ("rni", round), ("rmi", math.floor), ("rpi", math.ceil)):
+        for kind in ("s32", "u32", "s64", "u64"):
+            bits = int(kind[1:])
+            low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if kind[0] == "s" else (0, (1 << bits) - 1)
+            got = apply(f"cvt.{mode}.{kind}.f32 {{d}}, {{a0}}", [x], ["f32"], kind)
+            for value, g in zip(x.tolist(), got.tolist(), strict=True):
+                if math.isnan(value):
+                    assert g == 0
+                elif math.isinf(value):
+                    assert g == (high if value > 0 else low)
+                else:
+                    assert g == max(low, min(high, law(value)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(a=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=32, max_size=32))
+def test_integers_become_floats_rounded(a: list[int]) -> None:
+    x = np.array(a, np.int64)
+    got = apply("cvt.rn.f32.s64 {d}, {a0}", [x], ["s64"], "f32")
+    assert got.tolist() == [nearest(Fraction(v)) for v in a]
+    down = apply("cvt.rz.f32.s64 {d}, {a0}", [x], ["s64"], "f32")
+    assert all(abs(int(d)) <= abs(v) for d, v in zip(down, a, strict=True))
+    same(apply("cvt.rn.f64.s64 {d}, {a0}", [x], ["s64"], "f64"), x.astype(np.float64))
+
+
+@settings(max_examples=25, deadline=None)
+@given(a=F32)
+def test_halves_and_bfloats(a: list[float]) -> None:
+    x = f32(a)
+    with np.errstate(all="ignore"):
+        same(apply("cvt.rn.f16.f32 {d}, {a0}", [x], ["f32"], "f16"), x.astype(np.float16))
+    bf16 = apply("cvt.rn.bf16.f32 {d}, {a0}", [x], ["f32"], "b16")
+    back = (bf16.astype(np.uint32) << 16).view(np.float32)
+    for value, rounded in zip(x.tolist(), back.tolist(), strict=True):
+        if math.isfinite(value) and math.isfinite(rounded) and abs(value) > 1e-37:
+            assert abs(value - rounded) <= abs(value) * 2.0**-8
+        elif math.isnan(value):
+            assert math.isnan(rounded)
+    same(apply("cvt.f32.bf16 {d}, {a0}", [bf16], ["b16"], "f32"), back)
+
+
+def test_rounding_to_whole_floats() -> None:
+    x = f32([-1.5, -0.5, 0.5, 1.5, 2.5, 1.2, -1.2, 7.0] * 4)
+    for mode, law in (("rni", np.rint), ("rzi", np.trunc), ("rmi", np.floor), ("rpi", np.ceil)):
+        same(apply(f"cvt.{mode}.f32.f32 {{d}}, {{a0}}", [x], ["f32"], "f32"), law(x))

@@ -1,0 +1,296 @@
+"""Integer instructions agree with Python's integers for all inputs."""
+
+import functools
+import operator
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.ptx_text import apply
+
+EDGES = [0, 1, 2, 3, 5, 7, 31, 32, 33, 63, 64, 127, 128, 255, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63 - 1, 2**63]
+
+
+def columns(count: int) -> st.SearchStrategy[list[list[int]]]:
+    """Columns of 32 numbers of up to 64 bits, rich in edges."""
+    number = st.one_of(st.sampled_from([*EDGES, 2**64 - 1, 2**64 - 2]), st.integers(0, 2**64 - 1))
+    return st.lists(st.lists(number, min_size=32, max_size=32), min_size=count, max_size=count)
+
+
+def as_kind(values: list[int], kind: str) -> np.ndarray:
+    bits = int(kind[1:])
+    unsigned = np.array([v & ((1 << bits) - 1) for v in values], f"u{bits // 8}")
+    return unsigned.view(f"i{bits // 8}") if kind[0] == "s" else unsigned
+
+
+def wrap(value: int, kind: str) -> int:
+    bits = int(kind[1:])
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if kind[0] == "s" and value >> (bits - 1) else value
+
+
+def check(instruction: str, kinds: list[str], result: str, law: Callable[..., int], given_: list[list[int]]) -> None:
+    inputs = [as_kind(column, kind) for column, kind in zip(given_, kinds, strict=True)]
+    got = apply(instruction, inputs, kinds, result)
+    rows = zip(*(i.tolist() for i in inputs), strict=True)
+    assert got.tolist() == [wrap(law(*row), result) for row in rows]
+
+
+def truncated(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+BINARY = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul.lo": operator.mul,
+    "min": min,
+    "max": max,
+    "div": lambda a, b: truncated(a, b) if b else -1,
+    "rem": lambda a, b: a - truncated(a, b) * b if b else a,
+}
+
+
+@pytest.mark.parametrize("kind", ["s16", "u16", "s32", "u32", "s64", "u64"])
+@pytest.mark.parametrize("name", BINARY)
+@settings(max_examples=15, deadline=None)
+@given(data=columns(2))
+def test_arithmetic_wraps(name: str, kind: str, data: list[list[int]]) -> None:
+    check(f"{name}.{kind} {{d}}, {{a0}}, {{a1}}", [kind, kind], kind, BINARY[name], data)
+
+
+@pytest.mark.parametrize("kind", ["s16", "u16", "s32", "u32"])
+@settings(max_examples=15, deadline=None)
+@given(data=columns(3))
+def test_wide_products_lose_nothing(kind: str, data: list[list[int]]) -> None:
+    result = f"{kind[0]}{2 * int(kind[1:])}"
+    check(f"mul.wide.{kind} {{d}}, {{a0}}, {{a1}}", [kind, kind], result, operator.mul, data[:2])
+    law = lambda a, b, c: a * b + c  # noqa: E731
+    check(f"mad.wide.{kind} {{d}}, {{a0}}, {{a1}}, {{a2}}", [kind, kind, result], result, law, data)
+
+
+@pytest.mark.parametrize("kind", ["s32", "u32", "s64", "u64"])
+@settings(max_examples=20, deadline=None)
+@given(data=columns(3))
+def test_high_and_low_products(kind: str, data: list[list[int]]) -> None:
+    bits = int(kind[1:])
+    check(f"mul.hi.{kind} {{d}}, {{a0}}, {{a1}}", [kind, kind], kind, lambda a, b: (a * b) >> bits, data[:2])
+    law = lambda a, b, c: ((a * b) >> bits) + c  # noqa: E731
+    check(f"mad.hi.{kind} {{d}}, {{a0}}, {{a1}}, {{a2}}", [kind] * 3, kind, law, data)
+    check(f"mad.lo.{kind} {{d}}, {{a0}}, {{a1}}, {{a2}}", [kind] * 3, kind, lambda a, b, c: a * b + c, data)
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=columns(2))
+def test_multiplying_24_bits(data: list[list[int]]) -> None:
+    check("mul24.lo.u32 {d}, {a0}, {a1}", ["u32"] * 2, "u32", lambda a, b: (a % 2**24) * (b % 2**24), data)
+
+
+@pytest.mark.parametrize("kind", ["s16", "u16", "s32", "u32", "s64", "u64"])
+@settings(max_examples=15, deadline=None)
+@given(data=columns(2))
+def test_shifts_clamp_their_amount(kind: str, data: list[list[int]]) -> None:
+    bits = int(kind[1:])
+    check(f"shr.{kind} {{d}}, {{a0}}, {{a1}}", [kind, "u32"], kind, lambda a, n: a >> min(n, bits), data)
+    check(f"shl.b{bits} {{d}}, {{a0}}, {{a1}}", [f"u{bits}", "u32"], f"u{bits}", lambda a, n: a << min(n, bits), data)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=columns(3))
+def test_funnel_shifts(data: list[list[int]]) -> None:
+    kinds = ["u32"] * 3
+    for mode, amount in (("clamp", lambda c: min(c, 32)), ("wrap", lambda c: c & 31)):
+        left = lambda a, b, c, f=amount: ((b << 32 | a) << f(c)) >> 32  # noqa: E731
+        right = lambda a, b, c, f=amount: (b << 32 | a) >> f(c)  # noqa: E731
+        check(f"shf.l.{mode}.b32 {{d}}, {{a0}}, {{a1}}, {{a2}}", kinds, "u32", left, data)
+        check(f"shf.r.{mode}.b32 {{d}}, {{a0}}, {{a1}}, {{a2}}", kinds, "u32", right, data)
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@settings(max_examples=20, deadline=None)
+@given(data=columns(1))
+def test_counting_and_reversing_bits(bits: int, data: list[list[int]]) -> None:
+    kind = f"u{bits}"
+    check(f"popc.b{bits} {{d}}, {{a0}}", [kind], "u32", int.bit_count, data)
+    check(f"clz.b{bits} {{d}}, {{a0}}", [kind], "u32", lambda a: bits - a.bit_length(), data)
+    check(f"brev.b{bits} {{d}}, {{a0}}", [kind], kind, lambda a: int(f"{a:0{bits}b}"[::-1], 2), data)
+    check(f"bfind.u{bits} {{d}}, {{a0}}", [kind], "u32", lambda a: a.bit_length() - 1, data)
+    check(f"bfind.s{bits} {{d}}, {{a0}}", [f"s{bits}"], "u32", lambda a: (~a if a < 0 else a).bit_length() - 1, data)
+    amount = lambda a: bits - a.bit_length() if a else -1  # noqa: E731
+    check(f"bfind.shiftamt.u{bits} {{d}}, {{a0}}", [kind], "u32", amount, data)
+
+
+def extracted(a: int, position: int, length: int, bits: int, signed: bool) -> int:
+    """The reference of the PTX manual's text on `bfe`, bit by bit."""
+    position, length = position & 255, length & 255
+    raw = a & ((1 << bits) - 1)
+    top = min(position + length - 1, bits - 1)
+    sign = (raw >> top) & 1 if signed and length else 0
+    result = 0
+    for i in range(bits):
+        inside = i < length and position + i < bits
+        result |= ((raw >> (position + i)) & 1 if inside else sign) << i
+    return result
+
+
+@pytest.mark.parametrize("kind", ["u32", "s32", "u64", "s64"])
+@settings(max_examples=20, deadline=None)
+@given(data=columns(3))
+def test_bit_fields(kind: str, data: list[list[int]]) -> None:
+    bits = int(kind[1:])
+    signed = kind[0] == "s"
+    data = [data[0], [v % 300 for v in data[1]], [v % 80 for v in data[2]]]
+    law = lambda a, b, c: extracted(a, b, c, bits, signed)  # noqa: E731
+    check(f"bfe.{kind} {{d}}, {{a0}}, {{a1}}, {{a2}}", [kind, "u32", "u32"], kind, law, data)
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@settings(max_examples=20, deadline=None)
+@given(data=columns(4))
+def test_inserting_bit_fields(bits: int, data: list[list[int]]) -> None:
+    def law(a: int, b: int, position: int, length: int) -> int:
+        position, length = position & 255, length & 255
+        mask = (((1 << length) - 1) << position) & ((1 << bits) - 1)
+        return (b & ~mask) | ((a << position) & mask)
+
+    data = [data[0], data[1], [v % 300 for v in data[2]], [v % 300 for v in data[3]]]
+    kind = f"u{bits}"
+    check(f"bfi.b{bits} {{d}}, {{a0}}, {{a1}}, {{a2}}, {{a3}}", [kind, kind, "u32", "u32"], kind, law, data)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=columns(3), table=st.integers(0, 255))
+def test_any_logic_of_three(data: list[list[int]], table: int) -> None:
+    def law(a: int, b: int, c: int) -> int:
+        return sum(((table >> ((a >> i & 1) * 4 + (b >> i & 1) * 2 + (c >> i & 1))) & 1) << i for i in range(32))
+
+    check(f"lop3.b32 {{d}}, {{a0}}, {{a1}}, {{a2}}, {table}", ["u32"] * 3, "u32", law, data)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=columns(3))
+def test_permuting_bytes(data: list[list[int]]) -> None:
+    def law(a: int, b: int, c: int) -> int:
+        octets = (b << 32 | a).to_bytes(8, "little")
+        result = 0
+        for i in range(4):
+            selector = c >> 4 * i & 15
+            octet = octets[selector & 7]
+            result |= ((255 if octet & 128 else 0) if selector & 8 else octet) << 8 * i
+        return result
+
+    check("prmt.b32 {d}, {a0}, {a1}, {a2}", ["u32"] * 3, "u32", law, data)
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=columns(3))
+def test_small_laws(data: list[list[int]]) -> None:
+    check("sad.s32 {d}, {a0}, {a1}, {a2}", ["s32"] * 3, "s32", lambda a, b, c: c + abs(a - b), data)
+    check("neg.s32 {d}, {a0}", ["s32"], "s32", operator.neg, data[:1])
+    check("abs.s64 {d}, {a0}", ["s64"], "s64", abs, data[:1])
+    check("not.b32 {d}, {a0}", ["u32"], "u32", operator.invert, data[:1])
+    check("cnot.b32 {d}, {a0}", ["u32"], "u32", lambda a: int(a == 0), data[:1])
+    check("xor.b64 {d}, {a0}, {a1}", ["u64"] * 2, "u64", operator.xor, data[:2])
+    clamp = lambda v: max(-(2**31), min(2**31 - 1, v))  # noqa: E731
+    check("add.sat.s32 {d}, {a0}, {a1}", ["s32"] * 2, "s32", lambda a, b: clamp(a + b), data[:2])
+    check("sub.sat.s32 {d}, {a0}, {a1}", ["s32"] * 2, "s32", lambda a, b: clamp(a - b), data[:2])
+    check("slct.s32.s32 {d}, {a0}, {a1}, {a2}", ["s32"] * 3, "s32", lambda a, b, c: a if c >= 0 else b, data)
+    check("set.lt.u32.s32 {d}, {a0}, {a1}", ["s32"] * 2, "u32", lambda a, b: -int(a < b), data[:2])
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=columns(3))
+def test_a_dot_product_of_four_bytes(data: list[list[int]]) -> None:
+    def law(a: int, b: int, c: int) -> int:
+        octet = lambda v, i: wrap(v >> 8 * i, "s8")  # noqa: E731
+        return c + sum(octet(a, i) * octet(b, i) for i in range(4))
+
+    check("dp4a.s32.s32 {d}, {a0}, {a1}, {a2}", ["s32"] * 3, "s32", law, data)
+
+
+@pytest.mark.parametrize("source", ["s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64"])
+@pytest.mark.parametrize("to", ["s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64"])
+@settings(max_examples=6, deadline=None)
+@given(data=columns(1))
+def test_conversions_between_integers(to: str, source: str, data: list[list[int]]) -> None:
+    result = to if int(to[1:]) >= 16 else f"{to[0]}16"  # 8-bit results live extended in 16-bit registers
+    check(f"cvt.{to}.{source} {{d}}, {{a0}}", [source], result, lambda a: wrap(a, to), data)
+    if to != source:
+        low, high = (
+            (-(1 << int(to[1:]) - 1), (1 << int(to[1:]) - 1) - 1) if to[0] == "s" else (0, (1 << int(to[1:])) - 1)
+        )
+        check(f"cvt.sat.{to}.{source} {{d}}, {{a0}}", [source], result, lambda a: max(low, min(high, a)), data)
+
+
+@settings(max_examples=25, deadline=None)
+@example([[2**64 - 1] * 32, [2**64 - 1, 0] * 16, [1] * 32, [0] * 32])
+@example([[0] * 32, [0, 5] * 16, [1] * 32, [0, 5] * 16])
+@given(columns(4))
+def test_carries_chain_words_into_wider_numbers(numbers: list[list[int]]) -> None:
+    a, b, c, d = numbers
+    x0, x1, y0, y1 = (np.array(v, np.uint64) for v in numbers)
+    for name, law in (("add", lambda p, q: p + q), ("sub", lambda p, q: p - q)):
+        # 128-bit numbers (x1 x0) and (y1 y0); the words in between carry into each other.
+        chain = f"{name}.cc.u64 %rd20, {{a0}}, {{a2}}; {name}c.cc.u64 %rd21, {{a1}}, {{a3}}; {name}c.u64 %rd22, 0, 0; "
+        want = [law(p + (q << 64), r + (s << 64)) & (1 << 192) - 1 for p, q, r, s in zip(a, b, c, d, strict=True)]
+        for word in range(3):
+            got = apply(f"{chain} mov.u64 {{d}}, %rd2{word}", [x0, x1, y0, y1], ["u64"] * 4, "u64")
+            assert got.tolist() == [w >> 64 * word & (1 << 64) - 1 for w in want]
+    chain = "mad.lo.cc.u64 %rd20, {a0}, {a1}, {a2}; madc.hi.u64 %rd21, {a0}, {a1}, {a3}; "
+    for word in range(2):
+        got = apply(f"{chain} mov.u64 {{d}}, %rd2{word}", [x0, x1, y0, y1], ["u64"] * 4, "u64")
+        want = [p * q + r + (s << 64) for p, q, r, s in zip(a, b, c, d, strict=True)]
+        assert got.tolist() == [w >> 64 * word & (1 << 64) - 1 for w in want]
+
+
+def test_a_carry_waits_while_other_instructions_run_and_may_be_overwritten_in_place() -> None:
+    x = np.array([0xFFFFFFFF, 1] * 16, np.uint32)
+    text = "add.cc.s32 {a0}, {a0}, 1; mul.lo.u32 %r20, {a0}, {a0}; add.u32 %r20, %r20, 7; addc.s32 {d}, %r20, {a0}"
+    assert apply(text, [x], ["u32"], "u32")[:2].tolist() == [8, 4 + 7 + 2]
+
+
+def extended(value: int, bits: int, kind: str) -> int:
+    field = value & (1 << bits) - 1
+    return field - (1 << bits) if kind[0] == "s" and bits and field >> (bits - 1) else field
+
+
+@pytest.mark.parametrize("mode", ["clamp", "wrap"])
+@settings(max_examples=15, deadline=None)
+@given(data=columns(2))
+def test_fields_are_extended_and_masks_made(mode: str, data: list[list[int]]) -> None:
+    limit = (lambda n: n & 31) if mode == "wrap" else (lambda n: min(n, 32))
+    for kind in ("u32", "s32"):
+        law = functools.partial(lambda a, n, kind: extended(a, limit(n), kind), kind=kind)
+        check(f"szext.{mode}.{kind} {{d}}, {{a0}}, {{a1}}", [kind, "u32"], kind, law, data)
+
+    def mask(start: int, length: int) -> int:
+        return sum(1 << bit for bit in range(limit(start), min(limit(start) + limit(length), 32)))
+
+    check(f"bmsk.{mode}.b32 {{d}}, {{a0}}, {{a1}}", ["u32", "u32"], "u32", mask, data)
+
+
+@pytest.mark.parametrize(("first", "half"), [("lo", 0), ("hi", 2)])
+@settings(max_examples=10, deadline=None)
+@given(data=columns(3))
+def test_dot_products_of_two_take_half_of_the_bytes(first: str, half: int, data: list[list[int]]) -> None:
+    def law(a: int, b: int, c: int) -> int:
+        octets = [wrap(b >> 8 * i, "s8") for i in range(4)]
+        return c + sum((a >> 16 * i & 0xFFFF) * octets[half + i] for i in range(2))
+
+    check(f"dp2a.{first}.u32.s32 {{d}}, {{a0}}, {{a1}}, {{a2}}", ["u32", "s32", "s32"], "s32", law, data)
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=columns(3))
+def test_differences_of_bytes(data: list[list[int]]) -> None:
+    def apart(a: int, b: int) -> list[int]:
+        return [abs((a >> 8 * i & 0xFF) - (b >> 8 * i & 0xFF)) for i in range(4)]
+
+    kinds = ["u32", "u32", "u32"]
+    merged = "vabsdiff4.u32.u32.u32 {d}, {a0}, {a1}, {a2}"
+    check(merged, kinds, "u32", lambda a, b, c: int.from_bytes(apart(a, b), "little"), data)
+    added = "vabsdiff4.u32.u32.u32.add {d}, {a0}, {a1}, {a2}"
+    check(added, kinds, "u32", lambda a, b, c: c + sum(apart(a, b)), data)

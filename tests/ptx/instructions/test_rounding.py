@@ -1,0 +1,332 @@
+"""Half, bfloat16 and tf32 arithmetic rounds as IEEE 754 and the PTX manual say, compared with exact rationals."""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kernrec.ptx import emulate
+from kernrec.ptx.instructions.rounding import bf16_bits, bf16_values, exact_to_bf16, odd_f32, tf32_bits, two_sum
+from tests.helpers.ptx_text import apply, cuda, run
+
+ANY_F32 = st.integers(0, 2**32 - 1)
+F32 = st.lists(ANY_F32, min_size=32, max_size=32)
+BITS = st.lists(st.integers(0, 0xFFFF), min_size=32, max_size=32)
+
+# Formats as (bits of a NumPy integer that holds them, values of all bit patterns that are given).
+Values = Callable[[np.ndarray], np.ndarray]
+
+
+def f16_values(bits: np.ndarray) -> np.ndarray:
+    return bits.astype(np.uint16).view(np.float16).astype(np.float64)
+
+
+def bf16(bits: np.ndarray) -> np.ndarray:
+    return bf16_values(np.asarray(bits, np.uint16)).astype(np.float64)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered")  # signalling NaN among the inputs
+
+
+def f32(bits: list[int]) -> np.ndarray:
+    return np.array(bits, np.uint32).view(np.float32)
+
+
+def nearest(value: Fraction, values: Values) -> float:
+    """The number of a 16-bit format nearest to a rational, ties to even; its largest rounds on to infinity."""
+    magnitudes = values(np.arange(0x8000))
+    finite = magnitudes[np.isfinite(magnitudes)]
+    size = abs(value)
+    limit = Fraction(float(finite[-1])) + (Fraction(float(finite[-1])) - Fraction(float(finite[-2]))) / 2
+    if size >= limit:
+        return math.copysign(math.inf, value)
+    at = int(np.searchsorted(finite, float(size)))
+    around = [i for i in range(at - 2, at + 3) if 0 <= i < len(finite)]
+    best = min(around, key=lambda i: (abs(Fraction(float(finite[i])) - size), i & 1))
+    return math.copysign(float(finite[best]), value)
+
+
+def check(got: np.ndarray, exact: list[Fraction | None], values: Values) -> None:
+    """Every result is the rounded rational; where that is None it is not looked at."""
+    for g, e in zip(values(got).tolist(), exact, strict=True):
+        if e is not None:
+            assert g == nearest(e, values)
+
+
+def rational(law: Callable[..., Fraction], *sources: np.ndarray) -> list[Fraction | None]:
+    rows = zip(*(s.tolist() for s in sources), strict=True)
+    return [law(*map(Fraction, row)) if all(map(math.isfinite, row)) else None for row in rows]
+
+
+FORMATS: list[tuple[str, Values]] = [("f16", f16_values), ("bf16", bf16)]
+LAWS: list[tuple[str, Callable[..., Fraction], int]] = [
+    ("add", lambda a, b: a + b, 2),
+    ("sub", lambda a, b: a - b, 2),
+    ("mul", lambda a, b: a * b, 2),
+    ("fma", lambda a, b, c: a * b + c, 3),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), FORMATS)
+@pytest.mark.parametrize(("name", "law", "sources"), LAWS)
+@settings(max_examples=25, deadline=None)
+# Ties of bfloat16 that something far below decides: 1 + 2**-8 by products and sums, and the smallest subnormals.
+@example(a=[0x3F80] * 32, b=[0x3B80] * 32, c=[1] * 32)
+@example(a=[0x3F81] * 32, b=[0x3FC0] * 32, c=[0x0001] * 16 + [0x8001] * 16)
+@example(a=[0x0001] * 32, b=[0x3F00, 0x3F01] * 16, c=[0x8001, 0, 1, 0x8000] * 8)
+@given(a=BITS, b=BITS, c=BITS)
+def test_halves_round_once(
+    kind: str,
+    values: Values,
+    name: str,
+    law: Callable[..., Fraction],
+    sources: int,
+    a: list[int],
+    b: list[int],
+    c: list[int],
+) -> None:
+    rows = [np.array(r, np.uint16) for r in (a, b, c)[:sources]]
+    exact = rational(law, *(values(r) for r in rows))
+    arguments = ", ".join(f"{{a{i}}}" for i in range(sources))
+    check(apply(f"{name}.rn.{kind} {{d}}, {arguments}", rows, ["b16"] * sources, "b16"), exact, values)
+    # Packed: two of them in a register.
+    pairs = [r.view(np.uint32).repeat(2) for r in rows]
+    both = apply(f"{name}.rn.{kind}x2 {{d}}, {arguments}", pairs, ["b32"] * sources, "b32")
+    check(both[::2].copy().view(np.uint16), exact, values)
+
+
+@pytest.mark.parametrize(("kind", "values"), FORMATS)
+@settings(max_examples=25, deadline=None)
+@given(a=BITS, b=BITS)
+def test_minimum_and_maximum_and_signs(kind: str, values: Values, a: list[int], b: list[int]) -> None:
+    x, y = np.array(a, np.uint16), np.array(b, np.uint16)
+    u, v = values(x), values(y)
+    for name, law in (("min", np.fmin), ("max", np.fmax), ("min.NaN", np.minimum), ("max.NaN", np.maximum)):
+        got = values(apply(f"{name}.{kind} {{d}}, {{a0}}, {{a1}}", [x, y], ["b16"] * 2, "b16"))
+        np.testing.assert_array_equal(got, law(u, v))
+    np.testing.assert_array_equal(values(apply(f"neg.{kind} {{d}}, {{a0}}", [x], ["b16"], "b16")), -u)
+    np.testing.assert_array_equal(values(apply(f"abs.{kind} {{d}}, {{a0}}", [x], ["b16"], "b16")), abs(u))
+
+
+@pytest.mark.parametrize(("kind", "values"), FORMATS)
+def test_special_values_and_clamps(kind: str, values: Values) -> None:
+    one, infinity, nan = (0x3C00, 0x7C00, 0x7E00) if kind == "f16" else (0x3F80, 0x7F80, 0x7FC0)
+    x = np.array([one, one | 0x8000, infinity, infinity | 0x8000, nan, 0, 1, 0x8001] * 4, np.uint16)
+
+    def of(text: str) -> list[float]:
+        return values(apply(text, [x], ["b16"], "b16"))[:8].tolist()
+
+    same = values(x)[:8]
+    relu = of(f"mov.b16 %rs15, 0x8000; fma.rn.relu.{kind} {{d}}, {{a0}}, 0x{one:x}, %rs15")
+    assert relu[:4] == [1, 0, math.inf, 0]
+    np.testing.assert_array_equal(of(f"add.{kind} {{d}}, {{a0}}, {{a0}}"), 2 * same)
+    np.testing.assert_array_equal(of(f"sub.{kind} {{d}}, {{a0}}, {{a0}}"), [0, 0, *[math.nan] * 3, 0, 0, 0])
+    if kind == "f16":
+        assert of("add.sat.f16 {d}, {a0}, {a0}") == [1, 0, 1, 0, 0, 0, 2**-23, 0]
+        assert of("add.ftz.f16 {d}, {a0}, {a0}")[6:] == [0, 0]
+    with np.errstate(over="ignore"):
+        tanh = of(f"tanh.approx.{kind} {{d}}, {{a0}}")
+        ftz = ".ftz" if kind == "bf16" else ""
+        ex2 = of(f"ex2.approx{ftz}.{kind} {{d}}, {{a0}}")
+    np.testing.assert_allclose(tanh[:6], np.tanh(same[:6]), rtol=2**-8)
+    np.testing.assert_array_equal(ex2[:6], [2, 0.5, math.inf, 0, math.nan, 1])
+
+
+# Conversions
+
+
+@settings(max_examples=60, deadline=None)
+@example(bits=[0x7F7FFFFF, 0x7F7F7FFF, 0x7F800001, 0xFF800000, 0x00000001, 0x00008000, 0x00018000, 0x80008001] * 4)
+@given(bits=F32)
+def test_f32_becomes_bf16_by_the_mode_named(bits: list[int]) -> None:
+    x = f32(bits)
+    exact = rational(lambda v: v, x.astype(np.float64))
+    got = apply("cvt.rn.bf16.f32 {d}, {a0}", [x], ["f32"], "b16")
+    check(got, exact, bf16)
+    assert (got[np.isnan(x)] == 0x7FFF).all()
+    np.testing.assert_array_equal(bf16(got)[np.isinf(x)], x[np.isinf(x)])
+    down, up, zero = (bf16(apply(f"cvt.{m}.bf16.f32 {{d}}, {{a0}}", [x], ["f32"], "b16")) for m in ("rm", "rp", "rz"))
+    finite = np.isfinite(x)
+    assert (down[finite] <= x[finite]).all()
+    assert (up[finite] >= x[finite]).all()
+    np.testing.assert_array_equal(zero[finite], np.where(x > 0, down, up)[finite])
+    exactly = (np.array(bits, np.uint32) & 0xFFFF) == 0
+    assert (down[finite] == up[finite]).tolist() == exactly[finite].tolist()
+    relu = bf16(apply("cvt.rn.relu.bf16.f32 {d}, {a0}", [x], ["f32"], "b16"))
+    np.testing.assert_array_equal(relu[finite], np.maximum(bf16(got)[finite], 0))
+
+
+@settings(max_examples=40, deadline=None)
+@example(bits=[0x7F7FFFFF, 0x7F7FF000, 0x7F7FEFFF, 0x00001000, 0x00000FFF, 0x80001001, 0x00003000, 0x7FC00001] * 4)
+@given(bits=F32)
+def test_f32_becomes_tf32_with_ties_away_from_zero(bits: list[int]) -> None:
+    x = f32(bits)
+    got = apply("cvt.rna.tf32.f32 {d}, {a0}", [x], ["f32"], "b32")
+    assert (got & 0x1FFF)[~np.isnan(x)].tolist() == [0] * int((~np.isnan(x)).sum())
+    for b, g in zip(bits, got.tolist(), strict=True):
+        size = b & 0x7FFFFFFF
+        if size <= 0x7F800000:
+            assert g == (b & 0x80000000) | (size + 0x1000) >> 13 << 13
+    even = tf32_bits(x, "rn").view(np.float32)[np.isfinite(x)]
+    away = got.view(np.float32)[np.isfinite(x)]
+    ties = (np.array(bits) & 0x1FFF)[np.isfinite(x)] == 0x1000
+    np.testing.assert_array_equal(even[~ties], away[~ties])
+
+
+@settings(max_examples=25, deadline=None)
+@given(a=F32, b=F32)
+def test_a_pair_takes_its_first_source_into_the_upper_half(a: list[int], b: list[int]) -> None:
+    x, y = f32(a), f32(b)
+    for kind in ("f16", "bf16"):
+        both = apply(f"cvt.rn.{kind}x2.f32 {{d}}, {{a0}}, {{a1}}", [x, y], ["f32"] * 2, "b32")
+        with np.errstate(over="ignore"):
+            upper, lower = (apply(f"cvt.rn.{kind}.f32 {{d}}, {{a0}}", [s], ["f32"], "b16") for s in (x, y))
+        np.testing.assert_array_equal(both >> 16, upper)
+        np.testing.assert_array_equal(both & 0xFFFF, lower)
+
+
+@settings(max_examples=25, deadline=None)
+@given(bits=BITS)
+def test_halves_widen_exactly_and_become_integers_clamped(bits: list[int]) -> None:
+    x = np.array(bits, np.uint16)
+    for kind, values in FORMATS:
+        same = values(x)
+        np.testing.assert_array_equal(
+            apply(f"cvt.f32.{kind} {{d}}, {{a0}}", [x], ["b16"], "f32"), same.astype(np.float32)
+        )
+        whole = apply(f"cvt.rni.s32.{kind} {{d}}, {{a0}}", [x], ["b16"], "s32")
+        limited = np.clip(np.rint(np.nan_to_num(same, nan=0)), -(2**31), 2**31 - 1)
+        np.testing.assert_array_equal(whole, limited)
+        floor = values(apply(f"cvt.rmi.{kind}.{kind} {{d}}, {{a0}}", [x], ["b16"], "b16"))
+        np.testing.assert_array_equal(floor, np.floor(same))
+
+
+@settings(max_examples=25, deadline=None)
+@example(a=[2**62 + 2**54, 2**62 + 2**54 + 1, 2**62 + 3 * 2**54 - 1, -(2**63)] * 8)
+@given(a=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=32, max_size=32))
+def test_integers_and_doubles_become_bf16_rounded_once(a: list[int]) -> None:
+    x = np.array(a, np.int64)
+    check(apply("cvt.rn.bf16.s64 {d}, {a0}", [x], ["s64"], "b16"), [Fraction(v) for v in a], bf16)
+    double = x.astype(np.float64) * 2.0**-70
+    check(apply("cvt.rn.bf16.f64 {d}, {a0}", [double], ["f64"], "b16"), rational(lambda v: v, double), bf16)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    a=st.lists(st.floats(-1e30, 1e30), min_size=8, max_size=8),
+    b=st.lists(st.floats(-1e-3, 1e-3), min_size=8, max_size=8),
+)
+def test_rounding_to_odd_keeps_on_which_side_a_sum_lies(a: list[float], b: list[float]) -> None:
+    total, lost = two_sum(np.array(a), np.array(b))
+    check(exact_to_bf16(total, lost), [Fraction(x) + Fraction(y) for x, y in zip(a, b, strict=True)], bf16)
+    odd = odd_f32(total, lost)
+    exact = [Fraction(x) + Fraction(y) for x, y in zip(a, b, strict=True)]
+    for bits, value in zip(odd.tolist(), exact, strict=True):
+        assert bits & 1 or Fraction(float(np.uint32(bits).view(np.float32))) == value
+
+
+# Comparisons
+
+
+@pytest.mark.parametrize(("kind", "values"), FORMATS)
+@settings(max_examples=15, deadline=None)
+@given(a=st.lists(st.integers(0, 0xFFFF), min_size=64, max_size=64), swap=st.booleans())
+def test_packed_comparisons_give_each_half_its_own(kind: str, values: Values, a: list[int], swap: bool) -> None:
+    x = np.array(a, np.uint16)
+    y = x.reshape(-1, 2)[:, ::-1].copy().reshape(-1) if swap else np.roll(x, 1)
+    u, v = values(x).reshape(-1, 2), values(y).reshape(-1, 2)
+    pairs = [x.view(np.uint32), y.view(np.uint32)]
+    for name, law in (("lt", np.less), ("geu", lambda p, q: ~(p < q)), ("ne", lambda p, q: (p < q) | (p > q))):
+        want = law(u, v)
+        ask = f"setp.{name}.{kind}x2 %p1|%p2, {{a0}}, {{a1}}; selp.u32 %r20, 1, 0, %p1; selp.u32 %r21, 2, 0, %p2; "
+        got = apply(ask + "or.b32 {d}, %r20, %r21", pairs, ["b32"] * 2, "u32")
+        np.testing.assert_array_equal(got, want[:, 0] + 2 * want[:, 1])
+        mask = apply(f"set.{name}.u32.{kind}x2 {{d}}, {{a0}}, {{a1}}", pairs, ["b32"] * 2, "u32")
+        np.testing.assert_array_equal(mask.view(np.uint16).reshape(-1, 2), np.where(want, 0xFFFF, 0))
+        ones = apply(f"set.{name}.{kind}x2.{kind}x2 {{d}}, {{a0}}, {{a1}}", pairs, ["b32"] * 2, "b32")
+        np.testing.assert_array_equal(values(ones.view(np.uint16)).reshape(-1, 2), want)
+        single = apply(
+            f"setp.{name}.{kind} %p1, {{a0}}, {{a1}}; selp.u32 {{d}}, 1, 0, %p1", [x[:32], y[:32]], ["b16"] * 2, "u32"
+        )
+        np.testing.assert_array_equal(single, want.reshape(-1)[:32])
+
+
+# What the headers of CUDA make of it
+
+
+INTRINSICS = """
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+template <class T2> __device__ void all(const T2* x, T2* y) {
+    int t = threadIdx.x;
+    T2 a = x[t], b = x[t + 32], c = x[t + 64];
+    y[t] = __hadd2(a, b); y[t + 32] = __hsub2(a, b); y[t + 64] = __hmul2(a, b); y[t + 96] = __hfma2(a, b, c);
+    y[t + 128] = __hgt2(a, b); y[t + 160] = __hneg2(a); y[t + 192] = __habs2(a); y[t + 224] = h2exp2(a);
+    y[t + 256] = __hmax2(a, b);
+}
+extern "C" __global__ void f16(const __half2* x, __half2* y) { all(x, y); }
+extern "C" __global__ void bf16(const __nv_bfloat162* x, __nv_bfloat162* y) { all(x, y); }
+extern "C" __global__ void widen(const __nv_bfloat162* x, __nv_bfloat162* y) {
+    float2 v = __bfloat1622float2(x[threadIdx.x]);
+    y[threadIdx.x] = __floats2bfloat162_rn(v.x * 3, v.y * 3);
+}
+"""
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_the_intrinsics_of_the_cuda_headers(kind: str, arch: str) -> None:
+    rng = np.random.default_rng(4)
+    numbers = rng.standard_normal((3, 64)).astype(np.float32)
+    x = bf16_bits(numbers) if kind == "bf16" else numbers.astype(np.float16).view(np.uint16)
+    y = np.zeros((9, 64), np.uint16)
+    emulate(cuda(INTRINSICS, arch), kind, (1,), (32,), ["x", "y"], buffers={"x": x, "y": y})
+    values = dict(FORMATS)[kind]
+    a, b, c = values(x)
+    want = np.stack([a + b, a - b, a * b, a * b + c, a > b, -a, abs(a), np.exp2(a), np.maximum(a, b)])
+    rounded = bf16(exact_to_bf16(want)) if kind == "bf16" else want.astype(np.float16).astype(np.float64)
+    np.testing.assert_allclose(values(y), rounded, rtol=2.0**-7 if kind == "bf16" else 2.0**-10)
+    np.testing.assert_array_equal(np.delete(values(y), 7, 0), np.delete(rounded, 7, 0))
+    if kind == "bf16":
+        emulate(cuda(INTRINSICS, arch), "widen", (1,), (32,), ["x", "y"], buffers={"x": x, "y": y})
+        np.testing.assert_array_equal(y[0], bf16_bits((a * 3).astype(np.float32)))
+
+
+# Atomics
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "values"),
+    [
+        ("red.global.add.noftz.f16 [%rd1], %rs1;", "b16", f16_values),
+        ("red.global.add.noftz.bf16 [%rd1], %rs1;", "b16", bf16),
+        ("atom.global.add.noftz.f16x2 %r9, [%rd1], %r1;", "b32", f16_values),
+        ("red.global.add.noftz.bf16x2 [%rd1], %r1;", "b32", bf16),
+        ("red.global.v2.bf16x2.add.noftz [%rd1], {%r1, %r1};", "b32", bf16),
+    ],
+)
+def test_atomic_sums_of_halves_round_after_every_addition(text: str, dtype: str, values: Values) -> None:
+    word = np.zeros(4, np.uint16)
+    one = 0x3C00 if values is f16_values else 0x3F80
+    body = f"mov.b16 %rs1, 0x{one:x}; mov.b32 %r1, {{%rs1, %rs1}}; ld.param.u64 %rd1, [w];" + text
+    counts = run(body, "u64 w", ["w"], {"w": word}, block=(512,))
+    parts = {"b16": 1, "b32": 2}[dtype] * (2 if "v2" in text else 1)
+    total = 512 if values is f16_values else 256  # 256 + 1 rounds back to 256 in bfloat16
+    assert values(word).tolist() == [total] * parts + [0] * (4 - parts)
+    assert counts["atomic.w"] == 512
+    assert counts["global.w.atomic_bytes"] == 512 * 2 * parts
+
+
+def test_a_vector_of_floats_is_added_in_one_request() -> None:
+    word, out = np.arange(4, dtype=np.float32), np.zeros((32, 4), np.float32)
+    body = """mov.u32 %r1, %tid.x; mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40000000; ld.param.u64 %rd1, [w];
+      atom.global.add.v4.f32 {%f3, %f4, %f5, %f6}, [%rd1], {%f1, %f2, %f1, %f2};
+      ld.param.u64 %rd2, [o]; mad.wide.u32 %rd2, %r1, 16, %rd2; st.global.v4.f32 [%rd2], {%f3, %f4, %f5, %f6};"""
+    counts = run(body, "u64 w, u64 o", ["w", "o"], {"w": word, "o": out})
+    assert word.tolist() == [32, 65, 34, 67]
+    np.testing.assert_array_equal(out, np.arange(4) + np.arange(32)[:, None] * np.array([1, 2, 1, 2]))
+    assert counts["global.w.atomic_requests"] == 1

@@ -1,0 +1,169 @@
+"""Shuffles, votes, matches, reductions, barriers and atomics among threads."""
+
+import numpy as np
+import pytest
+
+from kernrec.ptx import EmulationError
+from kernrec.ptx.instructions.atomics import turns
+from tests.helpers.ptx_text import apply, run
+
+LANE = np.arange(32)
+
+
+@pytest.mark.parametrize(
+    ("mode", "delta", "c", "source"),
+    [
+        ("bfly", 5, 31, LANE ^ 5),
+        ("down", 3, 31, np.where(LANE + 3 < 32, LANE + 3, LANE)),
+        ("up", 2, 0, np.where(LANE >= 2, LANE - 2, LANE)),
+        ("idx", 7, 31, LANE * 0 + 7),
+        # Four segments of eight lanes: the mask in bits 8 to 12 of c is 24.
+        ("down", 3, 31 - 0 | 24 << 8, np.where(LANE % 8 + 3 < 8, LANE + 3, LANE)),
+        ("up", 2, 24 << 8, np.where(LANE % 8 >= 2, LANE - 2, LANE)),
+        ("idx", 10, 31 | 24 << 8, LANE // 8 * 8 + 2),
+    ],
+)
+def test_shuffles(mode: str, delta: int, c: int, source: np.ndarray) -> None:
+    x = (LANE * 10).astype(np.uint32)
+    got = apply(f"shfl.sync.{mode}.b32 {{d}}, {{a0}}, {delta}, {c}, -1", [x], ["u32"], "u32")
+    np.testing.assert_array_equal(got, source * 10)
+    flag = f"shfl.sync.{mode}.b32 %r20|%p1, {{a0}}, {delta}, {c}, -1; selp.u32 {{d}}, 1, 0, %p1"
+    inside = apply(flag, [x], ["u32"], "u32")
+    own = source == LANE
+    assert (inside[~own] == 1).all()
+
+
+def test_votes() -> None:
+    x = (LANE % 3 == 0).astype(np.uint32)
+    ask = "setp.ne.u32 %p1, {a0}, 0; "
+    ballot = sum(1 << i for i in range(0, 32, 3))
+    assert (apply(ask + "vote.sync.ballot.b32 {d}, %p1, -1", [x], ["u32"], "u32") == ballot).all()
+    assert (apply(ask + "vote.sync.ballot.b32 {d}, !%p1, -1", [x], ["u32"], "u32") == ballot ^ 0xFFFFFFFF).all()
+    for mode, want in (("any", 1), ("all", 0), ("uni", 0)):
+        got = apply(ask + f"vote.sync.{mode}.pred %p2, %p1, -1; selp.u32 {{d}}, 1, 0, %p2", [x], ["u32"], "u32")
+        assert (got == want).all()
+    assert (apply("activemask.b32 {d}", [x], ["u32"], "u32") == 0xFFFFFFFF).all()
+
+
+def test_matches_and_reductions() -> None:
+    x = (LANE % 5).astype(np.uint32)
+    got = apply("match.any.sync.b32 {d}, {a0}, -1", [x], ["u32"], "u32")
+    assert got.tolist() == [sum(1 << j for j in range(32) if j % 5 == i % 5) for i in range(32)]
+    signed = (LANE - 16).astype(np.int32)
+    for name, want in (("add", -16), ("min", -16), ("max", 15)):
+        assert (apply(f"redux.sync.{name}.s32 {{d}}, {{a0}}, -1", [signed], ["s32"], "s32") == want).all()
+
+
+def test_lanes_of_a_warp_gather_before_a_shuffle() -> None:
+    # The exit of the loop lies before its body: lanes that leave early reach the shuffle first and must wait.
+    out = np.zeros(32, np.uint32)
+    body = """mov.u32 %r1, %tid.x; mov.u32 %r2, 0; bra.uni HEAD;
+      AFTER: shfl.sync.bfly.b32 %r3, %r2, 1, 31, -1;
+      ld.param.u64 %rd1, [o]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r3; ret;
+      HEAD: setp.ge.u32 %p1, %r2, %r1; @%p1 bra AFTER; add.u32 %r2, %r2, 1; bra.uni HEAD;"""
+    counts = run(body, "u64 o", ["o"], {"o": out})
+    np.testing.assert_array_equal(out, LANE ^ 1)
+    assert counts["issue.shfl"] == 1
+
+
+def test_a_shuffle_whose_mask_names_lanes_that_never_come_is_a_deadlock() -> None:
+    body = """mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 5; @%p1 bra LOW; bar.sync 0; bra.uni END;
+      LOW: shfl.sync.bfly.b32 %r3, %r1, 1, 31, -1; bar.sync 0;
+      END:"""
+    with pytest.raises(EmulationError, match="deadlock"):
+        run(body)
+
+
+def test_a_warp_barrier_gathers() -> None:
+    out = np.zeros(32, np.uint32)
+    body = """.shared .align 4 .b8 s[128]; mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r5, 0;
+      bra.uni HEAD;
+      AFTER: bar.warp.sync -1; xor.b32 %r3, %r2, 64; ld.shared.u32 %r4, [%r3];
+      ld.param.u64 %rd1, [o]; cvt.u64.u32 %rd2, %r2; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r4; ret;
+      HEAD: add.u32 %r5, %r5, 1; setp.lt.u32 %p1, %r5, %r1; @%p1 bra HEAD; st.shared.u32 [%r2], %r1; bra.uni AFTER;"""
+    run(body, "u64 o", ["o"], {"o": out}, shared_bytes=0)
+    np.testing.assert_array_equal(out, LANE ^ 16)
+
+
+# Block barriers
+
+
+def test_barriers_order_the_threads_of_a_block() -> None:
+    # Every thread passes its number on to the next one, thread by thread, in 8 rounds.
+    out = np.zeros((3, 96), np.uint32)
+    body = """.shared .align 4 .b8 s[384]; mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r3, %r1; mov.u32 %r4, 0;
+      add.u32 %r5, %r1, 1; rem.u32 %r5, %r5, 96; shl.b32 %r5, %r5, 2;
+      LOOP: st.shared.u32 [%r2], %r3; bar.sync 0; ld.shared.u32 %r3, [%r5]; bar.sync 0;
+      add.u32 %r4, %r4, 1; setp.lt.u32 %p1, %r4, 8; @%p1 bra LOOP;
+      ld.param.u64 %rd1, [o]; mad.lo.u32 %r6, %ctaid.x, 96, %r1; mul.wide.u32 %rd2, %r6, 4; add.u64 %rd1, %rd1, %rd2;
+      st.global.u32 [%rd1], %r3;"""
+    counts = run(body, "u64 o", ["o"], {"o": out}, grid=(3,), block=(96,))
+    assert (out == (np.arange(96) + 8) % 96).all()
+    assert counts["barriers"] == 3 * 16
+    assert counts["issue.bar"] == 3 * 3 * 16
+
+
+def test_barriers_in_both_arms_of_a_branch_meet() -> None:
+    body = """mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 32; @%p1 bra LOW; bar.sync 0; bra.uni END;
+      LOW: bar.sync 0; END:"""
+    assert run(body, block=(64,))["barriers"] == 1
+
+
+def test_a_producer_arrives_and_a_consumer_waits() -> None:
+    out = np.zeros(32, np.uint32)
+    body = """.shared .align 4 .b8 s[128]; mov.u32 %r1, %tid.x; and.b32 %r3, %r1, 31; shl.b32 %r2, %r3, 2;
+      setp.ge.u32 %p1, %r1, 32; @%p1 bra PRODUCE;
+      bar.sync 1, 64; ld.shared.u32 %r4, [%r2];
+      ld.param.u64 %rd1, [o]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r4;
+      bra.uni END;
+      PRODUCE: st.shared.u32 [%r2], %r1; bar.arrive 1, 64;
+      END:"""
+    run(body, "u64 o", ["o"], {"o": out}, block=(64,))
+    np.testing.assert_array_equal(out, LANE + 32)
+
+
+def test_a_barrier_may_reduce_a_predicate() -> None:
+    out = np.zeros(64, np.uint32)
+    store = (
+        """ld.param.u64 %rd1, [o]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r2;"""
+    )
+    ask = "mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 40; "
+    run(ask + "bar.red.popc.u32 %r2, 0, %p1;" + store, "u64 o", ["o"], {"o": out}, block=(64,))
+    assert (out == 40).all()
+    run(
+        ask + "bar.red.and.pred %p2, 0, !%p1; selp.u32 %r2, 1, 0, %p2;" + store, "u64 o", ["o"], {"o": out}, block=(64,)
+    )
+    assert (out == 0).all()
+
+
+# Atomics
+
+
+def atomic(text: str, start: int, kind: str = "u32", threads: int = 64) -> tuple[int, list[int], dict[str, int]]:
+    """One atomic by every thread on one word: the final word, and what each thread got back."""
+    word, out = np.array([start], "u4"), np.zeros(threads, np.uint32)
+    body = f"""mov.u32 %r1, %tid.x; ld.param.u64 %rd1, [w]; {text}
+      ld.param.u64 %rd3, [o]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd3, %rd2; st.global.u32 [%rd3], %r2;"""
+    counts = run(body, "u64 w, u64 o", ["w", "o"], {"w": word, "o": out}, block=(threads,))
+    return int(word[0]), out.tolist(), dict(counts)
+
+
+def test_atomics_take_turns() -> None:
+    word, old, counts = atomic("atom.global.add.u32 %r2, [%rd1], 3;", 10)
+    assert (word, old) == (10 + 3 * 64, [10 + 3 * i for i in range(64)])
+    assert (counts["atomic.w"], counts["issue.atomic"], counts["global.w.atomic_sectors"]) == (64, 2, 2)
+    assert atomic("atom.global.max.u32 %r2, [%rd1], %r1;", 5)[0] == 63
+    assert atomic("atom.global.min.s32 %r2, [%rd1], -7;", 5)[0] == 2**32 - 7
+    assert atomic("atom.global.cas.b32 %r2, [%rd1], %r1, 99;", 20)[0] == 99
+    assert atomic("atom.global.exch.b32 %r2, [%rd1], %r1;", 20)[0] == 63
+    assert atomic("atom.global.inc.u32 %r2, [%rd1], 9;", 0)[0] == 64 % 10
+    assert atomic("red.global.add.u32 [%rd1], %r1; mov.u32 %r2, 0;", 0)[0] == 64 * 63 // 2
+    total = atomic("cvt.rn.f32.u32 %f1, %r1; red.global.add.f32 [%rd1], %f1; mov.u32 %r2, 0;", 0)[0]
+    assert np.uint32(total).view(np.float32) == 64 * 63 / 2
+
+
+def test_turns_keep_order_and_never_repeat() -> None:
+    index = np.array([3, 1, 3, 3, 2, 1])
+    found = turns(index)
+    assert [sorted(index[t].tolist()) for t in found] == [[1, 2, 3], [1, 3], [3]]
+    assert [t[index[t] == 3].tolist() for t in found] == [[0], [2], [3]]

@@ -1,0 +1,122 @@
+"""The parser reads what compilers and people write, and says where it cannot."""
+
+import pytest
+
+from kernrec.ptx import ParseError, parse
+from kernrec.ptx.ir.program import Address, Immediate, Negated, Pair, Register, Symbol, Vector
+from tests.helpers.ptx_text import module
+
+HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
+
+
+def test_an_instruction_is_taken_apart() -> None:
+    ins = module("@!%p1 ld.global.nc.v2.f32 {%f1, %f2}, [%rd1+-8];").functions["k"].instructions[0]
+    assert ins.name == "ld.global.nc.v2.f32"
+    assert ins.predicate == ("%p1", True)
+    assert ins.operands == (Vector((Register("%f1"), Register("%f2"))), Address(Register("%rd1"), -8))
+
+
+@pytest.mark.parametrize(
+    ("text", "operand"),
+    [
+        ("0f3F800000", Immediate(0x3F800000, "f32")),
+        ("0d3FF0000000000000", Immediate(0x3FF0000000000000, "f64")),
+        ("-5", Immediate(-5, "int")),
+        ("0xFFu", Immediate(255, "int")),
+        ("017", Immediate(15, "int")),
+        ("1.5", Immediate(1.5, "float")),
+        ("!%p3", Negated(Register("%p3"))),
+        ("%r1|%p2", Pair(Register("%r1"), Register("%p2"))),
+        ("table+12", Symbol("table", 12)),
+        ("WARP_SZ", Immediate(32, "int")),
+    ],
+)
+def test_operands_mean_what_the_manual_says(text: str, operand: object) -> None:
+    assert module(f"foo.b32 %r1, {text};").functions["k"].instructions[0].operands[1] == operand
+
+
+def test_several_statements_may_share_a_line_and_one_may_span_several() -> None:
+    function = module("mov.b32 %r1, 1; mov.b32 %r2,\n   2\n;\nL: add.s32 %r1, %r1, 1;").functions["k"]
+    assert [i.opcode for i in function.instructions] == ["mov", "mov", "add", "ret"]
+    assert function.labels == {"L": 2}
+
+
+def test_comments_keep_the_line_numbers() -> None:
+    parsed = parse(HEAD + ".entry k()\n{ /* two\nlines */ .reg .b32 %r<3>; // more\n mov.b32 %r1, 0;\nret;}")
+    assert [i.line for i in parsed.functions["k"].instructions] == [7, 8]
+
+
+def test_registers_of_an_inner_scope_hide_the_outer_ones() -> None:
+    body = "{ .reg .b64 %r1; mov.b64 %r1, 5; }\n mov.b32 %r1, 1;"
+    function = module(body).functions["k"]
+    inner, outer = (i.operands[0] for i in function.instructions[:2])
+    assert isinstance(inner, Register)
+    assert inner != outer == Register("%r1")
+    assert function.register_type(inner.name) == "b64"
+
+
+def test_a_label_may_be_defined_once_in_each_scope() -> None:
+    scope = "{ L: @%p1 bra L; }\n"
+    function = module(scope + scope).functions["k"]
+    assert len(function.labels) == 2
+    for block in function.blocks[:2]:
+        target = block.instructions[0].operands[0]
+        assert isinstance(target, Symbol)
+        assert target.name == block.labels[0]
+
+
+def test_variables_have_sizes_and_contents() -> None:
+    variables = parse(
+        HEAD
+        + ".const .align 4 .f32 c[2] = {0f3F800000, 2.0};\n.global .align 8 .u64 p[2] = {c, generic(c)+4};\n"
+        + ".global .b8 text[6] = {104, 105};\n.extern .shared .align 16 .b8 dynamic[];\n.shared .v4 .f32 s[3];\n"
+    ).variables
+    assert variables["c"].data == b"\x00\x00\x80?\x00\x00\x00@"
+    assert variables["p"].pointers == ((0, "c", 0), (8, "c", 4))
+    assert variables["text"].data == b"hi\0\0\0\0"
+    assert (variables["dynamic"].size, variables["dynamic"].external) == (0, True)
+    assert variables["s"].size == 48
+
+
+def test_basic_blocks_end_at_branches_and_begin_at_labels() -> None:
+    body = "mov.b32 %r1, 0;\nL:\nadd.s32 %r1, %r1, 1;\n@%p1 bra L;\nbar.sync 0;\nmov.b32 %r2, 0;"
+    function = module(body).functions["k"]
+    assert [len(b.instructions) for b in function.blocks] == [1, 2, 1, 2]
+    assert function.block_at == {"L": 1}
+
+
+def test_debug_sections_and_pragmas_are_passed_over() -> None:
+    text = (
+        '.file 1 "k.cu"\n.entry k()\n.maxntid 128, 1, 1\n{\n.loc 1 2 3\n.pragma "nounroll";\nret;\n}\n'
+        ".section .debug_str\n{\n.b8 1\n}\n"
+    )
+    function = parse(HEAD + text).functions["k"]
+    assert function.directives["maxntid"] == (128, 1, 1)
+    assert len(function.instructions) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "line 1: no .version"),
+        (HEAD + ".entry k()\n{\nbra NOWHERE;\n}", "line 6: no label 'NOWHERE'"),
+        (HEAD + ".entry k()\n{\nadd.s32 %r1", "unfinished statement"),
+        (HEAD + ".entry k()\n{\nret;\n", "no closing brace"),
+        (HEAD + ".entry k()\n{\n.nonsense 3;\n}", "line 6: unknown directive '.nonsense'"),
+        (HEAD + "nonsense;", "cannot read the declaration"),
+        (HEAD + ".entry k()\n{\nL: ret; L: ret;\n}", "label 'L' is defined twice"),
+        (HEAD + ".entry k()\n{\nld.b32 %r1, [%r2*4];\n}", "line 6: cannot read the operand '%r2*4'"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_line(text: str, said: str) -> None:
+    with pytest.raises(ParseError) as error:
+        parse(text)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_registers_declared_without_a_space() -> None:
+    body = "{.reg.b32 f, g;\n .reg .pred p;\n mov.b32 f, 5; mov.b32 g, f; }"
+    found = parse(f".version 8.0\n.target sm_80\n.address_size 64\n.entry k() {{ .reg.b32 %r<3>; {body} ret; }}")
+    assert sorted(found.functions["k"].registers.values()) == ["b32", "b32", "pred"]
+    assert found.functions["k"].ranges == {"%r": ("b32", 3)}

@@ -1,0 +1,52 @@
+"""The race check finds what a barrier should have ordered, and nothing else."""
+
+import pytest
+
+from kernrec.ptx import EmulationError
+from tests.helpers.ptx_text import run
+
+HEAD = (
+    ".shared .align 4 .b8 s[512]; mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r5, 508; sub.u32 %r3, %r5, %r2; "
+)
+WRITE, READ_OTHER, READ_OWN = "st.shared.u32 [%r2], %r1; ", "ld.shared.u32 %r4, [%r3]; ", "ld.shared.u32 %r4, [%r2]; "
+BARRIER = "bar.sync 0; "
+
+
+def check(body: str) -> None:
+    run(HEAD + body, block=(128,), grid=(2,), check_races=True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        WRITE + BARRIER + READ_OTHER,
+        WRITE + READ_OWN + BARRIER + READ_OTHER + READ_OWN + BARRIER + WRITE,
+        READ_OWN + READ_OTHER + BARRIER + WRITE + WRITE,
+    ],
+)
+def test_ordered_accesses_pass(body: str) -> None:
+    check(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (WRITE + READ_OTHER, r"warp 0 of block number 0 reads byte 508 of shared memory, which warp 3 wrote"),
+        (READ_OTHER + WRITE, r"writes byte 0 of shared memory, which warp 3 read"),
+        (WRITE + BARRIER + READ_OTHER + WRITE, r"which warp 3 read"),
+        ("mov.u32 %r2, 16; " + WRITE, r"byte 16 of shared memory, which warp \d wrote"),
+        ("mov.u32 %r2, 16; " + READ_OWN + WRITE, r"which several warps read"),
+    ],
+)
+def test_unordered_accesses_are_named(body: str, said: str) -> None:
+    with pytest.raises(EmulationError, match=said):
+        check(body)
+    run(HEAD + body, block=(128,))  # without the check it runs
+
+
+def test_a_barrier_of_one_block_does_not_excuse_another() -> None:
+    body = """setp.eq.u32 %p1, %ctaid.x, 0; @%p1 bra ZERO; st.shared.u32 [%r2], %r1; ld.shared.u32 %r4, [%r3];
+      bra.uni END;
+      ZERO: st.shared.u32 [%r2], %r1; bar.sync 0; ld.shared.u32 %r4, [%r3]; END:"""
+    with pytest.raises(EmulationError, match="block number 1"):
+        check(body)

@@ -1,0 +1,202 @@
+"""Learned estimates on simulated measurements: what they reach, how sure they are of what was never measured, and that
+every question is answered through the same chain: measured, learned, prior."""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernrec.cli.app import run
+from kernrec.compile import NoCompilerError
+from kernrec.gpu import find_gpu
+from kernrec.kernel import load_kernel
+from kernrec.op import find_op
+from kernrec.recommender import Query, Recommender
+from kernrec.recommender.analyze_kernel import analyze
+from kernrec.recommender.estimate.model_store import Trained
+from kernrec.recommender.explain.pick_config import ranked_for_op
+from kernrec.recommender.kernel_advice import recommend_kernel
+from kernrec.store import Database, Stack
+
+pytest.importorskip("xgboost")
+GPUS = {"rtx4090": 1.3, "a100-sxm4-80gb": 1.3, "rtx3090": 1.5}
+FACTOR = 1.3
+NEW = {"m": 900, "n": 700, "k": 300}
+FASTEST = Query("latency", top=1)
+
+
+def row(gpu: str, kernel: Any, config: dict[str, int], problem: Any, took: float, power: float) -> dict[str, Any]:
+    return {
+        "gpu": gpu,
+        "kernel": kernel.name,
+        "kernel_hash": kernel.hash,
+        "config": config,
+        "problem": problem,
+        "protocol_version": 1,
+        "tier": "final",
+        "session": "simulated",
+        "measured_at": "2026-03-01T12:00:00",
+        "latency_s": took,
+        "energy_j": took * power,
+        "outcome": "ok",
+    }
+
+
+def simulated(gpu: str, problems: int, factor: Callable[[int], float], configs: int = 8) -> Iterator[dict[str, Any]]:
+    """Rows of a simulated card that takes `factor(number of the problem)` times what the prior says."""
+    recommender, draw = Recommender([]), np.random.default_rng(0)
+    for number in range(problems):
+        problem = find_op("matmul").problem(m=192 * (number + 1), n=512, k=256)
+        (candidates,) = recommender.candidates_for(problem, find_gpu(gpu))
+        at = candidates.space.at(problem)
+        rows = np.sort(draw.choice(candidates.rows(at), configs, replace=False))
+        settled = candidates.settle(candidates.predict(problem, at, rows))
+        for at_row, latency, power in zip(rows, settled.latency_s, settled.power_w, strict=True):
+            took = float(latency * factor(number) * np.exp(draw.normal(0, 0.02)))
+            yield row(gpu, candidates.kernel, candidates.space.config(int(at_row)), problem, took, float(power))
+
+
+def trained_on(path: Path, rows: list[dict[str, Any]]) -> Path:
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(rows)
+    assert run(["train", "--db", str(path), "--threads", "1"]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def one_gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rows = list(simulated("rtx4090", 10, lambda _: FACTOR))
+    return trained_on(tmp_path_factory.mktemp("one") / "own.duckdb", rows)
+
+
+@pytest.fixture(scope="module")
+def three_gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rows = [row for gpu, factor in GPUS.items() for row in simulated(gpu, 10, lambda _, f=factor: f)]
+    return trained_on(tmp_path_factory.mktemp("three") / "own.duckdb", rows)
+
+
+def factor_of(answer: Any) -> float:
+    """By what factor the first choice's interval goes beyond its latency."""
+    return answer.best.latency_s.high / answer.best.latency_s.value
+
+
+def test_a_gpu_never_measured_says_what_its_interval_stands_on(one_gpu: Path, three_gpus: Path) -> None:
+    found = []
+    for database in (one_gpu, three_gpus):
+        answer = Recommender([database]).recommend("matmul", "h200-sxm", NEW, query=FASTEST)
+        assert answer.best.latency_s.source == "learned"
+        (note,) = [note for note in answer.notes if note.startswith("source learned")]
+        found.append((factor_of(answer), note))
+    (alone, said), (held_out, said_of_three) = found
+    assert "nothing was measured on h200-sxm; 90 % interval from the prior's spread: no GPU was held out" in said
+    assert "90 % interval from 3 GPUs held out and the prior's spread (9 would do alone)" in said_of_three
+    assert held_out < alone
+    assert alone >= 2.0
+    known = Recommender([three_gpus]).recommend("matmul", "rtx4090", NEW, query=FASTEST)
+    assert factor_of(known) < held_out
+    assert any("90 % interval from 10 problems held out" in note for note in known.notes)
+    (about,) = known.as_dict()["models"]
+    assert (about["name"], about["problems"], about["gpu_measured"]) == ("matmul", 10, True)
+    assert about["intervals"]["latency"]["groups"] == 10
+    assert about["intervals"]["latency"]["pooled_with_prior"] is False
+
+
+def test_an_interval_widens_with_distance_from_what_was_measured(one_gpu: Path) -> None:
+    recommender = Recommender([one_gpu])
+    shapes = [NEW, {"m": 8192, "n": 2048, "k": 2048}, {"m": 8192, "n": 16384, "k": 16384}]
+    near, far, farther = (factor_of(recommender.recommend("matmul", "rtx4090", dims, query=FASTEST)) for dims in shapes)
+    assert math.log(far) > 1.5 * math.log(near)
+    assert farther > far
+
+
+def test_a_kernel_never_measured_stays_with_the_prior_unless_others_helped(one_gpu: Path) -> None:
+    learned = Trained.beside([one_gpu]).model("matmul", find_gpu("rtx4090"))
+    assert learned is not None
+    recommender = Recommender([one_gpu])
+    half = find_op("matmul").problem("f16", "nn", **NEW)
+    kernels = [candidates.kernel for candidates in recommender.candidates_for(half, find_gpu("rtx4090"))]
+    strange = next(kernel for kernel in kernels if kernel.name not in learned.model.kernels)
+    assert learned.reach(find_gpu("rtx4090"), strange) is None  # one kernel alone says nothing of another
+    choices = recommender.recommend("matmul", "rtx4090", NEW, dtype="f16", query=Query("latency", top=40)).choices
+    assert {choice.source for choice in choices if choice.kernel.name == strange.name} == {"prior"}
+
+
+def test_explanations_and_single_kernels_come_through_the_same_chain(
+    one_gpu: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = Recommender([one_gpu]).recommend("matmul", "rtx4090", NEW, query=FASTEST)
+    card = find_gpu("rtx4090")
+    advice = recommend_kernel("matmul_simt", card, NEW, objective="latency", databases=[one_gpu])
+    best = next(limited.choice for limited in advice.choices if limited.power_limit_w == card.tdp_w)
+    assert best.latency_s.source == best.energy_j.source == "learned"
+    assert best.latency_s.value == pytest.approx(answer.best.latency_s.value, rel=0.02)
+    assert [note for note in advice.notes if note.startswith("source learned")] == [
+        note for note in answer.notes if note.startswith("source learned")
+    ]
+    plain = recommend_kernel("matmul_simt", card, NEW, objective="latency", databases=[])
+    assert best.latency_s.value / plain.best.choice.latency_s.value == pytest.approx(FACTOR, rel=0.1)
+    ranked = ranked_for_op("matmul", card, NEW, None, None, None, "latency", [one_gpu])
+    assert ranked.choice(0, ranked.fastest).choice.latency_s == best.latency_s
+    shape = ",".join(f"{name}={extent}" for name, extent in NEW.items())
+    assert run(["explain", "--op", "mm", "--gpu", "rtx4090", "--shape", shape, "--db", str(one_gpu)]) == 0
+    said = capsys.readouterr()
+    assert "  learned: " in said.out
+    assert "source learned: the prior corrected by model matmul, trained on 80 configs of 10 problems" in said.err
+
+
+SOURCE = """
+__global__ void rowsum(const float* x, float* y, int columns) {
+    float s = 0.0f;
+    for (int i = threadIdx.x; i < columns; i += 32 * UNROLL)
+        for (int j = 0; j < UNROLL; j++) if (i + 32 * j < columns) s += x[blockIdx.x * columns + i + 32 * j];
+    for (int step = 16; step; step /= 2) s += __shfl_down_sync(~0u, s, step);
+    if (threadIdx.x == 0) y[blockIdx.x] = s;
+}
+"""
+SPEC = """
+name = "mine"
+op = "reduce"
+dtypes = ["f32"]
+layouts = ["row"]
+source = "mine.cu"
+tunables = { unroll = { values = [1, 2, 4, 8] } }
+[[launch]]
+entry = "rowsum"
+grid = ["rows"]
+block = ["32"]
+arguments = ["x", "y", "i32 columns"]
+"""
+
+
+def test_a_kernel_of_the_users_is_learned_from_its_own_measurements(tmp_path: Path) -> None:
+    """Measured, learned and prior on three shapes of the same kernel: a simulated card takes 1.7 times the prior."""
+    (tmp_path / "mine.cu").write_text(SOURCE)
+    (tmp_path / "mine.toml").write_text(SPEC)
+    kernel, gpu, path = load_kernel(tmp_path / "mine.toml"), find_gpu("rtx4090"), tmp_path / "own.duckdb"
+    problems = [kernel.definition.problem("f32", "row", rows=4096 * n, columns=256) for n in range(1, 5)]
+    rows = []
+    try:
+        for problem in problems:
+            advice = analyze(kernel, problem, gpu, path, objective="latency", top=4, processes=1).advice
+            rows += [
+                row(gpu.name, kernel, dict(c.choice.config), problem, c.choice.latency_s.value * 1.7, c.choice.power_w)
+                for c in advice.choices
+            ]
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    trained_on(path, rows[:-4])
+    measured, learned = (
+        recommend_kernel("mine", gpu, problem.dim, objective="latency", databases=[path]) for problem in problems[-2:]
+    )
+    assert measured.best.choice.latency_s.source == "measured"
+    assert learned.best.choice.latency_s.source == "learned"
+    for limited in learned.choices:
+        truth = next(r["latency_s"] for r in rows[-4:] if r["config"] == dict(limited.choice.config))
+        assert limited.choice.latency_s.low < truth < limited.choice.latency_s.high
+        assert limited.choice.latency_s.value == pytest.approx(truth, rel=0.15)
+    model = Trained.beside([path], Stack([path])).model("reduce", gpu)
+    assert model is not None
+    assert model.model.kernels == {"mine": kernel.hash}

@@ -1,0 +1,103 @@
+"""Measurements over predictions: the rule, as laws."""
+
+from datetime import datetime
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.recommender.estimate.estimates import (
+    ENERGY_DRIFT,
+    LATENCY_DRIFT,
+    MEASURED,
+    PRIOR,
+    Estimates,
+    with_measured,
+)
+from kernrec.store import Measured
+
+COUNT = 8
+
+
+def predicted() -> Estimates:
+    latency = np.linspace(1e-3, 2e-3, COUNT)
+    energy = latency * 200.0
+    source = np.zeros(COUNT, dtype=np.int8)
+    return Estimates(
+        latency, latency / 2, latency * 2, energy, energy / 2, energy * 2, energy / latency, source, source
+    )
+
+
+def measured(latency_s: float, energy_j: float | None, **given: float) -> Measured:
+    return Measured("k", "h", {}, latency_s, energy_j, None, 1, 1, datetime(2026, 1, 1), None, None, None, **given)
+
+
+def test_nothing_measured_changes_nothing() -> None:
+    before = predicted()
+    assert with_measured(before, np.array([], dtype=int), []) == (before, None)
+
+
+factors = st.lists(st.tuples(st.floats(0.2, 5), st.none() | st.floats(0.5, 2)), min_size=1, max_size=COUNT - 1)
+
+
+@given(factors)
+def test_the_measured_are_as_measured_and_the_rest_keep_their_order(drawn: list[tuple[float, float | None]]) -> None:
+    before, positions = predicted(), np.arange(len(drawn))
+    rows = [
+        measured(before.latency_s[i] * t, None if p is None else before.energy_j[i] * t * p)
+        for i, (t, p) in enumerate(drawn)
+    ]
+    after, scale = with_measured(before, positions, rows)
+    assert scale is not None
+    assert scale.configs == len(rows)
+    for i, one in enumerate(rows):
+        assert after.latency_s[i] == one.latency_s
+        assert after.latency_source[i] == MEASURED
+        assert after.energy_source[i] == (PRIOR if one.energy_j is None else MEASURED)
+        if one.energy_j is not None:
+            assert after.energy_j[i] == one.energy_j
+            assert after.power_w[i] == pytest.approx(one.energy_j / one.latency_s)
+    rest = slice(len(rows), None)
+    assert (np.diff(after.latency_s[rest]) > 0).all()
+    assert after.latency_s[rest] == pytest.approx(before.latency_s[rest] * scale.latency)
+    assert after.energy_j[rest] == pytest.approx(before.energy_j[rest] * scale.latency * scale.power)
+    assert (after.latency_source[rest] == PRIOR).all()
+    assert (after.latency_low_s < after.latency_s).all()
+    assert (after.latency_s < after.latency_high_s).all()
+    assert (after.energy_low_j < after.energy_j).all()
+    assert (after.energy_j < after.energy_high_j).all()
+
+
+@given(st.floats(0.2, 5), st.integers(1, COUNT - 1))
+def test_the_scale_lies_between_what_was_predicted_and_what_was_measured(factor: float, count: int) -> None:
+    before = predicted()
+    weights = []
+    for n in (count, count + 1):
+        rows = [measured(latency * factor, None) for latency in before.latency_s[:n]]
+        _, scale = with_measured(before, np.arange(n), rows)
+        assert scale is not None
+        weights.append(np.log(scale.latency))
+    assert 0 <= weights[0] / np.log(factor) <= 1 if factor != 1 else weights == [0, 0]
+    assert abs(weights[0]) <= abs(weights[1])  # more measurements, more trust
+    assert scale.power == 1.0  # nobody measured energy
+
+
+def test_more_measurements_make_the_rest_surer() -> None:
+    before = predicted()
+    widths = []
+    for n in (1, 3, 7):
+        after, _ = with_measured(before, np.arange(n), [measured(t, None) for t in before.latency_s[:n]])
+        widths.append(float(after.latency_high_s[-1] / after.latency_s[-1]))
+        assert after.energy_high_j[-1] / after.energy_j[-1] == pytest.approx(2.0)  # of power nothing was learnt
+    assert 2.0 > widths[0] > widths[1] > widths[2] > 1.0
+
+
+def test_a_stated_interval_is_at_least_as_wide_as_the_card_drifts() -> None:
+    exact = {"latency_low_s": 1e-3, "latency_high_s": 1e-3, "energy_low_j": 0.1, "energy_high_j": 0.3}
+    after, _ = with_measured(predicted(), np.array([2]), [measured(1e-3, 0.2, **exact)])
+    assert after.latency_low_s[2] == pytest.approx(1e-3 * (1 - LATENCY_DRIFT))
+    assert after.latency_high_s[2] == pytest.approx(1e-3 * (1 + LATENCY_DRIFT))
+    assert (after.energy_low_j[2], after.energy_high_j[2]) == (0.1, 0.3)
+    after, _ = with_measured(predicted(), np.array([2]), [measured(1e-3, 0.2)])
+    assert after.energy_low_j[2] < 0.2 * (1 - ENERGY_DRIFT)  # nobody stated it: not sure at all

@@ -1,0 +1,163 @@
+"""Calibration recovers a simulated machine's coefficients, leaves what rows cannot tell, and keeps only what helps."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.model.learn.dataset import Group
+from kernrec.model.prior.calibration import ENERGY, FILE, TIME, Calibration, load, save
+from kernrec.model.prior.power import PowerModel
+from kernrec.training.fit_calibration import FEWEST_PROBLEMS, FEWEST_ROWS, fit
+from tests.helpers.groups import simulated_groups
+
+KNOWN = {"core_time": 1.6, "dram_time": 1.1, "static_power": 0.7, "core_energy": 1.3, "dram_energy": 2.0}
+RTX4090 = "sm_89"
+
+
+def machine(group: Group, noise: float = 0.01, seed: int = 1, **known: float) -> Group:
+    """The group as a simulated machine measured it, whose coefficients are off by known factors."""
+    facts, draw = group.facts, np.random.default_rng(seed)
+    truth = Calibration(facts.gpu.arch, **(KNOWN | known))
+    settled = truth.powered(PowerModel.for_gpu(facts.gpu)).settle(
+        facts.core_s * truth.core_time,
+        facts.dram_s * truth.dram_time,
+        facts.fixed_s,
+        facts.core_j * truth.core_energy,
+        facts.dram_j * truth.dram_energy,
+    )
+    distorted = np.exp(draw.normal(0, noise, (2, len(group))))
+    return replace(group, latency_s=settled.latency_s * distorted[0], energy_j=settled.energy_j * distorted[1])
+
+
+def machines(groups: Iterable[Group], **given: float) -> list[Group]:
+    return [machine(group, seed=number, **given) for number, group in enumerate(groups)]
+
+
+def test_known_coefficients_are_recovered_and_kept() -> None:
+    (found,) = fit(machines(simulated_groups(10)), {"measurements": 300})
+    calibration = found.calibration
+    assert calibration is not None
+    for name, value in KNOWN.items():
+        # Board, leakage and clock tree all grow with time: what tells them apart is little.
+        assert getattr(calibration, name) == pytest.approx(value, rel=0.15 if name == "static_power" else 0.05), name
+    assert (calibration.arch, calibration.problems, calibration.gpus) == (RTX4090, 10, ("rtx4090",))
+    for before, after in (calibration.time_factor, calibration.energy_factor):
+        assert after < 1.05 < before
+    assert calibration.provenance == {"measurements": 300}
+    assert all("10 problems, each held out" in line and line.endswith(": kept") for line in found.said)
+
+
+def test_the_power_limit_hides_no_coefficient() -> None:
+    """A machine that draws so much that half of its rows run at the limit, at a lower clock than the prior assumes."""
+    groups = machines(simulated_groups(12), static_power=1.4, core_energy=1.7)
+    capped = np.concatenate([g.energy_j / g.latency_s > 0.98 * g.facts.gpu.tdp_w for g in groups])
+    assert 0.2 < capped.mean() < 0.9
+    (found,) = fit(groups)
+    assert found.calibration is not None
+    assert found.calibration.core_time == pytest.approx(1.6, rel=0.05)
+    assert found.calibration.core_energy == pytest.approx(1.7, rel=0.1)
+
+
+def test_without_energy_only_time_is_fitted() -> None:
+    groups = [replace(g, energy_j=np.full(len(g), np.nan)) for g in machines(simulated_groups(4))]
+    (found,) = fit(groups)
+    assert found.calibration is not None
+    assert found.calibration.core_time == pytest.approx(KNOWN["core_time"], rel=0.05)
+    assert [getattr(found.calibration, name) for name in ENERGY] == [1.0, 1.0, 1.0]
+    assert found.calibration.energy_factor is None
+    assert found.said[1] == "energy: too little was measured to calibrate it"
+
+
+def test_what_does_not_help_on_problems_held_out_is_not_kept() -> None:
+    """Each problem is off by a factor of its own, as likely above as below: there is nothing to carry to another."""
+    groups = []
+    for number, group in enumerate(simulated_groups(10)):
+        own = 1.5 if number % 2 else 1 / 1.5
+        truth = machine(group, **dict.fromkeys(KNOWN, 1.0))
+        groups.append(replace(truth, latency_s=truth.latency_s * own, energy_j=truth.energy_j * own))
+    (found,) = fit(groups)
+    assert found.calibration is None
+    assert all("no help, not kept" in line for line in found.said)
+
+
+def test_a_machine_of_the_data_sheet_keeps_the_data_sheet() -> None:
+    (found,) = fit(machines(simulated_groups(10), **dict.fromkeys(KNOWN, 1.0)))
+    if found.calibration is not None:  # noise may be fitted, but nothing else
+        assert all(getattr(found.calibration, name) == pytest.approx(1.0, abs=0.1) for name in TIME + ENERGY)
+
+
+def test_what_rows_cannot_tell_keeps_its_coefficient() -> None:
+    """Kernels that move next to nothing say nothing of DRAM."""
+    quiet = [
+        replace(g, facts=replace(g.facts, dram_s=g.facts.dram_s * 1e-3, dram_j=g.facts.dram_j * 1e-3))
+        for g in simulated_groups(6)
+    ]
+    (found,) = fit(machines(quiet))
+    assert found.calibration is not None
+    assert found.calibration.core_time == pytest.approx(KNOWN["core_time"], rel=0.05)
+    assert found.calibration.dram_time == pytest.approx(1.0, abs=0.01)
+    assert found.calibration.dram_energy == pytest.approx(1.0, abs=0.05)
+
+
+def test_architectures_are_fitted_apart() -> None:
+    ours = machines(simulated_groups(5))
+    theirs = machines(simulated_groups(5, gpu="a100-sxm4-80gb", seed=2), core_time=0.8)
+    found = {one.arch: one.calibration for one in fit(ours + theirs)}
+    assert found["sm_80"].core_time == pytest.approx(0.8, rel=0.05)
+    assert found[RTX4090].core_time == pytest.approx(1.6, rel=0.05)
+
+
+def test_too_few_say_how_many_are_missing() -> None:
+    with pytest.raises(KernrecError, match=f"{FEWEST_PROBLEMS - 1} problems, {FEWEST_ROWS - 12} configs are missing"):
+        fit(simulated_groups(1, rows=12))
+    with pytest.raises(KernrecError, match=f"{FEWEST_PROBLEMS - 2} problems, 0 configs are missing"):
+        fit(simulated_groups(2, rows=12))
+    with pytest.raises(KernrecError, match="there are none"):
+        fit([replace(g, facts=replace(g.facts, core_s=None)) for g in simulated_groups(4)])
+
+
+def kept(**given: float) -> Calibration:
+    return Calibration(RTX4090, rows=30, problems=4, gpus=("rtx4090",), time_factor=(1.8, 1.2), **given)
+
+
+def test_what_was_saved_comes_back(tmp_path: Path) -> None:
+    saved = {RTX4090: kept(core_time=1.25), "sm_80": replace(kept(dram_time=0.9), arch="sm_80")}
+    save(saved, tmp_path / "models")
+    found = load(tmp_path / "models")
+    assert found == saved
+    assert {path.name for path in (tmp_path / "models").iterdir()} == {FILE}
+    assert load(tmp_path) == {}
+
+
+def test_equal_multipliers_have_equal_hashes_and_others_have_not() -> None:
+    assert kept(core_time=1.25).hash == replace(kept(core_time=1.25), rows=99).hash
+    assert len({kept().hash, kept(core_time=1.25).hash, kept(dram_time=1.25).hash}) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no JSON, or is cut short"),
+        ("[1]", "no calibration of kernrec's"),
+        ('{"format": 7, "architectures": []}', "format 7; this kernrec reads 1"),
+        ('{"format": 1}', "'architectures' is missing"),
+        ('{"format": 1, "architectures": [{"arch": "sm_89"}]}', "'core_time' is missing"),
+    ],
+)
+def test_a_foreign_or_truncated_file_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(UsageError, match=said) as caught:
+        load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["1e9", "0", "NaN", '"x"', "null"])
+def test_a_multiplier_out_of_range_is_refused(tmp_path: Path, value: str) -> None:
+    path = save({RTX4090: kept(core_time=1.25)}, tmp_path)
+    path.write_text(path.read_text().replace("1.25", value))
+    with pytest.raises(UsageError, match="no calibration"):
+        load(tmp_path)

@@ -1,0 +1,40 @@
+"""Arrays on disk: what is packed comes back, and nothing that was damaged does."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
+
+from kernrec.util.array_file import pack, unpack
+
+_DTYPES = st.sampled_from(["<f8", "<f4", ">f4", "<i8", "<i2", "|u1", "|b1"])
+_ARRAYS = arrays_of.arrays(
+    _DTYPES.map(np.dtype), arrays_of.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
+)
+
+
+@given(st.dictionaries(st.text(), _ARRAYS, max_size=4), st.dictionaries(st.text(), st.integers() | st.text()))
+def test_what_is_packed_comes_back(arrays, facts):
+    found_facts, found = unpack(pack(facts, arrays))
+    assert found_facts == facts
+    assert list(found) == list(arrays)
+    for name, array in arrays.items():
+        assert found[name].shape == array.shape
+        assert found[name].dtype == array.dtype.newbyteorder("<")
+        np.testing.assert_array_equal(found[name], array)
+        assert found[name].ctypes.data % array.itemsize == 0 or not array.size
+
+
+def test_any_damage_is_refused():
+    data = pack({"a": [1, "two"]}, {"x": np.arange(10.0)})
+    for at in range(len(data)):
+        with pytest.raises(ValueError, match="damaged"):
+            unpack(data[:at])
+        with pytest.raises(ValueError, match="damaged"):
+            unpack(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+
+
+def test_what_is_no_number_is_not_packed():
+    with pytest.raises(TypeError):
+        pack({}, {"x": np.array([{}], dtype=object)})
