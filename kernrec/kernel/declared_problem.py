@@ -19,7 +19,7 @@ the emulator they matter only where addresses or branches depend on them; a devi
 `reference`, written like `values`, says what a launch has to leave in an output; every output has one, or none has.
 Without any, measured configs are held against the output of the first config. `tolerance` is how far from that a right
 result may be, over the RMS of the output or the element itself where that is larger; by default what rounding explains
-(kernrec/measure/protocol/correctness.py), and whole numbers have to be equal.
+(kernrec/measure/device/correctness.py), and whole numbers have to be equal.
 """
 
 import re

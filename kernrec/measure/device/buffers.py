@@ -10,8 +10,8 @@ import cupy
 import numpy as np
 from cupy.cuda import Stream, runtime
 
+from kernrec.measure.device.correctness import compare, tolerances, values
 from kernrec.measure.device.interface import Case, Errors, Failure
-from kernrec.measure.protocol.correctness import compare, tolerances, values
 from kernrec.op.data import inputs, reference
 from kernrec.profile.tensor_values import ELEMENTS, reference_tensors, sample_tensors
 

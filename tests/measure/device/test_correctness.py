@@ -5,8 +5,8 @@ import pytest
 
 from kernrec.kernel import Kernel
 from kernrec.kernel.spec_reader import kernel_from
+from kernrec.measure.device.correctness import compare, tolerance, tolerances
 from kernrec.measure.device.interface import Errors
-from kernrec.measure.protocol.correctness import compare, tolerance, tolerances
 from kernrec.op import find_op
 from kernrec.op.data import encode, inputs, reference
 

@@ -1,0 +1,154 @@
+"""The import rule: a room imports only rooms on lines below its own, and no modules import each other in a circle.
+
+Every import counts: those inside functions and those under `TYPE_CHECKING` too.
+"""
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from itertools import chain
+
+import pytest
+
+from tests.helpers.paths import ROOT
+
+ROOMS = """
+    __init__ __main__
+    cli
+    measure training
+    recommender
+    interop
+    profile
+    model
+    compile
+    store
+    kernel
+    gpu op ptx
+    util
+    errors paths version
+"""
+"""Modules and folders of kernrec/, the top first. Those on one line do not import each other."""
+
+SUB_ROOMS = {
+    "measure": """
+        ...
+        monitor
+        campaign
+        worker
+        protocol
+        device
+    """,
+    "model": """
+        ...
+        learn search
+        prior
+    """,
+    "ptx": """
+        ...
+        execution
+        instructions
+        state
+        analysis
+        ir
+    """,
+    "recommender": """
+        explain
+        ...
+        estimate
+    """,
+}
+"""The same inside a room. `...` stands for the files that are in none of its sub-rooms."""
+
+
+class Imports:
+    """Who imports whom in kernrec, read from the source. Modules are named without the leading `kernrec.`."""
+
+    def __init__(self) -> None:
+        self.paths = {}
+        for path in sorted((ROOT / "kernrec").rglob("*.py")):
+            parts = path.relative_to(ROOT / "kernrec").with_suffix("").parts
+            is_package = parts[-1] == "__init__" and len(parts) > 1
+            self.paths[".".join(parts[:-1] if is_package else parts)] = path
+        self.edges: list[tuple[str, str, int]] = []
+        for module, path in self.paths.items():
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                self.edges += [(module, name, node.lineno) for name in self._targets(node)]
+
+    def _targets(self, node: ast.AST) -> list[str]:
+        """The kernrec modules that a statement imports."""
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            return []
+        return [self._module(name) for name in names if name.split(".")[0] == "kernrec"]
+
+    def _module(self, name: str) -> str:
+        """The module behind an imported name: the name itself, or where it is defined."""
+        inner = name.removeprefix("kernrec").removeprefix(".")
+        while inner and inner not in self.paths:
+            inner = inner.rpartition(".")[0]
+        return inner or "__init__"
+
+    def sub_rooms(self, room: str) -> set[str]:
+        """The folders directly in a room."""
+        return {folder.name for folder in (ROOT / "kernrec" / room).iterdir() if (folder / "__init__.py").is_file()}
+
+
+@pytest.fixture(scope="module")
+def imports() -> Imports:
+    return Imports()
+
+
+def levels(text: str) -> dict[str, int]:
+    """The line number of each name."""
+    return {name: number for number, line in enumerate(text.strip().splitlines()) for name in line.split()}
+
+
+def upward(imports: Imports, level_of: dict[str, int], room: str | None = None) -> list[str]:
+    """The imports, among rooms or the sub-rooms of one room, that do not go down."""
+
+    def place(module: str) -> str | None:
+        names = module.split(".")
+        if room is None:
+            return names[0]
+        if names[0] != room:
+            return None
+        return names[1] if len(names) > 1 and names[1] in level_of else "..."
+
+    faults = []
+    for importer, imported, line in imports.edges:
+        source, target = place(importer), place(imported)
+        if source is None or target is None or source == target:
+            continue
+        if level_of[target] <= level_of[source]:
+            faults.append(f"{imports.paths[importer].relative_to(ROOT)}:{line}: {source} imports {target} ({imported})")
+    return faults
+
+
+def test_every_room_has_its_line(imports: Imports) -> None:
+    assert {module.split(".")[0] for module in imports.paths} == set(levels(ROOMS))
+    for room, text in SUB_ROOMS.items():
+        assert imports.sub_rooms(room) == set(levels(text)) - {"..."}
+    without = set(levels(ROOMS)) - set(SUB_ROOMS) - {"kernel"}  # the library's folders hold kernels, not modules
+    assert not set(chain.from_iterable(imports.sub_rooms(r) for r in without if (ROOT / "kernrec" / r).is_dir()))
+
+
+def test_no_room_imports_upward(imports: Imports) -> None:
+    assert upward(imports, levels(ROOMS)) == []
+
+
+@pytest.mark.parametrize("room", SUB_ROOMS)
+def test_no_sub_room_imports_upward(imports: Imports, room: str) -> None:
+    assert upward(imports, levels(SUB_ROOMS[room]), room) == []
+
+
+def test_no_modules_import_each_other_in_a_circle(imports: Imports) -> None:
+    graph: dict[str, set[str]] = {module: set() for module in imports.paths}
+    for importer, imported, _ in imports.edges:
+        graph[importer].add(imported)
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
