@@ -27,3 +27,15 @@ def no_database_of_the_user(tmp_path_factory):
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         patch.delenv("KERNREC_DB", raising=False)
         yield
+
+
+@pytest.fixture
+def nvrtc() -> str:
+    """The compiler's name and version; without a compiler, the test is skipped and says what is missing."""
+    from kernrec.compile import NoCompilerError
+    from kernrec.compile.nvrtc import compiler
+
+    try:
+        return compiler()
+    except NoCompilerError as error:
+        pytest.skip(str(error))

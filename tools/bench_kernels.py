@@ -28,7 +28,7 @@ from baselines import baseline
 from on_gpu import Card, Code, NoGPUError, Prepared, Timer, find_card, to_device
 from profilers import counted_on_card, sanitized
 
-from kernrec.compile import CompileError, Job, compile_many, compile_source
+from kernrec.compile import CompileError, CompileJob, compile_many, compile_source
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu, limits
 from kernrec.kernel import Kernel, Space, all_kernels
@@ -228,7 +228,8 @@ class Bench:
         for config in configs:
             of_code.setdefault(kernel.code_key(config, dtype, layout), []).append(config)
         jobs = {
-            Job(kernel.source, self.card.sm, kernel.defines(same[0], dtype, layout)): same for same in of_code.values()
+            CompileJob(kernel.source, self.card.sm, kernel.defines(same[0], dtype, layout)): same
+            for same in of_code.values()
         }
         wrong = []
         for job, result in compile_many(jobs):

@@ -13,8 +13,8 @@ import time
 
 from kernrec.compile import CompileCache, compile_source
 from kernrec.kernel import all_kernels
-from kernrec.profile.probe_profile import profile_code
-from kernrec.profile.profile_library import codes_of
+from kernrec.profile.probe_profile import profile_variant
+from kernrec.profile.profile_library import variants_of
 
 SM = 86
 AIM_S = 1.0
@@ -27,7 +27,7 @@ def main() -> int:
     count = parser.parse_args().codes
     slowest = 0.0
     for kernel in all_kernels():
-        codes = codes_of(kernel, [SM])
+        codes = variants_of(kernel, [SM])
         compiling, emulating = [], []
         for code in random.Random(kernel.name).sample(codes, min(count, len(codes))):
             configs = code.configs[SM]
@@ -36,7 +36,7 @@ def main() -> int:
             compiled = compile_source(kernel.source, SM, defines, cache=CompileCache(None))
             compiling.append(time.perf_counter() - start)
             start = time.perf_counter()
-            profile_code(kernel, configs, code.dtype, code.layout, SM, compiled)
+            profile_variant(kernel, configs, code.dtype, code.layout, SM, compiled)
             emulating.append(time.perf_counter() - start)
         slowest = max(slowest, *emulating)
         print(

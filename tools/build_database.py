@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kernrec import paths
 from kernrec.compile.nvrtc import compiler
 from kernrec.kernel import Kernel, all_kernels, find_kernel
-from kernrec.profile.profile_library import Code, CodeFailure, codes_of, survey
+from kernrec.profile.profile_library import Variant, VariantFailure, profile_variants, variants_of
 from kernrec.store import ProfileRow, profiles_hash, read_profile_rows, write_profiles
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
@@ -54,20 +54,20 @@ def build(kernel: Kernel, fresh: bool, processes: int) -> int:
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     old = [] if fresh or not path.is_file() else read_profile_rows(path)
     rows = [row for row in old if row.kernel_hash == kernel.hash]
-    codes = codes_of(kernel, ARCHITECTURES)
+    codes = variants_of(kernel, ARCHITECTURES)
     wanted = {(code.key, sm) for code in codes for sm in code.configs}
     rows = [row for row in rows if (row.code_key, row.sm) in wanted]
     known = {(row.code_key, row.sm) for row in rows}
     start = saved = time.monotonic()
-    failures: list[CodeFailure] = []
+    failures: list[VariantFailure] = []
     todo = [code for code in codes if any((code.key, sm) not in known for sm in code.configs)]
     with _progress() as progress:
         task = progress.add_task(kernel.name, total=len(todo))
         try:
-            for result in survey(kernel, todo, known, processes):
-                if isinstance(result, CodeFailure):
+            for result in profile_variants(kernel, todo, known, processes):
+                if isinstance(result, VariantFailure):
                     failures.append(result)
-                    progress.console.print(f"failed: {result.message} {dict(result.code)} sm_{result.sm}")
+                    progress.console.print(f"failed: {result.message} {dict(result.fixed)} sm_{result.sm}")
                     continue
                 rows += result
                 progress.advance(task)
@@ -89,7 +89,7 @@ def check(kernel: Kernel, count: int, processes: int) -> int:
     """Compares a sample with the shipped rows; 1 when something differs or is missing."""
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     shipped = [row for row in read_profile_rows(path) if row.kernel_hash == kernel.hash] if path.is_file() else []
-    codes = codes_of(kernel, ARCHITECTURES)
+    codes = variants_of(kernel, ARCHITECTURES)
     covered = {(row.code_key, row.sm) for row in shipped}
     missing = [code for code in codes if any((code.key, sm) not in covered for sm in code.configs)]
     built_with = {row.compiler for row in shipped}
@@ -103,8 +103,8 @@ def check(kernel: Kernel, count: int, processes: int) -> int:
         return 1
     sample = _sample(codes, count, kernel.hash)
     rebuilt: list[ProfileRow] = []
-    for result in survey(kernel, sample, (), processes):
-        if isinstance(result, CodeFailure):
+    for result in profile_variants(kernel, sample, (), processes):
+        if isinstance(result, VariantFailure):
             print(f"{kernel.name}: {result.message}")
             return 1
         rebuilt += result
@@ -141,7 +141,7 @@ def as_the_compiler_varies(row: ProfileRow, other: ProfileRow) -> bool:
     return True
 
 
-def _sample(codes: Sequence[Code], count: int, seed: str) -> list[Code]:
+def _sample(codes: Sequence[Variant], count: int, seed: str) -> list[Variant]:
     return random.Random(seed).sample(list(codes), min(count, len(codes)))
 
 

@@ -25,7 +25,7 @@ from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Kernel, Space, all_kernels
 from kernrec.op import Problem
 from kernrec.op.workload import workload, workloads
-from kernrec.profile.profile_user_kernel import Failure, Target, sample_configs
+from kernrec.profile.profile_user_kernel import ProfileFailure, ProfileTarget, profile_configs
 from kernrec.recommender.power_sweep import Ranked
 from kernrec.store import Database, ProfileRow, Stack
 
@@ -104,9 +104,9 @@ def sampled(kernel: Kernel, gpu: GPU, count: int, processes: int) -> Ranked:
     rows = space.at(problem).rows.tolist()
     chosen = random.Random(kernel.name).sample(rows, min(count, len(rows)) if count else len(rows))
     found: list[ProfileRow] = []
-    target = Target(problem, gpu.sm, FOLDER)
-    for result in sample_configs(kernel, [space.config(row) for row in chosen], target, processes):
-        if not isinstance(result, Failure):
+    target = ProfileTarget(problem, gpu.sm, FOLDER)
+    for result in profile_configs(kernel, [space.config(row) for row in chosen], target, processes):
+        if not isinstance(result, ProfileFailure):
             found += result[1]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "sample.duckdb")

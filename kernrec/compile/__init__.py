@@ -8,15 +8,15 @@ loads neither; the first compilation does.
 """
 
 from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import Compiled, CompileError, Job, Resources
+from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Resources
 from kernrec.compile.nvrtc import NoCompilerError, compile_source
 from kernrec.compile.pool import compile_many
 
 __all__ = [
     "CompileCache",
     "CompileError",
+    "CompileJob",
     "Compiled",
-    "Job",
     "NoCompilerError",
     "Resources",
     "compile_many",

@@ -1,4 +1,4 @@
-"""What goes into a compilation and what comes out: `Job`, `Compiled`, `Resources`, `CompileError`."""
+"""What goes into a compilation and what comes out: `CompileJob`, `Compiled`, `Resources`, `CompileError`."""
 
 import re
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class Compiled:
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class CompileJob:
     """One compilation to do: `source` for `sm` (89 for sm_89) with each of `defines` as `-Dname=value`.
 
     `name` is what the compiler's messages call the source. Jobs compare by identity, so a job that comes

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import Compiled, CompileError, Job, first_error, parse_resources
+from kernrec.compile.compiled import Compiled, CompileError, CompileJob, first_error, parse_resources
 from kernrec.errors import KernrecError
 
 # The whole command line, but for architecture, headers and defines. C++17 is NVRTC's own default, stated
@@ -75,10 +75,12 @@ def compile_source(
 
     Raises `CompileError` with the compiler's first message, `NoCompilerError` without CuPy or NVRTC.
     """
-    return compile_job(Job(source, sm, defines or {}, name), cache if cache is not None else CompileCache.default())
+    return compile_job(
+        CompileJob(source, sm, defines or {}, name), cache if cache is not None else CompileCache.default()
+    )
 
 
-def compile_job(job: Job, cache: CompileCache) -> Compiled:
+def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
     """The job's result from `cache`, else from the compiler (and then kept); errors as `compile_source`."""
     key = cache_key(job)
     result = cache.get(key)
@@ -94,12 +96,12 @@ def compile_job(job: Job, cache: CompileCache) -> Compiled:
     return result
 
 
-def cache_key(job: Job) -> str:
+def cache_key(job: CompileJob) -> str:
     """What the result of `job` depends on, as a hash: source, name, options and compiler version."""
     return CompileCache.key(compiler(), f"sm_{job.sm}", *OPTIONS, *job.macros, job.name, job.source)
 
 
-def _compile(job: Job) -> Compiled:
+def _compile(job: CompileJob) -> Compiled:
     if job.name.endswith(".ptx"):
         from kernrec.compile.assemble import assemble  # which reads PTX, and so takes NumPy
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import Compiled, CompileError, Job, Reason, Result
+from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Reason, Result
 from kernrec.compile.nvrtc import cache_key, compile_job, compiler
 from kernrec.errors import KernrecError
 
@@ -29,11 +29,11 @@ _START_LIMIT_S = 120.0  # to start an interpreter and load CuPy, on a machine th
 
 
 def compile_many(
-    jobs: Iterable[Job],
+    jobs: Iterable[CompileJob],
     processes: int | None = None,
     timeout_s: float = 120.0,
     cache: CompileCache | None = None,
-) -> Iterator[tuple[Job, Result]]:
+) -> Iterator[tuple[CompileJob, Result]]:
     """Compile `jobs` over `processes` (default: one per CPU), giving each job with its result as it is done.
 
     A source that does not compile, takes longer than `timeout_s` or kills its process gives a `CompileError`
@@ -89,9 +89,9 @@ class _Worker:
         self.deadline = time.monotonic() + _START_LIMIT_S
         self.ready = False
         self.alive = True
-        self.job: Job | None = None
+        self.job: CompileJob | None = None
 
-    def give(self, job: Job) -> None:
+    def give(self, job: CompileJob) -> None:
         self.job = job
         if self.ready:
             self._send(job)
@@ -124,7 +124,7 @@ class _Worker:
         self.process.join()
         self.connection.close()
 
-    def _send(self, job: Job) -> None:
+    def _send(self, job: CompileJob) -> None:
         self.deadline = time.monotonic() + self.timeout_s
         with suppress(OSError):  # the process may have died while idle; reading from it says so next
             self.connection.send((job.source, job.sm, dict(job.defines), job.name))
@@ -145,7 +145,7 @@ def _serve(connection: Connection, cache_folder: Path | None) -> None:
         except EOFError:
             return
         try:
-            answer: object = compile_job(Job(source, sm, defines, name), cache)
+            answer: object = compile_job(CompileJob(source, sm, defines, name), cache)
         except CompileError as error:
             answer = (str(error), error.log, error.reason)
         except Exception as error:  # out of memory, say: this job's loss, not the batch's

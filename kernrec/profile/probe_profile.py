@@ -60,7 +60,7 @@ class LaunchProfile:
         )
 
 
-def profile_code(
+def profile_variant(
     kernel: Kernel,
     configs: Sequence[Config],
     dtype: str,
@@ -101,7 +101,7 @@ def profile_architectures(
         [
             (sm, profile)
             for sm in sorted(configs.keys() & compiled.keys())
-            for profile in profile_code(kernel, configs[sm], dtype, layout, sm, compiled[sm], cache)
+            for profile in profile_variant(kernel, configs[sm], dtype, layout, sm, compiled[sm], cache)
         ]
         for configs, dtype, layout in codes
     ]

@@ -15,14 +15,14 @@ from itertools import chain
 from pathlib import Path
 
 from kernrec.compile.assemble import assemble
-from kernrec.compile.compiled import Compiled, CompileError, Job
+from kernrec.compile.compiled import Compiled, CompileError, CompileJob
 from kernrec.compile.pool import compile_many, processes_for, submit
 from kernrec.errors import KernrecError
 from kernrec.kernel import Config, Kernel, bind_launches
 from kernrec.op import Problem
 from kernrec.profile.failure_cache import Refused
 from kernrec.profile.probe_profile import LaunchProfile
-from kernrec.profile.sample_profile import BUDGET, code_hash, sample_config
+from kernrec.profile.sample_profile import BLOCK_BUDGET, code_hash, sample_config
 from kernrec.profile.tensor_values import Tensors
 from kernrec.store import ProfileRow
 
@@ -31,7 +31,7 @@ _MACRO = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
-class Failure:
+class ProfileFailure:
     """A config that cannot be analysed, and why."""
 
     config: Config
@@ -39,7 +39,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Target:
+class ProfileTarget:
     """What configs are analysed for: a problem, an architecture, and how far the emulator goes for a block.
 
     folder: where the spec's `.npy` files are.
@@ -48,7 +48,7 @@ class Target:
     problem: Problem
     sm: int
     folder: Path | None = None
-    budget: int = BUDGET
+    budget: int = BLOCK_BUDGET
 
 
 @lru_cache(maxsize=16)
@@ -60,16 +60,16 @@ def unused_macros(kernel: Kernel) -> frozenset[str]:
     return frozenset(tunable.macro for tunable in kernel.tunables if tunable.macro not in words)
 
 
-def job_of(kernel: Kernel, config: Config, problem: Problem, sm: int) -> Job:
+def compile_job_for(kernel: Kernel, config: Config, problem: Problem, sm: int) -> CompileJob:
     """How the code of a config is compiled; configs that differ in macros the source does not mention share a code."""
     defines, unused = kernel.defines(config, problem.dtype, problem.layout), unused_macros(kernel)
     used = {name: value for name, value in defines.items() if name not in unused}
-    return Job(kernel.source, sm, used, kernel.source_name)
+    return CompileJob(kernel.source, sm, used, kernel.source_name)
 
 
-def sample_configs(
-    kernel: Kernel, configs: Iterable[Config], target: Target, processes: int = 2
-) -> Iterator[tuple[list[Config], list[ProfileRow]] | Failure]:
+def profile_configs(
+    kernel: Kernel, configs: Iterable[Config], target: ProfileTarget, processes: int = 2
+) -> Iterator[tuple[list[Config], list[ProfileRow]] | ProfileFailure]:
     """For configs that are one to the compiler and the emulator: the configs, and the rows to store of all of them.
 
     In order of completion; a config that fails costs only itself and its equals.
@@ -80,11 +80,11 @@ def sample_configs(
         defines = kernel.defines(config, target.problem.dtype, target.problem.layout)
         macros = tuple(sorted((name, value) for name, value in defines.items() if name not in unused))
         by_defines.setdefault(macros, []).append(config)
-    members: dict[Job, list[Config]] = {}
+    members: dict[CompileJob, list[Config]] = {}
 
-    def jobs() -> Iterator[Job]:
+    def jobs() -> Iterator[CompileJob]:
         for defines, equal in by_defines.items():
-            job = Job(kernel.source, target.sm, dict(defines), kernel.source_name)
+            job = CompileJob(kernel.source, target.sm, dict(defines), kernel.source_name)
             members[job] = equal
             yield job
 
@@ -93,7 +93,7 @@ def sample_configs(
     asked: dict[tuple[str, ...], list[Config]] = {}
     refused = Refused(kernel, target.problem, target.budget)
 
-    def collect() -> Iterator[tuple[list[Config], list[ProfileRow]] | Failure]:
+    def collect() -> Iterator[tuple[list[Config], list[ProfileRow]] | ProfileFailure]:
         for future in wait(waiting, return_when=FIRST_COMPLETED).done:
             key = waiting.pop(future)
             try:
@@ -111,9 +111,9 @@ def sample_configs(
 
     def give(
         equal: list[Config], found: list[LaunchProfile] | str
-    ) -> Iterator[tuple[list[Config], list[ProfileRow]] | Failure]:
+    ) -> Iterator[tuple[list[Config], list[ProfileRow]] | ProfileFailure]:
         if isinstance(found, str):
-            yield from (Failure(config, found) for config in equal)
+            yield from (ProfileFailure(config, found) for config in equal)
         else:
             yield equal, [row for config in equal for row in _rows(kernel, config, target, found)]
 
@@ -121,14 +121,14 @@ def sample_configs(
         for job, result in _results(jobs(), processes):
             equal = members.pop(job)
             if isinstance(result, CompileError):
-                yield from (Failure(config, str(result)) for config in equal)
+                yield from (ProfileFailure(config, str(result)) for config in equal)
                 continue
             slim = replace(result, cubin=b"", log="")
             for config in equal:
                 try:
                     key = (code_hash(result.ptx), *_launched(kernel, config, target))
                 except KernrecError as error:
-                    yield Failure(config, str(error))
+                    yield ProfileFailure(config, str(error))
                     continue
                 if key not in done and key not in asked and (why := refused.get(key)):
                     done[key] = why
@@ -145,7 +145,7 @@ def sample_configs(
             yield from collect()
 
 
-def _results(jobs: Iterable[Job], processes: int) -> Iterator[tuple[Job, Compiled | CompileError]]:
+def _results(jobs: Iterable[CompileJob], processes: int) -> Iterator[tuple[CompileJob, Compiled | CompileError]]:
     """Jobs with what the compiler makes of them; of PTX, the assembler."""
     jobs = iter(jobs)
     first = next(jobs, None)
@@ -158,12 +158,12 @@ def _results(jobs: Iterable[Job], processes: int) -> Iterator[tuple[Job, Compile
         yield job, assemble(job.source, job.sm, job.name)
 
 
-def _launched(kernel: Kernel, config: Config, target: Target) -> tuple[str, ...]:
+def _launched(kernel: Kernel, config: Config, target: ProfileTarget) -> tuple[str, ...]:
     """All that the emulator is given of a config beside its code."""
     return tuple(repr(bound) for bound in bind_launches(kernel, config, target.problem, target.sm))
 
 
-def _plain(target: Target) -> tuple[Mapping[str, int], str, str, int, Path | None, int]:
+def _plain(target: ProfileTarget) -> tuple[Mapping[str, int], str, str, int, Path | None, int]:
     problem = target.problem
     return problem.dim, problem.dtype, problem.layout, target.sm, target.folder, target.budget
 
@@ -207,7 +207,7 @@ def _tensors(
     return Tensors(box.kernel, problem, folder)
 
 
-def _rows(kernel: Kernel, config: Config, target: Target, found: list[LaunchProfile]) -> Iterator[ProfileRow]:
+def _rows(kernel: Kernel, config: Config, target: ProfileTarget, found: list[LaunchProfile]) -> Iterator[ProfileRow]:
     key = kernel.sample_keys([[config[t.name] for t in kernel.tunables]], target.problem.key)[0]
     for launch in found:
         yield launch.row(kernel, target.sm, key, {**config, "problem": target.problem.key})

@@ -19,7 +19,7 @@ from kernrec.kernel.expression import is_identifier
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.emulate_file import BUFFER, FILE, SCALAR
-from kernrec.profile.sample_profile import arguments_misfit
+from kernrec.profile.sample_profile import argument_mismatch
 from kernrec.ptx import Module, parse
 from kernrec.ptx.ir.program import Function, Register
 
@@ -89,7 +89,7 @@ def kernel_of_ptx(
         notes.append("there is no ptxas here: registers are estimated from the PTX, which is 0 to 30 % too many")
     kernel = kernel_from(spec, path.name, text)
     (bound,) = bind_launches(kernel, {"block_x": bx, "block_y": by}, kernel.definition.problem(), kernel.min_sm)
-    if misfit := arguments_misfit(module, entry, bound):
+    if misfit := argument_mismatch(module, entry, bound):
         raise UsageError(f"{path}: {misfit}")
     return kernel, notes
 

@@ -36,7 +36,7 @@ from kernrec.ptx.state.touched_sectors import Observer
 
 AXES = ("x", "y", "z")
 TERMS = ("block", "rounds")
-BUDGET = 2_000_000
+BLOCK_BUDGET = 2_000_000
 """Instructions that one block may execute before it is taken for an endless loop."""
 _EDGE_STEPS = 40_000
 """Instructions worth spending on the blocks at the ends of the grid, per launch."""
@@ -107,7 +107,7 @@ def entry_name(functions: Mapping[str, object], name: str) -> str:
     raise KernrecError(f"the source has no kernel {name} (it has {', '.join(functions) or 'none'})")
 
 
-def arguments_misfit(module: Module, name: str, bound: BoundLaunch) -> str | None:
+def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | None:
     """How the arguments of a launch differ from what the kernel `name` of the PTX takes; None where they do not."""
     given = [np.asarray(a).nbytes if isinstance(a, np.generic) else 8 for a in packed(bound)]
     taken = [parameter.size for parameter in module.functions[name].parameters]
@@ -124,7 +124,7 @@ def sample_config(
     sm: int,
     compiled: Compiled,
     tensors: Tensors,
-    budget: int = BUDGET,
+    budget: int = BLOCK_BUDGET,
 ) -> list[LaunchProfile]:
     """Profiles of the launches of a compiled config from blocks of `problem`; outputs in `tensors` are written.
 
@@ -145,7 +145,7 @@ def sample_config(
     for bound in bind_launches(kernel, config, problem, sm):
         name = names[bound.entry]
         try:
-            counts = sample_launch(module, name, bound, buffers, constants, budget)
+            counts = sampled_counts(module, name, bound, buffers, constants, budget)
         except KernrecError as error:
             raise KernrecError(f"{kernel.name} {config_text(config)}: {error}") from None
         for dependence in depends[bound.entry]:
@@ -164,13 +164,13 @@ def code_hash(ptx: str) -> str:
     return hashlib.sha256(ptx.partition(".address_size")[2].encode()).hexdigest()[:16]
 
 
-def sample_launch(
+def sampled_counts(
     module: Module,
     entry: str,
     bound: BoundLaunch,
     buffers: Mapping[str, np.ndarray],
     constants: Mapping[str, np.ndarray],
-    budget: int = BUDGET,
+    budget: int = BLOCK_BUDGET,
 ) -> dict[str, float]:
     """Mean counts of a block of a launch, by metric; see this module's description."""
     chosen = plan(bound.grid)

@@ -20,9 +20,15 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Config, Kernel, Space, bind_launches
 from kernrec.kernel.expression import Expression
 from kernrec.op import Problem
-from kernrec.profile.profile_library import CodeFailure, codes_of, survey
-from kernrec.profile.profile_user_kernel import Failure, Target, job_of, sample_configs, unused_macros
-from kernrec.profile.sample_profile import BUDGET, arguments_misfit, entry_name
+from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
+from kernrec.profile.profile_user_kernel import (
+    ProfileFailure,
+    ProfileTarget,
+    compile_job_for,
+    profile_configs,
+    unused_macros,
+)
+from kernrec.profile.sample_profile import BLOCK_BUDGET, argument_mismatch, entry_name
 from kernrec.ptx import parse
 from kernrec.recommender.estimate.model_store import Trained
 from kernrec.recommender.infeasible import empty_constraint, refusing_constraint
@@ -48,7 +54,7 @@ class Analysis:
     advice: Advice
     profiled: int
     known: int
-    failures: tuple[Failure, ...]
+    failures: tuple[ProfileFailure, ...]
     seconds: float
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,7 +78,7 @@ def analyze(
     top: int = 5,
     folder: Path | None = None,
     processes: int = 2,
-    budget: int = BUDGET,
+    budget: int = BLOCK_BUDGET,
     only: Sequence[Config] | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
@@ -99,7 +105,7 @@ def analyze(
     wanted = [row for row in rows.tolist() if picked is None or frozenset(space.config(row).items()) in picked]
     todo = [space.config(row) for row in wanted if codes.keys[codes.index[row]] not in have]
     hopeless = min(_HOPELESS, len(todo)) if len(todo) == len(wanted) else None  # a config that is known has not failed
-    failures: list[Failure] = []
+    failures: list[ProfileFailure] = []
     pending: list[ProfileRow] = []
     done, saved = 0, time.monotonic()
 
@@ -110,8 +116,8 @@ def analyze(
             pending.clear()
 
     try:
-        for result in _profiles(kernel, todo, Target(problem, gpu.sm, folder, budget), processes):
-            if isinstance(result, Failure):
+        for result in _profiles(kernel, todo, ProfileTarget(problem, gpu.sm, folder, budget), processes):
+            if isinstance(result, ProfileFailure):
                 failures.append(result)
                 if len(failures) == hopeless == done + 1:
                     raise _why_none(kernel, problem, gpu, result)
@@ -137,13 +143,13 @@ def analyze(
     return Analysis(advice, len(todo) - len(failures), len(wanted) - len(todo), tuple(failures), seconds)
 
 
-def _why_none(kernel: Kernel, problem: Problem, gpu: GPU, failure: Failure) -> KernrecError:
+def _why_none(kernel: Kernel, problem: Problem, gpu: GPU, failure: ProfileFailure) -> KernrecError:
     """What to raise where no config has a profile: `CompileError` for the source, `UsageError` for wrong arguments."""
     try:
-        job = job_of(kernel, failure.config, problem, gpu.sm)
+        job = compile_job_for(kernel, failure.config, problem, gpu.sm)
         module = parse(compile_source(job.source, job.sm, job.defines, job.name).ptx)
         bound = bind_launches(kernel, failure.config, problem, gpu.sm)
-        misfit = [arguments_misfit(module, entry_name(module.functions, launch.entry), launch) for launch in bound]
+        misfit = [argument_mismatch(module, entry_name(module.functions, launch.entry), launch) for launch in bound]
     except CompileError as error:
         return CompileError(failure.message, error.log)
     except KernrecError:
@@ -152,21 +158,21 @@ def _why_none(kernel: Kernel, problem: Problem, gpu: GPU, failure: Failure) -> K
 
 
 def _profiles(
-    kernel: Kernel, configs: Sequence[Config], target: Target, processes: int
-) -> Iterator[tuple[list[Config], list[ProfileRow]] | Failure]:
+    kernel: Kernel, configs: Sequence[Config], target: ProfileTarget, processes: int
+) -> Iterator[tuple[list[Config], list[ProfileRow]] | ProfileFailure]:
     """Configs with the rows to store of them: from samples of blocks, or from probes where the spec has them."""
     if kernel.sampled or not configs:
-        yield from sample_configs(kernel, configs, target, processes) if configs else ()
+        yield from profile_configs(kernel, configs, target, processes) if configs else ()
         return
     problem = target.problem
     members: dict[str, list[Config]] = {}
     for config in configs:
         members.setdefault(kernel.code_key(config, problem.dtype, problem.layout), []).append(config)
-    codes = [code for code in codes_of(kernel, [target.sm]) if code.key in members]
-    for result in survey(kernel, codes, processes=processes):
-        if isinstance(result, CodeFailure):
-            failed = next(code for code in codes if code.fixed == result.code)
-            yield from (Failure(config, result.message) for config in members[failed.key])
+    variants = [variant for variant in variants_of(kernel, [target.sm]) if variant.key in members]
+    for result in profile_variants(kernel, variants, processes=processes):
+        if isinstance(result, VariantFailure):
+            failed = next(variant for variant in variants if variant.fixed == result.fixed)
+            yield from (ProfileFailure(config, result.message) for config in members[failed.key])
         else:
             yield members[result[0].code_key], result
 

@@ -1,9 +1,8 @@
-"""What the tests of compiling share: real NVRTC, or a skip that says what is missing."""
+"""What the tests of compiling share: two sources and a cache of their own."""
 
 import pytest
 
-from kernrec.compile import CompileCache, NoCompilerError
-from kernrec.compile.nvrtc import compiler
+from kernrec.compile import CompileCache
 
 SAXPY = """
 extern "C" __global__ void saxpy(float a, const float* x, float* y, int n) {
@@ -24,15 +23,6 @@ extern "C" __global__ void slow{i}(float* a) {{
 """
     for i in range(20)
 )
-
-
-@pytest.fixture
-def nvrtc() -> str:
-    """The compiler's name and version."""
-    try:
-        return compiler()
-    except NoCompilerError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture

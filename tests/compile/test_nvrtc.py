@@ -89,8 +89,8 @@ def test_too_much_shared_memory_is_the_assemblers_message(nvrtc, cache):
 def test_without_cupy_the_extra_is_named():
     script = (
         "import sys; sys.modules['cupy'] = None\n"
-        "from kernrec.compile import NoCompilerError, compile_many, compile_source, Job\n"
-        "for attempt in (lambda: compile_source('', 80), lambda: next(compile_many([Job('', 80)]))):\n"
+        "from kernrec.compile import NoCompilerError, compile_many, compile_source, CompileJob\n"
+        "for attempt in (lambda: compile_source('', 80), lambda: next(compile_many([CompileJob('', 80)]))):\n"
         "    try: attempt()\n"
         "    except NoCompilerError as error: print(error)\n"
     )

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from kernrec.compile import CompileError, Job, compile_many, compile_source
+from kernrec.compile import CompileError, CompileJob, compile_many, compile_source
 from kernrec.compile.pool import processes_for, submit
 
 
@@ -19,8 +19,8 @@ def workers():
 
 
 def test_every_job_comes_back_once_with_its_own_result(nvrtc, cache, saxpy):
-    jobs = [Job(saxpy, sm, {"SCALE": scale}) for sm in (75, 80) for scale in (2, 3, 4)]
-    jobs.append(Job(saxpy, 80, name="bad.cu"))
+    jobs = [CompileJob(saxpy, sm, {"SCALE": scale}) for sm in (75, 80) for scale in (2, 3, 4)]
+    jobs.append(CompileJob(saxpy, 80, name="bad.cu"))
     results = dict(compile_many(jobs, processes=2, cache=cache))
     assert set(results) == set(jobs)
     bad = results.pop(jobs[-1])
@@ -32,7 +32,7 @@ def test_every_job_comes_back_once_with_its_own_result(nvrtc, cache, saxpy):
 
 
 def test_what_is_cached_needs_no_process(nvrtc, cache, saxpy):
-    jobs = [Job(saxpy, 80, {"SCALE": scale}) for scale in range(3)]
+    jobs = [CompileJob(saxpy, 80, {"SCALE": scale}) for scale in range(3)]
     for job in jobs:
         compile_source(job.source, job.sm, job.defines, cache=cache)
     seen = []
@@ -43,8 +43,8 @@ def test_what_is_cached_needs_no_process(nvrtc, cache, saxpy):
 
 
 def test_a_job_over_its_time_is_stopped_and_the_others_go_on(nvrtc, cache, saxpy, slow):
-    endless = Job(slow, 80, name="slow.cu")
-    jobs = [endless, *(Job(saxpy, 80, {"SCALE": scale}) for scale in range(3))]
+    endless = CompileJob(slow, 80, name="slow.cu")
+    jobs = [endless, *(CompileJob(saxpy, 80, {"SCALE": scale}) for scale in range(3))]
     started = time.monotonic()
     results = dict(compile_many(jobs, processes=1, timeout_s=1.5, cache=cache))
     assert len(results) == 4
@@ -58,8 +58,8 @@ def test_a_job_over_its_time_is_stopped_and_the_others_go_on(nvrtc, cache, saxpy
 
 
 def test_a_worker_that_is_killed_costs_one_job(nvrtc, cache, saxpy, slow):
-    endless = Job(slow, 80, name="slow.cu")
-    jobs = [endless, *(Job(saxpy, 80, {"SCALE": scale}) for scale in range(2))]
+    endless = CompileJob(slow, 80, name="slow.cu")
+    jobs = [endless, *(CompileJob(saxpy, 80, {"SCALE": scale}) for scale in range(2))]
 
     def kill_the_first_worker():
         while not (found := workers()):
@@ -80,7 +80,7 @@ def test_a_worker_that_is_killed_costs_one_job(nvrtc, cache, saxpy, slow):
 
 
 def test_a_batch_left_early_leaves_no_process_behind(nvrtc, cache, saxpy):
-    batch = compile_many((Job(saxpy, 80, {"SCALE": scale}) for scale in range(10**6)), processes=2, cache=cache)
+    batch = compile_many((CompileJob(saxpy, 80, {"SCALE": scale}) for scale in range(10**6)), processes=2, cache=cache)
     next(batch)
     batch.close()
     assert not workers()
@@ -88,10 +88,10 @@ def test_a_batch_left_early_leaves_no_process_behind(nvrtc, cache, saxpy):
 
 INTERRUPTED = """
 import sys
-from kernrec.compile import CompileCache, Job, compile_many
+from kernrec.compile import CompileCache, CompileJob, compile_many
 if __name__ == "__main__":
     try:
-        jobs = [Job(sys.stdin.read(), 80), Job("", 80)]
+        jobs = [CompileJob(sys.stdin.read(), 80), CompileJob("", 80)]
         for _ in compile_many(jobs, processes=2, cache=CompileCache(None)):
             print("going", flush=True)
     except KeyboardInterrupt:

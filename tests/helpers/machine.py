@@ -16,7 +16,7 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space
 from kernrec.measure.device.nvml import Card
 from kernrec.op import Problem
-from kernrec.profile.profile_user_kernel import job_of
+from kernrec.profile.profile_user_kernel import compile_job_for
 from tests.helpers.paths import ROOT
 
 EMULATED = ROOT / "tests" / "measure" / "emulated"
@@ -28,7 +28,7 @@ def compile_all(kernel: Kernel, problem: Problem, path: Path) -> None:
     space = Space(kernel, GPU.sm, GPU.limits, problem.dtype, problem.layout)
     code = {}
     for row in space.at(problem).rows.tolist():
-        job = job_of(kernel, space.config(row), problem, GPU.sm)
+        job = compile_job_for(kernel, space.config(row), problem, GPU.sm)
         key = json.dumps([job.name, dict(sorted(job.defines.items()))])
         if key not in code:
             code[key] = compile_source(job.source, job.sm, job.defines, job.name).ptx

@@ -10,23 +10,23 @@ from kernrec.compile import compile_source
 from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, find_kernel
 from kernrec.op import Problem, find_op, inputs
-from kernrec.profile.probe_profile import emulate_config, profile_code
-from kernrec.profile.profile_library import Code, CodeFailure, codes_of, survey
+from kernrec.profile.probe_profile import emulate_config, profile_variant
+from kernrec.profile.profile_library import Variant, VariantFailure, profile_variants, variants_of
 from kernrec.ptx import parse
 
 SM = 86
 
 
-def sample(name: str, layout: str, count: int) -> list[Code]:
-    codes = [code for code in codes_of(find_kernel(name), [SM]) if code.layout == layout]
+def sample(name: str, layout: str, count: int) -> list[Variant]:
+    codes = [code for code in variants_of(find_kernel(name), [SM]) if code.layout == layout]
     return random.Random(f"{name} {layout}").sample(codes, count)
 
 
-def predicted_and_emulated(kernel: Kernel, code: Code, config: Config, problem: Problem) -> tuple[Counter, Counter]:
+def predicted_and_emulated(kernel: Kernel, code: Variant, config: Config, problem: Problem) -> tuple[Counter, Counter]:
     """Counts of all launches of a config on a problem, from its profile and from running every block."""
     compiled = compile_source(kernel.source, SM, kernel.defines(config, code.dtype, code.layout))
     profiles = {
-        p.launch: p.profile for p in profile_code(kernel, code.configs[SM], code.dtype, code.layout, SM, compiled)
+        p.launch: p.profile for p in profile_variant(kernel, code.configs[SM], code.dtype, code.layout, SM, compiled)
     }
     tensors = inputs(problem)
     outputs = {n: t for n, t in problem.tensors.items() if t.role == "output"}
@@ -39,7 +39,7 @@ def predicted_and_emulated(kernel: Kernel, code: Code, config: Config, problem: 
     return predicted, emulated
 
 
-def config_with(code: Code, **launch: int) -> Config:
+def config_with(code: Variant, **launch: int) -> Config:
     return next(c for c in code.configs[SM] if all(c[name] == value for name, value in launch.items()))
 
 
@@ -93,12 +93,12 @@ def test_a_convolution_issues_what_is_predicted(nvrtc: str, layout: str) -> None
 def test_a_survey_leaves_out_what_is_known_and_a_failure_costs_only_itself(nvrtc: str) -> None:
     kernel = find_kernel("matmul_simt")
     one, other = sample("matmul_simt", "nn", 2)
-    rows = [row for result in survey(kernel, [one, other], known={(one.key, SM)}) for row in result]  # type: ignore[union-attr]
+    rows = [row for result in profile_variants(kernel, [one, other], known={(one.key, SM)}) for row in result]  # type: ignore[union-attr]
     assert {row.code_key for row in rows} == {other.key}
     assert {row.launch for row in rows} == {0, 1, 2}
-    broken = Code("broken", "f32", "nn", one.fixed, {SM: [{**one.configs[SM][0], "thread_m": 3}]})
-    results = list(survey(kernel, [broken, one]))
-    failures = [r for r in results if isinstance(r, CodeFailure)]
+    broken = Variant("broken", "f32", "nn", one.fixed, {SM: [{**one.configs[SM][0], "thread_m": 3}]})
+    results = list(profile_variants(kernel, [broken, one]))
+    failures = [r for r in results if isinstance(r, VariantFailure)]
     assert len(results) == 2
     assert len(failures) == 1
     assert failures[0].sm == SM

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from kernrec.compile import Compiled, CompileError, Job, compile_many
+from kernrec.compile import Compiled, CompileError, CompileJob, compile_many
 from kernrec.compile.nvrtc import OPTIONS
 from kernrec.measure.campaign.plan import Task
 
@@ -86,7 +86,7 @@ class CompileAhead:
     def _full(self) -> bool:
         return sum(name in self._codes for name in self._wanted) >= AHEAD
 
-    def _jobs(self, names: dict[Job, str]) -> Iterator[Job]:
+    def _jobs(self, names: dict[CompileJob, str]) -> Iterator[CompileJob]:
         while True:
             with self._changed:
                 while not self._ended and (not self._pending or self._full()):
@@ -100,7 +100,7 @@ class CompileAhead:
             yield job
 
     def _run(self) -> None:
-        names: dict[Job, str] = {}
+        names: dict[CompileJob, str] = {}
         try:
             for job, result in compile_many(self._jobs(names), processes=1):
                 with self._changed:
@@ -112,7 +112,7 @@ class CompileAhead:
                 self._changed.notify_all()
 
 
-def _code(job: Job, result: Compiled | CompileError) -> Code:
+def _code(job: CompileJob, result: Compiled | CompileError) -> Code:
     flags = " ".join([f"--gpu-architecture=sm_{job.sm}", *OPTIONS, *job.macros])
     if job.name.endswith(".ptx"):
         flags = f"--gpu-name=sm_{job.sm}"

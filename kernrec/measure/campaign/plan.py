@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernrec.compile import Job
+from kernrec.compile import CompileJob
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, able_kernels
@@ -21,7 +21,7 @@ from kernrec.measure.device.replay import Recording
 from kernrec.model.prior.calibration import Calibration
 from kernrec.model.search.expected_improvement import Guide
 from kernrec.op import Problem
-from kernrec.profile.profile_user_kernel import job_of
+from kernrec.profile.profile_user_kernel import compile_job_for
 from kernrec.store import Stack, canonical
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ class Task:
         assert kernel is not None
         return f"{kernel.name} {kernel.code_key(self.config, self.problem.dtype, self.problem.layout)}"
 
-    def job(self, sm: int) -> Job:
+    def job(self, sm: int) -> CompileJob:
         """How its code is compiled."""
         assert self.kernel is not None
-        return job_of(self.kernel, self.config, self.problem, sm)
+        return compile_job_for(self.kernel, self.config, self.problem, sm)
 
 
 @dataclass(frozen=True)

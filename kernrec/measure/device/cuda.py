@@ -23,7 +23,7 @@ from kernrec.measure.device.launch import Launch, Tools
 from kernrec.measure.device.loaded_config import CudaLoaded
 from kernrec.measure.device.module import check_arguments, fill_constants, loaded_module
 from kernrec.measure.device.nvml import Card, sensors
-from kernrec.profile.profile_user_kernel import job_of
+from kernrec.profile.profile_user_kernel import compile_job_for
 from kernrec.profile.sample_profile import entry_name
 from kernrec.ptx import parse
 from kernrec.ptx.analysis.dependence import data_dependences
@@ -110,7 +110,7 @@ class CudaDevice:
         if not bound:
             raise Failure("constraint", "the config has no launch on this problem")
         # From the cache: the parent has compiled it.
-        job = job_of(kernel, config, problem, self.facts.sm)
+        job = compile_job_for(kernel, config, problem, self.facts.sm)
         compiled = compile_source(job.source, job.sm, job.defines, job.name)
         module = loaded_module(compiled)
         names = {launch.entry: entry_name(compiled.resources, launch.entry) for launch in bound}

@@ -9,7 +9,7 @@ from cupy.cuda.function import Module
 from kernrec.compile import Compiled
 from kernrec.kernel import BoundLaunch, Kernel
 from kernrec.measure.device.interface import Failure
-from kernrec.profile.sample_profile import arguments_misfit
+from kernrec.profile.sample_profile import argument_mismatch
 from kernrec.ptx.ir.program import Module as Ptx
 
 
@@ -32,7 +32,7 @@ def check_arguments(code: Ptx, names: Mapping[str, str], launches: Iterable[Boun
     names: of the kernels in the code, by those of the spec.
     """
     for launch in launches:
-        if misfit := arguments_misfit(code, names[launch.entry], launch):
+        if misfit := argument_mismatch(code, names[launch.entry], launch):
             raise Failure("constraint", misfit)
 
 

@@ -13,7 +13,7 @@ from kernrec.compile import Compiled, NoCompilerError, compile_source
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, bind_launches, find_kernel
 from kernrec.op import Problem, decode, encode, find_op, inputs, reference
-from kernrec.profile.probe_profile import emulate_config, profile_code
+from kernrec.profile.probe_profile import emulate_config, profile_variant
 from kernrec.ptx import EmulationError, Module, parse
 from tests.helpers.trial import execute
 
@@ -217,7 +217,7 @@ def test_every_block_issues_what_its_profile_says_whatever_the_edges(case: Case)
     sm = _sm(kernel, dtype)
     compiled, module = _compile(kernel, config, dtype)
     configs = [config | {"pack": 0, "split_keys": split_keys} for split_keys in (1, 2, 4, 8)]
-    profiles = {p.launch: p.profile for p in profile_code(kernel, configs, dtype, "bhsd", sm, compiled)}
+    profiles = {p.launch: p.profile for p in profile_variant(kernel, configs, dtype, "bhsd", sm, compiled)}
     for shape in SHAPES[:4]:
         problem = _problem(dtype, dim, shape)
         buffers = {**inputs(problem), "o": encode(np.zeros(problem.tensors["o"].shape), dtype)}
@@ -233,7 +233,7 @@ def test_a_trip_has_no_bank_conflicts_and_exactly_the_products_of_its_tile(case:
     kernel, config, dtype, _ = case
     sm = _sm(kernel, dtype)
     compiled, _ = _compile(kernel, config, dtype)
-    profile = profile_code(kernel, [config | {"pack": 0, "split_keys": 1}], dtype, "bhsd", sm, compiled)[0].profile
+    profile = profile_variant(kernel, [config | {"pack": 0, "split_keys": 1}], dtype, "bhsd", sm, compiled)[0].profile
     trip = dict(zip(profile.metrics, profile.coefficients[:, profile.terms.index("k_tiles")].tolist(), strict=True))
     for way in ("load", "store"):
         assert trip[f"shared.{way}_wavefronts"] == trip[f"shared.{way}_ideal"] > 0

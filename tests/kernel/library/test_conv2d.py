@@ -11,7 +11,7 @@ from kernrec.compile import Compiled, NoCompilerError, compile_source
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, find_kernel
 from kernrec.op import Problem, decode, encode, find_op, inputs, reference
-from kernrec.profile.probe_profile import emulate_config, profile_code
+from kernrec.profile.probe_profile import emulate_config, profile_variant
 from kernrec.ptx import EmulationError, Module, parse
 from tests.helpers.trial import execute
 
@@ -222,7 +222,7 @@ def test_edges_issue_exactly_what_the_profile_of_full_tiles_says(case: Case) -> 
         configs += [case.config | {"split_k": split_k} for split_k in (2, 4, 8)]
     profiles = {
         p.launch: p.profile
-        for p in profile_code(case.kernel, configs, case.dtype, case.layout, case.sm, compiled)
+        for p in profile_variant(case.kernel, configs, case.dtype, case.layout, case.sm, compiled)
     }  # fmt: skip
     problem = case.problem
     buffers = {**inputs(problem), "y": encode(np.zeros(problem.tensors["y"].shape), case.dtype)}
@@ -301,6 +301,6 @@ def test_lines_of_tiles_in_nchw_are_read_with_few_bank_conflicts() -> None:
     for case in CASES:
         if case.kernel is DEPTHWISE and case.layout == "nchw" and case.dtype == "f32":
             compiled, _ = _compile(case)
-            profile = profile_code(DEPTHWISE, [case.config], "f32", "nchw", case.sm, compiled)[0].profile
+            profile = profile_variant(DEPTHWISE, [case.config], "f32", "nchw", case.sm, compiled)[0].profile
             counts = profile.counts({"block": 1})
             assert counts["shared.load_wavefronts"] <= 3 * counts["shared.load_ideal"]

@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 
 from kernrec.kernel import all_kernels
-from kernrec.profile.probe_profile import profile_code
+from kernrec.profile.probe_profile import profile_variant
 from tests.helpers.trial import (
     CASES,
     OPS,
@@ -31,7 +31,7 @@ def _trips(case: Case) -> list[tuple[dict[str, int], dict[str, float]]]:
     found = []
     for config in sample(case):
         compiled, _ = compile_config(case, config)
-        main = profile_code(kernel, [config | {"split_k": 1}], dtype, layout, sm, compiled)[0].profile
+        main = profile_variant(kernel, [config | {"split_k": 1}], dtype, layout, sm, compiled)[0].profile
         per_trip = main.coefficients[:, main.terms.index("k_tiles")].tolist()
         found.append((config, dict(zip(main.metrics, per_trip, strict=True))))
     return found
@@ -109,7 +109,7 @@ def test_rows_are_moved_in_whole_sectors_and_read_again_only_where_registers_do_
     whole = {t.name: t.values[0] for t in kernel.tunables if t.launch}
     for config in sample(case):
         compiled, _ = compile_config(case, config)
-        profile = profile_code(kernel, [config | whole], dtype, layout, sm, compiled)[0].profile
+        profile = profile_variant(kernel, [config | whole], dtype, layout, sm, compiled)[0].profile
         chunk = dict(zip(profile.metrics, profile.coefficients[:, -1].tolist(), strict=True))
         columns = config["threads_per_row"] * config["vector"] * config["packets"]
         size = config["rows_per_block"] * columns * (4 if dtype == "f32" else 2)

@@ -9,7 +9,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import limits
 from kernrec.kernel import Space, find_kernel
 from kernrec.op import encode, inputs, reference
-from kernrec.profile.probe_profile import emulate_config, profile_code
+from kernrec.profile.probe_profile import emulate_config, profile_variant
 from kernrec.ptx import EmulationError
 from tests.helpers.products import Config, awkward, bits, broken, compiled, run, whole_numbers
 
@@ -95,7 +95,7 @@ def test_slivers_far_below_one_tile_come_out_right(config: Config, dims: Config)
 def test_partial_tiles_issue_exactly_what_full_ones_do(sm: int, config: Config, layout: str) -> None:
     code, module = compiled(KERNEL, config, "f16", layout, sm)
     configs = [config | {"split_k": split_k} for split_k in (1, 2, 4, 8)]
-    profiles = {p.launch: p.profile for p in profile_code(KERNEL, configs, "f16", layout, sm, code)}
+    profiles = {p.launch: p.profile for p in profile_variant(KERNEL, configs, "f16", layout, sm, code)}
     problem = awkward(config, "f16", layout)
     given = inputs(problem)
     buffers = {**given, "c": encode(np.zeros(problem.tensors["c"].shape), "f16")}
@@ -110,7 +110,7 @@ def test_partial_tiles_issue_exactly_what_full_ones_do(sm: int, config: Config, 
 @pytest.mark.parametrize("config", [c for c in CONFIGS if c["vector"] == 8 and c["split_k"] == 1], ids=str)
 def test_wide_loads_and_stores_move_whole_sectors(config: Config, layout: str) -> None:
     code, _ = compiled(KERNEL, config, "f16", layout, SM)
-    profile = profile_code(KERNEL, [config], "f16", layout, SM, code)[0].profile
+    profile = profile_variant(KERNEL, [config], "f16", layout, SM, code)[0].profile
     counts = profile.counts({"block": 1, "k_tiles": 10})
     for tensor, way in (("a", "read"), ("b", "read"), ("c", "write")):
         assert counts[f"global.{tensor}.{way}_sectors"] * 32 == counts[f"global.{tensor}.{way}_bytes"] > 0
@@ -182,7 +182,7 @@ def test_without_the_exchange_of_chunks_banks_conflict() -> None:
     kernel = broken(KERNEL, "(CHUNKS >= 8 ? row % 8 : row / 2 % 4) * CHUNK_BYTES", "0")
     for candidate, clean in ((KERNEL, True), (kernel, False)):
         code, _ = compiled(candidate, config, "f16", "nn", SM)
-        profile = profile_code(candidate, [config], "f16", "nn", SM, code)[0].profile
+        profile = profile_variant(candidate, [config], "f16", "nn", SM, code)[0].profile
         counts = profile.counts({"block": 1, "k_tiles": 1})
         assert (counts["shared.load_wavefronts"] == counts["shared.load_ideal"]) is clean
 
@@ -194,4 +194,4 @@ def test_the_counts_of_a_loop_that_skips_its_edge_fit_no_profile() -> None:
     config = CONFIGS[0]
     code, _ = compiled(kernel, config, "f16", "nn", SM)
     with pytest.raises(KernrecError, match="not linear"):
-        profile_code(kernel, [config], "f16", "nn", SM, code)
+        profile_variant(kernel, [config], "f16", "nn", SM, code)

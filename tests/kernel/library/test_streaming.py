@@ -6,7 +6,7 @@ import pytest
 
 from kernrec.kernel import Kernel
 from kernrec.op.dtype import BYTES
-from kernrec.profile.probe_profile import profile_code
+from kernrec.profile.probe_profile import profile_variant
 from tests.helpers.trial import CASES, Case, compile_config, per_case, sample, space
 
 PER_CASE = per_case("matvec", "transpose", "elementwise")
@@ -24,7 +24,7 @@ def _profiles(case: Case) -> list[tuple[dict[str, int], str, dict[str, dict[str,
     for config in sample(case):
         compiled, _ = compile_config(case, config)
         same = [other for other in configs if _code(kernel, other) == _code(kernel, config)]
-        for launch in profile_code(kernel, same, case.dtype, case.layout, case.sm, compiled):
+        for launch in profile_variant(kernel, same, case.dtype, case.layout, case.sm, compiled):
             columns = zip(launch.profile.terms, launch.profile.coefficients.T.tolist(), strict=True)
             counts = {term: dict(zip(launch.profile.metrics, column, strict=True)) for term, column in columns}
             found.append((config, launch.entry, counts))
