@@ -226,7 +226,7 @@ class Bench:
         expected = [reference(problem, tensors) for problem, tensors in zip(problems, given, strict=True)]
         of_code: dict[str, list[Config]] = {}
         for config in configs:
-            of_code.setdefault(kernel.code_key(config, dtype, layout), []).append(config)
+            of_code.setdefault(kernel.variant_key(config, dtype, layout), []).append(config)
         jobs = {
             CompileJob(kernel.source, self.card.sm, kernel.defines(same[0], dtype, layout)): same
             for same in of_code.values()

@@ -56,8 +56,8 @@ def build(kernel: Kernel, fresh: bool, processes: int) -> int:
     rows = [row for row in old if row.kernel_hash == kernel.hash]
     codes = variants_of(kernel, ARCHITECTURES)
     wanted = {(code.key, sm) for code in codes for sm in code.configs}
-    rows = [row for row in rows if (row.code_key, row.sm) in wanted]
-    known = {(row.code_key, row.sm) for row in rows}
+    rows = [row for row in rows if (row.variant_key, row.sm) in wanted]
+    known = {(row.variant_key, row.sm) for row in rows}
     start = saved = time.monotonic()
     failures: list[VariantFailure] = []
     todo = [code for code in codes if any((code.key, sm) not in known for sm in code.configs)]
@@ -90,7 +90,7 @@ def check(kernel: Kernel, count: int, processes: int) -> int:
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     shipped = [row for row in read_profile_rows(path) if row.kernel_hash == kernel.hash] if path.is_file() else []
     codes = variants_of(kernel, ARCHITECTURES)
-    covered = {(row.code_key, row.sm) for row in shipped}
+    covered = {(row.variant_key, row.sm) for row in shipped}
     missing = [code for code in codes if any((code.key, sm) not in covered for sm in code.configs)]
     built_with = {row.compiler for row in shipped}
     if missing:
@@ -108,10 +108,10 @@ def check(kernel: Kernel, count: int, processes: int) -> int:
             print(f"{kernel.name}: {result.message}")
             return 1
         rebuilt += result
-    by_key = {(row.code_key, row.sm, row.launch): row for row in shipped}
+    by_key = {(row.variant_key, row.sm, row.launch): row for row in shipped}
     equal, close, different = 0, 0, []
     for row in rebuilt:
-        other = by_key[row.code_key, row.sm, row.launch]
+        other = by_key[row.variant_key, row.sm, row.launch]
         if row.columns() == other.columns():
             equal += 1
         elif as_the_compiler_varies(row, other):
@@ -119,7 +119,9 @@ def check(kernel: Kernel, count: int, processes: int) -> int:
         else:
             different.append(row)
     print(f"{kernel.name}: {len(sample)} codes rebuilt, {equal} rows equal, {close} as the compiler varies", end="")
-    print(f", {len(different)} DIFFERENT, such as {dict(different[0].code)} sm_{different[0].sm}" if different else "")
+    if different:
+        print(f", {len(different)} DIFFERENT, such as {dict(different[0].variant)} sm_{different[0].sm}", end="")
+    print()
     return 1 if different else 0
 
 

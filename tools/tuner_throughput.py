@@ -73,7 +73,7 @@ def alike(space: Space, count: int) -> list[tuple[dict[str, int], BoundLaunch]]:
         config = space.config(row)
         first, *more = bind_launches(KERNEL, config, PROBLEM, space.sm)
         if not more:
-            code = KERNEL.code_key(config, PROBLEM.dtype, PROBLEM.layout)
+            code = KERNEL.variant_key(config, PROBLEM.dtype, PROBLEM.layout)
             groups.setdefault((first.entry, first.arguments), {}).setdefault(code, (config, first))
     return list(max(groups.values(), key=len).values())[:count]
 

@@ -11,13 +11,12 @@
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, Scratch, bind_launches, probe_problems, workspaces
 from kernrec.kernel.expression import Expression, parse
 from kernrec.kernel.library import able_kernels, all_kernels, find_kernel, implemented, kernel_names, kernels_for
-from kernrec.kernel.space import Codes, LaunchColumns, Space, SpaceAt
+from kernrec.kernel.space import LaunchColumns, Space, SpaceAt, Variants
 from kernrec.kernel.spec import Config, Kernel, Launch, PointerArgument, ScalarArgument, Tunable, Workspace, config_text
 from kernrec.kernel.spec_reader import load_kernel
 
 __all__ = [
     "BoundLaunch",
-    "Codes",
     "Config",
     "Expression",
     "Kernel",
@@ -31,6 +30,7 @@ __all__ = [
     "Space",
     "SpaceAt",
     "Tunable",
+    "Variants",
     "Workspace",
     "able_kernels",
     "all_kernels",

@@ -31,7 +31,7 @@ from kernrec.errors import UsageError, unknown
 from kernrec.kernel.expression import Expression, expected_name, is_identifier, parse
 from kernrec.kernel.spec import Sample
 from kernrec.kernel.toml_table import Table, what
-from kernrec.op.dtype import ELEMENT_BYTES, canonical
+from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.op.problem import Dim, Names, Op
 
 LAYOUT = "any"
@@ -150,7 +150,7 @@ def _dims(table: Table) -> list[Dim]:
 
 
 def _dtype(table: Table, key: str, given: str) -> str:
-    dtype = canonical(given)
+    dtype = canonical_dtype(given)
     if dtype not in ELEMENT_BYTES:
         raise UsageError(f"{table.where}: {key}: {unknown('dtype', given, ELEMENT_BYTES)}")
     return dtype

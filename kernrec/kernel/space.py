@@ -30,15 +30,15 @@ Column = Any
 
 
 @dataclass(frozen=True)
-class Codes:
-    """The distinct compiled codes of a space: configs that differ only in run-time tunables share one.
-
-    index: row -> code, int64 (rows,). rows: code -> the first row that runs it. keys: `Kernel.code_key` of each code.
-    """
+class Variants:
+    """The distinct compiled variants of a space: configs that differ only in run-time tunables share one."""
 
     index: np.ndarray
+    """The variant of each config, int64 (configs,)."""
     rows: np.ndarray
+    """The first config of each variant, int64 (variants,)."""
     keys: list[str]
+    """`Kernel.variant_key` of each variant."""
 
 
 @dataclass(frozen=True)
@@ -119,18 +119,18 @@ class Space:
         return place
 
     @cached_property
-    def codes(self) -> Codes:
-        """The distinct compiled codes."""
+    def variants(self) -> Variants:
+        """The distinct compiled variants."""
         kernel = self.kernel
-        index, rows = self._columns.groups(kernel.code_tunables)
-        values = zip(*(self.columns[name][rows].tolist() for name in kernel.code_tunables), strict=True)
-        return Codes(index, rows, kernel.code_keys(values, self.dtype, self.layout))
+        index, rows = self._columns.groups(kernel.compile_time_tunables)
+        values = zip(*(self.columns[name][rows].tolist() for name in kernel.compile_time_tunables), strict=True)
+        return Variants(index, rows, kernel.variant_keys(values, self.dtype, self.layout))
 
-    def configs_on(self, problem: "Problem") -> Codes:
-        """Each config as a code of its own, by `Kernel.sample_keys`: for profiles that hold on one problem."""
+    def configs_on(self, problem: "Problem") -> Variants:
+        """Each config as a variant of its own, named by `Kernel.sample_keys`: for profiles that hold on one problem."""
         rows = np.arange(len(self))
         values = zip(*(column.tolist() for column in self.columns.values()), strict=True)
-        return Codes(rows, rows, self.kernel.sample_keys(values, problem.key))
+        return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
 
     def fixed(self, expression: Expression) -> bool:
         """Whether an expression has the same values on every problem."""

@@ -222,18 +222,18 @@ class Kernel:
         fixed = {tunable.macro: str(config[tunable.name]) for tunable in self.tunables if not tunable.launch}
         return {**self.macros, **fixed, f"DTYPE_{dtype.upper()}": "1", f"LAYOUT_{layout.upper()}": "1"}
 
-    def code_key(self, config: Config, dtype: str, layout: str) -> str:
-        """16 hex digits naming the compiled code of a config; run-time tunables do not count."""
-        return self.code_keys([[config[name] for name in self.code_tunables]], dtype, layout)[0]
+    def variant_key(self, config: Config, dtype: str, layout: str) -> str:
+        """16 hex digits that name the compiled variant of a config; run-time tunables do not change it."""
+        return self.variant_keys([[config[name] for name in self.compile_time_tunables]], dtype, layout)[0]
 
     @property
-    def code_tunables(self) -> list[str]:
-        """The tunables that are fixed when the code is compiled."""
+    def compile_time_tunables(self) -> list[str]:
+        """The tunables that are fixed when the source is compiled."""
         return [tunable.name for tunable in self.tunables if not tunable.launch]
 
-    def code_keys(self, values: Iterable[Sequence[int]], dtype: str, layout: str) -> list[str]:
-        """`code_key` of many codes, each given by the values of `code_tunables`."""
-        form = ",".join([dtype, layout, *(f"{name}=%d" for name in self.code_tunables)])
+    def variant_keys(self, values: Iterable[Sequence[int]], dtype: str, layout: str) -> list[str]:
+        """`variant_key` of many variants, each given by the values of `compile_time_tunables`."""
+        form = ",".join([dtype, layout, *(f"{name}=%d" for name in self.compile_time_tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in values]
 
     def sample_keys(self, configs: Iterable[Sequence[int]], problem_key: str) -> list[str]:

@@ -23,7 +23,7 @@ _SPELLINGS = {
 }
 
 
-def canonical(dtype: str) -> str:
+def canonical_dtype(dtype: str) -> str:
     """`f16` for `fp16`, `half`, `Float16`; a name nobody knows comes back in lower case for the caller to refuse."""
     folded = str(dtype).strip().lower()
     return _SPELLINGS.get(folded, folded)

@@ -115,7 +115,8 @@ class Op:
         """
         sizes = self._sizes(dims)
         names = sizes | self.derive(sizes)
-        chosen_dtype = self._choose("dtype", dtypes.canonical(dtype) if dtype is not None else None, dtype, self.dtypes)
+        canonical = dtypes.canonical_dtype(dtype) if dtype is not None else None
+        chosen_dtype = self._choose("dtype", canonical, dtype, self.dtypes)
         chosen_layout = self._choose(
             "layout", str(layout).strip().lower() if layout is not None else None, layout, self.layouts
         )

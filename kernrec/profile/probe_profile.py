@@ -37,17 +37,17 @@ class LaunchProfile:
     ptx_hash: str
     compiler: str
 
-    def row(self, kernel: Kernel, sm: int, code_key: str, code: Mapping[str, int | str]) -> ProfileRow:
-        """The row of the database that holds it; `code` is what `code_key` stands for."""
+    def row(self, kernel: Kernel, sm: int, variant_key: str, variant: Mapping[str, int | str]) -> ProfileRow:
+        """The row of the database that holds it; `variant` is what `variant_key` stands for."""
         resources = self.resources
         return ProfileRow(
             kernel=kernel.name,
             kernel_hash=kernel.hash,
-            code_key=code_key,
+            variant_key=variant_key,
             sm=sm,
             launch=self.launch,
             entry=self.entry,
-            code=code,
+            variant=variant,
             registers=resources.registers,
             spill_bytes=resources.spill_store_bytes + resources.spill_load_bytes,
             stack_bytes=resources.stack_bytes,

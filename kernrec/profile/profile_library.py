@@ -55,10 +55,10 @@ def variants_of(kernel: Kernel, sms: Sequence[int]) -> list[Variant]:
                     continue
                 space = Space(kernel, sm, limits(sm), dtype, layout)
                 members: dict[int, list[Config]] = {}
-                for row, code in enumerate(space.codes.index.tolist()):
+                for row, code in enumerate(space.variants.index.tolist()):
                     members.setdefault(code, []).append(space.config(row))
                 for code, configs in members.items():
-                    key = space.codes.keys[code]
+                    key = space.variants.keys[code]
                     if key not in found:
                         fixed = {t.name: configs[0][t.name] for t in kernel.tunables if not t.launch}
                         found[key] = Variant(key, dtype, layout, fixed | {"dtype": dtype, "layout": layout}, {})

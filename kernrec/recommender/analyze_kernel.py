@@ -99,8 +99,8 @@ def analyze(
     with Database.open(database, read_only=False, create=True) as opened:
         remember(opened, kernel, problem)
         tables = opened.profiles(kernel.name, kernel.hash, gpu.sm).values()
-    have = {key for table in tables for key in table.code_keys}
-    codes = space.configs_on(problem) if kernel.sampled else space.codes
+    have = {key for table in tables for key in table.variant_keys}
+    codes = space.configs_on(problem) if kernel.sampled else space.variants
     picked = None if only is None else {frozenset(config.items()) for config in only}
     wanted = [row for row in rows.tolist() if picked is None or frozenset(space.config(row).items()) in picked]
     todo = [space.config(row) for row in wanted if codes.keys[codes.index[row]] not in have]
@@ -167,14 +167,14 @@ def _profiles(
     problem = target.problem
     members: dict[str, list[Config]] = {}
     for config in configs:
-        members.setdefault(kernel.code_key(config, problem.dtype, problem.layout), []).append(config)
+        members.setdefault(kernel.variant_key(config, problem.dtype, problem.layout), []).append(config)
     variants = [variant for variant in variants_of(kernel, [target.sm]) if variant.key in members]
     for result in profile_variants(kernel, variants, processes=processes):
         if isinstance(result, VariantFailure):
             failed = next(variant for variant in variants if variant.fixed == result.fixed)
             yield from (ProfileFailure(config, result.message) for config in members[failed.key])
         else:
-            yield members[result[0].code_key], result
+            yield members[result[0].variant_key], result
 
 
 def remember(database: Database, kernel: Kernel, problem: Problem) -> None:

@@ -189,15 +189,15 @@ def on_problem(
         return dict(profiles)
     keys = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout).configs_on(problem).keys
     found = {index: _restricted(table, {*keys}) for index, table in profiles.items()}
-    return found if any(table.code_keys for table in found.values()) else {}
+    return found if any(table.variant_keys for table in found.values()) else {}
 
 
 def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:
     """The rows of a table whose codes are among `keys`."""
-    rows = np.array([row for row, key in enumerate(table.code_keys) if key in keys], dtype=np.int64)
+    rows = np.array([row for row, key in enumerate(table.variant_keys) if key in keys], dtype=np.int64)
     return replace(
         table,
-        code_keys=tuple(table.code_keys[row] for row in rows.tolist()),
+        variant_keys=tuple(table.variant_keys[row] for row in rows.tolist()),
         registers=table.registers[rows],
         spill_bytes=table.spill_bytes[rows],
         stack_bytes=table.stack_bytes[rows],

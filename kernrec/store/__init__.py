@@ -5,7 +5,7 @@
 
 from kernrec.store.database import Database
 from kernrec.store.evidence import Evidence, Failed, Measured
-from kernrec.store.identity import canonical, content_hash
+from kernrec.store.identity import canonical_json, content_hash
 from kernrec.store.profiles import (
     ProfileRow,
     ProfileTable,
@@ -25,7 +25,7 @@ __all__ = [
     "ProfileRow",
     "ProfileTable",
     "Stack",
-    "canonical",
+    "canonical_json",
     "content_hash",
     "profiles_hash",
     "read_profile_rows",

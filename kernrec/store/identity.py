@@ -4,7 +4,7 @@ import json
 from hashlib import sha256
 
 
-def canonical(value: object) -> str:
+def canonical_json(value: object) -> str:
     """`value` as JSON with sorted keys and no spaces; equal values give equal text on every machine.
 
     For None, bool, int, finite float, str, and lists, tuples and str-keyed mappings of these. Raises `ValueError`
@@ -19,4 +19,4 @@ def content_hash(value: object, digits: int = 16) -> str:
     16 digits (64 bits) tell the configs, problems and profiles of a database apart; the log of
     measurements, which is merged from many hands and only grows, takes 32.
     """
-    return sha256(canonical(value).encode("utf-8", "surrogatepass")).hexdigest()[:digits]
+    return sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[:digits]

@@ -16,7 +16,7 @@ import numpy as np
 from kernrec import paths
 from kernrec.errors import UsageError
 from kernrec.store.connection import connect_memory, memory, one_line, quoted
-from kernrec.store.identity import canonical, content_hash
+from kernrec.store.identity import canonical_json, content_hash
 from kernrec.store.migrations import migrate
 from kernrec.store.rows import Row, as_dicts, insert
 from kernrec.util.cache import Kept, kept
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ProfileRow:
-    """The static profile of one launch of one code of a kernel on one architecture.
+    """The static profile of one launch of one compiled variant of a kernel on one architecture.
 
-    code: the compile-time tunables, dtype and layout that the code stands for. counts: float64 (metrics, terms),
+    variant: the compile-time tunables, dtype and layout of the variant. counts: float64 (metrics, terms),
     events per block (first term) and per trip of each loop (the others).
     """
 
     kernel: str
     kernel_hash: str
-    code_key: str
+    variant_key: str
     sm: int
     launch: int
     entry: str
-    code: Mapping[str, int | str]
+    variant: Mapping[str, int | str]
     registers: int
     spill_bytes: int
     stack_bytes: int
@@ -54,26 +54,31 @@ class ProfileRow:
         """The row as the table `profile` takes it."""
         if self.counts.shape != (len(self.metrics), len(self.terms)):
             shape = (len(self.metrics), len(self.terms))
-            raise UsageError(f"profile of {self.kernel} {self.code_key}: counts are {self.counts.shape}, not {shape}")
-        return vars(self) | {
-            "code": dict(self.code),
+            name = f"{self.kernel} {self.variant_key}"
+            raise UsageError(f"profile of {name}: counts are {self.counts.shape}, not {shape}")
+        return {_COLUMN_OF_FIELD.get(name, name): value for name, value in vars(self).items()} | {
+            "code": dict(self.variant),
             "metrics": " ".join(self.metrics),
             "terms": " ".join(self.terms),
             "counts": self.counts.ravel().tolist(),
         }
 
 
+_COLUMN_OF_FIELD = {"variant_key": "code_key", "variant": "code"}
+"""Fields of a row whose columns keep an earlier name: a row's key is a hash of its column names too."""
+
+
 @dataclass(frozen=True, eq=False)
 class ProfileTable:
-    """All codes of one launch of a kernel on one architecture, side by side.
+    """All compiled variants of one launch of a kernel on one architecture, side by side.
 
-    code_keys: (rows,), ascending. registers, spill_bytes, stack_bytes, static_smem_bytes: int64 (rows,).
-    counts: float64 (rows, metrics, terms); a metric that a code's profile lacks is 0 there.
+    variant_keys: (rows,), ascending. registers, spill_bytes, stack_bytes, static_smem_bytes: int64 (rows,).
+    counts: float64 (rows, metrics, terms); a metric that a variant's profile lacks is 0 there.
     """
 
     launch: int
     entry: str
-    code_keys: tuple[str, ...]
+    variant_keys: tuple[str, ...]
     registers: np.ndarray
     spill_bytes: np.ndarray
     stack_bytes: np.ndarray
@@ -105,7 +110,7 @@ def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, Profil
     return tables
 
 
-_KEPT_FORM = 1
+_KEPT_FORM = 2
 _ARRAYS = ("registers", "spill_bytes", "stack_bytes", "static_smem_bytes", "counts")
 
 
@@ -133,7 +138,7 @@ def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
     """Write `rows` to a Parquet file, sorted, in one step: the old file stays until the new one is whole.
 
     The same rows in any order give the same content hash, and with the same DuckDB the same bytes. Raises
-    `UsageError` when two rows are of the same launch, code and architecture.
+    `UsageError` when two rows are of the same launch, variant and architecture.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -145,7 +150,7 @@ def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
                 "SELECT kernel, code_key, sm, launch FROM profile GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL LIMIT 1"
             ).fetchone()
             if twice:
-                raise UsageError("two different profiles of {} code {} on sm_{}, launch {}".format(*twice))
+                raise UsageError("two different profiles of {} variant {} on sm_{}, launch {}".format(*twice))
             connection.execute(
                 "COPY (SELECT * EXCLUDE profile_id FROM profile ORDER BY kernel, kernel_hash, sm, launch, code_key) "
                 f"TO {quoted(temporary.absolute())} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 19, "
@@ -158,7 +163,7 @@ def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
 
 def profiles_hash(rows: Iterable[ProfileRow]) -> str:
     """A hash of the rows' content, whatever their order and the format of the file they came from."""
-    return content_hash(sorted(canonical(row.columns()) for row in rows), digits=32)
+    return content_hash(sorted(canonical_json(row.columns()) for row in rows), digits=32)
 
 
 def query_profiles(
@@ -166,7 +171,7 @@ def query_profiles(
 ) -> dict[int, ProfileTable]:
     """The profiles in `source`, a table name or function, as arrays, by launch.
 
-    Where a code was profiled twice, with different compilers, the newest compiler's profile is taken.
+    Where a variant was profiled twice, with different compilers, the newest compiler's profile is taken.
     """
     chosen = f"FROM {source} WHERE sm = $1 AND kernel_hash = $2 AND kernel = $3"
     values = [sm, kernel_hash, kernel]
@@ -188,8 +193,8 @@ def query_profiles(
     return tables
 
 
-def _newest(rows: np.ndarray, codes: np.ndarray, compilers: np.ndarray) -> np.ndarray:
-    """Of `rows`, one for each code, in order of code: the one by the newest compiler."""
+def _newest(rows: np.ndarray, keys: np.ndarray, compilers: np.ndarray) -> np.ndarray:
+    """Of `rows`, one for each variant, in order of key: the one by the newest compiler."""
 
     def age(row: int) -> tuple[list[int], str]:
         name, _, version = compilers[row].rpartition(" ")
@@ -197,8 +202,8 @@ def _newest(rows: np.ndarray, codes: np.ndarray, compilers: np.ndarray) -> np.nd
 
     several = len(set(compilers[rows].tolist())) > 1
     ordered = sorted(rows.tolist(), key=age) if several else rows.tolist()
-    by_code = {codes[row]: row for row in ordered}
-    return np.array([by_code[code] for code in sorted(by_code)], dtype=np.int64)
+    by_key = {keys[row]: row for row in ordered}
+    return np.array([by_key[key] for key in sorted(by_key)], dtype=np.int64)
 
 
 def _table(
@@ -224,7 +229,7 @@ def _table(
     return ProfileTable(
         launch=launch,
         entry=str(columns["entry"][rows[0]]),
-        code_keys=tuple(columns["code_key"][rows].tolist()),
+        variant_keys=tuple(columns["code_key"][rows].tolist()),
         registers=columns["registers"][rows].astype(np.int64),
         spill_bytes=columns["spill_bytes"][rows].astype(np.int64),
         stack_bytes=columns["stack_bytes"][rows].astype(np.int64),
@@ -237,9 +242,11 @@ def _table(
 
 def _from_columns(row: Row) -> ProfileRow:
     fields = dict(row)
+    for field, column in _COLUMN_OF_FIELD.items():
+        fields[field] = fields.pop(column)
     metrics, terms = str(fields["metrics"]).split(), str(fields["terms"]).split()
     counts = np.array(fields["counts"], dtype=np.float64).reshape(len(metrics), len(terms))
-    fields |= {"code": json.loads(str(fields["code"])), "metrics": tuple(metrics), "terms": tuple(terms)}
+    fields |= {"variant": json.loads(str(fields["variant"])), "metrics": tuple(metrics), "terms": tuple(terms)}
     return ProfileRow(**fields | {"counts": counts})  # type: ignore[arg-type]
 
 

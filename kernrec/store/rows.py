@@ -7,7 +7,7 @@ from operator import index
 from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError, unknown
-from kernrec.store.identity import canonical, content_hash
+from kernrec.store.identity import canonical_json, content_hash
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -88,7 +88,7 @@ def _text(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, (Mapping, list, tuple)):
-        return canonical(value)
+        return canonical_json(value)
     raise TypeError
 
 

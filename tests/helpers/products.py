@@ -21,7 +21,7 @@ HALF_STEP = {"f32": 0.0, "tf32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}
 
 @cache
 def _compiled(kernel: Kernel, code: tuple[int, ...], dtype: str, layout: str, sm: int) -> tuple[Compiled, Module]:
-    fixed = dict(zip(kernel.code_tunables, code, strict=True))
+    fixed = dict(zip(kernel.compile_time_tunables, code, strict=True))
     try:
         compiled = compile_source(kernel.source, sm, kernel.defines(fixed, dtype, layout))
     except NoCompilerError as error:
@@ -31,7 +31,7 @@ def _compiled(kernel: Kernel, code: tuple[int, ...], dtype: str, layout: str, sm
 
 def compiled(kernel: Kernel, config: Config, dtype: str, layout: str, sm: int) -> tuple[Compiled, Module]:
     """The code of a config; each is compiled once."""
-    return _compiled(kernel, tuple(config[name] for name in kernel.code_tunables), dtype, layout, sm)
+    return _compiled(kernel, tuple(config[name] for name in kernel.compile_time_tunables), dtype, layout, sm)
 
 
 def matmul(dtype: str, layout: str, **dims: int) -> Problem:

@@ -184,13 +184,13 @@ CASES = [case for kernel in all_kernels() if kernel.op in OPS for case in _cases
 def per_case(*ops: str, tunable: str | None = None) -> pytest.MarkDecorator:
     """Parametrises a test with the cases of these ops (none: all); of kernels with this `tunable`, if one is named."""
     cases = [case for case in CASES if not ops or case.kernel.op in ops]
-    cases = [case for case in cases if tunable is None or tunable in case.kernel.code_tunables]
+    cases = [case for case in cases if tunable is None or tunable in case.kernel.compile_time_tunables]
     return pytest.mark.parametrize("case", cases, ids=str)
 
 
 @cache
 def _compiled(case: Case, code: tuple[int, ...]) -> tuple[Compiled, Module]:
-    fixed = dict(zip(case.kernel.code_tunables, code, strict=True))
+    fixed = dict(zip(case.kernel.compile_time_tunables, code, strict=True))
     try:
         compiled = compile_source(case.kernel.source, case.sm, case.kernel.defines(fixed, case.dtype, case.layout))
     except NoCompilerError as error:
@@ -200,7 +200,7 @@ def _compiled(case: Case, code: tuple[int, ...]) -> tuple[Compiled, Module]:
 
 def compile_config(case: Case, config: Config) -> tuple[Compiled, Module]:
     """A config's code, compiled and parsed."""
-    return _compiled(case, tuple(config[name] for name in case.kernel.code_tunables))
+    return _compiled(case, tuple(config[name] for name in case.kernel.compile_time_tunables))
 
 
 @cache
@@ -251,11 +251,11 @@ def sample(case: Case, least: int = 8) -> list[Config]:
         row = max(order, key=lambda row: len(missing.intersection(configs.config(row).items())))
         chosen.append(row)
         missing -= set(configs.config(row).items())
-    codes = {int(configs.codes.index[row]): row for row in reversed(chosen)}
+    codes = {int(configs.variants.index[row]): row for row in reversed(chosen)}
     for row in order:
         if len(codes) >= least:
             break
-        codes.setdefault(int(configs.codes.index[row]), row)
+        codes.setdefault(int(configs.variants.index[row]), row)
     return [configs.config(row) for row in codes.values()]
 
 
@@ -265,11 +265,11 @@ def runs(case: Case) -> list[Run]:
 
     Problems and values of tunables that so do not get a run are left to the first configs of the space that can.
     """
-    codes = space(case).codes
+    codes = space(case).variants
     able = {problem: set(codes.index[space(case).valid(problem)].tolist()) for problem in case.problems}
     turns: dict[Problem, list[Config]] = {problem: [] for problem in case.problems}
     for place, config in enumerate(sample(case)):
-        code = codes.keys.index(case.kernel.code_key(config, case.dtype, case.layout))
+        code = codes.keys.index(case.kernel.variant_key(config, case.dtype, case.layout))
         mine = [problem for problem in case.problems if code in able[problem]]
         for problem in mine[place % 2 :: 2] if len(mine) > 3 else mine:
             turns[problem].append(config)

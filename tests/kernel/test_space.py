@@ -138,11 +138,11 @@ def test_what_no_tunable_is_behind_stays_a_scalar(space: Space) -> None:
 
 
 def test_configs_share_a_code_exactly_when_they_differ_in_run_time_tunables_only(tiled: Kernel, space: Space) -> None:
-    codes = space.codes
+    codes = space.variants
     assert len(codes.keys) == len(set(codes.keys)) == len(codes.rows) == codes.index.max() + 1
     assert codes.rows.tolist() == [codes.index.tolist().index(code) for code in range(len(codes.rows))]
     for row in random.Random(1).sample(range(len(space)), 50):
-        assert codes.keys[codes.index[row]] == tiled.code_key(space.config(row), "f32", "nn")
+        assert codes.keys[codes.index[row]] == tiled.variant_key(space.config(row), "f32", "nn")
 
 
 def test_a_space_of_another_op_dtype_or_layout_refuses_the_problem(space: Space) -> None:
@@ -155,7 +155,7 @@ def test_an_impossible_constraint_leaves_an_empty_space(tiled: Kernel, ada: SmLi
     space = Space(replace(tiled, constraints=(parse("block_m > 1000"),)), 89, ada, "f32", "nn")
     assert len(space) == 0
     assert len(space.at(EASY).rows) == 0
-    assert space.codes.keys == []
+    assert space.variants.keys == []
 
 
 def test_a_space_without_bounds_is_refused_before_it_fills_the_memory(tiled: Kernel, ada: SmLimits) -> None:

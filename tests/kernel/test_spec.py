@@ -19,16 +19,16 @@ def test_defines_hold_what_is_compiled_in_and_nothing_of_the_launch(tiled: Kerne
     assert "RASTER" not in defines
 
 
-def test_the_code_key_changes_with_every_compiled_tunable_and_with_no_other(
+def test_the_variant_key_changes_with_every_compiled_tunable_and_with_no_other(
     tiled: Kernel, config: dict[str, int]
 ) -> None:
-    key = tiled.code_key(config, "f32", "nn")
+    key = tiled.variant_key(config, "f32", "nn")
     assert len(key) == 16
     for tunable in tiled.tunables:
         other = next(value for value in tunable.values if value != config[tunable.name])
-        changed = tiled.code_key(config | {tunable.name: other}, "f32", "nn")
+        changed = tiled.variant_key(config | {tunable.name: other}, "f32", "nn")
         assert (changed == key) == tunable.launch
-    assert tiled.code_key(config, "f16", "nn") != key
+    assert tiled.variant_key(config, "f16", "nn") != key
 
 
 @pytest.mark.parametrize(

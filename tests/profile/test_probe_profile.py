@@ -94,7 +94,7 @@ def test_a_survey_leaves_out_what_is_known_and_a_failure_costs_only_itself(nvrtc
     kernel = find_kernel("matmul_simt")
     one, other = sample("matmul_simt", "nn", 2)
     rows = [row for result in profile_variants(kernel, [one, other], known={(one.key, SM)}) for row in result]  # type: ignore[union-attr]
-    assert {row.code_key for row in rows} == {other.key}
+    assert {row.variant_key for row in rows} == {other.key}
     assert {row.launch for row in rows} == {0, 1, 2}
     broken = Variant("broken", "f32", "nn", one.fixed, {SM: [{**one.configs[SM][0], "thread_m": 3}]})
     results = list(profile_variants(kernel, [broken, one]))

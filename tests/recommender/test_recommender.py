@@ -91,9 +91,9 @@ def test_no_choice_spills(recommender: Recommender, op: str, dtype: str, shape: 
         answer = recommender.recommend(op, name, shape, dtype, query=Query(objective, top=40))
         kernel = answer.best.kernel
         table = shipped_profiles(kernel.name, kernel.hash, answer.gpu.sm)[0]
-        spilled = dict(zip(table.code_keys, table.spill_bytes.tolist(), strict=True))
+        spilled = dict(zip(table.variant_keys, table.spill_bytes.tolist(), strict=True))
         for choice in answer.choices:
-            key = kernel.code_key(choice.config, answer.problem.dtype, answer.problem.layout)
+            key = kernel.variant_key(choice.config, answer.problem.dtype, answer.problem.layout)
             assert spilled[key] == 0
 
 

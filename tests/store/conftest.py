@@ -51,11 +51,11 @@ def profile() -> Callable[..., ProfileRow]:
         usual = {
             "kernel": "matmul_simt",
             "kernel_hash": "0123456789abcdef",
-            "code_key": "c0",
+            "variant_key": "c0",
             "sm": 89,
             "launch": 0,
             "entry": "matmul_simt",
-            "code": {"block_m": 64, "dtype": "f32"},
+            "variant": {"block_m": 64, "dtype": "f32"},
             "registers": 64,
             "spill_bytes": 0,
             "stack_bytes": 0,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.store import canonical, content_hash
+from kernrec.store import canonical_json, content_hash
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -17,17 +17,17 @@ values = st.recursive(
 
 @given(st.dictionaries(st.text(), values))
 def test_the_order_of_a_mapping_does_not_matter(mapping):
-    assert canonical(dict(reversed(mapping.items()))) == canonical(mapping)
+    assert canonical_json(dict(reversed(mapping.items()))) == canonical_json(mapping)
 
 
 @given(values)
 def test_the_canonical_text_is_the_value(value):
-    assert json.loads(canonical(value)) == value
+    assert json.loads(canonical_json(value)) == value
 
 
 @given(values, values)
 def test_different_texts_have_different_hashes(one, other):
-    assert (content_hash(one) == content_hash(other)) == (canonical(one) == canonical(other))
+    assert (content_hash(one) == content_hash(other)) == (canonical_json(one) == canonical_json(other))
 
 
 def test_hashes_do_not_change_between_versions():
@@ -38,4 +38,4 @@ def test_hashes_do_not_change_between_versions():
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_no_number_has_no_identity(value):
     with pytest.raises(ValueError, match="Out of range"):
-        canonical(value)
+        canonical_json(value)

@@ -25,7 +25,7 @@ def path(tmp_path):
 def rows(profile):
     noise = np.random.default_rng(1)
     return [
-        profile(code_key=f"c{code:02}", sm=sm, registers=32 + code, counts=noise.integers(0, 999, (2, 2)) / 64)
+        profile(variant_key=f"c{code:02}", sm=sm, registers=32 + code, counts=noise.integers(0, 999, (2, 2)) / 64)
         for sm in (75, 89)
         for code in range(20)
     ]
@@ -39,7 +39,7 @@ def test_what_is_written_is_read(path, rows):
     write_profiles(path, reversed(rows))
     table = read_profiles(path, KERNEL, HASH, 89)[0]
     expected = rows[20:]
-    assert table.code_keys == tuple(row.code_key for row in expected)
+    assert table.variant_keys == tuple(row.variant_key for row in expected)
     assert table.entry == "matmul_simt"
     assert (table.metrics, table.terms) == (("issue.fma32", "issue.ld_shared"), ("block", "k_tiles"))
     np.testing.assert_array_equal(table.registers, [row.registers for row in expected])
@@ -66,8 +66,8 @@ def test_the_same_rows_in_any_order_are_the_same_file(path, rows):
 
 def test_any_change_changes_the_hash(rows, profile):
     before = profiles_hash(rows)
-    changes = ({"registers": 1}, {"counts": np.zeros((2, 2))}, {"code": {}}, {"compiler": "nvrtc 12.8"}, {"sm": 90})
-    hashes = {profiles_hash([*rows[1:], profile(code_key="c00", **change)]) for change in changes}
+    changes = ({"registers": 1}, {"counts": np.zeros((2, 2))}, {"variant": {}}, {"compiler": "nvrtc 12.8"}, {"sm": 90})
+    hashes = {profiles_hash([*rows[1:], profile(variant_key="c00", **change)]) for change in changes}
     assert before not in hashes
     assert len(hashes) == len(changes)
 
@@ -76,16 +76,16 @@ def test_launches_have_a_table_each_and_missing_metrics_count_zero(path, profile
     write_profiles(
         path,
         [
-            profile(code_key="a"),
-            profile(code_key="b", metrics=("issue.bar",), counts=np.array([[7.0, 8.0]])),
-            profile(code_key="b", launch=1, entry="reduce", terms=("block",), counts=np.array([[5.0], [6.0]])),
+            profile(variant_key="a"),
+            profile(variant_key="b", metrics=("issue.bar",), counts=np.array([[7.0, 8.0]])),
+            profile(variant_key="b", launch=1, entry="reduce", terms=("block",), counts=np.array([[5.0], [6.0]])),
         ],
     )
     tables = read_profiles(path, KERNEL, HASH, 89)
     assert list(tables) == [0, 1]
     assert tables[0].metrics == ("issue.fma32", "issue.ld_shared", "issue.bar")
     np.testing.assert_array_equal(tables[0].counts, [[[1, 2], [3, 4.5], [0, 0]], [[0, 0], [0, 0], [7, 8]]])
-    assert (tables[1].entry, tables[1].code_keys, tables[1].terms) == ("reduce", ("b",), ("block",))
+    assert (tables[1].entry, tables[1].variant_keys, tables[1].terms) == ("reduce", ("b",), ("block",))
     np.testing.assert_array_equal(tables[1].counts, [[[5], [6]]])
 
 
@@ -113,8 +113,8 @@ def test_of_two_compilers_the_newer_is_believed(database, profile):
     assert database.profiles(KERNEL, HASH, 89)[0].registers.tolist() == [10]
 
 
-def test_two_profiles_of_one_code_are_not_shipped(path, profile):
-    with pytest.raises(UsageError, match="two different profiles of matmul_simt code c0 on sm_89, launch 0"):
+def test_two_profiles_of_one_variant_are_not_shipped(path, profile):
+    with pytest.raises(UsageError, match="two different profiles of matmul_simt variant c0 on sm_89, launch 0"):
         write_profiles(path, [profile(registers=1), profile(registers=2)])
     assert list(path.parent.iterdir()) == []
 

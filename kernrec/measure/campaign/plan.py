@@ -22,7 +22,7 @@ from kernrec.model.prior.calibration import Calibration
 from kernrec.model.search.expected_improvement import Guide
 from kernrec.op import Problem
 from kernrec.profile.profile_user_kernel import compile_job_for
-from kernrec.store import Stack, canonical
+from kernrec.store import Stack, canonical_json
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.candidates import Candidates
@@ -47,14 +47,14 @@ class Task:
     @property
     def key(self) -> tuple[str, str, str]:
         """What tells its measurements from those of other tasks of the problem."""
-        return self.kernel_name, self.kernel_hash, canonical(self.config)
+        return self.kernel_name, self.kernel_hash, canonical_json(self.config)
 
     @property
     def code(self) -> str:
         """Names its compiled code: tasks that differ in run-time tunables alone share one."""
         kernel = self.kernel
         assert kernel is not None
-        return f"{kernel.name} {kernel.code_key(self.config, self.problem.dtype, self.problem.layout)}"
+        return f"{kernel.name} {kernel.variant_key(self.config, self.problem.dtype, self.problem.layout)}"
 
     def job(self, sm: int) -> CompileJob:
         """How its code is compiled."""

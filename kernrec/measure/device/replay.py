@@ -20,7 +20,7 @@ from kernrec.kernel.spec_reader import kernel_from
 from kernrec.measure.device.interface import Facts, Failure, Subject
 from kernrec.measure.device.simulated import Kernel, Sensors, SimulatedCard
 from kernrec.op import Problem, problem_from_key
-from kernrec.store import Database, canonical
+from kernrec.store import Database, canonical_json
 
 PROTOCOL_VERSION = 0
 """Of rows that a replay makes: nothing was measured by a protocol of ours when they came about."""
@@ -66,7 +66,7 @@ class Recording:
     @staticmethod
     def key(kernel: str, config: Mapping[str, int]) -> ConfigKey:
         """What `outcomes` has a config under."""
-        return kernel, canonical(dict(config))
+        return kernel, canonical_json(dict(config))
 
 
 def recorded_gpus(path: Path) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ class Candidates:
         self.calibration = calibration
         self.power = power = calibration.powered(power) if calibration else power
         self.space = Space(kernel, gpu.sm, gpu.limits, dtype, layout)
-        codes = self.space.codes if problem is None else self.space.configs_on(problem)
+        codes = self.space.variants if problem is None else self.space.configs_on(problem)
         spills, profiled = np.zeros(len(codes.keys), dtype=bool), np.ones(len(codes.keys), dtype=bool)
         unprofiled = profiled.copy()
         self._launches: list[_Launch] = []
@@ -98,7 +98,7 @@ class Candidates:
                     f"no database holds profiles of {kernel.name} {kernel.hash} for {gpu.arch}"
                     " (tools/build_database.py makes them)"
                 )
-            at = {key: row for row, key in enumerate(table.code_keys)}
+            at = {key: row for row, key in enumerate(table.variant_keys)}
             found = np.array([at.get(key, -1) for key in codes.keys], dtype=np.int64)
             unprofiled &= found < 0  # a code need not have every launch
             spills |= (found >= 0) & (table.spill_bytes[found] > 0)

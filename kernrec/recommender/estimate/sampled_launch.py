@@ -59,7 +59,7 @@ def read_sample(kernel: Kernel, index: int, table: ProfileTable, found: Array, a
     def by_code(column: Array | int) -> Array:
         """A column of the space as one of the table."""
         spread = np.broadcast_to(np.asarray(column), len(found))
-        values = np.zeros(len(table.code_keys), dtype=np.int64)
+        values = np.zeros(len(table.variant_keys), dtype=np.int64)
         values[found[rows]] = spread[rows]
         return values
 
@@ -67,7 +67,7 @@ def read_sample(kernel: Kernel, index: int, table: ProfileTable, found: Array, a
     resident = occupancy(gpu.limits, by_code(launch.threads), table.registers, shared).blocks
     cache = gpu.limits.smem_per_sm + _L1_BEYOND_SHARED_BYTES - resident * shared
     reads = [m.removeprefix("touch.").removesuffix(".read") for m in table.metrics if m.endswith(".read")]
-    kept = sum((_column(table, f"touch.{name}.read") for name in reads), np.zeros(len(table.code_keys)))
+    kept = sum((_column(table, f"touch.{name}.read") for name in reads), np.zeros(len(table.variant_keys)))
     miss = np.clip(1.0 - cache / np.maximum(kept * _SECTOR_BYTES * resident, 1.0), 0.0, 1.0)
     counts = table.counts.copy()
     asked, through, distinct = (np.zeros(len(counts)) for _ in range(3))
@@ -94,5 +94,5 @@ def read_sample(kernel: Kernel, index: int, table: ProfileTable, found: Array, a
 def _column(table: ProfileTable, metric: str) -> Array:
     """Events per block of each code; a metric that no block had is zero."""
     if metric not in table.metrics:
-        return np.zeros(len(table.code_keys))
+        return np.zeros(len(table.variant_keys))
     return table.counts[:, table.metrics.index(metric), 0]

@@ -80,7 +80,7 @@ SHAPES = (
 
 @cache
 def _compiled(kernel: Kernel, code: tuple[int, ...], dtype: str, sm: int) -> tuple[Compiled, Module]:
-    config = dict(zip(kernel.code_tunables, code, strict=True))
+    config = dict(zip(kernel.compile_time_tunables, code, strict=True))
     try:  # the code of both layouts is the same
         compiled = compile_source(kernel.source, sm, kernel.defines(config, dtype, "bhsd"))
     except NoCompilerError as error:
@@ -89,7 +89,7 @@ def _compiled(kernel: Kernel, code: tuple[int, ...], dtype: str, sm: int) -> tup
 
 
 def _compile(kernel: Kernel, config: dict[str, int], dtype: str) -> tuple[Compiled, Module]:
-    return _compiled(kernel, tuple(config[name] for name in kernel.code_tunables), dtype, _sm(kernel, dtype))
+    return _compiled(kernel, tuple(config[name] for name in kernel.compile_time_tunables), dtype, _sm(kernel, dtype))
 
 
 def _problem(dtype: str, dim: int, shape: dict[str, int], layout: str = "bhsd") -> Problem:
@@ -254,7 +254,7 @@ def test_a_few_dozen_codes_on_every_architecture(kernel: Kernel, dtype: str, mos
     for sm in (75, 80, 86, 89, 90, 100, 120):
         if sm >= kernel.min_sm:
             for layout in kernel.layouts:
-                assert 5 <= len(Space(kernel, sm, limits(sm), dtype, layout).codes.keys) <= most
+                assert 5 <= len(Space(kernel, sm, limits(sm), dtype, layout).variants.keys) <= most
 
 
 @pytest.mark.parametrize(

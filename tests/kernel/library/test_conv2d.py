@@ -240,7 +240,7 @@ def test_no_more_codes_than_can_be_profiled_soon(kernel: Kernel, sm: int) -> Non
         return
     for dtype in kernel.dtypes:
         for layout in kernel.layouts:
-            codes = len(Space(kernel, sm, limits(sm), dtype, layout).codes.keys)
+            codes = len(Space(kernel, sm, limits(sm), dtype, layout).variants.keys)
             assert 20 <= codes <= (120 if kernel is MMA else 80)
 
 

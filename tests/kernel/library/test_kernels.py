@@ -65,8 +65,8 @@ def test_every_value_of_every_tunable_and_every_problem_gets_a_run_and_so_do_eig
     configs = [config for config, _ in runs(case)]
     assert {item for config in configs for item in config.items()} == values(case)
     assert {problem for _, problem in runs(case)} == set(case.problems)
-    codes = {case.kernel.code_key(config, case.dtype, case.layout) for config in configs}
-    assert len(codes) >= min(8, len(space(case).codes.keys))
+    codes = {case.kernel.variant_key(config, case.dtype, case.layout) for config in configs}
+    assert len(codes) >= min(8, len(space(case).variants.keys))
 
 
 NOWHERE = {("conv2d_implicit_gemm_simt", "block_n", 256)}

@@ -121,7 +121,7 @@ def test_dozens_of_codes_on_every_architecture_that_has_the_instructions(sm: int
     for layout in KERNEL.layouts:
         for dtype in KERNEL.dtypes:
             if sm >= KERNEL.least_sm(dtype):
-                codes = len(Space(KERNEL, sm, limits(sm), dtype, layout).codes.keys)
+                codes = len(Space(KERNEL, sm, limits(sm), dtype, layout).variants.keys)
                 assert 15 <= codes <= 20 if sm == 75 else 30 <= codes <= 40
             else:
                 with pytest.raises(UsageError, match="needs sm_80 or later for bf16, not sm_75"):

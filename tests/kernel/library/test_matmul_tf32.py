@@ -87,7 +87,7 @@ def test_shared_memory_has_no_bank_conflicts_and_wide_loads_move_whole_sectors(c
 @pytest.mark.parametrize("sm", [80, 86, 89, 90, 100, 120])
 def test_dozens_of_codes_on_every_architecture_from_ampere_on(sm: int) -> None:
     for layout in KERNEL.layouts:
-        assert 30 <= len(Space(KERNEL, sm, limits(sm), "tf32", layout).codes.keys) <= 50
+        assert 30 <= len(Space(KERNEL, sm, limits(sm), "tf32", layout).variants.keys) <= 50
     with pytest.raises(UsageError, match="needs sm_80"):
         Space(KERNEL, 75, limits(75), "tf32", "nn")
 

@@ -63,7 +63,7 @@ class Mutant:
         return sorted(chosen, key=lambda run: order.index(self.code(run[0])))
 
     def code(self, config: dict[str, int]) -> tuple[int, ...]:
-        return tuple(config[name] for name in self.sound.kernel.code_tunables)
+        return tuple(config[name] for name in self.sound.kernel.compile_time_tunables)
 
 
 FILES = {file.stem: tomllib.loads(file.read_text(encoding="utf-8")) for file in sorted(FOLDER.glob("*.toml"))}

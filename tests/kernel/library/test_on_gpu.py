@@ -28,7 +28,7 @@ def test_configs_at_the_corners_of_the_space_compute_the_op_on_the_card(card: Ca
     case = Case(kernel, dtype, layout, card.sm)
     codes: dict[tuple[int, ...], Code] = {}
     for config, problem in runs(case):
-        key = tuple(config[name] for name in kernel.code_tunables)
+        key = tuple(config[name] for name in kernel.compile_time_tunables)
         if key not in codes:
             codes[key] = Code(compile_config(case, config)[0])
         given = given_inputs(problem)

@@ -13,7 +13,7 @@ PER_CASE = per_case("matvec", "transpose", "elementwise")
 
 
 def _code(kernel: Kernel, config: dict[str, int]) -> tuple[int, ...]:
-    return tuple(config[name] for name in kernel.code_tunables)
+    return tuple(config[name] for name in kernel.compile_time_tunables)
 
 
 @cache
