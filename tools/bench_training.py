@@ -2,7 +2,7 @@
 
     python tools/bench_training.py [--rows 200000] [--threads 2]
 
-The rows are simulated, and stand for nothing but their number and their columns: random facts of candidates, and a
+The rows are simulated, and stand for nothing but their number and their columns: random inputs of candidates, and a
 device that takes 1.4 times the prior's latency, a fifth more for each stage, a factor of its own (10 %) for each
 problem, GPU and kernel, with 5 % of noise. Prints the time of `train` with all that it holds out (aim: 2 minutes for
 200,000 rows on 2 cores); then, for fewer problems, coverage and mean width of the 90 % interval on fresh problems, on a
@@ -20,8 +20,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from kernrec.model.learn import scores
-from kernrec.model.learn.dataset import Dataset, Group
-from kernrec.model.learn.features import Facts
+from kernrec.model.learn.dataset import Dataset, RowGroup
+from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.train_model import Model, Settings, train
 from kernrec.recommender.estimate.correction import interval_of
 from tests.helpers.groups import by_stages, simulated_groups
@@ -74,14 +74,14 @@ def stated(count: int, seed: int) -> dict[str, tuple[float, float]]:
     }
 
 
-def judged(model: Model, groups: Iterator[Group]) -> tuple[float, float]:
+def judged(model: Model, groups: Iterator[RowGroup]) -> tuple[float, float]:
     """(coverage, log width) of the interval that a query states; means over groups."""
     inside, widths = [], []
     for group in groups:
-        ratios, distance = model.log_ratio(model.rows(group.facts))
+        ratios, distance = model.log_ratio(model.rows(group.inputs))
         gpu = group.gpu if group.gpu in model.gpus else None
         interval = interval_of(model, "latency", gpu, group.kernel in model.kernels)
-        low, high = interval.around(group.facts.latency_s * np.exp(ratios["latency"]), distance)
+        low, high = interval.around(group.inputs.latency_s * np.exp(ratios["latency"]), distance)
         inside.append(scores.coverage(group.latency_s, low, high))
         widths.append(np.log(scores.mean_width(low, high)))
     return float(np.mean(inside)), float(np.mean(widths))
@@ -94,7 +94,7 @@ def simulated(
     gpus: tuple[str, ...] = GPUS,
     kernels: tuple[str, ...] = KERNELS,
     first: int = 0,
-) -> Iterator[Group]:
+) -> Iterator[RowGroup]:
     """Groups of each problem, GPU and kernel, each of which has a factor of its own; latency alone in small ones."""
     for gpu in gpus:
         for kernel in kernels:
@@ -107,7 +107,7 @@ def simulated(
                 yield replace(group, kernel=kernel, problem=f"problem {first + number}", energy_j=power)
 
 
-def device(gpu: str, kernel: str, seed: int, first: int) -> Callable[[Facts], np.ndarray]:
+def device(gpu: str, kernel: str, seed: int, first: int) -> Callable[[ModelInputs], np.ndarray]:
     """A simulated device; asked about one problem after the other, from number `first` on."""
 
     def own(*what: object) -> float:
@@ -115,7 +115,7 @@ def device(gpu: str, kernel: str, seed: int, first: int) -> Callable[[Facts], np
 
     asked = iter(range(first, first + 1_000_000))
     fixed = own("gpu", gpu) * own("kernel", kernel)
-    return lambda facts: by_stages(facts) * fixed * own("problem", next(asked))
+    return lambda inputs: by_stages(inputs) * fixed * own("problem", next(asked))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from statistics import mean
 import numpy as np
 
 from kernrec.gpu import all_gpus, find_gpu
-from kernrec.model.prior.power import PowerModel, Settled
+from kernrec.model.prior.power import LimitedCosts, NominalCosts, PowerModel
 
 FMA_AIM = 0.10
 DRAM_AIM = 0.15
@@ -33,8 +33,9 @@ def fma_power_w(model: PowerModel, fma_per_launch: float, latency_s: float, cloc
     """Power of a launch of f32 FMAs alone that took `latency_s` at `clock_hz`, without a power limit (W)."""
     core_j, dram_j = model.dynamic({"issue.fma32": np.array([fma_per_launch / 32])})
     at_boost_s = latency_s * clock_hz / model.boost_hz
-    settled = model.settle(at_boost_s, 0.0, 0.0, core_j, dram_j, limit_w=model.power_max_w, clock_hz=clock_hz)
-    return float(settled.power_w[0])
+    nominal = NominalCosts(at_boost_s, 0.0, 0.0, core_j, dram_j)
+    limited = model.apply_power_limit(nominal, model.power_max_w, clock_hz)
+    return float(limited.power_w[0])
 
 
 def check_fma(data: Path) -> dict[str, float]:
@@ -57,7 +58,9 @@ def check_fma(data: Path) -> dict[str, float]:
     return errors
 
 
-def vector_add(model: PowerModel, elements: float, moved_bytes: float, latency_s: float, clock_hz: float) -> Settled:
+def vector_add(
+    model: PowerModel, elements: float, moved_bytes: float, latency_s: float, clock_hz: float
+) -> LimitedCosts:
     """A DRAM-bound c = a + b of f32 that took `latency_s`; about 12 instructions a warp, as compilers emit it."""
     warps = elements / 32
     events = {
@@ -69,7 +72,7 @@ def vector_add(model: PowerModel, elements: float, moved_bytes: float, latency_s
         "dram.bytes": moved_bytes,
     }
     core_j, dram_j = model.dynamic(events)
-    return model.settle(0.0, latency_s, 0.0, core_j, dram_j, limit_w=model.power_max_w, clock_hz=clock_hz)
+    return model.apply_power_limit(NominalCosts(0.0, latency_s, 0.0, core_j, dram_j), model.power_max_w, clock_hz)
 
 
 def check_dram(data: Path) -> float:

@@ -44,8 +44,8 @@ def loss(recommender: Recommender, op: str, name: str, dims: dict[str, int]) -> 
         if not len(rows):
             continue
         for chosen, found in ((group.shortlist(at, rows), short), (rows, full)):
-            settled = group.settle(group.predict(problem, at, chosen))
-            found.append((float(settled.latency_s.min()), float(settled.energy_j.min())))
+            limited = group.apply_power_limit(group.predict(problem, at, chosen))
+            found.append((float(limited.latency_s.min()), float(limited.energy_j.min())))
     return (
         min(s for s, _ in short) / min(s for s, _ in full),
         min(j for _, j in short) / min(j for _, j in full),

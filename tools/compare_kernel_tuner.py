@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from recorded_convolution import GPUS, Recorded, load
 
 from kernrec.interop.read_results import read_results
-from kernrec.model.learn.dataset import Dataset, Group
+from kernrec.model.learn.dataset import Dataset, RowGroup
 from kernrec.model.learn.train_model import Settings, train
 from kernrec.model.search import expected_improvement
 
@@ -114,11 +114,11 @@ def predictions(space: Space, recorded: dict[str, Recorded], name: str) -> tuple
     """(the prior's times, those of a model trained on the other GPU's space), NaN for configs without either."""
     here, (other,) = recorded[name], [recorded[key] for key in recorded if key != name]
     unknown = np.full(len(other), np.nan)
-    group = Group("other", "recorded", "convolution", "kernel_tuner", "", other.facts, other.time_s, unknown)
+    group = RowGroup("other", "recorded", "convolution", "kernel_tuner", "", other.inputs, other.time_s, unknown)
     model = train(Dataset((group,)), Settings(threads=1))
-    prior = here.settled.latency_s
-    trained = prior * np.exp(model.log_ratio(model.rows(here.facts))[0]["latency"])
-    rows = zip(*(here.facts.tunables[key].tolist() for key in space.names), strict=True)
+    prior = here.limited.latency_s
+    trained = prior * np.exp(model.log_ratio(model.rows(here.inputs))[0]["latency"])
+    rows = zip(*(here.inputs.tunables[key].tolist() for key in space.names), strict=True)
     place = {row: i for i, row in enumerate(rows)}
     at = np.array([place.get(tuple(row), -1) for row in space.tunables.tolist()])
     return tuple(np.where(at < 0, np.nan, values[at]) for values in (prior, trained))  # type: ignore[return-value]

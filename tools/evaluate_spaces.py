@@ -37,8 +37,8 @@ from recorded_convolution import FILE, TUNABLES, load
 from kernrec.gpu import find_gpu
 from kernrec.model.learn import features, scores
 from kernrec.model.learn.adaptation import adapt
-from kernrec.model.learn.dataset import Dataset, Group
-from kernrec.model.learn.features import Facts
+from kernrec.model.learn.dataset import Dataset, RowGroup
+from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.train_model import Model, Settings, train
 from kernrec.model.prior.launch_time import INTERVAL
 from kernrec.recommender.estimate.correction import interval_of
@@ -74,7 +74,7 @@ class Space:
     """A recording with what is known of its configs; arrays over those that ran."""
 
     name: str
-    facts: Facts
+    inputs: ModelInputs
     time_s: Array
 
     def __len__(self) -> int:
@@ -82,21 +82,21 @@ class Space:
 
     @property
     def prior_s(self) -> Array:
-        return self.facts.latency_s
+        return self.inputs.latency_s
 
     @cached_property
     def matrix(self) -> Array:
-        columns = features.names(tuple(sorted(self.facts.tunables)))
-        return features.matrix(self.facts, columns).astype(np.float64)
+        columns = features.names(tuple(sorted(self.inputs.tunables)))
+        return features.matrix(self.inputs, columns).astype(np.float64)
 
     @property
     def configs(self) -> list[tuple[float, ...]]:
-        return list(zip(*(self.facts.tunables[name].tolist() for name in TUNABLES), strict=True))
+        return list(zip(*(self.inputs.tunables[name].tolist() for name in TUNABLES), strict=True))
 
     @property
-    def group(self) -> Group:
+    def group(self) -> RowGroup:
         unknown = np.full(len(self), np.nan)
-        return Group(self.name, "recorded", "convolution", "kernel_tuner", "", self.facts, self.time_s, unknown)
+        return RowGroup(self.name, "recorded", "convolution", "kernel_tuner", "", self.inputs, self.time_s, unknown)
 
     def take(self, rows: Array) -> "Space":
         """These configs alone."""
@@ -106,8 +106,8 @@ class Space:
                 return {name: values[rows] for name, values in value.items()}
             return value[..., rows] if isinstance(value, np.ndarray) else value
 
-        facts = Facts(**{name: cut(value) for name, value in vars(self.facts).items()})
-        return Space(self.name, facts, self.time_s[rows])
+        inputs = ModelInputs(**{name: cut(value) for name, value in vars(self.inputs).items()})
+        return Space(self.name, inputs, self.time_s[rows])
 
 
 def main() -> int:
@@ -122,7 +122,7 @@ def main() -> int:
         return 0
     start = time.perf_counter()
     recorded = load(folder)
-    spaces = {name: Space(name, space.facts, space.time_s) for name, space in recorded.items()}
+    spaces = {name: Space(name, space.inputs, space.time_s) for name, space in recorded.items()}
     steady = spaces | {"a100": spaces["a100"].take(np.flatnonzero(at_one_clock(spaces["a100"], folder)))}
     models = {name: train(Dataset((steady[OTHER[name]].group,)), ALONE) for name in spaces}
     print(f"convolution, {' / '.join(f'{recorded[n].gpu.title}, {len(s)} configs' for n, s in spaces.items())}")
@@ -191,7 +191,7 @@ def read_product(path: Path) -> Space:
     names = [name for name in content["tune_params_keys"] if len({row[name] for row in rows}) > 1]
     gpu, size = find_gpu("rtx3090"), 4096
     flops, moved = 2.0 * size**3, 12.0 * size**2
-    facts = Facts(
+    inputs = ModelInputs(
         gpu=gpu,
         flops=flops,
         bytes=moved,
@@ -199,7 +199,7 @@ def read_product(path: Path) -> Space:
         latency_s=np.full(len(rows), max(flops / gpu.peak_flops("f32"), moved / gpu.memory_bandwidth)),
         power_w=np.full(len(rows), gpu.tdp_w),
     )
-    return Space("rtx3090", facts, np.array([row["time"] for row in rows]) / 1e3)
+    return Space("rtx3090", inputs, np.array([row["time"] for row in rows]) / 1e3)
 
 
 def judge(measured: Array, predicted: Array, absolute: bool = True) -> dict[str, float]:
@@ -232,10 +232,10 @@ def random_scores(space: Space) -> dict[str, float]:
 
 def occupancy(space: Space) -> Array:
     """Resident warps, of equals the larger block."""
-    assert space.facts.resident is not None
-    assert space.facts.threads is not None
-    warps = np.ceil(space.facts.threads / 32)
-    return space.facts.resident * warps * 4096.0 + warps
+    assert space.inputs.resident is not None
+    assert space.inputs.threads is not None
+    warps = np.ceil(space.inputs.threads / 32)
+    return space.inputs.resident * warps * 4096.0 + warps
 
 
 def shared(space: Space, other: Space) -> tuple[Array, Array]:
@@ -248,14 +248,14 @@ def shared(space: Space, other: Space) -> tuple[Array, Array]:
 
 def expected(model: Model, space: Space) -> Array:
     """Latency that a model trained elsewhere expects."""
-    ratios, _ = model.log_ratio(model.rows(space.facts))
+    ratios, _ = model.log_ratio(model.rows(space.inputs))
     return space.prior_s * np.exp(ratios["latency"])
 
 
 def transferred(model: Model, space: Space) -> dict[str, float]:
     """Scores of a model trained elsewhere, with the interval that a query states of a GPU it was not trained on."""
     predicted = expected(model, space)
-    distance = model.extent.distance(model.rows(space.facts))
+    distance = model.extent.distance(model.rows(space.inputs))
     low, high = interval_of(model, "latency", None, kernel_known=True).around(predicted, distance)
     stated = {"coverage": scores.coverage(space.time_s, low, high), "width": scores.mean_width(low, high)}
     return judge(space.time_s, predicted) | stated
@@ -311,16 +311,18 @@ def ablation(spaces: dict[str, Space], trained: dict[str, Space]) -> dict[str, d
             groups = [trained[OTHER[name]].group, space.group]
             if parts != features.GROUPS:
                 # Without the prior what is learned is the time itself, over the roofline's.
-                groups = [replace(g, facts=replace(g.facts, latency_s=np.full(len(g), _roofline_s(g)))) for g in groups]
+                groups = [
+                    replace(g, inputs=replace(g.inputs, latency_s=np.full(len(g), _roofline_s(g)))) for g in groups
+                ]
             model = train(Dataset((groups[0],), parts), replace(ALONE, sharpness=sharpness))
-            ratios, _ = model.log_ratio(model.rows(groups[1].facts))
-            found[label][name] = groups[1].facts.latency_s * np.exp(ratios["latency"])
+            ratios, _ = model.log_ratio(model.rows(groups[1].inputs))
+            found[label][name] = groups[1].inputs.latency_s * np.exp(ratios["latency"])
     return found
 
 
-def _roofline_s(group: Group) -> float:
-    gpu = group.facts.gpu
-    return max(group.facts.flops / gpu.peak_flops("f32"), group.facts.bytes / gpu.memory_bandwidth)
+def _roofline_s(group: RowGroup) -> float:
+    gpu = group.inputs.gpu
+    return max(group.inputs.flops / gpu.peak_flops("f32"), group.inputs.bytes / gpu.memory_bandwidth)
 
 
 def header() -> None:

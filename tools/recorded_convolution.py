@@ -1,4 +1,4 @@
-"""The recorded convolution space as kernrec's prior sees a kernel: a demand, a walk, a time on two GPUs.
+"""The recorded convolution space as kernrec's prior sees a kernel: a demand, its work, a time on two GPUs.
 
 `convolution-static-a100-a4000.parquet` (shared data) holds what others measured of Kernel Tuner's 2D convolution (f32,
 15x15 filter, 4096x4096 outputs) on an A100 and an RTX A4000, beside counts of its PTX. This adapter is for checks and
@@ -24,11 +24,11 @@ import duckdb
 import numpy as np
 
 from kernrec.gpu import GPU, find_gpu, occupancy
-from kernrec.model.learn.features import Facts
+from kernrec.model.learn.features import ModelInputs
 from kernrec.model.prior.demand import Demand, demand
-from kernrec.model.prior.launch_time import LAUNCH_S, LaunchTime, Walk, launch_time
-from kernrec.model.prior.microarchitecture import machine
-from kernrec.model.prior.power import PowerModel, Settled
+from kernrec.model.prior.launch_time import LAUNCH_S, LaunchTime, LaunchWork, launch_time
+from kernrec.model.prior.microarchitecture import microarchitecture
+from kernrec.model.prior.power import LimitedCosts, NominalCosts, PowerModel
 
 Array = np.ndarray
 FILE = "convolution-static-a100-a4000.parquet"
@@ -56,26 +56,26 @@ class Recorded:
         return len(self.time_s)
 
     @cached_property
-    def settled(self) -> Settled:
+    def limited(self) -> LimitedCosts:
         """The prior's estimate of each config."""
         power = PowerModel.for_gpu(self.gpu)
-        t, dram_j = self.times, self.walk.dram_bytes * power.event_j("dram.bytes")
-        return power.settle(t.core_s, t.dram_s, LAUNCH_S, t.core_j, dram_j)
+        t, dram_j = self.times, self.work.dram_bytes * power.event_j("dram.bytes")
+        return power.apply_power_limit(NominalCosts(t.core_s, t.dram_s, LAUNCH_S, t.core_j, dram_j))
 
     @cached_property
-    def facts(self) -> Facts:
+    def inputs(self) -> ModelInputs:
         """What the learner's features are made of."""
-        c, t, walk = self.columns, self.times, self.walk
-        return Facts(
+        c, t, work = self.columns, self.times, self.work
+        return ModelInputs(
             gpu=self.gpu,
             flops=2.0 * _OUTPUT**2 * _FILTER**2,
             bytes=4.0 * ((_OUTPUT + _BORDER) ** 2 + _OUTPUT**2 + _FILTER**2),
             tunables={name: c[name] for name in TUNABLES},
-            latency_s=self.settled.latency_s,
-            power_w=self.settled.power_w,
+            latency_s=self.limited.latency_s,
+            power_w=self.limited.power_w,
             threads=c["threads_per_block"],
-            blocks=walk.terms[0],
-            resident=walk.concurrent,
+            blocks=work.terms[0],
+            resident=work.concurrent,
             registers=c["registers"],
             shared_bytes=c["shared_bytes"],
             pipe_s=t.pipe_s(np.arange(len(self))),
@@ -89,7 +89,7 @@ class Recorded:
 
     @cached_property
     def times(self) -> LaunchTime:
-        return launch_time(self.gpu, self.demand, self.walk)
+        return launch_time(self.gpu, self.demand, self.work)
 
     @cached_property
     def demand(self) -> Demand:
@@ -170,7 +170,7 @@ class Recorded:
     @cached_property
     def stage_waits(self) -> Array:
         """How often a block waits for staged loads, in latencies of DRAM: what neighbours stage too is in L2."""
-        c, figures = self.columns, machine(self.gpu)
+        c, figures = self.columns, microarchitecture(self.gpu)
         down = np.ceil((c["block_size_y"] * c["tile_size_y"] + _BORDER) / c["block_size_y"])
         across = np.ceil((c["block_size_x"] * c["tile_size_x"] + _BORDER) / c["block_size_x"])
         new = c["block_size_x"] * c["tile_size_x"] * c["block_size_y"] * c["tile_size_y"] / _border(c)
@@ -178,7 +178,7 @@ class Recorded:
         return np.where(c["use_shmem"] == 1, down * np.ceil(across / _UNROLL) * latency, 0.0)
 
     @cached_property
-    def walk(self) -> Walk:
+    def work(self) -> LaunchWork:
         c = self.columns
         held = occupancy(
             self.gpu.limits,
@@ -192,7 +192,7 @@ class Recorded:
         stacks = c["stack_bytes"] * c["threads_per_block"] * held.blocks * self.gpu.sms
         missed = np.maximum(1.0 - self.gpu.l2_bytes / np.maximum(stacks, 1.0), 0.0)
         spilled = (c["spill_load_bytes"] + c["spill_store_bytes"]) * c["threads_per_block"] * blocks
-        return Walk(
+        return LaunchWork(
             codes=np.arange(len(self)),
             terms=(blocks, blocks * self.stage_waits),
             depth=(self.stage_waits,),

@@ -66,8 +66,8 @@ class Group:
             rows = np.concatenate([rows[: self.heuristic], [heuristic], rows[self.heuristic :]])
         self.rows = rows
         self.prediction = candidates.predict(problem, self.at, rows)
-        self.settled = candidates.settle(self.prediction, power_limit_w, clock_hz)
-        self.estimates = prior(self.settled)
+        self.limited = candidates.apply_power_limit(self.prediction, power_limit_w, clock_hz)
+        self.estimates = prior(self.limited)
         self.rescaling: Rescaling | None = None
         # Measured rows stand in the order of their positions here, for both ascend.
         positions = np.flatnonzero(np.isin(rows, self.known.rows)) if len(self.known.rows) else _NONE
@@ -85,7 +85,7 @@ class Group:
         from kernrec.recommender.estimate.correction import Correction, worth_scoring
 
         where = worth_scoring(self.estimates, positions)
-        correction = Correction.of(reach, self.candidates, problem, self.at, self.prediction, self.settled, where)
+        correction = Correction.of(reach, self.candidates, problem, self.at, self.prediction, self.limited, where)
         found = correction.correct(self.estimates)
         return correction.adapted(found, positions, measured) if len(positions) else found
 
@@ -126,8 +126,8 @@ class Pool:
             latency_s=latency,
             energy_j=energy,
             power_w=float(self.costs.power_w[position]),
-            clock_hz=float(group.settled.clock_hz[at]),
-            limit=group.prediction.limit(at),
+            clock_hz=float(group.limited.clock_hz[at]),
+            limit=group.prediction.bottleneck(at),
             occupancy=group.candidates.occupancy(group.at, row),
             versus_fastest=self._against(latency, energy, self.fastest),
             versus_occupancy=self._against(latency, energy, self._starts[index] + group.heuristic),

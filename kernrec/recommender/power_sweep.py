@@ -79,11 +79,11 @@ class Ranked:
         if not len(self.rows):
             raise KernrecError(f"no config of {kernel.name} can run {problem.key} on {gpu.name}: {self._why_none()}")
         self.prediction = self.group.predict(problem, self.at, self.rows)
-        self.settled = [self.group.settle(self.prediction, limit) for limit in self.limits]
+        self.limited = [self.group.apply_power_limit(self.prediction, limit) for limit in self.limits]
         model = trained.model(problem.op, gpu) if trained else None
         self.learned = model.reach(gpu, kernel) if model else None
         self.warnings = trained.warnings() if trained else ()
-        self.costs, self.rescaling = at_limits(self.settled, self.rows, found, self._correction())
+        self.costs, self.rescaling = at_limits(self.limited, self.rows, found, self._correction())
         if self.learned:
             self.learned = self.learned.after(max(len(costs.measured) for costs in self.costs))
         self.latency_s: np.ndarray = np.stack([c.estimates.latency_s for c in self.costs])
@@ -105,7 +105,7 @@ class Ranked:
         from kernrec.recommender.estimate.correction import Correction
 
         where = np.arange(len(self.rows))
-        return Correction.of(self.learned, self.group, self.problem, self.at, self.prediction, self.settled[0], where)
+        return Correction.of(self.learned, self.group, self.problem, self.at, self.prediction, self.limited[0], where)
 
     @cached_property
     def fastest(self) -> int:
@@ -127,7 +127,7 @@ class Ranked:
     def choice(self, limit: int, position: int) -> Limited:
         """One candidate at one of the limits."""
         latency, energy = float(self.latency_s[limit, position]), float(self.energy_j[limit, position])
-        row, settled = int(self.rows[position]), self.settled[limit]
+        row, limited = int(self.rows[position]), self.limited[limit]
         measured = self.costs[limit].measured.get(position)
 
         def against(other: int) -> Comparison:
@@ -144,8 +144,8 @@ class Ranked:
             latency_s=self.cost("latency", "s", limit, position),
             energy_j=self.cost("energy", "j", limit, position),
             power_w=float(self.costs[limit].estimates.power_w[position]),
-            clock_hz=float(settled.clock_hz[position]),
-            limit=self.prediction.limit(position),
+            clock_hz=float(limited.clock_hz[position]),
+            limit=self.prediction.bottleneck(position),
             occupancy=self.group.occupancy(self.at, row),
             versus_fastest=against(self.fastest),
             versus_occupancy=against(self.heuristic),

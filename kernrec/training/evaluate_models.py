@@ -24,7 +24,7 @@ import numpy as np
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model.learn import scores
 from kernrec.model.learn.conformal import Interval
-from kernrec.model.learn.dataset import Dataset, Group
+from kernrec.model.learn.dataset import Dataset, RowGroup
 from kernrec.model.learn.train_model import Model, Settings, train
 from kernrec.model.prior.calibration import Calibration
 from kernrec.model.prior.launch_time import INTERVAL
@@ -91,7 +91,10 @@ class Score:
 
 
 def evaluate(
-    groups: Sequence[Group], split: str, settings: Settings | None = None, tell: Callable[[str], None] = lambda _: None
+    groups: Sequence[RowGroup],
+    split: str,
+    settings: Settings | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[Score], list[Case], int]:
     """(scores, cases, held-out parts). With fewer than two parts nothing is learned and the other methods are
     scored."""
@@ -115,23 +118,23 @@ def evaluate(
         members = [group for group in groups if (group.gpu, group.problem) == key]
         if sum(map(len, members)) >= FEWEST:
             case = _case(members, groups, [models.get(_part(group, split)) for group in members])
-            _calibrate(case, members, [fitted.get(_part(g, split), {}).get(g.facts.gpu.arch) for g in members])
+            _calibrate(case, members, [fitted.get(_part(g, split), {}).get(g.inputs.gpu.arch) for g in members])
             cases.append(case)
     return _scored(cases), cases, len(parts)
 
 
-def _part(group: Group, split: str) -> str:
+def _part(group: RowGroup, split: str) -> str:
     return {"problem": group.problem, "gpu": group.gpu, "kernel": group.kernel}[split]
 
 
-def _case(members: list[Group], groups: Sequence[Group], models: list[Model | None]) -> Case:
-    def side(values: Callable[[Group], Array]) -> Array:
+def _case(members: list[RowGroup], groups: Sequence[RowGroup], models: list[Model | None]) -> Case:
+    def side(values: Callable[[RowGroup], Array]) -> Array:
         return np.concatenate([values(group) for group in members])
 
     case = Case(members[0].gpu, members[0].problem, side(lambda g: g.latency_s), side(lambda g: g.energy_j))
     prior = {
-        "latency": side(lambda g: g.facts.latency_s),
-        "energy": side(lambda g: g.facts.latency_s * g.facts.power_w),
+        "latency": side(lambda g: g.inputs.latency_s),
+        "energy": side(lambda g: g.inputs.latency_s * g.inputs.power_w),
     }
     if np.ptp(prior["latency"]) > 0:  # of a kernel without source it says the same of every config
         case.predicted["prior"] = prior
@@ -149,32 +152,32 @@ def _case(members: list[Group], groups: Sequence[Group], models: list[Model | No
     return case
 
 
-def _calibrations(groups: Sequence[Group]) -> dict[str, Calibration]:
+def _calibrations(groups: Sequence[RowGroup]) -> dict[str, Calibration]:
     try:
         return {one.arch: one.calibration for one in fit(groups) if one.calibration}
     except KernrecError:  # too few to calibrate
         return {}
 
 
-def _calibrate(case: Case, members: list[Group], found: list[Calibration | None]) -> None:
+def _calibrate(case: Case, members: list[RowGroup], found: list[Calibration | None]) -> None:
     """The calibrated prior of a case, where it was calibrated for some of it."""
     if not any(found):
         return
     given = [
         predicted(group, one)
-        if one and group.facts.core_s is not None
-        else {"latency": group.facts.latency_s, "energy": group.facts.latency_s * group.facts.power_w}
+        if one and group.inputs.core_s is not None
+        else {"latency": group.inputs.latency_s, "energy": group.inputs.latency_s * group.inputs.power_w}
         for group, one in zip(members, found, strict=True)
     ]
     case.predicted["calibrated"] = {q: np.concatenate([one[q] for one in given]) for q in ("latency", "energy")}
 
 
-def _learn(case: Case, members: list[Group], models: list[Model]) -> None:
+def _learn(case: Case, members: list[RowGroup], models: list[Model]) -> None:
     parts: dict[str, list[Array]] = {}
     for group, model in zip(members, models, strict=True):
-        ratios, distance = model.log_ratio(model.rows(group.facts))
-        latency = group.facts.latency_s * np.exp(ratios["latency"])
-        energy = latency * group.facts.power_w * np.exp(ratios.get("power", 0.0))
+        ratios, distance = model.log_ratio(model.rows(group.inputs))
+        latency = group.inputs.latency_s * np.exp(ratios["latency"])
+        energy = latency * group.inputs.power_w * np.exp(ratios.get("power", 0.0))
         for quantity, value in (("latency", latency), ("energy", energy)):
             low, high = _interval(model, quantity, group).around(value, distance)
             for name, column in (("value", value), ("low", low), ("high", high)):
@@ -185,38 +188,38 @@ def _learn(case: Case, members: list[Group], models: list[Model]) -> None:
         case.low[quantity], case.high[quantity] = joined[f"{quantity} low"], joined[f"{quantity} high"]
 
 
-def _interval(model: Model, quantity: str, group: Group) -> Interval:
+def _interval(model: Model, quantity: str, group: RowGroup) -> Interval:
     """What a query would state: of a GPU or kernel that the model was not trained on, that for new ones."""
     known = model.kernels.get(group.kernel) == group.kernel_hash
     return interval_of(model, quantity, group.gpu if group.gpu in model.gpus else None, known)
 
 
-def _by_occupancy(group: Group) -> Array:
+def _by_occupancy(group: RowGroup) -> Array:
     """A cost that is least where most warps are resident, of equals where the block is largest."""
-    facts = group.facts
-    if facts.threads is None or facts.resident is None:
+    inputs = group.inputs
+    if inputs.threads is None or inputs.resident is None:
         return np.full(len(group), np.nan)
-    warps = np.ceil(facts.threads / 32.0)
-    return 1.0 / (facts.resident * warps * 4096.0 + warps + 1.0)
+    warps = np.ceil(inputs.threads / 32.0)
+    return 1.0 / (inputs.resident * warps * 4096.0 + warps + 1.0)
 
 
-def _same(a: Group, b: Group) -> bool:
+def _same(a: RowGroup, b: RowGroup) -> bool:
     return (a.kernel, a.kernel_hash) == (b.kernel, b.kernel_hash)
 
 
-def _nearest(group: Group, groups: Sequence[Group]) -> list[Group]:
+def _nearest(group: RowGroup, groups: Sequence[RowGroup]) -> list[RowGroup]:
     """The group of the same kernel and GPU whose problem is nearest in arithmetic and traffic; empty without
     another."""
     others = [o for o in groups if _same(o, group) and o.gpu == group.gpu and o.problem != group.problem]
 
-    def apart(other: Group) -> tuple[float, str]:
-        a, b = group.facts, other.facts
+    def apart(other: RowGroup) -> tuple[float, str]:
+        a, b = group.inputs, other.inputs
         return float(np.hypot(np.log(a.flops / b.flops), np.log(a.bytes / b.bytes))), other.problem
 
     return [min(others, key=apart)] if others else []
 
 
-def _borrowed(members: list[Group], prior: dict[str, Array], sources: dict[str, list[Group]]) -> dict[str, Array]:
+def _borrowed(members: list[RowGroup], prior: dict[str, Array], sources: dict[str, list[RowGroup]]) -> dict[str, Array]:
     """Costs measured elsewhere, put on the scale of the prior here, which stands where nothing was measured there."""
     found = {quantity: values.copy() for quantity, values in prior.items()}
     start = 0
@@ -236,8 +239,8 @@ def _borrowed(members: list[Group], prior: dict[str, Array], sources: dict[str, 
     return found
 
 
-def _configs(group: Group) -> list[tuple[float, ...]]:
-    tunables = group.facts.tunables
+def _configs(group: RowGroup) -> list[tuple[float, ...]]:
+    tunables = group.inputs.tunables
     columns = [np.asarray(tunables[name], dtype=np.float64) for name in sorted(tunables)]
     return [tuple(row) for row in np.stack(columns, axis=1).tolist()] if columns else [()] * len(group)
 

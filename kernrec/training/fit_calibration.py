@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import KernrecError
-from kernrec.model.learn.dataset import Group
+from kernrec.model.learn.dataset import RowGroup
 from kernrec.model.learn.scores import rank_correlation
 from kernrec.model.prior.calibration import ENERGY, MOST, TIME, Calibration
-from kernrec.model.prior.power import OVERLAP, PowerModel
+from kernrec.model.prior.power import OVERLAP, NominalCosts, PowerModel
 
 Array = np.ndarray
 
@@ -55,16 +55,16 @@ class Fitted:
     said: tuple[str, ...]
 
 
-def fit(groups: Sequence[Group], provenance: Mapping[str, Any] | None = None) -> list[Fitted]:
+def fit(groups: Sequence[RowGroup], provenance: Mapping[str, Any] | None = None) -> list[Fitted]:
     """What each architecture's measurements say of its coefficients; groups without static profiles have none.
 
-    The groups' facts are those of the prior that is not calibrated. Raises `KernrecError` where no architecture has
+    The groups' inputs are those of the prior that is not calibrated. Raises `KernrecError` where no architecture has
     `FEWEST_PROBLEMS` and `FEWEST_ROWS`, saying how many are missing.
     """
     by_arch: dict[str, list[_Rows]] = {}
     for group in groups:
-        if group.facts.core_s is not None:
-            by_arch.setdefault(group.facts.gpu.arch, []).append(_Rows.of(group))
+        if group.inputs.core_s is not None:
+            by_arch.setdefault(group.inputs.gpu.arch, []).append(_Rows.of(group))
     enough = {arch: rows for arch, rows in sorted(by_arch.items()) if not any(_missing(rows))}
     if not enough:
         raise KernrecError(_too_few(by_arch))
@@ -75,32 +75,32 @@ def fit(groups: Sequence[Group], provenance: Mapping[str, Any] | None = None) ->
 class _Rows:
     """A group with its GPU's power model. timed, powered: rows whose time and whose energy say something."""
 
-    group: Group
+    group: RowGroup
     power: PowerModel
     timed: Array
     powered: Array
 
     @classmethod
-    def of(cls, group: Group) -> "_Rows":
-        facts = group.facts
+    def of(cls, group: RowGroup) -> "_Rows":
+        inputs = group.inputs
         drawn = group.energy_j / group.latency_s
-        power = np.where(np.isfinite(drawn), drawn, facts.power_w)
-        free = power < _BELOW_LIMIT * facts.gpu.tdp_w
-        timed = free & (group.latency_s > np.asarray(facts.fixed_s))
-        powered = free & np.isfinite(drawn) & (facts.core_j is not None)
-        return cls(group, PowerModel.for_gpu(facts.gpu), timed, powered)
+        power = np.where(np.isfinite(drawn), drawn, inputs.power_w)
+        free = power < _BELOW_LIMIT * inputs.gpu.tdp_w
+        timed = free & (group.latency_s > np.asarray(inputs.fixed_s))
+        powered = free & np.isfinite(drawn) & (inputs.core_j is not None)
+        return cls(group, PowerModel.for_gpu(inputs.gpu), timed, powered)
 
     def joules(self) -> tuple[Array, Array]:
         """The prior's energy of the core's events and of DRAM traffic; none where nobody counted."""
-        facts, nothing = self.group.facts, np.zeros(len(self.group))
-        core, dram = ((nothing if part is None else np.asarray(part)) for part in (facts.core_j, facts.dram_j))
+        inputs, nothing = self.group.inputs, np.zeros(len(self.group))
+        core, dram = ((nothing if part is None else np.asarray(part)) for part in (inputs.core_j, inputs.dram_j))
         return core, dram
 
     def time_shares(self) -> Array:
         """Core and DRAM part over what was measured, to the power of `OVERLAP`; (timed, 2)."""
-        facts = self.group.facts
-        parts = np.stack([np.asarray(facts.core_s)[self.timed], np.asarray(facts.dram_s)[self.timed]], axis=1)
-        beyond = self.group.latency_s[self.timed] - np.asarray(facts.fixed_s)[self.timed]
+        inputs = self.group.inputs
+        parts = np.stack([np.asarray(inputs.core_s)[self.timed], np.asarray(inputs.dram_s)[self.timed]], axis=1)
+        beyond = self.group.latency_s[self.timed] - np.asarray(inputs.fixed_s)[self.timed]
         return (parts / beyond[:, None]) ** OVERLAP
 
     def energy_shares(self) -> Array:
@@ -113,21 +113,22 @@ class _Rows:
 
     def predicted(self, found: Calibration) -> dict[str, Array]:
         """Latency and energy of all rows by a calibration, under the power limit."""
-        facts, (core_j, dram_j) = self.group.facts, self.joules()
-        settled = found.powered(self.power).settle(
-            np.asarray(facts.core_s) * found.core_time,
-            np.asarray(facts.dram_s) * found.dram_time,
-            np.asarray(facts.fixed_s),
+        inputs, (core_j, dram_j) = self.group.inputs, self.joules()
+        nominal = NominalCosts(
+            np.asarray(inputs.core_s) * found.core_time,
+            np.asarray(inputs.dram_s) * found.dram_time,
+            np.asarray(inputs.fixed_s),
             core_j * found.core_energy,
             dram_j * found.dram_energy,
         )
-        return {"latency": settled.latency_s, "energy": settled.energy_j}
+        limited = found.powered(self.power).apply_power_limit(nominal)
+        return {"latency": limited.latency_s, "energy": limited.energy_j}
 
 
-def predicted(group: Group, found: Calibration) -> dict[str, Array]:
+def predicted(group: RowGroup, found: Calibration) -> dict[str, Array]:
     """Latency and energy (N,) of a group's configs by the prior with these coefficients, under the power limit.
 
-    The group's facts are those of the prior that is not calibrated.
+    The group's inputs are those of the prior that is not calibrated.
     """
     return _Rows.of(group).predicted(found)
 

@@ -16,13 +16,13 @@ import numpy as np
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
-from kernrec.model.learn.dataset import Dataset, Group
-from kernrec.model.learn.features import Facts
+from kernrec.model.learn.dataset import Dataset, RowGroup
+from kernrec.model.learn.features import ModelInputs
 from kernrec.model.prior.calibration import Calibration
 from kernrec.model.prior.prior_fingerprint import probe
 from kernrec.op import Problem, find_op
 from kernrec.recommender.estimate.candidates import Candidates
-from kernrec.recommender.estimate.model_inputs import facts_of
+from kernrec.recommender.estimate.model_inputs import inputs_of
 from kernrec.recommender.estimate.model_store import Trained
 from kernrec.recommender.kernel_advice import find_own_kernel, profiles_of
 from kernrec.recommender.power_sweep import candidates_of
@@ -38,9 +38,9 @@ _LIMITS = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
 @dataclass(frozen=True)
 class Measurements:
     """groups: by GPU, problem and kernel. left_out: rows that could not be used, by reason. calibrations: those of the
-    prior that the groups' facts hold, by architecture."""
+    prior that the groups' inputs hold, by architecture."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[RowGroup, ...]
     left_out: Mapping[str, int]
     calibrations: Mapping[str, Calibration]
 
@@ -97,7 +97,7 @@ def read(
             )
     trained = Trained.beside(paths, calibrated=calibrated)
     known_to = _Candidates(paths, trained)
-    groups: list[Group] = []
+    groups: list[RowGroup] = []
     for (card, key, kernel, digest), rows in sorted(found.items()):
         try:
             where = find_gpu(card)
@@ -158,7 +158,7 @@ def _group(
     digest: str,
     rows: list[_Row],
     left_out: dict[str, int],
-) -> Iterable[Group]:
+) -> Iterable[RowGroup]:
     candidates = None
     if not digest.startswith("external:"):
         candidates = known_to.find(problem, gpu, kernel, digest)
@@ -168,32 +168,32 @@ def _group(
             )
             return
     if candidates is None:
-        facts, kept = _foreign(gpu, problem, rows), np.arange(len(rows))
+        inputs, kept = _foreign(gpu, problem, rows), np.arange(len(rows))
     else:
-        facts, kept = _profiled(candidates, problem, rows)
+        inputs, kept = _profiled(candidates, problem, rows)
         if len(kept) < len(rows):
             _count(left_out, "of configs that the library's space does not hold", len(rows) - len(kept))
         if not len(kept):
             return
     latency = np.array([row.latency_s for row in rows])[kept]
     energy = np.array([row.energy_j for row in rows])[kept]
-    yield Group(gpu.name, problem.key, problem.op, kernel, digest, facts, latency, energy)
+    yield RowGroup(gpu.name, problem.key, problem.op, kernel, digest, inputs, latency, energy)
 
 
-def _profiled(candidates: Candidates, problem: Problem, rows: list[_Row]) -> tuple[Facts, Array]:
-    """(facts, which of `rows` they are about) of a library kernel's configs."""
+def _profiled(candidates: Candidates, problem: Problem, rows: list[_Row]) -> tuple[ModelInputs, Array]:
+    """(inputs, which of `rows` they are about) of a library kernel's configs."""
     at = candidates.space.at(problem)
     place = candidates.space.find([row.config for row in rows])
     kept = np.flatnonzero(np.isin(place, candidates.rows(at)))
     prediction = candidates.predict(problem, at, place[kept])
-    settled = candidates.settle(prediction)
-    return facts_of(candidates, problem, at, prediction, settled, np.arange(len(kept))), kept
+    limited = candidates.apply_power_limit(prediction)
+    return inputs_of(candidates, problem, at, prediction, limited, np.arange(len(kept))), kept
 
 
-def _foreign(gpu: GPU, problem: Problem, rows: list[_Row]) -> Facts:
+def _foreign(gpu: GPU, problem: Problem, rows: list[_Row]) -> ModelInputs:
     names = sorted({name for row in rows for name, value in row.config.items() if isinstance(value, (int, float))})
     roofline = max(problem.flops / gpu.peak_flops("f32"), problem.bytes / gpu.memory_bandwidth)
-    return Facts(
+    return ModelInputs(
         gpu=gpu,
         flops=float(problem.flops),
         bytes=float(problem.bytes),

@@ -32,8 +32,8 @@ def simulated(problems: int, configs: int = 12) -> Iterator[dict[str, Any]]:
         (candidates,) = recommender.candidates_for(problem, find_gpu(GPU))
         at = candidates.space.at(problem)
         rows = np.sort(draw.choice(candidates.rows(at), configs, replace=False))
-        settled = candidates.settle(candidates.predict(problem, at, rows))
-        for row, latency, power in zip(rows, settled.latency_s, settled.power_w, strict=True):
+        limited = candidates.apply_power_limit(candidates.predict(problem, at, rows))
+        for row, latency, power in zip(rows, limited.latency_s, limited.power_w, strict=True):
             took = float(latency * FACTOR * np.exp(draw.normal(0, 0.02)))
             yield {
                 "gpu": GPU,
@@ -418,9 +418,9 @@ def test_forty_measurements_adapt_a_model_to_a_new_gpu(trained: Path, tmp_path: 
     (candidates,) = Recommender([]).candidates_for(problem, gpu)
     at = candidates.space.at(problem)
     rows = candidates.shortlist(at, candidates.rows(at))
-    settled = candidates.settle(candidates.predict(problem, at, rows))
+    limited = candidates.apply_power_limit(candidates.predict(problem, at, rows))
     configs = [candidates.space.config(int(row)) for row in rows]
-    truth = settled.latency_s * [2.6 * (1.5 if config["stages"] > 1 else 1.0) for config in configs]
+    truth = limited.latency_s * [2.6 * (1.5 if config["stages"] > 1 else 1.0) for config in configs]
     chosen = np.random.default_rng(0).choice(len(rows), 40, replace=False)
     known = next(simulated(1))
     own = tmp_path / "own.duckdb"

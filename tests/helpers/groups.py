@@ -1,23 +1,23 @@
-"""Simulated measurements, labelled so wherever they are used: facts of candidates, and a device that distorts them."""
+"""Simulated measurements, labelled so wherever they are used: inputs of candidates, and a device that distorts them."""
 
 from collections.abc import Callable
 
 import numpy as np
 
 from kernrec.gpu import find_gpu
-from kernrec.model.learn.dataset import Group
-from kernrec.model.learn.features import Facts
+from kernrec.model.learn.dataset import RowGroup
+from kernrec.model.learn.features import ModelInputs
 from kernrec.model.prior.demand import PIPES
 
 
-def simulated_facts(count: int, seed: int, gpu: str = "rtx4090") -> Facts:
+def simulated_inputs(count: int, seed: int, gpu: str = "rtx4090") -> ModelInputs:
     """Facts of `count` random candidates."""
     draw = np.random.default_rng(seed)
     latency = np.exp(draw.normal(-9.0, 0.5, count))
     pipes = draw.uniform(0.1, 1.0, (len(PIPES), count)) * latency
     core, dram = latency * draw.uniform(0.3, 1.0, count), latency * draw.uniform(0.1, 0.9, count)
     power = draw.uniform(100.0, 300.0, count)
-    return Facts(
+    return ModelInputs(
         gpu=find_gpu(gpu),
         flops=float(np.exp(draw.uniform(20, 26))),
         bytes=float(np.exp(draw.uniform(15, 20))),
@@ -41,25 +41,25 @@ def simulated_facts(count: int, seed: int, gpu: str = "rtx4090") -> Facts:
     )
 
 
-def by_stages(facts: Facts) -> np.ndarray:
+def by_stages(inputs: ModelInputs) -> np.ndarray:
     """A device on which every stage beyond the first costs a fifth, which the prior does not know."""
-    return 1.4 * 1.2 ** (facts.tunables["stages"] - 1.0)
+    return 1.4 * 1.2 ** (inputs.tunables["stages"] - 1.0)
 
 
 def simulated_groups(
     problems: int,
     rows: int = 30,
-    factor: Callable[[Facts], np.ndarray] = by_stages,
+    factor: Callable[[ModelInputs], np.ndarray] = by_stages,
     noise: float = 0.03,
     gpu: str = "rtx4090",
     seed: int = 0,
-) -> list[Group]:
+) -> list[RowGroup]:
     """Groups of one kernel on one GPU: measured = prior * factor * noise, latency and power."""
     draw = np.random.default_rng(seed)
     found = []
     for number in range(problems):
-        facts = simulated_facts(rows, seed * 1000 + number, gpu)
-        latency = facts.latency_s * factor(facts) * np.exp(draw.normal(0.0, noise, rows))
-        energy = latency * facts.power_w * 0.8 * np.exp(draw.normal(0.0, noise, rows))
-        found.append(Group(gpu, f"problem {number}", "matmul", "simulated", "0" * 16, facts, latency, energy))
+        inputs = simulated_inputs(rows, seed * 1000 + number, gpu)
+        latency = inputs.latency_s * factor(inputs) * np.exp(draw.normal(0.0, noise, rows))
+        energy = latency * inputs.power_w * 0.8 * np.exp(draw.normal(0.0, noise, rows))
+        found.append(RowGroup(gpu, f"problem {number}", "matmul", "simulated", "0" * 16, inputs, latency, energy))
     return found

@@ -124,8 +124,8 @@ def test_the_shortlist_loses_little(recommender: Recommender, problem: tuple[str
         at = group.space.at(chosen)
         if not len(rows := group.rows(at)):
             continue
-        settled = group.settle(group.predict(chosen, at, rows))
-        best_s, best_j = min(best_s, settled.latency_s.min()), min(best_j, settled.energy_j.min())
+        limited = group.apply_power_limit(group.predict(chosen, at, rows))
+        best_s, best_j = min(best_s, limited.latency_s.min()), min(best_j, limited.energy_j.min())
     assert short["latency"].latency_s.value <= best_s * 1.08
     assert short["energy"].energy_j.value <= best_j * 1.08
 
@@ -253,4 +253,4 @@ def test_of_no_config_there_is_nothing_to_predict(recommender: Recommender) -> N
     problem = find_op("matmul").problem(m=512, n=512, k=512)
     (candidates,) = recommender.candidates_for(problem, find_gpu("rtx4090"))
     prediction = candidates.predict(problem, candidates.space.at(problem), np.empty(0, dtype=np.int64))
-    assert len(prediction.core_s) == len(candidates.settle(prediction).energy_j) == 0
+    assert len(prediction.core_s) == len(candidates.apply_power_limit(prediction).energy_j) == 0

@@ -38,7 +38,7 @@ def steady(recorded, gpu: str) -> np.ndarray:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("gpu", ["a100", "a4000"])
 def test_the_prior_alone_finds_the_best_and_says_how_long_it_takes(recorded, gpu: str) -> None:  # type: ignore[no-untyped-def]
     rows = steady(recorded, gpu)
-    measured, predicted = recorded[gpu].time_s[rows], recorded[gpu].settled.latency_s[rows]
+    measured, predicted = recorded[gpu].time_s[rows], recorded[gpu].limited.latency_s[rows]
     assert len(measured) > 3000
     assert scores.rank_correlation(predicted, measured) >= 0.94
     assert 1.0 / scores.efficiency_at(measured, scores.order_of(predicted), 10) <= 1.05
@@ -49,7 +49,7 @@ def test_the_prior_alone_finds_the_best_and_says_how_long_it_takes(recorded, gpu
 def test_shared_memory_is_judged_as_is_none(recorded, gpu: str) -> None:  # type: ignore[no-untyped-def]
     """The prior once misjudged kernels with shared memory against those without."""
     rows = steady(recorded, gpu)
-    off = np.log(recorded[gpu].time_s / recorded[gpu].settled.latency_s)
+    off = np.log(recorded[gpu].time_s / recorded[gpu].limited.latency_s)
     shared = recorded[gpu].columns["use_shmem"] == 1
     assert abs(np.median(off[rows & shared]) - np.median(off[rows & ~shared])) <= 0.1
 

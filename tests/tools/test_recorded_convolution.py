@@ -13,7 +13,7 @@ import pytest
 from kernrec.errors import KernrecError
 from kernrec.model.learn import features, scores
 from kernrec.model.learn.adaptation import adapt
-from kernrec.model.learn.dataset import Dataset, Group
+from kernrec.model.learn.dataset import Dataset, RowGroup
 from kernrec.model.learn.train_model import train
 from kernrec.training.fit_calibration import fit
 from tests.helpers.paths import ROOT
@@ -45,7 +45,7 @@ def recorded():  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(("gpu", "first_percent"), [("a100", 1.5), ("a4000", 1.01)])
 def test_the_prior_alone_ranks_a_kernel_it_was_not_made_for(recorded, gpu: str, first_percent: float) -> None:  # type: ignore[no-untyped-def]
     space = recorded[gpu]
-    predicted = space.settled.latency_s
+    predicted = space.limited.latency_s
     assert len(space) == 4201
     assert scores.rank_correlation(predicted, space.time_s) >= 0.93
     order = scores.order_of(predicted)
@@ -56,8 +56,8 @@ def test_the_prior_alone_ranks_a_kernel_it_was_not_made_for(recorded, gpu: str, 
 @pytest.mark.parametrize(("gpu", "error"), [("a100", 0.10), ("a4000", 0.08)])
 def test_one_percent_of_a_space_tells_of_the_rest(recorded, gpu: str, error: float) -> None:  # type: ignore[no-untyped-def]
     space = recorded[gpu]
-    matrix = features.matrix(space.facts, features.names(tuple(sorted(space.facts.tunables)))).astype(np.float64)
-    prior = space.settled.latency_s
+    matrix = features.matrix(space.inputs, features.names(tuple(sorted(space.inputs.tunables)))).astype(np.float64)
+    prior = space.limited.latency_s
     found = []
     for seed in range(5):
         chosen = np.random.default_rng(seed).permutation(len(space))
@@ -77,7 +77,7 @@ def test_at_one_clock_another_gpu_tells_where_the_best_configs_are() -> None:
     """Rank, error, and the best of the first 1 %, on the A100, trained on the A4000; and the prior alone."""
     pytest.importorskip("xgboost")
     spaces = importlib.import_module("evaluate_spaces")
-    recorded = {name: spaces.Space(name, r.facts, r.time_s) for name, r in spaces.load(SPACES).items()}
+    recorded = {name: spaces.Space(name, r.inputs, r.time_s) for name, r in spaces.load(SPACES).items()}
     whole = recorded["a100"]
     space = whole.take(np.flatnonzero(spaces.at_one_clock(whole, SPACES)))
     assert 0.8 < len(space) / len(whole) < 0.9
@@ -107,7 +107,7 @@ def test_coefficients_fitted_to_parts_of_a_space_hold_on_the_others(recorded, gp
     space = recorded[gpu]
     with pytest.raises(KernrecError, match="2 problems, 0 configs are missing"):
         fit([_group(space, np.arange(len(space.time_s)), 1.0)])
-    widths = space.facts.tunables["tile_size_x"]
+    widths = space.inputs.tunables["tile_size_x"]
     parts = [np.flatnonzero(widths == width) for width in np.unique(widths)]
     (as_recorded,) = fit([_group(space, rows, 1.0) for rows in parts])
     assert as_recorded.calibration is None  # the data sheet's coefficients are as good
@@ -118,13 +118,13 @@ def test_coefficients_fitted_to_parts_of_a_space_hold_on_the_others(recorded, gp
     assert off_calibrated < 1.1
 
 
-def _group(space: Any, rows: np.ndarray, slower: float) -> Group:
+def _group(space: Any, rows: np.ndarray, slower: float) -> RowGroup:
     """These configs of a recording, on a card that takes so many times as long."""
-    facts = replace(space.facts, **{f.name: _of(getattr(space.facts, f.name), rows) for f in fields(space.facts)})
+    inputs = replace(space.inputs, **{f.name: _of(getattr(space.inputs, f.name), rows) for f in fields(space.inputs)})
     unknown = np.full(len(rows), np.nan)
     problem = f"recorded {rows[0]}"
-    return Group(
-        space.gpu.name, problem, "convolution", "kernel_tuner", "", facts, slower * space.time_s[rows], unknown
+    return RowGroup(
+        space.gpu.name, problem, "convolution", "kernel_tuner", "", inputs, slower * space.time_s[rows], unknown
     )
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.model.learn.dataset import Group
+from kernrec.model.learn.dataset import RowGroup
 from kernrec.model.prior.calibration import ENERGY, FILE, TIME, Calibration, load, save
-from kernrec.model.prior.power import PowerModel
+from kernrec.model.prior.power import NominalCosts, PowerModel
 from kernrec.training.fit_calibration import FEWEST_PROBLEMS, FEWEST_ROWS, fit
 from tests.helpers.groups import simulated_groups
 
@@ -18,22 +18,23 @@ KNOWN = {"core_time": 1.6, "dram_time": 1.1, "static_power": 0.7, "core_energy":
 RTX4090 = "sm_89"
 
 
-def machine(group: Group, noise: float = 0.01, seed: int = 1, **known: float) -> Group:
+def machine(group: RowGroup, noise: float = 0.01, seed: int = 1, **known: float) -> RowGroup:
     """The group as a simulated machine measured it, whose coefficients are off by known factors."""
-    facts, draw = group.facts, np.random.default_rng(seed)
-    truth = Calibration(facts.gpu.arch, **(KNOWN | known))
-    settled = truth.powered(PowerModel.for_gpu(facts.gpu)).settle(
-        facts.core_s * truth.core_time,
-        facts.dram_s * truth.dram_time,
-        facts.fixed_s,
-        facts.core_j * truth.core_energy,
-        facts.dram_j * truth.dram_energy,
+    inputs, draw = group.inputs, np.random.default_rng(seed)
+    truth = Calibration(inputs.gpu.arch, **(KNOWN | known))
+    nominal = NominalCosts(
+        inputs.core_s * truth.core_time,
+        inputs.dram_s * truth.dram_time,
+        inputs.fixed_s,
+        inputs.core_j * truth.core_energy,
+        inputs.dram_j * truth.dram_energy,
     )
+    limited = truth.powered(PowerModel.for_gpu(inputs.gpu)).apply_power_limit(nominal)
     distorted = np.exp(draw.normal(0, noise, (2, len(group))))
-    return replace(group, latency_s=settled.latency_s * distorted[0], energy_j=settled.energy_j * distorted[1])
+    return replace(group, latency_s=limited.latency_s * distorted[0], energy_j=limited.energy_j * distorted[1])
 
 
-def machines(groups: Iterable[Group], **given: float) -> list[Group]:
+def machines(groups: Iterable[RowGroup], **given: float) -> list[RowGroup]:
     return [machine(group, seed=number, **given) for number, group in enumerate(groups)]
 
 
@@ -54,7 +55,7 @@ def test_known_coefficients_are_recovered_and_kept() -> None:
 def test_the_power_limit_hides_no_coefficient() -> None:
     """A machine that draws so much that half of its rows run at the limit, at a lower clock than the prior assumes."""
     groups = machines(simulated_groups(12), static_power=1.4, core_energy=1.7)
-    capped = np.concatenate([g.energy_j / g.latency_s > 0.98 * g.facts.gpu.tdp_w for g in groups])
+    capped = np.concatenate([g.energy_j / g.latency_s > 0.98 * g.inputs.gpu.tdp_w for g in groups])
     assert 0.2 < capped.mean() < 0.9
     (found,) = fit(groups)
     assert found.calibration is not None
@@ -93,7 +94,7 @@ def test_a_machine_of_the_data_sheet_keeps_the_data_sheet() -> None:
 def test_what_rows_cannot_tell_keeps_its_coefficient() -> None:
     """Kernels that move next to nothing say nothing of DRAM."""
     quiet = [
-        replace(g, facts=replace(g.facts, dram_s=g.facts.dram_s * 1e-3, dram_j=g.facts.dram_j * 1e-3))
+        replace(g, inputs=replace(g.inputs, dram_s=g.inputs.dram_s * 1e-3, dram_j=g.inputs.dram_j * 1e-3))
         for g in simulated_groups(6)
     ]
     (found,) = fit(machines(quiet))
@@ -117,7 +118,7 @@ def test_too_few_say_how_many_are_missing() -> None:
     with pytest.raises(KernrecError, match=f"{FEWEST_PROBLEMS - 2} problems, 0 configs are missing"):
         fit(simulated_groups(2, rows=12))
     with pytest.raises(KernrecError, match="there are none"):
-        fit([replace(g, facts=replace(g.facts, core_s=None)) for g in simulated_groups(4)])
+        fit([replace(g, inputs=replace(g.inputs, core_s=None)) for g in simulated_groups(4)])
 
 
 def kept(**given: float) -> Calibration:

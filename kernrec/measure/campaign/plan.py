@@ -241,13 +241,13 @@ class _Ranked:
         rank = _UNPREDICTED + draw.random(len(self._space))
         if self._candidates is not None and len(rows := self._candidates.rows(at)):
             prediction = self._candidates.predict(problem, at, rows)
-            settled = self._candidates.settle(prediction)
-            rank[rows] = settled.latency_s
+            limited = self._candidates.apply_power_limit(prediction)
+            rank[rows] = limited.latency_s
             reach = learned.reach(self._candidates.gpu, self._candidates.kernel) if learned is not None else None
             if reach is not None:
                 from kernrec.recommender.estimate.correction import Correction
 
                 where = np.arange(len(rows))
-                found = Correction.of(reach, self._candidates, problem, at, prediction, settled, where)
+                found = Correction.of(reach, self._candidates, problem, at, prediction, limited, where)
                 rank[rows] *= np.exp(found.ratios["latency"])
         return at.rows.tolist(), rank[at.rows].tolist()

@@ -7,7 +7,7 @@ import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.model.learn import features
-from kernrec.model.learn.features import Facts
+from kernrec.model.learn.features import ModelInputs
 
 Array = np.ndarray
 
@@ -16,7 +16,7 @@ HEADS = ("latency", "power")
 
 
 @dataclass(frozen=True)
-class Group:
+class RowGroup:
     """The measured configs of one kernel on one GPU and problem; arrays (N,), energy NaN where nobody measured it."""
 
     gpu: str
@@ -24,7 +24,7 @@ class Group:
     op: str
     kernel: str
     kernel_hash: str
-    facts: Facts
+    inputs: ModelInputs
     latency_s: Array
     energy_j: Array
 
@@ -36,7 +36,7 @@ class Group:
 class Dataset:
     """Groups one after the other; arrays (N,) over all rows."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[RowGroup, ...]
     parts: tuple[str, ...] = features.GROUPS
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class Dataset:
 
     @cached_property
     def tunables(self) -> tuple[str, ...]:
-        return tuple(sorted({name for group in self.groups for name in group.facts.tunables}))
+        return tuple(sorted({name for group in self.groups for name in group.inputs.tunables}))
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ class Dataset:
     @cached_property
     def matrix(self) -> Array:
         """Features (N, F), float32."""
-        return np.concatenate([features.matrix(group.facts, self.columns) for group in self.groups])
+        return np.concatenate([features.matrix(group.inputs, self.columns) for group in self.groups])
 
     def numbers(self, *fields: str) -> Array:
         """One number a row for each distinct value of these fields of its group: what is held out together."""
@@ -78,8 +78,8 @@ class Dataset:
     def prior(self) -> dict[str, Array]:
         """The prior's latency (s) and power (W)."""
         return {
-            "latency": np.concatenate([group.facts.latency_s for group in self.groups]),
-            "power": np.concatenate([group.facts.power_w for group in self.groups]),
+            "latency": np.concatenate([group.inputs.latency_s for group in self.groups]),
+            "power": np.concatenate([group.inputs.power_w for group in self.groups]),
         }
 
     @cached_property
@@ -101,7 +101,7 @@ class Dataset:
         by_gpu, by_kernel = self.numbers("gpu"), self.numbers("kernel", "kernel_hash")
         if max(by_gpu.max(), by_kernel.max()) >= 1:
             return ("GPU", by_gpu) if by_gpu.max() >= by_kernel.max() else ("kernel", by_kernel)
-        columns = [[group.facts.tunables[name] for group in self.groups] for name in self.tunables]
+        columns = [[group.inputs.tunables[name] for group in self.groups] for name in self.tunables]
         varied = [np.unique(np.concatenate(column), return_inverse=True)[1] for column in columns]
         widest = max(varied, key=lambda found: int(found.max()), default=np.zeros(len(self), np.int64))
         return "tunable", widest

@@ -36,7 +36,7 @@ ALIGNMENT = "alignment."
 
 
 @dataclass(frozen=True)
-class Facts:
+class ModelInputs:
     """What is known of C candidates on one GPU and problem; arrays (C,), None where it is not known.
 
     tunables: value of each. flops, bytes: of the problem, arithmetic and compulsory traffic. latency_s, power_w: the
@@ -74,34 +74,34 @@ class Facts:
 
 
 class _Quantities:
-    """The facts with what several features share, each computed once; what is not known is NaN."""
+    """The inputs with what several features share, each computed once; what is not known is NaN."""
 
-    def __init__(self, facts: Facts) -> None:
-        gpu = facts.gpu
-        self.facts = facts
+    def __init__(self, inputs: ModelInputs) -> None:
+        gpu = inputs.gpu
+        self.inputs = inputs
         self.gpu = gpu
-        self.nothing = np.full(len(facts), np.nan)
+        self.nothing = np.full(len(inputs), np.nan)
         # The time of the problem's arithmetic at the f32 peak, or of its bytes: what nothing can beat.
-        self.compute_s = max(facts.flops, 1.0) / gpu.peak_flops("f32")
-        self.traffic_s = facts.bytes / gpu.memory_bandwidth
+        self.compute_s = max(inputs.flops, 1.0) / gpu.peak_flops("f32")
+        self.traffic_s = inputs.bytes / gpu.memory_bandwidth
         self.roofline_s = max(self.compute_s, self.traffic_s)
-        self.threads = self.known(facts.threads)
-        self.blocks = self.known(facts.blocks)
-        self.resident = self.known(facts.resident)
+        self.threads = self.known(inputs.threads)
+        self.blocks = self.known(inputs.blocks)
+        self.resident = self.known(inputs.resident)
         self.warps = np.ceil(self.threads / 32.0)
         self.waves = self.blocks / (gpu.sms * np.maximum(self.resident, 1.0))
-        self.core_s = self.known(facts.core_s)
-        self.busy_s = self.known(facts.busy_s)
+        self.core_s = self.known(inputs.core_s)
+        self.busy_s = self.known(inputs.busy_s)
 
     def known(self, values: Array | None) -> Array:
         return self.nothing if values is None else np.asarray(values, dtype=np.float64)
 
     def pipe(self, name: str) -> Array:
-        return self.nothing if self.facts.pipe_s is None else self.facts.pipe_s[PIPES.index(name)]
+        return self.nothing if self.inputs.pipe_s is None else self.inputs.pipe_s[PIPES.index(name)]
 
     def same(self, ratio: float) -> Array:
         """log2 of a ratio that all candidates have in common."""
-        return np.full(len(self.facts), np.log2(ratio))
+        return np.full(len(self.inputs), np.log2(ratio))
 
     def log_ratio(self, above: Array | float, below: Array | float) -> Array:
         """log2 of a ratio, kept within a factor of a million."""
@@ -110,7 +110,7 @@ class _Quantities:
 
 @dataclass(frozen=True)
 class Feature:
-    """One column: its name and group, its unit, what it means, and the formula in words of `Facts`."""
+    """One column: its name and group, its unit, what it means, and the formula in words of `ModelInputs`."""
 
     name: str
     group: str
@@ -151,7 +151,7 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         "flops_per_thread", "schedule", "log2 FLOP", "arithmetic of a thread", "log2(flops / (blocks * threads))",
-        lambda q: np.log2(max(q.facts.flops, 1.0) / (q.blocks * q.threads)),
+        lambda q: np.log2(max(q.inputs.flops, 1.0) / (q.blocks * q.threads)),
     ),
     Feature(
         "resident_blocks", "static", "log2", "blocks that an SM holds at once", "log2(resident)",
@@ -171,41 +171,41 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         "registers", "static", "1", "registers of a thread over the most it may have", "registers / 255",
-        lambda q: q.known(q.facts.registers) / q.gpu.limits.max_registers_per_thread,
+        lambda q: q.known(q.inputs.registers) / q.gpu.limits.max_registers_per_thread,
     ),
     Feature(
         "shared_memory", "static", "1", "shared memory of resident blocks over an SM's",
         "resident * shared_bytes / smem_per_sm",
-        lambda q: q.resident * q.known(q.facts.shared_bytes) / q.gpu.limits.smem_per_sm,
+        lambda q: q.resident * q.known(q.inputs.shared_bytes) / q.gpu.limits.smem_per_sm,
     ),
     *_pipe_features(),
     Feature(
         "prior_over_roofline", "prior", "log2", "the prior's latency over the roofline's",
-        "log2(latency_s / roofline_s)", lambda q: q.log_ratio(q.facts.latency_s, q.roofline_s),
+        "log2(latency_s / roofline_s)", lambda q: q.log_ratio(q.inputs.latency_s, q.roofline_s),
     ),
     Feature(
         "wait_share", "prior", "log2", "latency of blocks over time of pipes", "log2(wait_s / busy_s)",
-        lambda q: q.log_ratio(q.known(q.facts.wait_s), q.busy_s),
+        lambda q: q.log_ratio(q.known(q.inputs.wait_s), q.busy_s),
     ),
     Feature(
         "l2_share", "prior", "1", "time at L2's bandwidth over core time", "l2_s / core_s",
-        lambda q: q.known(q.facts.l2_s) / q.core_s,
+        lambda q: q.known(q.inputs.l2_s) / q.core_s,
     ),
     Feature(
         "dram_share", "prior", "1", "time at DRAM's bandwidth over latency", "dram_s / latency_s",
-        lambda q: q.known(q.facts.dram_s) / q.facts.latency_s,
+        lambda q: q.known(q.inputs.dram_s) / q.inputs.latency_s,
     ),
     Feature(
         "launch_share", "prior", "1", "launch overhead over latency", "fixed_s / latency_s",
-        lambda q: q.known(q.facts.fixed_s) / q.facts.latency_s,
+        lambda q: q.known(q.inputs.fixed_s) / q.inputs.latency_s,
     ),
     Feature(
         "traffic_excess", "prior", "log2", "bytes past L2 over compulsory bytes", "log2(dram_s / (bytes / bandwidth))",
-        lambda q: q.log_ratio(q.known(q.facts.dram_s), q.traffic_s),
+        lambda q: q.log_ratio(q.known(q.inputs.dram_s), q.traffic_s),
     ),
     Feature(
         "power_over_limit", "prior", "1", "the prior's mean power over the TDP", "power_w / tdp_w",
-        lambda q: q.facts.power_w / q.gpu.tdp_w,
+        lambda q: q.inputs.power_w / q.gpu.tdp_w,
     ),
     Feature(
         "intensity", "problem", "log2", "arithmetic intensity of the problem over the GPU's balance",
@@ -213,7 +213,7 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         "footprint", "problem", "log2", "compulsory bytes over the L2's size", "log2(bytes / l2_bytes)",
-        lambda q: q.same(q.facts.bytes / q.gpu.l2_bytes),
+        lambda q: q.same(q.inputs.bytes / q.gpu.l2_bytes),
     ),
 )  # fmt: skip
 """Every column but the tunables, in order."""
@@ -242,15 +242,15 @@ def _alignment(values: Array) -> Array:
     return np.where(np.isnan(values), np.nan, found)
 
 
-def matrix(facts: Facts, columns: Sequence[str]) -> Array:
+def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
     """The columns named, (C, F) float32; NaN where a fact is not known or a tunable is not this kernel's."""
-    quantities = _Quantities(facts)
-    found = np.empty((len(columns), len(facts)))
+    quantities = _Quantities(inputs)
+    found = np.empty((len(columns), len(inputs)))
     for i, name in enumerate(columns):
         kind, dot, tunable = name.partition(".")
         if not dot:
             found[i] = _BY_NAME[name].value(quantities)
-        elif (values := facts.tunables.get(tunable)) is None:
+        elif (values := inputs.tunables.get(tunable)) is None:
             found[i] = np.nan
         else:
             found[i] = np.log2(1.0 + np.maximum(values, 0)) if kind + dot == TUNABLE else _alignment(values)

@@ -22,7 +22,7 @@ from kernrec.errors import UsageError
 from kernrec.model.learn import scores
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Extent, Interval, calibrate
 from kernrec.model.learn.dataset import HEADS, Dataset
-from kernrec.model.learn.features import Facts, matrix, parts
+from kernrec.model.learn.features import ModelInputs, matrix, parts
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.loss_weights import SHARPNESS, loss_weights
 
@@ -72,9 +72,9 @@ class Model:
     helps_new_kernels: bool = False
     forests: Mapping[str, Forest] = field(repr=False, default_factory=dict)
 
-    def rows(self, facts: Facts) -> Array:
+    def rows(self, inputs: ModelInputs) -> Array:
         """The features of candidates that this model looks at, (C, F)."""
-        return matrix(facts, self.columns)
+        return matrix(inputs, self.columns)
 
     def log_ratio(self, rows: Array) -> tuple[dict[str, Array], Array]:
         """(log(expected / prior) by head, distance from what was trained on) of rows of features; arrays (C,)."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.microarchitecture import machine
+from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.prior.power import PowerModel
 
 PIPES = ("issue", "fma", "int", "special", "tensor", "LSU", "shared memory", "L1")
@@ -98,7 +98,7 @@ def demand(
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
         # Two operations to a multiply-add. Some data sheets state tensor peaks at a lower clock, and `mma.sync`
         # does not reach the full rate on every generation.
-        reached = per_clk * machine(gpu).mma_sync_share * gpu.tensor_clock_hz / gpu.boost_clock_hz
+        reached = per_clk * microarchitecture(gpu).mma_sync_share * gpu.tensor_clock_hz / gpu.boost_clock_hz
         tensor = tensor + total(f"mma.{dtype}") / (2.0 * reached)
     special = classes("mufu") * (32 / _SPECIAL_LANES)
     between = np.where(tensor > 0, fma + special, 0.0)
@@ -112,7 +112,7 @@ def demand(
         integer * (32 / lanes["i32_add"]),
         special,
         tensor,
-        classes(*_MEMORY) * (32 / machine(gpu).lsu_lanes),
+        classes(*_MEMORY) * (32 / microarchitecture(gpu).lsu_lanes),
         total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic"))),
         sectors / _L1_SECTORS_PER_CLK + total("l1.wavefronts"),
     )

@@ -28,21 +28,37 @@ def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class TensorAccess:
+    """Which tensors a launch reads and writes, as its kernel's spec declares it."""
+
+    reads: Mapping[str, frozenset[str]]
+    """Tensor read -> the axes of the grid that select its tile."""
+    writes: Mapping[str, frozenset[str]]
+    """Tensor written -> the axes of the grid that select its tile."""
+    size_bytes: Mapping[str, Array]
+    """Size of each tensor; more tensors than the launch uses may be listed."""
+    scratch: frozenset[str] = frozenset()
+    """Tensors that live between launches only: they reach DRAM only as far as they do not fit in L2."""
+
+
 def dram_bytes(
     order: Sequence[tuple[str, Array]],
-    reads: Mapping[str, frozenset[str]],
-    writes: Mapping[str, frozenset[str]],
-    tensor_bytes: Mapping[str, Array],
-    scratch: frozenset[str],
+    access: TensorAccess,
     blocks: Array,
     concurrent_blocks: Array,
     l2_bytes: float,
 ) -> Array:
-    """Bytes between L2 and DRAM of one launch.
+    """Bytes between L2 and DRAM of one launch: inputs are read at least once, outputs are written once.
 
-    Inputs are read at least once and outputs written once; `scratch` tensors live between launches and reach DRAM
-    only as far as they do not fit in L2.
+    Args:
+        order: (axis, extent) of the grid's tiles, fastest-varying first.
+        access: the tensors that the launch reads and writes.
+        blocks: thread blocks of the launch.
+        concurrent_blocks: blocks that run on the GPU at the same time.
+        l2_bytes: size of L2.
     """
+    reads, writes, tensor_bytes = access.reads, access.writes, access.size_bytes
     working_set: Array = sum([tensor_bytes[name] for name in dict.fromkeys((*reads, *writes))])
     miss = np.maximum(1.0 - l2_bytes / working_set, 0.0)
     wave = np.minimum(concurrent_blocks, blocks)
@@ -58,15 +74,15 @@ def dram_bytes(
             if axis in axes:
                 touched = touched * share
         again = np.maximum(touched - 1.0, 0.0)
-        first = miss if name in scratch else 1.0
+        first = miss if name in access.scratch else 1.0
         total = total + size * (first + miss * again)
     for name in writes:
-        total = total + tensor_bytes[name] * (miss if name in scratch else 1.0)
+        total = total + tensor_bytes[name] * (miss if name in access.scratch else 1.0)
     return total
 
 
 @dataclass(frozen=True)
-class Touch:
+class Footprint:
     """What each block of a launch touches of one tensor, as a sample of blocks has shown it; arrays (C,).
 
     own_bytes: distinct bytes of one block. fresh: for each axis of the grid, the share of them that the next block
@@ -89,7 +105,7 @@ class Touch:
 
 
 def sampled_dram_bytes(
-    grid: tuple[Array, Array, Array], touches: Sequence[Touch], concurrent_blocks: Array, l2_bytes: float
+    grid: tuple[Array, Array, Array], footprints: Sequence[Footprint], concurrent_blocks: Array, l2_bytes: float
 ) -> Array:
     """Bytes between L2 and DRAM of one launch whose tensors are known from a sample of blocks.
 
@@ -100,11 +116,11 @@ def sampled_dram_bytes(
     blocks = grid[0] * grid[1] * grid[2]
     wave = np.minimum(concurrent_blocks, blocks)
     cover = covered(order, wave)
-    whole = [touch.distinct(grid) for touch in touches]
+    whole = [footprint.distinct(grid) for footprint in footprints]
     miss = np.maximum(1.0 - l2_bytes / np.maximum(sum(whole, 0.0), 1.0), 0.0)
     total: Array = 0.0
-    for touch, once in zip(touches, whole, strict=True):
-        first = miss if touch.scratch else 1.0
-        again = 0.0 if touch.written else miss * np.maximum(touch.distinct(cover) * (blocks / wave) - once, 0.0)
+    for footprint, once in zip(footprints, whole, strict=True):
+        first = miss if footprint.scratch else 1.0
+        again = 0.0 if footprint.written else miss * np.maximum(footprint.distinct(cover) * (blocks / wave) - once, 0.0)
         total = total + once * first + again
     return total

@@ -10,7 +10,7 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.prior.demand import CORE_J, PIPES, SECTORS, demand
-from kernrec.model.prior.microarchitecture import machine
+from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.prior.power import PowerModel
 from kernrec.op import Problem
 
@@ -18,7 +18,7 @@ _LANES = 32
 
 
 @dataclass(frozen=True)
-class Finish:
+class Epilogue:
     """Seconds of the core domain at the boost clock, joules of it at nominal voltage, and bytes past L2."""
 
     core_s: float
@@ -26,7 +26,7 @@ class Finish:
     dram_bytes: float
 
 
-def finish(gpu: GPU, power: PowerModel, problem: Problem) -> Finish | None:
+def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> Epilogue | None:
     """What finishing a problem's results takes on a GPU; None where there is nothing to do."""
     work = problem.definition.finishing(problem.sizes)
     if not work:
@@ -38,8 +38,8 @@ def finish(gpu: GPU, power: PowerModel, problem: Problem) -> Finish | None:
     coefficients = np.array([[[count] for count in counts.values()]])
     rates = demand(gpu, power, tuple(counts), ("block",), coefficients).rates[0][:, 0]
     busiest_clk = float(rates[: len(PIPES)].max())
-    l2_clk = float(rates[SECTORS]) * 32.0 / machine(gpu).l2_bytes_per_clk_sm
-    return Finish(
+    l2_clk = float(rates[SECTORS]) * 32.0 / microarchitecture(gpu).l2_bytes_per_clk_sm
+    return Epilogue(
         core_s=warps * max(busiest_clk, l2_clk) / (gpu.sms * gpu.boost_clock_hz),
         core_j=warps * float(rates[CORE_J]),
         dram_bytes=float(sum(tensors[name].bytes for name in tensors if f"global.{name}.read_sectors" in work)),

@@ -19,7 +19,7 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.prior.demand import BARRIERS, BETWEEN, CORE_J, ISSUE, ISSUE_PER_CLK, PIPES, SECTORS, Demand
-from kernrec.model.prior.microarchitecture import machine
+from kernrec.model.prior.microarchitecture import microarchitecture
 
 Array = np.ndarray
 
@@ -45,12 +45,12 @@ _WARP_CLK = ISSUE_PER_CLK * _WARP_CPI  # per clock of `issue`, which is counted 
 INTERVAL = 2.0
 """Half-width of the prior's 90 % interval as a factor; from its spread against the anchors (`tools/check_prior.py`)."""
 
-LIMITS = (*PIPES, "latency", "L2", "DRAM", "launch")
-"""What can limit a launch; `LaunchTime.limit` indexes it."""
+RESOURCES = (*PIPES, "latency", "L2", "DRAM", "launch")
+"""What can be the bottleneck of a launch (`LaunchTime.bottleneck`)."""
 
 
 @dataclass(frozen=True)
-class Walk:
+class LaunchWork:
     """One launch of C candidates on one problem; arrays (C,).
 
     codes: their columns in the demand. terms: total blocks and trips over the grid, in the demand's order. depth: trips
@@ -72,7 +72,7 @@ class LaunchTime:
     """Time of one launch at the boost clock, by what bounds it; seconds and joules, arrays (C,).
 
     core_s scales with the core clock, dram_s does not; launch overhead is not included. core_j: joules of the
-    core clock domain at nominal voltage. pipe_clk (P, C), busy_s, latency_s, l2_s: components, for the limit.
+    core clock domain at nominal voltage. pipe_clk (P, C), busy_s, latency_s, l2_s: components, for the bottleneck.
     """
 
     core_s: Array
@@ -88,13 +88,13 @@ class LaunchTime:
         clk = self.pipe_clk.take(rows, axis=1)
         return clk * (self.busy_s.take(rows) / np.maximum(clk.max(axis=0), 1e-30))
 
-    def limit(self, row: int) -> str:
+    def bottleneck(self, row: int) -> str:
         """The resource that takes longest for one candidate."""
         parts = self.parts(row)
         return max(parts, key=lambda name: parts[name])
 
     def parts(self, row: int) -> dict[str, float]:
-        """Seconds that each resource of `LIMITS` is busy, or waited for, for one candidate."""
+        """Seconds that each resource of `RESOURCES` is busy, or waited for, for one candidate."""
         pipes = self.pipe_clk[:, row].tolist()
         share_s = float(self.busy_s[row]) / max(*pipes, 1e-30)
         parts = {name: share_s * clk for name, clk in zip(PIPES, pipes, strict=True)}
@@ -107,42 +107,42 @@ def alone_clk(rates: Array, warps: Array, codes: Array) -> Array:
     return rates[ISSUE].take(codes) * (_WARP_CLK / warps) + rates[BARRIERS].take(codes) * _BARRIER_CLK
 
 
-def join(walks: Sequence[Walk]) -> Walk:
+def join(works: Sequence[LaunchWork]) -> LaunchWork:
     """Several launches one after the other, as if they were candidates of one; what a launch lacks in terms is zero."""
-    if len(walks) == 1:
-        return walks[0]
-    most = max(len(walk.terms) for walk in walks)
+    if len(works) == 1:
+        return works[0]
+    most = max(len(work.terms) for work in works)
 
     def each(fields: list[tuple[Array, ...]], count: int) -> tuple[Array, ...]:
-        padded = [(*f, *[np.zeros(len(w.codes))] * (count - len(f))) for f, w in zip(fields, walks, strict=True)]
+        padded = [(*f, *[np.zeros(len(w.codes))] * (count - len(f))) for f, w in zip(fields, works, strict=True)]
         return tuple([np.concatenate(parts) for parts in zip(*padded, strict=True)])
 
-    return Walk(
-        codes=np.concatenate([w.codes for w in walks]),
-        terms=each([w.terms for w in walks], most),
-        depth=each([w.depth for w in walks], most - 1),
-        concurrent=np.concatenate([w.concurrent for w in walks]),
-        warps=np.concatenate([w.warps for w in walks]),
-        prefetch=np.concatenate([w.prefetch for w in walks]),
-        dram_bytes=np.concatenate([w.dram_bytes for w in walks]),
+    return LaunchWork(
+        codes=np.concatenate([w.codes for w in works]),
+        terms=each([w.terms for w in works], most),
+        depth=each([w.depth for w in works], most - 1),
+        concurrent=np.concatenate([w.concurrent for w in works]),
+        warps=np.concatenate([w.warps for w in works]),
+        prefetch=np.concatenate([w.prefetch for w in works]),
+        dram_bytes=np.concatenate([w.dram_bytes for w in works]),
     )
 
 
-def launch_time(gpu: GPU, demand: Demand, walk: Walk) -> LaunchTime:
+def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     """Time of launches at the boost clock."""
-    figures = machine(gpu)
+    figures = microarchitecture(gpu)
     clock = gpu.boost_clock_hz
-    blocks, warps = walk.terms[0], walk.warps
+    blocks, warps = work.terms[0], work.warps
     each = 1.0 / blocks
-    total = demand.rates[0].take(walk.codes, axis=1) * blocks
+    total = demand.rates[0].take(work.codes, axis=1) * blocks
     issue_clk = _WARP_CLK / warps
     # Trips of an average block; those of the longest block beyond them, and its clocks in them.
     trips: Array | float = 0.0
     longer: Array | float = 0.0
     longer_clk: Array | float = 0.0
     # A demand may hold loops that none of these launches has.
-    for rates, count, depth in zip(demand.rates[1:], walk.terms[1:], walk.depth, strict=False):
-        rate = rates.take(walk.codes, axis=1)
+    for rates, count, depth in zip(demand.rates[1:], work.terms[1:], work.depth, strict=False):
+        rate = rates.take(work.codes, axis=1)
         total += rate * count
         average = count * each
         beyond = depth - average
@@ -163,13 +163,13 @@ def launch_time(gpu: GPU, demand: Demand, walk: Walk) -> LaunchTime:
     # An average block alone: its instructions in order, barriers, and loads that prefetching does not hide.
     alone = pipe_clk[ISSUE] * issue_clk + total[BARRIERS] * (each * _BARRIER_CLK)
     memory_clk = figures.dram_latency_clk
-    ahead = walk.prefetch
+    ahead = work.prefetch
     wait_clk = memory_clk / np.maximum(ahead, 1)
     late = np.maximum(trips * wait_clk - np.where(ahead == 0, 0.0, alone), 0.0)
     latency_clk = alone + late + (memory_clk + _BLOCK_CLK)
     # Rounds: an SM finishes `concurrent` blocks in the longer of their pipe time and one block's latency.
     per_sm = np.ceil(blocks / gpu.sms)
-    together = np.minimum(walk.concurrent, per_sm)
+    together = np.minimum(work.concurrent, per_sm)
     full = np.floor(per_sm / together)
     rest = per_sm - full * together
     busy = _occupied(together, block_clk, warps)
@@ -181,7 +181,7 @@ def launch_time(gpu: GPU, demand: Demand, walk: Walk) -> LaunchTime:
     l2_s = total[SECTORS] * (32.0 / (figures.l2_bytes_per_clk_sm * gpu.sms * clock))
     return LaunchTime(
         core_s=_smooth_max(sm_clk / clock, l2_s),
-        dram_s=walk.dram_bytes * (1.0 / (gpu.memory_bandwidth * figures.dram_efficiency)),
+        dram_s=work.dram_bytes * (1.0 / (gpu.memory_bandwidth * figures.dram_efficiency)),
         core_j=total[CORE_J],
         pipe_clk=pipe_clk,
         busy_s=(full * busy + busy_rest) / clock,

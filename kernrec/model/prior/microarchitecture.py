@@ -12,7 +12,7 @@ from kernrec.util.cache import shipped_toml
 
 
 @dataclass(frozen=True)
-class Machine:
+class Microarchitecture:
     """The figures of `microarchitecture.toml` for one generation; bytes, clocks and lanes are per SM."""
 
     l2_bytes_per_clk_sm: float
@@ -24,12 +24,12 @@ class Machine:
 
 
 @cache
-def _machines() -> dict[str, Machine]:
+def _microarchitectures() -> dict[str, Microarchitecture]:
     found = shipped_toml(Path(__file__).with_name("microarchitecture.toml"))
-    return {name: Machine(**figures) for name, figures in found.items()}
+    return {name: Microarchitecture(**figures) for name, figures in found.items()}
 
 
-def machine(gpu: GPU) -> Machine:
+def microarchitecture(gpu: GPU) -> Microarchitecture:
     """The machine figures of a GPU's generation; data-centre Ampere and Blackwell have their own."""
     special = {80: "ampere_datacenter", 100: "blackwell_datacenter"}.get(gpu.sm)
-    return _machines()[special or gpu.generation]
+    return _microarchitectures()[special or gpu.generation]

@@ -49,21 +49,44 @@ def combine(core_s: ArrayLike, memory_s: ArrayLike) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class NominalCosts:
+    """Time and dynamic energy of N launches before any power limit; every field an array (N,) or a scalar."""
+
+    core_s: Floats | float
+    """Seconds bound by the core clock domain, at the boost clock."""
+    dram_s: Floats | float
+    """Seconds bound by DRAM; they do not depend on the core clock."""
+    fixed_s: Floats | float
+    """Seconds of launch overhead."""
+    core_j: Floats | float
+    """Joules of core events at nominal voltage, as from `PowerModel.dynamic`; without the clock tree."""
+    dram_j: Floats | float
+    """Joules of DRAM traffic."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedCosts:
     """N launches at the clock where they stay within the power limit; every field an array (N,).
 
-    `energy_j = power_w * latency_s = static_j + core_j + dram_j`. `core_j` holds the clock tree's share too, at the
-    voltage of `clock_hz`. `capped` marks launches that the power limit slowed down.
+    `energy_j = power_w * latency_s = static_j + core_j + dram_j`.
     """
 
     latency_s: Floats
+    """Seconds."""
     power_w: Floats
+    """Mean power while the launch runs (W)."""
     energy_j: Floats
+    """Joules of the whole launch."""
     clock_hz: Floats
+    """Core clock that the power limit leaves."""
     capped: NDArray[np.bool_]
+    """Whether the power limit slowed the launch down."""
     static_j: Floats
+    """Joules of board, memory standby and leakage."""
     core_j: Floats
+    """Joules of core events and of the clock tree, at the voltage of `clock_hz`."""
     dram_j: Floats
+    """Joules of DRAM traffic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,46 +181,50 @@ class PowerModel:
         dram = np.multiply(events.get(DRAM, 0.0), self.event_j(DRAM))
         return np.asarray(core, dtype=np.float64), np.asarray(dram, dtype=np.float64)
 
-    def settle(
-        self,
-        core_s: ArrayLike,
-        memory_s: ArrayLike,
-        fixed_s: ArrayLike,
-        core_j: ArrayLike,
-        dram_j: ArrayLike,
-        limit_w: float | None = None,
-        clock_hz: float | None = None,
-    ) -> Settled:
-        """Latency, power and energy of N launches at the clock they can hold.
+    def apply_power_limit(
+        self, nominal: NominalCosts, limit_w: float | None = None, clock_hz: float | None = None
+    ) -> LimitedCosts:
+        """Latency, power and energy of N launches at the highest clock that keeps them within a power limit.
 
-        `core_s`: time bound by the core's clock domain, at the boost clock; `memory_s`: time bound by DRAM; `fixed_s`:
-        launch overhead; `core_j`, `dram_j` as from `dynamic`. Arrays (N,) or scalars. `limit_w` defaults to the TDP,
-        `clock_hz` to the boost clock; outside of what the GPU accepts they are a `UsageError`. Where the limit cannot
-        be met at the lowest clock the launch is stretched further, as by the hardware's own slowdown.
+        Where the limit cannot be met at the lowest clock, the launch is stretched further, as the hardware's own
+        slowdown does it.
+
+        Args:
+            nominal: the launches before any power limit.
+            limit_w: the power limit; the TDP by default.
+            clock_hz: the highest clock; the boost clock by default.
+
+        Raises:
+            UsageError: the GPU does not accept this power limit or clock.
         """
         limit = self._limit(limit_w)
         start = self._clock(clock_hz) / self.boost_hz
         core, memory, fixed, core_j, dram = np.broadcast_arrays(
-            np.atleast_1d(np.asarray(core_s, dtype=np.float64)), memory_s, fixed_s, core_j, dram_j
+            np.atleast_1d(np.asarray(nominal.core_s, dtype=np.float64)),
+            nominal.dram_s,
+            nominal.fixed_s,
+            nominal.core_j,
+            nominal.dram_j,
         )
-        latency, static_j, total_core_j = self._run(start, core, memory, fixed, core_j)
+        latency, static_j, total_core_j = self._run(start, NominalCosts(core, memory, fixed, core_j, dram))
         energy = static_j + total_core_j + dram
         power = energy / latency
         clock = np.full(latency.shape, start * self.boost_hz)
         capped = power > limit
         if capped.any():
             over = np.flatnonzero(capped)
-            arguments = core[over], memory[over], fixed[over], core_j[over], dram[over]
-            ratio, latency[over], static_j[over], total_core_j[over] = self._throttle(start, limit, *arguments)
+            slowed = NominalCosts(core[over], memory[over], fixed[over], core_j[over], dram[over])
+            ratio, latency[over], static_j[over], total_core_j[over] = self._throttle(start, limit, slowed)
             clock[over] = ratio * self.boost_hz
             energy[over] = static_j[over] + total_core_j[over] + dram[over]
             power[over] = energy[over] / latency[over]
-        return Settled(latency, power, energy, clock, capped, static_j, total_core_j, np.array(dram, dtype=np.float64))
+        dram_j = np.array(dram, dtype=np.float64)
+        return LimitedCosts(latency, power, energy, clock, capped, static_j, total_core_j, dram_j)
 
-    def breakdown(self, events: Mapping[str, ArrayLike], settled: Settled) -> dict[str, Floats]:
+    def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:
         """Joules of each launch by part: static, clock, and the first word of each event; they add up to `energy_j`."""
-        squared = self.voltage(settled.clock_hz) ** 2
-        parts: dict[str, Floats] = {"static": settled.static_j, "clock": settled.core_j}
+        squared = self.voltage(limited.clock_hz) ** 2
+        parts: dict[str, Floats] = {"static": limited.static_j, "clock": limited.core_j}
         for event, count in events.items():
             group = event.split(".")[0]
             scale = 1.0 if event == DRAM else squared
@@ -207,40 +234,30 @@ class PowerModel:
                 parts["clock"] = parts["clock"] - joules
         return parts
 
-    def _run(
-        self, ratio: float | Floats, core_s: Floats, memory_s: Floats, fixed_s: Floats, core_j: Floats
-    ) -> tuple[Floats, Floats, Floats]:
+    def _run(self, ratio: float | Floats, nominal: NominalCosts) -> tuple[Floats, Floats, Floats]:
         """(latency_s, static_j, core_j) at `ratio` times the boost clock."""
         volts = self.voltage(np.multiply(ratio, self.boost_hz))
-        latency = combine(core_s / ratio, memory_s) + fixed_s
+        latency = combine(nominal.core_s / ratio, nominal.dram_s) + nominal.fixed_s
         static_j = (self.board_w + self.leakage_w * volts) * latency
-        total_core_j = (self.clock_w * ratio * latency + core_j) * (volts * volts)
+        total_core_j = (self.clock_w * ratio * latency + nominal.core_j) * (volts * volts)
         return latency, static_j, total_core_j
 
-    def _throttle(
-        self,
-        start: float,
-        limit_w: float,
-        core_s: Floats,
-        memory_s: Floats,
-        fixed_s: Floats,
-        core_j: Floats,
-        dram_j: Floats,
-    ) -> tuple[Floats, Floats, Floats, Floats]:
+    def _throttle(self, start: float, limit_w: float, nominal: NominalCosts) -> tuple[Floats, Floats, Floats, Floats]:
         """(clock over boost, latency_s, static_j, core_j) of launches that exceed the limit at clock ratio `start`."""
         lowest = self.minimum_hz / self.boost_hz
-        low, step = np.full(core_s.shape, lowest), start - lowest
+        dram_j = nominal.dram_j
+        low, step = np.full(np.shape(nominal.core_s), lowest), start - lowest
         for _ in range(BISECTIONS):
             step *= 0.5
             middle = low + step
-            latency, static_j, total_core_j = self._run(middle, core_s, memory_s, fixed_s, core_j)
+            latency, static_j, total_core_j = self._run(middle, nominal)
             within = static_j + total_core_j + dram_j <= limit_w * latency
             low = np.where(within, middle, low)
-        latency, static_j, total_core_j = self._run(low, core_s, memory_s, fixed_s, core_j)
+        latency, static_j, total_core_j = self._run(low, nominal)
         still_over = static_j + total_core_j + dram_j > limit_w * latency
         if still_over.any():
             background_w = self._background_w(lowest)
-            events_j = core_j * float(self.voltage(self.minimum_hz)) ** 2
+            events_j = nominal.core_j * float(self.voltage(self.minimum_hz)) ** 2
             stretched = (events_j + dram_j) / (limit_w - background_w)
             latency = np.where(still_over, stretched, latency)
             static_j = np.where(still_over, self.idle_w * stretched, static_j)

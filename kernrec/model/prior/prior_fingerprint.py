@@ -11,8 +11,8 @@ import numpy as np
 
 from kernrec.gpu import find_gpu
 from kernrec.model.prior.demand import demand
-from kernrec.model.prior.launch_time import LAUNCH_S, START_S, Walk, launch_time
-from kernrec.model.prior.power import PowerModel
+from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchWork, launch_time
+from kernrec.model.prior.power import NominalCosts, PowerModel
 
 _GPUS = ("t4", "a100-sxm4-80gb", "rtx3090", "rtx4090", "h200-sxm", "rtx5090", "b200")
 """One of each generation that has figures of its own."""
@@ -43,7 +43,7 @@ def probe() -> list[float]:
         power = PowerModel.for_gpu(gpu)
         asked = demand(gpu, power, _METRICS, ("block", "trip"), np.stack([block, trip], axis=2))
         blocks, trips = np.array([900.0, 2000.0, 300.0, 5000.0]), np.array([64.0, 32.0, 128.0, 16.0])
-        walk = Walk(
+        work = LaunchWork(
             codes=np.arange(4),
             terms=(blocks, blocks * trips),
             depth=(trips,),
@@ -52,10 +52,11 @@ def probe() -> list[float]:
             prefetch=np.array([0.0, 2.0, 1.0, 0.0]),
             dram_bytes=np.array([4e6, 2e7, 1e6, 4e8]),
         )
-        times = launch_time(gpu, asked, walk)
-        dram_j = walk.dram_bytes * power.event_j("dram.bytes")
-        settled = power.settle(times.core_s, times.dram_s, LAUNCH_S + START_S, times.core_j, dram_j)
-        told += [float(f"{value:.6g}") for value in (*(settled.latency_s * 1e6), *(settled.energy_j * 1e3))]
+        times = launch_time(gpu, asked, work)
+        dram_j = work.dram_bytes * power.event_j("dram.bytes")
+        nominal = NominalCosts(times.core_s, times.dram_s, LAUNCH_S + START_S, times.core_j, dram_j)
+        limited = power.apply_power_limit(nominal)
+        told += [float(f"{value:.6g}") for value in (*(limited.latency_s * 1e6), *(limited.energy_j * 1e3))]
     return told
 
 

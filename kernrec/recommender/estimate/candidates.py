@@ -14,10 +14,11 @@ from kernrec.kernel import Expression, Kernel, Space, SpaceAt
 from kernrec.kernel.spec import WORKSPACE_BYTES
 from kernrec.model.prior.calibration import Calibration
 from kernrec.model.prior.demand import CORE_J, PIPES, Demand, demand, side_by_side
-from kernrec.model.prior.dram_traffic import dram_bytes, sampled_dram_bytes
-from kernrec.model.prior.epilogue import finish
-from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, Walk, alone_clk, join, launch_time, machine
-from kernrec.model.prior.power import PowerModel, Settled
+from kernrec.model.prior.dram_traffic import TensorAccess, dram_bytes, sampled_dram_bytes
+from kernrec.model.prior.epilogue import epilogue
+from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, LaunchWork, alone_clk, join, launch_time
+from kernrec.model.prior.microarchitecture import microarchitecture
+from kernrec.model.prior.power import LimitedCosts, NominalCosts, PowerModel
 from kernrec.op import Problem
 from kernrec.recommender.estimate.sampled_launch import SampledLaunch, read_sample
 from kernrec.store import ProfileTable
@@ -48,10 +49,10 @@ class Prediction:
     times: LaunchTime
     launches: tuple[tuple[int, Array], ...]
 
-    def limit(self, position: int) -> str:
+    def bottleneck(self, position: int) -> str:
         """What limits the longest launch of the candidate at this position of `rows`."""
         places = self.places(position)
-        return self.times.limit(max(places, key=lambda at: max(self.times.core_s[at], self.times.dram_s[at])))
+        return self.times.bottleneck(max(places, key=lambda at: max(self.times.core_s[at], self.times.dram_s[at])))
 
     def places(self, position: int) -> list[int]:
         """Where the launches of the candidate at this position of `rows` are in `times`, in order."""
@@ -126,7 +127,7 @@ class Candidates:
         self.spilled_in = problem is not None and bool(profiled.any() and spills[profiled].all())
         self._usable = (~spills | self.spilled_in)[codes.index]
         self._demand, self._starts = side_by_side([launch.demand for launch in self._launches])
-        self._memory_clk = machine(gpu).dram_latency_clk
+        self._memory_clk = microarchitecture(gpu).dram_latency_clk
         self._scratch = frozenset(w.name for w in kernel.workspaces)
         self._geometries: dict[int, _Geometry] = {}
 
@@ -195,7 +196,7 @@ class Candidates:
         count = len(rows)
         tensors: dict[str, Array | float] = {name: float(t.bytes) for name, t in problem.tensors.items()}
         performed: list[Array] = []
-        walks: list[Walk] = []
+        works: list[LaunchWork] = []
         for index, spec in enumerate(self.kernel.launches):
             positions = np.flatnonzero(self._geometry(at, index).performed.take(rows))
             if count and not len(positions):
@@ -207,13 +208,13 @@ class Candidates:
                 if w.name in spec.reads or w.name in spec.writes
             }
             performed.append(positions)
-            walks.append(self._walk(index, subset, at, tensors | scratch))
+            works.append(self._work(index, subset, at, tensors | scratch))
         # All launches at once: a pass over the arrays costs more by its calls than by their length.
-        walk = join(walks)
-        times = launch_time(self.gpu, self._demand, walk)
+        work = join(works)
+        times = launch_time(self.gpu, self._demand, work)
         if self.calibration:
             times = self.calibration.timed(times)
-        moved_j = walk.dram_bytes * self.power.event_j("dram.bytes")
+        moved_j = work.dram_bytes * self.power.event_j("dram.bytes")
         sums = np.zeros((5, count))
         sums[4] = START_S
         starts, start = [], 0
@@ -225,7 +226,7 @@ class Candidates:
             starts.append(start)
             start = part.stop
         # A profile of sampled blocks is of this very problem, and has it all.
-        if not self.kernel.sampled and (more := finish(self.gpu, self.power, problem)):
+        if not self.kernel.sampled and (more := epilogue(self.gpu, self.power, problem)):
             slower = self.calibration.core_time if self.calibration else 1.0
             more_s, more_j = more.dram_bytes / self.bandwidth, more.dram_bytes * self.power.event_j("dram.bytes")
             sums[:4] += np.array([[slower * more.core_s], [more_s], [more.core_j], [more_j]])
@@ -234,16 +235,19 @@ class Candidates:
             rows, core_s, dram_s, fixed_s, core_j, dram_j, times, tuple(zip(starts, performed, strict=True))
         )
 
-    def settle(self, prediction: Prediction, limit_w: float | None = None, clock_hz: float | None = None) -> Settled:
+    def apply_power_limit(
+        self, prediction: Prediction, limit_w: float | None = None, clock_hz: float | None = None
+    ) -> LimitedCosts:
         """Latency, power and energy of a prediction under a power limit (the TDP) and at a clock (boost)."""
         p = prediction
-        return self.power.settle(p.core_s, p.dram_s, p.fixed_s, p.core_j, p.dram_j, limit_w, clock_hz)
+        nominal = NominalCosts(p.core_s, p.dram_s, p.fixed_s, p.core_j, p.dram_j)
+        return self.power.apply_power_limit(nominal, limit_w, clock_hz)
 
     @property
     def bandwidth(self) -> float:
         """Bytes per second past L2 that a launch is taken to reach."""
         calibrated = self.calibration.dram_time if self.calibration else 1.0
-        return self.gpu.memory_bandwidth * machine(self.gpu).dram_efficiency / calibrated
+        return self.gpu.memory_bandwidth * microarchitecture(self.gpu).dram_efficiency / calibrated
 
     def shape(self, at: SpaceAt, rows: Array) -> tuple[Array, ...]:
         """(threads, blocks, resident blocks, registers, shared bytes) of these rows' first launch; arrays (C,)."""
@@ -301,7 +305,7 @@ class Candidates:
             return rounds * blocks, rounds
         return at.column(spec.trips[loop], rows), at.column(spec.depth[loop], rows)
 
-    def _walk(self, index: int, rows: Array, at: SpaceAt, tensor_bytes: Mapping[str, Array | float]) -> Walk:
+    def _work(self, index: int, rows: Array, at: SpaceAt, tensor_bytes: Mapping[str, Array | float]) -> LaunchWork:
         spec, launch, geometry = self.kernel.launches[index], self._launches[index], self._geometry(at, index)
 
         def each(value: Array | float) -> Array:
@@ -313,11 +317,11 @@ class Candidates:
         loops = [self._trips(at, index, loop, rows, blocks) for loop in launch.loops]
         if launch.sample is not None:
             x, y, z = (each(at.column(extent, rows)).astype(np.float64) for extent in spec.grid)
-            touches = launch.sample.touches(launch.code.take(rows), tensor_bytes, self._scratch)
-            moved = sampled_dram_bytes((x, y, z), touches, resident * float(self.gpu.sms), float(self.gpu.l2_bytes))
+            footprints = launch.sample.footprints(launch.code.take(rows), tensor_bytes, self._scratch)
+            moved = sampled_dram_bytes((x, y, z), footprints, resident * float(self.gpu.sms), float(self.gpu.l2_bytes))
         else:
             moved = self._declared_traffic(index, rows, at, tensor_bytes, blocks, resident)
-        return Walk(
+        return LaunchWork(
             codes=launch.code.take(rows) + self._starts[index],
             terms=(blocks, *[each(total) for total, _ in loops]),
             depth=tuple([each(depth) for _, depth in loops]),
@@ -340,10 +344,7 @@ class Candidates:
         spec, launch = self.kernel.launches[index], self._launches[index]
         return dram_bytes(
             [(axis, at.column(extent, rows)) for axis, extent in spec.order],
-            launch.reads,
-            launch.writes,
-            tensor_bytes,
-            self._scratch,
+            TensorAccess(launch.reads, launch.writes, tensor_bytes, self._scratch),
             blocks,
             resident * float(self.gpu.sms),
             float(self.gpu.l2_bytes),

@@ -20,11 +20,11 @@ from kernrec.kernel import Kernel, SpaceAt
 from kernrec.model.learn.adaptation import adapt, thinned
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, groups_needed, unknown_interval
 from kernrec.model.learn.train_model import Model
-from kernrec.model.prior.power import Settled
+from kernrec.model.prior.power import LimitedCosts
 from kernrec.op import Problem
 from kernrec.recommender.estimate.candidates import Candidates, Prediction
 from kernrec.recommender.estimate.estimates import LEARNED, Estimates
-from kernrec.recommender.estimate.model_inputs import facts_of, features_of
+from kernrec.recommender.estimate.model_inputs import features_of, inputs_of
 from kernrec.store import Measured
 
 Array = np.ndarray
@@ -159,12 +159,12 @@ class Correction:
         problem: Problem,
         at: SpaceAt,
         prediction: Prediction,
-        settled: Settled,
+        limited: LimitedCosts,
         where: Array,
     ) -> "Correction":
         """The model's answer about the candidates at positions `where` of a prediction and its costs."""
-        facts = facts_of(candidates, problem, at, prediction, settled, where)
-        rows = features_of(candidates, reach.model.columns, facts, prediction.rows.take(where))
+        inputs = inputs_of(candidates, problem, at, prediction, limited, where)
+        rows = features_of(candidates, reach.model.columns, inputs, prediction.rows.take(where))
         return cls(reach, where, rows, *reach.model.log_ratio(rows))
 
     def correct(self, predicted: Estimates) -> Estimates:

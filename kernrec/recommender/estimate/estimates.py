@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kernrec.model.prior.launch_time import INTERVAL
-from kernrec.model.prior.power import Settled
+from kernrec.model.prior.power import LimitedCosts
 from kernrec.store import Measured
 
 Array = np.ndarray
@@ -98,9 +98,9 @@ class Rescaling:
         )
 
 
-def prior(settled: Settled) -> Estimates:
+def prior(limited: LimitedCosts) -> Estimates:
     """What the analytic model says."""
-    latency, energy = settled.latency_s, settled.energy_j
+    latency, energy = limited.latency_s, limited.energy_j
     source = np.full(len(latency), PRIOR, dtype=np.int8)
     return Estimates(
         latency,
@@ -109,7 +109,7 @@ def prior(settled: Settled) -> Estimates:
         energy,
         energy / INTERVAL,
         energy * INTERVAL,
-        settled.power_w,
+        limited.power_w,
         source,
         source,
     )

@@ -8,29 +8,29 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from kernrec.kernel import SpaceAt
-from kernrec.model.learn.features import Facts, matrix
+from kernrec.model.learn.features import ModelInputs, matrix
 from kernrec.model.prior.demand import PIPES
-from kernrec.model.prior.power import Settled
+from kernrec.model.prior.power import LimitedCosts
 from kernrec.op import Problem
 from kernrec.recommender.estimate.candidates import Candidates, Prediction
 
 Array = np.ndarray
 
 
-def facts_of(
-    candidates: Candidates, problem: Problem, at: SpaceAt, prediction: Prediction, settled: Settled, where: Array
-) -> Facts:
-    """The facts of the candidates at positions `where` of a prediction and its costs."""
+def inputs_of(
+    candidates: Candidates, problem: Problem, at: SpaceAt, prediction: Prediction, limited: LimitedCosts, where: Array
+) -> ModelInputs:
+    """The inputs of the candidates at positions `where` of a prediction and its costs."""
     rows = prediction.rows.take(where)
     threads, blocks, resident, registers, shared = candidates.shape(at, rows)
     pipe_s, busy_s, wait_s, l2_s = _times(prediction, where)
-    return Facts(
+    return ModelInputs(
         gpu=candidates.gpu,
         flops=float(problem.flops),
         bytes=float(problem.bytes),
         tunables={t.name: candidates.space.columns[t.name].take(rows) for t in candidates.kernel.tunables},
-        latency_s=settled.latency_s.take(where),
-        power_w=settled.power_w.take(where),
+        latency_s=limited.latency_s.take(where),
+        power_w=limited.power_w.take(where),
         threads=threads,
         blocks=blocks,
         resident=resident,
@@ -65,8 +65,8 @@ class _Tunables:
 _TUNABLES: WeakKeyDictionary[Candidates, dict[tuple[str, ...], _Tunables]] = WeakKeyDictionary()
 
 
-def features_of(candidates: Candidates, columns: tuple[str, ...], facts: Facts, rows: Array) -> Array:
-    """The columns named of `features.matrix` (C, F) of facts about these rows of the candidates' space.
+def features_of(candidates: Candidates, columns: tuple[str, ...], inputs: ModelInputs, rows: Array) -> Array:
+    """The columns named of `features.matrix` (C, F) of inputs about these rows of the candidates' space.
 
     What is said of a tunable alone, whose column has a dot in its name, is worked out once for a space.
     """
@@ -75,19 +75,19 @@ def features_of(candidates: Candidates, columns: tuple[str, ...], facts: Facts, 
         kept = of_space[columns] = _of_tunables(candidates, columns)
     found = np.empty((len(rows), len(columns)), dtype=np.float32)
     found[:, kept.places] = kept.values.take(rows, axis=0)
-    found[:, kept.others] = matrix(facts, kept.other_columns)
+    found[:, kept.others] = matrix(inputs, kept.other_columns)
     return found
 
 
 def _of_tunables(candidates: Candidates, columns: tuple[str, ...]) -> _Tunables:
     ours = ["." in name for name in columns]
     nothing = np.ones(len(candidates))
-    facts = Facts(candidates.gpu, 1.0, 1.0, candidates.space.columns, nothing, nothing)
+    inputs = ModelInputs(candidates.gpu, 1.0, 1.0, candidates.space.columns, nothing, nothing)
     return _Tunables(
         np.flatnonzero(ours),
         np.flatnonzero(~np.array(ours)),
         tuple(compress(columns, map(not_, ours))),
-        matrix(facts, tuple(compress(columns, ours))),
+        matrix(inputs, tuple(compress(columns, ours))),
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from kernrec.gpu import GPU
 from kernrec.kernel import SpaceAt
 from kernrec.kernel.space import Space
-from kernrec.model.prior.power import Settled
+from kernrec.model.prior.power import LimitedCosts
 from kernrec.recommender.estimate.estimates import Estimates, Rescaling, carried_over, prior, with_measured
 from kernrec.recommender.estimate.measured_rows import Known, known
 from kernrec.store import Evidence, Measured
@@ -46,7 +46,7 @@ def known_at(
 
 
 def at_limits(
-    settled: Sequence[Settled], rows: np.ndarray, found: Sequence[Known], correction: "Correction | None" = None
+    limited: Sequence[LimitedCosts], rows: np.ndarray, found: Sequence[Known], correction: "Correction | None" = None
 ) -> tuple[list[AtLimit], Rescaling | None]:
     """The costs of the candidates in `rows` (ascending) at each limit; what predictions were rescaled by, if at all.
 
@@ -55,7 +55,7 @@ def at_limits(
     A limit at which nothing was measured takes its scale from the limit with the most measured configs, the first of
     them where several have as many.
     """
-    predicted = [correction.correct(prior(one)) if correction else prior(one) for one in settled]
+    predicted = [correction.correct(prior(one)) if correction else prior(one) for one in limited]
     results, scales = [], []
     for estimates, one in zip(predicted, found, strict=True):
         positions = np.flatnonzero(np.isin(rows, one.rows))

@@ -12,8 +12,8 @@ import numpy as np
 
 from kernrec.gpu import GPU, occupancy
 from kernrec.kernel import Kernel, SpaceAt
-from kernrec.model.prior.dram_traffic import Touch
-from kernrec.model.prior.microarchitecture import machine
+from kernrec.model.prior.dram_traffic import Footprint
+from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.store import ProfileTable
 
 Array = np.ndarray
@@ -38,7 +38,9 @@ class SampledLaunch:
     table: ProfileTable
     rounds: Array
 
-    def touches(self, codes: Array, tensor_bytes: Mapping[str, Array | float], scratch: frozenset[str]) -> list[Touch]:
+    def footprints(
+        self, codes: Array, tensor_bytes: Mapping[str, Array | float], scratch: frozenset[str]
+    ) -> list[Footprint]:
         """What these codes touch of each tensor."""
         found = []
         for written, what in ((False, "read"), (True, "write")):
@@ -47,7 +49,7 @@ class SampledLaunch:
                 if own in self.table.metrics:
                     x, y, z = (_column(self.table, f"{own}.{axis}").take(codes) for axis in "xyz")
                     sectors = _column(self.table, own).take(codes)
-                    found.append(Touch(sectors * _SECTOR_BYTES, (x, y, z), size, written, name in scratch))
+                    found.append(Footprint(sectors * _SECTOR_BYTES, (x, y, z), size, written, name in scratch))
         return found
 
 
@@ -83,7 +85,7 @@ def read_sample(kernel: Kernel, index: int, table: ProfileTable, found: Array, a
             fresh = [_column(table, f"touch.{name}.read.{axis}") for axis in "xyz"]
             distinct += once * np.prod([1.0 + f * (n - 1.0) for f, n in zip(fresh, grid, strict=True)], axis=0)
     # What the blocks ask of memory together but is not new to the whole grid is found in L2, at its latency.
-    figures = machine(gpu)
+    figures = microarchitecture(gpu)
     past_l1 = through / np.maximum(asked, 1.0)
     past_l2 = np.minimum(distinct / np.maximum(through * np.prod(grid, axis=0), 1.0), 1.0)
     far = past_l2 + (1.0 - past_l2) * (figures.l2_latency_clk / figures.dram_latency_clk)

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernrec.gpu import LIMITERS
 from kernrec.model.prior.demand import events
-from kernrec.model.prior.power import DRAM, Settled
+from kernrec.model.prior.power import DRAM, LimitedCosts
 from kernrec.recommender.power_sweep import Limited, Ranked
 
 _SECTOR_BYTES = 32
@@ -139,8 +139,8 @@ def explain(ranked: Ranked, position: int, limit: int = 0) -> Explanation:
     for counts in counted:
         for metric, value in counts.items():
             total[metric] = total.get(metric, 0.0) + value
-    settled = ranked.settled[limit]
-    one = Settled(*(np.array([getattr(settled, f.name)[position]]) for f in fields(Settled)))
+    costs = ranked.limited[limit]
+    one = LimitedCosts(*(np.array([getattr(costs, f.name)[position]]) for f in fields(LimitedCosts)))
     prior = {f"{what}_{unit}": float(getattr(one, f"{what}_{unit}")[0]) for what, unit in _PRIOR}
     scale = limited.choice.energy_j.value / prior["energy_j"]
     parts: dict[str, float] = {}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from kernrec.model.learn import features
-from tests.helpers.groups import simulated_facts
+from tests.helpers.groups import simulated_inputs
 
 
 def test_every_feature_is_documented_and_named_once() -> None:
@@ -19,28 +19,28 @@ def test_every_feature_is_documented_and_named_once() -> None:
 
 
 def test_a_matrix_has_a_row_a_candidate_and_a_column_a_name() -> None:
-    facts = simulated_facts(7, 0)
+    inputs = simulated_inputs(7, 0)
     columns = features.names(("stages", "tile"))
-    found = features.matrix(facts, columns)
+    found = features.matrix(inputs, columns)
     assert found.shape == (7, len(columns))
     assert np.isfinite(found).all()
-    assert np.allclose(found[:, columns.index("tunable.tile")], np.log2(1 + facts.tunables["tile"]))
+    assert np.allclose(found[:, columns.index("tunable.tile")], np.log2(1 + inputs.tunables["tile"]))
 
 
 def test_a_tunable_of_another_kernel_is_missing() -> None:
-    assert np.isnan(features.matrix(simulated_facts(3, 0), ("tunable.raster",))).all()
+    assert np.isnan(features.matrix(simulated_inputs(3, 0), ("tunable.raster",))).all()
 
 
 def test_the_alignment_of_a_tunable_is_the_power_of_two_that_divides_it() -> None:
-    facts = replace(simulated_facts(6, 0), tunables={"width": np.array([48.0, 32.0, 7.0, 0.0, -4.0, np.nan])})
-    found = features.matrix(facts, ("alignment.width",))[:, 0]
+    inputs = replace(simulated_inputs(6, 0), tunables={"width": np.array([48.0, 32.0, 7.0, 0.0, -4.0, np.nan])})
+    found = features.matrix(inputs, ("alignment.width",))[:, 0]
     assert found[:5].tolist() == [4.0, 5.0, 0.0, 0.0, 0.0]
     assert np.isnan(found[5])
-    assert np.isnan(features.matrix(facts, ("alignment.height",))).all()
+    assert np.isnan(features.matrix(inputs, ("alignment.height",))).all()
 
 
 def test_without_a_profile_the_schedule_and_the_problem_remain() -> None:
-    whole = simulated_facts(5, 0)
+    whole = simulated_inputs(5, 0)
     kept = {"gpu", "flops", "bytes", "tunables", "latency_s", "power_w"}
     bare = replace(whole, **{name: None for name in vars(whole) if name not in kept})
     columns = features.names(("tile",))
@@ -52,8 +52,8 @@ def test_without_a_profile_the_schedule_and_the_problem_remain() -> None:
 
 def test_times_enter_as_ratios_alone() -> None:
     """A clock twice as fast that halves every time changes no share of the prior."""
-    facts = simulated_facts(5, 0)
+    inputs = simulated_inputs(5, 0)
     times = ("latency_s", "pipe_s", "busy_s", "wait_s", "l2_s", "dram_s", "core_s", "fixed_s")
-    halved = replace(facts, **{name: getattr(facts, name) / 2 for name in times})
+    halved = replace(inputs, **{name: getattr(inputs, name) / 2 for name in times})
     shares = [f.name for f in features.FEATURES if f.name.endswith("_share")]
-    assert np.allclose(features.matrix(facts, shares), features.matrix(halved, shares))
+    assert np.allclose(features.matrix(inputs, shares), features.matrix(halved, shares))

@@ -12,7 +12,7 @@ from kernrec.model.learn.dataset import Dataset
 from kernrec.model.learn.features import VERSION
 from kernrec.model.learn.model_file import _FIELDS, load, save
 from kernrec.model.learn.train_model import Model, Settings, train
-from tests.helpers.groups import simulated_facts, simulated_groups
+from tests.helpers.groups import simulated_groups, simulated_inputs
 
 pytest.importorskip("xgboost")
 
@@ -44,8 +44,8 @@ def altered(path: Path, **change: Any) -> Path:
 
 def test_what_was_saved_comes_back(model: Model, card: Path) -> None:
     found, text = load(card)
-    facts = simulated_facts(20, 5)
-    ours, theirs = model.log_ratio(model.rows(facts)), found.log_ratio(found.rows(facts))
+    inputs = simulated_inputs(20, 5)
+    ours, theirs = model.log_ratio(model.rows(inputs)), found.log_ratio(found.rows(inputs))
     assert (ours[0]["latency"] == theirs[0]["latency"]).all()
     assert np.allclose(ours[1], theirs[1])
     assert found.intervals == model.intervals
@@ -114,7 +114,7 @@ def test_damaged_trees_are_refused(card: Path) -> None:
 
 
 def test_trees_laid_out_are_those_of_the_model_and_not_needed(model: Model, card: Path) -> None:
-    rows = model.rows(simulated_facts(20, 5))
+    rows = model.rows(simulated_inputs(20, 5))
     expected = model.log_ratio(rows)[0]
     kept = sorted(card.parent.glob("*.trees"))
     assert [file.stem for file in kept] == [file.stem for file in sorted(card.parent.glob("*.ubj"))]

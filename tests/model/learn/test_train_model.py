@@ -10,12 +10,12 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.model.learn.adaptation import adapt
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL
-from kernrec.model.learn.dataset import Dataset, Group
-from kernrec.model.learn.features import Facts
+from kernrec.model.learn.dataset import Dataset, RowGroup
+from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.loss_weights import loss_weights
 from kernrec.model.learn.train_model import Settings, train
 from kernrec.model.prior.launch_time import INTERVAL
-from tests.helpers.groups import by_stages, simulated_facts, simulated_groups
+from tests.helpers.groups import by_stages, simulated_groups, simulated_inputs
 
 pytest.importorskip("xgboost")
 QUICK = Settings(rounds=60, depth=3, rate=0.2, child_weight=1.0, threads=1)
@@ -27,17 +27,17 @@ def model():  # type: ignore[no-untyped-def]
 
 
 def test_a_known_residual_is_recovered_on_problems_never_seen(model) -> None:  # type: ignore[no-untyped-def]
-    facts = simulated_facts(200, 99_999)
-    ratios, _ = model.log_ratio(model.rows(facts))
-    assert np.median(np.abs(ratios["latency"] - np.log(by_stages(facts)))) < 0.03
+    inputs = simulated_inputs(200, 99_999)
+    ratios, _ = model.log_ratio(model.rows(inputs))
+    assert np.median(np.abs(ratios["latency"] - np.log(by_stages(inputs)))) < 0.03
     assert np.median(np.abs(ratios["power"] - np.log(0.8))) < 0.03
 
 
 def test_the_interval_covers_problems_never_seen(model) -> None:  # type: ignore[no-untyped-def]
     inside = []
     for group in simulated_groups(40, seed=7):
-        ratios, distance = model.log_ratio(model.rows(group.facts))
-        low, high = model.intervals["latency"]["*"].around(group.facts.latency_s * np.exp(ratios["latency"]), distance)
+        ratios, distance = model.log_ratio(model.rows(group.inputs))
+        low, high = model.intervals["latency"]["*"].around(group.inputs.latency_s * np.exp(ratios["latency"]), distance)
         inside.append(((group.latency_s >= low) & (group.latency_s <= high)).mean())
     assert 0.85 <= np.mean(inside) <= 0.97
     assert model.intervals["latency"]["*"].kind == "problem"
@@ -53,17 +53,17 @@ def test_the_interval_of_training_is_that_of_problems_never_seen() -> None:
         ]
         trained = train(Dataset(tuple(known)), quick)
         for group in simulated_groups(30, 15, drifting(0.15, 1000 + seed), seed=500 + seed):
-            ratios, distance = trained.log_ratio(trained.rows(group.facts))
-            expected = group.facts.latency_s * np.exp(ratios["latency"])
+            ratios, distance = trained.log_ratio(trained.rows(group.inputs))
+            expected = group.inputs.latency_s * np.exp(ratios["latency"])
             low, high = trained.intervals["latency"]["*"].around(expected, distance)
             inside.append(((group.latency_s >= low) & (group.latency_s <= high)).mean())
     assert 0.88 <= np.mean(inside) <= 0.97
 
 
-def drifting(spread: float, seed: int) -> Callable[[Facts], np.ndarray]:
+def drifting(spread: float, seed: int) -> Callable[[ModelInputs], np.ndarray]:
     """A device on which each problem is off by a factor of its own, which no feature tells."""
     draw = np.random.default_rng(seed)
-    return lambda facts: by_stages(facts) * float(np.exp(draw.normal(0.0, spread)))
+    return lambda inputs: by_stages(inputs) * float(np.exp(draw.normal(0.0, spread)))
 
 
 GPUS = ("rtx4090", "a100-sxm4-80gb", "rtx3090", "h200-sxm")
@@ -71,10 +71,10 @@ GPUS = ("rtx4090", "a100-sxm4-80gb", "rtx3090", "h200-sxm")
 
 def test_a_gpu_that_was_not_measured_has_the_interval_of_gpus_held_out() -> None:
     """Each simulated GPU is off by a factor of its own: within one all is known, of another nothing is."""
-    groups: list[Group] = []
+    groups: list[RowGroup] = []
     for number, gpu in enumerate(GPUS):
         own = 1.6 if number % 2 else 1 / 1.6
-        groups += simulated_groups(12, 15, lambda facts, own=own: by_stages(facts) * own, gpu=gpu, seed=number)
+        groups += simulated_groups(12, 15, lambda inputs, own=own: by_stages(inputs) * own, gpu=gpu, seed=number)
     trained = train(Dataset(tuple(groups)), QUICK)
     known, new = trained.intervals["latency"]["*"], trained.intervals["latency"][NEW_GPU]
     assert (known.kind, known.groups, new.kind, new.groups, new.pooled) == ("problem", 12, "GPU", 4, True)
@@ -85,10 +85,10 @@ def test_a_gpu_that_was_not_measured_has_the_interval_of_gpus_held_out() -> None
 
 @pytest.mark.parametrize("alike", [True, False])
 def test_a_new_kernel_is_learned_where_models_of_others_helped(alike: bool) -> None:
-    groups: list[Group] = []
+    groups: list[RowGroup] = []
     for number in range(3):
         factor = 1.5 if alike else (2.5, 1 / 2.5, 1.0)[number]
-        some = simulated_groups(6, 20, lambda facts, f=factor: np.full(len(facts), f), seed=number)
+        some = simulated_groups(6, 20, lambda inputs, f=factor: np.full(len(inputs), f), seed=number)
         groups += [replace(group, kernel=f"kernel {number}") for group in some]
     trained = train(Dataset(tuple(groups)), QUICK)
     assert trained.intervals["latency"][NEW_KERNEL].groups == 3

@@ -5,7 +5,7 @@ import pytest
 
 from kernrec.gpu import find_gpu
 from kernrec.model.prior.demand import QUANTITIES, demand, events
-from kernrec.model.prior.microarchitecture import machine
+from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.prior.power import PowerModel
 
 
@@ -43,10 +43,10 @@ def test_a_tensor_instruction_takes_the_tensor_cores_at_their_rate() -> None:
 
 def test_mma_sync_is_slower_than_the_peak_on_hopper() -> None:
     gpu = find_gpu("h100")
-    assert machine(gpu).mma_sync_share < 0.7
+    assert microarchitecture(gpu).mma_sync_share < 0.7
     found = rates("h100", issue=1, issue__mma=1, mma__bf16=4096)
     per_s = gpu.peak_flops("bf16", tensor=True) / gpu.sms
-    assert found["tensor"] / gpu.boost_clock_hz == pytest.approx(4096 / per_s / machine(gpu).mma_sync_share)
+    assert found["tensor"] / gpu.boost_clock_hz == pytest.approx(4096 / per_s / microarchitecture(gpu).mma_sync_share)
 
 
 @pytest.mark.parametrize(("gpu", "clk"), [("a100", 1), ("h100", 1), ("rtx-a4000", 2), ("rtx4090", 2), ("t4", 2)])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.model.prior.dram_traffic import Touch, covered, dram_bytes, sampled_dram_bytes
+from kernrec.model.prior.dram_traffic import Footprint, TensorAccess, covered, dram_bytes, sampled_dram_bytes
 
 READS = {"a": frozenset({"m"}), "b": frozenset({"n"})}
 WRITES = {"c": frozenset({"m", "n"})}
@@ -16,7 +16,7 @@ counts = st.integers(1, 64)
 def moved(tiles_m: int, tiles_n: int, group: int, wave: int, l2_bytes: float) -> float:
     order = [("m", float(min(group, tiles_m))), ("n", float(tiles_n)), ("m", float(np.ceil(tiles_m / group)))]
     blocks, together = np.array([float(tiles_m * tiles_n)]), np.array([float(wave)])
-    return float(dram_bytes(order, READS, WRITES, SIZES, frozenset(), blocks, together, l2_bytes)[0])
+    return float(dram_bytes(order, TensorAccess(READS, WRITES, SIZES), blocks, together, l2_bytes)[0])
 
 
 def test_a_wave_covers_the_fastest_axis_first() -> None:
@@ -50,8 +50,9 @@ def test_a_scratch_tensor_that_fits_in_l2_never_reaches_dram() -> None:
     reads, writes = {"partial": frozenset({"m"})}, {"c": frozenset({"m"})}
     sizes = {"partial": 4e6, "c": 1e6}
     blocks, wave = np.array([4.0]), np.array([4.0])
-    assert dram_bytes(order, reads, writes, sizes, frozenset({"partial"}), blocks, wave, 1e9) == 1e6
-    assert dram_bytes(order, reads, writes, sizes, frozenset({"partial"}), blocks, wave, 0.0) == 5e6
+    access = TensorAccess(reads, writes, sizes, scratch=frozenset({"partial"}))
+    assert dram_bytes(order, access, blocks, wave, 1e9) == 1e6
+    assert dram_bytes(order, access, blocks, wave, 0.0) == 5e6
 
 
 @given(
@@ -65,27 +66,19 @@ def test_tiles_that_a_sample_saw_are_moved_as_tiles_that_a_spec_declares(
 ) -> None:
     x, y = map(float, grid)
     sizes = {"a": tile * y, "b": tile * x, "c": tile * x * y}
-    declared = dram_bytes(
-        [("x", x), ("y", y)],
-        {"a": frozenset("y"), "b": frozenset("x")},
-        {"c": frozenset("xy")},
-        sizes,
-        frozenset(),
-        x * y,
-        float(wave),
-        l2,
-    )
-    touches = [
-        Touch(tile, (0.0, 1.0, 1.0), sizes["a"], False),
-        Touch(tile, (1.0, 0.0, 1.0), sizes["b"], False),
-        Touch(tile, (1.0, 1.0, 1.0), sizes["c"], True),
+    access = TensorAccess({"a": frozenset("y"), "b": frozenset("x")}, {"c": frozenset("xy")}, sizes)
+    declared = dram_bytes([("x", x), ("y", y)], access, x * y, float(wave), l2)
+    footprints = [
+        Footprint(tile, (0.0, 1.0, 1.0), sizes["a"], False),
+        Footprint(tile, (1.0, 0.0, 1.0), sizes["b"], False),
+        Footprint(tile, (1.0, 1.0, 1.0), sizes["c"], True),
     ]
-    seen = sampled_dram_bytes((x, y, 1.0), touches, float(wave), l2)
+    seen = sampled_dram_bytes((x, y, 1.0), footprints, float(wave), l2)
     assert float(seen) == pytest.approx(float(declared), rel=1e-6)
 
 
 def test_a_halo_is_read_again_only_where_it_left_the_cache() -> None:
-    halo = Touch(100.0, (0.8, 1.0, 1.0), 1e9, False)
+    halo = Footprint(100.0, (0.8, 1.0, 1.0), 1e9, False)
     once = 100.0 * (1 + 0.8 * 999)
     assert sampled_dram_bytes((1000.0, 1.0, 1.0), [halo], 10.0, 1e9) == pytest.approx(once)
     without_cache = sampled_dram_bytes((1000.0, 1.0, 1.0), [halo], 10.0, 0.0)

@@ -7,7 +7,7 @@ from kernrec.compile import NoCompilerError, compile_source
 from kernrec.compile.nvrtc import compiler
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
-from kernrec.model.prior.epilogue import finish
+from kernrec.model.prior.epilogue import epilogue
 from kernrec.model.prior.power import PowerModel
 from kernrec.op import encode, find_op, inputs
 from kernrec.profile.probe_profile import emulate_config
@@ -51,10 +51,10 @@ def test_the_instructions_are_those_that_the_kernels_execute(name: str, dtype: s
 
 def test_what_is_not_asked_for_costs_nothing() -> None:
     power = PowerModel.for_gpu(GPU)
-    assert finish(GPU, power, MATMUL.problem("f16", "nn", m=64, n=64, k=64)) is None
-    assert finish(GPU, power, find_op("softmax").problem(rows=4, columns=4)) is None
-    bias = finish(GPU, power, MATMUL.problem("f16", "nn", m=64, n=64, k=64, bias=1))
-    gelu = finish(GPU, power, MATMUL.problem("f16", "nn", m=64, n=64, k=64, activation=2))
+    assert epilogue(GPU, power, MATMUL.problem("f16", "nn", m=64, n=64, k=64)) is None
+    assert epilogue(GPU, power, find_op("softmax").problem(rows=4, columns=4)) is None
+    bias = epilogue(GPU, power, MATMUL.problem("f16", "nn", m=64, n=64, k=64, bias=1))
+    gelu = epilogue(GPU, power, MATMUL.problem("f16", "nn", m=64, n=64, k=64, activation=2))
     assert bias is not None
     assert gelu is not None
     assert (bias.dram_bytes, gelu.dram_bytes) == (128.0, 0.0)

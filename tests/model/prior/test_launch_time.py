@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.model.prior.demand import QUANTITIES, Demand
-from kernrec.model.prior.launch_time import Array, Walk, alone_clk, launch_time
-from kernrec.model.prior.microarchitecture import machine
+from kernrec.model.prior.launch_time import Array, LaunchWork, alone_clk, launch_time
+from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.prior.power import PowerModel
 from kernrec.op import Problem, find_op
 from kernrec.recommender.estimate.candidates import Candidates
@@ -35,7 +35,7 @@ def changed(base: GPU, **change: float) -> GPU:
 def settled_s(kernel: str, gpu: GPU, problem: Problem, limit_w: float | None = None) -> np.ndarray:
     group = candidates(kernel, gpu)
     at = group.space.at(problem)
-    return group.settle(group.predict(problem, at, group.rows(at)), limit_w).latency_s
+    return group.apply_power_limit(group.predict(problem, at, group.rows(at)), limit_w).latency_s
 
 
 ADA = find_gpu("rtx4090")
@@ -100,10 +100,10 @@ def test_a_lower_power_limit_is_never_faster(problem: Problem, one: float, other
 def test_power_lies_between_idle_and_the_limit(problem: Problem, name: str) -> None:
     group = candidates("matmul_simt", find_gpu(name))
     at = group.space.at(problem)
-    settled = group.settle(group.predict(problem, at, group.rows(at)))
-    assert (settled.power_w >= group.power.idle_w * 0.999).all()
-    assert (settled.power_w <= group.gpu.tdp_w * 1.001).all()
-    assert settled.energy_j == pytest.approx(settled.power_w * settled.latency_s)
+    limited = group.apply_power_limit(group.predict(problem, at, group.rows(at)))
+    assert (limited.power_w >= group.power.idle_w * 0.999).all()
+    assert (limited.power_w <= group.gpu.tdp_w * 1.001).all()
+    assert limited.energy_j == pytest.approx(limited.power_w * limited.latency_s)
 
 
 @pytest.mark.parametrize("causal", [0, 1])
@@ -115,14 +115,14 @@ def test_attention_is_as_fast_on_the_a100_as_is_published_of_its_like(causal: in
     profiles = shipped_profiles(spec.name, spec.hash, gpu.sm)
     group = Candidates(spec, gpu, PowerModel.for_gpu(gpu), "f16", "bhsd", profiles)
     at = group.space.at(problem)
-    best_s = group.settle(group.predict(problem, at, group.rows(at))).latency_s.min()
+    best_s = group.apply_power_limit(group.predict(problem, at, group.rows(at))).latency_s.min()
     assert 180e12 <= problem.flops / best_s <= 230e12
 
 
-def launch(codes: int = 1, **change: Array) -> Walk:
+def launch(codes: int = 1, **change: Array) -> LaunchWork:
     """A launch of 1,000 blocks of four warps, 100 trips each, two blocks to an SM."""
     blocks = np.full(codes, 1000.0)
-    usual = Walk(
+    usual = LaunchWork(
         codes=np.arange(codes),
         terms=(blocks, blocks * 100.0),
         depth=(np.full(codes, 100.0),),
@@ -158,4 +158,4 @@ def test_the_longest_block_is_waited_for_once() -> None:
     uneven = launch(depth=(np.full(1, 200.0),))
     more = launch_time(ADA, demand, uneven).core_s - launch_time(ADA, demand, even).core_s
     alone = alone_clk(demand.rates[1], even.warps, even.codes)
-    assert 0 < more * ADA.boost_clock_hz <= 100 * np.maximum(alone, machine(ADA).dram_latency_clk) * 1.001
+    assert 0 < more * ADA.boost_clock_hz <= 100 * np.maximum(alone, microarchitecture(ADA).dram_latency_clk) * 1.001

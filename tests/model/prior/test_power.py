@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.model.prior import power
-from kernrec.model.prior.power import OVERLAP, PowerModel, Settled, combine
+from kernrec.model.prior.power import OVERLAP, LimitedCosts, NominalCosts, PowerModel, combine
 from tests.helpers.paths import ROOT
 
 DATA = ROOT.parent / "shared" / "data"
@@ -30,15 +30,14 @@ fractions = st.floats(0.0, 1.0)
 
 
 @st.composite
-def launches(draw: st.DrawFn) -> tuple[PowerModel, dict[str, float]]:
+def launches(draw: st.DrawFn) -> tuple[PowerModel, NominalCosts]:
     """A GPU and a launch whose events draw anything from nothing to several times the TDP."""
     model = MODELS[draw(names)]
     core_s, memory_s = draw(seconds), draw(st.one_of(st.just(0.0), seconds))
     watts = draw(st.floats(0.0, 3.0)) * model.tdp_w
-    launch = {"core_s": core_s, "memory_s": memory_s, "fixed_s": draw(st.floats(0.0, 1e-5))}
-    launch["core_j"] = watts * core_s
-    launch["dram_j"] = draw(fractions) * 0.3 * model.tdp_w * memory_s
-    return model, launch
+    fixed_s = draw(st.floats(0.0, 1e-5))
+    dram_j = draw(fractions) * 0.3 * model.tdp_w * memory_s
+    return model, NominalCosts(core_s, memory_s, fixed_s, watts * core_s, dram_j)
 
 
 def limit_at(model: PowerModel, fraction: float) -> float:
@@ -56,55 +55,56 @@ def tool(name: str) -> ModuleType:
 
 @LAW
 @given(launches(), fractions, fractions)
-def test_a_lower_limit_is_never_faster(case: tuple[PowerModel, dict[str, float]], one: float, two: float) -> None:
+def test_a_lower_limit_is_never_faster(case: tuple[PowerModel, NominalCosts], one: float, two: float) -> None:
     model, launch = case
     low, high = sorted((limit_at(model, one), limit_at(model, two)))
-    assert model.settle(**launch, limit_w=low).latency_s >= model.settle(**launch, limit_w=high).latency_s * (1 - 1e-12)
+    tighter, looser = (model.apply_power_limit(launch, limit_w) for limit_w in (low, high))
+    assert tighter.latency_s >= looser.latency_s * (1 - 1e-12)
 
 
 @LAW
 @given(launches(), fractions, fractions)
 def test_power_lies_between_idle_and_the_limit(
-    case: tuple[PowerModel, dict[str, float]], limit: float, clock: float
+    case: tuple[PowerModel, NominalCosts], limit: float, clock: float
 ) -> None:
     model, launch = case
     clock_hz = model.minimum_hz + clock * (model.maximum_hz - model.minimum_hz)
-    settled = model.settle(**launch, limit_w=limit_at(model, limit), clock_hz=min(clock_hz, model.maximum_hz))
-    assert model.idle_w <= settled.power_w <= limit_at(model, limit) * (1 + 1e-12)
-    assert model.minimum_hz * (1 - 1e-12) <= settled.clock_hz <= clock_hz * (1 + 1e-12)
+    limited = model.apply_power_limit(launch, limit_w=limit_at(model, limit), clock_hz=min(clock_hz, model.maximum_hz))
+    assert model.idle_w <= limited.power_w <= limit_at(model, limit) * (1 + 1e-12)
+    assert model.minimum_hz * (1 - 1e-12) <= limited.clock_hz <= clock_hz * (1 + 1e-12)
 
 
 @LAW
 @given(launches(), fractions)
 def test_energy_is_power_times_time_and_the_sum_of_its_parts(
-    case: tuple[PowerModel, dict[str, float]], limit: float
+    case: tuple[PowerModel, NominalCosts], limit: float
 ) -> None:
     model, launch = case
-    settled = model.settle(**launch, limit_w=limit_at(model, limit))
-    assert settled.energy_j == pytest.approx(settled.power_w * settled.latency_s)
-    assert settled.energy_j == pytest.approx(settled.static_j + settled.core_j + settled.dram_j)
+    limited = model.apply_power_limit(launch, limit_w=limit_at(model, limit))
+    assert limited.energy_j == pytest.approx(limited.power_w * limited.latency_s)
+    assert limited.energy_j == pytest.approx(limited.static_j + limited.core_j + limited.dram_j)
 
 
 @LAW
 @given(launches())
-def test_a_capped_launch_uses_the_limit(case: tuple[PowerModel, dict[str, float]]) -> None:
+def test_a_capped_launch_uses_the_limit(case: tuple[PowerModel, NominalCosts]) -> None:
     model, launch = case
-    settled = model.settle(**launch)
-    if settled.capped:
-        assert settled.power_w == pytest.approx(model.tdp_w, rel=0.01)
-        assert settled.clock_hz < model.boost_hz
+    limited = model.apply_power_limit(launch)
+    if limited.capped:
+        assert limited.power_w == pytest.approx(model.tdp_w, rel=0.01)
+        assert limited.clock_hz < model.boost_hz
     else:
-        assert settled.clock_hz == pytest.approx(model.boost_hz)
+        assert limited.clock_hz == pytest.approx(model.boost_hz)
 
 
 @LAW
 @given(launches(), fractions, fractions)
 def test_a_lower_clock_is_never_faster_and_draws_no_more(
-    case: tuple[PowerModel, dict[str, float]], one: float, two: float
+    case: tuple[PowerModel, NominalCosts], one: float, two: float
 ) -> None:
     model, launch = case
     low, high = (model.minimum_hz + f * (model.boost_hz - model.minimum_hz) for f in sorted((one, two)))
-    slow, fast = (model.settle(**launch, clock_hz=min(hz, model.boost_hz)) for hz in (low, high))
+    slow, fast = (model.apply_power_limit(launch, clock_hz=min(hz, model.boost_hz)) for hz in (low, high))
     # A capped launch takes the highest clock of its own bisection, 1/1024 of the range apart at most.
     assert slow.latency_s >= fast.latency_s * (1 - 1e-2)
     assert slow.power_w <= fast.power_w * (1 + 1e-2)
@@ -116,9 +116,9 @@ def test_the_breakdown_adds_up_to_the_energy(name: str, counts: list[float], lim
     model = MODELS[name]
     events = {event: np.array([count]) for event, count in zip(EVENTS, counts, strict=True)}
     core_j, dram_j = model.dynamic(events)
-    settled = model.settle(2e-3, 1e-3, 2e-6, core_j, dram_j, limit_w=limit_at(model, limit))
-    parts = model.breakdown(events, settled)
-    assert sum(parts.values()) == pytest.approx(settled.energy_j)
+    limited = model.apply_power_limit(NominalCosts(2e-3, 1e-3, 2e-6, core_j, dram_j), limit_w=limit_at(model, limit))
+    parts = model.breakdown(events, limited)
+    assert sum(parts.values()) == pytest.approx(limited.energy_j)
     assert all(joules >= -1e-12 for joules in parts.values())
     assert set(parts) == {"static", "clock", "issue", "mma", "shared", "l1", "l2", "dram"}
 
@@ -144,8 +144,9 @@ def test_voltage_is_flat_up_to_the_knee_and_rises_above(name: str) -> None:
 
 def test_memory_bound_time_does_not_grow_when_the_clock_falls() -> None:
     model = MODELS["a100-pcie-40gb"]
-    fast = model.settle(1e-6, 1e-3, 0.0, 0.01, 0.09)
-    slow = model.settle(1e-6, 1e-3, 0.0, 0.01, 0.09, clock_hz=0.5 * model.boost_hz)
+    launch = NominalCosts(1e-6, 1e-3, 0.0, 0.01, 0.09)
+    fast = model.apply_power_limit(launch)
+    slow = model.apply_power_limit(launch, clock_hz=0.5 * model.boost_hz)
     assert slow.latency_s == pytest.approx(fast.latency_s)
     assert slow.energy_j < fast.energy_j
 
@@ -183,7 +184,7 @@ def test_an_unknown_event_is_refused_with_the_nearest() -> None:
 )
 def test_a_limit_or_clock_out_of_range_names_the_range(argument: str, value: float, says: str) -> None:
     with pytest.raises(UsageError) as refusal:
-        MODELS["rtx4090"].settle(1e-3, 1e-3, 0.0, 0.1, 0.1, **{argument: value})
+        MODELS["rtx4090"].apply_power_limit(NominalCosts(1e-3, 1e-3, 0.0, 0.1, 0.1), **{argument: value})
     assert says in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
@@ -213,7 +214,7 @@ def test_a_full_rate_fma_load_of_an_rtx_4090_draws_what_stress_tests_report() ->
     model, gpu = MODELS["rtx4090"], find_gpu("rtx4090")
     fma_warps = gpu.fma_per_clk_sm["f32"] * gpu.sms * gpu.boost_clock_hz / 32
     core_j, dram_j = model.dynamic({"issue.fma32": fma_warps})
-    assert 270 < model.settle(1.0, 0.0, 0.0, core_j, dram_j).power_w < 450
+    assert 270 < model.apply_power_limit(NominalCosts(1.0, 0.0, 0.0, core_j, dram_j)).power_w < 450
 
 
 def test_every_coefficient_has_its_source() -> None:
@@ -228,9 +229,9 @@ def test_three_thousand_launches_settle_in_the_time_of_a_query() -> None:
     events = {event: rng.uniform(1e5, 1e6, 3000) for event in EVENTS}
     core_s, memory_s = rng.uniform(1e-3, 2e-3, (2, 3000))
 
-    def call() -> Settled:
+    def call() -> LimitedCosts:
         core_j, dram_j = model.dynamic(events)
-        return model.settle(core_s, memory_s, 2e-6, core_j, dram_j)
+        return model.apply_power_limit(NominalCosts(core_s, memory_s, 2e-6, core_j, dram_j))
 
     assert not call().capped.any()
     taken = []

@@ -53,8 +53,8 @@ def simulated(gpu: str, problems: int, factor: Callable[[int], float], configs: 
         (candidates,) = recommender.candidates_for(problem, find_gpu(gpu))
         at = candidates.space.at(problem)
         rows = np.sort(draw.choice(candidates.rows(at), configs, replace=False))
-        settled = candidates.settle(candidates.predict(problem, at, rows))
-        for at_row, latency, power in zip(rows, settled.latency_s, settled.power_w, strict=True):
+        limited = candidates.apply_power_limit(candidates.predict(problem, at, rows))
+        for at_row, latency, power in zip(rows, limited.latency_s, limited.power_w, strict=True):
             took = float(latency * factor(number) * np.exp(draw.normal(0, 0.02)))
             yield row(gpu, candidates.kernel, candidates.space.config(int(at_row)), problem, took, float(power))
 

@@ -7,7 +7,7 @@ from kernrec.model.learn.features import matrix, names
 from kernrec.op import find_op
 from kernrec.recommender import Recommender
 from kernrec.recommender.candidate_set import Group
-from kernrec.recommender.estimate.model_inputs import facts_of, features_of
+from kernrec.recommender.estimate.model_inputs import features_of, inputs_of
 from kernrec.store import Evidence
 
 
@@ -19,10 +19,10 @@ def test_features_kept_for_a_space_are_those_made_for_the_candidates() -> None:
         (candidates,) = recommender.candidates_for(problem, gpu)
         group = Group(candidates, problem, None, None, Evidence())
         where = np.arange(0, len(group.rows), 7)
-        facts = facts_of(candidates, problem, group.at, group.prediction, group.settled, where)
-        for columns in (names([*facts.tunables, "of_another_kernel"]), names(), names(["block_m"])[::-1]):
-            found = features_of(candidates, columns, facts, group.rows[where])
-            expected = matrix(facts, columns)
+        inputs = inputs_of(candidates, problem, group.at, group.prediction, group.limited, where)
+        for columns in (names([*inputs.tunables, "of_another_kernel"]), names(), names(["block_m"])[::-1]):
+            found = features_of(candidates, columns, inputs, group.rows[where])
+            expected = matrix(inputs, columns)
             assert found.dtype == expected.dtype
             np.testing.assert_array_equal(found, expected)
 
@@ -33,5 +33,5 @@ def test_of_no_candidates_there_are_facts_all_the_same() -> None:
     none = np.empty(0, dtype=np.int64)
     at = candidates.space.at(problem)
     prediction = candidates.predict(problem, at, none)
-    facts = facts_of(candidates, problem, at, prediction, candidates.settle(prediction), none)
-    assert matrix(facts, names(list(facts.tunables))).shape == (0, len(names(list(facts.tunables))))
+    inputs = inputs_of(candidates, problem, at, prediction, candidates.apply_power_limit(prediction), none)
+    assert matrix(inputs, names(list(inputs.tunables))).shape == (0, len(names(list(inputs.tunables))))
