@@ -127,16 +127,18 @@ def run(plan: str, out: Path, deadline: float, with_tests: bool, gpu: str) -> in
 def measure(plan: str, until: float, gpu: str, out: Path) -> str | None:
     """Collect what a plan wants; what ended it early, if anything did."""
     from kernrec.cli.progress import Lines
-    from kernrec.measure.campaign.results import EFFORTS, Budget, Effort
-    from kernrec.measure.collect import Wanted, collect
+    from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, MeasuringEffort
+    from kernrec.measure.collect import CollectRequest, collect
 
-    effort = {"truth": Effort(TRUTH_CONFIGS, 8, drawn=True), "deep": EFFORTS["normal"]}.get(plan, EFFORTS["quick"])
-    wanted = Wanted(
+    effort = {"truth": MeasuringEffort(TRUTH_CONFIGS, 8, drawn=True), "deep": EFFORTS["normal"]}.get(
+        plan, EFFORTS["quick"]
+    )
+    wanted = CollectRequest(
         problems=truth() if plan == "truth" else broad(),
         database=DATABASE,
         gpu=gpu,
         effort=effort,
-        budget=Budget(seconds=max(1.0, until - time.time())),
+        budget=CampaignBudget(seconds=max(1.0, until - time.time())),
     )
     collected = collect(wanted, Lines().show)
     for result in collected.results:

@@ -18,10 +18,10 @@ import numpy as np
 
 from kernrec.errors import KernrecError
 from kernrec.kernel import find_kernel, kernel_names
-from kernrec.measure.device.interface import Failure
+from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.measure.device.nvml import choose_cards
 from kernrec.measure.protocol.measure_config import VERSION
-from kernrec.measure.worker.worker_client import Child
+from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.op import problem_from_key
 from kernrec.store import Database
 
@@ -69,7 +69,7 @@ def compare(rows: list[dict[str, Any]], uuid: str) -> int:
     """Measure the rows' configs again; 1 when they differ too much."""
     differences: dict[str, list[float]] = {"latency_s": [], "energy_j": []}
     with TemporaryDirectory(prefix="kernrec-") as scratch:
-        child = Child({"device": "cuda", "uuid": uuid, "scratch": scratch})
+        child = WorkerClient({"device": "cuda", "uuid": uuid, "scratch": scratch})
         try:
             child.ask(60.0, "probe")
             prepared = ""
@@ -80,7 +80,7 @@ def compare(rows: list[dict[str, Any]], uuid: str) -> int:
                 request = {"kernel": row["kernel"], "config": row["config"], "problem": row["key"], "tier": row["tier"]}
                 try:
                     again = child.ask(120.0, "measure", best_s=None, **request)
-                except Failure as failure:
+                except MeasurementFailure as failure:
                     print(f"{row['key']} {row['config']}: {failure}")
                     return 1
                 changes = {cost: again[cost] / row[cost] - 1.0 for cost in differences if again.get(cost)}

@@ -22,12 +22,12 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space, find_kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, bind_launches
 from kernrec.measure.campaign.campaign import Campaign
-from kernrec.measure.campaign.compile_queue import CompileAhead
+from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.journal import Journal
-from kernrec.measure.campaign.plan import Target, Task
-from kernrec.measure.campaign.results import Effort
+from kernrec.measure.campaign.plan import PlannedProblem, Task
+from kernrec.measure.campaign.results import MeasuringEffort
 from kernrec.measure.device.nvml import choose_cards
-from kernrec.measure.worker.worker_client import Child
+from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.op import Problem, find_op, inputs, reference
 
 PROBLEM = find_op("conv2d").problem("f32", "nchw", n=8, c=64, h=56, w=56, k=64, r=3, s=3, padding=1)
@@ -82,11 +82,12 @@ def ours(configs: list[dict[str, int]], sm: int, uuid: str, folder: Path) -> lis
     """Milliseconds of each config that ran, by the collector's campaign."""
     found: list[float] = []
     tasks = tuple(Task(KERNEL.name, KERNEL.hash, config, PROBLEM, KERNEL) for config in configs)
-    child = Child({"device": "cuda", "uuid": uuid, "scratch": str(folder)})
-    ahead = CompileAhead(sm, max(1, (os.cpu_count() or 2) - 1))
+    child = WorkerClient({"device": "cuda", "uuid": uuid, "scratch": str(folder)})
+    ahead = CompileQueue(sm, max(1, (os.cpu_count() or 2) - 1))
     with Journal(folder / "throughput.journal") as journal:
         campaign = Campaign(
-            child, [Target("", PROBLEM, tasks)], journal, session="throughput", effort=Effort(None, 0), ahead=ahead,
+            child, [PlannedProblem("", PROBLEM, tasks)], journal, session="throughput",
+            effort=MeasuringEffort(None, 0), ahead=ahead,
             report=lambda step: found.append(step.row["latency_s"] * 1e3)
             if step.row and step.row["tier"] == "screen" and step.row["outcome"] == "ok" else None,
         )  # fmt: skip

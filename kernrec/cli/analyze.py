@@ -20,7 +20,7 @@ from kernrec.errors import KernrecError, UsageError, unknown
 if TYPE_CHECKING:
     from kernrec.gpu import GPU
     from kernrec.kernel import Kernel
-    from kernrec.measure.collect import Collected
+    from kernrec.measure.collect import CollectResult
     from kernrec.op import Problem
     from kernrec.recommender import Query
     from kernrec.recommender.analyze_kernel import Analysis
@@ -175,7 +175,7 @@ class _Measured:
     ) -> None:
         from kernrec.measure.campaign.plan import check_memory
         from kernrec.measure.campaign.results import EFFORTS
-        from kernrec.measure.collect import Wanted
+        from kernrec.measure.collect import CollectRequest
         from kernrec.measure.device.nvml import card_of
 
         if effort not in EFFORTS:
@@ -184,8 +184,10 @@ class _Measured:
         card = card_of(gpu)
         check_memory(problem, gpu)
         problems = [(problem.key, problem)]
-        self._wanted = Wanted(problems, database, gpu=card.uuid, effort=EFFORTS[effort], kernel=kernel, folder=folder)
-        self._collected: Collected | None = None
+        self._wanted = CollectRequest(
+            problems, database, gpu=card.uuid, effort=EFFORTS[effort], kernel=kernel, folder=folder
+        )
+        self._collected: CollectResult | None = None
         self._status = 0
 
     def run(self) -> None:

@@ -15,7 +15,7 @@ from kernrec.cli.quantity import human
 from kernrec.errors import UsageError, unknown
 
 if TYPE_CHECKING:
-    from kernrec.measure.collect import Collected, Wanted
+    from kernrec.measure.collect import CollectRequest, CollectResult
     from kernrec.op import Problem
 
 
@@ -38,8 +38,8 @@ def collect(
 
     Interrupted or killed, it loses at most the config in flight; run again, it goes on from there.
     """
-    from kernrec.measure.campaign.results import EFFORTS, Budget
-    from kernrec.measure.collect import DEVICES, Wanted
+    from kernrec.measure.campaign.results import EFFORTS, CampaignBudget
+    from kernrec.measure.collect import DEVICES, CollectRequest
     from kernrec.measure.collect import collect as run
 
     if effort not in EFFORTS:
@@ -53,14 +53,14 @@ def collect(
     if device != "replay" and replay is not None:
         raise UsageError(f"--replay {replay} goes with --device replay, and --device is {device}")
     seconds, configs = (None, None) if budget is None else parse_budget("--budget", budget)
-    wanted = Wanted(
+    wanted = CollectRequest(
         problems=_problems(op, shape, workload, dtype, layout),
         database=db or paths.user_database(),
         device=device,
         gpu=gpu,
         recording=replay,
         effort=EFFORTS[effort],
-        budget=Budget(seconds, configs),
+        budget=CampaignBudget(seconds, configs),
         resume=resume,
         seed=seed,
     )
@@ -138,7 +138,7 @@ def _problems(
     return list(problems.values())
 
 
-def print_collected(collected: "Collected", wanted: "Wanted") -> None:
+def print_collected(collected: "CollectResult", wanted: "CollectRequest") -> None:
     """What was measured or replayed, what is best, what failed and why: the answer, on standard output."""
     done = "replayed" if wanted.device == "replay" else "measured"
     for result in collected.results:

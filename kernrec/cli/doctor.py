@@ -10,7 +10,7 @@ from kernrec import paths
 from kernrec.cli.quantity import human
 
 if TYPE_CHECKING:
-    from kernrec.measure.doctor import Examined
+    from kernrec.measure.doctor import CardDiagnosis
 
 
 def doctor(
@@ -38,7 +38,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _print_card(card: "Examined") -> None:
+def _print_card(card: "CardDiagnosis") -> None:
     print(f"GPU {card.index}     {card.name}" + (f" ({card.gpu} of the catalog)" if card.gpu else ""))
     if (probe := card.probe) is not None and card.facts is not None:
         figures = [

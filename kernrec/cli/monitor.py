@@ -13,7 +13,7 @@ from kernrec.cli.quantity import duration, human
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernrec.measure.monitor.trace import Sample, Summary
+    from kernrec.measure.monitor.trace import TraceSample, TraceSummary
 
 _SHOWN_EVERY_S = 0.5
 _REPLAYED_LINES = 20
@@ -42,7 +42,7 @@ def monitor(
     it; what it leaves running is not waited for. Energy is of the whole board. NVML does not count launches: --calls
     says how many there were.
     """
-    from kernrec.measure.monitor.trace import Sample, TraceFile, read_trace, summarise, write_trace
+    from kernrec.measure.monitor.trace import TraceFile, TraceSample, read_trace, summarize_trace, write_trace
     from kernrec.measure.monitor.watch import NvmlReader, watch_command, watch_process
 
     if sum([bool(command), pid is not None, replay is not None]) != 1:
@@ -54,7 +54,7 @@ def monitor(
     period_s = duration("--period", period)
     if not 0.001 <= period_s <= 3600:
         raise UsageError(f"--period {period}: from 1ms to 1h is accepted")
-    samples: list[Sample] = []
+    samples: list[TraceSample] = []
     notes: list[str] = []
     status = 0
     if replay is not None:
@@ -70,7 +70,7 @@ def monitor(
         what = f"{reader.name}, a sample every {human(period_s, 's')}"
         with nullcontext() if trace is None else TraceFile(trace) as file:
 
-            def show(sample: Sample) -> None:
+            def show(sample: TraceSample) -> None:
                 samples.append(sample)
                 live(sample)
                 if file is not None:
@@ -81,7 +81,7 @@ def monitor(
             else:
                 status = watch_command(command or [], reader, period_s, show)
             live.end()
-    summary = summarise(samples, calls)
+    summary = summarize_trace(samples, calls)
     if summary.energy_j is not None and summary.duration_s < _ROUGH_S:
         notes.append("energy over less than a second is rough: cards renew their readings every 15 to 100 ms only")
     # As `time` does it: standard output belongs to the command.
@@ -102,7 +102,7 @@ class _Live:
         self._live = sys.stderr.isatty()
         self._shown = -_SHOWN_EVERY_S
 
-    def __call__(self, sample: "Sample") -> None:
+    def __call__(self, sample: "TraceSample") -> None:
         if self._live and sample.time_s - self._shown >= _SHOWN_EVERY_S:
             self._shown = sample.time_s
             print(f"\r{line(sample)}   ", end="", file=sys.stderr, flush=True)
@@ -113,7 +113,7 @@ class _Live:
             print(file=sys.stderr)
 
 
-def line(sample: "Sample") -> str:
+def line(sample: "TraceSample") -> str:
     """A sample in words."""
     parts = [human(sample.time_s, "s")]
     if sample.power_w is not None:
@@ -125,7 +125,7 @@ def line(sample: "Sample") -> str:
     return ", ".join([*parts, sample.reasons.replace("|", ", ") or "not held back"])
 
 
-def _lines(summary: "Summary", what: str) -> list[str]:
+def _lines(summary: "TraceSummary", what: str) -> list[str]:
     lines = [f"{what}: {human(summary.duration_s, 's')}, {summary.samples} samples"]
     if summary.energy_j is not None:
         source = "energy counter" if summary.energy_from == "counter" else "integrated from power samples"

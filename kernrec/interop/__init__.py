@@ -5,7 +5,7 @@ back to other tools. What others wrote is taken for what it is: data that may be
 """
 
 from kernrec.interop.read_results import read_results
-from kernrec.interop.results import Result, Results, external_hash, measurement_rows
+from kernrec.interop.results import ForeignResult, ForeignResults, external_hash, measurement_rows
 from kernrec.interop.t4 import write_t4
 
-__all__ = ["Result", "Results", "external_hash", "measurement_rows", "read_results", "write_t4"]
+__all__ = ["ForeignResult", "ForeignResults", "external_hash", "measurement_rows", "read_results", "write_t4"]

@@ -10,7 +10,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.gpu.find import UnknownGPU
 from kernrec.interop.read_results import read_results
-from kernrec.interop.results import Results, measurement_rows
+from kernrec.interop.results import ForeignResults, measurement_rows
 from kernrec.interop.t4 import write_t4
 from kernrec.kernel.library import kernel_names
 from kernrec.op import Problem
@@ -18,7 +18,7 @@ from kernrec.store import Database
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportSummary:
     """What an import did. results: in the file; added: rows that were new; outcomes: of all; best_s: least latency.
 
     dropped: incomplete entries at the end of a file that was cut short.
@@ -34,7 +34,7 @@ class Imported:
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedDocument:
     """A T4 document, and how many rows it has no word for and leaves out."""
 
     text: str
@@ -44,7 +44,7 @@ class Exported:
 
 def import_results(
     database: Database, path: Path, problem: Problem, gpu: str | None = None, kernel: str | None = None
-) -> Imported:
+) -> ImportSummary:
     """Adds the results of a T4 file or Kernel Tuner cache, all or nothing; raises `UsageError` for a file that is bad.
 
     gpu, kernel: what the results are of, where the file does not say; a GPU that contradicts the file is refused.
@@ -61,7 +61,7 @@ def import_results(
         )
     before = database.counts()["measurement"]
     database.add_measurements(measurement_rows(file, card.name, problem, name))
-    return Imported(
+    return ImportSummary(
         card,
         name,
         len(file.results),
@@ -72,7 +72,7 @@ def import_results(
     )
 
 
-def _card(file: Results, given: str | None, path: Path) -> GPU:
+def _card(file: ForeignResults, given: str | None, path: Path) -> GPU:
     if given is None:
         if file.device is None:
             raise UsageError(f"{path} does not say which GPU it is about; name it with --gpu")
@@ -87,7 +87,9 @@ def _card(file: Results, given: str | None, path: Path) -> GPU:
     return card
 
 
-def export_t4(database: Database, gpu: GPU, problems: list[Problem] | None, op: str, kernel: str | None) -> Exported:
+def export_t4(
+    database: Database, gpu: GPU, problems: list[Problem] | None, op: str, kernel: str | None
+) -> ExportedDocument:
     """The measurements of one kernel on one problem and GPU as a T4 document: of the source that was measured last.
 
     problems: among which to look; None: all of the op. Raises `UsageError` where nothing or more than one pair of
@@ -118,4 +120,4 @@ def export_t4(database: Database, gpu: GPU, problems: list[Problem] | None, op: 
     metadata = {"device_name": device, "kernel_name": name, "problem": key, "tool": "kernrec"}
     written = [row for row in chosen if row["outcome"] != "quarantined"]
     written.sort(key=lambda row: (str(row["measured_at"]), str(row["config"])))
-    return Exported(write_t4(written, metadata), len(written), len(rows) - len(written))
+    return ExportedDocument(write_t4(written, metadata), len(written), len(rows) - len(written))

@@ -18,8 +18,8 @@ from kernrec.errors import UsageError
 from kernrec.interop.json_document import CutShort, decode, finite, members
 from kernrec.interop.results import (
     ENERGIES,
-    Result,
-    Results,
+    ForeignResult,
+    ForeignResults,
     config_of,
     energy_of,
     latency_of,
@@ -50,10 +50,10 @@ def outcome_of(error: str) -> str:
     raise ValueError(f"{error!r:.40} is neither a time nor an error that is known ({', '.join(_OUTCOMES)})")
 
 
-def read_cache(text: str, path: object) -> Results:
+def read_cache(text: str, path: object) -> ForeignResults:
     """The results of a cache, whole or cut short; raises `UsageError` in one line that names `path`."""
     header: dict[str, Any] = {}
-    results: list[Result] = []
+    results: list[ForeignResult] = []
     dropped = 0
     at_member = members(text)
     try:
@@ -79,7 +79,7 @@ def read_cache(text: str, path: object) -> Results:
         device, kernel = name_of(header, "device_name"), name_of(header, "kernel_name")
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from None
-    return Results(TOOL, device, kernel, tuple(results[0].config), results, dropped)
+    return ForeignResults(TOOL, device, kernel, tuple(results[0].config), results, dropped)
 
 
 def _keys(header: Mapping[str, Any]) -> list[str]:
@@ -92,7 +92,7 @@ def _keys(header: Mapping[str, Any]) -> list[str]:
     return keys
 
 
-def _entries(text: str, at: int, keys: list[str], found: list[Result]) -> tuple[int, int]:
+def _entries(text: str, at: int, keys: list[str], found: list[ForeignResult]) -> tuple[int, int]:
     """Appends the entries of the object at a position to `found`; (position after it, incomplete entries at its end).
 
     Where the text is cut short, that position is its end.
@@ -116,7 +116,7 @@ def _entries(text: str, at: int, keys: list[str], found: list[Result]) -> tuple[
         return len(text), int(bool(text[end:].strip(" \t\r\n,")))
 
 
-def _result(entry: object, keys: list[str]) -> Result:
+def _result(entry: object, keys: list[str]) -> ForeignResult:
     if not isinstance(entry, dict):
         raise ValueError(f"expected an object, found {entry!r:.40}")
     if missing := [key for key in keys if key not in entry]:
@@ -127,7 +127,7 @@ def _result(entry: object, keys: list[str]) -> Result:
     measured_at = time_of(entry.get("timestamp"))
     error = _error(entry)
     if error is not None:
-        return Result(config, outcome_of(error), error, measured_at=measured_at, **limits)
+        return ForeignResult(config, outcome_of(error), error, measured_at=measured_at, **limits)
     if "time" not in entry:
         raise ValueError("it lacks time")
     latency = latency_of(entry["time"], _MILLI)
@@ -135,7 +135,7 @@ def _result(entry: object, keys: list[str]) -> Result:
     joules = {name: finite(entry[name], name) for name, _ in ENERGIES if name in entry}
     watts = {name: finite(entry[name], name) for _, name in ENERGIES if name in entry}
     energy = energy_of(joules, watts, latency)
-    return Result(config, "ok", None, latency, samples, measured_at=measured_at, **energy, **limits)
+    return ForeignResult(config, "ok", None, latency, samples, measured_at=measured_at, **energy, **limits)
 
 
 def _error(entry: Mapping[str, Any]) -> str | None:

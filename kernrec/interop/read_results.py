@@ -5,11 +5,11 @@ from pathlib import Path
 from kernrec.errors import UsageError
 from kernrec.interop.json_document import CutShort, decode, members, read_text
 from kernrec.interop.kernel_tuner import read_cache
-from kernrec.interop.results import Results
+from kernrec.interop.results import ForeignResults
 from kernrec.interop.t4 import read_document
 
 
-def read_results(path: Path) -> Results:
+def read_results(path: Path) -> ForeignResults:
     """The results in a T4 file or a Kernel Tuner cache, compressed by gzip or not.
 
     Raises `UsageError`, in one line that names the file, for anything else and for what is wrong in it.

@@ -30,7 +30,7 @@ Scalar = int | float | str | bool
 
 
 @dataclass(frozen=True)
-class Result:
+class ForeignResult:
     """One config as another tuner saw it, in SI units; failures have no latency.
 
     latency_s: as the tool states it (Kernel Tuner: the mean of its runs). energy_method: the field it came from.
@@ -51,14 +51,14 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Results:
+class ForeignResults:
     """A file of results. device, kernel: None where it does not say. dropped: incomplete entries at its end."""
 
     tool: str
     device: str | None
     kernel: str | None
     tunables: tuple[str, ...]
-    results: list[Result] = field(repr=False)
+    results: list[ForeignResult] = field(repr=False)
     dropped: int = 0
 
 
@@ -70,7 +70,7 @@ def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
     return "external:" + content_hash({"kernel": kernel, "tunables": sorted(tunables), "tool": tool})
 
 
-def measurement_rows(file: Results, gpu: str, problem: Problem, kernel: str) -> Iterator[dict[str, Any]]:
+def measurement_rows(file: ForeignResults, gpu: str, problem: Problem, kernel: str) -> Iterator[dict[str, Any]]:
     """Rows for `Database.add_measurements`, one for each result. gpu: the catalog's name of the card."""
     first = file.results[0]
     began = {
@@ -108,7 +108,7 @@ def measurement_rows(file: Results, gpu: str, problem: Problem, kernel: str) -> 
         }
 
 
-def _latency(result: Result) -> dict[str, Any]:
+def _latency(result: ForeignResult) -> dict[str, Any]:
     """The latency columns: the stated latency, and what its samples say of it."""
     value, samples = result.latency_s, result.samples_s
     if value is None:
@@ -164,7 +164,7 @@ LIMIT_UNIT = {"nvml_pwr_limit": 1.0, "nvml_gr_clock": 1e6, "nvml_mem_clock": 1e6
 
 
 def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[str, Any]]:
-    """(the config without what limits the card, those limits as fields of a `Result`)."""
+    """(the config without what limits the card, those limits as fields of a `ForeignResult`)."""
     limits = {}
     for name, column in LIMITS.items():
         if name in config:
@@ -213,7 +213,7 @@ ENERGIES = (
 
 
 def energy_of(joules: Mapping[str, float], watts: Mapping[str, float], latency_s: float) -> dict[str, Any]:
-    """The energy fields of a `Result` from named joules and watts; nothing where they make no sense of one launch."""
+    """The energy fields of a `ForeignResult` from named joules and watts; empty if implausible for one launch."""
     for energy_name, power_name in ENERGIES:
         energy, power, method = joules.get(energy_name), watts.get(power_name), energy_name
         if energy is None and power is not None:
@@ -228,7 +228,7 @@ def energy_of(joules: Mapping[str, float], watts: Mapping[str, float], latency_s
     return {}
 
 
-def require(results: list[Result], path: object) -> None:
+def require(results: list[ForeignResult], path: object) -> None:
     """Raises `UsageError` where there are none."""
     if not results:
         raise UsageError(f"{path} holds no results")

@@ -46,7 +46,7 @@ def load_t1(path: Path, source: Path | None = None) -> tuple[Kernel, list[str]]:
         raise UsageError(f"{path.name}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path.name}: not JSON: {str(error)[:80]}") from None
-    reader = _Reader(path.name, data)
+    reader = _T1Reader(path.name, data)
     file = source or path.parent / str(reader.kernel.get("KernelFile"))
     text = read_source(file)
     spec = reader.spec(file.name, text)
@@ -54,7 +54,7 @@ def load_t1(path: Path, source: Path | None = None) -> tuple[Kernel, list[str]]:
     return kernel_from(spec, path.name, text), reader.notes
 
 
-class _Reader:
+class _T1Reader:
     """One T1 file."""
 
     def __init__(self, where: str, data: Any) -> None:

@@ -19,8 +19,8 @@ from kernrec.interop.results import (
     ENERGIES,
     LIMIT_UNIT,
     LIMITS,
-    Result,
-    Results,
+    ForeignResult,
+    ForeignResults,
     config_of,
     energy_of,
     latency_of,
@@ -57,7 +57,7 @@ _WATTS = {"": 1.0, "w": 1.0, "watt": 1.0, "watts": 1.0, "mw": 1e-3, "milliwatts"
 _OUTCOMES = {outcome: invalidity for invalidity, outcome in INVALIDITIES.items()}
 
 
-def read_document(document: Mapping[str, Any], path: object) -> Results:
+def read_document(document: Mapping[str, Any], path: object) -> ForeignResults:
     """The results of a T4 document."""
     version = document.get("schema_version")
     if version != VERSION:
@@ -78,10 +78,10 @@ def read_document(document: Mapping[str, Any], path: object) -> Results:
         device, kernel = name_of(metadata, "device_name"), name_of(metadata, "kernel_name")
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from None
-    return Results(TOOL, device, kernel, tuple(results[0].config), results)
+    return ForeignResults(TOOL, device, kernel, tuple(results[0].config), results)
 
 
-def _result(entry: object, timeunit: object) -> Result:
+def _result(entry: object, timeunit: object) -> ForeignResult:
     if not isinstance(entry, dict):
         raise ValueError(f"expected an object, found {entry!r:.40}")
     given, times = entry.get("configuration"), entry.get("times")
@@ -99,7 +99,7 @@ def _result(entry: object, timeunit: object) -> Result:
     if outcome != "ok":
         error = next((value for value, _ in measured.values() if isinstance(value, str) and value), invalidity)
         text_of(error, "what is in place of a measurement")
-        return Result(config, outcome, error, **fields)
+        return ForeignResult(config, outcome, error, **fields)
     value, unit = measured.get("time", (None, ""))
     samples: tuple[float, ...] = ()
     if times.get("runtimes"):
@@ -112,7 +112,7 @@ def _result(entry: object, timeunit: object) -> Result:
         raise ValueError("it is correct and has neither a measurement named time nor runtimes")
     joules = {name: _number(measured, name, _JOULES) for name, _ in ENERGIES if name in measured}
     watts = {name: _number(measured, name, _WATTS) for _, name in ENERGIES if name in measured}
-    return Result(config, "ok", None, latency, samples, **fields, **energy_of(joules, watts, latency))
+    return ForeignResult(config, "ok", None, latency, samples, **fields, **energy_of(joules, watts, latency))
 
 
 def _measurements(given: object) -> dict[str, tuple[object, str]]:

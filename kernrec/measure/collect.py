@@ -19,15 +19,15 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel
 from kernrec.measure.campaign.campaign import Campaign
-from kernrec.measure.campaign.compile_queue import CompileAhead
+from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.ingest import ingest, known_rows
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.campaign.plan import Target, library_targets, recorded_targets
-from kernrec.measure.campaign.results import EFFORTS, Budget, Effort, Progress, TargetResult
+from kernrec.measure.campaign.plan import PlannedProblem, library_targets, recorded_targets
+from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, MeasuringEffort, ProblemResult, Progress
 from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAYED
 from kernrec.measure.device.replay import load_recordings, recorded_gpus
 from kernrec.measure.worker.worker import write_kernel
-from kernrec.measure.worker.worker_client import Child, Stopped
+from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import Problem
 from kernrec.store import Database, Stack
 from kernrec.version import __version__
@@ -36,7 +36,7 @@ DEVICES = ("cuda", "replay")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CollectRequest:
     """What to collect. problems: (name, problem); with a recording None stands for all it holds.
 
     gpu: `auto`, `all` (each card, or each recorded GPU), an index or, of a recording, a GPU's name. resume: leave out
@@ -49,8 +49,8 @@ class Wanted:
     device: str = "cuda"
     gpu: str = "auto"
     recording: Path | None = None
-    effort: Effort = EFFORTS["normal"]
-    budget: Budget = field(default_factory=Budget)
+    effort: MeasuringEffort = EFFORTS["normal"]
+    budget: CampaignBudget = field(default_factory=CampaignBudget)
     resume: bool = True
     seed: int = 0
     kernel: Kernel | None = None
@@ -58,10 +58,10 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Collected:
+class CollectResult:
     """What came of it. stored: rows brought into the database; error: what ended it early, in one line."""
 
-    results: tuple[TargetResult, ...]
+    results: tuple[ProblemResult, ...]
     stored: int
     leftover: int
     stopped: bool
@@ -69,22 +69,22 @@ class Collected:
 
 
 @dataclass(frozen=True)
-class _Work:
+class _DeviceWork:
     """One device with its share of the targets."""
 
     opening: dict[str, Any]
     gpu: str
     sm: int
     uuid_hash: str | None
-    targets: list[Target]
+    targets: list[PlannedProblem]
     columns: dict[str, Any]
     compiled: bool
 
 
 def collect(
-    wanted: Wanted, report: Callable[[Progress], None] = lambda progress: None,
+    wanted: CollectRequest, report: Callable[[Progress], None] = lambda progress: None,
     stopping: Callable[[], bool] = lambda: False,
-) -> Collected:  # fmt: skip
+) -> CollectResult:  # fmt: skip
     """Measure what is wanted. What goes wrong once measuring has begun is told in the result, beside what was measured.
 
     Raises `UsageError` or `KernrecError` before that: no such device, no such kernel, another collector at work.
@@ -98,9 +98,9 @@ def collect(
 
 
 def _run(
-    work: list[_Work], wanted: Wanted, journal: Journal, leftover: int,
+    work: list[_DeviceWork], wanted: CollectRequest, journal: Journal, leftover: int,
     report: Callable[[Progress], None], stopping: Callable[[], bool],
-) -> Collected:  # fmt: skip
+) -> CollectResult:  # fmt: skip
     stored, errors, told_to_stop = 0, [], False
     session = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}"
 
@@ -113,7 +113,7 @@ def _run(
     processes = max(1, ((os.cpu_count() or 1) - len(work)) // len(work))
     campaigns = [
         Campaign(
-            Child(one.opening, stopping),
+            WorkerClient(one.opening, stopping),
             one.targets,
             journal,
             session=session if len(work) == 1 else f"{session}-{i}",
@@ -121,7 +121,7 @@ def _run(
             budget=wanted.budget,
             columns=one.columns,
             known=_known(wanted, one),
-            ahead=CompileAhead(one.sm, processes) if one.compiled else None,
+            ahead=CompileQueue(one.sm, processes) if one.compiled else None,
             stopping=stopping,
             report=report,
             # Rows may enter the database when their block is closed, which only a lone campaign knows of all rows.
@@ -151,17 +151,17 @@ def _run(
     except KernrecError as error:
         errors.append(f"{error}; what was measured is safe in {journal.path} and is brought in by the next collect")
     results = tuple(result for campaign in campaigns for result in campaign.results)
-    return Collected(results, stored, leftover, told_to_stop, errors[0] if errors else None)
+    return CollectResult(results, stored, leftover, told_to_stop, errors[0] if errors else None)
 
 
-def _known(wanted: Wanted, one: _Work) -> Callable[[Problem], list[dict[str, Any]]]:
+def _known(wanted: CollectRequest, one: _DeviceWork) -> Callable[[Problem], list[dict[str, Any]]]:
     def known(problem: Problem) -> list[dict[str, Any]]:
         return known_rows(wanted.database, problem, one.gpu, one.uuid_hash) if wanted.resume else []
 
     return known
 
 
-def _recorded(wanted: Wanted) -> list[_Work]:
+def _recorded(wanted: CollectRequest) -> list[_DeviceWork]:
     if wanted.recording is None:
         raise UsageError("--device replay needs --replay, a database of measurements to answer from")
     if wanted.recording.absolute() == wanted.database.absolute():
@@ -174,7 +174,7 @@ def _recorded(wanted: Wanted) -> list[_Work]:
     return [_recorded_on(gpu, wanted.recording, wanted) for gpu in chosen]
 
 
-def _recorded_on(gpu: str | None, file: Path, wanted: Wanted) -> _Work:
+def _recorded_on(gpu: str | None, file: Path, wanted: CollectRequest) -> _DeviceWork:
     recordings = load_recordings(file, gpu)
     if wanted.problems is not None:
         keys = {problem.key for _, problem in wanted.problems}
@@ -186,10 +186,10 @@ def _recorded_on(gpu: str | None, file: Path, wanted: Wanted) -> _Work:
     opening = {"device": "replay", "file": str(file.absolute()), "gpu": card.name, "seed": wanted.seed}
     columns = {"protocol_version": REPLAYED, "measured_by": f"kernrec {__version__} replay"}
     targets = recorded_targets(recordings, wanted.effort.configs, wanted.seed)
-    return _Work(opening, card.name, card.sm, None, targets, columns, compiled=False)
+    return _DeviceWork(opening, card.name, card.sm, None, targets, columns, compiled=False)
 
 
-def _on_cards(wanted: Wanted, scratch: Path) -> list[_Work]:
+def _on_cards(wanted: CollectRequest, scratch: Path) -> list[_DeviceWork]:
     from kernrec.measure.device.nvml import choose_cards
 
     if wanted.problems is None:
@@ -226,7 +226,7 @@ def _on_cards(wanted: Wanted, scratch: Path) -> list[_Work]:
             opening = {"device": "cuda", "uuid": cards[i].uuid, "scratch": str(scratch / cards[i].uuid_hash)} | own
             share = targets[place :: len(members)]
             if share:
-                work.append(_Work(opening, gpu.name, gpu.sm, cards[i].uuid_hash, share, columns, compiled=True))
+                work.append(_DeviceWork(opening, gpu.name, gpu.sm, cards[i].uuid_hash, share, columns, compiled=True))
     return work
 
 

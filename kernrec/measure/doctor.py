@@ -9,18 +9,18 @@ from kernrec.compile.nvrtc import compiler, supported_sms
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.measure.campaign.journal import journal_path, left_behind
-from kernrec.measure.device.interface import Facts, Failure
+from kernrec.measure.device.interface import DeviceInfo, MeasurementFailure
 from kernrec.measure.device.nvml import Card, cards
 from kernrec.measure.protocol.probe import Probe
-from kernrec.measure.protocol.probe_cache import remember
-from kernrec.measure.worker.worker_client import Child
+from kernrec.measure.protocol.probe_cache import save_probe
+from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store import Database
 
 _PROBE_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Examined:
+class CardDiagnosis:
     """One card. latency, energy: whether they can be measured; problems: why not and what else to know, a line each."""
 
     index: int
@@ -29,7 +29,7 @@ class Examined:
     latency: bool
     energy: bool
     problems: tuple[str, ...]
-    facts: Facts | None = None
+    facts: DeviceInfo | None = None
     probe: Probe | None = None
 
 
@@ -39,7 +39,7 @@ class Diagnosis:
 
     compiler: str | None
     database: str
-    cards: tuple[Examined, ...]
+    cards: tuple[CardDiagnosis, ...]
     problems: tuple[str, ...]
 
     @property
@@ -71,32 +71,34 @@ def diagnose(database: Path) -> Diagnosis:
     return Diagnosis(found, _database(database), examined, tuple(problems))
 
 
-def _examine(card: Card, sms: tuple[int, ...], compiles: bool) -> Examined:
+def _examine(card: Card, sms: tuple[int, ...], compiles: bool) -> CardDiagnosis:
     problems = [f"used by {card.others} other processes: expect noise"] if card.others else []
     try:
         known = find_gpu(card.name)
     except UsageError as error:
-        return Examined(card.index, card.name, None, False, False, (*problems, str(error)))
+        return CardDiagnosis(card.index, card.name, None, False, False, (*problems, str(error)))
     if compiles and known.sm not in sms:
         problems.append(f"the compiler makes no code for sm_{known.sm}")
-        return Examined(card.index, card.name, known.name, False, False, tuple(problems))
+        return CardDiagnosis(card.index, card.name, known.name, False, False, tuple(problems))
     if not compiles:  # the probe's own kernels need compiling too
-        return Examined(card.index, card.name, known.name, False, False, (*problems, "not probed without a compiler"))
+        return CardDiagnosis(
+            card.index, card.name, known.name, False, False, (*problems, "not probed without a compiler")
+        )
     with TemporaryDirectory(prefix="kernrec-") as scratch:
-        child = Child({"device": "cuda", "uuid": card.uuid, "scratch": scratch})
+        child = WorkerClient({"device": "cuda", "uuid": card.uuid, "scratch": scratch})
         try:
             child.start()
-            facts = Facts.from_dict(child.facts)
+            facts = DeviceInfo.from_dict(child.facts)
             probe = Probe(**child.ask(_PROBE_LIMIT_S, "probe"))
-            remember(facts, probe)
-        except (Failure, KernrecError) as error:
-            return Examined(card.index, card.name, known.name, False, False, (*problems, str(error)))
+            save_probe(facts, probe)
+        except (MeasurementFailure, KernrecError) as error:
+            return CardDiagnosis(card.index, card.name, known.name, False, False, (*problems, str(error)))
         finally:
             child.stop()
     reason = facts.energy or probe.why_no_energy()
     if reason is not None:
         problems.append(f"latency only: {reason}")
-    return Examined(card.index, card.name, known.name, True, reason is None, tuple(problems), facts, probe)
+    return CardDiagnosis(card.index, card.name, known.name, True, reason is None, tuple(problems), facts, probe)
 
 
 def _database(path: Path) -> str:

@@ -13,7 +13,7 @@ from kernrec.recommender.estimate.estimates import SOURCES, Estimates, Rescaling
 from kernrec.recommender.estimate.measured_rows import known
 from kernrec.recommender.result import Choice, Comparison, Cost
 from kernrec.recommender.ties import Place, places
-from kernrec.store import Evidence, Measured
+from kernrec.store import Evidence, MeasuredAnswer
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import Learned, Reach
@@ -72,7 +72,7 @@ class Group:
         # Measured rows stand in the order of their positions here, for both ascend.
         positions = np.flatnonzero(np.isin(rows, self.known.rows)) if len(self.known.rows) else _NONE
         taken = [self.known.measured[i] for i in np.searchsorted(self.known.rows, rows[positions])]
-        self.measured: dict[int, Measured] = dict(zip(positions.tolist(), taken, strict=True))
+        self.measured: dict[int, MeasuredAnswer] = dict(zip(positions.tolist(), taken, strict=True))
         if model is not None and (reach := model.reach(candidates.gpu, candidates.kernel)):
             self.learned = reach.after(len(positions))
             self.estimates = self._corrected(problem, reach, positions, taken)
@@ -80,7 +80,7 @@ class Group:
             self.estimates, self.rescaling = with_measured(self.estimates, positions, taken)
 
     def _corrected(
-        self, problem: Problem, reach: "Reach", positions: np.ndarray, measured: Sequence[Measured]
+        self, problem: Problem, reach: "Reach", positions: np.ndarray, measured: Sequence[MeasuredAnswer]
     ) -> Estimates:
         from kernrec.recommender.estimate.correction import Correction, worth_scoring
 

@@ -8,7 +8,7 @@ from kernrec.recommender.candidate_set import Group
 from kernrec.recommender.estimate.estimates import Rescaling
 from kernrec.recommender.estimate.measured_rows import Known
 from kernrec.recommender.result import Choice
-from kernrec.store import Measured
+from kernrec.store import MeasuredAnswer
 
 if TYPE_CHECKING:
     from kernrec.model.prior.calibration import Calibration
@@ -23,7 +23,7 @@ def sources_of(choices: Iterable[Choice]) -> set[str]:
 
 
 def notes(
-    groups: Iterable[Group], choices: Sequence[Choice], fastest_s: float, foreign: Sequence[Measured]
+    groups: Iterable[Group], choices: Sequence[Choice], fastest_s: float, foreign: Sequence[MeasuredAnswer]
 ) -> tuple[str, ...]:
     """The notes of an answer: groups of all kernels, its choices, the least latency of all, other kernels' answers."""
     groups, sources = list(groups), sources_of(choices)
@@ -75,7 +75,7 @@ def of_known(name: str, known: Known, rescaling: Rescaling | None) -> Iterable[s
         )
 
 
-def _faster(row: Measured, fastest_s: float) -> str:
+def _faster(row: MeasuredAnswer, fastest_s: float) -> str:
     config = config_text(row.config)
     how = "replayed from a recording" if row.replayed else "measured"
     return (

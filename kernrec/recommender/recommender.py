@@ -27,7 +27,7 @@ from kernrec.recommender.infeasible import why_not
 from kernrec.recommender.notes import notes
 from kernrec.recommender.pareto import pareto_front, spread
 from kernrec.recommender.result import Recommendation
-from kernrec.store import Measured, Stack
+from kernrec.store import MeasuredAnswer, Stack
 
 OBJECTIVES = tuple(COUNTED)
 
@@ -205,7 +205,7 @@ class _Estimated:
 
     pool: Pool
     groups: list[Group]
-    foreign: list[Measured]
+    foreign: list[MeasuredAnswer]
 
 
 def _kept(kept: OrderedDict[_Key, _Value], key: _Key, most: int, make: Callable[[], _Value]) -> _Value:

@@ -4,7 +4,7 @@
 """
 
 from kernrec.store.database import Database
-from kernrec.store.evidence import Evidence, Failed, Measured
+from kernrec.store.evidence import Evidence, FailedConfig, MeasuredAnswer
 from kernrec.store.identity import canonical_json, content_hash
 from kernrec.store.profiles import (
     ProfileRow,
@@ -20,8 +20,8 @@ from kernrec.store.stack import Stack
 __all__ = [
     "Database",
     "Evidence",
-    "Failed",
-    "Measured",
+    "FailedConfig",
+    "MeasuredAnswer",
     "ProfileRow",
     "ProfileTable",
     "Stack",

@@ -11,9 +11,9 @@ from kernrec.errors import UsageError, unknown
 from kernrec.op import Problem
 from kernrec.store import rows as store_rows
 from kernrec.store.connection import check_whole, connect, connect_memory, one_line, quoted
-from kernrec.store.evidence import Measured
+from kernrec.store.evidence import MeasuredAnswer
 from kernrec.store.identity import content_hash
-from kernrec.store.measurement_log import Log, evidence, read_log
+from kernrec.store.measurement_log import MeasurementLog, evidence, read_log
 from kernrec.store.migrations import TABLES, migrate, migrations, schema_version
 from kernrec.store.profiles import ProfileRow, ProfileTable, query_profiles
 from kernrec.store.rows import Row
@@ -26,7 +26,7 @@ _CHUNK = 2000
 
 
 @dataclass(frozen=True)
-class Contents:
+class DatabaseContents:
     """What one database has something of: rows of its log, and (kernel, hash, architecture) with profiles.
 
     least, greatest: keys of its measurements; None without one.
@@ -173,13 +173,13 @@ class Database:
         with one_line(self.path):
             return self._connection.execute(query, [name]).fetchall()
 
-    def log(self, gpu: str, op: str, problem_key: str | None = None) -> Log:
+    def log(self, gpu: str, op: str, problem_key: str | None = None) -> MeasurementLog:
         """The answers and failures of a GPU and op by problem, or of one problem alone."""
         with one_line(self.path):
             return read_log(self._connection, gpu, op, problem_key)
 
-    def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[Measured]:
-        """What was measured of these kernels on a GPU and problem, fastest first, by the rule of `Measured`."""
+    def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[MeasuredAnswer]:
+        """What was measured of these kernels on a GPU and problem, fastest first, by the rule of `MeasuredAnswer`."""
         return list(evidence([self.log(gpu, "", problem_key)], kernels, problem_key).measured)
 
     def measured_problems(self, gpu: str) -> frozenset[str]:
@@ -250,13 +250,13 @@ class Database:
             found = self._connection.execute(query).fetchone()
         return dict(zip(TABLES, found or (), strict=True))
 
-    def contents(self) -> Contents:
+    def contents(self) -> DatabaseContents:
         """What it has something of."""
         logged = "SELECT count(*), min(measurement_id), max(measurement_id) FROM measurement"
         with one_line(self.path):
             rows, least, greatest = self._connection.execute(logged).fetchone() or (0, None, None)
             profiled = self._connection.execute("SELECT DISTINCT kernel, kernel_hash, sm FROM profile").fetchall()
-        return Contents(int(rows), least, greatest, frozenset(profiled))
+        return DatabaseContents(int(rows), least, greatest, frozenset(profiled))
 
     def content_hash(self) -> str:
         """A hash of all rows, whatever the order they came in; equal for databases of equal content."""

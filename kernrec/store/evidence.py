@@ -5,7 +5,7 @@ from datetime import datetime
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredAnswer:
     """What the log says of one config on one GPU and problem, at one power limit and clock.
 
     The rule: rows of the newest protocol only; in each session the most thorough tier, the median of its rows;
@@ -37,7 +37,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Failed:
+class FailedConfig:
     """A config that did not run well on one GPU and problem: the outcome, and when it was last seen (UTC)."""
 
     kernel: str
@@ -56,6 +56,6 @@ class Evidence:
     kernel, the fastest config at each power limit and clock.
     """
 
-    measured: tuple[Measured, ...] = ()
-    failed: tuple[Failed, ...] = ()
-    foreign: tuple[Measured, ...] = ()
+    measured: tuple[MeasuredAnswer, ...] = ()
+    failed: tuple[FailedConfig, ...] = ()
+    foreign: tuple[MeasuredAnswer, ...] = ()

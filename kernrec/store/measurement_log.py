@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from kernrec.store.evidence import Evidence, Failed, Measured
+from kernrec.store.evidence import Evidence, FailedConfig, MeasuredAnswer
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _Row = tuple[Any, ...]
-"""kernel, kernel_hash, config as canonical JSON, then the other fields of `Measured` or `Failed` in their order."""
+"""kernel, kernel_hash, config as canonical JSON, then the other fields of `MeasuredAnswer` or `FailedConfig`."""
 
 _ANSWERS = """
     SELECT problem.key, answer.kernel, kernel_hash, tunables, latency_s, energy_j, power_w, sessions, protocol_version,
@@ -39,29 +39,29 @@ _FAILURES = """
 
 
 @dataclass(frozen=True, eq=False)
-class Log:
+class MeasurementLog:
     """What one database says of a GPU: by problem's key, the rows of `answer`, and failures by outcome."""
 
     answers: Mapping[str, list[_Row]]
     failures: Mapping[str, list[_Row]]
 
 
-def read_log(connection: "DuckDBPyConnection", gpu: str, op: str, problem_key: str | None = None) -> Log:
+def read_log(connection: "DuckDBPyConnection", gpu: str, op: str, problem_key: str | None = None) -> MeasurementLog:
     """The log of a GPU and op, or of one problem alone."""
     where, values = "AND problem.op = $2", [gpu, op]
     if problem_key is not None:
         found = connection.execute("SELECT problem_id FROM problem WHERE key = ?", [problem_key]).fetchone()
         if found is None:
-            return Log({}, {})
+            return MeasurementLog({}, {})
         # As a constant it reaches the scan of the log, which a join would read whole.
         where, values = "AND problem_id = $2", [gpu, found[0]]
-    return Log(
+    return MeasurementLog(
         _by_problem(connection.execute(f"{_ANSWERS} {where} ORDER BY latency_s, tunables", values).fetchall()),
         _by_problem(connection.execute(f"{_FAILURES} {where} GROUP BY ALL ORDER BY ALL", values).fetchall()),
     )
 
 
-def evidence(logs: Sequence[Log], kernels: Iterable[str], problem_key: str) -> Evidence:
+def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key: str) -> Evidence:
     """What the logs of several databases say of a problem.
 
     Of each answer that of the first database that has one counts, a replayed one only where no database has another.
@@ -87,9 +87,9 @@ def evidence(logs: Sequence[Log], kernels: Iterable[str], problem_key: str) -> E
             well[row[:3]] = max(well.get(row[:3], row[_AT]), row[_AT])
     failed = [row for row in failures if row[3] == "incorrect" or row[4] > well.get(row[:3], datetime.min)]
     return Evidence(
-        tuple(Measured(*row) for row in _with_config(sorted(answers.values(), key=_latency))),
-        tuple(Failed(*row) for row in _with_config(failed)),
-        tuple(Measured(*row) for row in _with_config(sorted(foreign.values(), key=_latency))),
+        tuple(MeasuredAnswer(*row) for row in _with_config(sorted(answers.values(), key=_latency))),
+        tuple(FailedConfig(*row) for row in _with_config(failed)),
+        tuple(MeasuredAnswer(*row) for row in _with_config(sorted(foreign.values(), key=_latency))),
     )
 
 

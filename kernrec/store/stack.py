@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from kernrec import paths
-from kernrec.store.database import Contents, Database
+from kernrec.store.database import Database, DatabaseContents
 from kernrec.store.evidence import Evidence
 from kernrec.store.identity import content_hash
-from kernrec.store.measurement_log import Log, evidence
+from kernrec.store.measurement_log import MeasurementLog, evidence
 from kernrec.store.profiles import ProfileTable, shipped_profiles
 
 
@@ -28,8 +28,8 @@ class Stack:
         # One that is named twice, by a link too, holds no more than once.
         self._paths = list({os.path.realpath(path): Path(path) for path in databases}.values())
         self._read: tuple[tuple[int, int], ...] | None = None
-        self._logs: dict[tuple[str, str], list[Log] | None] = {}
-        self._contents: list[Contents] = []
+        self._logs: dict[tuple[str, str], list[MeasurementLog] | None] = {}
+        self._contents: list[DatabaseContents] = []
         self._open: dict[Path, Database] | None = {} if keep_open else None
         self._refresh()  # a file that cannot be read says so now, not in the middle of an answer
 

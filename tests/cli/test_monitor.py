@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.measure.monitor.trace import Sample, read_trace, write_trace
+from kernrec.measure.monitor.trace import TraceSample, read_trace, write_trace
 from kernrec.measure.monitor.watch import reason_names
 
 NVML = """
@@ -182,7 +182,9 @@ def test_a_process_is_watched_until_it_ends(nvml: dict[str, str]) -> None:
 
 def test_a_trace_is_shown_without_a_gpu(tmp_path: Path) -> None:
     trace = tmp_path / "t.csv"
-    write_trace(trace, [Sample(i / 10, 100.0 + i, None, 2e9, 1e9, 50.0, "power cap" * (i > 4)) for i in range(100)])
+    write_trace(
+        trace, [TraceSample(i / 10, 100.0 + i, None, 2e9, 1e9, 50.0, "power cap" * (i > 4)) for i in range(100)]
+    )
     done = run("--replay", trace, "--calls", "99")
     assert done.returncode == 0
     assert "9.9 s, 100 samples" in done.stdout

@@ -9,10 +9,10 @@ from pathlib import Path
 from kernrec.measure.campaign.campaign import Campaign
 from kernrec.measure.campaign.ingest import ingest, known_rows
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.campaign.plan import Target, Task
-from kernrec.measure.campaign.results import UNCLOSED, Effort, Progress
+from kernrec.measure.campaign.plan import PlannedProblem, Task
+from kernrec.measure.campaign.results import UNCLOSED, MeasuringEffort, Progress
 from kernrec.measure.device.fault_injection import FAULTS
-from kernrec.measure.worker.worker_client import Child
+from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.op import find_op
 from kernrec.store import Database
 
@@ -20,24 +20,27 @@ PROBLEM = find_op("elementwise").problem(n=64)
 KERNEL = ("faulty", "0123456789abcdef")
 
 
-def target(count: int, faults: Mapping[int, str] | None = None) -> Target:
+def target(count: int, faults: Mapping[int, str] | None = None) -> PlannedProblem:
     """`count` configs, numbered by tunable `i`; those named fail."""
     named = faults or {}
     configs = [{"fault": FAULTS.index(named.get(i, "none")), "i": i} for i in range(count)]
-    return Target("layer", PROBLEM, tuple(Task(*KERNEL, config, PROBLEM) for config in configs))
+    return PlannedProblem("layer", PROBLEM, tuple(Task(*KERNEL, config, PROBLEM) for config in configs))
 
 
 def campaign(
-    journal: Journal, database: Path, plan: Target, report: Callable[[Progress], None] = lambda progress: None
+    journal: Journal, database: Path, plan: PlannedProblem, report: Callable[[Progress], None] = lambda progress: None
 ) -> Campaign:
     """A campaign that screens the target and resumes what the database holds."""
     return Campaign(
-        Child({"device": "faulty"}), [plan], journal, session=f"session-{os.getpid()}-{os.urandom(4).hex()}",
-        effort=Effort(None, 0), known=lambda problem: known_rows(database, problem, "h200-sxm", None), report=report,
+        WorkerClient({"device": "faulty"}), [plan], journal, session=f"session-{os.getpid()}-{os.urandom(4).hex()}",
+        effort=MeasuringEffort(None, 0), known=lambda problem: known_rows(database, problem, "h200-sxm", None),
+        report=report,
     )  # fmt: skip
 
 
-def collect(database: Path, plan: Target, report: Callable[[Progress], None] = lambda progress: None) -> Campaign:
+def collect(
+    database: Path, plan: PlannedProblem, report: Callable[[Progress], None] = lambda progress: None
+) -> Campaign:
     """A whole run: what an earlier one left behind is brought in, then measured, then brought in."""
     with Journal(journal_path(database)) as journal:
         ingest(journal, database)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.interop import Result, read_results
+from kernrec.interop import ForeignResult, read_results
 from tests.helpers.foreign_files import cache, entry
 
 Write = Callable[..., Path]
@@ -23,7 +23,7 @@ MANY = [
 ]
 
 
-def one(write: Write, **given: Any) -> Result:
+def one(write: Write, **given: Any) -> ForeignResult:
     return read_results(write(cache(entry(**given)))).results[0]
 
 

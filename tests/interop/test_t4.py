@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.interop import Result, measurement_rows, read_results, write_t4
-from kernrec.interop.results import Results
+from kernrec.interop import ForeignResult, measurement_rows, read_results, write_t4
+from kernrec.interop.results import ForeignResults
 from kernrec.op import find_op
 from tests.helpers.foreign_files import document, result
 
@@ -55,7 +55,7 @@ SCHEMA = {
 }
 
 
-def one(write: Write, timeunit: str | None = "milliseconds", **given: Any) -> Result:
+def one(write: Write, timeunit: str | None = "milliseconds", **given: Any) -> ForeignResult:
     metadata = {} if timeunit is None else {"timeunit": timeunit}
     return read_results(write(document(result(**given), metadata=metadata))).results[0]
 
@@ -141,22 +141,22 @@ failures = st.sampled_from(["timeout", "compile", "crash", "incorrect", "constra
 
 
 @st.composite
-def results(draw: st.DrawFn, tunables: list[str]) -> Result:
+def results(draw: st.DrawFn, tunables: list[str]) -> ForeignResult:
     config = {name: draw(st.integers(0, 512) | st.sampled_from(["a", "b"])) for name in tunables}
     at = draw(st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)))
     limits = {"power_limit_w": draw(st.none() | st.sampled_from([250.0, 300.0])), "measured_at": at}
     if draw(st.booleans()):
-        return Result(config, draw(failures), draw(names), **limits)
+        return ForeignResult(config, draw(failures), draw(names), **limits)
     latency = draw(positive)
     samples = tuple(draw(st.lists(positive, max_size=4)))
     energy: dict[str, Any] = {}
     if draw(st.booleans()):
         watts = draw(st.floats(1, 900))
         energy = {"energy_j": watts * latency, "power_w": watts, "energy_method": "energy"}
-    return Result(config, "ok", None, latency, samples, **energy, **limits)
+    return ForeignResult(config, "ok", None, latency, samples, **energy, **limits)
 
 
-def rows(file: Results) -> list[dict[str, Any]]:
+def rows(file: ForeignResults) -> list[dict[str, Any]]:
     return list(measurement_rows(file, "rtx3090", PROBLEM, "theirs"))
 
 
@@ -164,7 +164,7 @@ def rows(file: Results) -> list[dict[str, Any]]:
 @given(data=st.data(), tunables=st.lists(names, min_size=1, max_size=4, unique=True))
 def test_rows_survive_being_written_and_read(write: Write, data: st.DataObject, tunables: list[str]) -> None:
     drawn = data.draw(st.lists(results(tunables), min_size=1, max_size=6))
-    before = rows(Results("T4", "NVIDIA GeForce RTX 3090", "theirs", tuple(tunables), drawn))
+    before = rows(ForeignResults("T4", "NVIDIA GeForce RTX 3090", "theirs", tuple(tunables), drawn))
     path = write(write_t4(before, {"device_name": "NVIDIA GeForce RTX 3090", "kernel_name": "theirs"}))
     file = read_results(path)
     after = rows(file)
@@ -180,13 +180,16 @@ def test_rows_survive_being_written_and_read(write: Write, data: st.DataObject, 
 
 
 EVERY_OUTCOME = [
-    Result({"a": 1}, "ok", None, 1e-3, (1e-3, 2e-3), 0.1, 100.0, "nvml_energy"),
-    *(Result({"a": 1}, outcome, "why") for outcome in ("timeout", "compile", "crash", "incorrect", "constraint")),
+    ForeignResult({"a": 1}, "ok", None, 1e-3, (1e-3, 2e-3), 0.1, 100.0, "nvml_energy"),
+    *(
+        ForeignResult({"a": 1}, outcome, "why")
+        for outcome in ("timeout", "compile", "crash", "incorrect", "constraint")
+    ),
 ]
 
 
 def test_what_is_written_conforms_to_the_schema() -> None:
-    written = json.loads(write_t4(rows(Results("T4", None, None, ("a",), EVERY_OUTCOME)), {}))
+    written = json.loads(write_t4(rows(ForeignResults("T4", None, None, ("a",), EVERY_OUTCOME)), {}))
     assert written["schema_version"] == "1.0.0"
     assert written["metadata"] == {"timeunit": "milliseconds"}
     of_result: Any = SCHEMA["properties"]["results"]["items"]  # type: ignore[index]
@@ -200,6 +203,6 @@ def test_what_is_written_conforms_to_the_schema() -> None:
 
 def test_the_schemas_own_validator_accepts_what_is_written() -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema")
-    jsonschema.validate(json.loads(write_t4(rows(Results("T4", None, None, ("a",), EVERY_OUTCOME)), {})), SCHEMA)
+    jsonschema.validate(json.loads(write_t4(rows(ForeignResults("T4", None, None, ("a",), EVERY_OUTCOME)), {})), SCHEMA)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document(result(invalidity="bad")), SCHEMA)

@@ -20,18 +20,25 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel import bind_launches, config_text
-from kernrec.measure.campaign.compile_queue import AHEAD, Code, CompileAhead
+from kernrec.measure.campaign.compile_queue import VARIANTS_AHEAD, CompiledVariant, CompileQueue
 from kernrec.measure.campaign.journal import Journal
-from kernrec.measure.campaign.plan import Target, Task
-from kernrec.measure.campaign.results import EFFORTS, Budget, Effort, History, Progress, TargetResult
-from kernrec.measure.campaign.schedule import Item, Todo
-from kernrec.measure.device.interface import Facts, Failure, Settings
+from kernrec.measure.campaign.plan import PlannedProblem, Task
+from kernrec.measure.campaign.results import (
+    EFFORTS,
+    CampaignBudget,
+    MeasuringEffort,
+    ProblemHistory,
+    ProblemResult,
+    Progress,
+)
+from kernrec.measure.campaign.schedule import Schedule, ScheduledMeasurement
+from kernrec.measure.device.interface import CardSettings, DeviceInfo, MeasurementFailure
 from kernrec.measure.protocol import measure_config
-from kernrec.measure.protocol.drift import Drift, changes
-from kernrec.measure.protocol.measure_config import Probed
+from kernrec.measure.protocol.drift import DriftMonitor, changes
+from kernrec.measure.protocol.measure_config import SensorTraits
 from kernrec.measure.protocol.probe import Probe
-from kernrec.measure.protocol.probe_cache import remember, remembered
-from kernrec.measure.worker.worker_client import Child, Stopped
+from kernrec.measure.protocol.probe_cache import load_probe, save_probe
+from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import Problem
 
 REFERENCE_S = 60.0
@@ -56,7 +63,7 @@ class _Block:
 
     number: int
     since: float
-    items: list[Item] = field(default_factory=list)
+    items: list[ScheduledMeasurement] = field(default_factory=list)
 
 
 class Campaign:
@@ -70,16 +77,16 @@ class Campaign:
 
     def __init__(
         self,
-        child: Child,
-        targets: Iterable[Target],
+        child: WorkerClient,
+        targets: Iterable[PlannedProblem],
         journal: Journal,
         *,
         session: str,
-        effort: Effort = EFFORTS["normal"],
-        budget: Budget | None = None,
+        effort: MeasuringEffort = EFFORTS["normal"],
+        budget: CampaignBudget | None = None,
         columns: Row | None = None,
         known: Callable[[Problem], Iterable[Row]] = lambda problem: (),
-        ahead: CompileAhead | None = None,
+        ahead: CompileQueue | None = None,
         stopping: Callable[[], bool] = lambda: False,
         report: Callable[[Progress], None] = lambda progress: None,
         finished: Callable[[], None] = lambda: None,
@@ -90,7 +97,7 @@ class Campaign:
         self._journal = journal
         self._session = session
         self._effort = effort
-        self._budget = budget or Budget()
+        self._budget = budget or CampaignBudget()
         self._columns = dict(columns or {})
         self._known = known
         self._ahead = ahead
@@ -98,21 +105,21 @@ class Campaign:
         self._report = report
         self._finished = finished
         self._seed = seed
-        self._drift = Drift()
-        self._probed = Probed()
+        self._drift = DriftMonitor()
+        self._probed = SensorTraits()
         self._idle_w: float | None = None
         self._idle_at = -math.inf
         self._block = _Block(0, 0.0)
         self._energy_at = 0.0  # when the reference kernels' energy was last looked at, which takes seconds
         self._energy_unwatched = False
         self._screened = 0
-        self._history = History()
-        self._target: Target | None = None
+        self._history = ProblemHistory()
+        self._target: PlannedProblem | None = None
         self._prepared = False
         self._upcoming: list[Task] = []  # of the next problem, whose code is compiled when there is nothing else to do
         self._end = math.inf
-        self.results: list[TargetResult] = []
-        self.facts: Facts | None = None
+        self.results: list[ProblemResult] = []
+        self.facts: DeviceInfo | None = None
         self.probe: Probe | None = None
         self.started_s = time.monotonic()
 
@@ -125,7 +132,7 @@ class Campaign:
             self._begin()
             for i, target in enumerate(self._targets):
                 self._upcoming = [
-                    task for following in self._targets[i + 1 : i + 2] for task in following.tasks[:AHEAD]
+                    task for following in self._targets[i + 1 : i + 2] for task in following.tasks[:VARIANTS_AHEAD]
                 ]
                 if self._clock() >= self._end or self._configs_left() == 0:
                     break
@@ -140,14 +147,14 @@ class Campaign:
 
     def _begin(self) -> None:
         self._child.start()
-        self.facts = Facts.from_dict(self._child.facts)
+        self.facts = DeviceInfo.from_dict(self._child.facts)
         if self._budget.seconds is not None:
             self._end = self._clock() + self._budget.seconds
         if self.facts.energy is None:
-            self.probe = remembered(self.facts)
+            self.probe = load_probe(self.facts)
             if self.probe is None:
                 self.probe = Probe(**self._ask(_CONTROL_LIMIT_S, "probe"))
-                remember(self.facts, self.probe)
+                save_probe(self.facts, self.probe)
             self._probed = self.probe.probed
             self._child.remember(probed=vars(self._probed))  # for the processes that come after this one
             self._ask(_CONTROL_LIMIT_S, "sensors", probed=vars(self._probed))
@@ -174,7 +181,7 @@ class Campaign:
                     self._child.ask(PREPARE_LIMIT_S, "prepare", **self._target.preparation)
                     self._prepared = True
                 return self._child.ask(limit_s, do, **items)
-            except Failure as failure:
+            except MeasurementFailure as failure:
                 if self._child.alive:
                     raise
                 error = failure
@@ -191,7 +198,7 @@ class Campaign:
         error = self._drift.take(answer["references"])
         if with_energy:
             self._energy_at, self._energy_unwatched = self._clock(), False
-        settings = Settings(**answer["settings"])
+        settings = CardSettings(**answer["settings"])
         if settings != self.facts.settings:
             error = f"somebody changed the card: {changes(self.facts.settings, settings)}"
             self.facts = replace(self.facts, settings=settings)
@@ -202,7 +209,7 @@ class Campaign:
         self._block = _Block(number, self._clock())
         return error
 
-    def _close_block(self) -> list[Item]:
+    def _close_block(self) -> list[ScheduledMeasurement]:
         """End the block and begin another; what has to be measured again."""
         block = self._block
         if not block.items:
@@ -220,11 +227,11 @@ class Campaign:
 
     # One problem: everybody, then the fastest and a sample of the others, then the front.
 
-    def _measure_target(self, target: Target, targets_left: int) -> None:
+    def _measure_target(self, target: PlannedProblem, targets_left: int) -> None:
         self._target, self._prepared = target, False
         planned = len(target.tasks) if target.most is None else min(target.most, len(target.tasks))
-        self.results.append(result := TargetResult(target.name, target.problem.key, planned))
-        self._history = History()
+        self.results.append(result := ProblemResult(target.name, target.problem.key, planned))
+        self._history = ProblemHistory()
         for row in self._known(target.problem):
             if not self._as_now(row):
                 continue
@@ -235,7 +242,9 @@ class Campaign:
                 "nothing says what is right: results are held against the output of " + config_text(target.baseline)
             )
         # Drawn anew for each problem, so that a campaign that goes on chooses as the one did that was cut short.
-        todo = Todo(target, self._history, np.random.default_rng([self._seed, zlib.crc32(target.problem.key.encode())]))
+        todo = Schedule(
+            target, self._history, np.random.default_rng([self._seed, zlib.crc32(target.problem.key.encode())])
+        )
         left = self._configs_left()
         start = self._clock()
         share = (self._end - start) / targets_left
@@ -250,14 +259,14 @@ class Campaign:
             if again:
                 self._work(again, self._end)
                 self._close_block()
-        except Failure as failure:  # of its inputs and its reference, not of a config
+        except MeasurementFailure as failure:  # of its inputs and its reference, not of a config
             self._note(f"{target.problem.key} is left out: {failure}")
             self._target = None  # the reference kernels need no inputs, and what drifted is not made again
             self._close_block()
 
-    def _screen(self, todo: Todo, until: float, most: int | None) -> list[Item]:
+    def _screen(self, todo: Schedule, until: float, most: int | None) -> list[ScheduledMeasurement]:
         """Measure what the plan asks for next, and ask it again, until it has had all or `most` are done."""
-        again: list[Item] = []
+        again: list[ScheduledMeasurement] = []
         done, total = 0, self.results[-1].configs - todo.screened
         total = total if most is None else min(total, most)
         while done < total and self._clock() < min(until, self._end):
@@ -276,8 +285,13 @@ class Campaign:
         return same and bool(row["mig"]) == bool(now["mig"])
 
     def _work(
-        self, items: Iterable[Item], until: float, count: int | None = None, before: int = 0, total: int | None = None
-    ) -> list[Item]:
+        self,
+        items: Iterable[ScheduledMeasurement],
+        until: float,
+        count: int | None = None,
+        before: int = 0,
+        total: int | None = None,
+    ) -> list[ScheduledMeasurement]:
         """Measure items, or `count` of them, until a moment; gives those of blocks that drifted, to be made again.
 
         before, total: of the tier's measurements, those made and all, where these are a part of them.
@@ -287,7 +301,7 @@ class Campaign:
             self._ahead.want([item.task for item in queue] + self._upcoming)
         left_over = 0 if count is None else max(0, len(queue) - count)
         total, done = len(queue) if total is None else total, before
-        again: list[Item] = []
+        again: list[ScheduledMeasurement] = []
         while len(queue) > left_over and self._clock() < min(until, self._end):
             if self._stopping():
                 raise Stopped
@@ -306,7 +320,7 @@ class Campaign:
             self._tell(Progress("", "", item.tier, done, total, left, row))
         return again
 
-    def _next(self, queue: "deque[Item]") -> tuple[Item, Code | None] | None:
+    def _next(self, queue: "deque[ScheduledMeasurement]") -> tuple[ScheduledMeasurement, CompiledVariant | None] | None:
         """The first item whose code is ready, taken from the queue; None, after a short wait, when there is none."""
         if self._ahead is None:
             return queue.popleft(), None
@@ -320,7 +334,7 @@ class Campaign:
 
     # One measurement: a row, whatever happens.
 
-    def _measure(self, item: Item, code: Code | None) -> Row:
+    def _measure(self, item: ScheduledMeasurement, code: CompiledVariant | None) -> Row:
         task = item.task
         row = self._columns_of(item, code)
         if item.tier == "screen" and not item.again:
@@ -333,7 +347,7 @@ class Campaign:
                 problem=task.problem.key, tier=item.tier, best_s=self._best_s(),
             )  # fmt: skip
             row |= {"outcome": "ok"}
-        except Failure as failure:
+        except MeasurementFailure as failure:
             row |= failure.columns | {"outcome": failure.outcome, "error": str(failure)}
         row |= {"measured_at": datetime.now(UTC).replace(tzinfo=None).isoformat()}
         self._journal.append({"row": row})
@@ -342,7 +356,7 @@ class Campaign:
         self.results[-1].take(row)
         return row
 
-    def _columns_of(self, item: Item, code: Code | None) -> dict[str, Any]:
+    def _columns_of(self, item: ScheduledMeasurement, code: CompiledVariant | None) -> dict[str, Any]:
         """The columns that are known before a config is measured."""
         assert self.facts is not None
         task = item.task
@@ -365,17 +379,17 @@ class Campaign:
         }
         return row | self._columns
 
-    def _code_columns(self, task: Task, code: Code) -> dict[str, Any]:
-        """What is known of a task's code. Raises `Failure` for one that did not compile, or that cannot be launched."""
+    def _code_columns(self, task: Task, code: CompiledVariant) -> dict[str, Any]:
+        """The columns of a task's code. Raises `MeasurementFailure` if it did not compile or cannot be launched."""
         assert self.facts is not None
         if code.error is not None:
-            raise Failure("compile", code.error, columns=code.columns)
+            raise MeasurementFailure("compile", code.error, columns=code.columns)
         if task.kernel is None:
             return code.columns
         try:
             launches = bind_launches(task.kernel, task.config, task.problem, self.facts.sm)
         except UsageError as error:
-            raise Failure("constraint", str(error), columns=code.columns) from None
+            raise MeasurementFailure("constraint", str(error), columns=code.columns) from None
         dynamic = max((launch.shared_bytes for launch in launches), default=0)
         return code.columns | {"smem_bytes": code.smem_bytes + dynamic}
 

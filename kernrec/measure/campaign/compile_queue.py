@@ -15,13 +15,13 @@ from kernrec.compile import Compiled, CompileError, CompileJob, compile_many
 from kernrec.compile.nvrtc import OPTIONS
 from kernrec.measure.campaign.plan import Task
 
-AHEAD = 64
+VARIANTS_AHEAD = 64
 """Codes compiled beyond those that were asked for; more would be wasted when the budget ends."""
 _STOP_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True)
-class Code:
+class CompiledVariant:
     """What is known of a compiled code: columns of the row, or why it did not compile."""
 
     columns: dict[str, Any]
@@ -29,9 +29,8 @@ class Code:
     error: str | None = None
 
 
-class CompileAhead:
-    """Compiles the codes of the tasks that were last wanted, in their order, at most `AHEAD` further than they are
-    used.
+class CompileQueue:
+    """Compiles the variants of the tasks last wanted, in their order, at most `VARIANTS_AHEAD` beyond those used.
 
     Each of `processes` threads has a compiling process of its own: one that shared several would have to wait for room
     while results of others lie ready.
@@ -39,7 +38,7 @@ class CompileAhead:
 
     def __init__(self, sm: int, processes: int) -> None:
         self._sm = sm
-        self._codes: dict[str, Code] = {}
+        self._codes: dict[str, CompiledVariant] = {}
         self._started: set[str] = set()
         self._pending: deque[tuple[str, Task]] = deque()
         self._wanted: set[str] = set()  # and not yet used
@@ -58,7 +57,7 @@ class CompileAhead:
             self._wanted = set(named)
             self._changed.notify_all()
 
-    def ready(self, task: Task) -> Code | None:
+    def ready(self, task: Task) -> CompiledVariant | None:
         """The code of a task, or None while it is being compiled. Raises what kept the compiler from working at all."""
         with self._changed:
             if self._error is not None:
@@ -84,7 +83,7 @@ class CompileAhead:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _full(self) -> bool:
-        return sum(name in self._codes for name in self._wanted) >= AHEAD
+        return sum(name in self._codes for name in self._wanted) >= VARIANTS_AHEAD
 
     def _jobs(self, names: dict[CompileJob, str]) -> Iterator[CompileJob]:
         while True:
@@ -104,7 +103,7 @@ class CompileAhead:
         try:
             for job, result in compile_many(self._jobs(names), processes=1):
                 with self._changed:
-                    self._codes[names.pop(job)] = _code(job, result)
+                    self._codes[names.pop(job)] = _compiled_variant(job, result)
                     self._changed.notify_all()
         except BaseException as error:
             with self._changed:
@@ -112,14 +111,14 @@ class CompileAhead:
                 self._changed.notify_all()
 
 
-def _code(job: CompileJob, result: Compiled | CompileError) -> Code:
+def _compiled_variant(job: CompileJob, result: Compiled | CompileError) -> CompiledVariant:
     flags = " ".join([f"--gpu-architecture=sm_{job.sm}", *OPTIONS, *job.macros])
     if job.name.endswith(".ptx"):
         flags = f"--gpu-name=sm_{job.sm}"
     if isinstance(result, CompileError):
-        return Code({"compiler_flags": flags}, error=str(result))
+        return CompiledVariant({"compiler_flags": flags}, error=str(result))
     if not result.cubin:  # PTX without an assembler: what the driver makes of it nobody tells
-        return Code({"compiler": "the driver's"})
+        return CompiledVariant({"compiler": "the driver's"})
     used = list(result.resources.values())
     columns = {
         "cubin_hash": sha256(result.cubin).hexdigest()[:16],
@@ -128,4 +127,4 @@ def _code(job: CompileJob, result: Compiled | CompileError) -> Code:
         "registers": max((r.registers for r in used), default=0),
         "spill_bytes": max((r.spill_store_bytes + r.spill_load_bytes for r in used), default=0),
     }
-    return Code(columns, smem_bytes=max((r.static_smem_bytes for r in used), default=0))
+    return CompiledVariant(columns, smem_bytes=max((r.static_smem_bytes for r in used), default=0))

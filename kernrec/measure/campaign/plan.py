@@ -63,7 +63,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Target:
+class PlannedProblem:
     """A problem with its tasks in order. name: of the layer, where it is one.
 
     probability: with which each config of the space came to be among the tasks; None where they were not drawn.
@@ -94,7 +94,7 @@ def library_targets(
     drawn: bool = False,
     kernel: Kernel | None = None,
     models: Path | None = None,
-) -> list[Target]:
+) -> list[PlannedProblem]:
     """The targets for (name, problem) pairs on a GPU, from the kernels of the library, or from `kernel` alone.
 
     most: configs measured of a problem, None: its whole space; as a guide chooses them, or `drawn` at random. models:
@@ -118,7 +118,7 @@ def check_memory(problem: Problem, gpu: GPU) -> None:
         )
 
 
-def recorded_targets(recordings: Iterable[Recording], most: int | None, seed: int = 0) -> list[Target]:
+def recorded_targets(recordings: Iterable[Recording], most: int | None, seed: int = 0) -> list[PlannedProblem]:
     """The recorded configs of each problem: of somebody else's kernels nothing is predicted, so that the guide has what
     was measured alone."""
     targets = []
@@ -128,7 +128,7 @@ def recorded_targets(recordings: Iterable[Recording], most: int | None, seed: in
             for (kernel, _), outcome in recording.outcomes.items()
         )
         guide = Guide(_tunables(tasks), seed=seed)
-        targets.append(Target(recording.problem.key, recording.problem, tasks, most=most, guide=guide))
+        targets.append(PlannedProblem(recording.problem.key, recording.problem, tasks, most=most, guide=guide))
     return targets
 
 
@@ -161,7 +161,7 @@ class _Planner:
         self._known: dict[tuple[str, str, str], _Ranked] = {}
         self._trained = Trained(models, stack)
 
-    def target(self, name: str, problem: Problem, most: int | None, drawn: bool) -> Target:
+    def target(self, name: str, problem: Problem, most: int | None, drawn: bool) -> PlannedProblem:
         """The first configs that can run a problem: by predicted latency, and after them those without a prediction."""
         if self._only:
             self._only.require(problem.dtype, problem.layout, self._gpu.sm)
@@ -188,10 +188,10 @@ class _Planner:
         own = self._only
         baseline = spaces[0].first(problem) if own and own.declares_problem and not own.references else None
         if drawn:
-            return Target(name, problem, tasks, probability=len(tasks) / len(order), baseline=baseline)
+            return PlannedProblem(name, problem, tasks, probability=len(tasks) / len(order), baseline=baseline)
         predicted = np.array([math.nan if rank >= _UNPREDICTED else rank for rank, _, _ in order])
         guide = Guide(_tunables(tasks), predicted, self._seed)
-        return Target(name, problem, tasks, most=most, guide=guide, baseline=baseline)
+        return PlannedProblem(name, problem, tasks, most=most, guide=guide, baseline=baseline)
 
     def _space(self, kernel: Kernel, problem: Problem) -> "_Ranked":
         # Profiles of sampled blocks are of one problem.

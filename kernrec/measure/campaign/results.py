@@ -9,7 +9,7 @@ from kernrec.measure.protocol.measure_config import FINALS
 
 
 @dataclass(frozen=True)
-class Effort:
+class MeasuringEffort:
     """How thoroughly a problem is measured. configs: screened at most, None: all; finals: configs, 0: none.
 
     drawn: the configs are a random sample of the space, for a truth to hold predictions against, instead of those that
@@ -21,11 +21,15 @@ class Effort:
     drawn: bool = False
 
 
-EFFORTS = {"quick": Effort(64, 0), "normal": Effort(1024, FINALS), "exhaustive": Effort(None, FINALS)}
+EFFORTS = {
+    "quick": MeasuringEffort(64, 0),
+    "normal": MeasuringEffort(1024, FINALS),
+    "exhaustive": MeasuringEffort(None, FINALS),
+}
 
 
 @dataclass(frozen=True)
-class Budget:
+class CampaignBudget:
     """When to stop: seconds of the device's clock, or configs screened; None: when everything is done."""
 
     seconds: float | None = None
@@ -50,7 +54,7 @@ class Progress:
 
 
 @dataclass
-class TargetResult:
+class ProblemResult:
     """What is known of one problem. configs: of its plan; measured: rows of this campaign; known: of earlier ones.
 
     best, frugal: the rows of least latency and energy, whoever measured them; failures and an example of each kind are
@@ -96,7 +100,7 @@ UNCLOSED = "the run ended before the reference kernels were looked at again"
 It counts like any other in answers, and is measured again by the next run."""
 
 
-class History:
+class ProblemHistory:
     """The rows of one problem by kernel, its hash and the canonical text of the config, earlier campaigns' included."""
 
     def __init__(self) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernrec.measure.campaign.plan import Target, Task
-from kernrec.measure.campaign.results import History
+from kernrec.measure.campaign.plan import PlannedProblem, Task
+from kernrec.measure.campaign.results import ProblemHistory
 from kernrec.measure.campaign.selection import coarse_selection, front_neighbourhood, interleaved
 from kernrec.measure.protocol import measure_config
 
@@ -19,7 +19,7 @@ _ALL = ("screen", "coarse", "final")
 
 
 @dataclass(frozen=True)
-class Item:
+class ScheduledMeasurement:
     """One measurement to make. probability: of the config's having been selected for its tier, None where not drawn.
 
     again: it is made anew because the card had drifted.
@@ -31,13 +31,13 @@ class Item:
     again: bool = False
 
 
-class Todo:
+class Schedule:
     """The open measurements of one target; `history` is its rows, and grows while it is worked on.
 
     draw: of this problem alone, so that its choices do not depend on others'.
     """
 
-    def __init__(self, target: Target, history: History, draw: np.random.Generator) -> None:
+    def __init__(self, target: PlannedProblem, history: ProblemHistory, draw: np.random.Generator) -> None:
         self._target = target
         self._keys = [task.key for task in target.tasks]
         self._history = history
@@ -49,7 +49,7 @@ class Todo:
         """How many configs of the plan count as measured."""
         return sum(self._history.count(key) > 0 for key in self._keys)
 
-    def screen(self) -> tuple[list[Item], int]:
+    def screen(self) -> tuple[list[ScheduledMeasurement], int]:
         """(the configs that nobody measured, in order; how many of them to measure before asking again).
 
         First come those whose rows count for less: their block was never closed.
@@ -58,7 +58,9 @@ class Todo:
         left = most - self.screened
         void = [i for i, key in enumerate(self._keys) if not self._history.count(key) and self._history.has(key)]
         order, step = self._order(void)
-        items = [Item(self._target.tasks[i], "screen", self._target.probability) for i in (*void, *order)]
+        items = [
+            ScheduledMeasurement(self._target.tasks[i], "screen", self._target.probability) for i in (*void, *order)
+        ]
         return items, max(0, min(left, len(items), len(void) + step))
 
     def _order(self, void: Sequence[int]) -> tuple[list[int], int]:
@@ -70,19 +72,19 @@ class Todo:
         latency_s = np.array([math.nan if value is None else value for value in found])
         return self._target.guide.order(tried, latency_s).tolist(), self._target.guide.step(len(tried))
 
-    def coarse(self) -> list[Item]:
+    def coarse(self) -> list[ScheduledMeasurement]:
         """Those whose energy is told roughly."""
         ran = [(i, value) for i, key in enumerate(self._keys) if (value := self._screened_s(key))]
         chosen = [(ran[i][0], share) for i, share in coarse_selection([value for _, value in ran], self._draw)]
         if self._settled(len(chosen), 1, "coarse", "final"):
             return []
         return [
-            Item(self._target.tasks[i], "coarse", share)
+            ScheduledMeasurement(self._target.tasks[i], "coarse", share)
             for i, share in chosen
             if not self._history.count(self._keys[i], "coarse", "final")
         ]
 
-    def finals(self, count: int, with_energy: bool) -> list[Item]:
+    def finals(self, count: int, with_energy: bool) -> list[ScheduledMeasurement]:
         """At most `count` of the front's neighbourhood, each in every round; where nothing tells of energy, as of a
         kernel whose inputs are renewed for every launch, the fastest."""
 
@@ -101,7 +103,7 @@ class Todo:
         for place in rounds:
             if missing[place] > 0:
                 missing[place] -= 1
-                items.append(Item(self._target.tasks[chosen[place]], "final"))
+                items.append(ScheduledMeasurement(self._target.tasks[chosen[place]], "final"))
         return items
 
     def _screened_s(self, key: tuple[str, str, str]) -> float | None:

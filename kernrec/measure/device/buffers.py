@@ -11,7 +11,7 @@ import numpy as np
 from cupy.cuda import Stream, runtime
 
 from kernrec.measure.device.correctness import compare, tolerances, values
-from kernrec.measure.device.interface import Case, Errors, Failure
+from kernrec.measure.device.interface import MeasurementFailure, OutputError, PreparedProblem
 from kernrec.op.data import inputs, reference
 from kernrec.profile.tensor_values import ELEMENTS, reference_tensors, sample_tensors
 
@@ -23,13 +23,13 @@ _NAN, _ODD = 0xFF, 0xA5
 
 
 @dataclass
-class Memory:
+class ProblemBuffers:
     """The tensors of a case. sets: each has all of them, by name; the first is the one that results are checked in.
 
-    originals: the tensors that a launch finds filled and changes, as they were. filled: what `given` gave.
+    originals: the tensors that a launch finds filled and changes, as they were. filled: what `initial_tensors` gave.
     """
 
-    case: Case
+    case: PreparedProblem
     sets: list[dict[str, Any]]
     originals: dict[str, Any]
     filled: Mapping[str, np.ndarray]
@@ -38,8 +38,8 @@ class Memory:
     _reference: str = ""
 
     @classmethod
-    def of(cls, case: Case, filled: Mapping[str, np.ndarray], l2_bytes: int) -> "Memory":
-        """The memory of a case, with what is `given` in it."""
+    def of(cls, case: PreparedProblem, filled: Mapping[str, np.ndarray], l2_bytes: int) -> "ProblemBuffers":
+        """The memory of a case, with what is its initial contents in it."""
         tensors = case.problem.tensors
         first: dict[str, Any] = {name: cupy.asarray(array) for name, array in filled.items()}
         for name, tensor in tensors.items():
@@ -92,16 +92,16 @@ class Memory:
         self.renew(stream)
 
     def results(self) -> dict[str, Any]:
-        """What the outputs of the first set hold, as `expect` takes it. Raises `Failure` where that is nothing."""
+        """The outputs of the first set, as `expect` takes them. Raises `MeasurementFailure` if nothing was written."""
         found = {}
         for name, stored in self._outputs().items():
             dtype = self.case.problem.tensors[name].dtype
             found[name] = values(stored, dtype).get()
             if np.isnan(found[name]).all():
-                raise Failure("incorrect", f"no element of {name} was written, or is a number")
+                raise MeasurementFailure("incorrect", f"no element of {name} was written, or is a number")
         return found
 
-    def errors(self) -> Errors:
+    def errors(self) -> OutputError:
         """How far the outputs of the first set are from what is expected; of several the one that is furthest.
 
         After a wrong result everything is restored.
@@ -115,7 +115,7 @@ class Memory:
         worst = max(found, key=lambda e: (e.unwritten > 0, e.largest > e.tolerance, e.largest / (e.tolerance or 1.0)))
         if worst.unwritten or worst.largest > worst.tolerance:
             self.restore()
-        return Errors(worst.largest, sum(e.unwritten for e in found), worst.tolerance, worst.reference)
+        return OutputError(worst.largest, sum(e.unwritten for e in found), worst.tolerance, worst.reference)
 
     def _outputs(self) -> dict[str, Any]:
         """The outputs of the first set, flat, as elements of their type."""
@@ -124,7 +124,7 @@ class Memory:
         return {name: self.sets[0][name].reshape(-1).view(ELEMENTS[tensors[name].dtype]) for name in names}
 
 
-def given(case: Case) -> dict[str, np.ndarray]:
+def initial_tensors(case: PreparedProblem) -> dict[str, np.ndarray]:
     """What lies in memory before a launch: the inputs, and what a launch changes."""
     if case.kernel is None:
         return inputs(case.problem, seed=0)
@@ -133,7 +133,7 @@ def given(case: Case) -> dict[str, np.ndarray]:
     return {name: array for name, array in filled.items() if name not in written}
 
 
-def stated(case: Case, filled: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def expected_outputs(case: PreparedProblem, filled: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What a launch has to leave in the outputs, by the op or by the spec."""
     if case.kernel is None:
         return reference(case.problem, filled)
@@ -142,7 +142,9 @@ def stated(case: Case, filled: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
     return {name: values(array, tensors[name].dtype) for name, array in found.items()}
 
 
-def kept(folder: Path, case: Case, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def cached_outputs(
+    folder: Path, case: PreparedProblem, make: Callable[[], dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
     """What `make` gives, kept in a file of a folder: it takes long, and the process that needs it may be replaced."""
     path = folder / f"{sha256(f'{case.problem.key} {case.reference}'.encode()).hexdigest()[:16]}.npz"
     if path.exists():

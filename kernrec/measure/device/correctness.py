@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from kernrec.kernel import Kernel
-from kernrec.measure.device.interface import Errors
+from kernrec.measure.device.interface import OutputError
 from kernrec.op import Problem
 from kernrec.op.data import decode
 
@@ -74,7 +74,7 @@ def values(stored: Any, dtype: str) -> Any:
     return decode(stored, dtype) if dtype in _UNIT_ROUNDOFF else stored
 
 
-def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: float, reference: str) -> Errors:
+def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: float, reference: str) -> OutputError:
     """The errors of one output. stored: as a kernel left it in memory, flat; expected: as many elements, by `values`.
 
     Both are arrays of the array module `xp` (numpy, cupy). An element that is expected to be NaN is not compared: it is
@@ -96,7 +96,7 @@ def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: flo
         if int(xp.count_nonzero(unequal)):
             least = xp.maximum(apart, 2.0**-60) + infinite
             largest = max(largest, float((least * unequal).max()))
-    return Errors(largest, unwritten, allowed, reference)
+    return OutputError(largest, unwritten, allowed, reference)
 
 
 def _finite(numbers: Any, xp: ModuleType) -> Any:

@@ -17,10 +17,17 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, bind_launches, workspaces
 from kernrec.kernel.spec import WORKSPACE_BYTES
-from kernrec.measure.device.buffers import Memory, given, kept, stated
-from kernrec.measure.device.interface import Case, Facts, Failure, Sample, Settings, Subject
-from kernrec.measure.device.launch import Launch, Tools
-from kernrec.measure.device.loaded_config import CudaLoaded
+from kernrec.measure.device.buffers import ProblemBuffers, cached_outputs, expected_outputs, initial_tensors
+from kernrec.measure.device.interface import (
+    CardSettings,
+    ConfigUnderTest,
+    DeviceInfo,
+    MeasurementFailure,
+    PreparedProblem,
+    SensorReading,
+)
+from kernrec.measure.device.launch import DeviceLaunch, LaunchTools
+from kernrec.measure.device.loaded_config import LoadedCudaConfig
 from kernrec.measure.device.module import check_arguments, fill_constants, loaded_module
 from kernrec.measure.device.nvml import Card, sensors
 from kernrec.profile.profile_user_kernel import compile_job_for
@@ -48,7 +55,7 @@ class CudaDevice:
         entry = find_gpu(card.name)
         version = runtime.runtimeGetVersion()
         versions = self._sensors.versions()
-        self.facts = Facts(
+        self.facts = DeviceInfo(
             gpu=entry.name,
             name=card.name,
             sm=properties["major"] * 10 + properties["minor"],
@@ -69,46 +76,48 @@ class CudaDevice:
         self._stream.use()
         helpers = Path(__file__).with_name("reference.cu").read_text(encoding="utf-8")
         self._helpers = loaded_module(compile_source(helpers, self.facts.sm, {}, "reference.cu"))
-        self._tools = Tools(self._helpers, self._stream, self.facts.l2_bytes)
-        self._memory: Memory | None = None
+        self._tools = LaunchTools(self._helpers, self._stream, self.facts.l2_bytes)
+        self._memory: ProblemBuffers | None = None
         self._tools.sm_clock_hz()  # the first launches load code
 
-    def settings(self) -> Settings:
+    def settings(self) -> CardSettings:
         return self._sensors.settings()
 
-    def prepare(self, case: Case) -> None:
+    def prepare(self, case: PreparedProblem) -> None:
         self._memory = None
         cupy.get_default_memory_pool().free_all_blocks()
-        filled = given(case)
-        memory = Memory.of(case, filled, self.facts.l2_bytes)
+        filled = initial_tensors(case)
+        memory = ProblemBuffers.of(case, filled, self.facts.l2_bytes)
 
         def expected() -> dict[str, np.ndarray]:
             if case.kernel is None or case.baseline is None:
-                return stated(case, filled)
+                return expected_outputs(case, filled)
             try:
                 self._loaded(case.kernel, case.baseline, memory).run()
                 return memory.results()
             except KernrecError as error:
-                outcome = error.outcome if isinstance(error, Failure) else "crash"
-                raise Failure(outcome, f"others would be held against the {case.reference}, but: {error}") from None
+                outcome = error.outcome if isinstance(error, MeasurementFailure) else "crash"
+                raise MeasurementFailure(
+                    outcome, f"others would be held against the {case.reference}, but: {error}"
+                ) from None
 
-        memory.expect(kept(self._scratch, case, expected))
+        memory.expect(cached_outputs(self._scratch, case, expected))
         self._memory = memory
         self._stream.synchronize()
 
-    def load(self, subject: Subject) -> "CudaLoaded":
+    def load(self, subject: ConfigUnderTest) -> "LoadedCudaConfig":
         if subject.kernel is None:
-            raise Failure("constraint", f"there is no kernel {subject.kernel_name} in this library")
+            raise MeasurementFailure("constraint", f"there is no kernel {subject.kernel_name} in this library")
         if self._memory is None or subject.problem != self._memory.case.problem:
-            self.prepare(Case(subject.problem))
+            self.prepare(PreparedProblem(subject.problem))
         assert self._memory is not None
         return self._loaded(subject.kernel, subject.config, self._memory)
 
-    def _loaded(self, kernel: Kernel, config: Config, memory: Memory) -> "CudaLoaded":
+    def _loaded(self, kernel: Kernel, config: Config, memory: ProblemBuffers) -> "LoadedCudaConfig":
         problem = memory.case.problem
         bound = bind_launches(kernel, config, problem, self.facts.sm)
         if not bound:
-            raise Failure("constraint", "the config has no launch on this problem")
+            raise MeasurementFailure("constraint", "the config has no launch on this problem")
         # From the cache: the parent has compiled it.
         job = compile_job_for(kernel, config, problem, self.facts.sm)
         compiled = compile_source(job.source, job.sm, job.defines, job.name)
@@ -127,10 +136,12 @@ class CudaDevice:
         sequences = []
         for buffers in memory.sets:
             addresses = {name: array.data.ptr for name, array in (buffers | scratch).items()}
-            sequences.append([Launch.bound(module, launch, names[launch.entry], addresses) for launch in bound])
-        return CudaLoaded(self._tools, sequences, memory.footprint_bytes, memory, (module, scratch), scratch, renewed)
+            sequences.append([DeviceLaunch.bound(module, launch, names[launch.entry], addresses) for launch in bound])
+        return LoadedCudaConfig(
+            self._tools, sequences, memory.footprint_bytes, memory, (module, scratch), scratch, renewed
+        )
 
-    def references(self) -> Mapping[str, "CudaLoaded"]:
+    def references(self) -> Mapping[str, "LoadedCudaConfig"]:
         properties = runtime.getDeviceProperties(0)
         blocks, threads = properties["multiProcessorCount"] * 8, 256
         size = min(_REFERENCE_BYTES, self.facts.memory_bytes // 16) // 16 * 16
@@ -145,19 +156,19 @@ class CudaDevice:
         ]
         memory = [ctypes.c_void_p(target.data.ptr), ctypes.c_void_p(source.data.ptr), ctypes.c_uint32(size // 16)]
         launches = {
-            "compute": (Launch(self._helpers, "reference_compute", grid, block, 0, compute), out.nbytes),
-            "memory": (Launch(self._helpers, "reference_memory", grid, block, 0, memory), 2 * size),
+            "compute": (DeviceLaunch(self._helpers, "reference_compute", grid, block, 0, compute), out.nbytes),
+            "memory": (DeviceLaunch(self._helpers, "reference_memory", grid, block, 0, memory), 2 * size),
         }
         held = (out, source, target)
         return {
-            name: CudaLoaded(self._tools, [[launch]], footprint, None, held)
+            name: LoadedCudaConfig(self._tools, [[launch]], footprint, None, held)
             for name, (launch, footprint) in launches.items()
         }
 
-    def sample(self) -> Sample:
+    def sample(self) -> SensorReading:
         read = self._sensors
         with_energy = self.facts.energy is None
-        return Sample(
+        return SensorReading(
             time_s=time.perf_counter(),
             energy_j=read.energy_j() if with_energy else None,
             power_w=read.power_w() if with_energy else None,

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernrec.measure.device.interface import Errors, Facts, Failure, Settings, Subject
-from kernrec.measure.device.simulated import Kernel, SimulatedCard, constant
+from kernrec.measure.device.interface import CardSettings, ConfigUnderTest, DeviceInfo, MeasurementFailure, OutputError
+from kernrec.measure.device.simulated import SimulatedCard, SimulatedKernel, constant_time
 
 FAULTS = (
     "none",
@@ -34,15 +34,15 @@ _MEMORY_BYTES = 2 << 30
 
 def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedCard:
     """A simulated card of constant run times, a little different for every config, which fails as configs ask."""
-    facts = Facts(
+    facts = DeviceInfo(
         gpu=gpu, name="faulty test device", sm=90, l2_bytes=50 << 20, memory_bytes=1 << 30, generation="hopper",
         energy="the test device has no sensors", virtual=True,
     )  # fmt: skip
 
-    def kernel_of(subject: Subject) -> Kernel:
+    def kernel_of(subject: ConfigUnderTest) -> SimulatedKernel:
         fault = FAULTS[subject.config.get("fault", 0)]
         seconds = launch_s * (1.0 + sum(subject.config.values()) % 97 / 97.0)
-        errors = Errors(0.0, 0, tolerance=1e-5, reference="nothing: this is a test")
+        errors = OutputError(0.0, 0, tolerance=1e-5, reference="nothing: this is a test")
         if fault == "segfault":
             ctypes.string_at(0)
         elif fault == "abort":
@@ -60,16 +60,16 @@ def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedCard:
         elif fault == "raise":
             raise RuntimeError("invalid argument")
         elif fault == "lost":
-            raise Failure("crash", "an illegal memory access was encountered", lost=True)
+            raise MeasurementFailure("crash", "an illegal memory access was encountered", lost=True)
         elif fault == "slow":  # the card itself becomes slower, and stays so
-            card.set_references({"compute": constant(2.1e-4), "memory": constant(3e-4)})
+            card.set_references({"compute": constant_time(2.1e-4), "memory": constant_time(3e-4)})
         elif fault == "limit":  # somebody sets another power limit
-            card.facts = replace(facts, settings=Settings(power_limit_w=400.0))
+            card.facts = replace(facts, settings=CardSettings(power_limit_w=400.0))
         elif fault == "incorrect":
             errors = replace(errors, largest=0.5)
         elif fault == "unwritten":
             errors = replace(errors, unwritten=7)
-        return Kernel(lambda n: np.full(n, seconds), 300.0, errors)
+        return SimulatedKernel(lambda n: np.full(n, seconds), 300.0, errors)
 
     card = SimulatedCard(facts, kernel_of)
     return card

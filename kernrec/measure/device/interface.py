@@ -1,4 +1,4 @@
-"""What the protocol needs of a device, and no more: `Device`, and `Loaded`, a config ready to be launched.
+"""What the protocol needs of a device, and no more: `Device`, and `LoadedConfig`, a config ready to be launched.
 
 A real card (cuda.py), a card whose answers are recorded (replay.py) and one that fails on demand (faulty.py) are
 measured by the same protocol. The last two keep a clock of their own, which only moves when they are used, so a
@@ -15,7 +15,7 @@ from kernrec.kernel import Kernel, config_text
 from kernrec.op import Problem
 
 
-class Failure(KernrecError):  # noqa: N818 - an outcome that is stored, as often as not of somebody else's making
+class MeasurementFailure(KernrecError):  # noqa: N818 - an outcome that is stored, as often as not of somebody else's making
     """A config that could not be measured: `outcome` is the column of the database, the message its error text.
 
     lost: the process it ran in cannot be used any more, as after an illegal access. columns: what was found all the
@@ -32,7 +32,7 @@ class Failure(KernrecError):  # noqa: N818 - an outcome that is stored, as often
 
 
 @dataclass(frozen=True)
-class Subject:
+class ConfigUnderTest:
     """What to run: one config of a kernel on one problem. A recorded kernel is known by name alone."""
 
     kernel_name: str
@@ -42,7 +42,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Case:
+class PreparedProblem:
     """What the configs of a problem have in common: what they find in memory, and what they have to leave there.
 
     kernel: the one whose spec declares the problem; None for an op's. folder: where the spec's files are. baseline: the
@@ -65,7 +65,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Settings:
+class CardSettings:
     """What somebody may change of a card while it is measured. None: not known, or as the card comes."""
 
     power_limit_w: float | None = None
@@ -77,7 +77,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Facts:
+class DeviceInfo:
     """What a device says of itself. gpu: its name in the catalog.
 
     energy: why its energy cannot be measured, in one line; None where it can. virtual: its clock is its own.
@@ -98,7 +98,7 @@ class Facts:
     cupy: str | None = None
     nvml: str | None = None
     other_processes: int | None = None
-    settings: Settings = field(default_factory=Settings)
+    settings: CardSettings = field(default_factory=CardSettings)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for the pipe between processes."""
@@ -126,13 +126,13 @@ class Facts:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Facts":
+    def from_dict(cls, values: Mapping[str, Any]) -> "DeviceInfo":
         """What `as_dict` gave."""
-        return cls(**{**values, "settings": Settings(**values["settings"])})
+        return cls(**{**values, "settings": CardSettings(**values["settings"])})
 
 
 @dataclass(frozen=True)
-class Sample:
+class SensorReading:
     """One look at the sensors: time in seconds of the device's clock; None for what the card does not tell."""
 
     time_s: float
@@ -145,7 +145,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Errors:
+class OutputError:
     """How far outputs are from the reference: the largest error (correctness.py), and elements never written.
 
     tolerance: the largest error that is not wrong; reference: what outputs were held against.
@@ -157,7 +157,7 @@ class Errors:
     reference: str
 
 
-class Loaded(Protocol):
+class LoadedConfig(Protocol):
     """A config with its code, inputs and outputs on the device. Launches are asynchronous but where they return times.
 
     One launch is the whole sequence that computes the problem, a second pass included.
@@ -171,7 +171,7 @@ class Loaded(Protocol):
     Then there is no running back to back, and no energy, for the copying would be measured with it.
     """
 
-    def errors(self) -> Errors | None:
+    def errors(self) -> OutputError | None:
         """Runs once over outputs of NaN and compares; None on a device that only has recorded times."""
 
     def times(self, launches: int) -> list[float]:
@@ -197,23 +197,23 @@ class Loaded(Protocol):
 
 
 class Device(Protocol):
-    """A card to measure on. Whatever cannot be measured raises `Failure`."""
+    """A card to measure on. Whatever cannot be measured raises `MeasurementFailure`."""
 
-    facts: Facts
+    facts: DeviceInfo
 
-    def settings(self) -> Settings:
+    def settings(self) -> CardSettings:
         """The card's settings now."""
 
-    def prepare(self, case: Case) -> None:
+    def prepare(self, case: PreparedProblem) -> None:
         """Make the inputs and the reference of a problem for the `load`s to come; they replace the last problem's."""
 
-    def load(self, subject: Subject) -> Loaded:
+    def load(self, subject: ConfigUnderTest) -> LoadedConfig:
         """A config of the prepared problem, ready to be launched; an op's problem is prepared if it is not."""
 
-    def references(self) -> Mapping[str, Loaded]:
+    def references(self) -> Mapping[str, LoadedConfig]:
         """Two kernels that never change, to tell a config from a card that drifts: `compute`- and `memory`-bound."""
 
-    def sample(self) -> Sample:
+    def sample(self) -> SensorReading:
         """Look at the sensors."""
 
     def sm_clock_hz(self) -> float | None:

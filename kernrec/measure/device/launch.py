@@ -12,7 +12,7 @@ from cupy.cuda import Event, Stream, driver, get_elapsed_time, runtime
 from cupy.cuda.function import Module
 
 from kernrec.kernel import BoundLaunch, Pointer
-from kernrec.measure.device.interface import Failure
+from kernrec.measure.device.interface import MeasurementFailure
 
 _TYPES: dict[str, Any] = {
     "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64,
@@ -23,7 +23,7 @@ _TYPES: dict[str, Any] = {
 _REFUSALS = {1: "invalid value", 701: "out of resources"}
 
 
-class Launch:
+class DeviceLaunch:
     """One kernel launch with its arguments in memory, ready to be queued."""
 
     def __init__(
@@ -39,10 +39,10 @@ class Launch:
                 attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 driver.funcSetAttribute(self._function.ptr, attribute, shared_bytes)
         except driver.CUDADriverError as error:
-            raise Failure("constraint", f"{entry}: {shared_bytes} bytes of shared memory: {error}") from None
+            raise MeasurementFailure("constraint", f"{entry}: {shared_bytes} bytes of shared memory: {error}") from None
 
     @classmethod
-    def bound(cls, module: Module, launch: BoundLaunch, entry: str, addresses: Mapping[str, int]) -> "Launch":
+    def bound(cls, module: Module, launch: BoundLaunch, entry: str, addresses: Mapping[str, int]) -> "DeviceLaunch":
         """A launch of a kernel over buffers at these addresses. entry: its name in the module."""
         arguments = [
             ctypes.c_void_p(0 if a.null else addresses[a.name]) if isinstance(a, Pointer) else _TYPES[a.ctype](a.value)
@@ -51,7 +51,7 @@ class Launch:
         return cls(module, entry, launch.grid, launch.block, launch.shared_bytes, arguments)
 
     def queue(self, stream: Stream) -> None:
-        """Put the launch into a stream. Raises `Failure` when the card refuses it."""
+        """Put the launch into a stream. Raises `MeasurementFailure` when the card refuses it."""
         try:
             driver.launchKernel(
                 self._function.ptr, *self._grid, *self._block, self._shared, stream.ptr,
@@ -59,11 +59,11 @@ class Launch:
             )  # fmt: skip
         except driver.CUDADriverError as error:
             if error.status in _REFUSALS:
-                raise Failure("constraint", f"the launch was refused: {_REFUSALS[error.status]}") from None
+                raise MeasurementFailure("constraint", f"the launch was refused: {_REFUSALS[error.status]}") from None
             raise
 
 
-class Tools:
+class LaunchTools:
     """The helper kernels of reference.cu, an L2-sized buffer to flush with, and the stream everything runs in."""
 
     def __init__(self, module: Module, stream: Stream, l2_bytes: int) -> None:
@@ -73,9 +73,9 @@ class Tools:
         self._flush = cupy.empty(2 * l2_bytes, dtype=cupy.uint8)
         self._found = cupy.zeros(2, dtype=cupy.uint64)
         self._wait_ns = ctypes.c_uint32(0)
-        self._wait = Launch(module, "wait", (1, 1, 1), (1, 1, 1), 0, [self._wait_ns])
+        self._wait = DeviceLaunch(module, "wait", (1, 1, 1), (1, 1, 1), 0, [self._wait_ns])
         clock = [ctypes.c_void_p(self._found.data.ptr), ctypes.c_uint32(400_000)]
-        self._clock = Launch(module, "sm_clock", (1, 1, 1), (1, 1, 1), 0, clock)
+        self._clock = DeviceLaunch(module, "sm_clock", (1, 1, 1), (1, 1, 1), 0, clock)
 
     def flush_l2(self) -> None:
         """Queue the writing of twice the L2's size."""
@@ -94,13 +94,13 @@ class Tools:
         return cycles / nanoseconds * 1e9 if nanoseconds else None
 
 
-def note(stream: Stream) -> Event:
+def record_event(stream: Stream) -> Event:
     """An event at the end of what is queued."""
     event = Event()
     event.record(stream)
     return event
 
 
-def seconds(start: Event, end: Event) -> float:
+def elapsed_s(start: Event, end: Event) -> float:
     """Between two events that have taken place."""
     return float(get_elapsed_time(start, end)) / 1e3

@@ -6,25 +6,31 @@ from typing import Any
 
 from cupy.cuda import Event, Stream
 
-from kernrec.measure.device.buffers import Memory
-from kernrec.measure.device.interface import Errors
-from kernrec.measure.device.launch import Launch, Tools, note, seconds
+from kernrec.measure.device.buffers import ProblemBuffers
+from kernrec.measure.device.interface import OutputError
+from kernrec.measure.device.launch import DeviceLaunch, LaunchTools, elapsed_s, record_event
 
 _GRAPH_LAUNCHES = 256
 _QUEUE_S = 15e-6
 """To queue one launch on the host, generously: so long the device is held back, or gaps would be timed."""
 
 
-class CudaLoaded:
-    """A `Loaded`. sequences: the launches of one run, for each set of buffers. held: what must live as long as this.
+class LoadedCudaConfig:
+    """A `LoadedConfig`. sequences: the launches of one run, for each set of buffers. held: objects to keep alive.
 
     memory: what they run over, None where nothing is checked. scratch: workspaces, all runs use the same.
     """
 
     def __init__(
-        self, tools: Tools, sequences: list[list[Launch]], footprint_bytes: int, memory: Memory | None, held: Any,
-        scratch: Mapping[str, Any] | None = None, renewed: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        tools: LaunchTools,
+        sequences: list[list[DeviceLaunch]],
+        footprint_bytes: int,
+        memory: ProblemBuffers | None,
+        held: Any,
+        scratch: Mapping[str, Any] | None = None,
+        renewed: bool = False,
+    ) -> None:
         self.footprint_bytes = footprint_bytes
         self.renewed = renewed
         self._tools = tools
@@ -38,7 +44,7 @@ class CudaLoaded:
         self._pending: deque[tuple[Event, int]] = deque()
         self._marks: list[Event] = []
 
-    def errors(self) -> Errors | None:
+    def errors(self) -> OutputError | None:
         if self._memory is None:
             return None
         self.run()
@@ -58,20 +64,20 @@ class CudaLoaded:
             if self.renewed and self._memory is not None:
                 self._memory.renew(self._stream)
             self._tools.flush_l2()
-            start = note(self._stream)
+            start = record_event(self._stream)
             self._queue(self._sequences[0])
-            timed.append((start, note(self._stream)))
+            timed.append((start, record_event(self._stream)))
         self._stream.synchronize()
-        return [seconds(start, end) for start, end in timed]
+        return [elapsed_s(start, end) for start, end in timed]
 
     def back_to_back(self, launches: int) -> float:
         graph = self._graph(launches)
         self._tools.hold(8 * _QUEUE_S)
-        start = note(self._stream)
+        start = record_event(self._stream)
         graph.launch(self._stream)
-        end = note(self._stream)
+        end = record_event(self._stream)
         self._stream.synchronize()
-        return seconds(start, end) / launches
+        return elapsed_s(start, end) / launches
 
     def submit(self, launches: int) -> None:
         left = launches
@@ -82,7 +88,7 @@ class CudaLoaded:
                 left -= _GRAPH_LAUNCHES
         for _ in range(left):
             self._queue(self._next())
-        self._pending.append((note(self._stream), launches))
+        self._pending.append((record_event(self._stream), launches))
 
     def outstanding(self) -> int:
         while self._pending and self._pending[0][0].done:
@@ -90,14 +96,14 @@ class CudaLoaded:
         return sum(launches for _, launches in self._pending)
 
     def mark(self) -> None:
-        self._marks.append(note(self._stream))
+        self._marks.append(record_event(self._stream))
 
     def between_marks(self) -> float:
         self._stream.synchronize()
         self._pending.clear()
         first, last = self._marks[0], self._marks[-1]
         self._marks.clear()
-        return seconds(first, last)
+        return elapsed_s(first, last)
 
     def close(self) -> None:
         self._stream.synchronize()
@@ -105,11 +111,11 @@ class CudaLoaded:
         self._sequences.clear()
         self._memory = self._held = None
 
-    def _next(self) -> list[Launch]:
+    def _next(self) -> list[DeviceLaunch]:
         self._turn = (self._turn + 1) % len(self._sequences)
         return self._sequences[self._turn]
 
-    def _queue(self, sequence: list[Launch]) -> None:
+    def _queue(self, sequence: list[DeviceLaunch]) -> None:
         for launch in sequence:
             launch.queue(self._stream)
 

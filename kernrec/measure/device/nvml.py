@@ -15,7 +15,7 @@ from uuid import UUID
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
-from kernrec.measure.device.interface import Settings
+from kernrec.measure.device.interface import CardSettings
 
 
 class NoGPUError(KernrecError):
@@ -124,16 +124,16 @@ def _cards_of_cuda() -> list[Card]:
     ]
 
 
-def sensors(uuid: str) -> "Sensors | NoSensors":
+def sensors(uuid: str) -> "NvmlSensors | MissingSensors":
     """The sensors of a card, or what stands for them where NVML does not answer."""
     try:
-        return Sensors(uuid)
+        return NvmlSensors(uuid)
     except NoGPUError as error:
         card = next(card for card in _cards_of_cuda() if card.uuid == uuid)
-        return NoSensors(card.name, str(error))
+        return MissingSensors(card.name, str(error))
 
 
-class NoSensors:
+class MissingSensors:
     """A card of which NVML tells nothing."""
 
     others = 0
@@ -145,8 +145,8 @@ class NoSensors:
     def why_no_energy(self) -> str | None:
         return f"no sensors: {self._reason}"
 
-    def settings(self) -> Settings:
-        return Settings()
+    def settings(self) -> CardSettings:
+        return CardSettings()
 
     def versions(self) -> dict[str, str | None]:
         return {"vbios": None, "driver": None, "nvml": None}
@@ -160,7 +160,7 @@ class NoSensors:
         return frozenset()
 
 
-class Sensors:
+class NvmlSensors:
     """The sensors and settings of one card, by its UUID."""
 
     def __init__(self, uuid: str) -> None:
@@ -207,7 +207,7 @@ class Sensors:
         bits = self._ask(self._nvml.nvmlDeviceGetCurrentClocksEventReasons) or 0
         return frozenset(name for bit, name in self._reasons.items() if bits & bit)
 
-    def settings(self) -> Settings:
+    def settings(self) -> CardSettings:
         """What somebody may have set; None where it is as the card comes, or unknown."""
         nvml = self._nvml
         limit = self._ask(nvml.nvmlDeviceGetPowerManagementLimit)
@@ -215,7 +215,7 @@ class Sensors:
         ecc = self._ask(nvml.nvmlDeviceGetEccMode)
         mig = self._ask(nvml.nvmlDeviceGetMigMode)
         persistence = self._ask(nvml.nvmlDeviceGetPersistenceMode)
-        return Settings(
+        return CardSettings(
             power_limit_w=limit / 1e3 if limit and limit != usual else None,
             sm_clock_hz=self._set_clock(nvml.NVML_CLOCK_SM),
             memory_clock_hz=self._set_clock(nvml.NVML_CLOCK_MEM),

@@ -17,8 +17,8 @@ import numpy as np
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import find_gpu
 from kernrec.kernel.spec_reader import kernel_from
-from kernrec.measure.device.interface import Facts, Failure, Subject
-from kernrec.measure.device.simulated import Kernel, Sensors, SimulatedCard
+from kernrec.measure.device.interface import ConfigUnderTest, DeviceInfo, MeasurementFailure
+from kernrec.measure.device.simulated import SimulatedCard, SimulatedKernel, SimulatedSensors
 from kernrec.op import Problem, problem_from_key
 from kernrec.store import Database, canonical_json
 
@@ -30,7 +30,7 @@ ConfigKey = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RecordedConfig:
     """What was recorded of one config. samples_s: run times of all its rows; power_w: None where nobody measured it."""
 
     config: Mapping[str, int]
@@ -49,11 +49,11 @@ class Recording:
 
     gpu: str
     problem: Problem
-    outcomes: Mapping[ConfigKey, Outcome]
+    outcomes: Mapping[ConfigKey, RecordedConfig]
     kernel_hashes: Mapping[str, str]
 
     @property
-    def best(self) -> Outcome:
+    def best(self) -> RecordedConfig:
         """The config with the least median run time."""
         good = [outcome for outcome in self.outcomes.values() if outcome.outcome == "ok"]
         return min(good, key=lambda outcome: float(np.median(outcome.samples_s)))
@@ -131,41 +131,43 @@ def _problem(key: str, kernels: Sequence[tuple[str, str, str]]) -> Problem | Non
     return None
 
 
-def _outcome(key: ConfigKey, rows: Iterable[Mapping[str, Any]]) -> Outcome:
+def _outcome(key: ConfigKey, rows: Iterable[Mapping[str, Any]]) -> RecordedConfig:
     config = json.loads(key[1])
     rows = list(rows)
     good = [row for row in rows if row["outcome"] == "ok"]
     if not good:
-        return Outcome(config, rows[-1]["outcome"], error=rows[-1]["error"])
+        return RecordedConfig(config, rows[-1]["outcome"], error=rows[-1]["error"])
     samples = [s for row in good for s in (row["latency_samples_s"] or [row["latency_s"]])]
     powers = [row["power_w"] or _power(row) for row in good if row["energy_j"] or row["power_w"]]
-    return Outcome(config, "ok", tuple(samples), float(np.median(powers)) if powers else None)
+    return RecordedConfig(config, "ok", tuple(samples), float(np.median(powers)) if powers else None)
 
 
 def _power(row: Mapping[str, Any]) -> float:
     return float(row["energy_j"] / (row["sustained_latency_s"] or row["latency_s"]))
 
 
-def replay_card(recordings: Iterable[Recording], seed: int = 0, sensors: Sensors | None = None) -> SimulatedCard:
+def replay_card(
+    recordings: Iterable[Recording], seed: int = 0, sensors: SimulatedSensors | None = None
+) -> SimulatedCard:
     """A device that answers from recordings of one GPU; run times are drawn from those recorded, by `seed`."""
     by_problem = {recording.problem.key: recording for recording in recordings}
     first = next(iter(by_problem.values()))
     card = find_gpu(first.gpu)
     has_power = any(recording.has_power for recording in by_problem.values())
 
-    def kernel_of(subject: Subject) -> Kernel:
+    def kernel_of(subject: ConfigUnderTest) -> SimulatedKernel:
         key = Recording.key(subject.kernel_name, subject.config)
         outcome = by_problem[subject.problem.key].outcomes.get(key)
         if outcome is None:
-            raise Failure("constraint", "this config was not recorded")
+            raise MeasurementFailure("constraint", "this config was not recorded")
         if outcome.outcome != "ok":
-            raise Failure(outcome.outcome, outcome.error or "recorded without a reason")
+            raise MeasurementFailure(outcome.outcome, outcome.error or "recorded without a reason")
         draw = np.random.default_rng([seed, zlib.crc32(repr((subject.problem.key, key)).encode())])
         samples = np.array(outcome.samples_s)
         footprint = sum(tensor.bytes for tensor in subject.problem.tensors.values())
-        return Kernel(lambda n: draw.choice(samples, n), outcome.power_w, None, footprint)
+        return SimulatedKernel(lambda n: draw.choice(samples, n), outcome.power_w, None, footprint)
 
-    facts = Facts(
+    facts = DeviceInfo(
         gpu=card.name,
         name=f"replay of {card.title}",
         sm=card.sm,
@@ -175,4 +177,4 @@ def replay_card(recordings: Iterable[Recording], seed: int = 0, sensors: Sensors
         energy=None if has_power else "the recording holds run times alone",
         virtual=True,
     )
-    return SimulatedCard(facts, kernel_of, sensors or Sensors(sm_clock_hz=None, temperature_c=None), seed=seed)
+    return SimulatedCard(facts, kernel_of, sensors or SimulatedSensors(sm_clock_hz=None, temperature_c=None), seed=seed)

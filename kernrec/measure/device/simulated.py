@@ -10,11 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernrec.measure.device.interface import Case, Errors, Facts, Sample, Settings, Subject
+from kernrec.measure.device.interface import (
+    CardSettings,
+    ConfigUnderTest,
+    DeviceInfo,
+    OutputError,
+    PreparedProblem,
+    SensorReading,
+)
 
 
 @dataclass(frozen=True)
-class Sensors:
+class SimulatedSensors:
     """How the card's sensors behave: seconds, watts, hertz, degrees Celsius.
 
     tick_s, lag_s: the energy counter moves every tick and shows what was true a lag before. missing: the share of ticks
@@ -35,21 +42,21 @@ class Sensors:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class SimulatedKernel:
     """What one launch costs: `draw` gives the seconds of each of n launches; power while it runs, None: not known."""
 
     draw: Callable[[int], np.ndarray]
     power_w: float | None
-    errors: Errors | None = None
+    errors: OutputError | None = None
     footprint_bytes: int = 1 << 20
 
 
-def constant(seconds: float, power_w: float | None = 300.0, errors: Errors | None = None) -> Kernel:
+def constant_time(seconds: float, power_w: float | None = 300.0, errors: OutputError | None = None) -> SimulatedKernel:
     """A kernel that always takes the same time."""
-    return Kernel(lambda n: np.full(n, seconds), power_w, errors)
+    return SimulatedKernel(lambda n: np.full(n, seconds), power_w, errors)
 
 
-class _Work:
+class _LoadHistory:
     """What the card did and will have done: spans of load at a constant power, idle before, between and after them."""
 
     def __init__(self, idle_w: float) -> None:
@@ -93,42 +100,42 @@ class SimulatedCard:
 
     def __init__(
         self,
-        facts: Facts,
-        kernel_of: Callable[[Subject], Kernel],
-        sensors: Sensors | None = None,
-        references: Mapping[str, Kernel] | None = None,
+        facts: DeviceInfo,
+        kernel_of: Callable[[ConfigUnderTest], SimulatedKernel],
+        sensors: SimulatedSensors | None = None,
+        references: Mapping[str, SimulatedKernel] | None = None,
         seed: int = 0,
     ) -> None:
         self.facts = facts
-        self.sensors = sensors or Sensors()
+        self.sensors = sensors or SimulatedSensors()
         self._kernel_of = kernel_of
-        self._references = references or {"compute": constant(2e-4, 400.0), "memory": constant(3e-4, 350.0)}
+        self._references = references or {"compute": constant_time(2e-4, 400.0), "memory": constant_time(3e-4, 350.0)}
         self._now = 0.0
-        self._work = _Work(self.sensors.idle_w)
+        self._work = _LoadHistory(self.sensors.idle_w)
         self._random = np.random.default_rng(seed)
         self._skipped: dict[int, bool] = {}
 
-    def set_references(self, references: Mapping[str, Kernel]) -> None:
+    def set_references(self, references: Mapping[str, SimulatedKernel]) -> None:
         """From now on the reference kernels are these."""
         self._references = references
 
-    def settings(self) -> Settings:
+    def settings(self) -> CardSettings:
         return self.facts.settings
 
-    def prepare(self, case: Case) -> None:
+    def prepare(self, case: PreparedProblem) -> None:
         self._now += 0.01
 
-    def load(self, subject: Subject) -> "SimulatedLoaded":
-        return SimulatedLoaded(self, self._kernel_of(subject))
+    def load(self, subject: ConfigUnderTest) -> "LoadedSimulatedConfig":
+        return LoadedSimulatedConfig(self, self._kernel_of(subject))
 
-    def references(self) -> Mapping[str, "SimulatedLoaded"]:
-        return {name: SimulatedLoaded(self, kernel) for name, kernel in self._references.items()}
+    def references(self) -> Mapping[str, "LoadedSimulatedConfig"]:
+        return {name: LoadedSimulatedConfig(self, kernel) for name, kernel in self._references.items()}
 
-    def sample(self) -> Sample:
+    def sample(self) -> SensorReading:
         self._now += self.sensors.call_s
         busy = self._now < self._work.end_s
         known = self.facts.energy is None
-        return Sample(
+        return SensorReading(
             time_s=self._now,
             energy_j=self._counter() if known and self.sensors.tick_s else None,
             power_w=self._work.power_w(self._now) if known else None,
@@ -170,19 +177,19 @@ class SimulatedCard:
         return self._skipped[tick]
 
 
-class SimulatedLoaded:
-    """A `Loaded` of the simulated card."""
+class LoadedSimulatedConfig:
+    """A `LoadedConfig` of the simulated card."""
 
     renewed = False
 
-    def __init__(self, card: SimulatedCard, kernel: Kernel) -> None:
+    def __init__(self, card: SimulatedCard, kernel: SimulatedKernel) -> None:
         self._card = card
         self._kernel = kernel
         self._ends: list[tuple[float, int]] = []  # when submitted work is done, and how many launches it is
         self._marks: list[float] = []
         self.footprint_bytes = kernel.footprint_bytes
 
-    def errors(self) -> Errors | None:
+    def errors(self) -> OutputError | None:
         self.times(1)
         return self._kernel.errors
 

@@ -1,6 +1,6 @@
 """A recording of a GPU over time: power, energy, clocks, temperature and throttle reasons, and what they add up to.
 
-A trace is a table with one row a sample and the columns of `Sample`, in CSV or Parquet.
+A trace is a table with one row a sample and the columns of `TraceSample`, in CSV or Parquet.
 """
 
 import csv
@@ -21,7 +21,7 @@ _MOST_SAMPLES = 20_000_000
 
 
 @dataclass(frozen=True)
-class Sample:
+class TraceSample:
     """What was read at one time. time_s: since the start; None: the device does not tell.
 
     energy_j: its energy counter, from an arbitrary start. reasons: why its clocks are held back, names joined by `|`.
@@ -36,11 +36,11 @@ class Sample:
     reasons: str
 
 
-COLUMNS = tuple(field.name for field in fields(Sample))
+COLUMNS = tuple(field.name for field in fields(TraceSample))
 
 
 @dataclass(frozen=True)
-class Summary:
+class TraceSummary:
     """A trace in numbers, of the whole board, idle power included.
 
     energy_from: `counter`, or `power` where it is integrated from samples of power. throttled: share of the samples by
@@ -69,7 +69,7 @@ class Summary:
         return {**vars(self), "joules_per_call": self.joules_per_call}
 
 
-def summarise(samples: Sequence[Sample], calls: int | None = None) -> Summary:
+def summarize_trace(samples: Sequence[TraceSample], calls: int | None = None) -> TraceSummary:
     """What a trace says. Raises `UsageError` for one without samples."""
     if not samples:
         raise UsageError("the trace has no samples")
@@ -83,7 +83,7 @@ def summarise(samples: Sequence[Sample], calls: int | None = None) -> Summary:
     for sample in samples:
         for reason in filter(None, sample.reasons.split("|")):
             throttled[reason] = throttled.get(reason, 0.0) + 1.0 / len(samples)
-    return Summary(
+    return TraceSummary(
         duration_s=duration,
         samples=len(samples),
         energy_j=energy,
@@ -98,7 +98,7 @@ def summarise(samples: Sequence[Sample], calls: int | None = None) -> Summary:
     )
 
 
-def _energy(samples: Sequence[Sample], power: Sequence[tuple[float, float]]) -> tuple[float | None, str]:
+def _energy(samples: Sequence[TraceSample], power: Sequence[tuple[float, float]]) -> tuple[float | None, str]:
     """(joules, how they were found): the counter's difference, else power integrated by trapezoids."""
     first, last = samples[0].energy_j, samples[-1].energy_j
     if first is not None and last is not None and last >= first:
@@ -132,7 +132,7 @@ class TraceFile:
     def __enter__(self) -> "TraceFile":
         return self
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: TraceSample) -> None:
         """One more sample, on its way to the disk when this returns."""
         if self._full is None:
             try:
@@ -165,7 +165,7 @@ class TraceFile:
         return UsageError(f"{self.path} cannot be written: {error.strerror or error}")
 
 
-def write_trace(path: Path, samples: Iterable[Sample]) -> None:
+def write_trace(path: Path, samples: Iterable[TraceSample]) -> None:
     """Writes a trace in one step. Raises `UsageError` if it cannot."""
     with TraceFile(path) as file:
         for sample in samples:
@@ -194,7 +194,7 @@ def _to_parquet(table: Path, path: Path) -> None:
         whole.unlink(missing_ok=True)
 
 
-def read_trace(path: Path) -> list[Sample]:
+def read_trace(path: Path) -> list[TraceSample]:
     """A trace from a CSV or Parquet file. Raises `UsageError` for a file that is none, naming the row."""
     try:
         if path.stat().st_size > _LARGEST_FILE:
@@ -242,7 +242,7 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
         raise UsageError(f"{path} is no trace: column {missing[0]} is missing")
 
 
-def _sample(path: Path, number: int, row: dict[str, Any]) -> Sample:
+def _sample(path: Path, number: int, row: dict[str, Any]) -> TraceSample:
     values: dict[str, Any] = {}
     for name in COLUMNS:
         given = row[name]
@@ -260,4 +260,4 @@ def _sample(path: Path, number: int, row: dict[str, Any]) -> Sample:
             raise UsageError(f"{path}, row {number}: {name} is {given!r:.40}, expected a number")
     if values["time_s"] is None:
         raise UsageError(f"{path}, row {number}: time_s is missing")
-    return Sample(**values)
+    return TraceSample(**values)

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.measure.monitor.trace import Sample
+from kernrec.measure.monitor.trace import TraceSample
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _LOOK_S = 0.2  # so often it is looked whether somebody asked to stop
@@ -40,7 +40,7 @@ REASONS = {
 class Reader(Protocol):
     """What can be sampled."""
 
-    def read(self, time_s: float) -> Sample:
+    def read(self, time_s: float) -> TraceSample:
         """The state of the device now, stamped `time_s`."""
 
 
@@ -95,13 +95,13 @@ class NvmlReader:
             return nvml.nvmlDeviceGetHandleByIndex(int(wanted))
         raise UsageError(f"GPU {wanted} is not there; this machine has {count}, numbered from 0")
 
-    def read(self, time_s: float) -> Sample:
+    def read(self, time_s: float) -> TraceSample:
         """The state of the GPU now."""
         nvml, handle = self._nvml, self._handle
         reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
         if reasons is None:  # the name it had before driver 535
             reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-        return Sample(
+        return TraceSample(
             time_s=time_s,
             power_w=_scaled(self._ask("nvmlDeviceGetPowerUsage", handle), 1e-3),
             energy_j=_scaled(self._ask("nvmlDeviceGetTotalEnergyConsumption", handle), 1e-3),
@@ -141,7 +141,7 @@ def _scaled(value: float | None, scale: float) -> float | None:
 
 Ended = Callable[[float], bool]
 """Waits at most so many seconds for the end of something, and says whether it has come."""
-Show = Callable[[Sample], None]
+Show = Callable[[TraceSample], None]
 
 
 def watch(reader: Reader, period_s: float, begin: Callable[[], Ended], show: Show) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kernrec.measure.device.interface import Settings
+from kernrec.measure.device.interface import CardSettings
 
 LATENCY_DRIFT = 0.01
 ENERGY_DRIFT = 0.02
@@ -11,7 +11,7 @@ References = Mapping[str, Mapping[str, float]]
 """By reference kernel: `latency_s`, and `energy_j` where it was measured."""
 
 
-class Drift:
+class DriftMonitor:
     """What the reference kernels cost at the start and since.
 
     After a drift the new state is what later looks are held against: the card may stay as it is now. `latency` and
@@ -59,7 +59,7 @@ def _farthest(found: References, base: References, cost: str) -> float | None:
     return max(ratios, key=lambda ratio: abs(ratio - 1.0)) if ratios else None
 
 
-def changes(before: Settings, after: Settings) -> str:
+def changes(before: CardSettings, after: CardSettings) -> str:
     """`power_limit_w 700 -> 500`: what is different."""
     pairs = [(name, getattr(before, name), getattr(after, name)) for name in vars(before)]
     return ", ".join(f"{name} {_shown(old)} -> {_shown(new)}" for name, old, new in pairs if old != new)

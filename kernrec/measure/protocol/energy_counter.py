@@ -24,7 +24,7 @@ SLOWDOWNS = ("HwSlowdown", "HwThermalSlowdown", "SwThermalSlowdown", "HwPowerBra
 
 
 @dataclass(frozen=True)
-class Ticks:
+class CounterTicks:
     """The moments at which a counter was first seen at a new value, and those values."""
 
     time_s: np.ndarray
@@ -37,7 +37,7 @@ class Ticks:
 
 
 @dataclass(frozen=True)
-class Slope:
+class PowerSlope:
     """Mean power over a window with its 90 % interval, and how many ticks of which period it rests on."""
 
     power_w: float
@@ -58,18 +58,18 @@ def unwrapped(energy_j: np.ndarray) -> np.ndarray | None:
     return energy
 
 
-def ticks(time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] | np.ndarray) -> Ticks | None:
+def ticks(time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] | np.ndarray) -> CounterTicks | None:
     """The ticks in a trace of readings; None for a counter that fell. The first reading is none: it began earlier."""
     energy = unwrapped(np.asarray(energy_j, dtype=np.float64))
     if energy is None:
         return None
     moved = np.flatnonzero(np.diff(energy) > 0) + 1
-    return Ticks(np.asarray(time_s, dtype=np.float64)[moved], energy[moved])
+    return CounterTicks(np.asarray(time_s, dtype=np.float64)[moved], energy[moved])
 
 
 def power_from_ticks(
     time_s: Sequence[float] | np.ndarray, energy_j: Sequence[float] | np.ndarray, start_s: float, end_s: float
-) -> Slope | None:
+) -> PowerSlope | None:
     """Mean power between two moments from a trace of the counter that may be longer; None with fewer than ten ticks.
 
     The least-squares line through the ticks inside the window; its interval is 1.645 standard errors to each side.
@@ -88,7 +88,7 @@ def power_from_ticks(
         return None
     residual = e_off - power * t_off
     error = 1.645 * float(np.sqrt((residual**2).sum() / (len(t) - 2) / spread))
-    return Slope(power, power - error, power + error, len(t), Ticks(t, e).period_s or 0.0)
+    return PowerSlope(power, power - error, power + error, len(t), CounterTicks(t, e).period_s or 0.0)
 
 
 def mean_power(

@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from kernrec.measure.device.interface import Device, Failure, Loaded, Sample, Subject
+from kernrec.measure.device.interface import ConfigUnderTest, Device, LoadedConfig, MeasurementFailure, SensorReading
 from kernrec.measure.protocol import energy_counter
-from kernrec.measure.protocol.statistics import converged, hopeless, summarize
+from kernrec.measure.protocol.statistics import converged, hopeless, summarize_latency
 
 VERSION = 1
 
@@ -57,7 +57,7 @@ REPEATS = 2
 
 
 @dataclass(frozen=True)
-class Probed:
+class SensorTraits:
     """What the probe found of this card's sensors (section 0). tick_s: None where there is no energy counter."""
 
     tick_s: float | None = None
@@ -88,15 +88,17 @@ class Energy:
     launch_s: float
     launches: int
     window_s: float
-    slope: energy_counter.Slope | None
+    slope: energy_counter.PowerSlope | None
     integrated_w: float | None
 
 
-def measure(device: Device, subject: Subject, tier: str, best_s: float | None, probed: Probed) -> dict[str, Any]:
+def measure(
+    device: Device, subject: ConfigUnderTest, tier: str, best_s: float | None, probed: SensorTraits
+) -> dict[str, Any]:
     """Measure one config; the columns of its row that the device knows.
 
     tier: `screen` (latency), `coarse` or `final` (energy too). best_s: the least latency on this problem so far. A
-    config that computes wrong values, or that is disturbed again and again, raises `Failure`.
+    config that computes wrong values, or that is disturbed again and again, raises `MeasurementFailure`.
     """
     loaded = device.load(subject)
     try:
@@ -106,13 +108,15 @@ def measure(device: Device, subject: Subject, tier: str, best_s: float | None, p
             row, disturbed = _once(device, loaded, tier, best_s, probed)
             if disturbed is None:
                 return columns | row
-        raise Failure("quarantined", f"clocks were lowered ({disturbed}) in each of {1 + REPEATS} measurements")
+        raise MeasurementFailure(
+            "quarantined", f"clocks were lowered ({disturbed}) in each of {1 + REPEATS} measurements"
+        )
     finally:
         loaded.close()
 
 
 def _once(
-    device: Device, loaded: Loaded, tier: str, best_s: float | None, probed: Probed
+    device: Device, loaded: LoadedConfig, tier: str, best_s: float | None, probed: SensorTraits
 ) -> tuple[dict[str, Any], str | None]:
     trace = [device.sample()]
     burst = latency(device, loaded, best_s if tier == "screen" else None, trace)
@@ -127,7 +131,7 @@ def _once(
     )
 
 
-def _correct(loaded: Loaded) -> dict[str, Any]:
+def _correct(loaded: LoadedConfig) -> dict[str, Any]:
     """Section 2: the numeric error; a config that computes something else is a stored outcome and is never timed."""
     errors = loaded.errors()
     if errors is None:
@@ -135,16 +139,16 @@ def _correct(loaded: Loaded) -> dict[str, Any]:
     columns: dict[str, Any] = {"checked_against": errors.reference}
     if errors.unwritten:
         text = f"{errors.unwritten} elements of the output were not written, or are not numbers"
-        raise Failure("incorrect", text, columns=columns)
+        raise MeasurementFailure("incorrect", text, columns=columns)
     columns |= {"numeric_error": errors.largest, "tolerance": errors.tolerance or None}
     if not errors.largest <= errors.tolerance:
         most = f"at most {errors.tolerance:.3g} is allowed" if errors.tolerance else "whole numbers have to be equal"
         text = f"error {errors.largest:.3g} of the output's scale, {most}"
-        raise Failure("incorrect", text, columns=columns)
+        raise MeasurementFailure("incorrect", text, columns=columns)
     return columns
 
 
-def latency(device: Device, loaded: Loaded, best_s: float | None, trace: list[Sample]) -> Latency:
+def latency(device: Device, loaded: LoadedConfig, best_s: float | None, trace: list[SensorReading]) -> Latency:
     """Section 4: three launches, then samples until the median is known to 1 % or half a second has passed.
 
     best_s: stop after the three launches where they are twice as slow. trace: samples of the sensors are added to it.
@@ -173,7 +177,7 @@ def latency(device: Device, loaded: Loaded, best_s: float | None, trace: list[Sa
     return Latency(tuple(samples), enough, False, launches, device.now() - start, policy)
 
 
-def energy(device: Device, loaded: Loaded, launch_s: float, seconds: float, trace: list[Sample]) -> Energy:
+def energy(device: Device, loaded: LoadedConfig, launch_s: float, seconds: float, trace: list[SensorReading]) -> Energy:
     """Section 5: power as the slope of the counter over its ticks under a load without gaps, once the card has settled.
 
     launch_s: run time of a launch, roughly. seconds: the window after settling. The launch time that power is
@@ -181,7 +185,7 @@ def energy(device: Device, loaded: Loaded, launch_s: float, seconds: float, trac
     """
     ahead = max(2, round(AHEAD_S / launch_s))  # of very long launches one waits while another runs
     batch = max(1, ahead // 4)
-    readings: list[Sample] = []
+    readings: list[SensorReading] = []
     begin = end = device.now()
     marked = launches = 0
     while True:
@@ -208,7 +212,7 @@ def energy(device: Device, loaded: Loaded, launch_s: float, seconds: float, trac
     return Energy(busy_s / launches, launches, end - begin, slope, integrated)
 
 
-def window_s(generation: str, tier: str, probed: Probed) -> float:
+def window_s(generation: str, tier: str, probed: SensorTraits) -> float:
     """How long power is watched: what the sensor's generation asks for, and long enough for ten ticks."""
     coarse, final = WINDOWS_S.get(generation, WINDOWS_S["hopper"])
     wanted = final if tier == "final" else coarse
@@ -216,7 +220,7 @@ def window_s(generation: str, tier: str, probed: Probed) -> float:
 
 
 def _latency_columns(found: Latency) -> dict[str, Any]:
-    s = summarize(found.samples)
+    s = summarize_latency(found.samples)
     return {
         "latency_s": s.median,
         "latency_samples_s": list(found.samples),
@@ -234,7 +238,7 @@ def _latency_columns(found: Latency) -> dict[str, Any]:
     }
 
 
-def _energy_columns(found: Energy, probed: Probed) -> dict[str, Any]:
+def _energy_columns(found: Energy, probed: SensorTraits) -> dict[str, Any]:
     columns: dict[str, Any] = {
         "sustained_latency_s": found.launch_s,
         "energy_window_s": found.window_s,
@@ -255,7 +259,7 @@ def _energy_columns(found: Energy, probed: Probed) -> dict[str, Any]:
     }
 
 
-def _state_columns(trace: list[Sample], clock_hz: float | None) -> dict[str, Any]:
+def _state_columns(trace: list[SensorReading], clock_hz: float | None) -> dict[str, Any]:
     """Section 7. The mean clock is the kernel's own where it could be asked, else that of the driver's readings."""
     loaded = [s for s in trace if "GpuIdle" not in s.reasons]
     clocks = [s.sm_clock_hz for s in loaded if s.sm_clock_hz]

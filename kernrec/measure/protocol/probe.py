@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.measure.device.interface import Device, Sample
+from kernrec.measure.device.interface import Device, SensorReading
 from kernrec.measure.protocol import energy_counter
-from kernrec.measure.protocol.measure_config import LEAST_SAMPLES, POLL_S, Probed, energy, latency
-from kernrec.measure.protocol.statistics import summarize
+from kernrec.measure.protocol.measure_config import LEAST_SAMPLES, POLL_S, SensorTraits, energy, latency
+from kernrec.measure.protocol.statistics import summarize_latency
 
 IDLE_S = 3.0
 _LOAD_S = 3.0
@@ -37,9 +37,9 @@ class Probe:
     sm_clock_hz: float | None
 
     @property
-    def probed(self) -> Probed:
+    def probed(self) -> SensorTraits:
         """What the protocol needs of it."""
-        return Probed(self.tick_s, self.ratio)
+        return SensorTraits(self.tick_s, self.ratio)
 
     def why_no_energy(self) -> str | None:
         """Why energy is not measured on this card, in one line; None where it is."""
@@ -58,7 +58,7 @@ def probe(device: Device) -> Probe:
     """Watch the sensors idle and under a load, for about eight seconds."""
     idle = watch(device, IDLE_S)
     costs = np.diff([s.time_s for s in idle])
-    loaded: list[Sample] = []
+    loaded: list[SensorReading] = []
     reference = device.references()["compute"]
     try:
         launch_s = median(reference.times(LEAST_SAMPLES))
@@ -85,7 +85,7 @@ def probe(device: Device) -> Probe:
     )
 
 
-def watch(device: Device, seconds: float) -> list[Sample]:
+def watch(device: Device, seconds: float) -> list[SensorReading]:
     """Samples of the sensors for a while, nothing running."""
     samples = [device.sample()]
     while samples[-1].time_s - samples[0].time_s < seconds:
@@ -94,7 +94,7 @@ def watch(device: Device, seconds: float) -> list[Sample]:
     return samples
 
 
-def idle_power(samples: list[Sample]) -> float | None:
+def idle_power(samples: list[SensorReading]) -> float | None:
     """Watts over a trace without load: of the counter where it ticks, else of the power sensor."""
     times = [s.time_s for s in samples]
     slope = _idle_slope(samples)
@@ -104,13 +104,13 @@ def idle_power(samples: list[Sample]) -> float | None:
     return energy_counter.mean_power([t for t, _ in known], [p for _, p in known], times[0], times[-1])
 
 
-def references(device: Device, probed: Probed, with_energy: bool) -> dict[str, dict[str, float]]:
+def references(device: Device, probed: SensorTraits, with_energy: bool) -> dict[str, dict[str, float]]:
     """Latency, and energy where it can be measured and is wanted, of the two reference kernels."""
     found: dict[str, dict[str, float]] = {}
     for name, loaded in device.references().items():
         try:
-            trace: list[Sample] = []
-            found[name] = {"latency_s": summarize(latency(device, loaded, None, trace).samples).median}
+            trace: list[SensorReading] = []
+            found[name] = {"latency_s": summarize_latency(latency(device, loaded, None, trace).samples).median}
             if with_energy and probed.energy:
                 seconds = max(_REFERENCE_WINDOW_S, 12 * (probed.tick_s or 0.0))
                 sustained = energy(device, loaded, found[name]["latency_s"], seconds, trace)
@@ -121,7 +121,7 @@ def references(device: Device, probed: Probed, with_energy: bool) -> dict[str, d
     return found
 
 
-def _idle_slope(samples: list[Sample]) -> energy_counter.Slope | None:
+def _idle_slope(samples: list[SensorReading]) -> energy_counter.PowerSlope | None:
     if any(s.energy_j is None for s in samples):
         return None
     times = [s.time_s for s in samples]
@@ -129,7 +129,11 @@ def _idle_slope(samples: list[Sample]) -> energy_counter.Slope | None:
 
 
 def _bend(
-    idle: list[Sample], loaded: list[Sample], before: energy_counter.Slope, load_w: float, window_s: float
+    idle: list[SensorReading],
+    loaded: list[SensorReading],
+    before: energy_counter.PowerSlope,
+    load_w: float,
+    window_s: float,
 ) -> float:
     """Where the counter's idle line and its line under load meet."""
     first = energy_counter.ticks([s.time_s for s in idle], [s.energy_j or 0.0 for s in idle])

@@ -6,14 +6,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from kernrec import paths
-from kernrec.measure.device.interface import Facts
+from kernrec.measure.device.interface import DeviceInfo
 from kernrec.measure.protocol.measure_config import VERSION
 from kernrec.measure.protocol.probe import Probe
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-def remember(facts: Facts, probe: Probe) -> None:
+def save_probe(facts: DeviceInfo, probe: Probe) -> None:
     """Keep what was found of a card; a cache that cannot be written is no error."""
     if (path := _path(facts)) is None:
         return
@@ -24,7 +24,7 @@ def remember(facts: Facts, probe: Probe) -> None:
         temporary.replace(path)
 
 
-def remembered(facts: Facts) -> Probe | None:
+def load_probe(facts: DeviceInfo) -> Probe | None:
     """What was found of a card since the machine started, None where that is not known."""
     if (path := _path(facts)) is None:
         return None
@@ -35,9 +35,9 @@ def remembered(facts: Facts) -> Probe | None:
     return None
 
 
-def _path(facts: Facts) -> Path | None:
+def _path(facts: DeviceInfo) -> Path | None:
     return paths.cache() / "probe" / f"{facts.uuid_hash}.json" if facts.uuid_hash and _BOOT.exists() else None
 
 
-def _validity(facts: Facts) -> list[str | int | None]:
+def _validity(facts: DeviceInfo) -> list[str | int | None]:
     return [_BOOT.read_text().strip(), facts.driver, facts.nvml, VERSION]

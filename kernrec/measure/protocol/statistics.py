@@ -16,7 +16,7 @@ OUTLIER_MADS = 5.0
 
 
 @dataclass(frozen=True)
-class Summary:
+class LatencySummary:
     """Statistics of samples, in their unit. low, high: interval of the median, None for too few samples to have one."""
 
     n: int
@@ -34,7 +34,7 @@ class Summary:
         return math.inf if self.low is None or self.high is None else (self.high - self.low) / (2.0 * self.median)
 
 
-def summarize(samples: Sequence[float]) -> Summary:
+def summarize_latency(samples: Sequence[float]) -> LatencySummary:
     """The statistics of one or more positive samples."""
     values = np.sort(np.asarray(samples, dtype=np.float64))
     median = float(np.median(values))
@@ -44,7 +44,7 @@ def summarize(samples: Sequence[float]) -> Summary:
     low = high = None
     if (rank := interval_rank(len(values))) is not None:
         low, high = float(values[rank]), float(values[len(values) - 1 - rank])
-    return Summary(len(values), median, mad, q10, q90, low, high, int((deviation > OUTLIER_MADS * mad).sum()))
+    return LatencySummary(len(values), median, mad, q10, q90, low, high, int((deviation > OUTLIER_MADS * mad).sum()))
 
 
 def interval_rank(n: int, confidence: float = CONFIDENCE) -> int | None:
@@ -69,7 +69,7 @@ def _normal_mass(n: int, k: int) -> float:
 
 def converged(samples: Sequence[float], half_width: float, least: int) -> bool:
     """Whether at least `least` samples give the median to within `half_width`, a fraction of it."""
-    return len(samples) >= least and summarize(samples).half_width < half_width
+    return len(samples) >= least and summarize_latency(samples).half_width < half_width
 
 
 def hopeless(samples: Sequence[float], best_s: float | None, factor: float) -> bool:

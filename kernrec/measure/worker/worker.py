@@ -22,8 +22,8 @@ from typing import Any, TextIO
 from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel, find_kernel, kernel_names
 from kernrec.kernel.spec_reader import kernel_from
-from kernrec.measure.device.interface import Case, Device, Failure, Subject
-from kernrec.measure.protocol.measure_config import Probed, measure
+from kernrec.measure.device.interface import ConfigUnderTest, Device, MeasurementFailure, PreparedProblem
+from kernrec.measure.protocol.measure_config import SensorTraits, measure
 from kernrec.measure.protocol.probe import IDLE_S, idle_power, probe, references, watch
 from kernrec.op import Problem, problem_from_key
 
@@ -56,7 +56,7 @@ class Session:
 
     def __init__(self) -> None:
         self._device: Device | None = None
-        self._probed = Probed()
+        self._probed = SensorTraits()
         self._own: Kernel | None = None
         self._folder: Path | None = None
         self._recorded: dict[str, Problem] = {}
@@ -75,7 +75,7 @@ class Session:
         start = self._device.now() if self._device else 0.0
         try:
             found: dict[str, Any] = {"ok": kinds[request["do"]](request)}
-        except Failure as failure:
+        except MeasurementFailure as failure:
             found = {"failure": failure.outcome, "error": str(failure), "lost": failure.lost}
             found |= {"columns": failure.columns}
         except KernrecError as error:
@@ -105,7 +105,7 @@ class Session:
         else:
             self._device = open_device(request)
         if request.get("probed"):
-            self._probed = Probed(**request["probed"])
+            self._probed = SensorTraits(**request["probed"])
         return self._device.facts.as_dict()
 
     def _probe(self, request: Request) -> dict[str, Any]:
@@ -114,12 +114,16 @@ class Session:
         return found.as_dict()
 
     def _sensors(self, request: Request) -> None:
-        self._probed = Probed(**request["probed"])
+        self._probed = SensorTraits(**request["probed"])
 
     def _prepare(self, request: Request) -> None:
         problem = self._problem(request)
         declares = self._own is not None and problem.definition is self._own.definition and self._own.declares_problem
-        case = Case(problem, self._own, self._folder, request.get("baseline")) if declares else Case(problem)
+        case = (
+            PreparedProblem(problem, self._own, self._folder, request.get("baseline"))
+            if declares
+            else PreparedProblem(problem)
+        )
         self._open_device.prepare(case)
 
     def _problem(self, request: Request) -> Problem:
@@ -132,7 +136,7 @@ class Session:
             kernel: Kernel | None = self._own
         else:
             kernel = find_kernel(name) if name in kernel_names() else None
-        subject = Subject(name, request["config"], self._problem(request), kernel)
+        subject = ConfigUnderTest(name, request["config"], self._problem(request), kernel)
         return measure(self._open_device, subject, request["tier"], request["best_s"], self._probed)
 
     def _references(self, request: Request) -> dict[str, Any]:

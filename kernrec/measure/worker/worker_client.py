@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from kernrec.errors import KernrecError
-from kernrec.measure.device.interface import Failure
+from kernrec.measure.device.interface import MeasurementFailure
 
 START_LIMIT_S = 120.0
 """To start an interpreter and make a CUDA context on a busy machine."""
@@ -30,7 +30,7 @@ class Stopped(Exception):  # noqa: N818 - no error: the campaign was told to sto
     """The campaign was told to stop while the child was busy; the child is gone."""
 
 
-class Child:
+class WorkerClient:
     """A worker process, started when first asked. `opening` is the request that opens its device.
 
     stopping: asked while waiting for an answer; once true, the child is killed and `Stopped` raised.
@@ -80,12 +80,12 @@ class Child:
         self.starts += 1
         try:
             self.facts = self._ask({"do": "open", **self._opening}, START_LIMIT_S)
-        except Failure as failure:
+        except MeasurementFailure as failure:
             self.stop()
             raise KernrecError(f"the device cannot be opened: {failure}") from None
 
     def ask(self, limit_s: float, do: str, **items: Any) -> Any:
-        """The answer to a request. Raises `Failure` for one that failed, took too long or took the process down.
+        """The answer to a request. Raises `MeasurementFailure` for one that failed, timed out or ended the process.
 
         After a failure that the process did not survive, `alive` is false: `start` makes a new one.
         """
@@ -126,10 +126,10 @@ class Child:
             return answer["ok"]
         if answer["lost"]:
             self.stop()
-        raise Failure(answer["failure"], answer["error"], answer["lost"], answer.get("columns"))
+        raise MeasurementFailure(answer["failure"], answer["error"], answer["lost"], answer.get("columns"))
 
     def _line(self, process: "subprocess.Popen[bytes]", deadline: float) -> bytes | None:
-        """The next line of the child; None when it is gone. Raises `Failure` at the deadline and `Stopped`."""
+        """The next line; None if the worker is gone. Raises `MeasurementFailure` at the deadline, or `Stopped`."""
         assert process.stdout is not None
         started = time.monotonic()
         with selectors.DefaultSelector() as selector:
@@ -138,7 +138,7 @@ class Child:
                 left = deadline - time.monotonic()
                 if left <= 0.0:
                     self.stop()
-                    raise Failure("timeout", f"no answer within {deadline - started:.3g} s", lost=True)
+                    raise MeasurementFailure("timeout", f"no answer within {deadline - started:.3g} s", lost=True)
                 if self._stopping():
                     self.stop()
                     raise Stopped
@@ -150,7 +150,7 @@ class Child:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _died(self, process: "subprocess.Popen[bytes]") -> Failure:
+    def _died(self, process: "subprocess.Popen[bytes]") -> MeasurementFailure:
         with suppress(subprocess.TimeoutExpired):
             process.wait(5.0)
         code = process.poll()
@@ -161,4 +161,4 @@ class Child:
             how = f"was killed by {signal.Signals(-code).name}"
         else:
             how = f"ended with exit status {code}"
-        return Failure("crash", ": ".join([f"the measuring process {how}", *last]), lost=True)
+        return MeasurementFailure("crash", ": ".join([f"the measuring process {how}", *last]), lost=True)

@@ -25,7 +25,7 @@ from kernrec.op import Problem
 from kernrec.recommender.estimate.candidates import Candidates, Prediction
 from kernrec.recommender.estimate.estimates import LEARNED, Estimates
 from kernrec.recommender.estimate.model_inputs import features_of, inputs_of
-from kernrec.store import Measured
+from kernrec.store import MeasuredAnswer
 
 Array = np.ndarray
 
@@ -171,7 +171,7 @@ class Correction:
         """The estimates with the model's in their place."""
         return with_learned(predicted, self.reach, self.where, self.ratios, self.distance)
 
-    def adapted(self, predicted: Estimates, positions: Array, measured: Sequence[Measured]) -> Estimates:
+    def adapted(self, predicted: Estimates, positions: Array, measured: Sequence[MeasuredAnswer]) -> Estimates:
         """Corrected estimates in the light of what was measured on this GPU and problem, at `positions`."""
         return adapted(predicted, self.where, self.rows, positions, measured)
 
@@ -229,7 +229,7 @@ def _median(values: Array) -> float:
 
 
 def adapted(
-    predicted: Estimates, where: Array, rows: Array, positions: Array, measured: Sequence[Measured]
+    predicted: Estimates, where: Array, rows: Array, positions: Array, measured: Sequence[MeasuredAnswer]
 ) -> Estimates:
     """The estimates at positions `where` (features: `rows`), corrected by what was measured at `positions` among them.
 

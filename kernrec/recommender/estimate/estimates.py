@@ -30,7 +30,7 @@ import numpy as np
 
 from kernrec.model.prior.launch_time import INTERVAL
 from kernrec.model.prior.power import LimitedCosts
-from kernrec.store import Measured
+from kernrec.store import MeasuredAnswer
 
 Array = np.ndarray
 
@@ -116,7 +116,7 @@ def prior(limited: LimitedCosts) -> Estimates:
 
 
 def with_measured(
-    predicted: Estimates, positions: Array, measured: Sequence[Measured]
+    predicted: Estimates, positions: Array, measured: Sequence[MeasuredAnswer]
 ) -> tuple[Estimates, Rescaling | None]:
     """The estimates with measurements in place of predictions, and the rest on their scale.
 

@@ -13,7 +13,7 @@ import numpy as np
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, SpaceAt
 from kernrec.kernel.space import Space
-from kernrec.store import Evidence, Failed, Measured
+from kernrec.store import Evidence, FailedConfig, MeasuredAnswer
 
 _SAME_W = 0.5
 """Power limits are set in whole watts."""
@@ -30,7 +30,7 @@ class Known:
     """
 
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    measured: tuple[Measured, ...] = ()
+    measured: tuple[MeasuredAnswer, ...] = ()
     failed: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     failures: Mapping[str, int] = field(default_factory=dict)
     stale: int = 0
@@ -56,7 +56,7 @@ def known(
     outcomes = {int(row): one.outcome for row, one in zip(failed_rows, failed_ours, strict=True) if row >= 0}
     rows = space.find([row.config for row in here])
     # A limit equal to the default may be written in two ways: of two answers that apply the latest counts.
-    latest: dict[int, Measured] = {}
+    latest: dict[int, MeasuredAnswer] = {}
     for row, one in sorted(zip(rows.tolist(), here, strict=True), key=lambda pair: pair[1].measured_at):
         if row >= 0 and at.valid[row] and row not in outcomes:
             latest[row] = one
@@ -71,7 +71,7 @@ def known(
     )
 
 
-def applies(row: Measured, gpu: GPU, power_limit_w: float | None, clock_hz: float | None) -> bool:
+def applies(row: MeasuredAnswer, gpu: GPU, power_limit_w: float | None, clock_hz: float | None) -> bool:
     """Whether a row was measured at the query's power limit (None: the default) and core clock (None: not locked)."""
     default = gpu.tdp_w
     limit = default if power_limit_w is None else power_limit_w
@@ -83,9 +83,9 @@ def applies(row: Measured, gpu: GPU, power_limit_w: float | None, clock_hz: floa
     return abs(clock_hz - row.locked_sm_clock_hz) <= _SAME_HZ
 
 
-def _stale(rows: Iterable[Measured | Failed], kernel: Kernel) -> set[tuple[object, ...]]:
+def _stale(rows: Iterable[MeasuredAnswer | FailedConfig], kernel: Kernel) -> set[tuple[object, ...]]:
     return _configs(row for row in rows if row.kernel_hash != kernel.hash)
 
 
-def _configs(rows: Iterable[Measured | Failed]) -> set[tuple[object, ...]]:
+def _configs(rows: Iterable[MeasuredAnswer | FailedConfig]) -> set[tuple[object, ...]]:
     return {(row.kernel_hash, *sorted(row.config.items())) for row in rows}

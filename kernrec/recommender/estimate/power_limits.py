@@ -16,7 +16,7 @@ from kernrec.kernel.space import Space
 from kernrec.model.prior.power import LimitedCosts
 from kernrec.recommender.estimate.estimates import Estimates, Rescaling, carried_over, prior, with_measured
 from kernrec.recommender.estimate.measured_rows import Known, known
-from kernrec.store import Evidence, Measured
+from kernrec.store import Evidence, MeasuredAnswer
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import Correction
@@ -29,7 +29,7 @@ class AtLimit:
     """
 
     estimates: Estimates
-    measured: dict[int, Measured]
+    measured: dict[int, MeasuredAnswer]
     predicted: Estimates
 
 

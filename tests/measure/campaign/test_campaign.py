@@ -11,10 +11,10 @@ from kernrec.measure.campaign import campaign as campaign_module
 from kernrec.measure.campaign.campaign import Campaign
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.campaign.results import Effort, Progress
-from kernrec.measure.device.interface import Failure
-from kernrec.measure.protocol.drift import Drift
-from kernrec.measure.worker.worker_client import Child, Stopped
+from kernrec.measure.campaign.results import MeasuringEffort, Progress
+from kernrec.measure.device.interface import MeasurementFailure
+from kernrec.measure.protocol.drift import DriftMonitor
+from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import find_op
 from kernrec.store import Database
 from tests.helpers.rig import PROBLEM, campaign, collect, outcomes, stored, target, unclosed
@@ -122,7 +122,7 @@ def test_rows_of_another_limit_clock_or_slice_do_not_stand_for_those_of_the_card
 
 
 def test_a_block_ends_with_the_problem_that_is_given_up(tmp_path: Path) -> None:
-    class Refusing(Child):
+    class Refusing(WorkerClient):
         """After two rows it is lost, and the new one has no room for the inputs again."""
 
         rows = 0
@@ -130,7 +130,7 @@ def test_a_block_ends_with_the_problem_that_is_given_up(tmp_path: Path) -> None:
         def ask(self, limit_s: float, do: str, **items: object) -> object:
             if do == "prepare" and self.rows == 2:
                 self.rows += 1
-                raise Failure("crash", "no memory for the inputs")
+                raise MeasurementFailure("crash", "no memory for the inputs")
             return super().ask(limit_s, do, **items)
 
     child = Refusing({"device": "faulty"})
@@ -146,7 +146,7 @@ def test_a_block_ends_with_the_problem_that_is_given_up(tmp_path: Path) -> None:
     tasks = tuple(replace(task, problem=other) for task in plan.tasks)
     with Journal(journal_path(tmp_path / "k.duckdb")) as journal:
         targets = [plan, replace(plan, problem=other, tasks=tasks)]
-        run = Campaign(child, targets, journal, session="s", effort=Effort(None, 0), report=report)
+        run = Campaign(child, targets, journal, session="s", effort=MeasuringEffort(None, 0), report=report)
         run.run()
         ingest(journal, tmp_path / "k.duckdb")
     with Database.open(tmp_path / "k.duckdb") as database:
@@ -167,7 +167,7 @@ def test_a_device_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch:
 
 
 def _looks(*latencies: float) -> list[str | None]:
-    drift = Drift()
+    drift = DriftMonitor()
     return [drift.take({"compute": {"latency_s": t}, "memory": {"latency_s": 1.0}}) for t in latencies]
 
 
@@ -181,7 +181,7 @@ def test_after_a_drift_the_card_is_held_against_what_it_is_now() -> None:
 
 
 def test_energy_may_drift_by_two_percent() -> None:
-    drift = Drift()
+    drift = DriftMonitor()
     drift.take({"compute": {"latency_s": 1.0, "energy_j": 1.0}})
     assert drift.take({"compute": {"latency_s": 1.0, "energy_j": 1.015}}) is None
     assert (

@@ -14,12 +14,12 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
 from kernrec.measure.campaign import compile_queue
 from kernrec.measure.campaign.campaign import Campaign
-from kernrec.measure.campaign.compile_queue import Code, CompileAhead
+from kernrec.measure.campaign.compile_queue import CompiledVariant, CompileQueue
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import Task, library_targets
-from kernrec.measure.campaign.results import Effort
-from kernrec.measure.worker.worker_client import Child
+from kernrec.measure.campaign.results import MeasuringEffort
+from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.op import find_op
 from kernrec.recommender import Query, Recommender
 from kernrec.store import Database, Stack
@@ -86,10 +86,15 @@ def test_a_kernel_whose_source_has_no_profile_is_planned_in_random_order(monkeyp
 def test_rows_of_library_kernels_carry_what_was_compiled(nvrtc: None, tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     (target,) = library_targets([("softmax", SOFTMAX)], GPU, Stack([]), 3)
-    ahead = CompileAhead(GPU.sm, processes=2)
+    ahead = CompileQueue(GPU.sm, processes=2)
     with Journal(journal_path(database)) as journal:
         campaign = Campaign(
-            Child({"device": "faulty"}), [target], journal, session="s", effort=Effort(None, 0), ahead=ahead
+            WorkerClient({"device": "faulty"}),
+            [target],
+            journal,
+            session="s",
+            effort=MeasuringEffort(None, 0),
+            ahead=ahead,
         )
         campaign.run()
         ingest(journal, database)
@@ -104,7 +109,7 @@ def test_rows_of_library_kernels_carry_what_was_compiled(nvrtc: None, tmp_path: 
         assert row["smem_bytes"] is not None
 
 
-def _used(ahead: CompileAhead, tasks: Sequence[Task]) -> list[Code]:
+def _used(ahead: CompileQueue, tasks: Sequence[Task]) -> list[CompiledVariant]:
     """The codes of tasks, each used as soon as it is there."""
     codes = []
     for task in tasks:
@@ -118,9 +123,9 @@ def _used(ahead: CompileAhead, tasks: Sequence[Task]) -> list[Code]:
 
 def test_what_is_wanted_later_does_not_wait_for_what_nobody_uses(nvrtc: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A problem whose time is over leaves codes behind that are compiled and never asked for."""
-    monkeypatch.setattr(compile_queue, "AHEAD", 2)
+    monkeypatch.setattr(compile_queue, "VARIANTS_AHEAD", 2)
     (first,), (second,) = (library_targets([("", p)], GPU, Stack([]), 6) for p in (SOFTMAX, MATVEC))
-    ahead = CompileAhead(GPU.sm, processes=1)
+    ahead = CompileQueue(GPU.sm, processes=1)
     try:
         ahead.want(first.tasks)
         _used(ahead, first.tasks[:1])
@@ -136,7 +141,7 @@ def test_code_that_does_not_compile_is_a_stored_outcome_with_the_compilers_words
     kernel = replace(find_kernel("softmax_rows"), source="this is no CUDA", hash="broken")
     (target,) = library_targets([("softmax", SOFTMAX)], GPU, Stack([]), 1)
     task = Task(KERNEL[0], "broken", target.tasks[0].config, SOFTMAX, kernel)
-    ahead = CompileAhead(GPU.sm, processes=1)
+    ahead = CompileQueue(GPU.sm, processes=1)
     ahead.want([task])
     (code,) = _used(ahead, [task])
     ahead.stop()

@@ -5,9 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from kernrec.measure.campaign.plan import Target, Task
-from kernrec.measure.campaign.results import History
-from kernrec.measure.campaign.schedule import Todo
+from kernrec.measure.campaign.plan import PlannedProblem, Task
+from kernrec.measure.campaign.results import ProblemHistory
+from kernrec.measure.campaign.schedule import Schedule
 from kernrec.measure.protocol import measure_config
 from kernrec.op import find_op
 
@@ -15,13 +15,13 @@ PROBLEM = find_op("reduce").problem(rows=8, columns=256)
 TASKS = tuple(Task("own", "hash", {"unroll": unroll}, PROBLEM) for unroll in range(20))
 
 
-def screened(*, energy: bool) -> Todo:
+def screened(*, energy: bool) -> Schedule:
     """A target whose configs were all screened: the later the slower, and the more frugal."""
-    history = History()
+    history = ProblemHistory()
     for number, task in enumerate(TASKS):
         row = {"tier": "screen", "session": "first", "outcome": "ok", "latency_s": 1e-3 * (1 + number)}
         history.add(task.key, row | ({"energy_j": 1.0 / (1 + number)} if energy else {}))
-    return Todo(Target("reduce", PROBLEM, TASKS), history, np.random.default_rng(0))
+    return Schedule(PlannedProblem("reduce", PROBLEM, TASKS), history, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("probed", [True, False])

@@ -6,7 +6,7 @@ import pytest
 from kernrec.kernel import Kernel
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.measure.device.correctness import compare, tolerance, tolerances
-from kernrec.measure.device.interface import Errors
+from kernrec.measure.device.interface import OutputError
 from kernrec.op import find_op
 from kernrec.op.data import encode, inputs, reference
 
@@ -88,7 +88,7 @@ def test_whole_numbers_have_to_be_equal_however_large() -> None:
 def test_what_is_expected_to_be_nothing_is_not_compared_and_infinity_is() -> None:
     expected = np.array([np.nan, 1.0, np.inf, -np.inf])
     right = np.array([3.0, 1.0, np.inf, -np.inf], dtype=np.float32)
-    assert compare(right, "f32", expected, np, 0.0, "") == Errors(0.0, 0, 0.0, "")
+    assert compare(right, "f32", expected, np, 0.0, "") == OutputError(0.0, 0, 0.0, "")
     for at, value in ((1, np.inf), (1, np.nan), (2, 1e30), (2, np.nan), (3, np.inf)):
         wrong = right.copy()
         wrong[at] = value

@@ -7,8 +7,8 @@ import pytest
 from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
-from kernrec.measure.device.interface import Case, Failure, Subject
-from kernrec.measure.protocol.measure_config import Probed, measure
+from kernrec.measure.device.interface import ConfigUnderTest, MeasurementFailure, PreparedProblem
+from kernrec.measure.protocol.measure_config import SensorTraits, measure
 from kernrec.op import Problem, find_op
 
 pytestmark = pytest.mark.gpu
@@ -29,22 +29,22 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> object:
     return CudaDevice(card.uuid, tmp_path_factory.mktemp("scratch"))
 
 
-def subject(device, problem: Problem = PROBLEM, row: int = 0) -> Subject:
+def subject(device, problem: Problem = PROBLEM, row: int = 0) -> ConfigUnderTest:
     kernel = find_kernel("matmul_simt")
     gpu = find_gpu(device.facts.gpu)
     space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
-    return Subject(kernel.name, space.config(int(space.at(problem).rows[row])), problem, kernel)
+    return ConfigUnderTest(kernel.name, space.config(int(space.at(problem).rows[row])), problem, kernel)
 
 
 def _waiting(device, nanoseconds: int):
     """A kernel that takes a known time."""
     import ctypes
 
-    from kernrec.measure.device.launch import Launch
-    from kernrec.measure.device.loaded_config import CudaLoaded
+    from kernrec.measure.device.launch import DeviceLaunch
+    from kernrec.measure.device.loaded_config import LoadedCudaConfig
 
-    launch = Launch(device._helpers, "wait", (1, 1, 1), (1, 1, 1), 0, [ctypes.c_uint32(nanoseconds)])
-    return CudaLoaded(device._tools, [[launch]], 4, None, None)
+    launch = DeviceLaunch(device._helpers, "wait", (1, 1, 1), (1, 1, 1), 0, [ctypes.c_uint32(nanoseconds)])
+    return LoadedCudaConfig(device._tools, [[launch]], 4, None, None)
 
 
 @pytest.mark.parametrize("seconds", [1e-3, 2e-4])
@@ -65,29 +65,31 @@ def test_a_copy_reaches_most_of_the_bandwidth_and_never_more_than_all(device) ->
 
 
 def test_a_kernel_of_the_library_is_right_and_has_a_latency(device) -> None:
-    device.prepare(Case(PROBLEM))
-    row = measure(device, subject(device), "screen", None, Probed())
+    device.prepare(PreparedProblem(PROBLEM))
+    row = measure(device, subject(device), "screen", None, SensorTraits())
     assert 1e-6 < row["latency_s"] < 1e-2
     assert 0.0 < row["numeric_error"] < row["tolerance"]
     assert row["sm_clock_mean_hz"] > 2e8
 
 
 def test_a_kernel_that_computes_something_else_is_incorrect(device) -> None:
-    device.prepare(Case(PROBLEM))
+    device.prepare(PreparedProblem(PROBLEM))
     device._memory.expect({name: array.get() * 1.01 for name, array in device._memory._expected.items()})
-    with pytest.raises(Failure, match="at most") as caught:
-        measure(device, subject(device), "screen", None, Probed())
+    with pytest.raises(MeasurementFailure, match="at most") as caught:
+        measure(device, subject(device), "screen", None, SensorTraits())
     assert caught.value.outcome == "incorrect"
-    device.prepare(Case(PROBLEM))
+    device.prepare(PreparedProblem(PROBLEM))
 
 
 def test_a_launch_that_asks_for_too_much_is_refused_and_the_device_goes_on(device) -> None:
     import ctypes
 
-    from kernrec.measure.device.launch import Launch
+    from kernrec.measure.device.launch import DeviceLaunch
 
-    with pytest.raises(Failure) as caught:
-        Launch(device._helpers, "wait", (1, 1, 1), (2048, 1, 1), 0, [ctypes.c_uint32(1)]).queue(device._tools.stream)
+    with pytest.raises(MeasurementFailure) as caught:
+        DeviceLaunch(device._helpers, "wait", (1, 1, 1), (2048, 1, 1), 0, [ctypes.c_uint32(1)]).queue(
+            device._tools.stream
+        )
     assert caught.value.outcome == "constraint"
     assert _waiting(device, 100_000).times(1)[0] > 5e-5
 
@@ -99,7 +101,7 @@ def test_energy_is_power_times_time_and_both_are_plausible(device) -> None:
     if not found.probed.energy:
         pytest.skip(found.why_no_energy() or "")
     problem = find_op("matmul").problem(m=4096, n=4096, k=4096)
-    device.prepare(Case(problem))
+    device.prepare(PreparedProblem(problem))
     row = measure(device, subject(device, problem), "coarse", None, found.probed)
     gpu = find_gpu(device.facts.gpu)
     assert row["energy_j"] == pytest.approx(row["power_w"] * row["sustained_latency_s"])
@@ -108,9 +110,9 @@ def test_energy_is_power_times_time_and_both_are_plausible(device) -> None:
 
 def test_a_child_survives_as_a_campaign_when_its_context_is_lost(device, tmp_path: Path) -> None:
     from kernrec.measure.device.nvml import cards
-    from kernrec.measure.worker.worker_client import Child
+    from kernrec.measure.worker.worker_client import WorkerClient
 
-    child = Child({"device": "cuda", "uuid": cards()[0].uuid, "scratch": str(tmp_path)})
+    child = WorkerClient({"device": "cuda", "uuid": cards()[0].uuid, "scratch": str(tmp_path)})
     try:
         first = child.ask(60.0, "references", energy=False)["references"]
         child._process.kill()  # type: ignore[union-attr]

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.measure.campaign.results import EFFORTS, Budget
-from kernrec.measure.collect import Collected, Wanted, collect
-from kernrec.measure.device.interface import Failure, Subject
+from kernrec.measure.campaign.results import EFFORTS, CampaignBudget
+from kernrec.measure.collect import CollectRequest, CollectResult, collect
+from kernrec.measure.device.interface import ConfigUnderTest, MeasurementFailure
 from kernrec.measure.device.replay import load_recordings, replay_card
-from kernrec.measure.protocol.measure_config import Probed, measure
+from kernrec.measure.protocol.measure_config import SensorTraits, measure
 from kernrec.op import find_op
 from kernrec.store import Database
 from tests.helpers.paths import SPACES
 from tests.helpers.recording import BEST, make_recording
 
 
-def _collect(recording: Path, database: Path, **more: object) -> Collected:
+def _collect(recording: Path, database: Path, **more: object) -> CollectResult:
     wanted = {"problems": None, "database": database, "device": "replay", "recording": recording}
-    return collect(Wanted(**wanted | more))  # type: ignore[arg-type]
+    return collect(CollectRequest(**wanted | more))  # type: ignore[arg-type]
 
 
 def _rows(database: Path, **equal: object) -> list[dict[str, object]]:
@@ -33,16 +33,16 @@ def test_run_times_have_the_recorded_noise(tmp_path: Path) -> None:
     (recording,) = load_recordings(make_recording(tmp_path / "r.duckdb"), None)
     device = replay_card([recording])
     best = recording.best
-    row = measure(device, Subject("recorded", best.config, recording.problem), "screen", None, Probed())
+    row = measure(device, ConfigUnderTest("recorded", best.config, recording.problem), "screen", None, SensorTraits())
     assert set(row["latency_samples_s"]) <= set(best.samples_s)
     assert row["latency_s"] == pytest.approx(float(np.median(best.samples_s)), rel=0.02)
 
 
 def test_the_same_seed_gives_the_same_answers(tmp_path: Path) -> None:
     (recording,) = load_recordings(make_recording(tmp_path / "r.duckdb"), None)
-    subject = Subject("recorded", recording.best.config, recording.problem)
+    subject = ConfigUnderTest("recorded", recording.best.config, recording.problem)
     one, same, other = (
-        measure(replay_card([recording], seed), subject, "screen", None, Probed())["latency_samples_s"]
+        measure(replay_card([recording], seed), subject, "screen", None, SensorTraits())["latency_samples_s"]
         for seed in (1, 1, 2)
     )
     assert one == same != other
@@ -52,11 +52,11 @@ def test_failures_are_replayed_with_their_reason(tmp_path: Path) -> None:
     (recording,) = load_recordings(make_recording(tmp_path / "r.duckdb"), None)
     device = replay_card([recording])
     failed = next(outcome for outcome in recording.outcomes.values() if outcome.outcome != "ok")
-    with pytest.raises(Failure, match="too many threads") as caught:
-        device.load(Subject("recorded", failed.config, recording.problem))
+    with pytest.raises(MeasurementFailure, match="too many threads") as caught:
+        device.load(ConfigUnderTest("recorded", failed.config, recording.problem))
     assert caught.value.outcome == "constraint"
-    with pytest.raises(Failure, match="not recorded"):
-        device.load(Subject("recorded", {"x": 12345}, recording.problem))
+    with pytest.raises(MeasurementFailure, match="not recorded"):
+        device.load(ConfigUnderTest("recorded", {"x": 12345}, recording.problem))
 
 
 def test_a_campaign_reaches_the_recorded_best_and_its_energy(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_campaign_reaches_the_recorded_best_and_its_energy(tmp_path: Path) -> 
 
 
 def test_replayed_rows_say_that_they_are(tmp_path: Path) -> None:
-    _collect(make_recording(tmp_path / "r.duckdb"), tmp_path / "k.duckdb", budget=Budget(configs=5))
+    _collect(make_recording(tmp_path / "r.duckdb"), tmp_path / "k.duckdb", budget=CampaignBudget(configs=5))
     for row in _rows(tmp_path / "k.duckdb"):
         assert row["protocol_version"] == 0
         assert str(row["device"]).startswith("replay of ")
@@ -93,7 +93,7 @@ def test_replayed_rows_say_that_they_are(tmp_path: Path) -> None:
 
 def test_a_campaign_that_is_continued_measures_nothing_twice(tmp_path: Path) -> None:
     recording, database = make_recording(tmp_path / "r.duckdb"), tmp_path / "k.duckdb"
-    _collect(recording, database, budget=Budget(configs=80), effort=EFFORTS["quick"])
+    _collect(recording, database, budget=CampaignBudget(configs=80), effort=EFFORTS["quick"])
     first = len(_rows(database, tier="screen"))
     _collect(recording, database)
     again = _collect(recording, database)
@@ -121,7 +121,7 @@ def test_a_campaign_measures_next_what_was_promising_so_far(tmp_path: Path) -> N
 
 def test_a_budget_in_time_is_of_the_devices_clock_and_leaves_room_for_energy(tmp_path: Path) -> None:
     recording = make_recording(tmp_path / "r.duckdb")
-    _collect(recording, tmp_path / "k.duckdb", budget=Budget(seconds=60.0))
+    _collect(recording, tmp_path / "k.duckdb", budget=CampaignBudget(seconds=60.0))
     tiers = [row["tier"] for row in _rows(tmp_path / "k.duckdb")]
     assert "coarse" in tiers
     assert len(tiers) < 280

@@ -10,9 +10,9 @@ from cupy.cuda.function import PTX
 
 import kernrec.measure.device.cuda as cuda
 from kernrec.kernel import find_kernel
-from kernrec.measure.device.interface import Case, Failure, Subject
-from kernrec.measure.device.nvml import NoSensors
-from kernrec.measure.protocol.measure_config import Probed, measure
+from kernrec.measure.device.interface import ConfigUnderTest, MeasurementFailure, PreparedProblem
+from kernrec.measure.device.nvml import MissingSensors
+from kernrec.measure.protocol.measure_config import SensorTraits, measure
 from kernrec.op import problem_from_key
 from kernrec.ptx import parse
 
@@ -29,18 +29,18 @@ def compiled(source, sm, defines=None, name="kernel.cu"):
 
 
 cuda.compile_source = compiled
-cuda.sensors = lambda uuid: NoSensors("NVIDIA H200", "emulated")
+cuda.sensors = lambda uuid: MissingSensors("NVIDIA H200", "emulated")
 device = cuda.CudaDevice("GPU-emulated", Path(tempfile.mkdtemp()))
 answers = []
 for case in asked["cases"]:
     problem = problem_from_key(case["problem"])
-    device.prepare(Case(problem))
+    device.prepare(PreparedProblem(problem))
     if case["spoiled"]:
         device._memory.expect({name: array * 1.02 for name, array in device._memory._expected.items()})
-    subject = Subject(case["kernel"], case["config"], problem, find_kernel(case["kernel"]))
+    subject = ConfigUnderTest(case["kernel"], case["config"], problem, find_kernel(case["kernel"]))
     try:
-        answers.append(measure(device, subject, "screen", None, Probed()) | {"copies": len(device._memory.sets)})
-    except Failure as failure:
+        answers.append(measure(device, subject, "screen", None, SensorTraits()) | {"copies": len(device._memory.sets)})
+    except MeasurementFailure as failure:
         answers.append({"failure": failure.outcome, "error": str(failure)})
 loaded = device.references()["memory"]
 loaded.submit(3)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from cupy.cuda.function import PTX
 
 import kernrec.measure.device.cuda as cuda
-from kernrec.measure.device.nvml import NoSensors
+from kernrec.measure.device.nvml import MissingSensors
 from kernrec.measure.worker.worker import main
 from kernrec.ptx import parse
 
@@ -26,5 +26,5 @@ def compiled(source, sm, defines=None, name="kernel.cu"):
 
 
 cuda.compile_source = compiled
-cuda.sensors = lambda uuid: NoSensors("NVIDIA H200", "emulated")
+cuda.sensors = lambda uuid: MissingSensors("NVIDIA H200", "emulated")
 main()

@@ -7,28 +7,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.measure.monitor.trace import COLUMNS, Sample, read_trace, summarise, write_trace
+from kernrec.measure.monitor.trace import COLUMNS, TraceSample, read_trace, summarize_trace, write_trace
 
 HEADER = ",".join(COLUMNS)
 
 
-def sample(time_s: float, power_w: float | None, energy_j: float | None = None, reasons: str = "") -> Sample:
-    return Sample(time_s, power_w, energy_j, 1.5e9, None, 60.0, reasons)
+def sample(time_s: float, power_w: float | None, energy_j: float | None = None, reasons: str = "") -> TraceSample:
+    return TraceSample(time_s, power_w, energy_j, 1.5e9, None, 60.0, reasons)
 
 
 def test_the_counter_is_believed_before_the_samples() -> None:
-    counted = summarise([sample(0, 100, 50), sample(1, 300, 260)])
-    sampled = summarise([sample(0, 100), sample(1, 300)])
+    counted = summarize_trace([sample(0, 100, 50), sample(1, 300, 260)])
+    sampled = summarize_trace([sample(0, 100), sample(1, 300)])
     assert (counted.energy_j, counted.energy_from) == (210, "counter")
     assert (sampled.energy_j, sampled.energy_from) == (200, "power")
     # A counter that was reset says nothing.
-    assert summarise([sample(0, 100, 50), sample(1, 300, 2)]).energy_from == "power"
+    assert summarize_trace([sample(0, 100, 50), sample(1, 300, 2)]).energy_from == "power"
 
 
 @given(power=st.floats(1, 1000), steps=st.lists(st.floats(0.01, 10), min_size=1, max_size=30))
 def test_constant_power_is_power_times_time(power: float, steps: list[float]) -> None:
     times = [sum(steps[:i]) for i in range(len(steps) + 1)]
-    summary = summarise([sample(time, power) for time in times], calls=4)
+    summary = summarize_trace([sample(time, power) for time in times], calls=4)
     assert summary.energy_j == pytest.approx(power * times[-1])
     assert summary.mean_power_w == pytest.approx(power)
     assert summary.joules_per_call == pytest.approx(power * times[-1] / 4)
@@ -36,7 +36,7 @@ def test_constant_power_is_power_times_time(power: float, steps: list[float]) ->
 
 def test_throttling_is_a_share_of_the_samples() -> None:
     samples = [sample(0, 1, reasons="idle"), sample(1, 1, reasons="power cap|idle"), sample(2, 1), sample(3, 1)]
-    assert summarise(samples).throttled == {"idle": 0.5, "power cap": 0.25}
+    assert summarize_trace(samples).throttled == {"idle": 0.5, "power cap": 0.25}
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

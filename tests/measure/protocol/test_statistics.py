@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.measure.protocol.statistics import converged, hopeless, interval_rank, summarize
+from kernrec.measure.protocol.statistics import converged, hopeless, interval_rank, summarize_latency
 
 SAMPLES = st.lists(st.floats(1e-7, 1e3), min_size=1, max_size=60)
 
 
 @given(SAMPLES)
 def test_the_median_lies_within_its_interval_and_quantiles_are_in_order(samples: list[float]) -> None:
-    s = summarize(samples)
+    s = summarize_latency(samples)
     assert s.q10 <= s.median <= s.q90
     if s.low is not None and s.high is not None:
         assert min(samples) <= s.low <= s.median <= s.high <= max(samples)
@@ -20,7 +20,7 @@ def test_the_median_lies_within_its_interval_and_quantiles_are_in_order(samples:
 
 @given(SAMPLES, st.floats(0.5, 2.0))
 def test_statistics_scale_with_the_unit(samples: list[float], factor: float) -> None:
-    one, other = summarize(samples), summarize([s * factor for s in samples])
+    one, other = summarize_latency(samples), summarize_latency([s * factor for s in samples])
     assert other.median == pytest.approx(one.median * factor)
     assert other.mad == pytest.approx(one.mad * factor, abs=1e-12 * factor)
     assert (other.low is None) == (one.low is None)
@@ -45,7 +45,7 @@ def test_the_interval_covers_the_median_at_least_as_often_as_it_says(n: int) -> 
 
 def test_outliers_are_flagged_and_kept() -> None:
     samples = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0, 9.0]
-    s = summarize(samples)
+    s = summarize_latency(samples)
     assert (s.n, s.outliers) == (8, 1)
     assert s.median == pytest.approx(1.0)
 
@@ -64,4 +64,4 @@ def test_a_config_twice_as_slow_as_the_best_is_hopeless_and_without_a_best_none_
 
 
 def test_too_few_samples_are_never_converged() -> None:
-    assert math.isinf(summarize([1.0, 1.0, 1.0]).half_width)
+    assert math.isinf(summarize_latency([1.0, 1.0, 1.0]).half_width)

@@ -15,7 +15,7 @@ from kernrec.recommender.estimate.estimates import (
     Estimates,
     with_measured,
 )
-from kernrec.store import Measured
+from kernrec.store import MeasuredAnswer
 
 COUNT = 8
 
@@ -29,8 +29,10 @@ def predicted() -> Estimates:
     )
 
 
-def measured(latency_s: float, energy_j: float | None, **given: float) -> Measured:
-    return Measured("k", "h", {}, latency_s, energy_j, None, 1, 1, datetime(2026, 1, 1), None, None, None, **given)
+def measured(latency_s: float, energy_j: float | None, **given: float) -> MeasuredAnswer:
+    return MeasuredAnswer(
+        "k", "h", {}, latency_s, energy_j, None, 1, 1, datetime(2026, 1, 1), None, None, None, **given
+    )
 
 
 def test_nothing_measured_changes_nothing() -> None:
