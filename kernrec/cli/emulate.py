@@ -33,7 +33,7 @@ def emulate(
     """
     import numpy as np
 
-    from kernrec.profile.emulate_file import emulate_file, read_arguments
+    from kernrec.profile.emulate_file import FileLaunch, emulate_file, read_arguments
 
     read = read_arguments(arguments or [])
     targets = {}
@@ -46,7 +46,7 @@ def emulate(
         if Path(file).suffix != ".npy" or not Path(file).absolute().parent.is_dir():
             raise UsageError(f"--save {text!r}: expected a .npy file in a folder that is there")
         targets[name] = Path(file)
-    counts = emulate_file(
+    launch = FileLaunch(
         source,
         entry,
         extents("--grid", grid),
@@ -55,9 +55,8 @@ def emulate(
         sm=sm,
         defines=dict(_macro(text) for text in define or []),
         shared_bytes=shared,
-        check_races=races,
-        budget=budget,
     )
+    counts = emulate_file(launch, check_races=races, budget=budget)
     for name, path in targets.items():
         np.save(path, read.buffers[name])
     if as_json:

@@ -10,7 +10,7 @@ An argument is what the kernel's parameter list has at its place:
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from kernrec.compile.nvrtc import compile_source
 from kernrec.errors import UsageError, unknown
 from kernrec.profile.tensor_values import ELEMENTS
-from kernrec.ptx import Counts, emulate, parse
+from kernrec.ptx import Counts, KernelLaunch, Module, emulate, parse
 
 _ELEMENTS = {name: kind for name, kind in ELEMENTS.items() if name != "bf16"}
 _SCALARS = ("i32", "u32", "i64", "u64", "f32", "f64")
@@ -63,60 +63,99 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
     return Arguments(order, buffers)
 
 
-def emulate_file(
-    path: Path,
-    entry: str | None,
-    grid: Sequence[int],
-    block: Sequence[int],
-    arguments: Arguments,
-    *,
-    sm: int,
-    defines: Mapping[str, str],
-    shared_bytes: int = 0,
-    check_races: bool = False,
-    budget: int = 20_000_000,
-) -> Counts:
-    """Counts of one launch of a kernel in a `.cu` or `.ptx` file; the buffers are changed in place.
+@dataclass(frozen=True)
+class FileLaunch:
+    """One launch of a kernel in a CUDA or PTX file."""
 
-    entry: may be left out where the file has one kernel. Raises `KernrecError` in one line for what the compiler or
-    the emulator cannot do: an unknown instruction, an access out of bounds, a deadlock, a race (if they are checked).
+    path: Path
+    """A `.cu` or `.ptx` file."""
+
+    entry: str | None
+    """Name of the kernel; None: the only one of the file."""
+
+    grid: Sequence[int]
+    """Thread blocks: one to three extents."""
+
+    block: Sequence[int]
+    """Threads of a block: one to three extents."""
+
+    arguments: Arguments
+    """From `read_arguments`; its buffers are changed in place."""
+
+    sm: int = 86
+    """Compute capability that CUDA is compiled for."""
+
+    defines: Mapping[str, str] = field(default_factory=dict)
+    """Macros that CUDA is compiled with."""
+
+    shared_bytes: int = 0
+    """Dynamic shared memory per block, bytes."""
+
+
+def emulate_file(launch: FileLaunch, *, check_races: bool = False, budget: int = 20_000_000) -> Counts:
+    """Runs one launch of a kernel on the CPU; the buffers are changed in place.
+
+    Args:
+        launch: the kernel, and how it is launched.
+        check_races: whether a data race in shared memory is an error.
+        budget: PTX instructions that a batch of blocks may execute before the kernel is taken for an endless loop.
+
+    Returns:
+        Totals by metric, as of `kernrec.ptx.emulate`.
+
+    Raises:
+        KernrecError: in one line: what the compiler or the emulator refuses, such as an unknown instruction, an access
+            out of bounds, a deadlock, or a race.
     """
+    path = launch.path
     if budget < 1:
         raise UsageError(f"a budget of {budget} instructions: at least 1 is accepted")
-    if shared_bytes < 0:
-        raise UsageError(f"{shared_bytes} bytes of shared memory: 0 or more are accepted")
+    if launch.shared_bytes < 0:
+        raise UsageError(f"{launch.shared_bytes} bytes of shared memory: 0 or more are accepted")
     if path.suffix not in (".cu", ".ptx") and path.is_file():
         raise UsageError(f"{path} is neither CUDA nor PTX: a .cu or .ptx file is expected")
+    text = read_source(path, "a .cu or .ptx file")
+    ptx = text if path.suffix == ".ptx" else compile_source(text, launch.sm, launch.defines, path.name).ptx
+    module = parse(ptx)
+    entry = select_entry(module, launch.entry, path)
+    arguments = launch.arguments
+    emulated = KernelLaunch(
+        entry, tuple(launch.grid), tuple(launch.block), arguments.order, arguments.buffers, launch.shared_bytes
+    )
+    return emulate(module, emulated, check_races=check_races, budget=budget)
+
+
+def read_source(path: Path, expected: str) -> str:
+    """The text of a source file.
+
+    Raises:
+        UsageError: a file that cannot be read, is too large, or is not text; `expected` says what was.
+    """
     try:
-        if path.stat().st_size > _LARGEST_SOURCE:
-            raise UsageError(
-                f"{path} has {path.stat().st_size} bytes; a source of at most {_LARGEST_SOURCE} is accepted"
-            )
-        text = path.read_text(encoding="utf-8")
+        size = path.stat().st_size
+        if size > _LARGEST_SOURCE:
+            raise UsageError(f"{path} has {size} bytes; a source of at most {_LARGEST_SOURCE} bytes is accepted")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is not text: a .cu or .ptx file is expected") from None
-    ptx = text if path.suffix == ".ptx" else compile_source(text, sm, defines, path.name).ptx
-    module = parse(ptx)
-    entries = list(module.entries)
+        raise UsageError(f"{path} is not text: {expected} is expected") from None
+
+
+def select_entry(module: Module, entry: str | None, path: Path) -> str:
+    """The kernel named `entry` of the module from file `path`; None: its only kernel.
+
+    Raises:
+        UsageError: there is no such kernel, or None and the module does not have exactly one.
+    """
     if entry is None:
-        if len(entries) != 1:
-            raise UsageError(f"{path} has {len(entries)} kernels ({', '.join(entries)}): name one with --entry")
-        entry = entries[0]
-    elif entry not in entries:
-        raise unknown(f"kernel in {path.name}", entry, entries)
-    return emulate(
-        module,
-        entry,
-        tuple(grid),
-        tuple(block),
-        arguments.order,
-        buffers=arguments.buffers,
-        shared_bytes=shared_bytes,
-        check_races=check_races,
-        budget=budget,
-    )
+        if len(module.entries) != 1:
+            names = f" ({', '.join(module.entries)})" if module.entries else ""
+            raise UsageError(f"{path} has {len(module.entries)} kernels{names}: name one with --entry")
+        return module.entries[0]
+    if entry not in module.entries:
+        raise unknown(f"kernel in {path.name}", entry, module.entries)
+    return entry
 
 
 def _kind(kind: str, known: Sequence[str] | Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from kernrec.kernel.spec import Config, Kernel
 from kernrec.op import Problem
 from kernrec.profile.fit_profile import Profile, ProfileError, fit_profile
 from kernrec.profile.tensor_values import ELEMENTS
-from kernrec.ptx import Module, emulate, parse
+from kernrec.ptx import KernelLaunch, Module, emulate, parse
 from kernrec.store import ProfileRow
 
 Runs = dict[tuple[object, ...], dict[str, int]]
@@ -113,7 +113,9 @@ def emulate_config(
     """Runs all launches of a config on the CPU; outputs in `tensors` are written in place. Launches with counts."""
     scratch = workspaces(kernel, config, problem, sm)
     buffers = {**tensors, **{s.name: _scratch(s) for s in scratch}}
-    return [(bound, _emulate(bound, module, buffers)) for bound in bind_launches(kernel, config, problem, sm)]
+    return [
+        (bound, emulate(module, kernel_launch(bound, buffers))) for bound in bind_launches(kernel, config, problem, sm)
+    ]
 
 
 class _Code:
@@ -136,7 +138,7 @@ class _Code:
         )
         if key not in self._runs:
             buffers = {name: _zeros(dtype, elements) for name, (dtype, elements) in sizes.items()}
-            self._runs[key] = _emulate(bound, self.module, buffers)
+            self._runs[key] = emulate(self.module, kernel_launch(bound, buffers))
         return self._runs[key]
 
 
@@ -179,19 +181,20 @@ def _determined(terms: Sequence[Mapping[str, int]]) -> bool:
     return int(np.linalg.matrix_rank(design)) == design.shape[1]
 
 
-def _emulate(bound: BoundLaunch, module: Module, buffers: dict[str, np.ndarray]) -> dict[str, int]:
-    return emulate(
-        module,
-        bound.entry,
-        bound.grid,
-        bound.block,
-        packed(bound),
-        buffers=buffers,
-        shared_bytes=bound.shared_bytes,
+def kernel_launch(
+    bound: BoundLaunch,
+    buffers: Mapping[str, np.ndarray],
+    constants: Mapping[str, np.ndarray] | None = None,
+    entry: str | None = None,
+) -> KernelLaunch:
+    """A launch as the emulator takes it; `entry`: its kernel's name in the PTX where C++ mangled it."""
+    arguments = emulator_arguments(bound)
+    return KernelLaunch(
+        entry or bound.entry, bound.grid, bound.block, arguments, buffers, bound.shared_bytes, constants or {}
     )
 
 
-def packed(bound: BoundLaunch) -> list[Any]:
+def emulator_arguments(bound: BoundLaunch) -> list[Any]:
     """The arguments of a launch as the emulator takes them."""
     return [
         (0 if a.null else a.name) if isinstance(a, Pointer) else np.dtype(ELEMENTS[a.ctype]).type(a.value)

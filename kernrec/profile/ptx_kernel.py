@@ -18,12 +18,11 @@ from kernrec.kernel import Kernel, bind_launches
 from kernrec.kernel.expression import is_identifier
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op.dtype import ELEMENT_BYTES
-from kernrec.profile.emulate_file import BUFFER, FILE, SCALAR
+from kernrec.profile.emulate_file import BUFFER, FILE, SCALAR, read_source, select_entry
 from kernrec.profile.sample_profile import argument_mismatch
 from kernrec.ptx import Module, parse
 from kernrec.ptx.ir.program import Function, Register
 
-_LARGEST = 16 << 20
 _WIDTHS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _HEIGHTS = (1, 2, 4, 8, 16, 32)
 _MOST_THREADS = 1024  # of a block, on every GPU (CUDA C++ Programming Guide, "Technical Specifications")
@@ -36,16 +35,11 @@ def kernel_of_ptx(
 
     Raises `UsageError` for a file that is none, an unknown entry, and arguments that cannot be read.
     """
-    text = _text(path)
+    text = read_source(path, "PTX")
     module = parse(text)
     if not module.entries:
         raise UsageError(f"{path} has no kernel (.entry)")
-    if entry is None:
-        if len(module.entries) != 1:
-            raise UsageError(f"{path} has {len(module.entries)} kernels ({', '.join(module.entries)}): name one")
-        entry = module.entries[0]
-    elif entry not in module.entries:
-        raise unknown(f"kernel in {path.name}", entry, module.entries)
+    entry = select_entry(module, entry, path)
     (gx, gy, gz), (bx, by, bz) = ([*extents, 1, 1][:3] for extents in (grid, block))
     if bx * by * bz > _MOST_THREADS:
         raise UsageError(f"block {bx} x {by} x {bz} has {bx * by * bz} threads; at most {_MOST_THREADS} are accepted")
@@ -92,17 +86,6 @@ def kernel_of_ptx(
     if misfit := argument_mismatch(module, entry, bound):
         raise UsageError(f"{path}: {misfit}")
     return kernel, notes
-
-
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > _LARGEST:
-            raise UsageError(f"{path} has {path.stat().st_size} bytes; PTX of at most {_LARGEST} is accepted")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not text: PTX is expected") from None
 
 
 def _why_fixed(module: Module, function: Function, shared: int) -> str:

@@ -15,6 +15,7 @@ counted once; `blocks.sampled`; and for each buffer `touch.<buffer>.read`, the d
 """
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -26,11 +27,11 @@ from kernrec.kernel.binding import BoundLaunch, bind_launches, workspaces
 from kernrec.kernel.spec import Config, Kernel, config_text
 from kernrec.op import Problem
 from kernrec.profile.fit_profile import Profile
-from kernrec.profile.probe_profile import LaunchProfile, packed
+from kernrec.profile.probe_profile import LaunchProfile, emulator_arguments, kernel_launch
 from kernrec.profile.tensor_values import Tensors
-from kernrec.ptx import Module, parse
+from kernrec.ptx import KernelLaunch, Module, parse
 from kernrec.ptx.analysis.dependence import data_dependences, load_chain
-from kernrec.ptx.execution.emulator import Emulation
+from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.state.touched_sectors import Observer
 
@@ -109,7 +110,7 @@ def entry_name(functions: Mapping[str, object], name: str) -> str:
 
 def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | None:
     """How the arguments of a launch differ from what the kernel `name` of the PTX takes; None where they do not."""
-    given = [np.asarray(a).nbytes if isinstance(a, np.generic) else 8 for a in packed(bound)]
+    given = [np.asarray(a).nbytes if isinstance(a, np.generic) else 8 for a in emulator_arguments(bound)]
     taken = [parameter.size for parameter in module.functions[name].parameters]
     if given == taken:
         return None
@@ -145,7 +146,7 @@ def sample_config(
     for bound in bind_launches(kernel, config, problem, sm):
         name = names[bound.entry]
         try:
-            counts = sampled_counts(module, name, bound, buffers, constants, budget)
+            counts = sampled_counts(module, kernel_launch(bound, buffers, constants, name), budget)
         except KernrecError as error:
             raise KernrecError(f"{kernel.name} {config_text(config)}: {error}") from None
         for dependence in depends[bound.entry]:
@@ -164,33 +165,16 @@ def code_hash(ptx: str) -> str:
     return hashlib.sha256(ptx.partition(".address_size")[2].encode()).hexdigest()[:16]
 
 
-def sampled_counts(
-    module: Module,
-    entry: str,
-    bound: BoundLaunch,
-    buffers: Mapping[str, np.ndarray],
-    constants: Mapping[str, np.ndarray],
-    budget: int = BLOCK_BUDGET,
-) -> dict[str, float]:
+def sampled_counts(module: Module, launch: KernelLaunch, budget: int = BLOCK_BUDGET) -> dict[str, float]:
     """Mean counts of a block of a launch, by metric; see this module's description."""
-    chosen = plan(bound.grid)
+    x, y, z = launch.grid
+    chosen = plan((x, y, z))
     # On a small grid a neighbour of the middle is an end of the grid, and counts as that.
     inner = [block for block in chosen.middle if block not in chosen.ends]
     observer = Observer(chosen.middle)
-    emulation = Emulation(
-        module,
-        entry,
-        bound.grid,
-        bound.block,
-        packed(bound),
-        buffers=buffers,
-        shared_bytes=bound.shared_bytes,
-        together=len(inner),
-        budget=budget,
-        constants=constants,
-        observer=observer,
-    )
-    warps = -(-bound.threads // 32)
+    options = EmulationOptions(len(inner), budget=budget, observer=observer)
+    emulation = Emulation(module, launch, options)
+    warps = -(-math.prod(launch.block) // 32)
     first = emulation.run(inner)
     rounds = _rounds(emulation) / (warps * len(inner))
     middle = {metric: value / len(inner) for metric, value in first.items()}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernrec.compile.nvrtc import header_folders
-from kernrec.ptx import Counts, Module, emulate, parse
+from kernrec.ptx import Counts, KernelLaunch, Module, emulate, parse
 
 REGISTERS = """
     .reg .pred %p<20>; .reg .b16 %rs<20>; .reg .b32 %r<60>; .reg .f32 %f<40>; .reg .b64 %rd<40>; .reg .f64 %fd<20>;
@@ -33,10 +33,12 @@ def run(
     grid: Sequence[int] = (1,),
     block: Sequence[int] = (32,),
     globals_: str = "",
+    shared_bytes: int = 0,
     **options: Any,
 ) -> Counts:
     """Emulates a body; see `module` and `kernrec.ptx.emulate`."""
-    return emulate(module(body, parameters, globals_), "k", grid, block, arguments, buffers=buffers or {}, **options)
+    launch = KernelLaunch("k", grid, block, arguments, buffers or {}, shared_bytes)
+    return emulate(module(body, parameters, globals_), launch, **options)
 
 
 @functools.lru_cache(None)
@@ -63,7 +65,7 @@ def apply(instruction: str, inputs: Sequence[np.ndarray], kinds: Sequence[str], 
     out = np.zeros(len(inputs[0]), code)
     buffers = {f"in{i}": np.ascontiguousarray(a) for i, a in enumerate(inputs)} | {"out": out}
     blocks = len(out) // 32
-    emulate(_program(instruction, tuple(kinds), result), "k", (blocks,), (32,), list(buffers), buffers=buffers)
+    emulate(_program(instruction, tuple(kinds), result), KernelLaunch("k", (blocks,), (32,), list(buffers), buffers))
     return out
 
 

@@ -18,8 +18,9 @@ import pytest
 from kernrec.compile import Compiled, NoCompilerError, compile_source
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, all_kernels
-from kernrec.kernel.binding import BoundLaunch, Pointer, bind_launches, workspaces
+from kernrec.kernel.binding import bind_launches, workspaces
 from kernrec.op import Problem, decode, encode, find_op, inputs, reference
+from kernrec.profile.probe_profile import kernel_launch
 from kernrec.ptx import Module, emulate, parse
 
 ARCHITECTURES = (75, 86)  # without and with cp.async and conversions to bfloat16
@@ -311,15 +312,6 @@ def unwritten(problem: Problem) -> Tensors:
     }
 
 
-def arguments(launch: BoundLaunch) -> list[str | int | np.generic]:
-    """A launch's arguments as the emulator takes them."""
-    kinds = {"u32": np.uint32, "i32": np.int32, "i64": np.int64, "f32": np.float32}
-    return [
-        (0 if given.null else given.name) if isinstance(given, Pointer) else kinds[given.ctype](given.value)
-        for given in launch.arguments
-    ]
-
-
 def execute(
     kernel: Kernel,
     config: Config,
@@ -335,18 +327,8 @@ def execute(
     outputs = unwritten(problem)
     scratch = {s.name: np.full(s.elements, np.nan, np.float32) for s in workspaces(kernel, config, problem, sm)}
     for launch in bind_launches(kernel, config, problem, sm):
-        emulate(
-            module,
-            launch.entry,
-            launch.grid,
-            launch.block,
-            arguments(launch),
-            buffers={**given, **outputs, **scratch},
-            shared_bytes=launch.shared_bytes,
-            count=False,
-            check_races=check_races,
-            budget=budget,
-        )
+        emulated = kernel_launch(launch, {**given, **outputs, **scratch})
+        emulate(module, emulated, count=False, check_races=check_races, budget=budget)
     return outputs
 
 

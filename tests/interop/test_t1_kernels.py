@@ -11,11 +11,10 @@ from kernrec.compile.nvrtc import compiler
 from kernrec.gpu import limits
 from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Kernel, Space, bind_launches
-from kernrec.profile.probe_profile import packed
+from kernrec.profile.probe_profile import kernel_launch
 from kernrec.profile.sample_profile import sample_config
 from kernrec.profile.tensor_values import Tensors, sample_tensors
-from kernrec.ptx import parse
-from kernrec.ptx.execution.emulator import Emulation
+from kernrec.ptx import emulate, parse
 from tests.helpers.paths import ROOT
 
 FOLDER = ROOT / "datasets" / "kernels"
@@ -65,17 +64,7 @@ def test_a_sample_of_blocks_counts_what_the_whole_grid_does(name: str, apart: fl
         (bound,) = bind_launches(kernel, config, problem, SM)
         module = parse(compiled.ptx)
         constants = {symbol: tensors[t] for t, symbol in kernel.constants.items() if symbol in module.variables}
-        whole = Emulation(
-            module,
-            bound.entry,
-            bound.grid,
-            bound.block,
-            packed(bound),
-            buffers=dict(tensors),
-            shared_bytes=bound.shared_bytes,
-            together=bound.blocks,
-            constants=constants,
-        ).run(range(bound.blocks))
+        whole = emulate(module, kernel_launch(bound, dict(tensors), constants))
         said = dict(zip(found.profile.metrics, found.profile.coefficients[:, 0] * bound.blocks, strict=True))
         for metric, count in whole.items():
             if metric.startswith("issue") or metric == "barriers" or metric.endswith("_requests"):

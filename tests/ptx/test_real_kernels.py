@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernrec.ptx import EmulationError, emulate
+from kernrec.ptx import EmulationError, KernelLaunch, emulate
 from tests.helpers.ptx_text import cuda
 
 ARCHS = ["sm_75", "sm_86", "sm_100"]
@@ -78,7 +78,7 @@ def test_vector_addition_of_odd_sizes(arch: str, n: int, block: int, grid: int) 
     c = np.zeros(n, np.float32)
     buffers = {"a": a, "b": b, "c": c}
     counts = emulate(
-        cuda(SMALL.replace("PAD", "1"), arch), "add", (grid,), (block,), [*buffers, np.int32(n)], buffers=buffers
+        cuda(SMALL.replace("PAD", "1"), arch), KernelLaunch("add", (grid,), (block,), [*buffers, np.int32(n)], buffers)
     )
     np.testing.assert_array_equal(c, a + b)
     assert counts["global.a.read_bytes"] == counts["global.c.write_bytes"] == 4 * n
@@ -89,7 +89,7 @@ def test_vector_addition_of_odd_sizes(arch: str, n: int, block: int, grid: int) 
 def test_a_reduction_with_shuffles(arch: str, n: int) -> None:
     x, out = RNG.standard_normal(n).astype(np.float32), np.zeros(1, np.float32)
     module = cuda(SMALL.replace("PAD", "1"), arch)
-    emulate(module, "sum", (1,), (256,), ["x", "o", np.int32(n)], buffers={"x": x, "o": out}, check_races=True)
+    emulate(module, KernelLaunch("sum", (1,), (256,), ["x", "o", np.int32(n)], {"x": x, "o": out}), check_races=True)
     np.testing.assert_allclose(out[0], x.sum(dtype=np.float64), rtol=1e-4, atol=1e-4)
 
 
@@ -103,7 +103,9 @@ def test_a_transpose_through_shared_memory(arch: str, rows: int, cols: int) -> N
         y[:] = 0
         module = cuda(SMALL.replace("PAD", pad), arch)
         arguments = ["x", "y", np.int32(rows), np.int32(cols)]
-        counts = emulate(module, "transpose", grid, (16, 16), arguments, buffers={"x": x, "y": y}, check_races=True)
+        counts = emulate(
+            module, KernelLaunch("transpose", grid, (16, 16), arguments, {"x": x, "y": y}), check_races=True
+        )
         np.testing.assert_array_equal(y, x.T)
         waves[pad] = counts["shared.load_wavefronts"] / counts["shared.load_ideal"]
     if rows == cols == 16:
@@ -116,10 +118,13 @@ def test_a_transpose_through_shared_memory(arch: str, rows: int, cols: int) -> N
 def test_integer_kernels(arch: str) -> None:
     module = cuda(SMALL.replace("PAD", "1"), arch)
     x, bins = RNG.integers(0, 256, 3001).astype(np.uint8), np.zeros(64, np.uint32)
-    emulate(module, "histogram", (1,), (96,), ["x", "b", np.int32(3001)], buffers={"x": x, "b": bins}, shared_bytes=256)
+    emulate(
+        module,
+        KernelLaunch("histogram", (1,), (96,), ["x", "b", np.int32(3001)], {"x": x, "b": bins}, shared_bytes=256),
+    )
     np.testing.assert_array_equal(bins, np.bincount(x % 64, minlength=64))
     start, steps = np.arange(1, 101, dtype=np.uint32), np.zeros(100, np.uint32)
-    emulate(module, "collatz", (2,), (64,), ["x", "s", np.int32(100)], buffers={"x": start, "s": steps})
+    emulate(module, KernelLaunch("collatz", (2,), (64,), ["x", "s", np.int32(100)], {"x": start, "s": steps}))
 
     def collatz(v: int) -> int:
         return 0 if v == 1 else 1 + collatz(3 * v + 1 if v % 2 else v // 2)
@@ -128,7 +133,7 @@ def test_integer_kernels(arch: str) -> None:
     a, b = RNG.integers(-(2**40), 2**40, 50), RNG.integers(1, 2**20, 50) * RNG.choice([-1, 1], 50)
     q, r = np.zeros(50, np.int64), np.zeros(50, np.int32)
     buffers = {"a": a, "b": b, "q": q, "r": r}
-    emulate(module, "divide", (1,), (64,), [*buffers, np.int32(50)], buffers=buffers)
+    emulate(module, KernelLaunch("divide", (1,), (64,), [*buffers, np.int32(50)], buffers))
     assert q.tolist() == [
         int(abs(m) // abs(d)) * (1 if (m < 0) == (d < 0) else -1) for m, d in zip(a.tolist(), b.tolist(), strict=True)
     ]
@@ -140,11 +145,7 @@ def test_the_math_library(arch: str) -> None:
     x, y = np.linspace(0.05, 30, 90).astype(np.float32), np.zeros(90, np.float32)
     emulate(
         cuda(SMALL.replace("PAD", "1"), arch),
-        "functions",
-        (1,),
-        (96,),
-        ["x", "y", np.int32(90)],
-        buffers={"x": x, "y": y},
+        KernelLaunch("functions", (1,), (96,), ["x", "y", np.int32(90)], {"x": x, "y": y}),
     )
     v = x.astype(np.float64)
     pieces = np.stack([np.exp(v), np.sin(v), np.log(v), np.sqrt(v), v / 3, v**1.5])
@@ -212,7 +213,7 @@ def test_a_tiled_matmul_matches_numpy(arch: str, m: int, n: int, k: int) -> None
     c = np.full((m, n), np.nan, np.float32)
     grid, arguments = (-(-n // 32), -(-m // 32)), ["a", "b", "c", np.int32(m), np.int32(n), np.int32(k)]
     counts = emulate(
-        cuda(MATMUL, arch), "matmul", grid, (64,), arguments, buffers={"a": a, "b": b, "c": c}, check_races=True
+        cuda(MATMUL, arch), KernelLaunch("matmul", grid, (64,), arguments, {"a": a, "b": b, "c": c}), check_races=True
     )
     np.testing.assert_allclose(c, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-5)
     blocks, tiles = grid[0] * grid[1], -(-k // 8)
@@ -227,11 +228,11 @@ def test_a_missing_wait_or_barrier_does_not_go_unnoticed() -> None:
     c = np.zeros((32, 32), np.float32)
     arguments, buffers = ["a", "b", "c", *[np.int32(32)] * 3], {"a": a, "b": b, "c": c}
     unwaited = MATMUL.replace("cp.async.wait_group 0;", "cp.async.wait_group 1;")
-    emulate(cuda(unwaited), "matmul", (1,), (64,), arguments, buffers=buffers)
+    emulate(cuda(unwaited), KernelLaunch("matmul", (1,), (64,), arguments, buffers))
     assert not np.allclose(c, a @ b, atol=1e-3)
     unsynced = MATMUL.replace("        __syncthreads();\n    }", "    }")
     with pytest.raises(EmulationError, match="race"):
-        emulate(cuda(unsynced), "matmul", (1,), (64,), arguments, buffers=buffers, check_races=True)
+        emulate(cuda(unsynced), KernelLaunch("matmul", (1,), (64,), arguments, buffers), check_races=True)
 
 
 def test_an_index_past_the_end_is_caught() -> None:
@@ -241,4 +242,4 @@ def test_an_index_past_the_end_is_caught() -> None:
         EmulationError,
         match=r"block \(1, 0, 0\) thread \(0, 0, 0\) accesses 4 bytes at offset 256 of [ab], which has 256",
     ):
-        emulate(cuda(source), "add", (2,), (64,), ["a", "b", "c", np.int32(64)], buffers={"a": a, "b": b, "c": c})
+        emulate(cuda(source), KernelLaunch("add", (2,), (64,), ["a", "b", "c", np.int32(64)], {"a": a, "b": b, "c": c}))

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from kernrec.ptx import Counts, EmulationError, emulate
+from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate
 from kernrec.ptx.instructions.rounding import bf16_bits, bf16_values
 from tests.helpers.ptx_text import cuda
 
@@ -105,7 +105,9 @@ def multiply(m: int, n: int, k: int, source: str = SOURCE, **options: bool) -> t
     grid = (-(-n // 128), -(-m // 128))
     start = time.perf_counter()
     counts = emulate(
-        program, "matmul", grid, (256,), arguments, buffers={"a": a, "b": b, "c": c}, shared_bytes=3 * 16384, **options
+        program,
+        KernelLaunch("matmul", grid, (256,), arguments, {"a": a, "b": b, "c": c}, shared_bytes=3 * 16384),
+        **options,
     )
     took = time.perf_counter() - start
     x, y = bf16_values(a).astype(np.float64), bf16_values(b).astype(np.float64)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernrec.compile.nvrtc import header_folders
-from kernrec.ptx import EmulationError, emulate
+from kernrec.ptx import EmulationError, KernelLaunch, emulate
 from tests.helpers.ptx_text import cuda
 
 ARCHS = pytest.mark.parametrize("arch", ["sm_75", "sm_100"])
@@ -22,7 +22,9 @@ def run(source: str, arch: str, *arguments: np.ndarray | int, grid: int = 1, sha
     buffers = {f"argument{i}": a for i, a in enumerate(arguments) if isinstance(a, np.ndarray)}
     order = [f"argument{i}" if isinstance(a, np.ndarray) else a for i, a in enumerate(arguments)]
     (entry,) = module.entries
-    return emulate(module, entry, (grid,), (N,), order, buffers=buffers, shared_bytes=shared_bytes, check_races=True)
+    return emulate(
+        module, KernelLaunch(entry, (grid,), (N,), order, buffers, shared_bytes=shared_bytes), check_races=True
+    )
 
 
 def bits_of(values: np.ndarray) -> list[str]:

@@ -21,7 +21,7 @@ from kernrec.compile.nvrtc import compiler
 from kernrec.errors import UsageError
 from kernrec.kernel import all_kernels, find_kernel
 from kernrec.op import encode, find_op, inputs, reference
-from kernrec.ptx import emulate, parse
+from kernrec.ptx import KernelLaunch, emulate, parse
 from tests.helpers.paths import TOOLS
 
 H200 = Card("NVIDIA H200", 90, 50 << 20)
@@ -49,7 +49,7 @@ class _Entry:
     def __call__(self, grid, block, given, *, shared_mem: int) -> None:
         buffers = {f"b{i}": np.asarray(a) for i, a in enumerate(given) if isinstance(a, Array)}
         order = [f"b{i}" if isinstance(a, Array) else a for i, a in enumerate(given)]
-        emulate(self.module, self.name, grid, block, order, buffers=buffers, shared_bytes=shared_mem, count=False)
+        emulate(self.module, KernelLaunch(self.name, grid, block, order, buffers, shared_bytes=shared_mem), count=False)
 
 
 class StandInTimer:

@@ -16,8 +16,8 @@ for it); `shared.{load,store,atomic}_{wavefronts,ideal}`; `barriers` passed by b
 round).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from kernrec.ptx.instructions.decoder import Code, Decoder, unsupported
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Function, Instruction, Module, Register, Symbol, gathers, members
 from kernrec.ptx.state.access_cost import Counts
-from kernrec.ptx.state.launch_layout import lay_out
+from kernrec.ptx.state.launch_layout import KernelLaunch, lay_out
 from kernrec.ptx.state.memory import Memory, place
 from kernrec.ptx.state.races import Races
 from kernrec.ptx.state.registers import Array, EmulationError, Lanes, at
@@ -42,34 +42,43 @@ _BUDGET = 20_000_000
 _GONE = np.iinfo(np.int64).max  # program counter of a lane that exited
 
 
+@dataclass(frozen=True)
+class EmulationOptions:
+    """How thread blocks are run, and what is watched while they run."""
+
+    most_blocks: int = 1
+    """The most thread blocks that one `Emulation.run` gets."""
+
+    count: bool = True
+    """Whether to count."""
+
+    budget: int = _BUDGET
+    """PTX instructions that one batch of blocks may execute before the kernel is taken for an endless loop."""
+
+    check_races: bool = False
+    """Whether a data race in shared memory is an error."""
+
+    observer: Observer | None = None
+    """Is shown every access to global memory."""
+
+
 def emulate(
     module: Module,
-    entry: str,
-    grid: Sequence[int],
-    block: Sequence[int],
-    arguments: Sequence[Any],
+    launch: KernelLaunch,
     *,
-    buffers: Mapping[str, np.ndarray[Any, Any]],
-    shared_bytes: int = 0,
     blocks: Sequence[int] | None = None,
     count: bool = True,
     budget: int = _BUDGET,
     check_races: bool = False,
 ) -> Counts:
-    """Runs thread blocks of a kernel on the CPU; `buffers` are global memory and are changed in place.
+    """Runs thread blocks of a kernel on the CPU; `launch.buffers` are global memory and are changed in place.
 
     Args:
         module: from `parse`.
-        entry: name of the kernel.
-        grid, block: one to three extents each.
-        arguments: in the order of the parameters: the name of a buffer for a pointer (0 for a null
-            pointer), a NumPy scalar of the parameter's size, an int for an integer parameter, or `bytes`.
-        buffers: C-contiguous arrays by name; one that is not writeable is read-only for the kernel too. A name that is
-            a `.global` variable of the module stands for it.
-        shared_bytes: dynamic shared memory per block, bytes.
+        launch: kernel, grid, block, arguments and memory.
         blocks: linear numbers of the blocks to run (x fastest); default: all.
         count: whether to count.
-        budget: PTX instructions that one batch of blocks may execute before this is taken for an endless loop.
+        budget: PTX instructions that one batch of blocks may execute before the kernel is taken for an endless loop.
         check_races: whether two threads that touch the same byte of shared memory with no barrier between, at least
             one of them writing, are an error. Threads of one warp are ordered by `bar.warp.sync` and their shuffles.
 
@@ -79,69 +88,44 @@ def emulate(
     Raises:
         EmulationError: unsupported instruction, access out of bounds or misaligned, write to a read-only buffer,
             deadlock, budget exceeded, trap, race.
-        UsageError: arguments that do not fit the kernel.
+        UsageError: a launch that does not fit the kernel.
     """
-    shape = _extents("grid", grid)
-    ids = range(shape[0] * shape[1] * shape[2]) if blocks is None else blocks
-    if not len(ids):
+    shape = _extents("grid", launch.grid)
+    block_numbers = range(shape[0] * shape[1] * shape[2]) if blocks is None else blocks
+    if not len(block_numbers):
         return Counts()
-    emulation = Emulation(
-        module,
-        entry,
-        grid,
-        block,
-        arguments,
-        buffers=buffers,
-        shared_bytes=shared_bytes,
-        together=len(ids),
-        count=count,
-        budget=budget,
-        check_races=check_races,
-    )
-    return emulation.run(ids)
+    options = EmulationOptions(len(block_numbers), count, budget, check_races)
+    return Emulation(module, launch, options).run(block_numbers)
 
 
 class Emulation:
-    """A launch whose thread blocks are run a few at a time; arguments and errors are those of `emulate`.
+    """A launch whose thread blocks are run a few at a time.
 
-    together: the most blocks that one `run` will have. constants: content of `__constant__` variables by name.
-    observer: is shown every access to global memory.
+    Raises:
+        EmulationError, UsageError: as `emulate` does.
     """
 
-    def __init__(
-        self,
-        module: Module,
-        entry: str,
-        grid: Sequence[int],
-        block: Sequence[int],
-        arguments: Sequence[Any],
-        *,
-        buffers: Mapping[str, np.ndarray[Any, Any]],
-        shared_bytes: int = 0,
-        together: int = 1,
-        count: bool = True,
-        budget: int = _BUDGET,
-        check_races: bool = False,
-        constants: Mapping[str, np.ndarray[Any, Any]] | None = None,
-        observer: Observer | None = None,
-    ) -> None:
+    def __init__(self, module: Module, launch: KernelLaunch, options: EmulationOptions) -> None:
+        entry = launch.entry
         if entry not in module.functions or not module.functions[entry].entry:
             raise unknown("kernel", entry, module.entries)
         function = inlined(module, entry)
         self.function = function
-        self.grid, size = _extents("grid", grid), _extents("block", block)
+        self.grid, size = _extents("grid", launch.grid), _extents("block", launch.block)
         threads = size[0] * size[1] * size[2]
         if threads > 1024:
-            raise UsageError(f"block {tuple(block)} has {threads} threads, more than 1024")
+            raise UsageError(f"block {tuple(launch.block)} has {threads} threads, more than 1024")
+        together = options.most_blocks
         batches = -(-together * -(-threads // 32) * 32 // _BATCH_LANES)
         self._per_batch = -(-together // min(batches, together))
-        layout = lay_out(module, function, arguments, buffers, shared_bytes, constants or {})
+        layout = lay_out(module, function, launch)
         lanes = Lanes(function, self.grid, size, self._per_batch)
-        lanes.sizes = {"%dynamic_smem_size": shared_bytes, "%total_smem_size": layout.shared_bytes}
-        races = Races(lanes, layout.shared_bytes) if check_races else None
-        memory = Memory(lanes, layout, Counts() if count else None, races, observer)
-        self._machine = _Machine(function, lanes, memory, Decoder(function, lanes, memory, layout.symbols), budget)
-        self._observer = observer
+        lanes.sizes = {"%dynamic_smem_size": launch.shared_bytes, "%total_smem_size": layout.shared_bytes}
+        races = Races(lanes, layout.shared_bytes) if options.check_races else None
+        memory = Memory(lanes, layout, Counts() if options.count else None, races, options.observer)
+        decoder = Decoder(function, lanes, memory, layout.symbols)
+        self._machine = _Machine(function, lanes, memory, decoder, options.budget)
+        self._observer = options.observer
         self._seen = Counts()
 
     def run(self, ids: Sequence[int]) -> Counts:

@@ -1,7 +1,7 @@
-"""A kernel launch made ready: symbols laid out in the memories, arguments packed as parameters."""
+"""A kernel launch, and how it lies in memory: addresses of symbols, arguments packed as parameters."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,32 +13,67 @@ from kernrec.ptx.state.registers import BUFFER_SHIFT, Array
 _DYNAMIC_ALIGN = 16
 
 
-@dataclass
-class Layout:
-    """Addresses of symbols within their state spaces, sizes in bytes, and the initial contents of memories."""
+@dataclass(frozen=True)
+class KernelLaunch:
+    """One launch of a kernel, as a host program would make it."""
+
+    entry: str
+    """Name of the kernel."""
+
+    grid: Sequence[int]
+    """Thread blocks: one to three extents, x first."""
+
+    block: Sequence[int]
+    """Threads of a block: one to three extents, x first."""
+
+    arguments: Sequence[Any]
+    """In the order of the parameters: the name of a buffer for a pointer (0 for a null pointer), a NumPy scalar of the
+    parameter's size, an int for an integer parameter, or `bytes`."""
+
+    buffers: Mapping[str, np.ndarray[Any, Any]]
+    """Global memory: C-contiguous arrays by name, changed in place. An array that is not writeable is read-only for the
+    kernel too. A name that is a `.global` variable of the module stands for that variable."""
+
+    shared_bytes: int = 0
+    """Dynamic shared memory per block, bytes."""
+
+    constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    """Contents of `__constant__` variables by name; a variable that is missing has its initial value."""
+
+
+@dataclass(frozen=True)
+class LaunchLayout:
+    """Addresses of symbols, sizes of memories, and their initial contents."""
 
     symbols: dict[str, int]
+    """Address of every variable and parameter within its state space."""
+
     buffers: dict[str, Array]
+    """Global memory by name, as bytes."""
+
     constants: bytes
+    """Constant memory."""
+
     parameters: bytes
+    """Parameter space: the packed arguments."""
+
     shared_bytes: int
+    """Shared memory per block, static and dynamic."""
+
     local_bytes: int
+    """Local memory per thread."""
+
     argument_bytes: int
+    """Arguments and results of device functions, per thread."""
 
 
-def lay_out(
-    module: Module,
-    function: Function,
-    arguments: Sequence[Any],
-    buffers: Mapping[str, np.ndarray[Any, Any]],
-    shared_bytes: int,
-    contents: Mapping[str, np.ndarray[Any, Any]],
-) -> Layout:
-    """Places the variables that `function` uses, and packs its arguments; `contents` is that of constant variables.
+def lay_out(module: Module, function: Function, launch: KernelLaunch) -> LaunchLayout:
+    """Places the variables that `function` (the launch's kernel) uses, and packs its arguments.
 
     Raises:
-        UsageError: arguments, buffers or contents that do not fit.
+        UsageError: arguments, buffers or constants that do not fit the kernel.
     """
+    contents = launch.constants
     for name, array in contents.items():
         if name not in module.variables or module.variables[name].space != "const":
             known = [v.name for v in module.variables.values() if v.space == "const"]
@@ -48,7 +83,7 @@ def lay_out(
                 f"__constant__ variable {name} has {module.variables[name].size} bytes, {array.nbytes} were given"
             )
     symbols: dict[str, int] = {}
-    memories = {name: _octets(name, array) for name, array in buffers.items()}
+    memories = {name: _octets(name, array) for name, array in launch.buffers.items()}
     constants = bytearray()
     shared, local, argument = 0, 0, 0
     dynamic: list[str] = []
@@ -79,10 +114,10 @@ def lay_out(
         elif variable.space == "global" and variable.name not in memories:
             data = (variable.data or b"").ljust(max(variable.size, 1), b"\0")
             memories[variable.name] = np.frombuffer(data, np.uint8).copy()
-    if dynamic or shared_bytes:
+    if dynamic or launch.shared_bytes:
         shared = _align(shared, dynamic_align)
         symbols.update(dict.fromkeys(dynamic, shared))
-        shared += shared_bytes
+        shared += launch.shared_bytes
     addresses = {name: (i + 1) << BUFFER_SHIFT for i, name in enumerate(memories)}
     # A buffer that shares its name with a shared or constant variable is reached through arguments only.
     symbols = {**addresses, **symbols}
@@ -94,8 +129,8 @@ def lay_out(
             else:
                 start = symbols[variable.name] + offset
                 constants[start : start + 8] = pointer.tobytes()
-    parameters = _parameters(function, arguments, addresses, symbols)
-    return Layout(symbols, memories, bytes(constants), parameters, shared, local, argument)
+    parameters = _parameters(function, launch.arguments, addresses, symbols)
+    return LaunchLayout(symbols, memories, bytes(constants), parameters, shared, local, argument)
 
 
 def _align(value: int, to: int) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.access_cost import Counts, Pattern
-from kernrec.ptx.state.launch_layout import Layout
+from kernrec.ptx.state.launch_layout import LaunchLayout
 from kernrec.ptx.state.races import Races
 from kernrec.ptx.state.registers import BUFFER_SHIFT, WINDOW_SHIFT, WINDOWS, Array, EmulationError, Lanes, at
 from kernrec.ptx.state.touched_sectors import Observer
@@ -89,7 +89,7 @@ class Memory:
     def __init__(
         self,
         lanes: Lanes,
-        layout: Layout,
+        layout: LaunchLayout,
         counts: Counts | None,
         races: Races | None = None,
         observer: Observer | None = None,

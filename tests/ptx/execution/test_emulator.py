@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.ptx import EmulationError, emulate
+from kernrec.ptx import EmulationError, KernelLaunch, emulate
 from tests.helpers.ptx_text import module, run
 
 GLOBAL_THREAD = "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x; mad.lo.s32 %r4, %r1, %r2, %r3;"
@@ -279,7 +279,8 @@ def test_a_trap_is_an_error() -> None:
 def test_misuse_is_told_in_one_line(change: dict[str, object], said: str) -> None:
     given: dict[str, object] = {"entry": "k", "grid": (1,), "block": (32,), "arguments": ["y"]}
     given |= {"buffers": {"y": np.zeros(4)}} | change
+    blocks = given.pop("blocks", None)
     with pytest.raises(UsageError) as error:
-        emulate(module("", "u64 y"), **given)  # type: ignore[arg-type]
+        emulate(module("", "u64 y"), KernelLaunch(**given), blocks=blocks)  # type: ignore[arg-type]
     assert said in str(error.value)
     assert "\n" not in str(error.value)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kernrec.ptx import Counts, EmulationError, emulate
+from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate
 from kernrec.ptx.instructions.rounding import bf16_bits, bf16_values
 from tests.helpers.ptx_text import cuda, module, run
 
@@ -129,7 +129,7 @@ def multiply(
     buffers["d"] = packed(d, c_place, width)
     registers = tuple(buffers[name].shape[1] for name in "dabc")
     kernel = cuda(source_of(shape, types, registers, marks), arch)  # type: ignore[arg-type]
-    counts = emulate(kernel, "k", (2,), (64,), ["a", "b", "c", "d"], buffers=buffers)
+    counts = emulate(kernel, KernelLaunch("k", (2,), (64,), ["a", "b", "c", "d"], buffers))
     return unpacked(buffers["d"], c_place, c.shape[1:], STORED[d_type]), counts
 
 
@@ -339,7 +339,7 @@ def load_matrices(number: int, trans: bool, at: np.ndarray, arch: str) -> tuple[
         outputs=", ".join(f'"=r"(r[{i}])' for i in range(number)),
     )
     buffers = {"x": x, "out": out, "at": at.astype(np.uint32)}
-    counts = emulate(cuda(source, arch), "k", (3,), (64,), list(buffers), buffers=buffers)
+    counts = emulate(cuda(source, arch), KernelLaunch("k", (3,), (64,), list(buffers), buffers))
     return x.reshape(3, 2048), out, counts
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kernrec.ptx import emulate
+from kernrec.ptx import KernelLaunch, emulate
 from kernrec.ptx.instructions.rounding import bf16_bits, bf16_values, exact_to_bf16, odd_f32, tf32_bits, two_sum
 from tests.helpers.ptx_text import apply, cuda, run
 
@@ -284,7 +284,7 @@ def test_the_intrinsics_of_the_cuda_headers(kind: str, arch: str) -> None:
     numbers = rng.standard_normal((3, 64)).astype(np.float32)
     x = bf16_bits(numbers) if kind == "bf16" else numbers.astype(np.float16).view(np.uint16)
     y = np.zeros((9, 64), np.uint16)
-    emulate(cuda(INTRINSICS, arch), kind, (1,), (32,), ["x", "y"], buffers={"x": x, "y": y})
+    emulate(cuda(INTRINSICS, arch), KernelLaunch(kind, (1,), (32,), ["x", "y"], {"x": x, "y": y}))
     values = dict(FORMATS)[kind]
     a, b, c = values(x)
     want = np.stack([a + b, a - b, a * b, a * b + c, a > b, -a, abs(a), np.exp2(a), np.maximum(a, b)])
@@ -292,7 +292,7 @@ def test_the_intrinsics_of_the_cuda_headers(kind: str, arch: str) -> None:
     np.testing.assert_allclose(values(y), rounded, rtol=2.0**-7 if kind == "bf16" else 2.0**-10)
     np.testing.assert_array_equal(np.delete(values(y), 7, 0), np.delete(rounded, 7, 0))
     if kind == "bf16":
-        emulate(cuda(INTRINSICS, arch), "widen", (1,), (32,), ["x", "y"], buffers={"x": x, "y": y})
+        emulate(cuda(INTRINSICS, arch), KernelLaunch("widen", (1,), (32,), ["x", "y"], {"x": x, "y": y}))
         np.testing.assert_array_equal(y[0], bf16_bits((a * 3).astype(np.float32)))
 
 

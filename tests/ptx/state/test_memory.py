@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernrec.ptx import Counts, EmulationError, emulate, parse
+from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate, parse
 from tests.helpers.ptx_text import run
 
 THREAD = "mov.u32 %r1, %tid.x; ld.param.u64 %rd1, [x];"
@@ -195,7 +195,7 @@ def test_module_variables_and_struct_parameters() -> None:
         ".entry k(.param .u64 o, .param .align 8 .b8 s[16])\n"
         "{ .reg .b32 %r<9>; .reg .b64 %rd<9>;\n" + body + "\nret; }"
     )
-    emulate(module, "k", (1,), (1,), ["o", np.array([1, 2, 3, 4], np.uint32)], buffers={"o": out})
+    emulate(module, KernelLaunch("k", (1,), (1,), ["o", np.array([1, 2, 3, 4], np.uint32)], {"o": out}))
     assert out.tolist() == [3 + 6, 4 + 5]
 
 

@@ -4,7 +4,7 @@ import ctypes
 
 import numpy as np
 
-from kernrec.ptx.execution.emulator import Emulation
+from kernrec.ptx import KernelLaunch, emulate
 
 LAUNCH_S = 1e-4
 HELPERS = ("wait", "sm_clock", "reference_compute", "reference_memory")
@@ -106,10 +106,9 @@ class driver:  # noqa: N801
             def run():
                 global now
                 now += LAUNCH_S
-                blocks = range(gx * gy * gz)
-                Emulation(module.parsed, entry, (gx, gy, gz), (bx, by, bz), arguments, buffers=buffers,
-                          shared_bytes=shared, count=False, together=len(blocks),
-                          constants=module.constants).run(blocks)  # fmt: skip
+                grid, block = (gx, gy, gz), (bx, by, bz)
+                launch = KernelLaunch(entry, grid, block, arguments, buffers, shared, module.constants)
+                emulate(module.parsed, launch, count=False)
 
         if Stream.captured is None:
             run()
