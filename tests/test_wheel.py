@@ -49,4 +49,4 @@ def test_an_empty_environment_recommends_outside_the_checkout(wheel: Path, tmp_p
     asked = subprocess.run(
         [python, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60, check=False
     )
-    assert "kernrec[cuda13]" in asked.stderr.splitlines()[-1]
+    assert ".[cuda13]" in asked.stderr.splitlines()[-1]

@@ -41,7 +41,7 @@ class Card:
 def find_card() -> Card:
     """The first GPU of this machine. Raises `NoGPUError` with the reason, in one line, where there is none."""
     if importlib.util.find_spec("cupy") is None:
-        raise NoGPUError("no GPU can be used: CuPy is not installed (pip install 'kernrec[cuda13]')")
+        raise NoGPUError("no GPU can be used: CuPy is not installed (pip install '.[cuda13]')")
     import cupy
 
     try:

@@ -7,7 +7,7 @@ python=${PYTHON:-python3}
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 # Editable, so that later runs test what the checkout holds now; again only when the requirements changed.
 if ! cmp -s pyproject.toml .venv/installed.toml; then
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[cuda13,measure,dev]'
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
     cp pyproject.toml .venv/installed.toml
 fi
 exec .venv/bin/python -m pytest -n 2 "$@"

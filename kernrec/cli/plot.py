@@ -8,7 +8,8 @@ import numpy as np
 
 from kernrec.cli.format import config_text, source_text
 from kernrec.cli.quantity import human
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import UsageError
+from kernrec.util.optional import import_optional
 
 if TYPE_CHECKING:
     from kernrec.recommender.explain.breakdown import Explanation
@@ -32,10 +33,7 @@ def check(path: Path) -> None:
         raise UsageError(f"--plot {path}: that is a folder; a file is expected")
     if not os.access(folder, os.W_OK):
         raise UsageError(f"--plot {path}: nothing can be written in {folder}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise KernrecError("--plot needs Matplotlib: pip install 'kernrec[plot]'") from None
+    import_optional("matplotlib", "--plot", "plot")
 
 
 def draw(path: Path, ranked: "Ranked", subject: "Explanation", other: "Explanation | None", limit: int) -> None:

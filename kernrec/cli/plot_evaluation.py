@@ -9,6 +9,7 @@ import numpy as np
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model.learn import scores
 from kernrec.training.evaluate_models import METHODS, Case
+from kernrec.util.optional import import_optional
 
 ENDINGS = (".svg", ".png")
 _MOST_POINTS = 400  # of a problem; more hide one another
@@ -24,11 +25,7 @@ def check(path: Path) -> None:
 
 
 def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise KernrecError("--plot needs matplotlib: pip install 'kernrec[plot]'") from None
-    matplotlib.use("Agg")
+    import_optional("matplotlib", "--plot", "plot").use("Agg")
     from matplotlib import pyplot
 
     return pyplot

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import sys
 from collections.abc import Mapping
 from functools import cache as once
 from pathlib import Path
@@ -24,7 +25,9 @@ class NoCompilerError(KernrecError):
 @once
 def _library() -> tuple[ModuleType, tuple[int, int]]:
     """CuPy's NVRTC module and NVRTC's version; raises `NoCompilerError`."""
-    extra = "install it with `pip install 'kernrec[cuda13]'` (or `kernrec[cuda12]`, by what your driver supports)"
+    if sys.platform == "darwin":
+        raise NoCompilerError("NVIDIA has no CUDA compiler for macOS: compile on Linux or Windows, or analyze PTX here")
+    extra = "install it with `pip install '.[cuda13]'` (or `'.[cuda12]'`, by what your driver supports)"
     try:
         from cupy.cuda import nvrtc
     except ImportError:

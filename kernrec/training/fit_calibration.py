@@ -31,6 +31,7 @@ from kernrec.model.learn.dataset import RowGroup
 from kernrec.model.learn.scores import rank_correlation
 from kernrec.model.prior.calibration import ENERGY, MOST, TIME, Calibration
 from kernrec.model.prior.power import OVERLAP, NominalCosts, PowerModel
+from kernrec.util.optional import import_optional
 
 Array = np.ndarray
 
@@ -254,7 +255,7 @@ def _solved(share: Array, weight: Array, free: Array) -> Array:
     found = np.ones(share.shape[1])
     if not free.any():
         return found
-    from scipy.optimize import nnls
+    nnls = import_optional("scipy.optimize", "fitting a calibration", "train").nnls
 
     rest = share[:, ~free].sum(axis=1)
     found[free] = np.exp(-np.median(np.log(np.maximum(share.sum(axis=1), 1e-12))))

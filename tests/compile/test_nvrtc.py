@@ -60,7 +60,7 @@ def test_another_define_source_or_architecture_is_another_result(nvrtc, cache, s
 
 def test_half_precision_headers_are_found(nvrtc, cache):
     if not header_folders():
-        pytest.skip("no CUDA headers here: the extra `kernrec[cuda13]` brings them")
+        pytest.skip("no CUDA headers here: the extra `.[cuda13]` brings them")
     source = '#include <cuda_fp16.h>\nextern "C" __global__ void k(__half* a) { a[0] = __hadd(a[1], a[2]); }'
     assert "f16" in compile_source(source, 80, cache=cache).ptx
 
@@ -97,7 +97,7 @@ def test_without_cupy_the_extra_is_named():
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     lines = said.splitlines()
     assert len(lines) == 2
-    assert all("pip install 'kernrec[cuda13]'" in line for line in lines)
+    assert all("pip install '.[cuda13]'" in line for line in lines)
 
 
 def test_importing_the_package_loads_no_cupy():

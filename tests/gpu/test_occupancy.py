@@ -123,7 +123,7 @@ int main(void) {
 """
 
 
-@pytest.mark.skipif(HEADER is None, reason="no CUDA runtime wheel: pip install 'kernrec[cuda13]'")
+@pytest.mark.skipif(HEADER is None, reason="no CUDA runtime wheel: pip install '.[cuda13]'")
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 def test_blocks_are_those_of_the_cuda_toolkit(tmp_path: Path) -> None:
     assert HEADER is not None

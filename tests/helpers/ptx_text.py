@@ -76,7 +76,7 @@ def cuda(source: str, arch: str = "sm_86") -> Module:
 
 @functools.lru_cache(None)
 def _compile(source: str, arch: str) -> str:
-    nvrtc = pytest.importorskip("cupy.cuda", reason="compiling CUDA needs CuPy: pip install 'kernrec[cuda13]'").nvrtc
+    nvrtc = pytest.importorskip("cupy.cuda", reason="compiling CUDA needs CuPy: pip install '.[cuda13]'").nvrtc
     program = nvrtc.createProgram(source, "k.cu", [], [])
     options = [f"--gpu-architecture={arch}", *(f"--include-path={folder}" for folder in header_folders())]
     try:

@@ -322,7 +322,7 @@ extern "C" __global__ void groups(const float* x, float* y) {
 
 
 def test_cooperative_groups() -> None:
-    pytest.importorskip("cupy", reason="compiling CUDA needs CuPy: pip install 'kernrec[cuda13]'")
+    pytest.importorskip("cupy", reason="compiling CUDA needs CuPy: pip install '.[cuda13]'")
     if not any((folder / "nv" / "target").is_file() for folder in header_folders()):
         pytest.skip("cooperative_groups.h needs the CUDA C++ core libraries: pip install nvidia-cuda-cccl")
     x = np.arange(N, dtype=np.float32)

@@ -43,7 +43,7 @@ def library() -> ModuleType:
     try:
         import pynvml
     except ImportError:
-        raise NoGPUError("measuring needs nvidia-ml-py: install it with `pip install 'kernrec[measure]'`") from None
+        raise NoGPUError("measuring needs nvidia-ml-py: install it with `pip install '.[measure]'`") from None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

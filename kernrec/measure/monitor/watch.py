@@ -55,7 +55,7 @@ class NvmlReader:
         try:
             import pynvml
         except ImportError:
-            raise KernrecError("watching a GPU needs NVML: pip install 'kernrec[measure]'") from None
+            raise KernrecError("watching a GPU needs NVML: pip install '.[measure]'") from None
         self._nvml = pynvml
         self.notes: list[str] = []
         try:

@@ -26,6 +26,7 @@ from kernrec.model.learn.dataset import HEADS
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.train_model import Model
 from kernrec.util.atomic_write import write_whole
+from kernrec.util.optional import import_optional
 from kernrec.version import __version__
 
 FORMAT = 2
@@ -37,7 +38,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_@.+-]*")
 def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> Path:
     """Write a model; gives the card's path. training: where its rows came from, kept in the card as it is."""
     _check_name(name)
-    import xgboost
+    xgboost = import_optional("xgboost", "training a model", "train")
 
     heads = {}
     try:

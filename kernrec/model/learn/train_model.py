@@ -25,6 +25,7 @@ from kernrec.model.learn.dataset import HEADS, Dataset
 from kernrec.model.learn.features import ModelInputs, matrix, parts
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.loss_weights import SHARPNESS, loss_weights
+from kernrec.util.optional import import_optional
 
 Array = np.ndarray
 
@@ -164,7 +165,7 @@ class _Head:
 
     def _boost(self, chosen: Array, rounds: int, held_out: Array | None) -> tuple[Any, Array]:
         """(trees of the rows `chosen`, mean squared error on rows held out after each round)."""
-        import xgboost
+        xgboost = import_optional("xgboost", "training a model", "train")
 
         settings, target, weights = self._settings, self._target, self._weights
 

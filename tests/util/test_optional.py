@@ -1,0 +1,19 @@
+"""Libraries of an extra: used where they are installed, named with their extra where they are not."""
+
+import sys
+
+import pytest
+
+from kernrec.errors import KernrecError
+from kernrec.util.optional import import_optional
+
+
+def test_an_installed_library_is_returned() -> None:
+    assert import_optional("json.decoder", "reading", "train") is sys.modules["json.decoder"]
+
+
+def test_a_missing_library_is_an_error_that_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    with pytest.raises(KernrecError) as error:
+        import_optional("xgboost", "training a model", "train")
+    assert str(error.value) == "training a model needs xgboost: install it with `pip install '.[train]'`"
