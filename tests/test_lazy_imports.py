@@ -1,0 +1,66 @@
+"""A query is answered with NumPy alone; every other library is imported where it is used.
+
+The first query after an installation reads the shipped database through DuckDB and keeps what it read in the cache
+folder; these tests are about all later ones.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import packages_distributions
+
+import pytest
+
+QUERY = 'kernrec.recommend("matmul", "h200", m=4096, n=4096, k=4096)'
+TYPER = {"annotated_doc", "shellingham", "typer", "typing_extensions"}
+"""Typer, and what it imports itself."""
+
+COMMANDS = {
+    # Typer draws its help with Rich, which imports attrs where that is installed.
+    "--help": TYPER | {"attr", "attrs", "markdown_it", "mdurl", "pygments", "rich"},
+    "--version": TYPER,
+    "recommend --op matmul --gpu h200 --shape m=512,n=512,k=512": TYPER | {"numpy"},
+    "recommend --op matmul --gpu h200 --shape m=512,n=512,k=512 --json": TYPER | {"numpy"},
+    "explain --op matmul --gpu h200 --shape m=512,n=512,k=512": TYPER | {"numpy"},
+    "recommend --op matmull --gpu h200": TYPER | {"numpy"},
+    "gpus": TYPER | {"numpy"},
+    "ops": TYPER | {"numpy"},
+    "kernels": TYPER | {"numpy"},
+}
+"""Command lines, and what each may import outside the standard library and kernrec."""
+
+PRINT_LOADED = """
+import json, sys
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})), file=sys.stderr)
+"""
+INSTALLED = packages_distributions().keys() - {"kernrec"}
+
+
+def libraries(code: str) -> set[str]:
+    """The installed packages, kernrec aside, that a fresh process has imported after running `code`."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", code + PRINT_LOADED]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    return INSTALLED & set(json.loads(done.stderr.splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def at_start() -> set[str]:
+    """What a process of this environment imports before its first line."""
+    subprocess.run([sys.executable, "-c", f"import kernrec\n{QUERY}"], check=True)  # the cache is filled
+    return libraries("")
+
+
+def test_importing_the_package_imports_nothing_else(at_start: set[str]) -> None:
+    assert libraries("import kernrec") == at_start
+
+
+def test_a_query_imports_numpy_alone(at_start: set[str]) -> None:
+    assert libraries(f"import kernrec\n{QUERY}") - at_start == {"numpy"}
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_imports_what_it_needs_alone(at_start: set[str], line: str) -> None:
+    code = f"from kernrec.cli.app import run\nrun({line.split()!r})"
+    assert libraries(code) - at_start <= COMMANDS[line]
