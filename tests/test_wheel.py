@@ -1,4 +1,7 @@
-"""The package as a user gets it: a wheel, installed where nothing else is, used outside the checkout."""
+"""The package as a user gets it: a wheel, installed where nothing else is, used outside the checkout.
+
+It installs on Linux (x86-64 and aarch64), macOS (arm64) and Windows, for Python 3.11 to 3.14.
+"""
 
 import json
 import os
@@ -6,11 +9,41 @@ import subprocess
 import sys
 import venv
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.helpers.paths import ROOT
+
+LINUX = {"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux"}
+PLATFORMS = {
+    "linux-x86_64": (LINUX | {"platform_machine": "x86_64"}, ["manylinux_2_28_x86_64", "manylinux_2_17_x86_64"]),
+    "linux-aarch64": (LINUX | {"platform_machine": "aarch64"}, ["manylinux_2_28_aarch64", "manylinux_2_17_aarch64"]),
+    "macos-arm64": (
+        {"os_name": "posix", "sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64"},
+        ["macosx_14_0_arm64", "macosx_12_0_arm64", "macosx_11_0_arm64", "macosx_11_0_universal2"],
+    ),
+    "windows-x86_64": (
+        {"os_name": "nt", "sys_platform": "win32", "platform_system": "Windows", "platform_machine": "AMD64"},
+        ["win_amd64"],
+    ),
+}
+"""Where the package installs: the environment markers there, and the tags of wheels that run there."""
+
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+EXTRAS = "[cuda12,cuda13,measure,plot,train]"
+
+PIP_AS_ON = """
+import json, sys
+from pip._vendor.packaging import markers
+environment = json.loads(sys.argv[1])
+markers.default_environment = lambda: environment
+from pip._internal.cli.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+"""pip with the environment markers of another platform: its --platform chooses wheels but leaves the markers alone."""
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +83,62 @@ def test_an_empty_environment_recommends_outside_the_checkout(wheel: Path, tmp_p
         [python, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60, check=False
     )
     assert ".[cuda13]" in asked.stderr.splitlines()[-1]
+
+
+def requirements(wheel: Path) -> list[Requirement]:
+    """What the wheel's metadata requires, extras included."""
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    return [Requirement(line) for line in message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])]
+
+
+def test_a_query_requires_no_library_of_training_or_compiling(wheel: Path) -> None:
+    needed = {one.name for one in requirements(wheel) if one.marker is None or "extra" not in str(one.marker)}
+    assert needed == {"duckdb", "numpy", "rich", "typer"}
+
+
+@pytest.fixture(scope="module")
+def package_index() -> None:
+    """Skips a test where the package index does not answer."""
+    probe = ["install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet", "--retries", "1", "rich"]
+    command = [sys.executable, "-m", "pip", "--timeout", "15", *probe]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("the package index does not answer")
+
+
+def resolved(requirement: str, platform: str, python: str) -> set[str]:
+    """The packages that pip would install on a platform, all of them as wheels."""
+    markers, tags = PLATFORMS[platform]
+    environment = markers | {
+        "implementation_name": "cpython",
+        "implementation_version": f"{python}.0",
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_version": "",
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+    }
+    options = ["--dry-run", "--ignore-installed", "--only-binary=:all:", "--target", "unused", "--quiet"]
+    options += ["--report", "-", "--python-version", python, "--implementation", "cp"]
+    options += [f"--platform={tag}" for tag in tags]
+    command = [sys.executable, "-c", PIP_AS_ON, json.dumps(environment), "install", *options, requirement]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {entry["metadata"]["name"].lower() for entry in json.loads(done.stdout)["install"]}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("package_index")
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_every_platform_and_python_has_wheels(wheel: Path, platform: str, python: str) -> None:
+    extras = EXTRAS if python in (PYTHONS[0], PYTHONS[-1]) else ""  # the oldest and the newest with everything
+    names = resolved(f"{wheel}{extras}", platform, python)
+    assert {"kernrec", "duckdb", "numpy", "rich", "typer"} <= names
+    if not extras:
+        assert not names & {"xgboost", "xgboost-cpu", "scipy", "scikit-learn"}
+        return
+    on_mac = platform == "macos-arm64"
+    assert names & {"xgboost", "xgboost-cpu"} == {"xgboost" if on_mac else "xgboost-cpu"}
+    assert names.isdisjoint({"cupy-cuda12x", "cupy-cuda13x"}) == on_mac
+    assert {"matplotlib", "nvidia-ml-py", "scikit-learn"} <= names
