@@ -1,0 +1,207 @@
+"""Every example in README and docs works as it is printed.
+
+The blocks of a page run in order, in an empty folder of their own with links to the checkout's `datasets` and `docs`,
+an empty database and a terminal of 80 columns:
+
+- `sh`: each line is a command that has to succeed; `console`: the same behind `$ `, and what follows is its output.
+  A line of only `...` in an output stands for any number of lines.
+- `python`: a program; a `text` block after it, under the comment `output`, is what it prints.
+- Any block under the comment `file: NAME` is written into the folder; under `same as PATH` it is the content of a file
+  of the checkout.
+- `sh` and `console` blocks under the comment `not run: REASON` are parsed alone: each command and option has to exist.
+
+`KERNREC_UPDATE_DOCS=1 pytest tests/docs/test_examples.py` writes the outputs as they are now into the pages.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from kernrec.cli.app import app
+from tests.helpers.markdown import Block, blocks, pages
+from tests.helpers.paths import ROOT
+
+LANGUAGES = {"sh", "console", "python", "cpp", "toml", "json", "text"}
+ELISION = "..."
+UPDATE = bool(os.environ.get("KERNREC_UPDATE_DOCS"))
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the examples are for a POSIX shell")
+
+
+def _with_examples() -> list[Path]:
+    return [page for page in pages() if blocks(page)]
+
+
+def _name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", _with_examples(), ids=_name)
+def test_every_example_works(page: Path, tmp_path: Path) -> None:
+    folder, home = tmp_path / "work", tmp_path / "home"
+    folder.mkdir()
+    for name in ("datasets", "docs"):
+        (folder / name).symlink_to(ROOT / name)
+    printed = ""
+    for block in blocks(page):
+        reason = block.comment.removeprefix("not run: ") if block.comment.startswith("not run: ") else None
+        if block.comment.startswith("file: "):
+            (folder / block.comment.removeprefix("file: ")).write_text(block.code, encoding="utf-8")
+        elif block.comment.startswith("same as "):
+            assert block.code == (ROOT / block.comment.removeprefix("same as ")).read_text(encoding="utf-8"), str(block)
+        elif block.language in ("sh", "console") and reason is not None:
+            for command, _ in _commands(block):
+                _check_options(block, command)
+        elif block.language in ("sh", "console"):
+            for command, expected in _commands(block):
+                output = _run_in_terminal(block, command, folder, home)
+                if block.language == "console":
+                    _compare(block, command, expected, output)
+        elif block.language == "python" and reason is None:
+            printed = _run_python(block, folder, home)
+        elif block.comment == "output":
+            _compare(block, None, block.code, printed)
+
+
+@pytest.mark.parametrize("page", _with_examples(), ids=_name)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    for block in blocks(page):
+        assert block.language in LANGUAGES, f"{block}: a block needs one of the languages {sorted(LANGUAGES)}"
+        if block.comment.startswith("not run"):
+            assert re.fullmatch(r"not run: .{10,}", block.comment), f"{block}: say why it is not run"
+
+
+def _commands(block: Block) -> list[tuple[str, str]]:
+    """(command, expected output); a command that ends in a backslash goes on in the next line."""
+    result: list[tuple[str, str]] = []
+    code = block.code.replace("\\\n", " ")
+    for line in code.splitlines(keepends=True):
+        if block.language == "sh":
+            if line.strip() and not line.startswith("#"):
+                result.append((line.strip(), ""))
+        elif line.startswith("$ "):
+            result.append((line[2:].strip(), ""))
+        else:
+            assert result, f"{block}: a console block begins with a command behind '$ '"
+            result[-1] = (result[-1][0], result[-1][1] + line)
+    assert result, f"{block}: no command"
+    return result
+
+
+def _environment(home: Path) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("KERNREC_", "PYTHON"))}
+    scripts = str(Path(sys.executable).parent)
+    return environment | {
+        "PATH": os.pathsep.join([scripts, environment.get("PATH", os.defpath)]),
+        "PYTHONPATH": str(ROOT),
+        "XDG_DATA_HOME": str(home),
+        "COLUMNS": "80",
+        "LINES": "24",
+        "NO_COLOR": "1",
+        "TERM": "dumb",
+    }
+
+
+def _run_in_terminal(block: Block, command: str, folder: Path, home: Path) -> str:
+    """What a terminal shows: standard output, then what is on standard error."""
+    import pty
+
+    ours, theirs = pty.openpty()
+    with (folder.parent / "stderr").open("w+b") as errors:
+        process = subprocess.Popen(
+            ["bash", "-c", command],
+            cwd=folder,
+            env=_environment(home),
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=errors,
+        )
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # Linux: the other end is closed
+                piece = b""
+            if not piece:
+                break
+            shown += piece
+        os.close(ours)
+        status = process.wait()
+        errors.seek(0)
+        said = errors.read().decode()
+    output = shown.decode().replace("\r\n", "\n") + said
+    assert status == 0, f"{block}: {command}: exit status {status}\n{output}"
+    return output
+
+
+def _run_python(block: Block, folder: Path, home: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", block.code],
+        cwd=folder,
+        env=_environment(home),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{block}: {done.stderr}"
+    return done.stdout
+
+
+def _compare(block: Block, command: str | None, expected: str, output: str) -> None:
+    output = re.sub(r"[ \t]+$", "", output, flags=re.MULTILINE)
+    parts = re.split(rf"^{re.escape(ELISION)}\n", expected, flags=re.MULTILINE)
+    pattern = r"(?:.*\n)*?".join(re.escape(part) for part in parts)
+    if re.fullmatch(pattern, output):
+        return
+    if UPDATE:
+        _rewrite(block, command, expected, _elided(parts, output))
+        return
+    wanted = "" if command is None else f"$ {command}\n"
+    pytest.fail(f"{block}: the page shows\n{wanted}{expected}\nand this is printed now:\n{output}")
+
+
+def _elided(parts: list[str], output: str) -> str:
+    """The output with as many lines at its ends as the page shows, where it elides what is between."""
+    if len(parts) == 1:
+        return output
+    lines = output.splitlines(keepends=True)
+    first, last = parts[0].count("\n"), parts[-1].count("\n")
+    return "".join([*lines[:first], ELISION + "\n", *lines[len(lines) - last :]])
+
+
+def _rewrite(block: Block, command: str | None, expected: str, output: str) -> None:
+    above = "```text\n" if command is None else f"$ {command}\n"
+    text = block.page.read_text(encoding="utf-8")
+    assert above + expected in text, f"{block}: write the output of {command} by hand"
+    block.page.write_text(text.replace(above + expected, above + output, 1), encoding="utf-8")
+
+
+def _check_options(block: Block, command: str) -> None:
+    """Parses a command without running it: an unknown option or a missing argument fails."""
+    words = shlex.split(re.split(r" [|>&;] ?", command.split(" #")[0])[0])
+    while words and re.fullmatch(r"\w+=.*", words[0]):  # variables before a command
+        words.pop(0)
+    program = words.pop(0)
+    if Path(program).name == "kernrec":
+        parser = typer.main.get_command(app)
+        while hasattr(parser, "commands") and words and not words[0].startswith("-"):
+            assert words[0] in parser.commands, f"{block}: kernrec has no command {words[0]}"
+            parser = parser.commands[words.pop(0)]
+        parser.make_context(program, words)
+    elif program in ("python", "python3", "bash") and words and not words[0].startswith("-"):
+        script = ROOT / words[0]
+        text = script.read_text(encoding="utf-8")
+        for word in words[1:]:
+            if word.startswith("--"):
+                assert f'"{word.partition("=")[0]}"' in text, f"{block}: {words[0]} has no option {word}"
+    for extra in re.findall(r"\[([\w,]+)\]'", command):
+        project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+        for name in extra.split(","):
+            assert f"\n{name} = [" in project, f"{block}: there is no extra {name}"

@@ -1,0 +1,91 @@
+"""Every term of the output is in the glossary."""
+
+import ast
+import re
+from collections.abc import Iterable
+
+import pytest
+
+from kernrec.measure.campaign.results import EFFORTS
+from kernrec.measure.monitor.watch import REASONS
+from kernrec.model.prior.launch_time import RESOURCES
+from kernrec.ptx.analysis.issue_cost import CLASSES
+from kernrec.recommender import OBJECTIVES
+from kernrec.recommender.explain.breakdown import _PARTS
+from kernrec.store.migrations import migrations
+from kernrec.training.evaluate_models import METHODS
+from tests.helpers.paths import ROOT
+
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+ENTRIES = re.findall(r"^### (.+)$", GLOSSARY, re.MULTILINE)
+CODE = set(re.findall(r"`([^`\n]+)`", GLOSSARY))
+
+NOTES = (
+    "measured on no GPU", "spill", "session", "occupancy heuristic", "static profile", "prior", "learned", "measured",
+    "calibration", "MIG", "drift", "Pareto front", "EDP", "screen", "coarse", "final", "wave", "wavefront", "sector",
+    "roofline", "bank conflict", "`1=`", "`~2`", "power limit", "clock", "interval", "replay", "conformal",
+)  # fmt: skip
+"""Words that notes, errors and explanations use."""
+
+PLAIN = {
+    "figure", "value", "change", "config", "against", "name", "title", "sm", "sms", "memory", "memory bandwidth", "l2",
+    "tdp w", "boost clock", "aliases", "dimensions", "codes", "dtypes", "layouts", "min sm", "dtype min sm", "hash",
+    "tunables", "description", "op", "kernel", "quantity", "method", "problems", "row", "path", "about",
+}  # fmt: skip
+"""Column heads that are data sheet figures, or words of everyday."""
+
+
+def _known(term: str) -> bool:
+    return bool(re.search(rf"(?<!\w){re.escape(term)}(?!\w)", GLOSSARY, re.IGNORECASE))
+
+
+def _heads() -> set[str]:
+    """The column heads in the command line's code: (name, "left" or "right") pairs."""
+    heads = set()
+    for path in (ROOT / "kernrec" / "cli").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Tuple) and len(node.elts) == 2:
+                values = [item.value for item in node.elts if isinstance(item, ast.Constant)]
+                if len(values) == 2 and values[1] in ("left", "right") and isinstance(values[0], str):
+                    heads.add(values[0])
+    return heads
+
+
+def test_the_glossary_has_some_forty_terms_in_order() -> None:
+    assert 40 <= len(ENTRIES) <= 65
+    assert sorted(ENTRIES, key=str.casefold) == ENTRIES
+
+
+def test_every_column_head_is_explained() -> None:
+    heads = _heads()
+    assert {"rank", "latency (90 %)", "energy vs fastest"} <= heads
+    for head in heads - PLAIN:
+        words = re.split(r" \(| vs | x ", head.rstrip(")"))
+        assert all(_known(word) for word in words), f"the glossary lacks the column {head!r}"
+
+
+def _outcomes() -> Iterable[str]:
+    """The values that the schema allows for tiers and outcomes."""
+    sql = "".join(step.sql for step in migrations())
+    for allowed in re.findall(r"(?:tier|outcome) IN \(([^)]*)\)", sql):
+        yield from re.findall(r"'(\w+)'", allowed)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [RESOURCES, CLASSES, OBJECTIVES, METHODS, REASONS.values(), _PARTS.values(), _outcomes()],
+    ids=["bottlenecks", "classes", "objectives", "methods", "reasons", "energy", "outcomes"],
+)
+def test_every_value_of_the_output_is_explained(values: Iterable[str]) -> None:
+    lacking = [value for value in values if value not in CODE]
+    assert not lacking
+
+
+def test_efforts_are_explained_where_they_are_chosen() -> None:
+    guide = (ROOT / "docs" / "guides" / "collect.md").read_text(encoding="utf-8")
+    assert all(f"`{effort}`" in guide for effort in EFFORTS)
+
+
+@pytest.mark.parametrize("term", NOTES)
+def test_words_of_notes_are_explained(term: str) -> None:
+    assert term in GLOSSARY or _known(term)

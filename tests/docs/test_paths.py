@@ -1,0 +1,54 @@
+"""Every file, folder, link and script option that README and docs name exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.markdown import pages, prose
+from tests.helpers.paths import ROOT
+
+TOP = ("kernrec", "tools", "tests", "docs", "db", "datasets", ".ci")
+_CODE = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def _name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", pages(), ids=_name)
+def test_named_paths_exist(page: Path) -> None:
+    for code in _CODE.findall(prose(page)):
+        for word in code.split():
+            if word.split("/")[0] in TOP and "/" in word and not re.search(r"<|NNN", word):
+                assert list(ROOT.glob(word.rstrip("/"))), f"{_name(page)} names `{word}`, which does not exist"
+
+
+@pytest.mark.parametrize("page", pages(), ids=_name)
+def test_options_of_named_scripts_exist(page: Path) -> None:
+    for code in _CODE.findall(prose(page)):
+        words = code.removeprefix("python ").split()
+        if words[0].startswith("tools/") and words[0].endswith(".py"):
+            text = (ROOT / words[0]).read_text(encoding="utf-8")
+            for word in words[1:]:
+                if word.startswith("--"):
+                    assert f'"{word}"' in text, f"{_name(page)}: {words[0]} has no option {word}"
+
+
+@pytest.mark.parametrize("page", [p for p in pages() if p.parent == ROOT], ids=_name)
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    for target in _LINK.findall(prose(page)):  # MkDocs checks those between pages of the site
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{_name(page)} links to {target}"
+
+
+def test_the_readme_is_short_and_fits_a_terminal() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 130
+    shown = False
+    for number, line in enumerate(lines, 1):
+        if line.startswith("```"):
+            shown = line.startswith(("```console", "```text"))
+        elif shown and not line.startswith(("$ ", "note: ")):
+            assert len(line) <= 80, f"README.md:{number}: {len(line)} columns"

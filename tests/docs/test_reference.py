@@ -1,0 +1,75 @@
+"""The reference is complete: what the code cannot say of itself has an entry, and no entry is stale."""
+
+import ast
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import kernrec
+from tests.helpers.paths import ROOT, TOOLS
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_reference", TOOLS / "build_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_key_of_a_spec_has_a_meaning(reference: ModuleType) -> None:
+    assert set(reference.KEYS) == set(reference.spec_keys())
+
+
+def test_every_environment_variable_is_listed(reference: ModuleType) -> None:
+    named = set()
+    known = ("KERNREC_", "XDG_", "CUDA_", "OPENBLAS_", "OMP_", "PYTHON")
+    for path in (ROOT / "kernrec").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if "environ" in path.read_text(encoding="utf-8"):
+            words = [str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+            named |= {word for word in words if re.fullmatch(r"[A-Z_]+", word) and word.startswith(known)}
+    assert named - reference.SET_BY_KERNREC == set(reference.VARIABLES)
+
+
+def test_every_field_of_a_recommendation_has_a_meaning(reference: ModuleType) -> None:
+    answer = kernrec.recommend("matmul", "rtx4090", m=512, n=512, k=512).as_dict()
+    names = [name for name, _ in reference.fields(json.loads(json.dumps(answer)))]
+    assert not [name for name in names if not reference.meaning_of(name)]
+    assert not [name for name in reference.FIELDS if name not in names]
+
+
+def test_every_command_is_in_the_reference(reference: ModuleType) -> None:
+    import typer.main
+
+    from kernrec.cli.app import app
+
+    page = reference.commands()
+    for name, command in getattr(typer.main.get_command(app), "commands").items():  # noqa: B009 - a group has them
+        for inner in getattr(command, "commands", {"": None}):
+            assert f"## `kernrec {name} {inner}".rstrip() + "`" in page
+
+
+@pytest.mark.skipif(
+    shutil.which("mkdocs", path=str(Path(sys.executable).parent)) is None, reason="needs the extra docs"
+)
+def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) -> None:
+    program = Path(sys.executable).with_name("mkdocs")
+    build = [str(program), "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for page in tmp_path.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(
+            r"<(?:script|img|iframe)[^>]*\bsrc=\"(https?:[^\"]*)|<link[^>]*href=\"(https?:[^\"]*)", text
+        )
+        assert not loaded, f"{page.name} loads {loaded}"

@@ -1,0 +1,444 @@
+"""Writes the pages of the documentation's reference from the code, whenever the site is built.
+
+    mkdocs build --strict
+
+This module is a hook of MkDocs (`hooks` in mkdocs.yml): `on_files` adds the pages below `reference/`, which exist
+nowhere as files. Each page is a function without arguments that returns Markdown, so a test can read it without MkDocs.
+What the code cannot say of itself (what a key of `kernel.toml`, an environment variable or a field of the JSON answer
+means) is in `tools/reference.toml`; `tests/docs/test_reference.py` fails when an entry is missing or stale.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:  # MkDocs runs where it was installed
+    sys.path.insert(0, str(ROOT))
+
+GENERATED = "<!-- Written by tools/build_reference.py. -->\n\n"
+
+_TEXT = tomllib.loads((ROOT / "tools" / "reference.toml").read_text(encoding="utf-8"))
+KEYS: dict[tuple[str, str], str] = {
+    (table, key): text for table, keys in _TEXT["keys"].items() for key, text in keys.items()
+}
+"""What each key of a `kernel.toml` means, by the table that it is in."""
+VARIABLES: dict[str, str] = _TEXT["variables"]
+"""Environment variables that users set, and what they do."""
+FIELDS: dict[str, str] = _TEXT["fields"]
+"""What the fields of `kernrec recommend --json` mean."""
+
+_INTERNAL_KEYS = {"digest", "reference_digest"}
+"""Keys that kernrec itself adds to a spec that it stores."""
+
+SET_BY_KERNREC = {"OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_DEVICE_ORDER", "PYTHONUNBUFFERED"}
+"""Environment variables that kernrec sets for itself or for its child processes."""
+
+
+def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
+    """MkDocs' hook: adds the generated pages to the site."""
+    from mkdocs.structure.files import File
+
+    for name, page in PAGES.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=GENERATED + page()))
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    files.append(File.generated(config, "changelog.md", content=changelog))
+    return files
+
+
+def commands() -> str:
+    """Every command with its arguments and options, as Typer documents them."""
+    program = [sys.executable, "-m", "typer", "kernrec.cli.app", "utils", "docs", "--name", "kernrec"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+    done = subprocess.run(
+        [*program, "--title", "Commands"], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"typer utils docs: {done.stderr.strip()}")
+    return (
+        done.stdout.replace("**Usage**:", "Usage:")
+        .replace("**Options**:", "Options:")
+        .replace("**Arguments**:", "Arguments:")
+        .replace("**Commands**:", "Commands:")
+    )
+
+
+def python_api() -> str:
+    """The public names of Python, read from docstrings by mkdocstrings."""
+    import kernrec.recommender
+
+    lines = [
+        "# Python API",
+        "The functions and classes on this page are the public interface. Powers are in watts, times in seconds,",
+        "energies in joules and clocks in hertz. The [guide](../guides/python.md) has examples.",
+        "::: kernrec.recommend",
+        *(f"::: kernrec.recommender.{name}" for name in _public_classes(kernrec.recommender)),
+        "::: kernrec.errors.KernrecError",
+        "::: kernrec.errors.UsageError",
+    ]
+    return "\n\n".join([lines[0], " ".join(lines[1:3]), *lines[3:]]) + "\n"
+
+
+def _public_classes(module: Any) -> list[str]:
+    first = ["Recommender", "Query", "Request", "Recommendation", "Choice", "Cost", "Comparison"]
+    names = [name for name in module.__all__ if isinstance(getattr(module, name), type)]
+    return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
+
+
+def kernel_toml() -> str:
+    """The keys of a spec, as the reader asks for them."""
+    titles = {
+        "": "Top level",
+        "[tunables] name": "`[tunables]`: a table for each tunable",
+        "[[launch]]": "`[[launch]]`: a table for each kernel launch",
+        "[[workspace]]": "`[[workspace]]`: a table for each scratch buffer",
+        "[problem]": "`[problem]`: a problem of your own",
+        "[problem] dims name": "`dims` of `[problem]`: a number, or a table",
+        "[problem.tensors] name": "`[problem.tensors]`: a table for each tensor",
+    }
+    parts = [
+        "# kernel.toml",
+        "A spec describes a kernel: what can be tuned, how it is launched, and on what. The tables list every key that"
+        " the reader accepts; another key is an error that names the nearest one. The [guide](../guides/analyze.md) has"
+        " a complete example. Texts that are [expressions](expressions.md) can use the tunables, the dimensions,"
+        " `dtype`, `layout`, `dtype_bytes`, `sm` and the names of `[let]` before them.",
+    ]
+    asked = spec_keys()
+    for where, title in titles.items():
+        rows = [
+            (f"`{key}`", KEYS.get((where, key), ""), expected, "required" if default is None else default)
+            for (table, key), (expected, default) in asked.items()
+            if table == where
+        ]
+        parts += [f"## {title}", _table(("key", "meaning", "expected", "default"), rows)]
+    parts += ["## The values of a tensor", _docstring_rest("kernrec.kernel.declared_problem"), _limits()]
+    return "\n\n".join(parts) + "\n"
+
+
+def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
+    """(table, key) -> (what is expected, the default as text or None), in the order in which the reader asks."""
+    from kernrec.kernel import toml_table
+    from kernrec.kernel.spec_reader import kernel_from
+
+    asked: dict[tuple[str, str], tuple[str, str | None]] = {}
+    original = toml_table.Table.take
+    required = toml_table._REQUIRED
+
+    def take(self: Any, key: str, kind: type, expected: str, default: Any = required) -> Any:
+        table = self.where.removeprefix("spec").lstrip(": ")
+        table = re.sub(r"^(\[tunables\]) \w+$", r"\1 name", table)
+        table = re.sub(r"^(launch|workspace)\[\d+\]$", r"[[\1]]", table)
+        table = re.sub(r"^\[problem\]: tensors\.\w+$", "[problem.tensors] name", table)
+        table = re.sub(r"^\[problem\]: dims\.\w+$", "[problem] dims name", table)
+        if key not in _INTERNAL_KEYS:
+            asked.setdefault((table, key), (expected, None if default is required else _default(default)))
+        return original(self, key, kind, expected, default)
+
+    with patch.object(toml_table.Table, "take", take):
+        for data in (_OF_AN_OP, _OF_ITS_OWN):
+            kernel_from(data, "spec", "__global__ void run() {}")
+    return asked
+
+
+_COMMON = {"name": "run", "source": "run.cu", "tunables": {"bx": {"values": [32, 64]}}}
+_OF_AN_OP = {
+    **_COMMON,
+    "op": "reduce",
+    "dtypes": ["f32"],
+    "layouts": ["row"],
+    "launch": [{"entry": "run", "grid": [1], "block": ["bx"], "arguments": ["x"]}],
+    "workspace": [{"name": "scratch", "dtype": "f32", "elements": "rows"}],
+}
+_OF_ITS_OWN = {
+    **_COMMON,
+    "problem": {
+        "dims": {"n": {"default": 64}},
+        "tensors": {
+            "x": {"shape": ["n"]},
+            "c": {"shape": ["n"], "role": "constant"},
+            "y": {"shape": ["n"], "role": "output", "reference": "zeros"},
+        },
+    },
+    "launch": [{"entry": "run", "grid": [1], "block": ["bx"], "arguments": ["x", "y"]}],
+}
+
+
+def _default(value: Any) -> str:
+    if value is None or value in ("", [], {}):
+        return "none"
+    return f"`{json.dumps(value)}`"
+
+
+def _docstring_rest(module: str) -> str:
+    """The docstring of a module from its second paragraph on, its indented parts as code."""
+    text = (sys.modules[module].__doc__ or "").split("\n\n", 1)[1]
+    return text.strip("\n")
+
+
+def _limits() -> str:
+    from kernrec.kernel.spec import LIMITS, SCALAR_RANGES
+
+    limits = ", ".join(f"`{name}`" for name in LIMITS)
+    types = ", ".join(f"`{name}`" for name in SCALAR_RANGES)
+    return (
+        f"## Names of the GPU's limits\n\nConstraints can also use {limits}.\n\n"
+        f"## Types of scalar arguments\n\nAn argument such as `i32 width` passes a number as one of {types}."
+    )
+
+
+def expressions() -> str:
+    """The expression language, from the docstring of its module and its table of functions."""
+    from kernrec.kernel import arithmetic, expression
+
+    rows = []
+    for name, function in expression.FUNCTIONS.items():
+        run, least, most = function[0], function[1], function[2]
+        count = str(least) if least == most else f"{least} to {most}"
+        rows.append((f"`{name}`", count, (getattr(arithmetic, run.__name__).__doc__ or "").split("\n")[0]))
+    has_docs = any(text for _, _, text in rows)
+    heads = ("function", "arguments", "value") if has_docs else ("function", "arguments")
+    text = (expression.__doc__ or "").strip()
+    return (
+        "\n\n".join(["# Expressions", text, "## Functions", _table(heads, [row[: len(heads)] for row in rows])]) + "\n"
+    )
+
+
+def json_output() -> str:
+    """The fields of `--json`, from real answers."""
+    import kernrec
+
+    with _CleanHome():
+        answer = kernrec.recommend("matmul", "rtx4090", m=512, n=512, k=512, top=2).as_dict()
+        others = {
+            "kernrec explain": ["explain", "--op", "softmax", "--gpu", "a100", "--shape", "rows=1024,columns=1024"],
+            "kernrec recommend --kernel": [
+                *("recommend", "--kernel", "transpose_tiled", "--gpu", "a100", "--shape", "rows=1024,columns=1024"),
+            ],
+            "kernrec gpus": ["gpus"],
+            "kernrec ops": ["ops"],
+            "kernrec kernels": ["kernels"],
+        }
+        answers = {name: _answer([*arguments, "--json"]) for name, arguments in others.items()}
+    parts = [
+        "# JSON output",
+        "Numbers are in SI units, and the unit is the end of the field's name: `_s`, `_j`, `_w`, `_hz`, `_bytes`."
+        " `[]` stands for each element of a list, `<name>` for names that depend on the kernel or problem."
+        " With `--json` notes are part of the answer.",
+        "## kernrec recommend",
+        "`kernrec.recommend(...).as_dict()` returns the same. With a workload in place of a shape, the answer is"
+        " `workload` and a list `layers` of such answers, each with `layer` (its name) and `count`.",
+        _table(("field", "type", "meaning"), [(f"`{k}`", kind, meaning_of(k)) for k, kind in fields(answer)]),
+    ]
+    for name, value in answers.items():
+        rows = [(f"`{field}`", kind) for field, kind in fields(value)]
+        parts += [f"## {name}", _table(("field", "type"), rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def meaning_of(field: str) -> str:
+    """What a field of a recommendation means."""
+    return FIELDS.get(field) or FIELDS.get(field.rsplit(".", 1)[0], "")
+
+
+def fields(value: Any, path: str = "") -> list[tuple[str, str]]:
+    """(path, type) of everything in a JSON value, each path once."""
+    found: dict[str, str] = {}
+
+    def visit(item: Any, at: str) -> None:
+        kind = _kind(item)
+        if at and (at not in found or found[at] == "null"):
+            found[at] = kind
+        if isinstance(item, dict):
+            for key, child in item.items():
+                name = key if not at.endswith(_OPEN) else "<name>"
+                visit(child, f"{at}.{name}" if at else name)
+        elif isinstance(item, list):
+            for child in item:
+                if isinstance(child, dict | list):
+                    visit(child, f"{at}[]")
+
+    visit(value, path)
+    return [(name, kind) for name, kind in found.items() if not name.endswith("[]")]
+
+
+_OPEN = ("config", "shape", "tunables", "codes", "instructions", "time_s", "energy_share", "dtype_min_sm")
+"""Objects whose keys depend on the kernel, the problem or the GPU."""
+
+
+def _kind(item: Any) -> str:
+    match item:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int() | float():
+            return "number"
+        case str():
+            return "text"
+        case list():
+            return f"list of {_kind(item[0])}" if item and not isinstance(item[0], dict) else "list"
+        case _:
+            return "object"
+
+
+def _answer(arguments: Sequence[str]) -> Any:
+    program = [sys.executable, "-m", "kernrec", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(program, capture_output=True, text=True, env=environment, check=True, cwd=ROOT)
+    return json.loads(done.stdout)
+
+
+class _CleanHome:
+    """While it lasts there is no database of the user's: pages do not depend on whoever builds them."""
+
+    def __enter__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._patch = patch.dict(os.environ, {"XDG_DATA_HOME": self._folder.name})
+        self._patch.start()
+        os.environ.pop("KERNREC_DB", None)
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.stop()
+        self._folder.cleanup()
+
+
+def schema() -> str:
+    """Tables and views of a database that all migrations were applied to."""
+    import duckdb
+
+    from kernrec.store.migrations import migrate, migrations
+
+    with duckdb.connect() as connection:
+        migrate(connection, 0)
+        columns = connection.execute(
+            "SELECT table_name, column_name, data_type, is_nullable FROM information_schema.columns"
+            " ORDER BY table_name, ordinal_position"
+        ).fetchall()
+        views = {
+            name for (name,) in connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+        }
+    sql = [step.sql for step in migrations()]
+    parts = [
+        "# Database schema",
+        "A database is one DuckDB file. Its schema is made by the numbered migrations in `db/schema`, which kernrec"
+        " applies to an older database when it opens it. Units are SI and part of the names. The key of a row is a hash"
+        " of its other columns that are not NULL, so equal rows have equal keys everywhere.",
+        "Migrations: " + ", ".join(f"`{step.number:03d}_{step.name}.sql`" for step in migrations()) + ".",
+    ]
+    for kind, names in (("table", [t for t in _order(columns) if t not in views]), ("view", sorted(views))):
+        for name in names:
+            comments = _comments(sql, name)
+            parts.append(f"## {kind.capitalize()} `{name}`")
+            if about := _before(sql, name):
+                parts.append(about)
+            rows = [
+                (
+                    f"`{column}`",
+                    data_type,
+                    "" if nullable == "YES" or kind == "view" else "yes",
+                    comments.get(column, ""),
+                )
+                for table, column, data_type, nullable in columns
+                if table == name
+            ]
+            heads = ("column", "type", "required", "comment")
+            parts.append(_table(heads, rows) if kind == "table" else _table(heads[:2], [row[:2] for row in rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _order(columns: Iterable[tuple[str, ...]]) -> list[str]:
+    return list(dict.fromkeys(row[0] for row in columns))
+
+
+def _comments(sql: Iterable[str], table: str) -> dict[str, str]:
+    """The comments behind a table's columns in its CREATE and ALTER statements."""
+    comments = {}
+    for text in sql:
+        created = re.search(rf"CREATE TABLE {table} \((.*?)\n\);", text, re.DOTALL)
+        lines = created.group(1).splitlines() if created else []
+        lines += re.findall(rf"ALTER TABLE {table} ADD COLUMN (.*)", text)
+        for line in lines:
+            if match := re.match(r"\s*([a-z_0-9]+) [A-Z].*?--\s*(.*)", line):
+                comments[match.group(1)] = match.group(2)
+    return comments
+
+
+def _before(sql: Iterable[str], name: str) -> str:
+    """The comment above the last statement that makes a table or view."""
+    about = ""
+    for text in sql:
+        if found := re.search(rf"((?:^--.*\n)+)CREATE (?:OR REPLACE )?(?:TABLE|VIEW) {name}\b", text, re.MULTILINE):
+            about = " ".join(line.removeprefix("--").strip() for line in found.group(1).splitlines())
+    return about
+
+
+def environment() -> str:
+    """The environment variables that are read."""
+    rows = [(f"`{name}`", meaning) for name, meaning in VARIABLES.items()]
+    return "# Environment variables\n\n" + _table(("variable", "meaning"), rows) + "\n"
+
+
+def catalog() -> str:
+    """GPUs, operators and kernels."""
+    from kernrec.gpu import all_gpus
+    from kernrec.kernel import all_kernels, kernels_for
+    from kernrec.op import all_ops
+
+    gpus = [
+        (f"`{g.name}`", g.title, f"sm_{g.sm}", str(g.sms), f"{g.memory_bandwidth / 1e9:.0f} GB/s", f"{g.tdp_w:g} W",
+         ", ".join(g.aliases))
+        for g in all_gpus()
+    ]  # fmt: skip
+    ops = [
+        (f"`{op.name}`", op.title, ", ".join(op.aliases),
+         ", ".join(f"`{d.name}`" if d.default is None else f"`{d.name}={d.default}`" for d in op.dims),
+         ", ".join(t for t in op.dtypes if kernels_for(op.name, t)), ", ".join(op.layouts), op.workload)
+        for op in all_ops()
+    ]  # fmt: skip
+    kernels = [
+        (f"`{k.name}`", k.op, ", ".join(k.dtypes), ", ".join(k.layouts), f"sm_{k.min_sm}",
+         ", ".join(f"{dtype}: sm_{sm}" for dtype, sm in k.dtype_min_sm.items()), k.description)
+        for k in all_kernels()
+    ]  # fmt: skip
+    return "\n\n".join([
+        "# GPUs, operators and kernels",
+        "`kernrec gpus`, `kernrec ops` and `kernrec kernels` print these lists with more columns.",
+        f"## GPUs ({len(gpus)})",
+        _table(("name", "title", "architecture", "SMs", "memory", "TDP", "aliases"), gpus),
+        f"## Operators ({len(ops)})",
+        _table(("name", "what it computes", "aliases", "dimensions", "dtypes", "layouts", "workload"), ops),
+        f"## Kernels ({len(kernels)})",
+        _table(("name", "op", "dtypes", "layouts", "from", "later for", "description"), kernels),
+    ]) + "\n"  # fmt: skip
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+PAGES = {
+    "commands": commands,
+    "python": python_api,
+    "kernel-toml": kernel_toml,
+    "expressions": expressions,
+    "json": json_output,
+    "schema": schema,
+    "environment": environment,
+    "catalog": catalog,
+}
+"""The generated pages, by their name below `reference/`."""
