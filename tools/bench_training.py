@@ -19,11 +19,13 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from kernrec.model.learn import scores
-from kernrec.model.learn.dataset import Dataset, RowGroup
 from kernrec.model.learn.features import ModelInputs
-from kernrec.model.learn.train_model import Model, Settings, train
+from kernrec.model.learn.model import Model
 from kernrec.recommender.estimate.correction import interval_of
+from kernrec.training import scores
+from kernrec.training.boosting import TrainingSettings
+from kernrec.training.dataset import Dataset, RowGroup
+from kernrec.training.train_model import train
 from tests.helpers.groups import by_stages, simulated_groups
 
 AIM_S = 120.0
@@ -47,7 +49,7 @@ def main() -> int:
         f" {data.matrix.shape[1]} features"
     )
     start, busy = time.perf_counter(), time.process_time()
-    model = train(data, Settings(threads=given.threads))
+    model = train(data, TrainingSettings(threads=given.threads))
     seconds, processor_s = time.perf_counter() - start, time.process_time() - busy
     trees = {head: forest.trees for head, forest in model.forests.items()}
     print(f"train: {seconds:.1f} s ({processor_s:.1f} s of processor) with {given.threads} threads; trees {trees}")
@@ -66,7 +68,7 @@ def main() -> int:
 
 def stated(count: int, seed: int) -> dict[str, tuple[float, float]]:
     """(coverage, log width) of a model of `count` problems on what it has not seen."""
-    model = train(Dataset(tuple(simulated(count, 20, seed))), Settings(threads=1))
+    model = train(Dataset(tuple(simulated(count, 20, seed))), TrainingSettings(threads=1))
     return {
         "fresh problems": judged(model, simulated(40, 20, seed, first=count)),
         "a fresh GPU": judged(model, simulated(20, 20, seed, gpus=("h200-sxm",), first=count)),

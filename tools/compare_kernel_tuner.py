@@ -30,9 +30,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from recorded_convolution import GPUS, Recorded, load
 
 from kernrec.interop.read_results import read_results
-from kernrec.model.learn.dataset import Dataset, RowGroup
-from kernrec.model.learn.train_model import Settings, train
 from kernrec.model.search import expected_improvement
+from kernrec.training.boosting import TrainingSettings
+from kernrec.training.dataset import Dataset, RowGroup
+from kernrec.training.train_model import train
 
 Array = np.ndarray
 COUNTS = (20, 50, 100, 200)
@@ -115,7 +116,7 @@ def predictions(space: Space, recorded: dict[str, Recorded], name: str) -> tuple
     here, (other,) = recorded[name], [recorded[key] for key in recorded if key != name]
     unknown = np.full(len(other), np.nan)
     group = RowGroup("other", "recorded", "convolution", "kernel_tuner", "", other.inputs, other.time_s, unknown)
-    model = train(Dataset((group,)), Settings(threads=1))
+    model = train(Dataset((group,)), TrainingSettings(threads=1))
     prior = here.limited.latency_s
     trained = prior * np.exp(model.log_ratio(model.rows(here.inputs))[0]["latency"])
     rows = zip(*(here.inputs.tunables[key].tolist() for key in space.names), strict=True)

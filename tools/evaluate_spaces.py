@@ -35,13 +35,16 @@ import recorded_clock
 from recorded_convolution import FILE, TUNABLES, load
 
 from kernrec.gpu import find_gpu
-from kernrec.model.learn import features, scores
+from kernrec.model.learn import features
 from kernrec.model.learn.adaptation import adapt
-from kernrec.model.learn.dataset import Dataset, RowGroup
 from kernrec.model.learn.features import ModelInputs
-from kernrec.model.learn.train_model import Model, Settings, train
+from kernrec.model.learn.model import Model
 from kernrec.model.prior.launch_time import INTERVAL
 from kernrec.recommender.estimate.correction import interval_of
+from kernrec.training import scores
+from kernrec.training.boosting import TrainingSettings
+from kernrec.training.dataset import Dataset, RowGroup
+from kernrec.training.train_model import train
 
 Array = np.ndarray
 PRODUCT = "gemm-rtx3090.kernel_tuner.json.gz"
@@ -66,7 +69,7 @@ COLUMNS = ("rank", "top-1", "top-10", "top-1 %", "reduction", "error", "coverage
 HIGHER = {"rank", "reduction"}
 Draw = Callable[[Array, int, np.random.Generator], Array]
 """Which configs to measure: (features, how many, random numbers) -> rows."""
-ALONE = Settings(threads=1)  # small data: a second thread waits more than it works
+ALONE = TrainingSettings(threads=1)  # small data: a second thread waits more than it works
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def evaluate(
 
     Coefficients that were calibrated are not used: they have seen what is held out, and are fitted again to the rest.
     """
-    from kernrec.model.learn.train_model import Settings
+    from kernrec.training.boosting import TrainingSettings
     from kernrec.training.evaluate_models import FEWEST, PUBLISHED, SPLITS
     from kernrec.training.evaluate_models import evaluate as judge
 
@@ -40,7 +40,7 @@ def evaluate(
 
         check(plot)
     _, found, _ = measurements(db, op, gpu, calibrated=False)
-    scores, cases, parts = judge(found.groups, split, Settings(threads=threads), note)
+    scores, cases, parts = judge(found.groups, split, TrainingSettings(threads=threads), note)
     if parts < 2:
         note(f"one {split} alone: nothing can be held out, so nothing learned is scored ({2 - parts} more needed)")
     if not cases:

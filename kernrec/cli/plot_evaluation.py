@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.model.learn import scores
+from kernrec.training import scores
 from kernrec.training.evaluate_models import METHODS, Case
 from kernrec.util.optional import import_optional
 

@@ -77,18 +77,18 @@ def _train(
 ) -> list[dict[str, Any]]:
     from kernrec.errors import UsageError
     from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, groups_needed
-    from kernrec.model.learn.dataset import Dataset
     from kernrec.model.learn.model_file import save
-    from kernrec.model.learn.train_model import Settings
-    from kernrec.model.learn.train_model import train as learn
+    from kernrec.training.boosting import TrainingSettings
+    from kernrec.training.dataset import Dataset
     from kernrec.training.load_measurements import provenance
+    from kernrec.training.train_model import train as learn
 
     results, too_few = [], []
     for op in sorted({group.op for group in found.groups}):
         data = Dataset(tuple(group for group in found.groups if group.op == op))
         name = op if gpu is None else f"{op}@{gpu}"
         try:
-            model = learn(data, Settings(threads=threads))
+            model = learn(data, TrainingSettings(threads=threads))
         except UsageError as error:
             too_few.append(f"{name}: {error}")
             continue
@@ -122,8 +122,8 @@ def _train(
 
 def _calibrate(found: "Measurements", folder: Path, databases: list[Path]) -> list[dict[str, Any]]:
     from kernrec.errors import UsageError
-    from kernrec.model.learn.dataset import Dataset
     from kernrec.model.prior.calibration import FILE, load, save
+    from kernrec.training.dataset import Dataset
     from kernrec.training.fit_calibration import fit
     from kernrec.training.load_measurements import provenance
 

@@ -22,15 +22,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.model.learn import scores
 from kernrec.model.learn.conformal import Interval
-from kernrec.model.learn.dataset import Dataset, RowGroup
-from kernrec.model.learn.train_model import Model, Settings, train
+from kernrec.model.learn.model import Model
 from kernrec.model.prior.calibration import Calibration
 from kernrec.model.prior.launch_time import INTERVAL
 from kernrec.recommender.estimate.correction import interval_of
 from kernrec.recommender.pareto import pareto_front
+from kernrec.training import scores
+from kernrec.training.boosting import TrainingSettings
+from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.fit_calibration import fit, predicted
+from kernrec.training.train_model import train
 
 Array = np.ndarray
 
@@ -93,7 +95,7 @@ class Score:
 def evaluate(
     groups: Sequence[RowGroup],
     split: str,
-    settings: Settings | None = None,
+    settings: TrainingSettings | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[Score], list[Case], int]:
     """(scores, cases, held-out parts). With fewer than two parts nothing is learned and the other methods are
@@ -110,7 +112,7 @@ def evaluate(
             try:
                 models |= dict.fromkeys(outside, train(Dataset(tuple(rest)), settings))
             except UsageError as error:
-                tell(f"fold {fold + 1}: nothing learned is scored, the others hold {error}")
+                tell(f"fold {fold + 1}: no learned estimate is scored: the other folds have {error}")
             fitted |= dict.fromkeys(outside, _calibrations(rest))
     cases = []
     keys = sorted({(group.gpu, group.problem) for group in groups})

@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import KernrecError
-from kernrec.model.learn.dataset import RowGroup
-from kernrec.model.learn.scores import rank_correlation
 from kernrec.model.prior.calibration import ENERGY, MOST, TIME, Calibration
 from kernrec.model.prior.power import OVERLAP, NominalCosts, PowerModel
+from kernrec.training.dataset import RowGroup
+from kernrec.training.scores import rank_correlation
 from kernrec.util.optional import import_optional
 
 Array = np.ndarray

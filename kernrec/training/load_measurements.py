@@ -16,7 +16,6 @@ import numpy as np
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
-from kernrec.model.learn.dataset import Dataset, RowGroup
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.prior.calibration import Calibration
 from kernrec.model.prior.prior_fingerprint import probe
@@ -28,6 +27,7 @@ from kernrec.recommender.kernel_advice import find_own_kernel, profiles_of
 from kernrec.recommender.power_sweep import candidates_of
 from kernrec.recommender.recommender import Recommender
 from kernrec.store import Database, Stack
+from kernrec.training.dataset import Dataset, RowGroup
 
 Array = np.ndarray
 

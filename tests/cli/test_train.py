@@ -352,13 +352,13 @@ def test_a_handful_of_measurements_is_too_few_to_learn_from(tmp_path: Path, caps
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(rows[:5])
     assert run(["train", "--db", str(path)]) == 2
-    assert capsys.readouterr().err == "kernrec: matmul: 5 measured configs to learn from, 8 are needed\n"
+    assert capsys.readouterr().err == "kernrec: matmul: 5 measured configs to learn from; a model needs at least 8\n"
     assert not (tmp_path / "models").exists()
     with Database.open(path, read_only=False) as database:
         database.add_measurements(rows[5:13])  # the last is of a second problem
     assert run(["evaluate", "--db", str(path), "--threads", "1", "--json"]) == 0
     said = capsys.readouterr()
-    assert "nothing learned is scored, the others hold 1 measured config to learn from" in said.err
+    assert "no learned estimate is scored: the other folds have 1 measured config to learn from" in said.err
     assert {score["method"] for score in json.loads(said.out)["scores"]} >= {"prior", "random"}
     assert run(["train", "--db", str(path), "--threads", "1"]) == 0
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 from kernrec.gpu import find_gpu
-from kernrec.model.learn.dataset import RowGroup
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.prior.demand import PIPES
+from kernrec.training.dataset import RowGroup
 
 
 def simulated_inputs(count: int, seed: int, gpu: str = "rtx4090") -> ModelInputs:

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kernrec.model.learn.scores import hypervolume
 from kernrec.recommender.pareto import pareto_front, spread
+from kernrec.training.scores import hypervolume
 
 costs = st.integers(1, 60).flatmap(
     lambda n: st.tuples(*(arrays(np.float64, n, elements=st.integers(1, 20).map(float)) for _ in range(2)))

@@ -5,7 +5,7 @@ import importlib
 import numpy as np
 import pytest
 
-from kernrec.model.learn import scores
+from kernrec.training import scores
 from tests.helpers.paths import SPACES
 
 pytestmark = pytest.mark.skipif(

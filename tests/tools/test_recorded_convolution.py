@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from kernrec.errors import KernrecError
-from kernrec.model.learn import features, scores
+from kernrec.model.learn import features
 from kernrec.model.learn.adaptation import adapt
-from kernrec.model.learn.dataset import Dataset, RowGroup
-from kernrec.model.learn.train_model import train
+from kernrec.training import scores
+from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.fit_calibration import fit
+from kernrec.training.train_model import train
 from tests.helpers.paths import ROOT
 
 SPACES = ROOT.parent / "shared" / "data" / "spaces"

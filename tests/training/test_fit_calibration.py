@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.model.learn.dataset import RowGroup
 from kernrec.model.prior.calibration import ENERGY, FILE, TIME, Calibration, load, save
 from kernrec.model.prior.power import NominalCosts, PowerModel
+from kernrec.training.dataset import RowGroup
 from kernrec.training.fit_calibration import FEWEST_PROBLEMS, FEWEST_ROWS, fit
 from tests.helpers.groups import simulated_groups
 

@@ -22,9 +22,8 @@ import numpy as np
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model.learn import features
 from kernrec.model.learn.conformal import Extent, Interval
-from kernrec.model.learn.dataset import HEADS
 from kernrec.model.learn.forest import Forest
-from kernrec.model.learn.train_model import Model
+from kernrec.model.learn.model import HEADS, Model
 from kernrec.util.atomic_write import write_whole
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__

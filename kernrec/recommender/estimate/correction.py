@@ -19,7 +19,7 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, SpaceAt
 from kernrec.model.learn.adaptation import adapt, thinned
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, groups_needed, unknown_interval
-from kernrec.model.learn.train_model import Model
+from kernrec.model.learn.model import Model
 from kernrec.model.prior.power import LimitedCosts
 from kernrec.op import Problem
 from kernrec.recommender.estimate.candidates import Candidates, Prediction

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.model.learn.dataset import Dataset
 from kernrec.model.learn.features import VERSION
+from kernrec.model.learn.model import Model
 from kernrec.model.learn.model_file import _FIELDS, load, save
-from kernrec.model.learn.train_model import Model, Settings, train
+from kernrec.training.boosting import TrainingSettings
+from kernrec.training.dataset import Dataset
+from kernrec.training.train_model import train
 from tests.helpers.groups import simulated_groups, simulated_inputs
 
 pytest.importorskip("xgboost")
@@ -29,7 +31,7 @@ TRAINING = {
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return train(Dataset(tuple(simulated_groups(10, rows=12))), Settings(rounds=10, depth=2, threads=1))
+    return train(Dataset(tuple(simulated_groups(10, rows=12))), TrainingSettings(rounds=10, depth=2, threads=1))
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def test_what_was_saved_comes_back(model: Model, card: Path) -> None:
 
 
 def test_saving_again_leaves_no_old_trees(model: Model, card: Path) -> None:
-    other = train(Dataset(tuple(simulated_groups(4, rows=12, seed=3))), Settings(rounds=5, depth=2, threads=1))
+    other = train(Dataset(tuple(simulated_groups(4, rows=12, seed=3))), TrainingSettings(rounds=5, depth=2, threads=1))
     save(other, card.parent, "matmul", TRAINING)
     assert len(list(card.parent.glob("*.ubj"))) == len(list(card.parent.glob("*.trees"))) == 2
     load(card)

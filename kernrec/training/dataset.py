@@ -8,11 +8,9 @@ import numpy as np
 from kernrec.errors import UsageError
 from kernrec.model.learn import features
 from kernrec.model.learn.features import ModelInputs
+from kernrec.model.learn.model import HEADS
 
 Array = np.ndarray
-
-HEADS = ("latency", "power")
-"""What is learned; energy is their product."""
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,16 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.model.learn.adaptation import adapt
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL
-from kernrec.model.learn.dataset import Dataset, RowGroup
 from kernrec.model.learn.features import ModelInputs
-from kernrec.model.learn.loss_weights import loss_weights
-from kernrec.model.learn.train_model import Settings, train
 from kernrec.model.prior.launch_time import INTERVAL
+from kernrec.training.boosting import TrainingSettings
+from kernrec.training.dataset import Dataset, RowGroup
+from kernrec.training.loss_weights import loss_weights
+from kernrec.training.train_model import train
 from tests.helpers.groups import by_stages, simulated_groups, simulated_inputs
 
 pytest.importorskip("xgboost")
-QUICK = Settings(rounds=60, depth=3, rate=0.2, child_weight=1.0, threads=1)
+QUICK = TrainingSettings(rounds=60, depth=3, rate=0.2, child_weight=1.0, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +138,9 @@ def test_few_measurements_train_a_model_with_the_priors_spread_or_none(gpus: tup
     for rows in (1, 3, 7):
         groups = [group for gpu in gpus for group in simulated_groups(1, rows=rows, gpu=gpu)]
         if rows * len(gpus) < 8:
-            with pytest.raises(UsageError, match=f"^{rows * len(gpus)} measured configs? to learn from, 8 are needed"):
+            with pytest.raises(
+                UsageError, match=f"^{rows * len(gpus)} measured configs? to learn from; a model needs at least 8"
+            ):
                 train(Dataset(tuple(groups)), QUICK)
         else:
             assert train(Dataset(tuple(groups)), QUICK).intervals["latency"].keys() <= {NEW_GPU}

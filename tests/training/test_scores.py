@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.model.learn import scores
+from kernrec.training import scores
 
 costs = st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=30).map(np.array)
 

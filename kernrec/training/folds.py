@@ -1,0 +1,27 @@
+"""Splits for cross-validation in which whole groups are held out, never single rows of a group."""
+
+import numpy as np
+
+from kernrec.util.optional import import_optional
+
+
+def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
+    """Assign groups to folds at random.
+
+    Args:
+        groups: the group of each row, (N,).
+        folds: how many folds to make; with fewer groups than that, each group is a fold.
+        seed: of the random assignment.
+
+    Returns:
+        The fold of each row, (N,), from 0; all rows of a group are in the same fold. All zeros for a single group.
+    """
+    fold_of_row = np.zeros(len(groups), dtype=np.int64)
+    folds = min(folds, len(np.unique(groups)))
+    if folds < 2:
+        return fold_of_row
+    selection = import_optional("sklearn.model_selection", "training a model", "train")
+    splitter = selection.GroupKFold(folds, shuffle=True, random_state=seed)
+    for fold, (_, held_out) in enumerate(splitter.split(groups, groups=groups)):
+        fold_of_row[held_out] = fold
+    return fold_of_row

@@ -1,0 +1,212 @@
+"""Train a model of what the prior gets wrong: log(measured / predicted) of latency and of power.
+
+    heads           trees for latency and for power; cross-validation over held-out groups chooses their number
+                    (`kernrec.training.boosting`)
+    intervals       calibrated on the residuals of the held-out groups
+    new GPUs        each GPU (and each kernel) is held out together with its problems, which shows how well the model
+    and kernels     transfers to a GPU or kernel that nobody measured
+
+Everything is seeded and the number of threads is fixed, so the same rows give the same model file.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from kernrec.errors import UsageError
+from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Extent, Interval, calibrate
+from kernrec.model.learn.features import parts
+from kernrec.model.learn.forest import Forest
+from kernrec.model.learn.model import HEADS, Model
+from kernrec.training import scores
+from kernrec.training.boosting import HeadData, TrainedHead, TrainingSettings, fold_of_rows, train_head
+from kernrec.training.dataset import Dataset
+from kernrec.training.folds import group_folds
+
+Array = np.ndarray
+
+_FEWEST_ROWS = 8
+"""A head with fewer measured rows is not trained."""
+_TRANSFER_ROWS = 30_000
+"""Most rows that are used where GPUs or kernels are held out: each of them takes two more models."""
+_TRANSFER_FOLDS = 5
+"""More GPUs or kernels than this are held out several at a time."""
+
+
+def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
+    """Train a model on a dataset.
+
+    A head with too few measurements is left out.
+
+    Raises:
+        UsageError: too few configs have a measured latency.
+        KernrecError: a library of the extra `train` is not installed.
+    """
+    settings = settings or TrainingSettings()
+    if (measured := int(np.isfinite(data.residual["latency"]).sum())) < _FEWEST_ROWS:
+        raise UsageError(
+            f"{measured} measured config{'s' * (measured != 1)} to learn from; a model needs at least {_FEWEST_ROWS}"
+        )
+    kind, groups = data.held_out
+    by_problem = kind == "problem"
+    head_data = {head: HeadData.of(data, head, settings) for head in HEADS}
+    heads = {
+        head: train_head(rows, groups, settings)
+        for head, rows in head_data.items()
+        if rows.measured.sum() >= _FEWEST_ROWS
+    }
+    out_of_fold = {head: trained.out_of_fold for head, trained in heads.items()}
+    errors = _errors_by_quantity(data, out_of_fold)
+    all_scores = _held_out_scores(data, out_of_fold["latency"], errors, kind, groups)
+    intervals: dict[str, dict[str, Interval]] = {quantity: {} for quantity in errors}
+    if by_problem:
+        distance = _held_out_distance(data, fold_of_rows(groups, settings))
+        for quantity, error in errors.items():
+            intervals[quantity] = _problem_intervals(data, error, groups, distance)
+    helps_new_kernels = False
+    for name, key, fields in (("GPU", NEW_GPU, ("gpu",)), ("kernel", NEW_KERNEL, ("kernel", "kernel_hash"))):
+        unit = data.numbers(*fields)
+        if unit.max() < 1:  # a single GPU or kernel cannot be held out
+            continue
+        predictions, far = _transfer_predictions(data, heads, unit, groups if by_problem else None, settings)
+        transfer_errors = _errors_by_quantity(data, predictions)
+        for quantity, error in transfer_errors.items():
+            rows = np.isfinite(error)
+            intervals[quantity][key] = calibrate(error[rows], unit[rows], name, far[rows])
+        all_scores |= _transfer_scores(name, unit, transfer_errors["latency"], data.residual["latency"])
+        if name == "kernel":
+            helps_new_kernels = _beats_prior(unit, transfer_errors["latency"], data.residual["latency"])
+    return Model(
+        columns=data.columns,
+        trees={head: trained.trees for head, trained in heads.items()},
+        extent=Extent.of(data.matrix, parts(data.columns)),
+        intervals=intervals,
+        scores=all_scores,
+        gpus=tuple(sorted({group.gpu for group in data.groups})),
+        kernels={group.kernel: group.kernel_hash for group in data.groups},
+        ops=tuple(sorted({group.op for group in data.groups})),
+        helps_new_kernels=helps_new_kernels,
+        forests={head: Forest.parse(trained.trees, f"the {head} model") for head, trained in heads.items()},
+    )
+
+
+def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[str, Array]:
+    """log(measured / predicted) of latency and energy, (N,), from predicted log ratios by head."""
+    errors = {"latency": data.residual["latency"] - predicted["latency"]}
+    if "power" in predicted:
+        errors["energy"] = errors["latency"] + data.residual["power"] - predicted["power"]
+    return errors
+
+
+def _held_out_distance(data: Dataset, fold: Array) -> Array:
+    """How far each row lies outside of the other folds, (N,), as a new candidate lies outside of the training data."""
+    distance = np.zeros(len(data))
+    if fold.max() > 0:
+        for number in range(int(fold.max()) + 1):
+            held_out = fold == number
+            extent = Extent.of(data.matrix[~held_out], parts(data.columns))
+            distance[held_out] = extent.distance(data.matrix[held_out])
+    return distance
+
+
+def _transfer_predictions(
+    data: Dataset, heads: Mapping[str, TrainedHead], unit: Array, problems: Array | None, settings: TrainingSettings
+) -> tuple[dict[str, Array], Array]:
+    """Predict rows by models that saw neither their GPU (or kernel) nor their problem.
+
+    A problem that nobody measured, on a new GPU or kernel, is what such a model will be asked about. Of many rows a
+    random sample is predicted.
+
+    Args:
+        data: the dataset, N rows.
+        heads: the trained heads.
+        unit: the GPU or kernel of each row, as numbers (N,).
+        problems: the problem of each row, (N,); None where problems cannot be held out too.
+        settings: how trees are grown.
+
+    Returns:
+        Predicted log ratios by head, and the distance from the training data; arrays (N,), NaN for rows that were not
+        predicted.
+    """
+    draw = np.random.default_rng(settings.seed)
+    sampled = np.ones(len(data), dtype=bool)
+    if len(data) > _TRANSFER_ROWS:
+        sampled[draw.permutation(len(data))[_TRANSFER_ROWS:]] = False
+    fold = group_folds(unit, _TRANSFER_FOLDS, settings.seed)
+    half = np.zeros(len(data), dtype=np.int64) if problems is None else group_folds(problems, 2, settings.seed)
+    predicted = {head: np.full(len(data), np.nan) for head in heads}
+    distance = np.zeros(len(data))
+    for number in range(int(fold.max()) + 1):
+        for part in np.unique(half):
+            held_out = sampled & (fold == number) & (half == part)
+            training = sampled & (fold != number) & ((half != part) if problems is not None else True)
+            if not held_out.any() or training.sum() < _FEWEST_ROWS:
+                continue
+            extent = Extent.of(data.matrix[training], parts(data.columns))
+            distance[held_out] = extent.distance(data.matrix[held_out])
+            for head, trained in heads.items():
+                trained_on = np.flatnonzero(training & trained.data.measured)
+                rows = np.flatnonzero(held_out & trained.data.measured)
+                if len(trained_on) >= _FEWEST_ROWS and len(rows):
+                    predicted[head][rows] = trained.predict_without(trained_on, rows, settings)
+    return predicted, distance
+
+
+def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
+    """The interval of all GPUs together (`*`), and of each GPU that has enough groups for one of its own."""
+    known = np.isfinite(error)
+    gpu = np.repeat([group.gpu for group in data.groups], [len(group) for group in data.groups])
+    intervals = {"*": calibrate(error[known], groups[known], "problem", distance[known])}
+    for name in sorted(set(gpu)):
+        rows = known & (gpu == name)
+        if not (interval := calibrate(error[rows], groups[rows], "problem", distance[rows])).pooled:
+            intervals[str(name)] = interval
+    return intervals
+
+
+def _held_out_scores(
+    data: Dataset, out_of_fold: Array, errors: Mapping[str, Array], kind: str, groups: Array
+) -> dict[str, float | str]:
+    """The model's scores on held-out rows; out_of_fold: predicted log ratios of latency, (N,)."""
+    predicted = data.prior["latency"] * np.exp(out_of_fold)
+    problems = data.numbers("gpu", "problem", "op")
+    ranks, first_choices = [], []
+    for number in np.unique(problems):
+        rows = np.flatnonzero(problems == number)
+        ranks.append(scores.rank_correlation(predicted[rows], data.latency_s[rows]))
+        first_choices.append(scores.efficiency_at(data.latency_s[rows], scores.order_of(predicted[rows]), 1))
+    held_out_scores: dict[str, float | str] = {
+        "held out by": kind,
+        "held-out groups": float(len(np.unique(groups))),
+        "median latency error": scores.median_error(data.latency_s, predicted),
+        "median latency error of the prior": scores.median_error(data.latency_s, data.prior["latency"]),
+        "rank correlation": float(np.mean(ranks)),
+        "efficiency@1": float(np.mean(first_choices)),
+    }
+    if "energy" in errors:
+        held_out_scores["median energy error"] = _median_relative_error(errors["energy"])
+    return held_out_scores
+
+
+def _transfer_scores(name: str, unit: Array, error: Array, prior: Array) -> dict[str, float | str]:
+    """Median errors of latency on held-out GPUs or kernels, of the model and of the prior."""
+    rows = np.isfinite(error)
+    if not rows.any():
+        return {}
+    return {
+        f"held-out {name}s": float(len(np.unique(unit[rows]))),
+        f"median latency error on held-out {name}s": _median_relative_error(error),
+        f"median latency error of the prior on held-out {name}s": _median_relative_error(prior[rows]),
+    }
+
+
+def _median_relative_error(error: Array) -> float:
+    """Median of |predicted / measured - 1| from log(measured / predicted); NaNs do not count."""
+    return float(np.nanmedian(np.abs(np.expm1(-error))))
+
+
+def _beats_prior(unit: Array, error: Array, prior: Array) -> bool:
+    """Whether the model's error is less than the prior's on every held-out unit; False for a single unit."""
+    measured = [rows for number in np.unique(unit) if (rows := np.isfinite(error) & (unit == number)).any()]
+    better = [np.median(np.abs(error[rows])) < np.median(np.abs(prior[rows])) for rows in measured]
+    return len(better) > 1 and all(better)
