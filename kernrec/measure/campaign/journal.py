@@ -6,14 +6,13 @@ line that a crash cut short was never acknowledged and is cut off. Once its cont
 emptied, and removed when its collector is done.
 """
 
-import fcntl
 import json
 import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from kernrec.errors import KernrecError, UsageError
@@ -127,6 +126,7 @@ def left_behind(path: Path) -> tuple[int, int | None]:
     content = path.read_bytes()
     records = _records(content[: content.rfind(b"\n") + 1])
     pids = [record[_PID] for record in records if _PID in record]
+    fcntl = _file_locks()
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -140,7 +140,17 @@ def _holder() -> dict[str, Any]:
     return {_PID: os.getpid()}
 
 
+def _file_locks() -> ModuleType:
+    """The standard library's file locks, which Windows lacks."""
+    try:
+        import fcntl
+    except ImportError:
+        raise KernrecError("measurements are collected on Linux: this system has no fcntl file locks") from None
+    return fcntl
+
+
 def _open_locked(path: Path) -> int:
+    fcntl = _file_locks()
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:

@@ -1,12 +1,13 @@
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernrec.errors import UsageError
+from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.ingest import ingest, rows_of
 from kernrec.measure.campaign.journal import Journal, JournalError, journal_path
 from kernrec.measure.campaign.results import UNCLOSED
@@ -38,6 +39,12 @@ def test_what_was_appended_is_there_after_opening_anew(tmp_path: Path) -> None:
         journal.append({"a": 1})
         journal.append({"a": [1.5, None, "ä\n"]})
     assert drained(path) == [{"a": 1}, {"a": [1.5, None, "ä\n"]}]
+
+
+def test_a_system_without_file_locks_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)  # as on Windows
+    with pytest.raises(KernrecError, match=r"^measurements are collected on Linux: this system has no fcntl"):
+        Journal(tmp_path / "a.journal")
 
 
 def test_an_emptied_journal_is_removed_and_one_that_holds_something_stays(tmp_path: Path) -> None:

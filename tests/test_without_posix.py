@@ -1,0 +1,77 @@
+"""Asking, explaining and analyzing work on a system without POSIX: Windows has no fcntl, no SIGHUP and no fork."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WITHOUT_POSIX = """
+import concurrent.futures, multiprocessing, os, signal, subprocess, sys, tempfile
+for module in ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"):
+    sys.modules[module] = None
+POSIX = {
+    signal: "SIGALRM SIGCHLD SIGHUP SIGKILL SIGQUIT SIGUSR1 SIGUSR2 pthread_kill pthread_sigmask setitimer sigwait",
+    os: "O_CLOEXEC O_DIRECTORY O_NONBLOCK fchmod fork geteuid getloadavg getpgid getuid killpg mkfifo pread pwrite "
+    "sched_getaffinity setsid statvfs",
+}
+for module, names in POSIX.items():
+    for name in names.split():
+        if hasattr(module, name):
+            delattr(module, name)
+from kernrec.cli.app import run
+sys.exit(run(sys.argv[1:]))
+"""
+"""Runs one command line in a process from which what Windows lacks has been removed."""
+
+COPY_PTX = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry copy(.param .u64 x, .param .u64 y)
+{
+    .reg .b32 %r<5>; .reg .f32 %f<2>; .reg .b64 %rd<6>;
+    mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;
+    mad.lo.s32 %r4, %r1, %r2, %r3;
+    ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y];
+    mul.wide.u32 %rd3, %r4, 4; add.s64 %rd4, %rd1, %rd3; add.s64 %rd5, %rd2, %rd3;
+    ld.global.f32 %f1, [%rd4];
+    st.global.f32 [%rd5], %f1;
+    ret;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "recommend --op matmul --gpu h200 --shape m=512,n=512,k=512",
+        "explain --op matmul --gpu h200 --shape m=512,n=512,k=512",
+        "analyze copy.ptx x=f32[4096] y=f32[4096] --grid 32 --block 128 --gpu rtx4090",
+        "emulate copy.ptx x=f32[256] y=f32[256] --grid 2 --block 128",
+        "db info",
+        "gpus",
+        "ops",
+        "kernels",
+    ],
+)
+def test_what_needs_no_cuda_compiler_works_without_posix(line: str, tmp_path: Path) -> None:
+    done = run_without_posix(line, tmp_path)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_doctor_answers_without_posix(tmp_path: Path) -> None:
+    done = run_without_posix("doctor", tmp_path)
+    assert "Traceback" not in done.stderr
+    assert "kernrec" in done.stdout
+
+
+def run_without_posix(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Runs one command line in a folder that holds `copy.ptx`."""
+    (folder / "copy.ptx").write_text(COPY_PTX, encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", WITHOUT_POSIX, *line.split()]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
