@@ -33,7 +33,7 @@ from kernrec.ptx import KernelLaunch, Module, parse
 from kernrec.ptx.analysis.dependence import data_dependences, load_chain
 from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
 from kernrec.ptx.ir.inline import inlined
-from kernrec.ptx.state.touched_sectors import Observer
+from kernrec.ptx.state.touched_sectors import TouchedSectors
 
 AXES = ("x", "y", "z")
 TERMS = ("block", "rounds")
@@ -171,8 +171,8 @@ def sampled_counts(module: Module, launch: KernelLaunch, budget: int = BLOCK_BUD
     chosen = plan((x, y, z))
     # On a small grid a neighbour of the middle is an end of the grid, and counts as that.
     inner = [block for block in chosen.middle if block not in chosen.ends]
-    observer = Observer(chosen.middle)
-    options = EmulationOptions(len(inner), budget=budget, observer=observer)
+    touched = TouchedSectors(chosen.middle)
+    options = EmulationOptions(len(inner), budget=budget, touched=touched)
     emulation = Emulation(module, launch, options)
     warps = -(-math.prod(launch.block) // 32)
     first = emulation.run(inner)
@@ -188,20 +188,20 @@ def sampled_counts(module: Module, launch: KernelLaunch, budget: int = BLOCK_BUD
         for metric, value in emulation.run([block for block, stands in ends.items() if stands == weight]).items():
             totals[metric] = totals.get(metric, 0.0) + value * weight
     extra = {"rounds": rounds, "blocks.sampled": float(len(inner) + len(ends))}
-    extra |= dict(_touched(observer, chosen, written=False))
-    extra |= dict(_touched(observer, chosen, written=True))
+    extra |= dict(_touch_metrics(touched, chosen, written=False))
+    extra |= dict(_touch_metrics(touched, chosen, written=True))
     return {metric: value / chosen.total for metric, value in totals.items()} | extra
 
 
 def _rounds(emulation: Emulation) -> float:
     """How often warps waited for global memory so far."""
     blocks = emulation.function.blocks
-    return float(sum(count * load_chain(blocks[index]) for index, count in emulation.visits().items()))
+    return float(sum(count * load_chain(blocks[index]) for index, count in emulation.warps_by_block().items()))
 
 
-def _touched(observer: Observer, chosen: Plan, written: bool) -> Iterator[tuple[str, float]]:
+def _touch_metrics(touched: TouchedSectors, chosen: Plan, written: bool) -> Iterator[tuple[str, float]]:
     what = "write" if written else "read"
-    for buffer, marks in observer.touched(written).items():
+    for buffer, marks in touched.by_block(written).items():
         own = marks[chosen.middle[0]]
         count = int(own.sum())
         yield f"touch.{buffer}.{what}", float(count)

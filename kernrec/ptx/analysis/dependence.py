@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kernrec.ptx.ir.program import (
     Address,
-    Block,
+    BasicBlock,
     Function,
     Instruction,
     Negated,
@@ -71,7 +71,7 @@ def loads_global(ins: Instruction) -> bool:
     )
 
 
-def load_chain(block: Block) -> int:
+def load_chain(block: BasicBlock) -> int:
     """How many loads from global memory of a basic block wait for one another: 1 where they are independent."""
     depth: dict[str, int] = {}
     deepest = 0

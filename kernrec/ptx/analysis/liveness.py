@@ -53,9 +53,9 @@ def _successors(function: Function, index: int) -> list[int]:
     count = len(function.blocks)
     found = []
     if last.opcode == "bra" and isinstance(last.operands[0], Symbol):
-        found.append(function.block_at[last.operands[0].name])
+        found.append(function.block_index[last.operands[0].name])
     if last.opcode == "brx" and isinstance(last.operands[1], Symbol):
-        found += [function.block_at[label] for label in function.tables.get(last.operands[1].name, ())]
+        found += [function.block_index[label] for label in function.tables.get(last.operands[1].name, ())]
     leaves = last.opcode in ("bra", "exit", "ret", "trap", "brx") and last.predicate is None
     if not leaves:
         found.append(index + 1)

@@ -4,104 +4,140 @@ A barrier opens when all threads of the block that have not exited wait at it, o
 count, when that many arrived.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import Decoder, unsupported
+from kernrec.ptx.instructions.decoder import OperandResolver, unsupported
 from kernrec.ptx.ir.program import Immediate, Instruction, Negated, Operand
-from kernrec.ptx.state.registers import Array
+from kernrec.ptx.state.types import Array
 
-WAITS = np.iinfo(np.int64).max - 1  # program counter of a lane that waits
+WAITS = np.iinfo(np.int64).max - 1  # position of a lane that waits
+
+
+class _Reduction(NamedTuple):
+    """What a `bar.red` computes."""
+
+    operation: str
+    """`popc`, `and` or `or`."""
+
+    target: Operand
+    """The register for the result."""
+
+    source: Operand
+    """The predicate of each thread."""
 
 
 class Barriers:
     """Which lanes of a batch wait at which barrier, and where they go on."""
 
-    def __init__(self, decoder: Decoder) -> None:
-        self.decoder = decoder
-        self.opened = 0  # barriers that blocks passed
-        total = decoder.lanes.count
-        self.shape = (decoder.lanes.blocks, decoder.lanes.padded)
-        self.waiting = np.full(total, -1, np.int64)
-        self.resume = np.zeros(total, np.int64)
-        self.arrived: dict[tuple[int, int], int] = {}  # (block, barrier) -> arrivals that do not wait
-        self.expected: dict[tuple[int, int], int] = {}  # (block, barrier) -> named thread count
-        self.reducing: tuple[str, Operand, Operand] | None = None
+    def __init__(self, operands: OperandResolver) -> None:
+        shape = operands.lanes.shape
+        self.passed = 0  # barriers that blocks passed
+        self.waiting_at = np.full(shape.lanes, -1, np.int64)  # barrier that each lane waits at, or -1
+        self.resume = np.zeros(shape.lanes, np.int64)  # basic block where each waiting lane goes on
+        self._operands = operands
+        self._by_block = (shape.blocks, shape.lanes_per_block)
+        self._arrived: dict[tuple[int, int], int] = {}  # (block, barrier) -> arrivals that do not wait
+        self._expected: dict[tuple[int, int], int] = {}  # (block, barrier) -> thread count that an instruction names
+        self._reduction: _Reduction | None = None
 
     def start_batch(self) -> None:
         """Forgets the last batch."""
-        self.waiting[:] = -1
-        self.arrived.clear()
-        self.expected.clear()
+        self.waiting_at[:] = -1
+        self._arrived.clear()
+        self._expected.clear()
 
-    def plain(self, ins: Instruction) -> bool:
-        """Whether this is a `bar.sync` that all threads of a block meet at and nobody reached before."""
+    def is_plain(self, ins: Instruction) -> bool:
+        """Whether this is a `bar.sync` of all threads of a block that no thread arrived at before."""
         return (
             ins.predicate is None
-            and not self.arrived
+            and not self._arrived
             and len(ins.operands) == 1
             and isinstance(ins.operands[0], Immediate)
             and "arrive" not in ins.modifiers
             and "red" not in ins.modifiers
         )
 
-    def arrive(self, ins: Instruction, on: Array, pcs: Array, after: int) -> None:
-        """The lanes `on` reach a barrier instruction; `pcs` of those that wait becomes `WAITS`."""
+    def pass_plain(self, live: Array) -> Array:
+        """All live lanes pass a plain barrier together; the blocks that have any, bool by position in the batch."""
+        blocks: Array = np.any(live.reshape(self._by_block), axis=1)
+        self.passed += int(np.count_nonzero(blocks))
+        return blocks
+
+    def arrive(self, ins: Instruction, mask: Array, positions: Array, after: int) -> None:
+        """The lanes of `mask` reach a barrier instruction.
+
+        Args:
+            ins: the instruction.
+            mask: bool, (lanes).
+            positions: basic block of each lane; that of lanes that wait becomes `WAITS`.
+            after: basic block where they go on.
+        """
         marks = [m for m in ins.modifiers if m not in ("cta", "aligned")]
         kind = marks[0] if marks else "sync"
         operands = list(ins.operands)
         if kind not in ("sync", "arrive", "red"):
-            raise unsupported(self.decoder.function, ins)
+            raise unsupported(self._operands.function, ins)
         if kind == "red":
-            self.reducing = marks[1], operands.pop(0), operands.pop()
+            self._reduction = _Reduction(marks[1], operands.pop(0), operands.pop())
         number = self._values(operands[0])
-        block_of = self.decoder.lanes.block_of
+        block_of = self._operands.lanes.shape.block_of
         if kind == "arrive":
-            for block, barrier in zip(block_of[on], number[on], strict=True):
+            for block, barrier in zip(block_of[mask], number[mask], strict=True):
                 key = (int(block), int(barrier))
-                self.arrived[key] = self.arrived.get(key, 0) + 1
+                self._arrived[key] = self._arrived.get(key, 0) + 1
         else:
-            pcs[on] = WAITS
-            self.resume[on] = after
-            self.waiting[on] = number[on]
+            positions[mask] = WAITS
+            self.resume[mask] = after
+            self.waiting_at[mask] = number[mask]
         if len(operands) > 1:
             threads = self._values(operands[1])
-            for block, barrier, count in zip(block_of[on], number[on], threads[on], strict=True):
-                self.expected[int(block), int(barrier)] = int(count)
+            for block, barrier, count in zip(block_of[mask], number[mask], threads[mask], strict=True):
+                self._expected[int(block), int(barrier)] = int(count)
 
     def _values(self, operand: Operand) -> Array:
-        return self.decoder.row(operand, "u32").astype(np.int64)
+        return self._operands.row(operand, "u32").astype(np.int64)
 
-    def release(self, live: Array, pcs: Array) -> Array | None:
-        """Lets go the lanes of every complete barrier; returns the blocks that passed one, or None."""
-        if not (self.waiting >= 0).any():
+    def release(self, live: Array, positions: Array) -> Array | None:
+        """Lets the lanes at every complete barrier go on.
+
+        Args:
+            live: bool, (lanes).
+            positions: basic block of each lane; set for those that go on.
+
+        Returns:
+            The blocks that passed a barrier, bool by position in the batch; None where none did.
+        """
+        if not (self.waiting_at >= 0).any():
             return None
-        waiting, alive = self.waiting.reshape(self.shape), live.reshape(self.shape)
-        passed = np.zeros(self.shape[0], np.bool_)
+        waiting, alive = self.waiting_at.reshape(self._by_block), live.reshape(self._by_block)
+        passed = np.zeros(self._by_block[0], np.bool_)
         for block in np.flatnonzero((waiting >= 0).any(axis=1)):
             for number in np.unique(waiting[block][waiting[block] >= 0]):
-                there = waiting[block] == number
+                here = waiting[block] == number
                 key = (int(block), int(number))
-                wanted = self.expected.get(key, int(np.count_nonzero(alive[block])))
-                if int(np.count_nonzero(there)) + self.arrived.get(key, 0) < wanted:
+                expected = self._expected.get(key, int(np.count_nonzero(alive[block])))
+                if int(np.count_nonzero(here)) + self._arrived.get(key, 0) < expected:
                     continue
-                self.arrived.pop(key, None)
-                self.expected.pop(key, None)
-                mask = np.zeros(self.shape, np.bool_)
-                mask[block] = there
-                self._open(mask.reshape(-1), pcs)
+                self._arrived.pop(key, None)
+                self._expected.pop(key, None)
+                mask = np.zeros(self._by_block, np.bool_)
+                mask[block] = here
+                self._open(mask.reshape(-1), positions)
                 passed[block] = True
         return passed if passed.any() else None
 
-    def _open(self, mask: Array, pcs: Array) -> None:
-        if self.reducing is not None:
-            operation, target, source = self.reducing
+    def _open(self, mask: Array, positions: Array) -> None:
+        if self._reduction is not None:
+            operation, target, source = self._reduction
             negated = isinstance(source, Negated)
-            values = self.decoder.row(source.register if isinstance(source, Negated) else source, "pred")[mask]
+            values = self._operands.row(source.register if isinstance(source, Negated) else source, "pred")[mask]
             values = ~values if negated else values
             if operation == "popc":
-                self.decoder.row(target, "u32")[mask] = np.count_nonzero(values)
+                self._operands.row(target, "u32")[mask] = np.count_nonzero(values)
             else:
-                self.decoder.row(target, "pred")[mask] = values.all() if operation == "and" else values.any()
-        pcs[mask] = self.resume[mask]
-        self.waiting[mask] = -1
-        self.opened += 1
+                self._operands.row(target, "pred")[mask] = values.all() if operation == "and" else values.any()
+        positions[mask] = self.resume[mask]
+        self.waiting_at[mask] = -1
+        self.passed += 1

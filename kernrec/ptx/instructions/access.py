@@ -1,22 +1,19 @@
 """Loads, stores, asynchronous copies and address conversions."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import (
-    Compute,
-    Decoder,
-    Elementwise,
-    Step,
-    UnknownVariantError,
-    copy_row,
-    elementwise,
-    steps,
-)
+from kernrec.ptx.instructions.decoder import BlockDecoder, UnknownFormError, copy_row, elementwise, steps
+from kernrec.ptx.instructions.packing import Compute, Elementwise, Step
 from kernrec.ptx.ir.program import Address, Immediate, Instruction, Operand, Register, Vector
-from kernrec.ptx.state.memory import Memory, Selection, Slot
-from kernrec.ptx.state.registers import DTYPES, WIDTHS, WINDOW_SHIFT, WINDOWS, Array
+from kernrec.ptx.state.access import Access
+from kernrec.ptx.state.launch_layout import WINDOW_SHIFT, WINDOWS
+from kernrec.ptx.state.memory import Memory, Selection, SharedSelection
+from kernrec.ptx.state.types import DTYPES, WIDTHS, Array
 
 _SPACES = ("global", "shared", "local", "const", "param", "argument")
 
@@ -27,193 +24,146 @@ def space_of(ins: Instruction) -> str:
 
 
 def _shape(ins: Instruction) -> tuple[str, int]:
-    vector = next((int(m[1:]) for m in ins.modifiers if m in ("v2", "v4", "v8")), 1)
-    return ins.modifiers[-1], vector
+    """PTX type and number of elements of a vector access."""
+    elements = next((int(m[1:]) for m in ins.modifiers if m in ("v2", "v4", "v8")), 1)
+    return ins.modifiers[-1], elements
 
 
-def _items(operand: Operand, vector: int) -> tuple[Operand, ...]:
+def _items(operand: Operand, elements: int) -> tuple[Operand, ...]:
     if isinstance(operand, Vector):
         return operand.items
-    if vector != 1:
-        raise UnknownVariantError("a vector access without a vector operand")
+    if elements != 1:
+        raise UnknownFormError("a vector access without a vector operand")
     return (operand,)
 
 
 def address_of(operand: Operand) -> Address:
     """The operand as an address."""
     if not isinstance(operand, Address):
-        raise UnknownVariantError(f"address {operand}")
+        raise UnknownFormError(f"address {operand}")
     return operand
 
 
+class _LoadTarget(NamedTuple):
+    """Where an element of a load goes."""
+
+    element: int
+    """Its position in the vector."""
+
+    row: Array
+    """The register."""
+
+    extend_from: np.dtype[np.generic] | None
+    """A load into a wider register extends values of this type; None: the widths are equal."""
+
+
 @steps("ld", "ldu")
-def _load(decoder: Decoder, ins: Instruction) -> Step:
-    kind, vector = _shape(ins)
-    items = _items(ins.operands[0], vector)
+def _load(decoder: BlockDecoder, ins: Instruction) -> Step:
+    kind, elements = _shape(ins)
     dtype = DTYPES[kind]
-    targets: list[tuple[int, Array, bool]] = []
-    for i, item in enumerate(items):
+    targets: list[_LoadTarget] = []
+    for i, item in enumerate(_items(ins.operands[0], elements)):
         if item == Register("_"):
             continue
         width, row = decoder.ref(item, kind)
+        register = decoder.registers.files[width][row]
         if width == WIDTHS[kind]:
-            targets.append((i, decoder.lanes.files[width][row], True))
-        else:  # a narrow load into a wider register extends
+            targets.append(_LoadTarget(i, register, None))
+        else:
             wide = np.dtype(f"{'i' if kind[0] == 's' else 'u'}{width // 8}")
-            targets.append((i, decoder.lanes.files[width][row].view(wide), False))
-    slot, offset = decoder.slot(ins, address_of(ins.operands[1]))
+            narrow = dtype if dtype.kind in "iu" else np.dtype(f"u{dtype.itemsize}")
+            targets.append(_LoadTarget(i, register.view(wide), narrow))
+    shared, offset = decoder.selection(ins, address_of(ins.operands[1]))
     unit = dtype.itemsize
-    return partial(_run_load, decoder.memory, slot, ins, space_of(ins), offset, unit, unit * vector, targets, dtype)
+    access = Access(decoder.function, ins, space_of(ins), offset, unit * elements, unit)
+    return partial(_run_load, decoder.memory, shared, access, targets)
 
 
-def _run_load(
-    memory: Memory,
-    slot: Slot,
-    ins: Instruction,
-    space: str,
-    offset: int,
-    unit: int,
-    size: int,
-    targets: list[tuple[int, Array, bool]],
-    dtype: np.dtype[np.generic],
-) -> None:
-    chosen = slot.get()
-    if chosen is None:
+def _run_load(memory: Memory, shared: SharedSelection, access: Access, targets: list[_LoadTarget]) -> None:
+    selection = shared.get()
+    if selection is None:
         return
-    for region, part in memory.places(space, chosen, ins, offset, size):
-        index, shift = part.index(region, unit, offset)
+    unit = access.unit
+    for region, part in memory.resolve(access, selection):
+        index, shift = part.index(region, unit, access.offset)
         view = region.views[unit]
         lanes = part.lanes
-        for i, row, same in targets:
-            if same and lanes is None:
+        for i, row, narrow in targets:
+            if narrow is None and lanes is None:
                 view[shift + i :].take(index, None, row, "clip")
-            elif same:
+            elif narrow is None:
                 row[lanes] = view[shift + i :].take(index, None, None, "clip")
             else:
-                loaded = view[shift + i :].take(index, None, None, "clip").view(_extending(dtype))
+                loaded = view[shift + i :].take(index, None, None, "clip").view(narrow)
                 row[slice(None) if lanes is None else lanes] = loaded
-        memory.touched(ins, region, part, offset, size, False)
-
-
-def _extending(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
-    return dtype if dtype.kind in "iu" else np.dtype(f"u{dtype.itemsize}")
+        memory.record(access, region, part, False)
 
 
 @steps("st")
-def _store(decoder: Decoder, ins: Instruction) -> Step:
-    kind, vector = _shape(ins)
+def _store(decoder: BlockDecoder, ins: Instruction) -> Step:
+    kind, elements = _shape(ins)
     unit = DTYPES[kind].itemsize
     sources = []
-    for item in _items(ins.operands[1], vector):
+    for item in _items(ins.operands[1], elements):
         width, row = decoder.ref(item, kind)
-        sources.append(decoder.lanes.files[width].view(f"u{unit}")[row, :: width // (8 * unit)])
-    slot, offset = decoder.slot(ins, address_of(ins.operands[0]))
-    return partial(_run_store, decoder.memory, slot, ins, space_of(ins), offset, unit, unit * vector, sources)
+        sources.append(decoder.registers.files[width].view(f"u{unit}")[row, :: width // (8 * unit)])
+    shared, offset = decoder.selection(ins, address_of(ins.operands[0]))
+    access = Access(decoder.function, ins, space_of(ins), offset, unit * elements, unit)
+    return partial(_run_store, decoder.memory, shared, access, sources)
 
 
-def _run_store(
-    memory: Memory, slot: Slot, ins: Instruction, space: str, offset: int, unit: int, size: int, sources: list[Array]
-) -> None:
-    chosen = slot.get()
-    if chosen is None:
+def _run_store(memory: Memory, shared: SharedSelection, access: Access, sources: list[Array]) -> None:
+    selection = shared.get()
+    if selection is None:
         return
-    for region, part in memory.places(space, chosen, ins, offset, size, True):
-        index, shift = part.index(region, unit, offset)
-        view = region.views[unit]
+    for region, part in memory.resolve(access, selection, True):
+        index, shift = part.index(region, access.unit, access.offset)
+        view = region.views[access.unit]
         lanes = part.lanes
         for i, source in enumerate(sources):
             view[shift + i :][index] = source if lanes is None else source[lanes]
-        memory.touched(ins, region, part, offset, size, True)
-
-
-class AsyncCopies:
-    """Copies to shared memory that were started and not yet waited for, per thread and in order.
-
-    The bytes land in shared memory only when the thread waits for them: a kernel that forgets to wait reads what was
-    there before.
-    """
-
-    def __init__(self, total: int) -> None:
-        self.committed = np.zeros(total, np.int64)
-        # (lanes, commit group of each, destination elements, where each lane's begin, bytes as elements)
-        self.pending: list[tuple[Array, Array, Array, Array, Array]] = []
-
-    def start_batch(self) -> None:
-        self.committed[:] = 0
-        self.pending.clear()
-
-    def start(self, lanes: Array, view: Array, index: Array, data: Array) -> None:
-        """Holds back `data` (lanes, elements) for `view[index + element]`."""
-        self.pending.append((lanes, self.committed[lanes], view, index, data))
-
-    def wait(self, lanes: Array, allowed: int | None) -> None:
-        """Lands the copies of `lanes` but for the `allowed` newest groups (None: all copies, committed or not)."""
-        if not self.pending:
-            return
-        waiting = np.zeros(len(self.committed), np.bool_)
-        waiting[lanes] = True
-        kept = []
-        for owners, group, view, index, data in self.pending:
-            done = waiting[owners]
-            if allowed is not None:
-                done &= group < self.committed[owners] - allowed
-            landed = int(np.count_nonzero(done))
-            if landed == len(owners):
-                for k in range(data.shape[1]):
-                    view[k:][index] = data[:, k]
-            elif landed == 0:
-                kept.append((owners, group, view, index, data))
-            else:
-                for k in range(data.shape[1]):
-                    view[k:][index[done]] = data[done, k]
-                left = ~done
-                kept.append((owners[left], group[left], view, index[left], data[left]))
-        self.pending = kept
-
-
-def async_copies(decoder: Decoder) -> AsyncCopies:
-    """The copies in flight of the decoder's batch."""
-    found: AsyncCopies | None = decoder.extra.get("async")
-    if found is None:
-        found = decoder.extra["async"] = AsyncCopies(decoder.lanes.count)
-    return found
+        memory.record(access, region, part, True)
 
 
 @steps("cp")
-def _copy(decoder: Decoder, ins: Instruction) -> Step:
+def _copy(decoder: BlockDecoder, ins: Instruction) -> Step:
     if ins.modifiers[:1] != ("async",) or "bulk" in ins.modifiers or "mbarrier" in ins.modifiers:
-        raise UnknownVariantError("")
-    copies = async_copies(decoder)
-    lanes = decoder.lanes
-    chosen = decoder.guarded(ins)
+        raise UnknownFormError("")
+    copies = decoder.memory.async_copies
+    all_lanes = decoder.lanes.shape.numbers
+    running_lanes = decoder.running_lanes(ins)
 
     def running() -> Array:
-        some = chosen()
-        return lanes.lane if some is None else some
+        numbers = running_lanes()
+        return all_lanes if numbers is None else numbers
 
     if "commit_group" in ins.modifiers:
-
-        def commit() -> None:
-            copies.committed[running()] += 1
-
-        return commit
+        return lambda: copies.commit(running())
     if "wait_all" in ins.modifiers:
         return lambda: copies.wait(running(), None)
     if "wait_group" in ins.modifiers:
         number = ins.operands[0]
         if not isinstance(number, Immediate):
-            raise UnknownVariantError("wait_group without a literal")
+            raise UnknownFormError("wait_group without a literal")
         allowed = int(number.value)
         return lambda: copies.wait(running(), allowed)
+    return _start_copy(decoder, ins)
+
+
+def _start_copy(decoder: BlockDecoder, ins: Instruction) -> Step:
     if "shared" not in ins.modifiers or "global" not in ins.modifiers:
-        raise UnknownVariantError("")
-    target, target_offset = decoder.slot(ins, address_of(ins.operands[0]))
-    source, source_offset = decoder.slot(ins, address_of(ins.operands[1]))
-    size = ins.operands[2]
-    if not isinstance(size, Immediate) or size.value not in (4, 8, 16) or ("cg" in ins.modifiers and size.value != 16):
-        raise UnknownVariantError("a copy of other than 4, 8 or 16 bytes")
-    taken: Array | None = None
-    ignore: Array | None = None
+        raise UnknownFormError("")
+    literal = ins.operands[2]
+    if not isinstance(literal, Immediate) or literal.value not in (4, 8, 16):
+        raise UnknownFormError("a copy of other than 4, 8 or 16 bytes")
+    size = int(literal.value)
+    if "cg" in ins.modifiers and size != 16:
+        raise UnknownFormError("a copy of other than 4, 8 or 16 bytes")
+    ends = []
+    for operand, space in zip(ins.operands, ("shared", "global"), strict=False):
+        shared, offset = decoder.selection(ins, address_of(operand))
+        ends.append((shared, Access(decoder.function, ins, space, offset, size, min(size, 8))))
+    bytes_read: Callable[[Array], Array] | None = None
     extra = ins.operands[3:]
     if "cache_hint" in ins.modifiers:
         extra = extra[:-1]
@@ -221,75 +171,74 @@ def _copy(decoder: Decoder, ins: Instruction) -> Step:
         operand = extra[0]
         if isinstance(operand, Register) and decoder.function.register_type(operand.name) == "pred":
             ignore = decoder.row(operand, "pred")
-        elif not (isinstance(operand, Immediate) and operand.value == size.value):
-            taken = decoder.row(operand, "u32")
-    return partial(
-        _run_copy,
-        decoder.memory,
-        copies,
-        ins,
-        (target, target_offset),
-        (source, source_offset),
-        int(size.value),
-        taken,
-        ignore,
-    )
+            bytes_read = lambda lanes: np.where(ignore[lanes], 0, size)  # noqa: E731
+        elif not (isinstance(operand, Immediate) and operand.value == size):
+            given = decoder.row(operand, "u32")
+            bytes_read = lambda lanes: np.minimum(given[lanes], size)  # noqa: E731
+    target, source = ends
+    return _AsyncCopyStep(decoder.memory, target, source, bytes_read)
 
 
-def _run_copy(
-    memory: Memory,
-    copies: AsyncCopies,
-    ins: Instruction,
-    target: tuple[Slot, int],
-    source: tuple[Slot, int],
-    size: int,
-    taken: Array | None,
-    ignore: Array | None,
-) -> None:
-    to, from_ = target[0].get(), source[0].get()
-    if to is None or from_ is None:
-        return
-    [(region, _)] = memory.places("shared", to, ins, target[1], size)
-    memory.touched(ins, region, to, target[1], size, True)
-    lanes = memory.lanes.lane if to.lanes is None else to.lanes
-    bytes_read: Array | None = None
-    if taken is not None:
-        bytes_read = np.minimum(taken[lanes], size)
-    elif ignore is not None:
-        bytes_read = np.where(ignore[lanes], 0, size)
-    unit = min(size, 8)
-    data = np.zeros((len(lanes), size // unit), f"u{unit}")
-    if bytes_read is None or (bytes_read == size).all():
-        _fetch(memory, ins, from_, source[1], size, unit, data, np.arange(len(lanes)))
-    else:
-        for amount in np.unique(bytes_read):
-            if amount:
-                which = np.flatnonzero(bytes_read == amount)
-                part = memory.select(lanes[which], from_.addresses[which])
-                _fetch(memory, ins, part, source[1], int(amount), 1 if amount % unit else unit, data, which)
-    index, shift = to.index(region, unit, target[1])
-    copies.start(lanes, region.views[unit], index + shift, data)
+@dataclass(frozen=True)
+class _AsyncCopyStep:
+    """Starts an asynchronous copy from global to shared memory."""
 
+    memory: Memory
+    """All memories."""
 
-def _fetch(
-    memory: Memory, ins: Instruction, part: Selection, offset: int, size: int, unit: int, data: Array, rows: Array
-) -> None:
-    aligned = size if size & (size - 1) == 0 else 1
-    into = data.view(f"u{unit}")
-    checked = size if aligned == size else 1
-    for region, chosen in memory.places("global", part, ins, offset, checked):
-        if checked != size:
-            memory.places("global", chosen, ins, offset + size - 1, 1)
-        index, shift = chosen.index(region, unit, offset)
-        if chosen is part:
-            where = rows
+    target: tuple[SharedSelection, Access]
+    """Lanes and access to shared memory."""
+
+    source: tuple[SharedSelection, Access]
+    """Lanes and access to global memory."""
+
+    bytes_read: Callable[[Array], Array] | None
+    """For lanes, the bytes that each reads, the rest being zeros; None: all lanes read all."""
+
+    def __call__(self) -> None:
+        memory, access = self.memory, self.target[1]
+        target, source = self.target[0].get(), self.source[0].get()
+        if target is None or source is None:
+            return
+        [(region, _)] = memory.resolve(access, target)
+        memory.record(access, region, target, True)
+        lanes = memory.lanes.shape.numbers if target.lanes is None else target.lanes
+        size, unit = access.size, access.unit
+        data = np.zeros((len(lanes), size // unit), f"u{unit}")
+        amounts = None if self.bytes_read is None else self.bytes_read(lanes)
+        if amounts is None or (amounts == size).all():
+            self._fetch(self.source[1], source, data, np.arange(len(lanes)))
         else:
-            owners = memory.lanes.lane if part.lanes is None else part.lanes
-            ids = memory.lanes.lane if chosen.lanes is None else chosen.lanes
-            where = rows[np.searchsorted(owners, ids)]
-        for k in range(size // unit):
-            into[where, k] = region.views[unit][shift + k :].take(index, None, None, "clip")
-        memory.count_global(region, chosen, offset, size, "read")
+            for amount in np.unique(amounts).tolist():
+                if amount:
+                    rows = np.flatnonzero(amounts == amount)
+                    part = memory.select(lanes[rows], source.addresses[rows])
+                    partial_access = replace(self.source[1], size=amount, unit=1 if amount % unit else unit)
+                    self._fetch(partial_access, part, data, rows)
+        index, shift = target.index(region, unit, access.offset)
+        memory.async_copies.start(lanes, region.views[unit], index + shift, data)
+
+    def _fetch(self, access: Access, selection: Selection, data: Array, rows: Array) -> None:
+        """Reads what the lanes of `selection` copy into these rows of `data` (lanes, elements)."""
+        memory, size, unit = self.memory, access.size, access.unit
+        into = data.view(f"u{unit}")
+        # Of a size that is no power of two, first and last byte are checked.
+        whole = size & (size - 1) == 0
+        checked = access if whole else replace(access, size=1)
+        for region, part in memory.resolve(checked, selection):
+            if not whole:
+                memory.resolve(replace(checked, offset=access.offset + size - 1), part)
+            index, shift = part.index(region, unit, access.offset)
+            if part is selection:
+                where = rows
+            else:
+                all_lanes = memory.lanes.shape.numbers
+                owners = all_lanes if selection.lanes is None else selection.lanes
+                numbers = all_lanes if part.lanes is None else part.lanes
+                where = rows[np.searchsorted(owners, numbers)]
+            for k in range(size // unit):
+                into[where, k] = region.views[unit][shift + k :].take(index, None, None, "clip")
+            memory.count_global(access, region, part, "read")
 
 
 @elementwise("cvta")
@@ -301,7 +250,7 @@ def _cvta(ins: Instruction) -> Elementwise:
     if window == 0:
         function: Compute = copy_row
     elif kind != "u64":
-        raise UnknownVariantError("a 32-bit generic address")
+        raise UnknownFormError("a 32-bit generic address")
     elif "to" in ins.modifiers:
         function = _windowed(base, True)
     else:

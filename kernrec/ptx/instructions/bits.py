@@ -7,9 +7,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import Compute, Elementwise, UnknownVariantError, elementwise
+from kernrec.ptx.instructions.decoder import UnknownFormError, elementwise
+from kernrec.ptx.instructions.packing import Compute, Elementwise
 from kernrec.ptx.ir.program import Immediate, Instruction
-from kernrec.ptx.state.registers import WIDTHS, Array
+from kernrec.ptx.state.types import WIDTHS, Array
 
 
 def _shift_left(a: Array, b: Array, out: Array) -> None:
@@ -163,7 +164,7 @@ def _lop3(table: int) -> Compute:
 def _lop3_(ins: Instruction) -> Elementwise:
     table = ins.operands[4]
     if not isinstance(table, Immediate) or len(ins.modifiers) > 1:
-        raise UnknownVariantError("")
+        raise UnknownFormError("")
     return Elementwise(_lop3(int(table.value)), ins.operands[0], "b32", ins.operands[1:4], ("b32",) * 3)
 
 
@@ -181,7 +182,7 @@ def _prmt(a: Array, b: Array, c: Array, out: Array) -> None:
 @elementwise("prmt")
 def _prmt_(ins: Instruction) -> Elementwise:
     if len(ins.modifiers) > 1:
-        raise UnknownVariantError("a special mode of prmt")
+        raise UnknownFormError("a special mode of prmt")
     return Elementwise(_prmt, ins.operands[0], "u32", ins.operands[1:], ("u32",) * 3)
 
 

@@ -8,10 +8,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import Compute, Elementwise, UnknownVariantError, copy_row, elementwise
+from kernrec.ptx.instructions.decoder import UnknownFormError, copy_row, elementwise
 from kernrec.ptx.instructions.integer import integer_multiply
+from kernrec.ptx.instructions.packing import Compute, Elementwise
 from kernrec.ptx.ir.program import Instruction, Register
-from kernrec.ptx.state.registers import Array
+from kernrec.ptx.state.types import Array
 
 _CARRY, _NEXT = Register("%carry"), Register("%carry_next")
 
@@ -60,7 +61,7 @@ def carrying(ins: Instruction) -> list[Elementwise]:
     kind, operation = ins.modifiers[-1], ins.opcode[:3]
     carried, gives = ins.opcode.endswith("c"), "cc" in ins.modifiers
     if kind not in ("u32", "s32", "u64", "s64"):
-        raise UnknownVariantError("")
+        raise UnknownFormError("")
     product: Compute | None = None
     d, *sources = ins.operands
     types = [kind] * len(sources)

@@ -7,10 +7,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import Compute, Elementwise, UnknownVariantError, copy_row, elementwise
+from kernrec.ptx.instructions.decoder import UnknownFormError, copy_row, elementwise
+from kernrec.ptx.instructions.packing import Compute, Elementwise
 from kernrec.ptx.instructions.rounding import bf16_values, directed, exact_to_bf16, flush, tf32_bits
 from kernrec.ptx.ir.program import Instruction
-from kernrec.ptx.state.registers import DTYPES, WIDTHS, Array
+from kernrec.ptx.state.types import DTYPES, WIDTHS, Array
 
 _TO_INTEGER = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 _FLOATS = frozenset({"f16", "bf16", "tf32", "f32", "f64"})
@@ -110,13 +111,13 @@ def _cvt(ins: Instruction) -> Elementwise:
     *found, to, source = ins.modifiers
     marks = tuple(found)
     if not _MARKS.issuperset(marks) or to not in DTYPES or source not in DTYPES:
-        raise UnknownVariantError("")
+        raise UnknownFormError("")
     if to in ("f16x2", "bf16x2"):
         if source != "f32" or len(ins.operands) != 3:
-            raise UnknownVariantError("")
+            raise UnknownFormError("")
         return Elementwise(_pair(to[:-2], marks), ins.operands[0], "b32", ins.operands[1:], ("f32", "f32"))
     if "x2" in source or source == "tf32" or len(ins.operands) != 2 or (to == "tf32" and source != "f32"):
-        raise UnknownVariantError("")
+        raise UnknownFormError("")
     if to not in _FLOATS and source not in _FLOATS and WIDTHS[to] == WIDTHS[source] and "sat" not in marks:
         return Elementwise(copy_row, ins.operands[0], to, ins.operands[1:], (to,))
     return Elementwise(_conversion(to, source, marks), ins.operands[0], to, ins.operands[1:], (source,))

@@ -1,24 +1,21 @@
 """Basic blocks into closures: operands resolved to rows, elementwise work of many instructions packed together.
 
 An instruction becomes one or more steps, callables without arguments that close over the rows they work on. Most
-instructions are *elementwise*: a NumPy function of rows into a row. Runs of independent elementwise instructions of
-the same kind (the multiply-adds of a register tile) are executed as one call on two-dimensional arrays. Packing never
-moves an instruction past another that reads or writes the same registers.
+instructions are *elementwise*: a NumPy function of rows into a row (see `packing`).
 
-Semantics live in other files, which register here with `@elementwise(opcodes...)` or `@steps(opcodes...)`. A file that
-adds instructions needs no change in this one.
+The semantics of instructions are in other modules, which register here with `@elementwise(opcodes...)` or
+`@steps(opcodes...)`. A module that adds instructions needs no change in this one.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from kernrec.ptx.analysis import issue_cost
+from kernrec.ptx.instructions.packing import PACKED_OPCODES, Elementwise, Step, StepList, extended
 from kernrec.ptx.ir.program import (
     Address,
-    Block,
+    BasicBlock,
     Function,
     Immediate,
     Instruction,
@@ -28,51 +25,29 @@ from kernrec.ptx.ir.program import (
     Register,
     Symbol,
     Vector,
-    ends,
+    ends_block,
+    is_warp_synchronous,
+    lane_mask,
 )
-from kernrec.ptx.state.memory import Memory, Slot
-from kernrec.ptx.state.packing import (
-    OPEN_GROUPS,
-    PACK_ELEMENTS,
-    PACKED,
-    Compute,
-    Group,
-    Ref,
-    Step,
-    extended,
-    packed,
-    packed_masked,
-    rows_of,
-    target_of,
-    under_guard,
-    under_mask,
-)
-from kernrec.ptx.state.registers import DTYPES, WIDTHS, Array, EmulationError, Lanes, at
-
-
-class Elementwise(NamedTuple):
-    """`function(*sources, destination)`, lane by lane; types are PTX types."""
-
-    function: Compute
-    destination: Operand
-    type: str
-    sources: tuple[Operand, ...]
-    source_types: tuple[str, ...]
-
+from kernrec.ptx.state.batch import WARP, Lanes
+from kernrec.ptx.state.errors import EmulationError, location
+from kernrec.ptx.state.memory import Memory, SharedSelection
+from kernrec.ptx.state.registers import RegisterFiles, RowRef
+from kernrec.ptx.state.types import WIDTHS, Array, literal_bits
 
 ElementwiseBuilder = Callable[[Instruction], "Elementwise | list[Elementwise]"]
-StepBuilder = Callable[["Decoder", Instruction], "Step | None"]
-"""Makes the step of an instruction; None when it was taken into the step before (`Decoder.last`)."""
+StepBuilder = Callable[["BlockDecoder", Instruction], "Step | None"]
+"""Makes the step of an instruction; None when the step before took it in (`BlockDecoder.last_step`)."""
 _ELEMENTWISE: dict[str, ElementwiseBuilder] = {}
 _STEPS: dict[str, StepBuilder] = {}
 
 
 class UnsupportedInstructionError(EmulationError):
-    """The emulator does not know this instruction (or this variant of it)."""
+    """The emulator does not know this instruction, or this form of it."""
 
 
-class UnknownVariantError(Exception):
-    """Raised by a builder that does not know the variant it was given; the text says what."""
+class UnknownFormError(Exception):
+    """Raised by a builder that does not know the form of an instruction; the text says what is unknown."""
 
 
 def elementwise(*opcodes: str) -> Callable[[ElementwiseBuilder], ElementwiseBuilder]:
@@ -96,7 +71,7 @@ def steps(*opcodes: str) -> Callable[[StepBuilder], StepBuilder]:
 
 
 def known_opcodes() -> frozenset[str]:
-    """Opcodes with registered semantics; control flow is the emulator's own."""
+    """Opcodes with registered semantics; control flow is executed by the emulator itself."""
     return frozenset(_ELEMENTWISE) | frozenset(_STEPS)
 
 
@@ -105,67 +80,115 @@ def copy_row(a: Array, out: Array) -> None:
     np.copyto(out, a)
 
 
-class Code:
-    """A decoded basic block.
+class DecodedBlock:
+    """A decoded basic block, and how often it ran."""
 
-    `full` runs it for all live lanes, `masked` for `lanes.partial`. `end` is its last instruction when that decides
-    where control goes. `classes` is what one warp issues, by class; `length` the number of instructions.
-    """
+    __slots__ = ("block", "end", "full", "issue", "lane_mask", "lanes", "masked", "warps")
 
-    __slots__ = ("classes", "end", "full", "gather", "issued", "lanes", "length", "line", "masked", "warps")
+    def __init__(
+        self, block: BasicBlock, full: list[Step], masked: list[Step], end: Instruction | None, lane_mask: Array | None
+    ) -> None:
+        """A block with its steps.
 
-    def __init__(self, full: list[Step], masked: list[Step], block: Block, end: Instruction | None) -> None:
+        Args:
+            block: the instructions.
+            full: steps that run the block for all live lanes.
+            masked: steps that run it for `lanes.partial`.
+            end: its last instruction, where that decides where control goes.
+            lane_mask: where the lanes of a warp run the first instruction together: the mask of these, in each lane.
+        """
+        self.block = block
         self.full = full
         self.masked = masked
         self.end = end
-        self.length = len(block.instructions)
-        self.line = block.instructions[0].line
-        self.classes: dict[str, int] = {}
+        self.lane_mask = lane_mask
+        self.issue: dict[str, int] = {}  # machine instructions that one warp issues, by class
         for ins in block.instructions:
             for name, cost in issue_cost.classify(ins):
-                self.classes[name] = self.classes.get(name, 0) + cost
-        self.issued = sum(self.classes.values())
-        self.warps = 0  # warps that executed it, and their active lanes, summed over all passes
+                self.issue[name] = self.issue.get(name, 0) + cost
+        self.warps = 0  # warps that executed it, and their active lanes, summed over all runs
         self.lanes = 0
-        self.gather: Array | None = None
 
 
-class Decoder:
-    """Decodes the basic blocks of one function for one batch of lanes."""
+class OperandResolver:
+    """Finds the rows that hold operands."""
 
-    def __init__(self, function: Function, lanes: Lanes, memory: Memory, symbols: dict[str, int]) -> None:
-        self.function = function
-        self.lanes = lanes
-        self.memory = memory
+    def __init__(self, registers: RegisterFiles, symbols: dict[str, int]) -> None:
+        """`symbols`: addresses of variables and parameters."""
+        self.registers = registers
         self.symbols = symbols
-        self.versions: dict[Ref, int] = {}
-        self.slots: dict[tuple[object, ...], Slot] = {}
-        self.extra: dict[str, Any] = {}  # state that files of semantics keep for themselves
-        self._full: list[Step] = []
-        self._masked: list[Step] = []
-        self._groups: list[Group] = []
 
-    # Operands
+    @property
+    def function(self) -> Function:
+        """The function that is executed."""
+        return self.registers.function
 
-    def ref(self, operand: Operand, kind: str) -> Ref:
-        """The row that holds an operand of type `kind`."""
+    @property
+    def lanes(self) -> Lanes:
+        """The lanes of the batch."""
+        return self.registers.lanes
+
+    def ref(self, operand: Operand, kind: str) -> RowRef:
+        """The row that holds an operand of PTX type `kind`."""
         if isinstance(operand, Register):
             try:
-                return self.lanes.register(operand.name)
+                return self.registers.register(operand.name)
             except KeyError:
-                raise UnknownVariantError(f"register {operand.name}") from None
+                raise UnknownFormError(f"register {operand.name}") from None
         if isinstance(operand, Immediate):
-            return self.lanes.constant(WIDTHS[kind], self.lanes.literal(operand, kind))
+            return self.registers.constant(WIDTHS[kind], literal_bits(operand, kind))
         if isinstance(operand, Symbol):
             if operand.name not in self.symbols:
-                raise UnknownVariantError(f"symbol {operand.name!r}")
+                raise UnknownFormError(f"symbol {operand.name!r}")
             value = self.symbols[operand.name] + operand.offset
-            return self.lanes.constant(WIDTHS[kind], value & (1 << WIDTHS[kind]) - 1)
-        raise UnknownVariantError(f"operand {operand}")
+            return self.registers.constant(WIDTHS[kind], value & (1 << WIDTHS[kind]) - 1)
+        raise UnknownFormError(f"operand {operand}")
 
     def row(self, operand: Operand, kind: str) -> Array:
-        """The lanes of an operand as type `kind`."""
-        return self.lanes.row(self.ref(operand, kind), kind)
+        """The lanes of an operand as PTX type `kind`."""
+        return self.registers.row(self.ref(operand, kind), kind)
+
+
+class BlockDecoder(OperandResolver):
+    """Decodes one basic block for one batch of lanes."""
+
+    def __init__(self, operands: OperandResolver, memory: Memory) -> None:
+        super().__init__(operands.registers, operands.symbols)
+        self.memory = memory
+        self._steps = StepList(operands.registers)
+        self._versions: dict[RowRef, int] = {}  # how often the block wrote a row so far
+        self._selections: dict[tuple[object, ...], SharedSelection] = {}
+
+    def decode(self, block: BasicBlock) -> DecodedBlock:
+        """The closures of a basic block; to be called once.
+
+        Raises:
+            UnsupportedInstructionError: naming the instruction and its line.
+        """
+        end: Instruction | None = None
+        for ins in block.instructions:
+            if ends_block(ins):
+                end = ins
+                continue
+            try:
+                self._instruction(ins)
+            except UnknownFormError as error:
+                raise unsupported(self.function, ins, str(error)) from None
+            except (EmulationError, IndexError, ValueError, TypeError, KeyError) as error:
+                if isinstance(error, UnsupportedInstructionError):
+                    raise
+                raise unsupported(self.function, ins, f"{error}") from error
+        self._steps.flush()
+        first = block.instructions[0]
+        mask = self.row(lane_mask(first), "u32") if is_warp_synchronous(first) else None
+        return DecodedBlock(block, self._steps.full, self._steps.masked, end, mask)
+
+    # For builders of steps
+
+    @property
+    def last_step(self) -> Step | None:
+        """The step that runs right before the next one, if the basic block has one already."""
+        return self._steps.last
 
     def predicate(self, ins: Instruction) -> tuple[Array | None, bool]:
         """The guard of an instruction: (row or None, negated)."""
@@ -173,7 +196,7 @@ class Decoder:
             return None, False
         return self.row(Register(ins.predicate[0]), "pred"), ins.predicate[1]
 
-    def slot(self, ins: Instruction, address: Address, per_warp: int = 32) -> tuple[Slot, int]:
+    def selection(self, ins: Instruction, address: Address, per_warp: int = WARP) -> tuple[SharedSelection, int]:
         """The shared selection of an access through `address`, and the byte offset to add to it.
 
         Only the first `per_warp` lanes of each warp take part.
@@ -185,205 +208,105 @@ class Decoder:
         elif isinstance(base, Symbol):
             ref, offset = self.ref(Symbol(base.name), "b64"), offset + base.offset
         else:
-            ref, offset = self.lanes.constant(64, 0), offset + int(base.value)
-        guard: Ref | None = None
+            ref, offset = self.registers.constant(64, 0), offset + int(base.value)
+        guard: RowRef | None = None
         negated = False
         if ins.predicate is not None:
-            guard, negated = self.lanes.register(ins.predicate[0]), ins.predicate[1]
-        version = self.versions.get
+            guard, negated = self.registers.register(ins.predicate[0]), ins.predicate[1]
+        version = self._versions.get
         key = (ref, version(ref, 0), guard, version(guard, 0) if guard else 0, negated, per_warp)
-        found = self.slots.get(key)
-        if found is None:
-            row = self.lanes.files[ref[0]][ref[1]]
-            on = self.lanes.files[1][guard[1]] if guard else None
-            found = self.slots[key] = Slot(self.memory, row, on, negated, per_warp)
-        return found, offset
+        shared = self._selections.get(key)
+        if shared is None:
+            files = self.registers.files
+            row = files[ref[0]][ref[1]]
+            predicate = files[1][guard[1]] if guard else None
+            shared = self._selections[key] = SharedSelection(self.memory, row, predicate, negated, per_warp)
+        return shared, offset
 
-    def guarded(self, ins: Instruction) -> Callable[[], Array | None]:
-        """A function that says which lanes an instruction runs for: their numbers, or None for all of the batch."""
+    def running_lanes(self, ins: Instruction) -> Callable[[], Array | None]:
+        """A function that gives the numbers of the lanes that an instruction runs for, or None for all of the batch."""
         lanes = self.lanes
-        on, negated = self.predicate(ins)
-        if on is None:
-            return lanes.active_lanes
+        guard, negated = self.predicate(ins)
+        if guard is None:
+            return lanes.active_numbers
 
-        def chosen() -> Array | None:
-            running = lanes.active_lanes()
-            flags = ~on if negated else on
+        def numbers() -> Array | None:
+            running = lanes.active_numbers()
+            flags = ~guard if negated else guard
             return np.flatnonzero(flags) if running is None else running[flags[running]]
 
-        return chosen
+        return numbers
 
-    # Basic blocks
-
-    def decode(self, block: Block) -> Code:
-        """The closures of a basic block.
-
-        Raises:
-            UnsupportedInstructionError: naming the instruction and its line.
-        """
-        self._full, self._masked, self._groups, self.slots, self.versions = [], [], [], {}, {}
-        end: Instruction | None = None
-        for ins in block.instructions:
-            if ends(ins):
-                end = ins
-                continue
-            try:
-                self._instruction(ins)
-            except UnknownVariantError as error:
-                raise unsupported(self.function, ins, str(error)) from None
-            except (EmulationError, IndexError, ValueError, TypeError, KeyError) as error:
-                if isinstance(error, UnsupportedInstructionError):
-                    raise
-                raise unsupported(self.function, ins, f"{error}") from error
-        self._flush(len(self._groups))
-        return Code(self._full, self._masked, block, end)
+    # Instructions
 
     def _instruction(self, ins: Instruction) -> None:
         build = _ELEMENTWISE.get(ins.opcode)
         if build is not None:
-            made = build(ins)
-            for one in [made] if isinstance(made, Elementwise) else made:
-                self._elementwise(ins, one)
+            built = build(ins)
+            for work in [built] if isinstance(built, Elementwise) else built:
+                self._elementwise(ins, work)
             return
-        step_builder = _STEPS.get(ins.opcode)
-        if step_builder is None:
-            raise UnknownVariantError("")
-        touched = set(self._touched(ins))
-        self._settle(touched, touched)
-        step = step_builder(self, ins)
+        build_step = _STEPS.get(ins.opcode)
+        if build_step is None:
+            raise UnknownFormError("")
+        rows = set(self._rows_of(ins))
+        self._steps.flush_conflicting(rows, rows)
+        step = build_step(self, ins)
         if step is not None:
-            self._full.append(step)
-            self._masked.append(step)
+            self._steps.append(step)
         for ref in self._written(ins):
-            self.versions[ref] = self.versions.get(ref, 0) + 1
+            self._versions[ref] = self._versions.get(ref, 0) + 1
 
-    @property
-    def last(self) -> Step | None:
-        """The step that runs right before the next one, if the basic block has one already."""
-        return self._full[-1] if self._full else None
-
-    def _touched(self, ins: Instruction) -> Iterator[Ref]:
-        if ins.predicate is not None:
-            yield self.lanes.register(ins.predicate[0])
-        for operand in ins.operands:
-            yield from self._registers(operand)
-
-    def _registers(self, operand: Operand) -> Iterator[Ref]:
-        if isinstance(operand, Register):
-            if operand.name != "_":
-                yield self.lanes.register(operand.name)
-        elif isinstance(operand, Address):
-            yield from self._registers(operand.base)
-        elif isinstance(operand, Vector):
-            for item in operand.items:
-                yield from self._registers(item)
-        elif isinstance(operand, Pair):
-            yield from self._registers(operand.first)
-            yield from self._registers(operand.second)
-        elif isinstance(operand, Negated):
-            yield from self._registers(operand.register)
-
-    def _written(self, ins: Instruction) -> Iterator[Ref]:
-        if ins.operands and ins.opcode not in ("st", "red", "cp", "stmatrix"):
-            yield from self._registers(ins.operands[0])
-
-    def _elementwise(self, ins: Instruction, one: Elementwise) -> None:
-        lanes = self.lanes
-        target = self.ref(one.destination, one.type)
-        refs = tuple([self.ref(s, t) for s, t in zip(one.sources, one.source_types, strict=True)])
-        writes = (target,)
-        if WIDTHS[one.type] < target[0]:
-            one = one._replace(function=extended(one.function, one.type), type=f"u{target[0]}")
+    def _elementwise(self, ins: Instruction, work: Elementwise) -> None:
+        destination = self.ref(work.destination, work.type)
+        sources = tuple([self.ref(s, t) for s, t in zip(work.sources, work.source_types, strict=True)])
+        if WIDTHS[work.type] < destination[0]:
+            work = work._replace(function=extended(work.function, work.type), type=f"u{destination[0]}")
         if (
             ins.predicate is None
-            and ins.opcode in PACKED
-            and WIDTHS[one.type] == target[0]
-            and all(WIDTHS[t] == r[0] for t, r in zip(one.source_types, refs, strict=True))
-            and self._join(one, target, refs)
+            and ins.opcode in PACKED_OPCODES
+            and WIDTHS[work.type] == destination[0]
+            and all(WIDTHS[t] == r[0] for t, r in zip(work.source_types, sources, strict=True))
         ):
-            self.versions[target] = self.versions.get(target, 0) + 1
-            return
-        guard: Array | None = None
-        reads: tuple[Ref, ...] = refs
-        if ins.predicate is not None:
-            guard = self.row(Register(ins.predicate[0]), "pred")
-            reads = (*refs, lanes.register(ins.predicate[0]))
-        self._settle(reads, writes)
-        self._single(one, target, refs, guard, ins.predicate is not None and ins.predicate[1])
-        self.versions[target] = self.versions.get(target, 0) + 1
-
-    def _single(self, one: Elementwise, target: Ref, refs: tuple[Ref, ...], guard: Array | None, off: bool) -> None:
-        lanes = self.lanes
-        sources = [lanes.row(r, t) for r, t in zip(refs, one.source_types, strict=True)]
-        row = lanes.row(target, one.type)
-        if guard is None:
-            self._full.append(partial(one.function, *sources, row))
+            self._steps.add_packed(work, destination, sources)
         else:
-            self._full.append(partial(under_guard, lanes, one.function, sources, row, guard, off))
-        self._masked.append(partial(under_mask, lanes, one.function, sources, row, guard, off))
+            guard, inverted = self.predicate(ins)
+            reads = sources
+            if ins.predicate is not None:
+                reads = (*sources, self.registers.register(ins.predicate[0]))
+            self._steps.flush_conflicting(reads, (destination,))
+            self._steps.add_single(work, destination, sources, guard, inverted)
+        self._versions[destination] = self._versions.get(destination, 0) + 1
 
-    def _settle(self, reads: Iterable[Ref], writes: Iterable[Ref]) -> None:
-        """Executes the open groups that an instruction must not overtake."""
-        reads, writes = list(reads), list(writes)
-        for i in range(len(self._groups), 0, -1):
-            if self._groups[i - 1].conflicts(reads, writes):
-                self._flush(i)
-                return
+    def _rows_of(self, ins: Instruction) -> Iterator[RowRef]:
+        """The rows that an instruction reads or writes."""
+        if ins.predicate is not None:
+            yield self.registers.register(ins.predicate[0])
+        for operand in ins.operands:
+            yield from self._registers_of(operand)
 
-    def _join(self, one: Elementwise, target: Ref, refs: tuple[Ref, ...]) -> bool:
-        key = (one.function, one.type, one.source_types)
-        groups = self._groups
-        for i in range(len(groups) - 1, -1, -1):
-            group = groups[i]
-            if group.key == key:
-                # Members gather before any is written, so a member may overwrite what another reads.
-                if target in group.writes or any(r in group.writes for r in refs):
-                    self._flush(i + 1)
-                    break
-                group.items.append(refs)
-                group.destinations.append(target)
-                group.reads.update(refs)
-                group.writes.add(target)
-                if len(group.items) * self.lanes.count >= PACK_ELEMENTS:
-                    self._flush(i + 1)
-                return True
-            if group.conflicts(refs, (target,)):
-                self._flush(i + 1)
-                break
-        if len(groups) >= OPEN_GROUPS:
-            self._flush(1)
-        group = Group(key)
-        group.items.append(refs)
-        group.destinations.append(target)
-        group.reads.update(refs)
-        group.writes.add(target)
-        self._groups.append(group)
-        return True
+    def _registers_of(self, operand: Operand) -> Iterator[RowRef]:
+        if isinstance(operand, Register):
+            if operand.name != "_":
+                yield self.registers.register(operand.name)
+        elif isinstance(operand, Address):
+            yield from self._registers_of(operand.base)
+        elif isinstance(operand, Vector):
+            for item in operand.items:
+                yield from self._registers_of(item)
+        elif isinstance(operand, Pair):
+            yield from self._registers_of(operand.first)
+            yield from self._registers_of(operand.second)
+        elif isinstance(operand, Negated):
+            yield from self._registers_of(operand.register)
 
-    def _flush(self, count: int) -> None:
-        """Emits the oldest `count` open groups."""
-        flushed, self._groups = self._groups[:count], self._groups[count:]
-        lanes = self.lanes
-        for group in flushed:
-            function, kind, source_types = group.key
-            if len(group.items) <= 2:
-                for target, refs in zip(group.destinations, group.items, strict=True):
-                    one = Elementwise(function, Register(""), kind, (), source_types)
-                    self._single(one, target, refs, None, False)
-                continue
-            view = lanes.view(WIDTHS[kind], DTYPES[kind])
-            sources = [
-                rows_of(lanes.view(WIDTHS[t], DTYPES[t]), [item[i][1] for item in group.items])
-                for i, t in enumerate(source_types)
-            ]
-            target_rows = [ref[1] for ref in group.destinations]
-            self._full.append(partial(packed, function, sources, target_of(view, target_rows)))
-            wide = view.shape[1] // lanes.count
-            self._masked.append(partial(packed_masked, lanes, function, sources, view, np.array(target_rows), wide))
+    def _written(self, ins: Instruction) -> Iterator[RowRef]:
+        if ins.operands and ins.opcode not in ("st", "red", "cp", "stmatrix"):
+            yield from self._registers_of(ins.operands[0])
 
 
 def unsupported(function: Function, ins: Instruction, detail: str = "") -> UnsupportedInstructionError:
     """The error for an instruction the emulator does not know."""
     return UnsupportedInstructionError(
-        f"{at(function, ins)}: the emulator does not know {ins.name}{': ' + detail if detail else ''}"
+        f"{location(function, ins)}: the emulator does not know {ins.name}{': ' + detail if detail else ''}"
     )

@@ -9,12 +9,14 @@ the hardware's tables, and within their documented error.
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from kernrec.ptx.instructions.carry import carrying
-from kernrec.ptx.instructions.decoder import Compute, Elementwise, UnknownVariantError, elementwise
+from kernrec.ptx.instructions.decoder import UnknownFormError, elementwise
 from kernrec.ptx.instructions.integer import INTEGERS, integer_divide, integer_multiply, integer_plain, maximum, minimum
+from kernrec.ptx.instructions.packing import Compute, Elementwise
 from kernrec.ptx.instructions.rounding import (
     bf16_values,
     directed,
@@ -25,7 +27,7 @@ from kernrec.ptx.instructions.rounding import (
     two_sum,
 )
 from kernrec.ptx.ir.program import Instruction
-from kernrec.ptx.state.registers import Array
+from kernrec.ptx.state.types import Array
 
 _MODES = ("rn", "rz", "rm", "rp")
 _FLOATS = frozenset({"f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64"})
@@ -129,15 +131,35 @@ def _base(opcode: str, nan: bool) -> Compute:
     return _BASE[opcode]
 
 
+class _Modifiers(NamedTuple):
+    """What modifiers ask of a floating-point instruction."""
+
+    mode: str = "rn"
+    """Rounding: `rn`, `rz`, `rm` or `rp`."""
+
+    ftz: bool = False
+    """Flush subnormal numbers to zero."""
+
+    sat: bool = False
+    """Clamp to the unit interval."""
+
+    nan: bool = False
+    """Of `min` and `max`: NaN where one operand is NaN."""
+
+    relu: bool = False
+    """Negative numbers become 0."""
+
+
 @lru_cache(None)
-def _function(opcode: str, kind: str, mode: str, ftz: bool, sat: bool, nan: bool, relu: bool) -> Compute:
+def _function(opcode: str, kind: str, modifiers: _Modifiers) -> Compute:
+    mode, ftz, sat, nan, relu = modifiers
     if opcode == "fma":
         base: Compute = _fma64 if kind == "f64" else _fma32
     else:
         base = _base(opcode, nan)
     if mode != "rn":
         if kind == "f64":
-            raise UnknownVariantError(f"rounding .{mode} of f64")
+            raise UnknownFormError(f"rounding .{mode} of f64")
         base = _directed(opcode, mode)
     if not (ftz or sat or relu):
         return base
@@ -166,12 +188,13 @@ _SIGNS: dict[str, Compute] = {
 
 
 @lru_cache(None)
-def _bf16(opcode: str, mode: str, ftz: bool, sat: bool, nan: bool, relu: bool) -> Compute:
+def _bf16(opcode: str, modifiers: _Modifiers) -> Compute:
     """Operations on the bits of bfloat16 numbers."""
+    mode, ftz, sat, nan, relu = modifiers
     if opcode in _SIGNS:
         return _SIGNS[opcode]
     if mode != "rn":
-        raise UnknownVariantError(f"rounding .{mode} of bf16")
+        raise UnknownFormError(f"rounding .{mode} of bf16")
     base = None if opcode == "fma" else _base(opcode, nan)
 
     def run(*rows: Array) -> None:
@@ -204,10 +227,10 @@ _KNOWN = frozenset({"rn", "rz", "rm", "rp", "ftz", "sat", "NaN", "relu", "approx
 def _floating(ins: Instruction, count: int) -> Elementwise:
     *marks, kind = ins.modifiers
     if kind not in _FLOATS or not _KNOWN.issuperset(marks) or len(ins.operands) != count + 1:
-        raise UnknownVariantError("")
+        raise UnknownFormError("")
     mode = next((m for m in marks if m in _MODES), "rn")
-    options = "ftz" in marks, "sat" in marks, "NaN" in marks, "relu" in marks
-    function = _bf16(ins.opcode, mode, *options) if "bf16" in kind else _function(ins.opcode, kind, mode, *options)
+    modifiers = _Modifiers(mode, "ftz" in marks, "sat" in marks, "NaN" in marks, "relu" in marks)
+    function = _bf16(ins.opcode, modifiers) if "bf16" in kind else _function(ins.opcode, kind, modifiers)
     return Elementwise(function, ins.operands[0], kind, ins.operands[1:], (kind,) * count)
 
 

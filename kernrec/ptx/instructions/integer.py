@@ -5,9 +5,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import Compute, Elementwise, UnknownVariantError, elementwise
+from kernrec.ptx.instructions.decoder import UnknownFormError, elementwise
+from kernrec.ptx.instructions.packing import Compute, Elementwise
 from kernrec.ptx.ir.program import Instruction
-from kernrec.ptx.state.registers import DTYPES, WIDTHS, Array
+from kernrec.ptx.state.types import DTYPES, WIDTHS, Array
 
 INTEGERS = frozenset(k + w for k in "us" for w in ("8", "16", "32", "64", "16x2"))
 
@@ -88,10 +89,10 @@ def integer_multiply(ins: Instruction) -> Elementwise:
     d, *sources = ins.operands
     plus = ins.opcode in ("mad", "mad24")
     if "cc" in ins.modifiers or "sat" in ins.modifiers:
-        raise UnknownVariantError("")
+        raise UnknownFormError("")
     if ins.opcode in ("mul24", "mad24"):
         if "hi" in ins.modifiers:
-            raise UnknownVariantError("")
+            raise UnknownFormError("")
         return Elementwise(_mad24 if plus else _mul24, d, kind, tuple(sources), (kind,) * len(sources))
     if "wide" in ins.modifiers:
         result = wide(kind)
@@ -187,7 +188,7 @@ def integer_plain(ins: Instruction) -> Elementwise:
     if "sat" in ins.modifiers:
         function = _SATURATING[ins.opcode]
     elif len(ins.modifiers) > 1:
-        raise UnknownVariantError("")
+        raise UnknownFormError("")
     return Elementwise(function, ins.operands[0], kind, ins.operands[1:], (kind,) * (len(ins.operands) - 1))
 
 
@@ -226,12 +227,12 @@ def _dp4a(a: Array, b: Array, c: Array, out: Array) -> None:
 
 
 @lru_cache(None)
-def _dp2a(first: int) -> Compute:
+def _dp2a(start: int) -> Compute:
     def dot(a: Array, b: Array, c: Array, out: Array) -> None:
         halves, octets = ("i2" if a.dtype.kind == "i" else "u2"), ("i1" if b.dtype.kind == "i" else "u1")
         total = c.astype(np.int64)
         for i in range(2):
-            total = total + a.view(halves)[..., i::2].astype(np.int64) * b.view(octets)[..., first + i :: 4]
+            total = total + a.view(halves)[..., i::2].astype(np.int64) * b.view(octets)[..., start + i :: 4]
         np.copyto(out, total, casting="unsafe")
 
     return dot
@@ -239,10 +240,10 @@ def _dp2a(first: int) -> Compute:
 
 @elementwise("dp4a", "dp2a")
 def _dot_product(ins: Instruction) -> Elementwise:
-    one, other = ins.modifiers[-2:]
-    kind = "s32" if "s32" in (one, other) else "u32"
+    first, second = ins.modifiers[-2:]
+    kind = "s32" if "s32" in (first, second) else "u32"
     function = _dp4a if ins.opcode == "dp4a" else _dp2a(2 if "hi" in ins.modifiers else 0)
-    return Elementwise(function, ins.operands[0], kind, ins.operands[1:], (one, other, kind))
+    return Elementwise(function, ins.operands[0], kind, ins.operands[1:], (first, second, kind))
 
 
 @lru_cache(None)
@@ -266,5 +267,5 @@ def _differences(kind: str, add: bool) -> Compute:
 def _vabsdiff4(ins: Instruction) -> Elementwise:
     result, kind, other, *add = ins.modifiers
     if kind != other or add not in ([], ["add"]):
-        raise UnknownVariantError("")
+        raise UnknownFormError("")
     return Elementwise(_differences(kind, bool(add)), ins.operands[0], result, ins.operands[1:], (kind, kind, result))

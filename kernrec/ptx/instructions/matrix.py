@@ -20,17 +20,20 @@ matrix of eight rows moves in one wavefront where its rows lie in different bank
 """
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from kernrec.ptx.instructions.access import address_of
-from kernrec.ptx.instructions.decoder import Decoder, Step, UnknownVariantError, steps
+from kernrec.ptx.instructions.decoder import BlockDecoder, UnknownFormError, steps
+from kernrec.ptx.instructions.packing import Step
 from kernrec.ptx.instructions.rounding import bf16_values, tf32_of
 from kernrec.ptx.ir.program import Instruction, Operand, Vector
-from kernrec.ptx.state.memory import Memory, Slot, place
-from kernrec.ptx.state.registers import Array, EmulationError, Lanes, at
+from kernrec.ptx.state.access import Access
+from kernrec.ptx.state.errors import EmulationError, location
+from kernrec.ptx.state.memory import SharedSelection
+from kernrec.ptx.state.types import Array
 
 
 class _Type(NamedTuple):
@@ -84,86 +87,112 @@ class _Kind(NamedTuple):
     saturates: bool
 
 
-def whole_warps(lanes: Lanes, ins: Instruction, chosen: Array | None) -> Array | slice:
-    """The warps of the lanes `chosen` (None: all).
+def whole_warps(decoder: BlockDecoder, ins: Instruction, numbers: Array | None) -> Array | slice:
+    """The warps of the lanes with these `numbers` (None: all).
 
     Raises:
         EmulationError: a warp of which not all 32 lanes are there.
     """
-    if chosen is None:
+    if numbers is None:
         return slice(None)
-    warps = chosen[::32] >> 5
-    if len(chosen) % 32 or not np.array_equal(chosen, (warps[:, None] * 32 + np.arange(32)).reshape(-1)):
-        present = np.bincount(chosen >> 5, minlength=lanes.count // 32)
+    warps = numbers[::32] >> 5
+    if len(numbers) % 32 or not np.array_equal(numbers, (warps[:, None] * 32 + np.arange(32)).reshape(-1)):
+        present = np.bincount(numbers >> 5, minlength=decoder.lanes.shape.lanes // 32)
         lane = int(np.flatnonzero((present > 0) & (present < 32))[0]) * 32
-        block, thread = place(lanes, lane)
+        block, thread = decoder.lanes.coordinates(lane)
         raise EmulationError(
-            f"{at(lanes.function, ins)}: not all 32 threads of the warp of block {block} thread {thread} run it"
+            f"{location(decoder.function, ins)}: not all 32 threads of the warp of block {block} thread {thread} run it"
         )
     return warps
+
+
+class _Fragments(NamedTuple):
+    """The register rows of an instruction's operands."""
+
+    a: _Rows
+    b: _Rows
+    c: _Rows
+    d: _Rows
+
+
+class _ProductPlan(NamedTuple):
+    """Which matrices the instructions of a step multiply."""
+
+    a: list[_Rows]
+    """The distinct A fragments."""
+
+    b: list[_Rows]
+    """The distinct B fragments."""
+
+    a_of: Array
+    """Which of `a` each instruction multiplies."""
+
+    b_of: Array
+    """Which of `b` each instruction multiplies."""
+
+    all_pairs: bool
+    """Whether the instructions multiply every A with every B, in order."""
 
 
 class _Product:
     """A step: `d = a b + c` for one or more instructions and all warps of the batch."""
 
-    def __init__(self, decoder: Decoder, ins: Instruction, kind: _Kind) -> None:
+    def __init__(self, decoder: BlockDecoder, ins: Instruction, kind: _Kind) -> None:
         self.kind = kind
         self.ins = ins
-        self.lanes = decoder.lanes
-        self.memory = decoder.memory
-        self.chosen = decoder.guarded(ins)
-        self.guarded = ins.predicate is not None
-        self.items: list[tuple[_Rows, _Rows, _Rows, _Rows]] = []
+        self.decoder = decoder
+        self.running_lanes = decoder.running_lanes(ins)
+        self.items: list[_Fragments] = []
         self.written: set[int] = set()
-        self.plan: tuple[list[_Rows], list[_Rows], Array, Array, bool] | None = None
+        self._plan: _ProductPlan | None = None
 
-    def takes(self, kind: _Kind, rows: tuple[_Rows, _Rows, _Rows, _Rows]) -> bool:
+    def accepts(self, kind: _Kind, rows: _Fragments) -> bool:
         """Whether an instruction may run together with those already here."""
         free = not any(r in self.written for part in rows for r in part)
-        return free and kind == self.kind and not self.guarded and len(self.items) < _MOST
+        return free and kind == self.kind and self.ins.predicate is None and len(self.items) < _MOST
 
-    def add(self, rows: tuple[_Rows, _Rows, _Rows, _Rows]) -> None:
+    def add(self, rows: _Fragments) -> None:
+        """Adds an instruction."""
         self.items.append(rows)
-        self.written.update(rows[3])
+        self.written.update(rows.d)
 
-    def _planned(self) -> tuple[list[_Rows], list[_Rows], Array, Array, bool]:
-        """Distinct A and B fragments, which of them each item multiplies, and whether that is all pairs in order."""
-        if self.plan is None:
-            first = list(dict.fromkeys(item[0] for item in self.items))
-            second = list(dict.fromkeys(item[1] for item in self.items))
-            self.items.sort(key=lambda item: (first.index(item[0]), second.index(item[1])))
-            ia = np.array([first.index(item[0]) for item in self.items])
-            ib = np.array([second.index(item[1]) for item in self.items])
-            every = np.array_equal(ia * len(second) + ib, np.arange(len(first) * len(second)))
-            self.plan = first, second, ia, ib, every
-        return self.plan
+    def _planned(self) -> _ProductPlan:
+        if self._plan is None:
+            first = list(dict.fromkeys(item.a for item in self.items))
+            second = list(dict.fromkeys(item.b for item in self.items))
+            self.items.sort(key=lambda item: (first.index(item.a), second.index(item.b)))
+            a_of = np.array([first.index(item.a) for item in self.items])
+            b_of = np.array([second.index(item.b) for item in self.items])
+            all_pairs = np.array_equal(a_of * len(second) + b_of, np.arange(len(first) * len(second)))
+            self._plan = _ProductPlan(first, second, a_of, b_of, all_pairs)
+        return self._plan
 
     def __call__(self) -> None:
-        lanes, kind = self.lanes, self.kind
-        chosen = self.chosen()
-        if chosen is not None and not len(chosen):
+        kind = self.kind
+        numbers = self.running_lanes()
+        if numbers is not None and not len(numbers):
             return
-        warps = whole_warps(lanes, self.ins, chosen)
-        first, second, ia, ib, every = self._planned()
+        warps = whole_warps(self.decoder, self.ins, numbers)
+        plan = self._planned()
         m, k = kind.m, kind.k
-        a, b = self._a(first, warps), self._b(second, warps)
+        a, b = self._a(plan.a, warps), self._b(plan.b, warps)
         count = a.shape[0]  # of warps
-        if every:
+        if plan.all_pairs:
             product = np.matmul(a.reshape(count, -1, k), b.reshape(count, -1, k).swapaxes(1, 2))
-            product = product.reshape(count, len(first), m, len(second), 8).transpose(1, 3, 0, 2, 4)
+            product = product.reshape(count, len(plan.a), m, len(plan.b), 8).transpose(1, 3, 0, 2, 4)
             product = product.reshape(-1, count, m, 8)
         else:
-            product = np.matmul(a.swapaxes(0, 1)[ia], b.swapaxes(0, 1)[ib].swapaxes(2, 3))
-        product += self._c([item[2] for item in self.items], warps)
-        self._d(product, [item[3] for item in self.items], warps)
-        if self.memory.counts is not None:
-            operations = 2 * m * 8 * k * count * len(self.items)
-            self.memory.counts.bump(f"mma.{_TYPES[kind.a].counted}", operations)
+            product = np.matmul(a.swapaxes(0, 1)[plan.a_of], b.swapaxes(0, 1)[plan.b_of].swapaxes(2, 3))
+        product += self._c([item.c for item in self.items], warps)
+        self._d(product, [item.d for item in self.items], warps)
+        counts = self.decoder.memory.counts
+        if counts is not None:
+            counts.bump(f"mma.{_TYPES[kind.a].counted}", 2 * m * 8 * k * count * len(self.items))
 
     def _registers(self, fragments: list[_Rows], kind: str, warps: Array | slice) -> Array:
         """Elements of the registers of fragments: (fragments, registers, warps, g, t, elements)."""
         of = _TYPES[kind]
-        rows = self.lanes.files[of.width][np.array(fragments)]
+        rows = self.decoder.registers.files[of.width][np.array(fragments)]
         rows = rows.reshape(*rows.shape[:2], -1, 32)
         if not isinstance(warps, slice):
             rows = rows[:, :, warps]
@@ -172,24 +201,24 @@ class _Product:
 
     def _a(self, fragments: list[_Rows], warps: Array | slice) -> Array:
         """A matrices as (warps, fragments, m, k)."""
-        found = self._registers(fragments, self.kind.a, warps)
-        count, registers, number, _, _, p = found.shape
+        values = self._registers(fragments, self.kind.a, warps)
+        count, registers, number, _, _, p = values.shape
         high = self.kind.m // 8
-        parts = found.reshape(count, registers // high, high, number, 8, 4, p).transpose(3, 0, 2, 4, 1, 5, 6)
+        parts = values.reshape(count, registers // high, high, number, 8, 4, p).transpose(3, 0, 2, 4, 1, 5, 6)
         return parts.astype(np.float64, order="C").reshape(number, count, self.kind.m, self.kind.k)
 
     def _b(self, fragments: list[_Rows], warps: Array | slice) -> Array:
         """B matrices, transposed, as (warps, fragments, n, k)."""
-        found = self._registers(fragments, self.kind.b, warps)
-        count, _, number, *_ = found.shape
-        parts = found.transpose(2, 0, 3, 1, 4, 5)
+        values = self._registers(fragments, self.kind.b, warps)
+        count, _, number, *_ = values.shape
+        parts = values.transpose(2, 0, 3, 1, 4, 5)
         return parts.astype(np.float64, order="C").reshape(number, count, 8, self.kind.k)
 
     def _c(self, fragments: list[_Rows], warps: Array | slice) -> Array:
         """C matrices as (fragments, warps, m, n), in their own type."""
-        found = self._registers(fragments, self.kind.c, warps)
-        count, registers, number, _, _, p = found.shape
-        parts = found.reshape(count, registers * p // 2, 2 // p, number, 8, 4, p).transpose(0, 3, 1, 4, 5, 2, 6)
+        values = self._registers(fragments, self.kind.c, warps)
+        count, registers, number, _, _, p = values.shape
+        parts = values.reshape(count, registers * p // 2, 2 // p, number, 8, 4, p).transpose(0, 3, 1, 4, 5, 2, 6)
         return parts.reshape(count, number, self.kind.m, 8)
 
     def _d(self, product: Array, fragments: list[_Rows], warps: Array | slice) -> None:
@@ -205,7 +234,7 @@ class _Product:
         p = 2 if of.width > 8 * dtype.itemsize else 1
         parts = rounded.reshape(count, number, m // 8, 8, 4, 2 // p, p).transpose(0, 2, 5, 1, 3, 4, 6)
         registers = np.ascontiguousarray(parts).view(f"u{of.width // 8}").reshape(-1, number, 32)
-        file = self.lanes.files[of.width]
+        file = self.decoder.registers.files[of.width]
         rows = np.array(fragments).reshape(-1)
         if isinstance(warps, slice):
             file[rows] = registers.reshape(len(rows), -1)
@@ -213,24 +242,24 @@ class _Product:
             file.reshape(len(file), -1, 32)[rows[:, None], warps] = registers
 
 
-def _rows(decoder: Decoder, operand: Operand, kind: str, registers: int) -> _Rows:
+def _rows(decoder: BlockDecoder, operand: Operand, kind: str, registers: int) -> _Rows:
     items = operand.items if isinstance(operand, Vector) else (operand,)
     width = _TYPES[kind].width
     refs = [decoder.ref(item, f"b{width}") for item in items]
     if len(refs) != registers or any(ref[0] != width for ref in refs):
-        raise UnknownVariantError(f"a fragment of .{kind} takes {registers} registers of {width} bits")
+        raise UnknownFormError(f"a fragment of .{kind} takes {registers} registers of {width} bits")
     return tuple(row for _, row in refs)
 
 
 @steps("mma")
-def _mma(decoder: Decoder, ins: Instruction) -> Step | None:
+def _mma(decoder: BlockDecoder, ins: Instruction) -> Step | None:
     sync, aligned, shape, *layout, d, a, b, c = ins.modifiers
     saturates = "satfinite" in layout
     known = (sync, aligned) == ("sync", "aligned") and layout[:2] == ["row", "col"] and len(layout) == 2 + saturates
     if not known or a not in _SHAPES or b not in _SHAPES or not {c, d} <= set(_RESULTS[a]):
-        raise UnknownVariantError("")
+        raise UnknownFormError("")
     if shape not in _SHAPES[a] or _RESULTS[a] != _RESULTS[b] or (a != b and "8" not in b):
-        raise UnknownVariantError(f"shape {shape} of .{a} and .{b}")
+        raise UnknownFormError(f"shape {shape} of .{a} and .{b}")
     m, k = int(shape[1 : shape.index("n")]), int(shape[shape.index("k") + 1 :])
     kind = _Kind(m, k, a, b, c, d, saturates)
 
@@ -238,14 +267,14 @@ def _mma(decoder: Decoder, ins: Instruction) -> Step | None:
         return elements * np.dtype(_TYPES[of].dtype).itemsize * 8 // (32 * _TYPES[of].width)
 
     operands = ins.operands
-    rows = (
+    rows = _Fragments(
         _rows(decoder, operands[1], a, registers(m * k, a)),
         _rows(decoder, operands[2], b, registers(8 * k, b)),
         _rows(decoder, operands[3], c, registers(m * 8, c)),
         _rows(decoder, operands[0], d, registers(m * 8, d)),
     )
-    last = decoder.last
-    if isinstance(last, _Product) and ins.predicate is None and last.takes(kind, rows):
+    last = decoder.last_step
+    if isinstance(last, _Product) and ins.predicate is None and last.accepts(kind, rows):
         last.add(rows)
         return None
     step = _Product(decoder, ins, kind)
@@ -261,9 +290,9 @@ def _matrices(ins: Instruction) -> tuple[int, bool]:
     marks = set(ins.modifiers)
     number = next((n for n in (1, 2, 4) if f"x{n}" in marks), 0)
     if not number or not {"sync", "aligned", "m8n8", "b16"} <= marks or ins.modifiers[-1] != "b16":
-        raise UnknownVariantError("")
+        raise UnknownFormError("")
     if marks - {"sync", "aligned", "m8n8", f"x{number}", "trans", "shared", "cta", "b16"}:
-        raise UnknownVariantError("")
+        raise UnknownFormError("")
     return number, "trans" in marks
 
 
@@ -273,93 +302,99 @@ def _transposed(words: Array) -> Array:
     return np.ascontiguousarray(halves).view(np.uint32).reshape(words.shape)
 
 
-def _move(decoder: Decoder, ins: Instruction, address: Operand, registers: Operand, store: bool) -> Step:
+@dataclass(frozen=True)
+class _MatrixMove:
+    """Moves matrices between registers and shared memory."""
+
+    decoder: BlockDecoder
+    """Of the instruction's basic block."""
+
+    shared: SharedSelection
+    """Lanes with the addresses of the rows."""
+
+    access: Access
+    """The access of each of these lanes: a row of 16 bytes."""
+
+    running_lanes: Callable[[], Array | None]
+    """Numbers of the lanes that run the instruction, or None for all."""
+
+    rows: list[Array]
+    """The registers, one for each matrix; (warps, 32)."""
+
+    transposed: bool
+    """Whether the matrices are transposed on the way."""
+
+    def load(self) -> None:
+        """Loads the matrices from memory."""
+        selection = self.shared.get()
+        if selection is None:
+            return
+        memory, access = self.decoder.memory, self.access
+        warps = whole_warps(self.decoder, access.ins, self.running_lanes())
+        [(region, part)] = memory.resolve(access, selection)
+        index, shift = part.index(region, 8, access.offset)
+        view = region.views[8]
+        data = np.empty((len(index), 2), np.uint64)
+        for i in range(2):
+            data[:, i] = view[shift + i :].take(index, None, None, "clip")
+        words = data.view(np.uint32).reshape(-1, len(self.rows), 32)
+        if self.transposed:
+            words = _transposed(words)
+        for i, row in enumerate(self.rows):
+            row[warps] = words[:, i]
+        memory.record(access, region, part, False)
+
+    def store(self) -> None:
+        """Stores the matrices into memory."""
+        selection = self.shared.get()
+        if selection is None:
+            return
+        memory, access = self.decoder.memory, self.access
+        warps = whole_warps(self.decoder, access.ins, self.running_lanes())
+        words = np.stack([row[warps] for row in self.rows], axis=1)
+        if self.transposed:
+            words = _transposed(words)
+        [(region, part)] = memory.resolve(access, selection, True)
+        index, shift = part.index(region, 8, access.offset)
+        data = words.view(np.uint64).reshape(-1, 2)
+        for i in range(2):
+            region.views[8][shift + i :][index] = data[:, i]
+        memory.record(access, region, part, True)
+
+
+def _move(decoder: BlockDecoder, ins: Instruction, address: Operand, registers: Operand) -> _MatrixMove:
     number, transposed = _matrices(ins)
     items = registers.items if isinstance(registers, Vector) else (registers,)
     rows = [decoder.row(item, "b32").reshape(-1, 32) for item in items]
     if len(rows) != number:
-        raise UnknownVariantError(f"{len(rows)} registers for {number} matrices")
-    slot, offset = decoder.slot(ins, address_of(address), 8 * number)
+        raise UnknownFormError(f"{len(rows)} registers for {number} matrices")
+    shared, offset = decoder.selection(ins, address_of(address), 8 * number)
     space = "shared" if "shared" in ins.modifiers else "generic"
-    chosen = decoder.guarded(ins)
-    run = _run_store if store else _run_load
-    return partial(run, decoder.memory, slot, offset, ins, space, chosen, rows, transposed)
+    access = Access(decoder.function, ins, space, offset, 16, 8, rows_of_matrices=True)
+    return _MatrixMove(decoder, shared, access, decoder.running_lanes(ins), rows, transposed)
 
 
 @steps("ldmatrix")
-def _load_matrices(decoder: Decoder, ins: Instruction) -> Step:
-    return _move(decoder, ins, ins.operands[1], ins.operands[0], False)
+def _load_matrices(decoder: BlockDecoder, ins: Instruction) -> Step:
+    return _move(decoder, ins, ins.operands[1], ins.operands[0]).load
 
 
 @steps("stmatrix")
-def _store_matrices(decoder: Decoder, ins: Instruction) -> Step:
-    return _move(decoder, ins, ins.operands[0], ins.operands[1], True)
-
-
-def _run_load(
-    memory: Memory,
-    slot: Slot,
-    offset: int,
-    ins: Instruction,
-    space: str,
-    chosen: Callable[[], Array | None],
-    rows: list[Array],
-    transposed: bool,
-) -> None:
-    selection = slot.get()
-    if selection is None:
-        return
-    warps = whole_warps(memory.lanes, ins, chosen())
-    [(region, part)] = memory.places(space, selection, ins, offset, 16)
-    index, shift = part.index(region, 8, offset)
-    view = region.views[8]
-    data = np.empty((len(index), 2), np.uint64)
-    for i in range(2):
-        data[:, i] = view[shift + i :].take(index, None, None, "clip")
-    words = data.view(np.uint32).reshape(-1, len(rows), 32)
-    if transposed:
-        words = _transposed(words)
-    for i, row in enumerate(rows):
-        row[warps] = words[:, i]
-    memory.touched(ins, region, part, offset, 16, False, True)
-
-
-def _run_store(
-    memory: Memory,
-    slot: Slot,
-    offset: int,
-    ins: Instruction,
-    space: str,
-    chosen: Callable[[], Array | None],
-    rows: list[Array],
-    transposed: bool,
-) -> None:
-    selection = slot.get()
-    if selection is None:
-        return
-    warps = whole_warps(memory.lanes, ins, chosen())
-    words = np.stack([row[warps] for row in rows], axis=1)
-    if transposed:
-        words = _transposed(words)
-    [(region, part)] = memory.places(space, selection, ins, offset, 16, True)
-    index, shift = part.index(region, 8, offset)
-    data = words.view(np.uint64).reshape(-1, 2)
-    for i in range(2):
-        region.views[8][shift + i :][index] = data[:, i]
-    memory.touched(ins, region, part, offset, 16, True, True)
+def _store_matrices(decoder: BlockDecoder, ins: Instruction) -> Step:
+    return _move(decoder, ins, ins.operands[0], ins.operands[1]).store
 
 
 @steps("movmatrix")
-def _move_matrix(decoder: Decoder, ins: Instruction) -> Step:
+def _move_matrix(decoder: BlockDecoder, ins: Instruction) -> Step:
     if ins.modifiers != ("sync", "aligned", "m8n8", "trans", "b16"):
-        raise UnknownVariantError("")
+        raise UnknownFormError("")
     target, source = (decoder.row(operand, "b32").reshape(-1, 32) for operand in ins.operands)
-    chosen = decoder.guarded(ins)
+    running_lanes = decoder.running_lanes(ins)
 
     def run() -> None:
-        lanes = chosen()
-        if lanes is None or len(lanes):
-            warps = whole_warps(decoder.lanes, ins, lanes)
+        numbers = running_lanes()
+        if numbers is None or len(numbers):
+            warps = whole_warps(decoder, ins, numbers)
             target[warps] = _transposed(np.ascontiguousarray(source[warps]))
 
     return run

@@ -7,7 +7,7 @@ rounding that follows to be right (S. Boldo and G. Melquiond, "When double round
 
 import numpy as np
 
-from kernrec.ptx.state.registers import Array
+from kernrec.ptx.state.types import Array
 
 _TINY = {
     np.dtype("f4"): np.float32(2.0**-126),

@@ -5,10 +5,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import Compute, Elementwise, UnknownVariantError, copy_row, elementwise
+from kernrec.ptx.instructions.decoder import UnknownFormError, copy_row, elementwise
+from kernrec.ptx.instructions.packing import Compute, Elementwise
 from kernrec.ptx.instructions.rounding import bf16_values, flush
 from kernrec.ptx.ir.program import Immediate, Instruction, Negated, Operand, Pair, Register, Vector
-from kernrec.ptx.state.registers import WIDTHS, Array
+from kernrec.ptx.state.types import WIDTHS, Array
 
 
 def _unordered(compare: Compute) -> Compute:
@@ -106,35 +107,35 @@ def _setp(ins: Instruction) -> Elementwise | list[Elementwise]:
     target = ins.operands[0]
     targets = [target.first, target.second] if isinstance(target, Pair) else [target]
     made = []
-    for second, one in zip((False, True), targets, strict=False):
-        if one == Register("_"):
+    for second, destination in zip((False, True), targets, strict=False):
+        if destination == Register("_"):
             continue
         # The second result is the complement, but of a packed type it is that of the upper half.
         function, complement = (_half(compare, int(second)), False) if "x2" in kind else (compare, second)
         if combine is None:
             function = _complement(function) if complement else function
-            made.append(Elementwise(function, one, "pred", ins.operands[1:3], (kind, kind)))
+            made.append(Elementwise(function, destination, "pred", ins.operands[1:3], (kind, kind)))
         else:
             third = ins.operands[3]
             invert = isinstance(third, Negated)
             source = third.register if isinstance(third, Negated) else third
             function = _combined(function, combine, invert, complement)
-            made.append(Elementwise(function, one, "pred", (*ins.operands[1:3], source), (kind, kind, "pred")))
+            made.append(Elementwise(function, destination, "pred", (*ins.operands[1:3], source), (kind, kind, "pred")))
     return made
 
 
 @lru_cache(None)
 def _set_function(compare: Compute, result: str, kind: str) -> Compute:
-    one = np.array(0x3F80 if "bf16" in result else 1)
+    true = np.array(0x3F80 if "bf16" in result else 1)
 
     def run(a: Array, b: Array, out: Array) -> None:
-        found = np.empty(a.shape, np.bool_)
-        compare(a, b, found)
+        holds = np.empty(a.shape, np.bool_)
+        compare(a, b, holds)
         if "f" in result:
-            np.copyto(out, np.where(found, one, 0), casting="unsafe")
+            np.copyto(out, np.where(holds, true, 0), casting="unsafe")
         else:  # all ones: of each half where the sources are packed
             target = out.view(np.uint16) if "x2" in kind else out
-            np.copyto(target, np.negative(found.astype(target.dtype)))
+            np.copyto(target, np.negative(holds.astype(target.dtype)))
 
     return run
 
@@ -143,7 +144,7 @@ def _set_function(compare: Compute, result: str, kind: str) -> Compute:
 def _set(ins: Instruction) -> Elementwise:
     name, *middle, result, kind = ins.modifiers
     if any(m in _COMBINE for m in middle):
-        raise UnknownVariantError("")
+        raise UnknownFormError("")
     function = _set_function(comparison(name, kind, "ftz" in middle), result, kind)
     return Elementwise(function, ins.operands[0], result, ins.operands[1:], (kind, kind))
 

@@ -4,19 +4,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import Decoder, Step, UnknownVariantError, steps
+from kernrec.ptx.instructions.decoder import BlockDecoder, UnknownFormError, steps
+from kernrec.ptx.instructions.packing import Step
 from kernrec.ptx.ir.program import Instruction, Negated, Operand, Pair, Register
-from kernrec.ptx.state.registers import Array
+from kernrec.ptx.state.types import Array
 
 
-def _running(decoder: Decoder, ins: Instruction) -> Callable[[], Array]:
-    lanes = decoder.lanes
-    chosen = decoder.guarded(ins)
+def _running(decoder: BlockDecoder, ins: Instruction) -> Callable[[], Array]:
+    """A function that gives the lanes that an instruction runs for, as a mask."""
+    count = decoder.lanes.shape.lanes
+    running_lanes = decoder.running_lanes(ins)
 
     def mask() -> Array:
-        some = chosen()
-        full = np.zeros(lanes.count, np.bool_)
-        full[slice(None) if some is None else some] = True
+        numbers = running_lanes()
+        full = np.zeros(count, np.bool_)
+        full[slice(None) if numbers is None else numbers] = True
         return full
 
     return mask
@@ -27,10 +29,10 @@ def _put(row: Array, values: Array, mask: Array) -> None:
 
 
 @steps("shfl")
-def _shuffle(decoder: Decoder, ins: Instruction) -> Step:
+def _shuffle(decoder: BlockDecoder, ins: Instruction) -> Step:
     mode = next((m for m in ins.modifiers if m in ("up", "down", "bfly", "idx")), None)
     if mode is None or ins.modifiers[0] != "sync":
-        raise UnknownVariantError("")
+        raise UnknownFormError("")
     target = ins.operands[0]
     first, second = (target.first, target.second) if isinstance(target, Pair) else (target, None)
     out = decoder.row(first, "b32")
@@ -39,8 +41,9 @@ def _shuffle(decoder: Decoder, ins: Instruction) -> Step:
     b = decoder.row(ins.operands[2], "u32")
     c = decoder.row(ins.operands[3], "u32")
     running = _running(decoder, ins)
-    lane = decoder.lanes.lane & 31
-    warp = decoder.lanes.lane - lane
+    numbers = decoder.lanes.shape.numbers
+    lane = numbers & 31
+    warp = numbers - lane
 
     def run() -> None:
         mask = running()
@@ -75,17 +78,17 @@ def _ballots(bits: Array) -> Array:
     return np.packbits(bits.reshape(-1, 32), axis=1, bitorder="little").view(np.uint32)[:, 0]
 
 
-def _flag(decoder: Decoder, operand: Operand) -> tuple[Array, bool]:
+def _flag(decoder: BlockDecoder, operand: Operand) -> tuple[Array, bool]:
     if isinstance(operand, Negated):
         return decoder.row(operand.register, "pred"), True
     return decoder.row(operand, "pred"), False
 
 
 @steps("vote")
-def _vote(decoder: Decoder, ins: Instruction) -> Step:
+def _vote(decoder: BlockDecoder, ins: Instruction) -> Step:
     mode = next((m for m in ins.modifiers if m in ("all", "any", "uni", "ballot")), None)
     if mode is None or ins.modifiers[0] != "sync":
-        raise UnknownVariantError("")
+        raise UnknownFormError("")
     out = decoder.row(ins.operands[0], "b32" if mode == "ballot" else "pred")
     flag, negated = _flag(decoder, ins.operands[1])
     running = _running(decoder, ins)
@@ -108,7 +111,7 @@ def _vote(decoder: Decoder, ins: Instruction) -> Step:
 
 
 @steps("activemask")
-def _active(decoder: Decoder, ins: Instruction) -> Step:
+def _active(decoder: BlockDecoder, ins: Instruction) -> Step:
     out = decoder.row(ins.operands[0], "b32")
     running = _running(decoder, ins)
 
@@ -120,7 +123,7 @@ def _active(decoder: Decoder, ins: Instruction) -> Step:
 
 
 @steps("match")
-def _match(decoder: Decoder, ins: Instruction) -> Step:
+def _match(decoder: BlockDecoder, ins: Instruction) -> Step:
     mode, kind = ins.modifiers[0], ins.modifiers[-1]
     target = ins.operands[0]
     first, second = (target.first, target.second) if isinstance(target, Pair) else (target, None)
@@ -129,19 +132,19 @@ def _match(decoder: Decoder, ins: Instruction) -> Step:
     source = decoder.row(ins.operands[1], kind)
     running = _running(decoder, ins)
     if mode not in ("any", "all"):
-        raise UnknownVariantError("")
+        raise UnknownFormError("")
 
     def run() -> None:
         mask = running()
-        values, there = source.reshape(-1, 32), mask.reshape(-1, 32)
-        same = (values[:, :, None] == values[:, None, :]) & there[:, None, :]
-        found = np.packbits(same, axis=2, bitorder="little").view(np.uint32)[:, :, 0]
+        values, is_running = source.reshape(-1, 32), mask.reshape(-1, 32)
+        same = (values[:, :, None] == values[:, None, :]) & is_running[:, None, :]
+        matches = np.packbits(same, axis=2, bitorder="little").view(np.uint32)[:, :, 0]
         if mode == "all":
-            agree = found == _ballots(mask)[:, None]
+            agree = matches == _ballots(mask)[:, None]
             if flag is not None:
                 _put(flag, agree.reshape(-1), mask)
-            found = np.where(agree, found, 0)
-        _put(out, found.reshape(-1), mask)
+            matches = np.where(agree, matches, 0)
+        _put(out, matches.reshape(-1), mask)
 
     return run
 
@@ -157,10 +160,10 @@ _REDUCE: dict[str, tuple[np.ufunc, int]] = {
 
 
 @steps("redux")
-def _redux(decoder: Decoder, ins: Instruction) -> Step:
+def _redux(decoder: BlockDecoder, ins: Instruction) -> Step:
     operation, kind = ins.modifiers[1], ins.modifiers[-1]
     if operation not in _REDUCE or kind[0] == "f" or len(ins.modifiers) != 3:
-        raise UnknownVariantError("")
+        raise UnknownFormError("")
     ufunc, neutral = _REDUCE[operation]
     out = decoder.row(ins.operands[0], kind)
     source = decoder.row(ins.operands[1], kind)
@@ -177,6 +180,6 @@ def _redux(decoder: Decoder, ins: Instruction) -> Step:
 
 
 @steps("bar")
-def _warp_barrier(decoder: Decoder, ins: Instruction) -> Step:
+def _warp_barrier(decoder: BlockDecoder, ins: Instruction) -> Step:
     # Lanes gather before the basic block that begins with it; nothing is left to do.
     return lambda: None

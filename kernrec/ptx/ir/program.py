@@ -105,7 +105,7 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class Block:
+class BasicBlock:
     """A basic block: instructions that run one after the other, entered only at the first."""
 
     index: int
@@ -113,32 +113,32 @@ class Block:
     labels: tuple[str, ...]
 
 
-_ENDS = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier", "call"})
-_GATHERS = frozenset({"shfl", "vote", "match", "redux", "mma", "ldmatrix", "stmatrix", "movmatrix"})
+_ENDS_BLOCK = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier", "call"})
+_WARP_SYNCHRONOUS = frozenset({"shfl", "vote", "match", "redux", "mma", "ldmatrix", "stmatrix", "movmatrix"})
 
 
-def ends(ins: Instruction) -> bool:
+def ends_block(ins: Instruction) -> bool:
     """Whether control may go elsewhere, or wait, after an instruction: a basic block ends behind it."""
-    return ins.opcode in _ENDS and ins.modifiers[:1] != ("warp",)
+    return ins.opcode in _ENDS_BLOCK and ins.modifiers[:1] != ("warp",)
 
 
-def gathers(ins: Instruction) -> bool:
+def is_warp_synchronous(ins: Instruction) -> bool:
     """Whether the threads of a warp run an instruction together: they gather where a basic block begins with it."""
-    return ins.opcode in _GATHERS or (ins.opcode == "bar" and ins.modifiers[:1] == ("warp",))
+    return ins.opcode in _WARP_SYNCHRONOUS or (ins.opcode == "bar" and ins.modifiers[:1] == ("warp",))
 
 
-_EVERYONE = Immediate(0xFFFFFFFF, "int")
+_ALL_LANES = Immediate(0xFFFFFFFF, "int")
 
 
-def members(ins: Instruction) -> Operand:
+def lane_mask(ins: Instruction) -> Operand:
     """The mask of the lanes that run an instruction of `gathers` together."""
-    mask = ins.operands[-1] if ins.operands else _EVERYONE
+    mask = ins.operands[-1] if ins.operands else _ALL_LANES
     whole = "aligned" in ins.modifiers or not isinstance(mask, Register | Immediate)
-    return _EVERYONE if whole else mask
+    return _ALL_LANES if whole else mask
 
 
-def _everyone(ins: Instruction) -> bool:
-    mask = members(ins)
+def _names_all_lanes(ins: Instruction) -> bool:
+    mask = lane_mask(ins)
     return isinstance(mask, Immediate) and int(mask.value) & 0xFFFFFFFF == 0xFFFFFFFF
 
 
@@ -172,24 +172,24 @@ class Function:
         return many[0] if many else None
 
     @cached_property
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[BasicBlock, ...]:
         """The basic blocks in the order of the text."""
         starts = {0, *self.labels.values()}
         together = False  # whether the lanes of each warp are known to be together
         for i, ins in enumerate(self.instructions):
             together = together and i not in starts
-            if ends(ins):
+            if ends_block(ins):
                 starts.add(i + 1)
-            if gathers(ins) and not together:
+            if is_warp_synchronous(ins) and not together:
                 starts.add(i)
-                together = _everyone(ins)
+                together = _names_all_lanes(ins)
         named: dict[int, list[str]] = {}
         for label, at in self.labels.items():
             named.setdefault(at, []).append(label)
         order = sorted(s for s in starts if s < len(self.instructions))
         stops = [*order[1:], len(self.instructions)]
         return tuple(
-            Block(i, tuple(self.instructions[a:b]), tuple(named.get(a, ())))
+            BasicBlock(i, tuple(self.instructions[a:b]), tuple(named.get(a, ())))
             for i, (a, b) in enumerate(zip(order, stops, strict=True))
         )
 
@@ -206,7 +206,7 @@ class Function:
         return frozenset(names)
 
     @cached_property
-    def block_at(self) -> dict[str, int]:
+    def block_index(self) -> dict[str, int]:
         """Label -> index of its basic block; the index past the last block for a label at the very end."""
         at = {label: block.index for block in self.blocks for label in block.labels}
         return {label: at.get(label, len(self.blocks)) for label in self.labels}

@@ -1,23 +1,23 @@
 """What one warp-wide memory access costs: sectors of global memory, wavefronts of shared memory.
 
 An access pattern is the byte addresses of the lanes of a batch relative to the first active one. In a loop the same
-patterns come again and again at other bases, so what follows from a pattern is computed once and kept.
+patterns occur again and again at other base addresses, so the costs of a pattern are computed once and kept.
 
 Rules, as in the CUDA Programming Guide and the metrics of Nsight Compute: a request to global memory moves the distinct
 32-byte sectors that its active lanes touch. Shared memory has 32 banks of 4 bytes; lanes that read the same word share
-it; accesses of 8 bytes per lane go half a warp at a time, of 16 bytes a quarter. Each group takes as many wavefronts as
-the busiest bank has distinct words. A load whose lanes agree pairwise (n and n^1, or n and n^2) returns half as many
-registers, and its groups are twice as large (NVIDIA developer forum, "Unexpected shared memory bank conflict", on
-compute capability 7.0 to 7.5; taken to hold later: CUTLASS interleaves the lanes of its f32 kernels for it). The rows
-of matrices (`ldmatrix`, `stmatrix`) go eight at a time, one matrix after the other. Of an atomic operation no two lanes
-share a word: those of one bank take turns, whether or not they mean the same word (Gomez-Luna et al., "Performance
-Modeling of Atomic Additions on GPU Scratchpad Memory", IEEE TPDS 24(11), 2013; taken to hold later, though additions of
-one to the same word may be merged).
+it; accesses of 8 bytes per lane go half a warp at a time, of 16 bytes a quarter. Each group of lanes takes as many
+wavefronts as the busiest bank has distinct words. A load whose lanes agree pairwise (n and n^1, or n and n^2) returns
+half as many registers, and its groups are twice as large (NVIDIA developer forum, "Unexpected shared memory bank
+conflict", on compute capability 7.0 to 7.5; assumed for later ones: CUTLASS interleaves the lanes of its f32 kernels
+for it). The rows of matrices (`ldmatrix`, `stmatrix`) go eight at a time, one matrix after the other. In an atomic
+operation no two lanes share a word: those of one bank take turns, whether or not they access the same word (Gomez-Luna
+et al., "Performance Modeling of Atomic Additions on GPU Scratchpad Memory", IEEE TPDS 24(11), 2013; assumed for later
+GPUs, though they may merge additions of one to the same word).
 """
 
 import numpy as np
 
-from kernrec.ptx.state.registers import Array
+from kernrec.ptx.state.types import Array
 
 
 class Counts(dict[str, int]):
@@ -27,69 +27,75 @@ class Counts(dict[str, int]):
         return 0
 
     def bump(self, key: str, by: int) -> None:
+        """Adds `by` to a metric."""
         self[key] = self.get(key, 0) + by
 
 
-class Pattern:
+class AccessPattern:
     """Relative addresses of the active lanes of a batch, and what they cost."""
 
-    __slots__ = ("_costs", "_mask", "_passes", "_relative", "alignment", "count", "high", "low", "warps")
+    __slots__ = ("_mask", "_relative", "_sectors", "_wavefronts", "alignment", "count", "high", "low", "warps")
 
-    def __init__(self, relative: Array, lanes: Array | None, total: int) -> None:
+    def __init__(self, relative: Array, lanes: Array | None, batch_lanes: int) -> None:
+        """Byte addresses `relative` to the first, of the lanes with these numbers (None: all `batch_lanes`)."""
         self.low = int(relative.min())
         self.high = int(relative.max())
         self.alignment = int(np.bitwise_or.reduce(relative))
         self.count = len(relative)
-        self._costs: dict[tuple[int, int], int] = {}
-        self._passes: dict[tuple[int, int, bool], tuple[int, int]] = {}
+        self._sectors: dict[tuple[int, int], int] = {}
+        self._wavefronts: dict[tuple[int, int, bool], tuple[int, int]] = {}
         if lanes is None:
             self._relative = relative.reshape(-1, 32)
             self._mask = None
-            self.warps = total // 32
+            self.warps = batch_lanes // 32
         else:
-            full = np.zeros(total, np.int64)
+            full = np.zeros(batch_lanes, np.int64)
             full[lanes] = relative
-            mask = np.zeros(total, np.bool_)
+            mask = np.zeros(batch_lanes, np.bool_)
             mask[lanes] = True
             used = mask.reshape(-1, 32).any(axis=1)
             self._relative = full.reshape(-1, 32)[used]
             self._mask = mask.reshape(-1, 32)[used]
             self.warps = int(used.sum())
 
-    def sectors(self, base: int, size: int) -> int:
-        """Distinct 32-byte sectors summed over the warps, `size` (<= 32) aligned bytes per lane."""
+    def sectors(self, base: int) -> int:
+        """Distinct 32-byte sectors summed over the warps, at most 32 aligned bytes per lane.
+
+        `base`: address that the pattern is relative to.
+        """
         key = (base & 31, 0)
-        found = self._costs.get(key)
-        if found is None:
+        count = self._sectors.get(key)
+        if count is None:
             units = (self._relative + (base & 31)) >> 5
-            found = self._costs[key] = int(_distinct(units, self._mask).sum())
-        return found
+            count = self._sectors[key] = int(_distinct(units, self._mask).sum())
+        return count
 
     def local_sectors(self, base: int, size: int) -> int:
         """Sectors of local memory summed over the warps, `size` aligned bytes per lane.
 
-        A word of local memory is stored lane after lane: where all lanes of a warp mean the same word, that is 128
+        A word of local memory is stored lane after lane: where all lanes of a warp access the same word, that is 128
         bytes in a row.
         """
         words = max(1, size // 4)
         key = (base & 3, words)
-        found = self._costs.get(key)
-        if found is None:
+        count = self._sectors.get(key)
+        if count is None:
             first = (self._relative + (base & 3)) >> 2
             units = np.concatenate([(first + k) * 4 + np.arange(32) // 8 for k in range(words)], axis=1)
             mask = None if self._mask is None else np.tile(self._mask, words)
-            found = self._costs[key] = int(_distinct(units, mask).sum())
-        return found
+            count = self._sectors[key] = int(_distinct(units, mask).sum())
+        return count
 
     def wavefronts(self, base: int, size: int, load: bool, atomic: bool = False) -> tuple[int, int]:
         """Passes through the shared-memory banks summed over the warps, `size` aligned bytes per lane.
 
-        The second number is what they would be without any bank conflict: the groups of lanes with an active lane.
+        Returns:
+            Wavefronts, and what they would be without any bank conflict: the groups of lanes with an active lane.
         """
         unit = max(size, 4)
         key = (base & (unit - 1), -unit if load else unit, atomic)
-        found = self._passes.get(key)
-        if found is None:
+        result = self._wavefronts.get(key)
+        if result is None:
             units = (self._relative + (base & (unit - 1))) // unit
             banks = 128 // unit  # of `unit` bytes: as many as lanes of a group
             if load and unit > 4:
@@ -97,14 +103,14 @@ class Pattern:
                 parts = [(units[paired], 2 * banks, paired), (units[~paired], banks, ~paired)]
             else:
                 parts = [(units, banks, np.ones(len(units), np.bool_))]
-            passes, groups = 0, 0
-            for rows, lanes, chosen in parts:
+            total, groups = 0, 0
+            for rows, lanes, warps in parts:
                 if len(rows):
-                    mask = None if self._mask is None else self._mask[chosen].reshape(-1, lanes)
-                    passes += int(_busiest_bank(rows.reshape(-1, lanes), mask, banks, atomic).sum())
+                    mask = None if self._mask is None else self._mask[warps].reshape(-1, lanes)
+                    total += int(_busiest_bank(rows.reshape(-1, lanes), mask, banks, atomic).sum())
                     groups += rows.size // lanes if mask is None else int(mask.any(axis=1).sum())
-            found = self._passes[key] = passes, groups
-        return found
+            result = self._wavefronts[key] = total, groups
+        return result
 
 
 _NONE = np.int64(1) << 62
@@ -136,10 +142,10 @@ def _distinct(units: Array, mask: Array | None) -> Array:
     return _sorted(units, mask)[1].sum(axis=1)
 
 
-def _busiest_bank(units: Array, mask: Array | None, banks: int, every: bool) -> Array:
-    """Distinct units of each row's busiest bank; every: all of them, the same ones too."""
+def _busiest_bank(units: Array, mask: Array | None, banks: int, atomic: bool) -> Array:
+    """Distinct units of each row's busiest bank; `atomic`: all its units, equal ones too."""
     ordered, counted = _sorted(units, mask)
-    if every:
+    if atomic:
         counted = ordered != _NONE
     groups = len(ordered)
     slot = (np.arange(groups)[:, None] * banks + ordered % banks)[counted]

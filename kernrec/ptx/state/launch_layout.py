@@ -8,7 +8,12 @@ import numpy as np
 
 from kernrec.errors import UsageError, unknown
 from kernrec.ptx.ir.program import Function, Module
-from kernrec.ptx.state.registers import BUFFER_SHIFT, Array
+from kernrec.ptx.state.types import Array
+
+# State-space windows of the generic address space. Buffer i of global memory starts at (i + 1) << 40.
+BUFFER_SHIFT = 40
+WINDOW_SHIFT = 56
+WINDOWS = {"global": 0, "shared": 1, "local": 2, "const": 3, "param": 4}
 
 _DYNAMIC_ALIGN = 16
 

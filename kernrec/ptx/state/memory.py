@@ -1,38 +1,45 @@
 """The memories a kernel sees: global buffers, shared, local, constant and parameter space, bounds-checked.
 
 A `Region` is one flat memory with typed views; a NumPy array that is not writeable makes a read-only buffer. A
-`Selection` is the lanes and addresses of one access; its `Pattern` gives bounds, alignment and cost without looking at
-the addresses again. Accesses of a basic block that share their address register share a selection (`Slot`), so an
-unrolled loop body pays once for many loads.
+`Selection` is the lanes and addresses of one access; its `AccessPattern` gives bounds, alignment and cost without
+another look at the addresses. Accesses of a basic block that share their address register share a selection
+(`SharedSelection`), so an unrolled loop body pays once for many loads.
 """
 
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
 
-from kernrec.ptx.ir.program import Instruction
-from kernrec.ptx.state.access_cost import Counts, Pattern
-from kernrec.ptx.state.launch_layout import LaunchLayout
-from kernrec.ptx.state.races import Races
-from kernrec.ptx.state.registers import BUFFER_SHIFT, WINDOW_SHIFT, WINDOWS, Array, EmulationError, Lanes, at
-from kernrec.ptx.state.touched_sectors import Observer
+from kernrec.ptx.state.access import Access
+from kernrec.ptx.state.access_cost import AccessPattern, Counts
+from kernrec.ptx.state.async_copies import AsyncCopies
+from kernrec.ptx.state.batch import WARP, Lanes
+from kernrec.ptx.state.errors import EmulationError
+from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, WINDOW_SHIFT, WINDOWS, LaunchLayout
+from kernrec.ptx.state.race_detector import RaceDetector
+from kernrec.ptx.state.touched_sectors import TouchedSectors
+from kernrec.ptx.state.types import Array
 
-_PATTERNS_KEPT = 1 << 11  # some 16 KiB each
+_MOST_PATTERNS = 1 << 11  # some 16 KiB each
 _POISON = 0xFF  # unwritten shared and local memory: NaN as a float, -1 as an integer
 
 
 class Region:
-    """A flat memory: `size` bytes at address `base`; `offset` is where each lane's own copy begins, or None."""
+    """A flat memory."""
 
-    __slots__ = ("base", "bytes", "name", "offset", "size", "space", "views", "writable")
+    __slots__ = ("base", "bytes", "copies", "name", "size", "space", "views", "writable")
 
-    def __init__(self, name: str, space: str, base: int, data: Array, size: int, offset: Array | None = None) -> None:
+    def __init__(
+        self, name: str, space: str, data: Array, size: int, *, base: int = 0, copies: Array | None = None
+    ) -> None:
+        """A region of `size` bytes at address `base`; `copies`: where in `data` each lane's own copy begins."""
         self.name = name
         self.space = space
         self.base = base
         self.bytes = data
         self.size = size
-        self.offset = offset
+        self.copies = copies
         self.writable = bool(data.flags.writeable) and space not in ("const", "param")
         self.views: dict[int, Array] = {
             unit: data[: len(data) // unit * unit].view(f"u{unit}") for unit in (1, 2, 4, 8)
@@ -47,39 +54,43 @@ def _signed(addresses: Array) -> Array:
 class Selection:
     """The lanes of one access (None: all of the batch), their addresses, and the pattern these make."""
 
-    __slots__ = ("_cache", "addresses", "first", "lanes", "pattern")
+    __slots__ = ("_index", "addresses", "first", "lanes", "pattern")
 
-    def __init__(self, lanes: Array | None, addresses: Array, patterns: dict[Any, Pattern], total: int) -> None:
+    def __init__(
+        self, lanes: Array | None, addresses: Array, patterns: dict[Any, AccessPattern], batch_lanes: int
+    ) -> None:
+        """`patterns` holds those seen before; `batch_lanes`: lanes of the batch."""
         self.lanes = lanes
         self.addresses = addresses
         self.first = int(_signed(addresses[:1])[0])
         relative = addresses - addresses[0]
         key = relative.tobytes() if lanes is None else (relative.tobytes(), lanes.tobytes())
-        found = patterns.get(key)
-        if found is None:
-            if len(patterns) >= _PATTERNS_KEPT:
+        pattern = patterns.get(key)
+        if pattern is None:
+            if len(patterns) >= _MOST_PATTERNS:
                 patterns.clear()
-            found = patterns[key] = Pattern(_signed(relative), lanes, total)
-        self.pattern = found
-        self._cache: dict[tuple[int, int], Array] = {}
+            pattern = patterns[key] = AccessPattern(_signed(relative), lanes, batch_lanes)
+        self.pattern = pattern
+        self._index: dict[tuple[int, int], Array] = {}
 
     def index(self, region: Region, unit: int, offset: int) -> tuple[Array, int]:
         """Where the lanes' elements of `unit` bytes are in `region.views[unit]`: (index array, shift to add)."""
         if offset < 0 or offset % unit or self.first + self.pattern.low < region.base:
-            return self._plain(region, offset) // unit, 0
+            return self._bytes(region, offset) // unit, 0
         key = (id(region), unit)
-        found = self._cache.get(key)
-        if found is None:
-            found = self._cache[key] = self._plain(region, 0) >> (unit.bit_length() - 1)
-        return found, offset // unit
+        index = self._index.get(key)
+        if index is None:
+            index = self._index[key] = self._bytes(region, 0) >> (unit.bit_length() - 1)
+        return index, offset // unit
 
-    def _plain(self, region: Region, offset: int) -> Array:
+    def _bytes(self, region: Region, offset: int) -> Array:
+        """The byte of the region's data that each lane accesses."""
         where = _signed(self.addresses)
         shift = offset - region.base
         if shift:
             where += shift
-        if region.offset is not None:
-            where += region.offset if self.lanes is None else region.offset[self.lanes]
+        if region.copies is not None:
+            where += region.copies if self.lanes is None else region.copies[self.lanes]
         return where
 
 
@@ -91,239 +102,221 @@ class Memory:
         lanes: Lanes,
         layout: LaunchLayout,
         counts: Counts | None,
-        races: Races | None = None,
-        observer: Observer | None = None,
+        races: RaceDetector | None = None,
+        touched: TouchedSectors | None = None,
     ) -> None:
         self.lanes = lanes
-        self.observer = observer
         self.counts = counts
         self.races = races
-        self.patterns: dict[Any, Pattern] = {}
-        self.buffers = [
-            Region(name, "global", (i + 1) << BUFFER_SHIFT, data, len(data))
+        self.async_copies = AsyncCopies(lanes.shape.lanes)
+        self._touched = touched
+        self._patterns: dict[Any, AccessPattern] = {}
+        self._buffers = [
+            Region(name, "global", data, len(data), base=(i + 1) << BUFFER_SHIFT)
             for i, (name, data) in enumerate(layout.buffers.items())
         ]
-        shared = -(-layout.shared_bytes // 16) * 16
-        self.spaces = {
-            "shared": Region(
-                "shared memory",
-                "shared",
-                0,
-                np.full(shared * lanes.blocks, _POISON, np.uint8),
-                layout.shared_bytes,
-                lanes.block_of * shared,
-            ),
-            "local": _private("local memory", "local", layout.local_bytes, lanes),
-            "argument": _private("arguments of calls", "argument", layout.argument_bytes, lanes),
-            "const": Region("constant memory", "const", 0, _padded(layout.constants), len(layout.constants)),
-            "param": Region("parameters", "param", 0, _padded(layout.parameters), len(layout.parameters)),
-        }
+        self._spaces = _private_spaces(lanes, layout)
 
     def start_batch(self) -> None:
         """Forgets what the last batch of blocks left in shared and local memory."""
-        self.spaces["shared"].bytes.fill(_POISON)
-        self.spaces["local"].bytes.fill(_POISON)
+        self._spaces["shared"].bytes.fill(_POISON)
+        self._spaces["local"].bytes.fill(_POISON)
+        self.async_copies.start_batch()
         if self.races is not None:
             self.races.start_batch()
 
     def select(self, lanes: Array | None, addresses: Array) -> Selection:
         """The selection of `lanes` (None: all) at `addresses` (one per selected lane)."""
-        return Selection(lanes, addresses, self.patterns, self.lanes.count)
+        return Selection(lanes, addresses, self._patterns, self.lanes.shape.lanes)
 
-    def places(
-        self, space: str, chosen: Selection, ins: Instruction, offset: int, size: int, write: bool = False
-    ) -> list[tuple[Region, Selection]]:
+    def resolve(self, access: Access, selection: Selection, write: bool = False) -> list[tuple[Region, Selection]]:
         """Which region each lane means, checked: aligned, in bounds and, for a `write`, not read-only.
 
         Raises:
             EmulationError: naming instruction, line, block, thread, buffer and address.
         """
-        pattern = chosen.pattern
-        first = chosen.first + offset
+        pattern, size, space = selection.pattern, access.size, access.space
+        first = selection.first + access.offset
         low, high = first + pattern.low, first + pattern.high
         if (first | pattern.alignment) & (size - 1):
             # `alignment` is the OR of relative addresses, so this also sees lanes other than the first.
-            self._fail(chosen, ins, offset, size, space, None)
+            self._fail(access, selection, None)
         if space == "generic":
             if low >> WINDOW_SHIFT != high >> WINDOW_SHIFT:
-                return self._split(space, chosen, ins, offset, size, write, WINDOW_SHIFT)
+                return self._split(access, selection, write, WINDOW_SHIFT)
             window = low >> WINDOW_SHIFT
             space = next((name for name, number in WINDOWS.items() if number == window), "generic")
             if window and space != "generic":
-                moved = self.select(chosen.lanes, chosen.addresses - np.uint64(window << WINDOW_SHIFT))
-                return self.places(space, moved, ins, offset, size, write)
+                moved = self.select(selection.lanes, selection.addresses - np.uint64(window << WINDOW_SHIFT))
+                return self.resolve(replace(access, space=space), moved, write)
         if space == "global":
             number = low >> BUFFER_SHIFT
             if number != high >> BUFFER_SHIFT:
-                return self._split(space, chosen, ins, offset, size, write, BUFFER_SHIFT)
-            if not 1 <= number <= len(self.buffers):
-                self._fail(chosen, ins, offset, size, space, None)
-            region = self.buffers[number - 1]
-        elif space in self.spaces:
-            region = self.spaces[space]
+                return self._split(access, selection, write, BUFFER_SHIFT)
+            if not 1 <= number <= len(self._buffers):
+                self._fail(replace(access, space=space), selection, None)
+            region = self._buffers[number - 1]
+        elif space in self._spaces:
+            region = self._spaces[space]
         else:
-            self._fail(chosen, ins, offset, size, space, None)
+            self._fail(replace(access, space=space), selection, None)
         if low < region.base or high + size > region.base + region.size:
-            self._fail(chosen, ins, offset, size, space, region)
+            self._fail(replace(access, space=space), selection, region)
         if write and not region.writable:
-            block, thread = place(self.lanes, 0 if chosen.lanes is None else int(chosen.lanes[0]))
+            block, thread = self.lanes.coordinates(0 if selection.lanes is None else int(selection.lanes[0]))
             raise EmulationError(
-                f"{at(self.lanes.function, ins)}: block {block} thread {thread} writes to {region.name}, "
-                "which is read-only"
+                f"{access.location}: block {block} thread {thread} writes to {region.name}, which is read-only"
             )
-        return [(region, chosen)]
+        return [(region, selection)]
 
-    def _split(
-        self, space: str, chosen: Selection, ins: Instruction, offset: int, size: int, write: bool, shift: int
-    ) -> list[tuple[Region, Selection]]:
-        lanes = self.lanes.lane if chosen.lanes is None else chosen.lanes
-        key = (chosen.addresses + np.uint64(offset & (1 << 64) - 1)) >> np.uint64(shift)
-        found: list[tuple[Region, Selection]] = []
+    def _split(self, access: Access, selection: Selection, write: bool, shift: int) -> list[tuple[Region, Selection]]:
+        """Resolves the lanes separately by what is above the lowest `shift` bits of their addresses."""
+        lanes = self.lanes.shape.numbers if selection.lanes is None else selection.lanes
+        key = (selection.addresses + np.uint64(access.offset & (1 << 64) - 1)) >> np.uint64(shift)
+        parts: list[tuple[Region, Selection]] = []
         for value in np.unique(key):
-            here = key == value
-            found += self.places(space, self.select(lanes[here], chosen.addresses[here]), ins, offset, size, write)
-        return found
+            mask = key == value
+            parts += self.resolve(access, self.select(lanes[mask], selection.addresses[mask]), write)
+        return parts
 
-    def _fail(
-        self, chosen: Selection, ins: Instruction, offset: int, size: int, space: str, region: Region | None
-    ) -> NoReturn:
-        lanes = self.lanes
-        ids = lanes.lane if chosen.lanes is None else chosen.lanes
-        where = [(int(a) + offset) & (1 << 64) - 1 for a in chosen.addresses]
-        limit = (region.base, region.base + region.size) if region else (0, 0)
-        bad = 0
-        for i, address in enumerate(where):
-            if address & (size - 1) or (region is None and not any(a & (size - 1) for a in where)):
-                bad = i
+    def _fail(self, access: Access, selection: Selection, region: Region | None) -> NoReturn:
+        """Raises for the first lane whose address is misaligned, in no buffer, or outside of `region`."""
+        size, space = access.size, access.space
+        numbers = self.lanes.shape.numbers if selection.lanes is None else selection.lanes
+        addresses = [(int(a) + access.offset) & (1 << 64) - 1 for a in selection.addresses]
+        start, end = (region.base, region.base + region.size) if region else (0, 0)
+        wrong = 0
+        for i, address in enumerate(addresses):
+            if address & (size - 1) or (region is None and not any(a & (size - 1) for a in addresses)):
+                wrong = i
                 break
-            if region is not None and not (limit[0] <= address and address + size <= limit[1]):
-                bad = i
+            if region is not None and not (start <= address and address + size <= end):
+                wrong = i
                 break
-        address = where[bad]
-        lane = int(ids[bad])
-        block, thread = place(lanes, lane)
-        head = f"{at(lanes.function, ins)}: block {block} thread {thread} accesses {size} bytes at "
+        address = addresses[wrong]
+        block, thread = self.lanes.coordinates(int(numbers[wrong]))
+        head = f"{access.location}: block {block} thread {thread} accesses {size} bytes at "
         if address & (size - 1):
             raise EmulationError(f"{head}{space} address 0x{address:x}, which is not a multiple of {size}")
         if region is None:
             raise EmulationError(f"{head}{space} address 0x{address:x}, which is in no buffer")
         raise EmulationError(
-            f"{head}offset {address - limit[0]} of {region.name}, which has {region.size} bytes (address 0x{address:x})"
+            f"{head}offset {address - start} of {region.name}, which has {region.size} bytes (address 0x{address:x})"
         )
 
-    def count_global(self, region: Region, chosen: Selection, offset: int, size: int, what: str) -> None:
-        """Counts one access to a buffer; `what` is `read`, `write` or `atomic`."""
-        if self.observer is not None:
-            index, shift = chosen.index(region, 1, offset)
-            blocks = self.lanes.block_of if chosen.lanes is None else self.lanes.block_of[chosen.lanes]
-            self.observer.access(region.name, region.size, blocks, index + shift, what)
-        counts = self.counts
-        if counts is None:
-            return
-        pattern = chosen.pattern
-        name = f"global.{region.name}.{what}"
-        counts.bump(name + "_sectors", pattern.sectors(chosen.first + offset, size))
-        counts.bump(name + "_requests", pattern.warps)
-        counts.bump(name + "_bytes", pattern.count * size)
-
-    def count_local(self, chosen: Selection, offset: int, size: int, what: str) -> None:
-        """Counts one access to local memory; `what` is `read` or `write`."""
-        counts = self.counts
-        if counts is None:
-            return
-        pattern = chosen.pattern
-        counts.bump(f"local.{what}_sectors", pattern.local_sectors(chosen.first + offset, size))
-        counts.bump(f"local.{what}_requests", pattern.warps)
-        counts.bump(f"local.{what}_bytes", pattern.count * size)
-
-    def count_shared(self, chosen: Selection, offset: int, size: int, what: str, rows: bool = False) -> None:
-        """Counts one access to shared memory; `what` is `load`, `store` or `atomic`; `rows`: of rows of matrices."""
-        counts = self.counts
-        if counts is None:
-            return
-        pattern = chosen.pattern
-        passes, groups = pattern.wavefronts(chosen.first + offset, size, what == "load" and not rows, what == "atomic")
-        counts.bump(f"shared.{what}_wavefronts", passes)
-        counts.bump(f"shared.{what}_ideal", groups)
-
-    def touched(
-        self,
-        ins: Instruction,
-        region: Region,
-        chosen: Selection,
-        offset: int,
-        size: int,
-        store: bool,
-        rows: bool = False,
-    ) -> None:
-        """Counts a load or store (`rows`: of a matrix), and checks it for races."""
+    def record(self, access: Access, region: Region, selection: Selection, write: bool) -> None:
+        """Counts a load or store, and checks it for races."""
         if region.space == "global":
-            self.count_global(region, chosen, offset, size, "write" if store else "read")
+            self.count_global(access, region, selection, "write" if write else "read")
         elif region.space == "shared":
-            self.count_shared(chosen, offset, size, "store" if store else "load", rows)
+            self.count_shared(access, selection, "store" if write else "load")
             if self.races is not None:
-                index, shift = chosen.index(region, 1, offset)
-                self.races.access(ins, index + shift, size, chosen.lanes, store)
+                index, shift = selection.index(region, 1, access.offset)
+                self.races.record(access, index + shift, selection.lanes, write)
         elif region.space == "local":
-            self.count_local(chosen, offset, size, "write" if store else "read")
+            self._count_local(access, selection, "write" if write else "read")
+
+    def count_global(self, access: Access, region: Region, selection: Selection, kind: str) -> None:
+        """Counts one access to a buffer; `kind` is `read`, `write` or `atomic`."""
+        if self._touched is not None:
+            index, shift = selection.index(region, 1, access.offset)
+            block_of = self.lanes.shape.block_of
+            blocks = block_of if selection.lanes is None else block_of[selection.lanes]
+            self._touched.record(region.name, region.size, blocks, index + shift, kind)
+        counts = self.counts
+        if counts is None:
+            return
+        pattern = selection.pattern
+        name = f"global.{region.name}.{kind}"
+        counts.bump(name + "_sectors", pattern.sectors(selection.first + access.offset))
+        counts.bump(name + "_requests", pattern.warps)
+        counts.bump(name + "_bytes", pattern.count * access.size)
+
+    def count_shared(self, access: Access, selection: Selection, kind: str) -> None:
+        """Counts one access to shared memory; `kind` is `load`, `store` or `atomic`."""
+        counts = self.counts
+        if counts is None:
+            return
+        load = kind == "load" and not access.rows_of_matrices
+        address = selection.first + access.offset
+        wavefronts, ideal = selection.pattern.wavefronts(address, access.size, load, kind == "atomic")
+        counts.bump(f"shared.{kind}_wavefronts", wavefronts)
+        counts.bump(f"shared.{kind}_ideal", ideal)
+
+    def _count_local(self, access: Access, selection: Selection, kind: str) -> None:
+        """Counts one access to local memory; `kind` is `read` or `write`."""
+        counts = self.counts
+        if counts is None:
+            return
+        pattern = selection.pattern
+        counts.bump(f"local.{kind}_sectors", pattern.local_sectors(selection.first + access.offset, access.size))
+        counts.bump(f"local.{kind}_requests", pattern.warps)
+        counts.bump(f"local.{kind}_bytes", pattern.count * access.size)
 
 
-def place(lanes: Lanes, lane: int) -> tuple[str, str]:
-    """Block and thread coordinates of a lane, as text."""
-    block = int(lanes.ids[lane // lanes.padded])
-    thread = lane % lanes.padded
-    gx, gy, _ = lanes.grid
-    bx, by, _ = lanes.block
-    return (
-        f"({block % gx}, {block // gx % gy}, {block // (gx * gy)})",
-        f"({thread % bx}, {thread // bx % by}, {thread // (bx * by)})",
-    )
+def _private_spaces(lanes: Lanes, layout: LaunchLayout) -> dict[str, Region]:
+    """The memories that are not global, by state space."""
+    shape = lanes.shape
+    shared = -(-layout.shared_bytes // 16) * 16
+    data = np.full(shared * shape.blocks, _POISON, np.uint8)
+    return {
+        "shared": Region("shared memory", "shared", data, layout.shared_bytes, copies=shape.block_of * shared),
+        "local": _per_thread("local memory", "local", layout.local_bytes, lanes),
+        "argument": _per_thread("arguments of calls", "argument", layout.argument_bytes, lanes),
+        "const": Region("constant memory", "const", _padded(layout.constants), len(layout.constants)),
+        "param": Region("parameters", "param", _padded(layout.parameters), len(layout.parameters)),
+    }
 
 
-def _private(name: str, space: str, size: int, lanes: Lanes) -> Region:
+def _per_thread(name: str, space: str, size: int, lanes: Lanes) -> Region:
     """Memory of which every thread has `size` bytes of its own."""
     stride = -(-size // 16) * 16
-    return Region(name, space, 0, np.full(stride * lanes.count, _POISON, np.uint8), size, lanes.lane * stride)
+    data = np.full(stride * lanes.shape.lanes, _POISON, np.uint8)
+    return Region(name, space, data, size, copies=lanes.shape.numbers * stride)
 
 
 def _padded(data: bytes) -> Array:
     return np.frombuffer(data.ljust(-(-len(data) // 8) * 8, b"\0"), np.uint8).copy()
 
 
-class Slot:
+class SharedSelection:
     """The selection of a basic block's accesses through one address register under one predicate."""
 
-    __slots__ = ("_among", "_inverted", "_lanes", "_memory", "_predicate", "_row", "_selection", "_tick")
+    __slots__ = ("_inverted", "_lanes", "_memory", "_participates", "_predicate", "_row", "_selection", "_step")
 
-    def __init__(self, memory: Memory, row: Array, predicate: Array | None, inverted: bool, per_warp: int = 32) -> None:
+    def __init__(self, memory: Memory, row: Array, predicate: Array | None, inverted: bool, per_warp: int) -> None:
+        """`row`: addresses of the lanes; the accesses run where `predicate` is true (or false, if `inverted`).
+
+        Only the first `per_warp` lanes of each warp take part.
+        """
         self._memory = memory
         self._lanes = memory.lanes
         self._row = row
         self._predicate = predicate
         self._inverted = inverted
-        self._among = None if per_warp == 32 else memory.lanes.lane % 32 < per_warp
-        self._tick = -1
+        self._participates = None if per_warp == WARP else memory.lanes.shape.numbers % WARP < per_warp
+        self._step = -1
         self._selection: Selection | None = None
 
     def get(self) -> Selection | None:
-        """The selection for this pass through the basic block; None when no lane takes part."""
+        """The selection for this run of the basic block; None when no lane takes part."""
         lanes = self._lanes
-        if self._tick == lanes.tick:
+        if self._step == lanes.step:
             return self._selection
-        self._tick = lanes.tick
-        chosen = lanes.active_lanes()
+        self._step = lanes.step
+        numbers = lanes.active_numbers()
         if self._predicate is not None:
-            on = ~self._predicate if self._inverted else self._predicate
-            if chosen is not None:
-                chosen = chosen[on[chosen]]
-            elif not on.all():
-                chosen = np.flatnonzero(on)
-        if self._among is not None:
-            chosen = np.flatnonzero(self._among) if chosen is None else chosen[self._among[chosen]]
-        if chosen is None:
+            is_on = ~self._predicate if self._inverted else self._predicate
+            if numbers is not None:
+                numbers = numbers[is_on[numbers]]
+            elif not is_on.all():
+                numbers = np.flatnonzero(is_on)
+        if self._participates is not None:
+            numbers = np.flatnonzero(self._participates) if numbers is None else numbers[self._participates[numbers]]
+        if numbers is None:
             self._selection = self._memory.select(None, self._row)
-        elif len(chosen):
-            self._selection = self._memory.select(chosen, self._row[chosen])
+        elif len(numbers):
+            self._selection = self._memory.select(numbers, self._row[numbers])
         else:
             self._selection = None
         return self._selection

@@ -82,7 +82,7 @@ def test_basic_blocks_end_at_branches_and_begin_at_labels() -> None:
     body = "mov.b32 %r1, 0;\nL:\nadd.s32 %r1, %r1, 1;\n@%p1 bra L;\nbar.sync 0;\nmov.b32 %r2, 0;"
     function = module(body).functions["k"]
     assert [len(b.instructions) for b in function.blocks] == [1, 2, 1, 2]
-    assert function.block_at == {"L": 1}
+    assert function.block_index == {"L": 1}
 
 
 def test_debug_sections_and_pragmas_are_passed_over() -> None:

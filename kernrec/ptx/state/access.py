@@ -1,0 +1,37 @@
+"""One access to memory as an instruction states it."""
+
+from dataclasses import dataclass
+
+from kernrec.ptx.ir.program import Function, Instruction
+from kernrec.ptx.state.errors import location
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What an instruction states of its access; addresses are known when it runs."""
+
+    function: Function
+    """The function that the instruction is in."""
+
+    ins: Instruction
+    """The instruction."""
+
+    space: str
+    """State space: `global`, `shared`, `local`, `const`, `param`, `argument`, or `generic`."""
+
+    offset: int
+    """Bytes to add to the address in the address register."""
+
+    size: int
+    """Bytes per lane; addresses must be a multiple of it."""
+
+    unit: int
+    """Bytes of one element; less than `size` for a vector."""
+
+    rows_of_matrices: bool = False
+    """Whether each lane moves a row of a matrix (`ldmatrix`, `stmatrix`): eight lanes make one wavefront."""
+
+    @property
+    def location(self) -> str:
+        """The instruction as errors name it."""
+        return location(self.function, self.ins)

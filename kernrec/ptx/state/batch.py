@@ -1,0 +1,102 @@
+"""The lanes of a batch of thread blocks: the shape of the batch, and which lanes run at present.
+
+A lane is a thread. A batch has room for some thread blocks; each has its threads rounded up to whole warps, so no warp
+mixes blocks. Lanes are numbered through: those of the first block, then those of the second, and so on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from kernrec.ptx.state.types import Array
+
+WARP = 32
+"""Threads of a warp."""
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """How many lanes a batch has, and how they are numbered."""
+
+    grid: tuple[int, int, int]
+    """Thread blocks of the launch, x first."""
+
+    block: tuple[int, int, int]
+    """Threads of a block, x first."""
+
+    blocks: int
+    """Thread blocks that the batch has room for."""
+
+    @cached_property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @cached_property
+    def lanes_per_block(self) -> int:
+        """Threads of a block rounded up to whole warps."""
+        return -(-self.threads // WARP) * WARP
+
+    @cached_property
+    def lanes(self) -> int:
+        """Lanes of the batch."""
+        return self.blocks * self.lanes_per_block
+
+    @cached_property
+    def numbers(self) -> Array:
+        """The number of each lane; int64 (lanes)."""
+        return np.arange(self.lanes, dtype=np.int64)
+
+    @cached_property
+    def block_of(self) -> Array:
+        """For each lane the position of its block in the batch; int64 (lanes)."""
+        return self.numbers // self.lanes_per_block
+
+    @cached_property
+    def is_thread(self) -> Array:
+        """For each lane whether a thread of the block stands behind it; bool (lanes)."""
+        mask: Array = self.numbers % self.lanes_per_block < self.threads
+        return mask
+
+
+class Lanes:
+    """The thread blocks of the present batch, and the lanes that run at present."""
+
+    def __init__(self, shape: BatchShape) -> None:
+        self.shape = shape
+        self.block_numbers = np.zeros(shape.blocks, np.int64)  # linear number in the grid, by position in the batch
+        # The scheduler sets these before each basic block.
+        self.partial: Array | None = None  # lanes that run, where some live lane does not; None: all live lanes run
+        self.active: Array | None = None  # lanes that run; None: every lane of the batch
+        self.step = 0  # basic blocks run so far: tells one run of a basic block from the next
+        self._active_numbers: tuple[Array | None, Array | None] = (None, None)  # of which mask, the lanes' numbers
+
+    def start_batch(self, block_numbers: Sequence[int]) -> None:
+        """Gives the batch the thread blocks with these linear numbers; where they are fewer than it has room for, the
+        rest of its lanes is dead."""
+        self.block_numbers[:] = 0
+        self.block_numbers[: len(block_numbers)] = block_numbers
+
+    def active_numbers(self) -> Array | None:
+        """Numbers of the lanes that run, or None when all of the batch do."""
+        if self.active is None:
+            return None
+        mask, numbers = self._active_numbers
+        if mask is not self.active:
+            numbers = np.flatnonzero(self.active)
+            self._active_numbers = self.active, numbers
+        return numbers
+
+    def coordinates(self, lane: int) -> tuple[str, str]:
+        """Block and thread coordinates of a lane, as text."""
+        shape = self.shape
+        block = int(self.block_numbers[lane // shape.lanes_per_block])
+        thread = lane % shape.lanes_per_block
+        gx, gy, _ = shape.grid
+        bx, by, _ = shape.block
+        return (
+            f"({block % gx}, {block // gx % gy}, {block // (gx * gy)})",
+            f"({thread % bx}, {thread // bx % by}, {thread // (bx * by)})",
+        )
