@@ -37,6 +37,10 @@ KEYS: dict[tuple[str, str], str] = {
 """What each key of a `kernel.toml` means, by the table that it is in."""
 VARIABLES: dict[str, str] = _TEXT["variables"]
 """Environment variables that users set, and what they do."""
+VALUES: dict[str, str] = _TEXT["values"]
+"""What the `values` of a tensor can be."""
+FUNCTION_VALUES: dict[str, str] = _TEXT["functions"]
+"""What the functions of expressions give."""
 FIELDS: dict[str, str] = _TEXT["fields"]
 """What the fields of `kernrec recommend --json` mean."""
 
@@ -123,7 +127,8 @@ def kernel_toml() -> str:
             if table == where
         ]
         parts += [f"## {title}", _table(("key", "meaning", "expected", "default"), rows)]
-    parts += ["## The values of a tensor", _docstring_rest("kernrec.kernel.declared_problem"), _limits()]
+    values = _table(("text", "values"), [(f"`{text}`", meaning) for text, meaning in VALUES.items()])
+    parts += ["## The values of a tensor", _TEXT["pages"]["values"], values, _limits()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -176,15 +181,11 @@ _OF_ITS_OWN = {
 
 
 def _default(value: Any) -> str:
+    if value == "c":  # the constant of `_OF_ITS_OWN`
+        return "the tensor's name"
     if value is None or value in ("", [], {}):
         return "none"
     return f"`{json.dumps(value)}`"
-
-
-def _docstring_rest(module: str) -> str:
-    """The docstring of a module from its second paragraph on, its indented parts as code."""
-    text = (sys.modules[module].__doc__ or "").split("\n\n", 1)[1]
-    return text.strip("\n")
 
 
 def _limits() -> str:
@@ -194,25 +195,21 @@ def _limits() -> str:
     types = ", ".join(f"`{name}`" for name in SCALAR_RANGES)
     return (
         f"## Names of the GPU's limits\n\nConstraints can also use {limits}.\n\n"
-        f"## Types of scalar arguments\n\nAn argument such as `i32 width` passes a number as one of {types}."
+        "## Types of scalar arguments\n\n"
+        f"An argument such as `i32 width` passes a number as one of {types}."
     )
 
 
 def expressions() -> str:
-    """The expression language, from the docstring of its module and its table of functions."""
-    from kernrec.kernel import arithmetic, expression
+    """The expression language: what it is made of, and its table of functions."""
+    from kernrec.kernel.expression import FUNCTIONS, MAX_LENGTH
 
     rows = []
-    for name, function in expression.FUNCTIONS.items():
-        run, least, most = function[0], function[1], function[2]
-        count = str(least) if least == most else f"{least} to {most}"
-        rows.append((f"`{name}`", count, (getattr(arithmetic, run.__name__).__doc__ or "").split("\n")[0]))
-    has_docs = any(text for _, _, text in rows)
-    heads = ("function", "arguments", "value") if has_docs else ("function", "arguments")
-    text = (expression.__doc__ or "").strip()
-    return (
-        "\n\n".join(["# Expressions", text, "## Functions", _table(heads, [row[: len(heads)] for row in rows])]) + "\n"
-    )
+    for name, function in FUNCTIONS.items():
+        least, most = function[1], function[2]
+        rows.append((f"`{name}`", str(least) if least == most else f"{least} to {most}", FUNCTION_VALUES.get(name, "")))
+    text = _TEXT["pages"]["expressions"].replace("MAX_LENGTH", f"{MAX_LENGTH:,}")
+    return text + "\n## Functions\n\n" + _table(("function", "arguments", "value"), rows) + "\n"
 
 
 def json_output() -> str:

@@ -62,11 +62,11 @@ def test_every_example_works(page: Path, tmp_path: Path) -> None:
             for command, expected in _commands(block):
                 output = _run_in_terminal(block, command, folder, home)
                 if block.language == "console":
-                    _compare(block, command, expected, output)
+                    _compare(block, f"$ {command}\n", expected, output)
         elif block.language == "python" and reason is None:
             printed = _run_python(block, folder, home)
         elif block.comment == "output":
-            _compare(block, None, block.code, printed)
+            _compare(block, "```text\n", block.code, printed)
 
 
 @pytest.mark.parametrize("page", _with_examples(), ids=_name)
@@ -80,13 +80,15 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 def _commands(block: Block) -> list[tuple[str, str]]:
     """(command, expected output); a command that ends in a backslash goes on in the next line."""
     result: list[tuple[str, str]] = []
-    code = block.code.replace("\\\n", " ")
-    for line in code.splitlines(keepends=True):
-        if block.language == "sh":
-            if line.strip() and not line.startswith("#"):
-                result.append((line.strip(), ""))
-        elif line.startswith("$ "):
-            result.append((line[2:].strip(), ""))
+    goes_on = False
+    for line in block.code.splitlines(keepends=True):
+        if goes_on or block.language == "sh" or line.startswith("$ "):
+            text = line if goes_on or block.language == "sh" else line[2:]
+            if goes_on:
+                result[-1] = (result[-1][0] + "\n" + text.removesuffix("\n"), "")
+            elif text.strip() and not text.startswith("#"):
+                result.append((text.removesuffix("\n"), ""))
+            goes_on = text.endswith("\\\n")
         else:
             assert result, f"{block}: a console block begins with a command behind '$ '"
             result[-1] = (result[-1][0], result[-1][1] + line)
@@ -154,17 +156,20 @@ def _run_python(block: Block, folder: Path, home: Path) -> str:
     return done.stdout
 
 
-def _compare(block: Block, command: str | None, expected: str, output: str) -> None:
+def _compare(block: Block, above: str, expected: str, output: str) -> None:
+    """Holds an output against what the page shows below the line `above`."""
     output = re.sub(r"[ \t]+$", "", output, flags=re.MULTILINE)
     parts = re.split(rf"^{re.escape(ELISION)}\n", expected, flags=re.MULTILINE)
     pattern = r"(?:.*\n)*?".join(re.escape(part) for part in parts)
     if re.fullmatch(pattern, output):
         return
     if UPDATE:
-        _rewrite(block, command, expected, _elided(parts, output))
+        text = block.page.read_text(encoding="utf-8")
+        assert above + expected in text, f"{block}: write the output below {above!r} by hand"
+        text = text.replace(above + expected, above + _elided(parts, output), 1)
+        block.page.write_text(text, encoding="utf-8")
         return
-    wanted = "" if command is None else f"$ {command}\n"
-    pytest.fail(f"{block}: the page shows\n{wanted}{expected}\nand this is printed now:\n{output}")
+    pytest.fail(f"{block}: the page shows\n{above}{expected}\nand this is printed now:\n{output}")
 
 
 def _elided(parts: list[str], output: str) -> str:
@@ -176,16 +181,9 @@ def _elided(parts: list[str], output: str) -> str:
     return "".join([*lines[:first], ELISION + "\n", *lines[len(lines) - last :]])
 
 
-def _rewrite(block: Block, command: str | None, expected: str, output: str) -> None:
-    above = "```text\n" if command is None else f"$ {command}\n"
-    text = block.page.read_text(encoding="utf-8")
-    assert above + expected in text, f"{block}: write the output of {command} by hand"
-    block.page.write_text(text.replace(above + expected, above + output, 1), encoding="utf-8")
-
-
 def _check_options(block: Block, command: str) -> None:
     """Parses a command without running it: an unknown option or a missing argument fails."""
-    words = shlex.split(re.split(r" [|>&;] ?", command.split(" #")[0])[0])
+    words = shlex.split(re.split(r" [|>&;] ?", command.replace("\\\n", " ").split(" #")[0])[0])
     while words and re.fullmatch(r"\w+=.*", words[0]):  # variables before a command
         words.pop(0)
     program = words.pop(0)

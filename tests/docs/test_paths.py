@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from kernrec.kernel import all_kernels, kernels_for
+from kernrec.op import all_ops
 from tests.helpers.markdown import pages, prose
 from tests.helpers.paths import ROOT
 
@@ -45,10 +47,19 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
 
 def test_the_readme_is_short_and_fits_a_terminal() -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 130
+    assert len(lines) <= 125
     shown = False
     for number, line in enumerate(lines, 1):
         if line.startswith("```"):
             shown = line.startswith(("```console", "```text"))
         elif shown and not line.startswith(("$ ", "note: ")):
             assert len(line) <= 80, f"README.md:{number}: {len(line)} columns"
+
+
+def test_the_readme_lists_what_every_operator_supports() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    listed: dict[str, list[str]] = {}
+    for names, dtypes in re.findall(r"^\| (`.+`) \| ([a-z0-9, ]+) \|", text, re.MULTILINE):
+        listed |= {name: dtypes.split(", ") for name in re.findall(r"`(\w+)`", names)}
+    assert listed == {op.name: [t for t in op.dtypes if kernels_for(op.name, t)] for op in all_ops()}
+    assert f"{len(list(all_kernels()))} kernels" in text

@@ -13,6 +13,8 @@ from types import ModuleType
 import pytest
 
 import kernrec
+from kernrec.kernel.expression import FUNCTIONS
+from kernrec.kernel.spec_reader import kernel_from
 from tests.helpers.paths import ROOT, TOOLS
 
 
@@ -28,6 +30,17 @@ def reference() -> ModuleType:
 
 def test_every_key_of_a_spec_has_a_meaning(reference: ModuleType) -> None:
     assert set(reference.KEYS) == set(reference.spec_keys())
+
+
+def test_every_function_of_expressions_is_explained(reference: ModuleType) -> None:
+    assert set(reference.FUNCTION_VALUES) == set(FUNCTIONS)
+
+
+def test_every_kind_of_values_is_accepted(reference: ModuleType) -> None:
+    for text in reference.VALUES:
+        tensors = {"x": {"shape": ["n"], "values": text}, "y": {"shape": ["n"], "role": "output"}}
+        spec = reference._OF_ITS_OWN | {"problem": {"dims": {"n": 64}, "tensors": tensors}}
+        assert kernel_from(spec, "spec", "__global__ void run() {}").samples["x"]
 
 
 def test_every_environment_variable_is_listed(reference: ModuleType) -> None:
