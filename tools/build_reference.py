@@ -41,8 +41,8 @@ VALUES: dict[str, str] = _TEXT["values"]
 """What the `values` of a tensor can be."""
 FUNCTION_VALUES: dict[str, str] = _TEXT["functions"]
 """What the functions of expressions give."""
-FIELDS: dict[str, str] = _TEXT["fields"]
-"""What the fields of `kernrec recommend --json` mean."""
+FIELDS: dict[str, dict[str, str]] = _TEXT["fields"]
+"""What the fields of answers with `--json` mean, by command."""
 
 _INTERNAL_KEYS = {"digest", "reference_digest"}
 """Keys that kernrec itself adds to a spec that it stores."""
@@ -214,39 +214,49 @@ def expressions() -> str:
 
 def json_output() -> str:
     """The fields of `--json`, from real answers."""
-    import kernrec
-
-    with _CleanHome():
-        answer = kernrec.recommend("matmul", "rtx4090", m=512, n=512, k=512, top=2).as_dict()
-        others = {
-            "kernrec explain": ["explain", "--op", "softmax", "--gpu", "a100", "--shape", "rows=1024,columns=1024"],
-            "kernrec recommend --kernel": [
-                *("recommend", "--kernel", "transpose_tiled", "--gpu", "a100", "--shape", "rows=1024,columns=1024"),
-            ],
-            "kernrec gpus": ["gpus"],
-            "kernrec ops": ["ops"],
-            "kernrec kernels": ["kernels"],
-        }
-        answers = {name: _answer([*arguments, "--json"]) for name, arguments in others.items()}
-    parts = [
-        "# JSON output",
-        "Numbers are in SI units, and the unit is the end of the field's name: `_s`, `_j`, `_w`, `_hz`, `_bytes`."
-        " `[]` stands for each element of a list, `<name>` for names that depend on the kernel or problem."
-        " With `--json` notes are part of the answer.",
-        "## kernrec recommend",
-        "`kernrec.recommend(...).as_dict()` returns the same. With a workload in place of a shape, the answer is"
-        " `workload` and a list `layers` of such answers, each with `layer` (its name) and `count`.",
-        _table(("field", "type", "meaning"), [(f"`{k}`", kind, meaning_of(k)) for k, kind in fields(answer)]),
-    ]
-    for name, value in answers.items():
-        rows = [(f"`{field}`", kind) for field, kind in fields(value)]
-        parts += [f"## {name}", _table(("field", "type"), rows)]
+    parts = ["# JSON output", _TEXT["pages"]["json"].strip()]
+    for command, answer in answers().items():
+        rows = [(f"`{field}`", kind, meaning_of(command, field)) for field, kind in fields(answer)]
+        parts += [f"## {command}", _table(("field", "type", "meaning"), rows)]
     return "\n\n".join(parts) + "\n"
 
 
-def meaning_of(field: str) -> str:
-    """What a field of a recommendation means."""
-    return FIELDS.get(field) or FIELDS.get(field.rsplit(".", 1)[0], "")
+def answers() -> dict[str, Any]:
+    """What some commands answer with `--json`, by command."""
+    kernel = [
+        "docs/examples/saxpy.ptx",
+        "f32:2",
+        "x=f32[1024]",
+        "y=f32[1024]",
+        "i32:1024",
+        "--grid",
+        "8",
+        "--block",
+        "128",
+    ]
+    matmul = ["--op", "matmul", "--gpu", "rtx4090", "--shape", "m=512,n=512,k=512"]
+    transpose = ["--kernel", "transpose_tiled", "--gpu", "a100", "--shape", "rows=1024,columns=1024"]
+    commands = {
+        "kernrec recommend": ["recommend", *matmul],
+        "kernrec recommend --kernel": ["recommend", *transpose],
+        "kernrec analyze": ["analyze", *kernel, "--gpu", "t4"],
+        "kernrec explain": ["explain", *matmul, "--config", "block_m=16", "--against", "block_m=64"],
+        "kernrec emulate": ["emulate", *kernel],
+        "kernrec gpus": ["gpus"],
+        "kernrec ops": ["ops"],
+        "kernrec kernels": ["kernels"],
+    }
+    with _CleanHome():
+        return {name: _answer([*arguments, "--json"]) for name, arguments in commands.items()}
+
+
+def meaning_of(command: str, field: str) -> str:
+    """What a field of a command's answer means: itself, the object it is in, or its namesake in `recommend`."""
+    for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], field.removeprefix("choices[]."))):
+        for known in (name, f"choices[].{name}"):
+            if text := about.get(known) or about.get(known.rpartition(".")[0]):
+                return text
+    return ""
 
 
 def fields(value: Any, path: str = "") -> list[tuple[str, str]]:
@@ -257,9 +267,12 @@ def fields(value: Any, path: str = "") -> list[tuple[str, str]]:
         kind = _kind(item)
         if at and (at not in found or found[at] == "null"):
             found[at] = kind
+        if at in _LIKE_OTHERS:
+            return
         if isinstance(item, dict):
             for key, child in item.items():
-                name = key if not at.endswith(_OPEN) else "<name>"
+                name = "<name>" if at.endswith(_OPEN) else re.sub(r"^(global|shared)\.\w+\.", r"\1.<buffer>.", key)
+                name = re.sub(r"^issue\.\w+$", "issue.<class>", name)
                 visit(child, f"{at}.{name}" if at else name)
         elif isinstance(item, list):
             for child in item:
@@ -270,7 +283,12 @@ def fields(value: Any, path: str = "") -> list[tuple[str, str]]:
     return [(name, kind) for name, kind in found.items() if not name.endswith("[]")]
 
 
-_OPEN = ("config", "shape", "tunables", "codes", "instructions", "time_s", "energy_share", "dtype_min_sm")
+_LIKE_OTHERS = ("against", "occupancy_heuristic")
+"""Objects that have the fields of another one on the same page."""
+_OPEN = (
+    *("config", "shape", "tunables", "codes", "dtype_min_sm", "time_s", "mix", "energy_by_part_j", "figures"),
+    *("difference", "changes"),
+)
 """Objects whose keys depend on the kernel, the problem or the GPU."""
 
 
