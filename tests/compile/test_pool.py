@@ -45,7 +45,6 @@ def test_what_is_cached_needs_no_process(nvrtc, cache, saxpy):
 def test_a_job_over_its_time_is_stopped_and_the_others_go_on(nvrtc, cache, saxpy, slow):
     endless = CompileJob(slow, 80, name="slow.cu")
     jobs = [endless, *(CompileJob(saxpy, 80, {"SCALE": scale}) for scale in range(3))]
-    started = time.monotonic()
     results = dict(compile_many(jobs, processes=1, timeout_s=1.5, cache=cache))
     assert len(results) == 4
     error = results.pop(endless)
@@ -53,7 +52,6 @@ def test_a_job_over_its_time_is_stopped_and_the_others_go_on(nvrtc, cache, saxpy
     assert error.reason == "timeout"
     assert str(error) == "slow.cu: compiling took longer than 1.5 s"
     assert all(compiled.cubin for compiled in results.values())
-    assert time.monotonic() - started < 30
     assert not workers()
 
 
@@ -119,7 +117,7 @@ def test_an_interrupt_stops_all_processes_without_a_word(nvrtc, tmp_path, slow):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the parent and all its workers
     said, complained = process.communicate(timeout=20)
     assert (said, complained, process.returncode) == ("stopped\n", "", 0)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while group_lives(process.pid):
         assert time.monotonic() < deadline, "a compiling process outlived its parent"
         time.sleep(0.05)
@@ -134,13 +132,15 @@ def group_lives(group: int) -> bool:
 
 
 def test_work_that_does_not_end_is_not_waited_for_when_something_fails():
+    processes = []
+
     def work():
         with processes_for(1) as pool:
-            tasks = [submit(pool, time.sleep, seconds) for seconds in (-1.0, 60.0, 60.0)]
+            tasks = [submit(pool, time.sleep, seconds) for seconds in (-1.0, 600.0, 600.0)]
+            processes.extend(pool._processes.values())
             tasks[0].result()
 
-    started = time.monotonic()
     with pytest.raises(ValueError, match="non-negative"):
         work()
-    assert time.monotonic() - started < 30
+    assert [process.exitcode for process in processes] == [-signal.SIGKILL]
     assert not workers()
