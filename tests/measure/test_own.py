@@ -33,7 +33,6 @@ from tests.helpers.machine import GPU as H200
 from tests.helpers.machine import compile_all, install
 from tests.helpers.paths import ROOT
 
-HERE = Path(__file__).parent
 SOURCE = """
 __global__ void rowsum(const float* x, float* y, int columns) {
     float s = 0.0f;
@@ -249,7 +248,7 @@ def test_a_problem_of_the_specs_own_is_held_against_the_first_config(any_bench: 
     assert "0 measured, 3 known before" in bench.measure()[1]
     (group,) = load_measurements.read([bench.database]).groups
     assert (len(group.latency_s), group.gpu, group.kernel) == (2, bench.gpu.name, "mine")
-    assert group.facts.tunables["unroll"].tolist() == [1, 4]
+    assert group.inputs.tunables["unroll"].tolist() == [1, 4]
 
     here = bench.recommend(bench.gpu.name)
     assert sorted(config["unroll"] for config in measured(here)) == [1, 4]
@@ -342,7 +341,7 @@ def _rows_in(journal: Path) -> int:
 def test_a_killed_analysis_loses_nothing_and_goes_on(bench: Bench) -> None:
     bench.spec(json.dumps(T1), ADD_WEIGHTED)
     bench.run(*[item for item in bench.command if item not in ("--measure", "--effort", "quick")])  # profiles alone
-    start = [sys.executable, str(HERE / "machine.py"), *bench.command]
+    start = [sys.executable, "-m", "tests.helpers.machine", *bench.command]
     environment = os.environ | {"EMULATED_PTX": str(bench.code), "PYTHONPATH": str(ROOT)}
     journal = journal_path(bench.database)
     with subprocess.Popen(start, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
+from cupy.cuda import Clock
 from cupy.cuda.function import PTX
 
 import kernrec.measure.device.cuda as cuda
@@ -29,6 +30,7 @@ def compiled(source, sm, defines=None, name="kernel.cu"):
 
 
 cuda.compile_source = compiled
+cuda.time = Clock
 cuda.sensors = lambda uuid: MissingSensors("NVIDIA H200", "emulated")
 device = cuda.CudaDevice("GPU-emulated", Path(tempfile.mkdtemp()))
 answers = []

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
+from cupy.cuda import Clock
 from cupy.cuda.function import PTX
 
 import kernrec.measure.device.cuda as cuda
@@ -26,5 +27,6 @@ def compiled(source, sm, defines=None, name="kernel.cu"):
 
 
 cuda.compile_source = compiled
+cuda.time = Clock
 cuda.sensors = lambda uuid: MissingSensors("NVIDIA H200", "emulated")
 main()

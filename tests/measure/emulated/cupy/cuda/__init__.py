@@ -13,6 +13,19 @@ functions: list = []
 """(module, entry) by the handle that `Module.get_function` gives, from 1."""
 
 
+class Clock:
+    """The clock of the launches as a `time` module, so that nothing depends on how fast the emulator is."""
+
+    @staticmethod
+    def perf_counter():
+        return now
+
+    @staticmethod
+    def sleep(seconds):
+        global now
+        now += seconds
+
+
 class Event:
     done = True
 
