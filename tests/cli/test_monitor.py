@@ -14,7 +14,18 @@ from kernrec.measure.monitor.trace import TraceSample, read_trace, write_trace
 from kernrec.measure.monitor.watch import reason_names
 
 NVML = """
-import os, time
+import os
+from pathlib import Path
+from kernrec.measure.monitor import watch
+class Clock:
+    # Five milliseconds later at every look, so that energy and time agree however late the process gets to run.
+    now = 0.0
+    def monotonic(self):
+        self.now += 0.005
+        return self.now
+clock = Clock()
+clock.sleep = watch.time.sleep
+watch.time = clock
 NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
 class NVMLError(Exception): pass
 def nvmlInit(): pass
@@ -25,10 +36,12 @@ def nvmlDeviceGetUUID(handle): return f"GPU-{handle}{handle}{handle}{handle}-sta
 def nvmlDeviceGetHandleByUUID(uuid): return "slice of 1"
 def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle): return int(handle.removeprefix("slice of "))
 def nvmlDeviceGetMigMode(handle): return [handle == 1, handle == 1]
-def nvmlDeviceGetPowerUsage(handle): return 200_000
+def nvmlDeviceGetPowerUsage(handle):
+    with Path(__file__).with_name("readings").open("a") as readings: readings.write(".")
+    return 200_000
 def nvmlDeviceGetTotalEnergyConsumption(handle):
     if "NO_COUNTER" in os.environ: raise NVMLError("not supported")
-    return int(time.monotonic() * 200_000)
+    return round(clock.now * 200_000)
 def nvmlDeviceGetClockInfo(handle, kind): return 1500 if kind == NVML_CLOCK_SM else 9000
 def nvmlDeviceGetTemperature(handle, kind): raise NVMLError("not supported")
 def nvmlDeviceGetCurrentClocksEventReasons(handle): return 4
@@ -43,6 +56,13 @@ def nvml(tmp_path: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": f"{tmp_path / 'lib'}{os.pathsep}{os.getcwd()}"}
 
 
+def wait_for_readings(nvml: dict[str, str], count: int) -> None:
+    """Returns once a monitor has read its GPU so many times."""
+    readings = Path(nvml["PYTHONPATH"].split(os.pathsep)[0]) / "readings"
+    while not readings.exists() or readings.stat().st_size < count:
+        time.sleep(0.01)
+
+
 def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "kernrec", "monitor", *map(str, arguments)]
 
@@ -52,7 +72,12 @@ def run(*arguments: object, env: dict[str, str] | None = None) -> subprocess.Com
 
 
 def test_the_exit_status_and_standard_output_are_the_commands(nvml: dict[str, str], tmp_path: Path) -> None:
-    script = "import time; time.sleep(0.3); print('done'); raise SystemExit(7)"
+    readings = tmp_path / "lib" / "readings"
+    script = (
+        "import pathlib, time\n"
+        f"while pathlib.Path({str(readings)!r}).stat().st_size < 12: time.sleep(0.01)\n"
+        "print('done'); raise SystemExit(7)"
+    )
     trace = tmp_path / "t.csv"
     done = run(
         "--period", "20ms", "--calls", "10", "--trace", trace, "--json", "--", sys.executable, "-c", script, env=nvml
@@ -60,13 +85,13 @@ def test_the_exit_status_and_standard_output_are_the_commands(nvml: dict[str, st
     assert done.returncode == 7
     assert done.stdout == "done\n"
     summary = json.loads(done.stderr)
-    assert summary["duration_s"] > 0.3
-    assert summary["mean_power_w"] == pytest.approx(200, rel=0.05)
-    assert summary["joules_per_call"] == pytest.approx(20 * summary["duration_s"], rel=0.05)
+    assert summary["mean_power_w"] == pytest.approx(200)
+    assert summary["joules_per_call"] == pytest.approx(20 * summary["duration_s"])
     assert summary["throttled"]["power cap"] == pytest.approx(1)
     assert summary["max_temperature_c"] is None
     samples = read_trace(trace)
-    assert len(samples) == summary["samples"] >= 10
+    assert len(samples) == summary["samples"] >= 12
+    assert samples[-1].time_s - samples[0].time_s == pytest.approx(summary["duration_s"])
     assert samples[0].sm_clock_hz == 1.5e9
 
 
@@ -84,7 +109,7 @@ def test_ctrl_c_ends_the_command_and_keeps_the_trace(nvml: dict[str, str], tmp_p
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode in (1, 130)  # Python's own on an interrupt, or the signal's
     assert len(read_trace(trace)) >= 2
 
@@ -95,6 +120,7 @@ def begun(*arguments: object, env: dict[str, str]) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         command("--period", "20ms", *options, "--", sys.executable, "-c", code),
         env=env,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -109,7 +135,7 @@ def test_what_asks_the_monitor_to_end_is_passed_on(nvml: dict[str, str], tmp_pat
     code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(5)); print('up', flush=True); signal.pause()"
     process = begun("--trace", trace, code, env=nvml)
     process.terminate()
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 5
     assert "200 W" in said
     assert len(read_trace(trace)) >= 2
@@ -117,11 +143,11 @@ def test_what_asks_the_monitor_to_end_is_passed_on(nvml: dict[str, str], tmp_pat
 
 def test_killed_it_leaves_what_it_saw(nvml: dict[str, str], tmp_path: Path) -> None:
     part = tmp_path / ".t.parquet.part"
-    process = begun("--trace", tmp_path / "t.parquet", "import time; print('up', flush=True); time.sleep(1)", env=nvml)
+    process = begun("--trace", tmp_path / "t.parquet", "print('up', flush=True); input()", env=nvml)
     while part.stat().st_size < 600:
         time.sleep(0.02)
     process.kill()
-    process.communicate(timeout=20)
+    process.communicate("\n", timeout=60)  # the command, which its monitor left behind, ends too
     assert [file.name for file in tmp_path.glob("*t.parquet*")] == [part.name]
     assert len(read_trace(part)) >= 4
 
@@ -164,20 +190,25 @@ def test_the_gpu_that_the_command_would_use_is_watched(
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="without pidfd_open a zombie is taken for alive")
 def test_a_process_that_nobody_waits_for_has_ended_all_the_same(nvml: dict[str, str]) -> None:
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
-    done = run("--pid", other.pid, "--json", env=nvml)  # and is not waited for: a zombie, then
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["samples"] >= 2
+    other = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    monitor = subprocess.Popen(command("--pid", other.pid, "--json"), env=nvml, stdout=subprocess.PIPE, text=True)
+    wait_for_readings(nvml, 1)
+    assert other.stdin is not None
+    other.stdin.close()  # it ends and is not waited for: a zombie, then
+    summary, _ = monitor.communicate(timeout=60)
+    assert monitor.returncode == 0
+    assert json.loads(summary)["samples"] >= 2
     other.wait()
 
 
 def test_a_process_is_watched_until_it_ends(nvml: dict[str, str]) -> None:
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.5)"])
+    other = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     monitor = subprocess.Popen(command("--pid", other.pid, "--json"), env=nvml, stdout=subprocess.PIPE, text=True)
-    other.wait()
-    said, _ = monitor.communicate(timeout=20)
+    wait_for_readings(nvml, 3)
+    other.communicate()
+    summary, _ = monitor.communicate(timeout=60)
     assert monitor.returncode == 0
-    assert json.loads(said)["samples"] >= 2
+    assert json.loads(summary)["samples"] >= 4
 
 
 def test_a_trace_is_shown_without_a_gpu(tmp_path: Path) -> None:
