@@ -23,7 +23,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kernrec import paths
 from kernrec.compile.nvrtc import compiler
 from kernrec.kernel import Kernel, all_kernels, find_kernel
-from kernrec.profile.profile_library import Variant, VariantFailure, profile_variants, variants_of
+from kernrec.profile.probe_profile import Variant
+from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
 from kernrec.store import ProfileRow, profiles_hash, read_profile_rows, write_profiles
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)

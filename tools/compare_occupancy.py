@@ -25,7 +25,8 @@ from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Kernel, Space, all_kernels
 from kernrec.op import Problem
 from kernrec.op.workload import workload, workloads
-from kernrec.profile.profile_user_kernel import ProfileFailure, ProfileTarget, profile_configs
+from kernrec.profile.profile_user_kernel import ProfileFailure, profile_configs
+from kernrec.profile.sample_profile import ProfileTarget
 from kernrec.recommender.power_sweep import Ranked
 from kernrec.store import Database, ProfileRow, Stack
 

@@ -1,4 +1,4 @@
-"""PTX that somebody else compiled: code and resources from the assembler where there is one, else from the text."""
+"""PTX of unknown origin: machine code and resources from the assembler where there is one, else from the text."""
 
 import importlib.util
 import os
@@ -16,7 +16,7 @@ from kernrec.ptx.analysis.liveness import live_registers
 from kernrec.ptx.ir.program import Module
 
 NEWEST_ISA = (9, 5)
-"""The newest PTX ISA version whose instructions were looked at; a later one may mean something new by an old name."""
+"""The newest PTX ISA version that was reviewed; in a later one, a known instruction may have a new meaning."""
 
 ESTIMATED = "registers estimated from PTX"
 _LIMIT_S = 120.0
@@ -31,12 +31,16 @@ def assembler() -> str | None:
     for folder in (wheels.submodule_search_locations or []) if wheels else []:
         folders += [Path(folder, "cu13", "bin"), Path(folder, "cuda_nvcc", "bin")]
     folders += [Path(os.environ[name], "bin") for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
-    found = next((str(folder / "ptxas") for folder in folders if (folder / "ptxas").is_file()), None)
-    return found or shutil.which("ptxas")
+    path = next((str(folder / "ptxas") for folder in folders if (folder / "ptxas").is_file()), None)
+    return path or shutil.which("ptxas")
 
 
 def check_target(module: Module, sm: int) -> None:
-    """Raises `UsageError` for PTX of an ISA that is too new, or of a later architecture than `sm`."""
+    """Checks that PTX can be compiled for `sm`.
+
+    Raises:
+        UsageError: the PTX is of an ISA that is too new, or for a later architecture.
+    """
     major, _, minor = module.version.partition(".")
     if not (major.isdigit() and minor.isdigit()) or (int(major), int(minor)) > NEWEST_ISA:
         known = ".".join(map(str, NEWEST_ISA))
@@ -49,7 +53,8 @@ def check_target(module: Module, sm: int) -> None:
 def assemble(ptx: str, sm: int, name: str) -> Compiled:
     """PTX text with the resources of its kernels on `sm`; `cubin` is empty where there is no assembler.
 
-    Raises `CompileError` for what the assembler refuses.
+    Raises:
+        CompileError: the assembler refuses the PTX.
     """
     module = parse(ptx)
     check_target(module, sm)
@@ -70,8 +75,8 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
             raise CompileError(f"{name}: ptxas took longer than {_LIMIT_S:g} s", reason="timeout") from None
         log = (done.stderr + done.stdout).replace(str(path), name)
         if done.returncode:
-            said = _MESSAGE.search(log)
-            raise CompileError(f"{name}:{said[1]}: {said[2]}" if said else first_error(log, name), log)
+            match = _MESSAGE.search(log)
+            raise CompileError(f"{name}:{match[1]}: {match[2]}" if match else first_error(log, name), log)
         cubin = Path(folder, "kernel.cubin").read_bytes()
     return Compiled(ptx, cubin, parse_resources(log), "ptxas", log)
 

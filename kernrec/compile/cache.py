@@ -1,8 +1,8 @@
-"""What became of compilations, kept on disk, one compressed file each, safe to share between processes.
+"""Results of compilations on disk, one compressed file each, safe to share between processes.
 
-A refusal is a result like any other: whoever asks again gets the compiler's message at once.
-A file appears whole or not at all; one that cannot be read, for whatever reason, counts as absent. A folder that
-cannot be written is no error: everything is then compiled anew.
+A failure is a result like any other: the same job gets the compiler's message at once. Files are written atomically;
+a file that cannot be read, for whatever reason, counts as absent. A folder that cannot be written is not an error:
+everything is then compiled again.
 """
 
 import json
@@ -20,7 +20,7 @@ _FORMAT = "kernrec compile cache 1"
 
 
 class CompileCache:
-    """Results by key under `folder`; with `None` for a folder it keeps nothing."""
+    """Results by key under `folder`; with `None` for a folder, nothing is kept."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder

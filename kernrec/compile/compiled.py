@@ -1,5 +1,6 @@
-"""What goes into a compilation and what comes out: `CompileJob`, `Compiled`, `Resources`, `CompileError`."""
+"""Input and output of a compilation: `CompileJob`, `Compiled`, `Resources`, `CompileError`."""
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,42 +13,68 @@ Reason = Literal["compile", "timeout", "crash"]
 
 @dataclass(frozen=True)
 class Resources:
-    """What the assembler gives one kernel entry; registers and bytes of stack are per thread."""
+    """What the assembler allocates for one kernel."""
 
     registers: int
+    """Per thread."""
+
     spill_store_bytes: int
+    """Bytes of spill stores in the code, per thread."""
+
     spill_load_bytes: int
+    """Bytes of spill loads in the code, per thread."""
+
     stack_bytes: int
+    """Stack frame, per thread."""
+
     static_smem_bytes: int
+    """Static shared memory, per block."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """One translation unit compiled for one architecture.
-
-    `resources` has an item for each `__global__` entry by its name in the PTX; `compiler` is like
-    `nvrtc 13.5`; `log` is everything the compiler and the assembler said.
-    """
+    """One translation unit compiled for one architecture."""
 
     ptx: str
+    """The PTX."""
+
     cubin: bytes
+    """The machine code; empty where only the PTX is known."""
+
     resources: dict[str, Resources]
+    """By name in the PTX: what each `__global__` function uses."""
+
     compiler: str
+    """The compiler, such as `nvrtc 13.5`."""
+
     log: str
+    """All output of compiler and assembler."""
+
+    @property
+    def ptx_hash(self) -> str:
+        """16 hex digits that identify the PTX without its header (compiler, target), which differs between
+        architectures whose code is the same."""
+        return hashlib.sha256(self.ptx.partition(".address_size")[2].encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, eq=False)
 class CompileJob:
-    """One compilation to do: `source` for `sm` (89 for sm_89) with each of `defines` as `-Dname=value`.
+    """One compilation to do.
 
-    `name` is what the compiler's messages call the source. Jobs compare by identity, so a job that comes
-    back from `compile_many` is the key of whatever its caller keeps beside it.
+    Jobs compare by identity, so a job that comes back from `compile_many` can be the key of a dictionary.
     """
 
     source: str
+    """CUDA C++."""
+
     sm: int
+    """Compute capability to compile for: 89 for sm_89."""
+
     defines: Mapping[str, str | int] = field(default_factory=dict)
+    """Macros with their values, passed as `-Dname=value`."""
+
     name: str = "kernel.cu"
+    """What the compiler's messages call the source."""
 
     @property
     def macros(self) -> list[str]:
@@ -56,20 +83,24 @@ class CompileJob:
 
 
 class CompileError(KernrecError):
-    """A source that did not compile. The message is the compiler's first, with file and line.
-
-    `reason` tells a wrong source (`compile`) from one that took too long (`timeout`) or took the
-    compiler process down with it (`crash`); `log` holds all the compiler said.
-    """
+    """A source that did not compile. The message is the compiler's first, with file and line."""
 
     def __init__(self, message: str, log: str = "", reason: Reason = "compile") -> None:
+        """A failure.
+
+        Args:
+            message: one line.
+            log: all output of the compiler.
+            reason: `compile` for a wrong source, `timeout` for one that took too long, `crash` for one that ended the
+                compiler process.
+        """
         super().__init__(message)
         self.log = log
         self.reason: Reason = reason
 
     @property
     def lasting(self) -> bool:
-        """Whether the same source will be refused again: no accident, and no header that may be there next time."""
+        """Whether the same source will fail again: neither an accident nor a missing header, which may be installed."""
         return self.reason == "compile" and "cannot open source file" not in self.log
 
 
@@ -89,7 +120,7 @@ def parse_resources(log: str) -> dict[str, Resources]:
     The assembler reports an entry, its stack frame, its registers, and then the stack frames of the
     functions it calls; only the frame under the entry's own name is the entry's.
     """
-    found: dict[str, Resources] = {}
+    resources: dict[str, Resources] = {}
     entry, function = "", ""
     stack, spill_stores, spill_loads = 0, 0, 0
     for line in log.splitlines():
@@ -103,8 +134,8 @@ def parse_resources(log: str) -> dict[str, Resources]:
         elif entry and (match := _USED.search(line)):
             smem = _SMEM.search(line)
             static = int(smem[1]) + int(smem[2] or 0) if smem else 0
-            found[entry] = Resources(int(match[1]), spill_stores, spill_loads, stack, static)
-    return found
+            resources[entry] = Resources(int(match[1]), spill_stores, spill_loads, stack, static)
+    return resources
 
 
 _MESSAGE = re.compile(
@@ -121,5 +152,5 @@ def first_error(log: str, name: str) -> str:
     for line in log.splitlines():
         if ("error" in line or "fatal" in line) and (match := _ASSEMBLER.match(line)):
             return f"{name}: {match['what']}"
-    said = next((line.strip() for line in log.splitlines() if line.strip()), "the compiler failed and said nothing")
-    return f"{name}: {said}"
+    first = next((line.strip() for line in log.splitlines() if line.strip()), "the compiler failed without a message")
+    return f"{name}: {first}"

@@ -35,8 +35,8 @@ def _library() -> tuple[ModuleType, tuple[int, int]]:
     try:
         major, minor = nvrtc.getVersion()
     except Exception as error:  # CuPy loads the library at the first call and raises what its loader raises
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise NoCompilerError(f"CuPy finds no NVRTC library ({said}); {extra}") from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise NoCompilerError(f"CuPy finds no NVRTC library ({reason}); {extra}") from None
     return nvrtc, (major, minor)
 
 
@@ -63,8 +63,8 @@ def header_folders() -> tuple[Path, ...]:
     for folder in (wheels.submodule_search_locations or []) if wheels else []:
         candidates += [Path(folder, f"cu{major}", "include"), Path(folder, "cuda_runtime", "include")]
     candidates += [Path(os.environ[name], "include") for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
-    found = [folder for folder in candidates if (folder / "cuda_fp16.h").is_file()][:1]
-    return (*found, *(folder / "cccl" for folder in found if (folder / "cccl").is_dir()))
+    toolkit = [folder for folder in candidates if (folder / "cuda_fp16.h").is_file()][:1]
+    return (*toolkit, *(folder / "cccl" for folder in toolkit if (folder / "cccl").is_dir()))
 
 
 def compile_source(
@@ -74,9 +74,18 @@ def compile_source(
     name: str = "kernel.cu",
     cache: CompileCache | None = None,
 ) -> Compiled:
-    """Compile CUDA C++ for `sm` (89 for sm_89), or assemble PTX, by the name; the user's cache answers when it can.
+    """Compiles CUDA C++, or assembles PTX where `name` ends with `.ptx`.
 
-    Raises `CompileError` with the compiler's first message, `NoCompilerError` without CuPy or NVRTC.
+    Args:
+        source: the text.
+        sm: compute capability, 89 for sm_89.
+        defines: macros with their values.
+        name: what the compiler's messages call the source.
+        cache: where the result is looked up and kept; default: the user's cache.
+
+    Raises:
+        CompileError: with the compiler's first message.
+        NoCompilerError: CuPy or NVRTC is missing.
     """
     return compile_job(
         CompileJob(source, sm, defines or {}, name), cache if cache is not None else CompileCache.default()
@@ -84,7 +93,7 @@ def compile_source(
 
 
 def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
-    """The job's result from `cache`, else from the compiler (and then kept); errors as `compile_source`."""
+    """The job's result from `cache`, else from the compiler, and then kept; raises as `compile_source` does."""
     key = cache_key(job)
     result = cache.get(key)
     if result is None:
@@ -100,7 +109,7 @@ def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
 
 
 def cache_key(job: CompileJob) -> str:
-    """What the result of `job` depends on, as a hash: source, name, options and compiler version."""
+    """A hash of all that the result of `job` depends on: source, name, options and compiler version."""
     return CompileCache.key(compiler(), f"sm_{job.sm}", *OPTIONS, *job.macros, job.name, job.source)
 
 
@@ -122,8 +131,9 @@ def _compile(job: CompileJob) -> Compiled:
         except nvrtc.NVRTCError as error:
             log = _text(nvrtc.getProgramLog(program))
             refused = error.status == _REFUSED
-            said = first_error(log or str(error), job.name)
-            raise CompileError(said, log, "compile" if refused else "crash") from None
+            raise CompileError(
+                first_error(log or str(error), job.name), log, "compile" if refused else "crash"
+            ) from None
         log = _text(nvrtc.getProgramLog(program))
         ptx, cubin = _text(nvrtc.getPTX(program)), nvrtc.getCUBIN(program)
     finally:
@@ -131,7 +141,7 @@ def _compile(job: CompileJob) -> Compiled:
     return Compiled(ptx, cubin, parse_resources(log), compiler(), log)
 
 
-def _text(said: str | bytes) -> str:
+def _text(raw: str | bytes) -> str:
     """NVRTC's C strings as text: CuPy leaves their terminators in, also in the middle of a log."""
-    text = said.decode() if isinstance(said, bytes) else said
+    text = raw.decode() if isinstance(raw, bytes) else raw
     return text.replace("\0", "")

@@ -1,7 +1,7 @@
 """Compiling many sources in parallel, in processes that may hang or die without taking the batch down.
 
-NVRTC holds the interpreter lock, so threads gain nothing (NVIDIA/cuda-python#624). A pool of our own, because
-those of the standard library neither kill a job that takes too long nor survive a worker that dies.
+NVRTC holds the interpreter lock, so threads gain nothing (NVIDIA/cuda-python#624). The pools of the standard library
+neither kill a job that takes too long nor survive a worker that dies, so this module has its own.
 """
 
 import multiprocessing
@@ -34,27 +34,38 @@ def compile_many(
     timeout_s: float = 120.0,
     cache: CompileCache | None = None,
 ) -> Iterator[tuple[CompileJob, Result]]:
-    """Compile `jobs` over `processes` (default: one per CPU), giving each job with its result as it is done.
+    """Compiles jobs in parallel, and gives each with its result as soon as it is done.
 
-    A source that does not compile, takes longer than `timeout_s` or kills its process gives a `CompileError`
-    for that job alone. What the cache holds is given at once; if it holds everything, no process starts.
-    `jobs` is consumed as workers come free. As with any spawned process, a script that calls this needs the
-    `if __name__ == "__main__":` guard. Raises `NoCompilerError`, or `KernrecError` if workers cannot start.
+    As with any spawned process, a script that calls this needs the `if __name__ == "__main__":` guard.
+
+    Args:
+        jobs: consumed as workers become free.
+        processes: workers; default: one per CPU. None starts where the cache has all results.
+        timeout_s: limit for one job, seconds.
+        cache: default: the user's.
+
+    Yields:
+        Each job with its result: a `CompileError` for a source that does not compile, takes too long or kills its
+        process.
+
+    Raises:
+        NoCompilerError: CuPy or NVRTC is missing.
+        KernrecError: a worker cannot start.
     """
     cache = cache if cache is not None else CompileCache.default()
     limit = max(1, processes or os.cpu_count() or 1)
-    compiler()  # without one, say so here, not once per job
+    compiler()  # raises here, not once per job
     remaining = iter(jobs)
     workers: list[_Worker] = []
     try:
         while True:
-            # Hand out work until nobody is free, giving what the cache holds on the way.
+            # Hand out work until no worker is free, and give what the cache has on the way.
             while (free := next((w for w in workers if w.job is None), None)) or len(workers) < limit:
                 job = next(remaining, None)
                 if job is None:
                     break
-                if (kept := cache.get(cache_key(job))) is not None:
-                    yield job, kept
+                if (cached := cache.get(cache_key(job))) is not None:
+                    yield job, cached
                     continue
                 if free is None:
                     free = _Worker(cache.folder, timeout_s)
@@ -77,14 +88,14 @@ def compile_many(
 
 
 class _Worker:
-    """A compiling process, the job it is on, and the time by which it must have answered."""
+    """A compiling process, its present job, and the deadline of that job."""
 
     def __init__(self, cache_folder: Path | None, timeout_s: float) -> None:
         self.connection, theirs = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(theirs, cache_folder), daemon=True)
         with interrupts_blocked():
             self.process.start()
-        theirs.close()  # so that this end reads end-of-file when the process is gone
+        theirs.close()  # so that this end reads end-of-file when the process has ended
         self.timeout_s = timeout_s
         self.deadline = time.monotonic() + _START_LIMIT_S
         self.ready = False
@@ -120,7 +131,7 @@ class _Worker:
 
     def stop(self) -> None:
         self.alive = False
-        self.process.kill()  # it holds nothing that needs tidying: cache files appear whole or not at all
+        self.process.kill()  # nothing needs cleaning up: cache files are written atomically
         self.process.join()
         self.connection.close()
 
@@ -136,7 +147,7 @@ class _Worker:
 
 
 def _serve(connection: Connection, cache_folder: Path | None) -> None:
-    """The worker's life: compile what comes until the other side hangs up."""
+    """Worker loop: compiles jobs until the other side closes the connection."""
     cache = CompileCache(cache_folder)
     connection.send(compiler())
     while True:
@@ -148,14 +159,17 @@ def _serve(connection: Connection, cache_folder: Path | None) -> None:
             answer: object = compile_job(CompileJob(source, sm, defines, name), cache)
         except CompileError as error:
             answer = (str(error), error.log, error.reason)
-        except Exception as error:  # out of memory, say: this job's loss, not the batch's
+        except Exception as error:  # out of memory, say: only this job fails
             answer = (f"{name}: {type(error).__name__}: {' '.join(str(error).split())}", "", "crash")
         connection.send(answer)
 
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Start a process deaf to Ctrl-C and to the terminal's end: these reach all, and only the parent should answer."""
+    """Processes started inside ignore Ctrl-C and the end of the terminal, which only their parent should act on.
+
+    On systems without POSIX signal masks (Windows) this does nothing.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -168,9 +182,9 @@ def interrupts_blocked() -> Iterator[None]:
 
 @contextmanager
 def processes_for(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes for Python work, which end with this one, however it ends; their tasks are given with `submit`.
+    """Processes for Python work, which end with this one, however it ends; `submit` gives them tasks.
 
-    Leaving with an error waits for no task: one may be an endless loop, which takes minutes to be found out.
+    Leaving with an error waits for no task: one may be an endless loop, which takes minutes to be detected.
     """
     with interrupts_blocked():  # the pool starts a process that watches over its semaphores
         pool = ProcessPoolExecutor(count, mp_context=_SPAWN, initializer=_end_with_parent)
@@ -185,13 +199,13 @@ def processes_for(count: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def submit(pool: ProcessPoolExecutor, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-    """A task for one of the processes, which are started as tasks come."""
+    """Gives a task to one of the processes, which are started as tasks come."""
     with interrupts_blocked():
         return pool.submit(task, *args, **kwargs)
 
 
 def _end_with_parent() -> None:
-    """Ends this worker when the process that started it is gone, however it went."""
+    """Ends this worker when the process that started it has ended, for whatever reason."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

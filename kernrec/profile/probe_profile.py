@@ -1,10 +1,9 @@
-"""The static profile of one code of a kernel: compile it, emulate its probes, fit its counts.
+"""The static profile of one compiled variant of a kernel: compile it, emulate its probes, fit its counts.
 
-A *code* is what the compiler sees: the kernel's source with its compile-time tunables, dtype and layout fixed.
-Configs that differ in launch-time tunables only share one, and so does their profile.
+A variant is what the compiler sees: the kernel's source with its compile-time tunables, dtype and layout fixed.
+Configs that differ in launch-time tunables only share a variant, and so its profile.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,20 +21,52 @@ from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import KernelLaunch, Module, emulate, parse
 from kernrec.store import ProfileRow
 
-Runs = dict[tuple[object, ...], dict[str, int]]
-"""Counts of launches that were emulated, by code, geometry, arguments and sizes of buffers."""
+ProbeCounts = dict[tuple[object, ...], dict[str, int]]
+"""Counts of launches that were emulated, by PTX, grid and block, arguments and sizes of buffers."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One variant of a kernel, and configs that run it."""
+
+    key: str
+    """`Kernel.variant_key`."""
+
+    dtype: str
+    """Data type of the problem."""
+
+    layout: str
+    """Layout of the problem."""
+
+    fixed: Mapping[str, int | str]
+    """Values of the compile-time tunables, with `dtype` and `layout`."""
+
+    configs: Mapping[int, Sequence[Config]]
+    """By architecture: configs that run the variant and differ in launch-time tunables only; enough of them to probe
+    every launch."""
 
 
 @dataclass(frozen=True)
 class LaunchProfile:
-    """What is known of one launch of a code on one architecture without running it."""
+    """The static profile of one launch of a variant, or of a config, on one architecture."""
 
     launch: int
+    """Which of the kernel's launches."""
+
     entry: str
+    """Name of the launched kernel in its source."""
+
     resources: Resources
+    """What the assembler gives the kernel."""
+
     profile: Profile
+    """Counts as a function of blocks and trips."""
+
     ptx_hash: str
+    """`Compiled.ptx_hash`."""
+
     compiler: str
+    """The compiler, such as `nvrtc 13.5`."""
 
     def row(self, kernel: Kernel, sm: int, variant_key: str, variant: Mapping[str, int | str]) -> ProfileRow:
         """The row of the database that holds it; `variant` is what `variant_key` stands for."""
@@ -61,49 +92,47 @@ class LaunchProfile:
 
 
 def profile_variant(
-    kernel: Kernel,
-    configs: Sequence[Config],
-    dtype: str,
-    layout: str,
-    sm: int,
-    compiled: Compiled,
-    cache: Runs | None = None,
+    kernel: Kernel, configs: Sequence[Config], dtype: str, layout: str, sm: int, compiled: Compiled
 ) -> list[LaunchProfile]:
-    """Profiles of every launch of a compiled code.
+    """Profiles of every launch of a compiled variant.
 
-    configs: the configs that share the code; each launch is probed with the first that performs it.
-    cache: counts by what was run, shared between architectures and layouts whose PTX is the same.
-    Raises `KernrecError` naming kernel, config and launch when a probe cannot be run or fitted.
+    Args:
+        kernel: the kernel.
+        configs: the configs that share the variant; each launch is probed with the first that performs it.
+        dtype, layout: of the variant.
+        sm: compute capability that it was compiled for.
+        compiled: the variant.
+
+    Raises:
+        KernrecError: a probe cannot be run, or the profile cannot be fitted; the message names kernel, config and
+            launch.
     """
-    cache = {} if cache is None else cache
-    # Header lines (compiler, .target) differ between architectures whose code is the same.
-    ptx_hash = hashlib.sha256(compiled.ptx.partition(".address_size")[2].encode()).hexdigest()[:16]
-    code = _Code(compiled.ptx, ptx_hash, cache)
-    profiles = []
-    for index, launch in enumerate(kernel.launches):
-        fitted = _fit(kernel, index, configs, dtype, layout, sm, code)
-        if fitted is None:
-            continue  # no config of this code performs the launch
-        resources = compiled.resources[launch.entry]
-        profiles.append(LaunchProfile(index, launch.entry, resources, fitted, ptx_hash, compiled.compiler))
-    return profiles
+    return _profile(_Probes(kernel, configs, dtype, layout, sm), compiled, {})
 
 
 def profile_architectures(
-    kernel: Kernel, codes: Sequence[tuple[Mapping[int, Sequence[Config]], str, str]], compiled: Mapping[int, Compiled]
+    kernel: Kernel, variants: Sequence[Variant], compiled: Mapping[int, Compiled]
 ) -> list[list[tuple[int, LaunchProfile]]]:
-    """For each of the codes that compile alike, (architecture, profile) of every launch; what runs alike runs once.
+    """For each of some variants with the same source after preprocessing: (architecture, profile) of every launch.
 
-    codes: configs by architecture, dtype, layout. For worker processes: nothing here needs the database.
+    Launches whose PTX and arguments are the same are emulated once. For worker processes: nothing here needs the
+    database.
+
+    Args:
+        kernel: the kernel.
+        variants: those that `compiled` is the code of.
+        compiled: by architecture.
     """
-    cache: Runs = {}
+    counts: ProbeCounts = {}
     return [
         [
             (sm, profile)
-            for sm in sorted(configs.keys() & compiled.keys())
-            for profile in profile_variant(kernel, configs[sm], dtype, layout, sm, compiled[sm], cache)
+            for sm in sorted(variant.configs.keys() & compiled.keys())
+            for profile in _profile(
+                _Probes(kernel, variant.configs[sm], variant.dtype, variant.layout, sm), compiled[sm], counts
+            )
         ]
-        for configs, dtype, layout in codes
+        for variant in variants
     ]
 
 
@@ -118,43 +147,74 @@ def emulate_config(
     ]
 
 
-class _Code:
-    """Compiled code that counts what probes execute, each different one once; it is parsed if that takes any run."""
+@dataclass(frozen=True)
+class _Probes:
+    """The small problems that a variant is emulated on."""
 
-    def __init__(self, ptx: str, ptx_hash: str, runs: Runs) -> None:
-        self._ptx = ptx
-        self._hash = ptx_hash
-        self._runs = runs
+    kernel: Kernel
+    configs: Sequence[Config]
+    dtype: str
+    layout: str
+    sm: int
+
+    def of_launch(self, index: int) -> Iterator[tuple[Config, Problem, BoundLaunch]]:
+        """Configs, problems and bound launches that perform the kernel's launch number `index`."""
+        for config in self.configs:
+            for problem in probe_problems(self.kernel, index, config, self.dtype, self.layout, self.sm):
+                for bound in bind_launches(self.kernel, config, problem, self.sm):
+                    if bound.index == index:
+                        yield config, problem, bound
+
+
+class _ProbeEmulator:
+    """Emulates launches of compiled code, each different one once; the PTX is parsed at the first that is new."""
+
+    def __init__(self, compiled: Compiled, counts: ProbeCounts) -> None:
+        self._ptx = compiled.ptx
+        self._hash = compiled.ptx_hash
+        self._counts = counts
 
     @cached_property
     def module(self) -> Module:
         return parse(self._ptx)
 
     def counts(self, bound: BoundLaunch, sizes: Mapping[str, tuple[str, int]]) -> dict[str, int]:
-        """Counts of a launch over buffers of zeros; sizes: dtype and elements of each."""
+        """Counts of a launch over buffers of zeros; `sizes`: dtype and elements of each."""
         key = (
             *(self._hash, bound.entry, bound.grid, bound.block, bound.shared_bytes, bound.arguments),
             tuple(sizes.items()),
         )
-        if key not in self._runs:
+        if key not in self._counts:
             buffers = {name: _zeros(dtype, elements) for name, (dtype, elements) in sizes.items()}
-            self._runs[key] = emulate(self.module, kernel_launch(bound, buffers))
-        return self._runs[key]
+            self._counts[key] = emulate(self.module, kernel_launch(bound, buffers))
+        return self._counts[key]
 
 
-def _fit(
-    kernel: Kernel, index: int, configs: Sequence[Config], dtype: str, layout: str, sm: int, code: _Code
-) -> Profile | None:
-    """Emulates probes until one more than the unknowns has been seen, then fits; None without a config to probe."""
+def _profile(probes: _Probes, compiled: Compiled, counts: ProbeCounts) -> list[LaunchProfile]:
+    """Profiles of every launch of a compiled variant; `counts` has those of launches emulated before."""
+    emulator = _ProbeEmulator(compiled, counts)
+    profiles = []
+    for index, launch in enumerate(probes.kernel.launches):
+        fitted = _fit(probes, index, emulator)
+        if fitted is None:
+            continue  # no config of this variant performs the launch
+        resources = compiled.resources[launch.entry]
+        profiles.append(LaunchProfile(index, launch.entry, resources, fitted, compiled.ptx_hash, compiled.compiler))
+    return profiles
+
+
+def _fit(probes: _Probes, index: int, emulator: _ProbeEmulator) -> Profile | None:
+    """Emulates one probe more than there are unknowns, then fits; None where no config performs the launch."""
+    kernel = probes.kernel
     terms: list[dict[str, int]] = []
     counts: list[dict[str, int]] = []
     unknowns = 1 + len(kernel.launches[index].trips)
-    for config, problem, bound in _probes(kernel, index, configs, dtype, layout, sm):
+    for config, problem, bound in probes.of_launch(index):
         sizes = {name: (t.dtype, t.elements) for name, t in problem.tensors.items()}
-        sizes |= {s.name: (s.dtype, s.elements) for s in workspaces(kernel, config, problem, sm)}
+        sizes |= {s.name: (s.dtype, s.elements) for s in workspaces(kernel, config, problem, probes.sm)}
         terms.append({"block": bound.blocks, **bound.trips})
-        counts.append(code.counts(bound, sizes))
-        if len(terms) > unknowns and _determined(terms):
+        counts.append(emulator.counts(bound, sizes))
+        if len(terms) > unknowns and _determine_coefficients(terms):
             break
     if not terms:
         return None
@@ -162,21 +222,12 @@ def _fit(
         return fit_profile(terms, counts)
     except ProfileError as error:
         raise KernrecError(
-            f"kernel {kernel.name}, {kernel.launches[index].entry}, {dict(configs[0])}: {error}"
+            f"kernel {kernel.name}, {kernel.launches[index].entry}, {dict(probes.configs[0])}: {error}"
         ) from error
 
 
-def _probes(
-    kernel: Kernel, index: int, configs: Sequence[Config], dtype: str, layout: str, sm: int
-) -> Iterator[tuple[Config, Problem, BoundLaunch]]:
-    for config in configs:
-        for problem in probe_problems(kernel, index, config, dtype, layout, sm):
-            for bound in bind_launches(kernel, config, problem, sm):
-                if bound.index == index:
-                    yield config, problem, bound
-
-
-def _determined(terms: Sequence[Mapping[str, int]]) -> bool:
+def _determine_coefficients(terms: Sequence[Mapping[str, int]]) -> bool:
+    """Whether the probes' terms are independent."""
     design = np.array([list(probe.values()) for probe in terms], dtype=np.float64)
     return int(np.linalg.matrix_rank(design)) == design.shape[1]
 
@@ -187,7 +238,7 @@ def kernel_launch(
     constants: Mapping[str, np.ndarray] | None = None,
     entry: str | None = None,
 ) -> KernelLaunch:
-    """A launch as the emulator takes it; `entry`: its kernel's name in the PTX where C++ mangled it."""
+    """A launch as the emulator takes it; `entry`: its kernel's name in the PTX, where C++ mangled it."""
     arguments = emulator_arguments(bound)
     return KernelLaunch(
         entry or bound.entry, bound.grid, bound.block, arguments, buffers, bound.shared_bytes, constants or {}

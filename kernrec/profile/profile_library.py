@@ -1,129 +1,133 @@
-"""Static profiles of every code of a kernel, over several architectures, in parallel.
+"""Static profiles of every variant of a kernel, over several architectures, in parallel.
 
-Codes are compiled for each architecture (registers differ), but emulated once per distinct PTX. What is known already
-is left out, so a run that was interrupted goes on where it stopped.
+Variants are compiled for each architecture (registers differ), but emulated once per distinct PTX. What is known
+already is left out, so an interrupted run goes on where it stopped.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob
 from kernrec.compile.pool import compile_many, processes_for, submit
 from kernrec.errors import KernrecError
 from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, Space
-from kernrec.profile.probe_profile import LaunchProfile, profile_architectures
+from kernrec.profile.probe_profile import LaunchProfile, Variant, profile_architectures
 from kernrec.store import ProfileRow
 
-Found = list[tuple[int, LaunchProfile]]
+_Profiles = list[list[tuple[int, LaunchProfile]]]  # of several variants: (architecture, profile)
+_Macros = tuple[tuple[str, str], ...]  # the macros that the source sees, with their values
 
-_AHEAD = 4  # codes waiting to be emulated, per process: keeps memory bounded while compilation runs ahead
+_MOST_WAITING = 4  # variants to be emulated, per process: bounds memory while compilation runs ahead
 
 
 @dataclass(frozen=True)
 class VariantFailure:
-    """A code that has no profile on one architecture, and why."""
+    """A variant that has no profile on one architecture, and why."""
 
     kernel: str
+    """Name of the kernel."""
+
     fixed: Mapping[str, int | str]
+    """`Variant.fixed`."""
+
     sm: int
+    """The architecture."""
+
     message: str
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One code of a kernel: what is fixed at compile time, and configs that run it, by architecture.
-
-    configs: differ in launch-time tunables only; enough of them to probe every launch.
-    """
-
-    key: str
-    dtype: str
-    layout: str
-    fixed: Mapping[str, int | str]
-    configs: Mapping[int, Sequence[Config]]
+    """Why."""
 
 
 def variants_of(kernel: Kernel, sms: Sequence[int]) -> list[Variant]:
-    """Every code of a kernel over all its dtypes and layouts, with the architectures on which it can run."""
-    found: dict[str, Variant] = {}
+    """Every variant of a kernel over all its dtypes and layouts, with the architectures on which it can run."""
+    configs_of: dict[str, dict[int, Sequence[Config]]] = {}
+    variants: list[Variant] = []
     for layout in kernel.layouts:
         for dtype in kernel.dtypes:
             for sm in sms:
                 if sm < kernel.least_sm(dtype):
                     continue
                 space = Space(kernel, sm, limits(sm), dtype, layout)
-                members: dict[int, list[Config]] = {}
-                for row, code in enumerate(space.variants.index.tolist()):
-                    members.setdefault(code, []).append(space.config(row))
-                for code, configs in members.items():
-                    key = space.variants.keys[code]
-                    if key not in found:
-                        fixed = {t.name: configs[0][t.name] for t in kernel.tunables if not t.launch}
-                        found[key] = Variant(key, dtype, layout, fixed | {"dtype": dtype, "layout": layout}, {})
-                    found[key].configs[sm] = configs  # type: ignore[index]
-    return list(found.values())
+                by_variant: dict[int, list[Config]] = {}
+                for row, index in enumerate(space.variants.index.tolist()):
+                    by_variant.setdefault(index, []).append(space.config(row))
+                for index, configs in by_variant.items():
+                    key = space.variants.keys[index]
+                    if key not in configs_of:
+                        tunables = {t.name: configs[0][t.name] for t in kernel.tunables if not t.launch}
+                        fixed: dict[str, int | str] = {**tunables, "dtype": dtype, "layout": layout}
+                        configs_of[key] = {}
+                        variants.append(Variant(key, dtype, layout, fixed, configs_of[key]))
+                    configs_of[key][sm] = configs
+    return variants
 
 
 def profile_variants(
     kernel: Kernel,
-    codes: Sequence[Variant],
+    variants: Sequence[Variant],
     known: Collection[tuple[str, int]] = (),
     processes: int = 2,
 ) -> Iterator[list[ProfileRow] | VariantFailure]:
-    """Profiles of `codes` as rows to store, a list a code, in order of completion; failures as they happen.
+    """Profiles of `variants` as rows to store, a list for each variant, in order of completion; failures as they occur.
 
-    known: (code key, sm) that need no work. A code that fails costs only itself and those that compile alike.
+    A variant that fails costs only itself and those that compile to the same code.
+
+    Args:
+        kernel: the kernel.
+        variants: from `variants_of`.
+        known: (variant key, architecture) that need no work.
+        processes: to compile and to emulate with.
     """
-    work = {code.key: [sm for sm in code.configs if (code.key, sm) not in known] for code in codes}
-    # Layouts that the source does not ask for are one code to the compiler.
-    unseen = () if "LAYOUT_" in kernel.source else tuple(f"LAYOUT_{layout.upper()}" for layout in kernel.layouts)
-    alike: dict[tuple[tuple[str, str], ...], list[Variant]] = {}
-    for code in codes:
-        defines = kernel.defines(next(iter(code.configs.values()))[0], code.dtype, code.layout)
-        alike.setdefault(tuple(item for item in defines.items() if item[0] not in unseen), []).append(code)
-    wanted = {seen: sorted({sm for code in group for sm in work[code.key]}) for seen, group in alike.items()}
-    by_job: dict[CompileJob, tuple[tuple[str, str], ...]] = {}
+    work = {variant.key: [sm for sm in variant.configs if (variant.key, sm) not in known] for variant in variants}
+    # Layouts that the source does not mention are the same to the compiler.
+    unused = () if "LAYOUT_" in kernel.source else tuple(f"LAYOUT_{layout.upper()}" for layout in kernel.layouts)
+    alike: dict[_Macros, list[Variant]] = {}
+    for variant in variants:
+        defines = kernel.defines(next(iter(variant.configs.values()))[0], variant.dtype, variant.layout)
+        alike.setdefault(tuple(item for item in defines.items() if item[0] not in unused), []).append(variant)
+    wanted = {macros: sorted({sm for v in group for sm in work[v.key]}) for macros, group in alike.items()}
+    by_job: dict[CompileJob, _Macros] = {}
 
     def jobs() -> Iterator[CompileJob]:
-        for seen, sms in wanted.items():
+        for macros, sms in wanted.items():
             for sm in sms:
-                job = CompileJob(kernel.source, sm, dict(seen), kernel.source_name)
-                by_job[job] = seen
+                job = CompileJob(kernel.source, sm, dict(macros), kernel.source_name)
+                by_job[job] = macros
                 yield job
 
-    compiled: dict[tuple[tuple[str, str], ...], dict[int, Compiled]] = {}
-    missing = {seen: len(sms) for seen, sms in wanted.items()}
-    waiting: dict[Future[list[Found]], list[Variant]] = {}
+    compiled: dict[_Macros, dict[int, Compiled]] = {}
+    missing = {macros: len(sms) for macros, sms in wanted.items()}
+    waiting: dict[Future[_Profiles], list[Variant]] = {}
     with processes_for(processes) as pool:
         for job, result in compile_many(jobs(), processes):
-            seen = by_job.pop(job)
+            macros = by_job.pop(job)
             if isinstance(result, CompileError):
-                for code in alike[seen]:
-                    if job.sm in work[code.key]:
-                        yield VariantFailure(kernel.name, code.fixed, job.sm, str(result))
+                for variant in alike[macros]:
+                    if job.sm in work[variant.key]:
+                        yield VariantFailure(kernel.name, variant.fixed, job.sm, str(result))
             else:
-                compiled.setdefault(seen, {})[job.sm] = result
-            missing[seen] -= 1
-            if missing[seen] == 0 and seen in compiled:
-                group = alike[seen]
-                members = [({sm: c.configs[sm] for sm in work[c.key]}, c.dtype, c.layout) for c in group]
-                waiting[submit(pool, profile_architectures, kernel, members, compiled.pop(seen))] = group
-            while len(waiting) >= _AHEAD * processes:
+                compiled.setdefault(macros, {})[job.sm] = result
+            missing[macros] -= 1
+            if missing[macros] == 0 and macros in compiled:
+                group = alike[macros]
+                to_do = [replace(v, configs={sm: v.configs[sm] for sm in work[v.key]}) for v in group]
+                waiting[submit(pool, profile_architectures, kernel, to_do, compiled.pop(macros))] = group
+            while len(waiting) >= _MOST_WAITING * processes:
                 yield from _collect(kernel, waiting)
         while waiting:
             yield from _collect(kernel, waiting)
 
 
 def _collect(
-    kernel: Kernel, waiting: dict[Future[list[Found]], list[Variant]]
+    kernel: Kernel, waiting: dict[Future[_Profiles], list[Variant]]
 ) -> Iterator[list[ProfileRow] | VariantFailure]:
+    """The results of the tasks that are done; waits for one at least."""
     for future in wait(waiting, return_when=FIRST_COMPLETED).done:
         group = waiting.pop(future)
         try:
-            for code, found in zip(group, future.result(), strict=True):
-                yield [profile.row(kernel, sm, code.key, code.fixed) for sm, profile in found]
+            for variant, profiles in zip(group, future.result(), strict=True):
+                yield [profile.row(kernel, sm, variant.key, variant.fixed) for sm, profile in profiles]
         except KernrecError as error:
-            for code in group:
-                yield VariantFailure(kernel.name, code.fixed, min(code.configs), str(error))
+            for variant in group:
+                yield VariantFailure(kernel.name, variant.fixed, min(variant.configs), str(error))

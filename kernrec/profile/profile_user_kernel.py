@@ -1,14 +1,14 @@
 """Profiles of every config of a user's kernel on one problem and architecture, from samples of its blocks.
 
 Configs that cannot differ are worked on once: those whose defines the source does not mention compile to the same code,
-and those with the same code, launch and arguments are emulated once. Whatever is done is given at once, so that an
-interrupted run goes on where it stopped. What the compiler or the emulator refused is remembered as well.
+and those with the same code, launch and arguments are emulated once. Each result is given as soon as it is there, so
+that an interrupted run goes on where it stopped. What the compiler or the emulator refused is cached as well.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -20,35 +20,25 @@ from kernrec.compile.pool import compile_many, processes_for, submit
 from kernrec.errors import KernrecError
 from kernrec.kernel import Config, Kernel, bind_launches
 from kernrec.op import Problem
-from kernrec.profile.failure_cache import Refused
+from kernrec.profile.failure_cache import FailureCache
 from kernrec.profile.probe_profile import LaunchProfile
-from kernrec.profile.sample_profile import BLOCK_BUDGET, code_hash, sample_config
+from kernrec.profile.sample_profile import ProfileTarget, profile_by_sampling
 from kernrec.profile.tensor_values import Tensors
 from kernrec.store import ProfileRow
 
-_AHEAD = 4  # tasks waiting to be emulated, per process: keeps memory bounded while compilation runs ahead
+_MOST_WAITING = 4  # tasks to be emulated, per process: bounds memory while compilation runs ahead
 _MACRO = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
 class ProfileFailure:
-    """A config that cannot be analysed, and why."""
+    """A config that cannot be profiled, and why."""
 
     config: Config
+    """The config."""
+
     message: str
-
-
-@dataclass(frozen=True)
-class ProfileTarget:
-    """What configs are analysed for: a problem, an architecture, and how far the emulator goes for a block.
-
-    folder: where the spec's `.npy` files are.
-    """
-
-    problem: Problem
-    sm: int
-    folder: Path | None = None
-    budget: int = BLOCK_BUDGET
+    """Why, in one line."""
 
 
 @lru_cache(maxsize=16)
@@ -61,92 +51,122 @@ def unused_macros(kernel: Kernel) -> frozenset[str]:
 
 
 def compile_job_for(kernel: Kernel, config: Config, problem: Problem, sm: int) -> CompileJob:
-    """How the code of a config is compiled; configs that differ in macros the source does not mention share a code."""
+    """How the code of a config is compiled; configs that differ in macros the source does not mention share a job."""
+    return CompileJob(kernel.source, sm, _used_macros(kernel, config, problem), kernel.source_name)
+
+
+def _used_macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
     defines, unused = kernel.defines(config, problem.dtype, problem.layout), unused_macros(kernel)
-    used = {name: value for name, value in defines.items() if name not in unused}
-    return CompileJob(kernel.source, sm, used, kernel.source_name)
+    return {name: value for name, value in defines.items() if name not in unused}
+
+
+Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
+"""Configs with the rows to store of all of them, or a config that cannot be profiled."""
 
 
 def profile_configs(
     kernel: Kernel, configs: Iterable[Config], target: ProfileTarget, processes: int = 2
-) -> Iterator[tuple[list[Config], list[ProfileRow]] | ProfileFailure]:
-    """For configs that are one to the compiler and the emulator: the configs, and the rows to store of all of them.
+) -> Iterator[Outcome]:
+    """Profiles configs, in order of completion; a config that fails costs only itself and its equals.
 
-    In order of completion; a config that fails costs only itself and its equals.
+    Args:
+        kernel: a kernel that is profiled by sampling.
+        configs: its configs.
+        target: problem and architecture.
+        processes: to compile and to emulate with.
+
+    Yields:
+        Configs that are the same to the compiler and the emulator, with the rows to store of all of them; failures.
     """
-    unused = unused_macros(kernel)
-    by_defines: dict[tuple[tuple[str, str], ...], list[Config]] = {}
+    by_macros: dict[tuple[tuple[str, str], ...], list[Config]] = {}
     for config in configs:
-        defines = kernel.defines(config, target.problem.dtype, target.problem.layout)
-        macros = tuple(sorted((name, value) for name, value in defines.items() if name not in unused))
-        by_defines.setdefault(macros, []).append(config)
-    members: dict[CompileJob, list[Config]] = {}
+        macros = tuple(sorted(_used_macros(kernel, config, target.problem).items()))
+        by_macros.setdefault(macros, []).append(config)
+    configs_of: dict[CompileJob, list[Config]] = {}
 
     def jobs() -> Iterator[CompileJob]:
-        for defines, equal in by_defines.items():
-            job = CompileJob(kernel.source, target.sm, dict(defines), kernel.source_name)
-            members[job] = equal
+        for macros, equal in by_macros.items():
+            job = CompileJob(kernel.source, target.sm, dict(macros), kernel.source_name)
+            configs_of[job] = equal
             yield job
 
-    waiting: dict[Future[list[LaunchProfile]], tuple[str, ...]] = {}
-    done: dict[tuple[str, ...], list[LaunchProfile] | str] = {}
-    asked: dict[tuple[str, ...], list[Config]] = {}
-    refused = Refused(kernel, target.problem, target.budget)
-
-    def collect() -> Iterator[tuple[list[Config], list[ProfileRow]] | ProfileFailure]:
-        for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-            key = waiting.pop(future)
-            try:
-                done[key] = future.result()
-            except KernrecError as error:
-                done[key] = str(error)
-                refused.put(key, str(error))
-            except MemoryError:
-                done[key] = f"{kernel.name}: not enough memory to emulate {target.problem.key}"
-            except BrokenProcessPool:
-                raise KernrecError(
-                    "a process that emulates died, perhaps for lack of memory; what is done is kept"
-                ) from None
-            yield from give(asked.pop(key), done[key])
-
-    def give(
-        equal: list[Config], found: list[LaunchProfile] | str
-    ) -> Iterator[tuple[list[Config], list[ProfileRow]] | ProfileFailure]:
-        if isinstance(found, str):
-            yield from (ProfileFailure(config, found) for config in equal)
-        else:
-            yield equal, [row for config in equal for row in _rows(kernel, config, target, found)]
-
     with processes_for(processes) as pool:
-        for job, result in _results(jobs(), processes):
-            equal = members.pop(job)
+        tasks = _EmulationTasks(kernel, target, pool)
+        for job, result in _compile(jobs(), processes):
+            equal = configs_of.pop(job)
             if isinstance(result, CompileError):
                 yield from (ProfileFailure(config, str(result)) for config in equal)
                 continue
-            slim = replace(result, cubin=b"", log="")
             for config in equal:
-                try:
-                    key = (code_hash(result.ptx), *_launched(kernel, config, target))
-                except KernrecError as error:
-                    yield ProfileFailure(config, str(error))
-                    continue
-                if key not in done and key not in asked and (why := refused.get(key)):
-                    done[key] = why
-                if key in done:
-                    yield from give([config], done[key])
-                elif key in asked:
-                    asked[key].append(config)
-                else:
-                    asked[key] = [config]
-                    waiting[submit(pool, _sample, kernel, config, *_plain(target), slim)] = key
-            while len(waiting) >= _AHEAD * processes:
-                yield from collect()
-        while waiting:
-            yield from collect()
+                yield from tasks.add(config, result)
+            while len(tasks) >= _MOST_WAITING * processes:
+                yield from tasks.collect()
+        while len(tasks):
+            yield from tasks.collect()
 
 
-def _results(jobs: Iterable[CompileJob], processes: int) -> Iterator[tuple[CompileJob, Compiled | CompileError]]:
-    """Jobs with what the compiler makes of them; of PTX, the assembler."""
+class _EmulationTasks:
+    """Configs that are being emulated; those with the same code, launch and arguments as one task."""
+
+    def __init__(self, kernel: Kernel, target: ProfileTarget, pool: ProcessPoolExecutor) -> None:
+        self._kernel = kernel
+        self._target = target
+        self._pool = pool
+        self._failures = FailureCache(kernel, target.problem, target.budget)
+        self._running: dict[Future[list[LaunchProfile]], tuple[str, ...]] = {}
+        self._configs: dict[tuple[str, ...], list[Config]] = {}  # of the running tasks
+        self._done: dict[tuple[str, ...], list[LaunchProfile] | str] = {}  # profiles, or why there are none
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def add(self, config: Config, compiled: Compiled) -> Iterator[Outcome]:
+        """Starts to emulate a config, where no equal one is or was; its outcome if that is known already."""
+        try:
+            key = (compiled.ptx_hash, *_launches(self._kernel, config, self._target))
+        except KernrecError as error:
+            yield ProfileFailure(config, str(error))
+            return
+        if key not in self._done and key not in self._configs and (reason := self._failures.get(key)):
+            self._done[key] = reason
+        if key in self._done:
+            yield from self._outcomes([config], self._done[key])
+        elif key in self._configs:
+            self._configs[key].append(config)
+        else:
+            self._configs[key] = [config]
+            slim = replace(compiled, cubin=b"", log="")
+            plain = _PlainTarget.of(self._target)
+            self._running[submit(self._pool, _sample, self._kernel, config, plain, slim)] = key
+
+    def collect(self) -> Iterator[Outcome]:
+        """The outcomes of the tasks that are done; waits for one at least."""
+        for future in wait(self._running, return_when=FIRST_COMPLETED).done:
+            key = self._running.pop(future)
+            result: list[LaunchProfile] | str
+            try:
+                result = future.result()
+            except KernrecError as error:
+                result = str(error)
+                self._failures.put(key, result)
+            except MemoryError:
+                result = f"{self._kernel.name}: not enough memory to emulate {self._target.problem.key}"
+            except BrokenProcessPool:
+                raise KernrecError(
+                    "an emulating process died, perhaps for lack of memory; the profiles made so far are kept"
+                ) from None
+            self._done[key] = result
+            yield from self._outcomes(self._configs.pop(key), result)
+
+    def _outcomes(self, configs: list[Config], result: list[LaunchProfile] | str) -> Iterator[Outcome]:
+        if isinstance(result, str):
+            yield from (ProfileFailure(config, result) for config in configs)
+        else:
+            yield configs, [row for config in configs for row in _rows(self._kernel, config, self._target, result)]
+
+
+def _compile(jobs: Iterable[CompileJob], processes: int) -> Iterator[tuple[CompileJob, Compiled | CompileError]]:
+    """Jobs with their results: from the compiler, or of PTX from the assembler."""
     jobs = iter(jobs)
     first = next(jobs, None)
     if first is None:
@@ -158,56 +178,51 @@ def _results(jobs: Iterable[CompileJob], processes: int) -> Iterator[tuple[Compi
         yield job, assemble(job.source, job.sm, job.name)
 
 
-def _launched(kernel: Kernel, config: Config, target: ProfileTarget) -> tuple[str, ...]:
-    """All that the emulator is given of a config beside its code."""
+def _launches(kernel: Kernel, config: Config, target: ProfileTarget) -> tuple[str, ...]:
+    """All that the emulator gets of a config beside its code."""
     return tuple(repr(bound) for bound in bind_launches(kernel, config, target.problem, target.sm))
 
 
-def _plain(target: ProfileTarget) -> tuple[Mapping[str, int], str, str, int, Path | None, int]:
-    problem = target.problem
-    return problem.dim, problem.dtype, problem.layout, target.sm, target.folder, target.budget
+@dataclass(frozen=True)
+class _PlainTarget:
+    """A `ProfileTarget` that can be sent to another process: the problem by its dimensions."""
+
+    dims: Mapping[str, int]
+    dtype: str
+    layout: str
+    sm: int
+    folder: Path | None
+    budget: int
+
+    @classmethod
+    def of(cls, target: ProfileTarget) -> "_PlainTarget":
+        problem = target.problem
+        return cls(dict(problem.dim), problem.dtype, problem.layout, target.sm, target.folder, target.budget)
+
+    def restore(self, kernel: Kernel) -> ProfileTarget:
+        problem = kernel.definition.problem(self.dtype, self.layout, **self.dims)
+        return ProfileTarget(problem, self.sm, self.folder, self.budget)
 
 
-def _sample(
-    kernel: Kernel,
-    config: Config,
-    dims: Mapping[str, int],
-    dtype: str,
-    layout: str,
-    sm: int,
-    folder: Path | None,
-    budget: int,
-    compiled: Compiled,
-) -> list[LaunchProfile]:
-    """What a worker process does: everything goes by value, and a problem by its dimensions."""
-    tensors = _tensors(kernel.hash, tuple(dims.items()), dtype, layout, folder, _Box(kernel))
-    problem = kernel.definition.problem(dtype, layout, **dims)
-    return sample_config(kernel, config, problem, sm, compiled, tensors, budget)
+def _sample(kernel: Kernel, config: Config, plain: _PlainTarget, compiled: Compiled) -> list[LaunchProfile]:
+    """The task of a worker process."""
+    target = plain.restore(kernel)
+    return profile_by_sampling(kernel, config, target, compiled, _tensors(kernel, target))
 
 
-class _Box:
-    """A kernel as an argument that does not count: two made from one spec are equal."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Box)
-
-    def __hash__(self) -> int:
-        return 0
+_last_tensors: dict[tuple[object, ...], Tensors] = {}  # of the problem that this process emulated last
 
 
-@lru_cache(maxsize=1)
-def _tensors(
-    kernel_hash: str, dims: tuple[tuple[str, int], ...], dtype: str, layout: str, folder: Path | None, box: _Box
-) -> Tensors:
-    """The problem's tensors, made once in a process; what one config leaves in its outputs the next may find there."""
-    problem = box.kernel.definition.problem(dtype, layout, **dict(dims))
-    return Tensors(box.kernel, problem, folder)
+def _tensors(kernel: Kernel, target: ProfileTarget) -> Tensors:
+    """The problem's tensors, made once in a process; what one config leaves in its outputs the next may read there."""
+    key = (kernel.hash, target.problem.key, target.folder)
+    if key not in _last_tensors:
+        _last_tensors.clear()
+        _last_tensors[key] = Tensors(kernel, target.problem, target.folder)
+    return _last_tensors[key]
 
 
-def _rows(kernel: Kernel, config: Config, target: ProfileTarget, found: list[LaunchProfile]) -> Iterator[ProfileRow]:
+def _rows(kernel: Kernel, config: Config, target: ProfileTarget, profiles: list[LaunchProfile]) -> Iterator[ProfileRow]:
     key = kernel.sample_keys([[config[t.name] for t in kernel.tunables]], target.problem.key)[0]
-    for launch in found:
-        yield launch.row(kernel, target.sm, key, {**config, "problem": target.problem.key})
+    for profile in profiles:
+        yield profile.row(kernel, target.sm, key, {**config, "problem": target.problem.key})

@@ -23,12 +23,11 @@ from kernrec.op import Problem
 from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
 from kernrec.profile.profile_user_kernel import (
     ProfileFailure,
-    ProfileTarget,
     compile_job_for,
     profile_configs,
     unused_macros,
 )
-from kernrec.profile.sample_profile import BLOCK_BUDGET, argument_mismatch, entry_name
+from kernrec.profile.sample_profile import BLOCK_BUDGET, ProfileTarget, argument_mismatch, entry_name
 from kernrec.ptx import parse
 from kernrec.recommender.estimate.model_store import Trained
 from kernrec.recommender.infeasible import empty_constraint, refusing_constraint

@@ -44,4 +44,4 @@ def test_an_assembler_error_names_the_source():
 
 
 def test_a_failure_without_a_message_still_says_something():
-    assert first_error("\n", "k.cu") == "k.cu: the compiler failed and said nothing"
+    assert first_error("\n", "k.cu") == "k.cu: the compiler failed without a message"

@@ -12,7 +12,7 @@ from kernrec.gpu import limits
 from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Kernel, Space, bind_launches
 from kernrec.profile.probe_profile import kernel_launch
-from kernrec.profile.sample_profile import sample_config
+from kernrec.profile.sample_profile import ProfileTarget, profile_by_sampling
 from kernrec.profile.tensor_values import Tensors, sample_tensors
 from kernrec.ptx import emulate, parse
 from tests.helpers.paths import ROOT
@@ -60,17 +60,17 @@ def test_a_sample_of_blocks_counts_what_the_whole_grid_does(name: str, apart: fl
     tensors = sample_tensors(kernel, problem)
     for config in small[:2]:
         compiled = compile_source(kernel.source, SM, kernel.defines(config, "f32", "any"), kernel.source_name)
-        (found,) = sample_config(kernel, config, problem, SM, compiled, Tensors(kernel, problem))
+        (launch,) = profile_by_sampling(kernel, config, ProfileTarget(problem, SM), compiled, Tensors(kernel, problem))
         (bound,) = bind_launches(kernel, config, problem, SM)
         module = parse(compiled.ptx)
         constants = {symbol: tensors[t] for t, symbol in kernel.constants.items() if symbol in module.variables}
         whole = emulate(module, kernel_launch(bound, dict(tensors), constants))
-        said = dict(zip(found.profile.metrics, found.profile.coefficients[:, 0] * bound.blocks, strict=True))
+        estimate = dict(zip(launch.profile.metrics, launch.profile.coefficients[:, 0] * bound.blocks, strict=True))
         for metric, count in whole.items():
             if metric.startswith("issue") or metric == "barriers" or metric.endswith("_requests"):
-                assert said[metric] == pytest.approx(count, rel=apart or 1e-9), (config, metric)
+                assert estimate[metric] == pytest.approx(count, rel=apart or 1e-9), (config, metric)
             elif metric.startswith("global."):
-                assert said[metric] == pytest.approx(count, rel=0.05), (config, metric)
+                assert estimate[metric] == pytest.approx(count, rel=0.05), (config, metric)
 
 
 @pytest.mark.parametrize("name", SMALLER)

@@ -10,8 +10,8 @@ from kernrec.compile import compile_source
 from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, find_kernel
 from kernrec.op import Problem, find_op, inputs
-from kernrec.profile.probe_profile import emulate_config, profile_variant
-from kernrec.profile.profile_library import Variant, VariantFailure, profile_variants, variants_of
+from kernrec.profile.probe_profile import Variant, emulate_config, profile_variant
+from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
 from kernrec.ptx import parse
 
 SM = 86

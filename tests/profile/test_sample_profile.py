@@ -12,7 +12,7 @@ from kernrec.compile import compile_source
 from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel import load_kernel
 from kernrec.op import find_op
-from kernrec.profile.sample_profile import entry_name, plan, sample_config
+from kernrec.profile.sample_profile import ProfileTarget, choose_blocks, entry_name, profile_by_sampling
 from kernrec.profile.tensor_values import Tensors, sample_tensors
 
 extents = st.integers(1, 40)
@@ -20,15 +20,15 @@ extents = st.integers(1, 40)
 
 @given(grid=st.tuples(extents, extents, st.integers(1, 5)))
 def test_every_block_is_stood_for_once(grid: tuple[int, int, int]) -> None:
-    chosen = plan(grid)
+    sample = choose_blocks(grid)
     total = grid[0] * grid[1] * grid[2]
-    assert chosen.total == total
-    assert chosen.middle[0] not in chosen.ends
-    assert 1 <= total - sum(chosen.ends.values()) <= total
-    assert all(0 <= block < total for block in (*chosen.middle, *chosen.ends))
-    assert len({*chosen.middle, *chosen.ends}) <= 16
+    assert sample.total == total
+    assert sample.inner[0] not in sample.ends
+    assert 1 <= total - sum(sample.ends.values()) <= total
+    assert all(0 <= block < total for block in (*sample.inner, *sample.ends))
+    assert len({*sample.inner, *sample.ends}) <= 16
     if max(grid) <= 3 and np.prod(grid) <= 9:
-        assert {*chosen.ends, chosen.middle[0]} == set(range(total))
+        assert {*sample.ends, sample.inner[0]} == set(range(total))
 
 
 @given(grid=st.tuples(extents, extents, st.just(1)))
@@ -36,11 +36,11 @@ def test_a_sample_is_exact_where_a_block_is_as_its_place_along_each_axis(grid: t
     def work(x: int, y: int) -> int:
         return (3 if x == grid[0] - 1 else 7) * (2 if y == 0 else 5)
 
-    chosen = plan(grid)
+    sample = choose_blocks(grid)
     cost = {y * grid[0] + x: work(x, y) for x, y in product(range(grid[0]), range(grid[1]))}
-    rest = chosen.total - sum(chosen.ends.values())
-    said = cost[chosen.middle[0]] * rest + sum(cost[block] * weight for block, weight in chosen.ends.items())
-    assert said == sum(cost.values())
+    rest = sample.total - sum(sample.ends.values())
+    estimate = cost[sample.inner[0]] * rest + sum(cost[block] * weight for block, weight in sample.ends.items())
+    assert estimate == sum(cost.values())
 
 
 SPEC = """
@@ -75,8 +75,9 @@ def metrics(tmp_path: Path, values: str, source: str = SOURCE) -> dict[str, floa
     problem = kernel.definition.problem()
     compiled = compile_source(kernel.source, 86, kernel.defines({"threads": 128}, "f32", "any"), "shift.cu")
     tensors = Tensors(kernel, problem, tmp_path)
-    (found,) = sample_config(kernel, {"threads": 128}, problem, 86, compiled, tensors, budget=20_000)
-    return dict(zip(found.profile.metrics, found.profile.coefficients[:, 0].tolist(), strict=True))
+    target = ProfileTarget(problem, 86, budget=20_000)
+    (launch,) = profile_by_sampling(kernel, {"threads": 128}, target, compiled, tensors)
+    return dict(zip(launch.profile.metrics, launch.profile.coefficients[:, 0].tolist(), strict=True))
 
 
 def test_values_decide_where_branches_do_and_the_profile_says_so(nvrtc: str, tmp_path: Path) -> None:
@@ -88,12 +89,12 @@ def test_values_decide_where_branches_do_and_the_profile_says_so(nvrtc: str, tmp
 
 
 def test_neighbours_that_share_a_halo_are_seen_to(nvrtc: str, tmp_path: Path) -> None:
-    found = metrics(tmp_path, "constant 1")
+    counts = metrics(tmp_path, "constant 1")
     # Each block reads 128 + 32 values of 4 bytes: 20 sectors, of which the next block reads 4 again.
-    assert found["touch.x.read"] == 20
-    assert found["touch.x.read.x"] == pytest.approx(16 / 20)
-    assert found["touch.y.write.x"] == 1.0
-    assert found["rounds"] == 3.0  # x[i], for the branch; then where[i], and x there
+    assert counts["touch.x.read"] == 20
+    assert counts["touch.x.read.x"] == pytest.approx(16 / 20)
+    assert counts["touch.y.write.x"] == 1.0
+    assert counts["rounds"] == 3.0  # x[i], for the branch; then where[i], and x there
 
 
 def test_an_endless_loop_is_given_up_with_the_kernel_named(nvrtc: str, tmp_path: Path) -> None:

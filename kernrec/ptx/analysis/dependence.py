@@ -26,11 +26,16 @@ _NO_RESULT = frozenset({"st", "bra", "brx", "exit", "ret", "bar", "barrier", "cp
 
 @dataclass(frozen=True)
 class Dependence:
-    """An instruction whose address or condition depends on data; `what` is `branch`, `load` or `store`."""
+    """An instruction whose address or condition depends on data."""
 
     line: int
+    """Its line in the PTX."""
+
     text: str
-    what: str
+    """The instruction."""
+
+    kind: str
+    """`branch`, `load` or `store`."""
 
 
 def _registers(operand: Operand) -> Iterator[str]:
