@@ -147,6 +147,8 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
         table = re.sub(r"^(launch|workspace)\[\d+\]$", r"[[\1]]", table)
         table = re.sub(r"^\[problem\]: tensors\.\w+$", "[problem.tensors] name", table)
         table = re.sub(r"^\[problem\]: dims\.\w+$", "[problem] dims name", table)
+        if key in ("dtypes", "layouts"):
+            expected = "a list of names that the operator knows"
         if key not in _INTERNAL_KEYS:
             asked.setdefault((table, key), (expected, None if default is required else _default(default)))
         return original(self, key, kind, expected, default)
