@@ -1,9 +1,9 @@
-"""How soon does a search find the best config? kernrec's guide beside Kernel Tuner, on spaces measured completely.
+"""How soon does a search find the best config? kernrec's search beside Kernel Tuner, on spaces measured completely.
 
     python tools/compare_kernel_tuner.py [--data ../shared/data] [--repeats 10] [--throughput 100]
 
 Needs `pip install kernel-tuner` for its half; without it kernrec's is printed alone. Kernel Tuner runs in simulation
-mode on the recordings, kernrec's search (`kernrec.model.search.expected_improvement`, which `kernrec collect` follows)
+mode on the recordings, kernrec's search (`kernrec.model.search.expected_improvement`, which `kernrec collect` uses)
 on the same, each measurement the median of ten of the recorded run times. A figure is the best of the first k configs
 that ran over the optimum, both by their recorded mean, the mean over repeats; configs that failed cost Kernel Tuner
 nothing here.
@@ -126,8 +126,10 @@ def predictions(space: Space, recorded: dict[str, Recorded], name: str) -> tuple
 
 
 def searched(space: Space, predicted_s: Array | None, repeats: int, bred: bool = False) -> tuple[Array, float]:
-    """(best over optimum after each of `COUNTS`, seconds of CPU a search) of the guide. bred: it looks at offspring of
-    what was measured alone, as in a space too large to be looked at whole."""
+    """(best over optimum after each of `COUNTS`, CPU seconds per search) of kernrec's search.
+
+    bred: it scores offspring of measured configs only, as in a space too large to score whole.
+    """
     before, start = expected_improvement.SCORED, time.process_time()
     expected_improvement.SCORED = 0 if bred else before
     try:
@@ -140,12 +142,12 @@ def searched(space: Space, predicted_s: Array | None, repeats: int, bred: bool =
 def search(space: Space, predicted_s: Array | None, seed: int) -> list[int]:
     """The configs that one search measures, in order."""
     draw = np.random.default_rng(seed)
-    follows = expected_improvement.Guide(space.tunables, predicted_s, seed)
+    next_configs = expected_improvement.ExpectedImprovement(space.tunables, predicted_s, seed)
     seen: list[int] = []
     said: list[float] = []
     while len(seen) < max(COUNTS):
-        order = follows.order(np.array(seen, dtype=np.int64), np.array(said))
-        for i in order[: follows.step(len(seen))].tolist():
+        order = next_configs.order(np.array(seen, dtype=np.int64), np.array(said))
+        for i in order[: next_configs.batch(len(seen))].tolist():
             seen.append(i)
             said.append(float(np.median(draw.choice(space.samples_s[i], SAMPLES))))
     return seen

@@ -1,71 +1,66 @@
-"""`kernrec evaluate`: how good recommendations are on measured problems, against simpler ways to choose."""
+"""`kernrec evaluate`: how good recommendations are on measured problems, compared with simpler ways to choose."""
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernrec.cli.format import print_notes
 from kernrec.cli.table import print_table
-from kernrec.cli.train import AsJson, Databases, GpuName, OpName, Threads, measurements, note
-from kernrec.errors import unknown
+from kernrec.cli.train import AsJson, Databases, GpuName, OpName, Threads, measurement_request
 
 if TYPE_CHECKING:
-    from kernrec.training.evaluate_models import Score
+    from kernrec.training.evaluate_models import MethodScore
 
 
 def evaluate(
     op: OpName = None,
     gpu: GpuName = None,
     db: Databases = None,
-    split: Annotated[str, typer.Option(help="What is held out whole: problem, gpu or kernel.")] = "problem",
-    plot: Annotated[Path | None, typer.Option(help="Draw into this file, .svg or .png (extra `plot`).")] = None,
+    split: Annotated[str, typer.Option(help="What is held out as a whole: problem, gpu or kernel.")] = "problem",
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw a figure into this .svg or .png file (needs the extra `plot`).")
+    ] = None,
     threads: Threads = 2,
     as_json: AsJson = False,
 ) -> None:
-    """Score learned and simpler recommendations on the measured problems of a database, held out whole.
+    """Compare learned recommendations with simpler ways to choose, on the measured problems of a database.
 
-    Coefficients that were calibrated are not used: they have seen what is held out, and are fitted again to the rest.
+    Problems, GPUs or kernels are held out as a whole: what is scored was never trained on. Stored calibrations are not
+    used, because they have seen the held-out data; coefficients are fitted again to the rest.
     """
     from kernrec.training.boosting import TrainingSettings
-    from kernrec.training.evaluate_models import FEWEST, PUBLISHED, SPLITS
-    from kernrec.training.evaluate_models import evaluate as judge
+    from kernrec.training.evaluate_models import PUBLISHED, EvaluationRequest
+    from kernrec.training.evaluate_models import evaluate as run_evaluation
 
-    if split not in SPLITS:
-        raise unknown("split", split, SPLITS)
     if plot is not None:
-        from kernrec.cli.plot_evaluation import check
+        from kernrec.cli.figure import check_figure_path
 
-        check(plot)
-    _, found, _ = measurements(db, op, gpu, calibrated=False)
-    scores, cases, parts = judge(found.groups, split, TrainingSettings(threads=threads), note)
-    if parts < 2:
-        note(f"one {split} alone: nothing can be held out, so nothing learned is scored ({2 - parts} more needed)")
-    if not cases:
-        note(f"no problem has {FEWEST} measured configs: nothing to choose among")
+        check_figure_path(plot)
+    request = EvaluationRequest(measurement_request(db, op, gpu), split, TrainingSettings(threads=threads))
+    evaluation = run_evaluation(request, progress=lambda text: print_notes([text]))
     if as_json:
-        rows = [asdict(score) for score in scores]
-        told = {"split": split, "parts": parts, "scores": rows, "published": PUBLISHED}
-        print(json.dumps(_plain(told), indent=2))
+        rows = [asdict(score) for score in evaluation.scores]
+        plain = {"split": split, "parts": evaluation.parts, "scores": rows, "published": PUBLISHED}
+        print(json.dumps(_nan_as_null(plain), indent=2))
     else:
-        _print(scores, f"held out by {split}: {parts}")
-        for who, figures in PUBLISHED.items():
-            said = ", ".join(f"{name} {value:g}" for name, value in figures.items())
-            note(f"published elsewhere, of other kernels on other cards: {said} ({who})")
-    if cases:
-        sizes = [len(case.latency_s) for case in cases]
-        span = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{min(sizes)}"
-        note(f"the space of a problem is what was measured of it: {span} configs")
-    if plot is not None and cases:
+        _print_scores(evaluation.scores, f"held out by {split}: {evaluation.parts}")
+        for source, figures in PUBLISHED.items():
+            listed = ", ".join(f"{name} {value:g}" for name, value in figures.items())
+            print_notes([f"published by others, for other kernels on other GPUs: {listed} ({source})"])
+    print_notes(evaluation.notes)
+    if plot is not None and evaluation.problems:
         from kernrec.cli.plot_evaluation import draw
 
-        draw(cases, plot)
-        note(f"drawn into {plot}")
+        draw(evaluation.problems, plot)
+        print_notes([f"figure written to {plot}"])
 
 
-def _print(scores: "list[Score]", title: str) -> None:
+def _print_scores(scores: "Sequence[MethodScore]", title: str) -> None:
     columns = [(name, "left" if name in ("quantity", "method") else "right") for name in _COLUMNS]
     rows = []
     for s in scores:
@@ -80,14 +75,15 @@ def _print(scores: "list[Score]", title: str) -> None:
 
 _COLUMNS = (
     "quantity", "method", "problems", "eff@1", "eff@5", "eff@10", "accuracy", "reduction", "rank corr.", "median error",
-    "coverage", "width", "front recall", "energy vs occupancy saved", "slowdown", "at 3 % slower saved", "slowdown",
+    "coverage", "width", "front recall", "energy saved vs. occupancy", "slowdown", "energy saved at 3 % slower",
+    "slowdown",
 )  # fmt: skip
 
 
-def _plain(value: object) -> object:
-    """NaN is null in JSON."""
+def _nan_as_null(value: object) -> object:
+    """The value with NaN as None, which JSON writes as null."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _nan_as_null(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_nan_as_null(item) for item in value]
     return None if isinstance(value, float) and math.isnan(value) else value

@@ -43,7 +43,7 @@ def explain(
 
     Without --config it is the one recommended for the objective; with --against, the difference of two.
     """
-    from kernrec.cli.plot import check as plot_check
+    from kernrec.cli.figure import check_figure_path
     from kernrec.cli.plot import draw
     from kernrec.gpu import find_gpu
     from kernrec.op import parse_shape
@@ -54,7 +54,7 @@ def explain(
     if bool(op) == bool(kernel):
         raise UsageError("give an --op or a --kernel, one of them")
     if plot is not None:
-        plot_check(plot)
+        check_figure_path(plot)
     if top < 1:
         raise UsageError(f"--top {top}: at least 1 is accepted")
     card, dims = find_gpu(gpu), parse_shape(shape) if shape else {}

@@ -1,46 +1,31 @@
 """The picture of an explanation: roofline, all candidates with their front, and energy by component (Matplotlib)."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernrec.cli.figure import new_figure, save_figure
 from kernrec.cli.format import config_text, source_text
 from kernrec.cli.quantity import human
-from kernrec.errors import UsageError
-from kernrec.util.optional import import_optional
 
 if TYPE_CHECKING:
     from kernrec.recommender.explain.breakdown import Explanation
     from kernrec.recommender.power_sweep import Ranked
 
-ENDINGS = (".svg", ".png")
 _SEEN = 3.0  # times the least cost: candidates beyond would press the front into a corner
 _COLOURS = ("C0", "C1")
 
 Shown = list[tuple[str, "Explanation"]]
 
 
-def check(path: Path) -> None:
-    """Raises before anything is computed where no picture could be drawn into `path`."""
-    if path.suffix.lower() not in ENDINGS:
-        raise UsageError(f"--plot {path}: a picture ends in {' or '.join(ENDINGS)}")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise UsageError(f"--plot {path}: there is no folder {folder}")
-    if path.is_dir():
-        raise UsageError(f"--plot {path}: that is a folder; a file is expected")
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"--plot {path}: nothing can be written in {folder}")
-    import_optional("matplotlib", "--plot", "plot")
-
-
 def draw(path: Path, ranked: "Ranked", subject: "Explanation", other: "Explanation | None", limit: int) -> None:
-    """Draws into `path`, by its ending SVG or PNG; what `check` let pass. Raises `UsageError` if it cannot write."""
-    from matplotlib.figure import Figure
+    """Draw an explanation, and another config beside it, into an SVG or PNG file.
 
-    figure = Figure(figsize=(16, 5.6), layout="constrained")
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    figure = new_figure(16, 5.6)
     roof, cloud, bars = figure.subplots(1, 3)
     shown = [("config", subject)] + ([("against", other)] if other is not None else [])
     _roofline(roof, shown)
@@ -49,14 +34,7 @@ def draw(path: Path, ranked: "Ranked", subject: "Explanation", other: "Explanati
     choice = subject.limited.choice
     title = f"{choice.kernel.name} on {choice.gpu.title} at {subject.limited.power_limit_w:g} W: {choice.problem.key}"
     figure.suptitle("\n".join([title, *(_named(name, explanation) for name, explanation in shown)]), fontsize=10)
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=120)
-        temporary.replace(path)
-    except OSError as error:
-        raise UsageError(f"--plot {path} cannot be written: {error.strerror or error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    save_figure(figure, path)
 
 
 def _named(name: str, explanation: "Explanation") -> str:

@@ -1,6 +1,7 @@
-"""Refitting the prior's own coefficients to what devices did, where that helps on problems that were held out.
+"""Fit the prior's own coefficients to measurements, and keep those that help on held-out problems.
 
-Time is the smooth maximum of a core and a DRAM part beyond the launch overhead, `combine` of `model.power`, so
+The core part and the DRAM part of time, beyond the launch overhead, combine by a smooth maximum (`combine` of
+`kernrec.model.prior.power`), so
 
     (latency - fixed) ** p  =  core_time ** p * core_s ** p  +  dram_time ** p * dram_s ** p        p = `OVERLAP`
 
@@ -9,15 +10,11 @@ is linear in the p-th powers of the multipliers; energy is linear in its parts, 
     energy  =  static_power * static_w * latency
              + core_energy * (clock_w * latency + core_j)  +  dram_energy * dram_j
 
-Both are solved by non-negative least squares (Lawson and Hanson, "Solving Least Squares Problems", 1974), reweighted
-until what is least is the squared logarithm of predicted over measured: with r = predicted / measured the weight
-log(r) / (r (r - 1)) gives (r - 1)**2 the gradient of log(r)**2 (iteratively reweighted least squares; plain relative
-errors to the p-th power would hear those alone that are predicted too slow). Every problem weighs the same. A belief
-in the published coefficient, worth a thousandth of a problem, decides what the rows do not tell apart, and a part that
-is next to nothing in them keeps it. Rows that ran at the power limit ran at an unknown clock and are left out.
+Both are solved by non-negative least squares in logarithmic error (`kernrec.training.multipliers`). Every problem has
+the same weight. Rows that ran at the power limit ran at an unknown clock and are left out.
 
-A multiplier is kept where it helps: each problem is held out in turn, and the error that the calibrated prior makes
-there, power limit and all, is held against that of the published coefficients.
+A multiplier is kept where it helps: each problem is held out in turn, and the error of the calibrated prior there,
+power limit included, is compared with that of the published coefficients.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,59 +27,80 @@ from kernrec.errors import KernrecError
 from kernrec.model.prior.calibration import ENERGY, MOST, TIME, Calibration
 from kernrec.model.prior.power import OVERLAP, NominalCosts, PowerModel
 from kernrec.training.dataset import RowGroup
+from kernrec.training.multipliers import fit_multipliers
 from kernrec.training.scores import rank_correlation
-from kernrec.util.optional import import_optional
 
 Array = np.ndarray
 
 FEWEST_ROWS = 20
+"""Fewest measured configs of an architecture that is calibrated."""
 FEWEST_PROBLEMS = 3
-"""Of an architecture, with `FEWEST_ROWS` configs among them."""
+"""Fewest problems of an architecture that is calibrated."""
 MOST_FOLDS = 20
 """More problems than this are held out several at a time."""
-_BELOW_LIMIT = 0.95  # of the TDP: less power than that, a reading's error aside, did not lower the clock
-_BELIEF = 0.001
-_LEAST_SHARE = 0.05
-_ROUNDS = 12
-_RANKS = 0.01  # how much rank correlation a smaller error may cost
+_BELOW_LIMIT = 0.95
+"""Share of the TDP below which, a reading's error included, the power limit did not lower the clock."""
+_RANK_LOSS = 0.01
+"""How much rank correlation a smaller error may cost."""
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """What fitting an architecture gave. calibration: None where nothing helped. said: of each quantity, a line."""
+class CalibrationFit:
+    """The result of fitting one architecture."""
 
     arch: str
+    """The architecture, such as `sm_89`."""
     calibration: Calibration | None
-    said: tuple[str, ...]
+    """The multipliers that help; None where none does."""
+    findings: tuple[str, ...]
+    """For each quantity, one sentence that says what calibration brings."""
 
 
-def fit(groups: Sequence[RowGroup], provenance: Mapping[str, Any] | None = None) -> list[Fitted]:
-    """What each architecture's measurements say of its coefficients; groups without static profiles have none.
+def fit(groups: Sequence[RowGroup], provenance: Mapping[str, Any] | None = None) -> list[CalibrationFit]:
+    """Fit the coefficients of each architecture to its measurements.
 
-    The groups' inputs are those of the prior that is not calibrated. Raises `KernrecError` where no architecture has
-    `FEWEST_PROBLEMS` and `FEWEST_ROWS`, saying how many are missing.
+    Args:
+        groups: measured rows whose inputs are those of the uncalibrated prior; groups without a static profile are
+            ignored.
+        provenance: what the measurements are, stored with the calibrations.
+
+    Raises:
+        KernrecError: no architecture has `FEWEST_PROBLEMS` and `FEWEST_ROWS`; the message says how many are missing.
     """
-    by_arch: dict[str, list[_Rows]] = {}
+    by_arch: dict[str, list[_CalibrationRows]] = {}
     for group in groups:
         if group.inputs.core_s is not None:
-            by_arch.setdefault(group.inputs.gpu.arch, []).append(_Rows.of(group))
+            by_arch.setdefault(group.inputs.gpu.arch, []).append(_CalibrationRows.of(group))
     enough = {arch: rows for arch, rows in sorted(by_arch.items()) if not any(_missing(rows))}
     if not enough:
         raise KernrecError(_too_few(by_arch))
-    return [_fitted(arch, rows, provenance or {}) for arch, rows in enough.items()]
+    return [_fit_arch(arch, rows, provenance or {}) for arch, rows in enough.items()]
+
+
+def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]:
+    """Latency and energy (N,) of a group's configs by the calibrated prior, under the power limit.
+
+    The group's inputs are those of the uncalibrated prior.
+    """
+    return _CalibrationRows.of(group).predict(calibration)
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """A group with its GPU's power model. timed, powered: rows whose time and whose energy say something."""
+class _CalibrationRows:
+    """A group of rows with what the fit needs of them."""
 
     group: RowGroup
+    """The measured rows."""
     power: PowerModel
+    """The power model of their GPU."""
     timed: Array
+    """Whether the fit of time uses each row, (N,)."""
     powered: Array
+    """Whether the fit of energy uses each row, (N,)."""
 
     @classmethod
-    def of(cls, group: RowGroup) -> "_Rows":
+    def of(cls, group: RowGroup) -> "_CalibrationRows":
+        """The rows of a group that has a static profile."""
         inputs = group.inputs
         drawn = group.energy_j / group.latency_s
         power = np.where(np.isfinite(drawn), drawn, inputs.power_w)
@@ -92,182 +110,142 @@ class _Rows:
         return cls(group, PowerModel.for_gpu(inputs.gpu), timed, powered)
 
     def joules(self) -> tuple[Array, Array]:
-        """The prior's energy of the core's events and of DRAM traffic; none where nobody counted."""
-        inputs, nothing = self.group.inputs, np.zeros(len(self.group))
-        core, dram = ((nothing if part is None else np.asarray(part)) for part in (inputs.core_j, inputs.dram_j))
+        """The prior's energy of core events and of DRAM traffic; zeros where the inputs have none."""
+        inputs, zeros = self.group.inputs, np.zeros(len(self.group))
+        core, dram = ((zeros if part is None else np.asarray(part)) for part in (inputs.core_j, inputs.dram_j))
         return core, dram
 
     def time_shares(self) -> Array:
-        """Core and DRAM part over what was measured, to the power of `OVERLAP`; (timed, 2)."""
+        """Core and DRAM part over the measured time, to the power of `OVERLAP`; (timed rows, 2)."""
         inputs = self.group.inputs
         parts = np.stack([np.asarray(inputs.core_s)[self.timed], np.asarray(inputs.dram_s)[self.timed]], axis=1)
         beyond = self.group.latency_s[self.timed] - np.asarray(inputs.fixed_s)[self.timed]
         return (parts / beyond[:, None]) ** OVERLAP
 
     def energy_shares(self) -> Array:
-        """Static, core and DRAM energy for the measured time, over what was measured; (powered, 3)."""
+        """Static, core and DRAM energy for the measured time, over the measured energy; (powered rows, 3)."""
         rows, (core_j, dram_j) = self.powered, self.joules()
         latency = self.group.latency_s[rows]
         core = self.power.clock_w * latency + core_j[rows]
         parts = np.stack([self.power.static_w * latency, core, dram_j[rows]], axis=1)
         return parts / self.group.energy_j[rows][:, None]
 
-    def predicted(self, found: Calibration) -> dict[str, Array]:
-        """Latency and energy of all rows by a calibration, under the power limit."""
+    def predict(self, calibration: Calibration) -> dict[str, Array]:
+        """Latency and energy of all rows by the calibrated prior, under the power limit."""
         inputs, (core_j, dram_j) = self.group.inputs, self.joules()
         nominal = NominalCosts(
-            np.asarray(inputs.core_s) * found.core_time,
-            np.asarray(inputs.dram_s) * found.dram_time,
+            np.asarray(inputs.core_s) * calibration.core_time,
+            np.asarray(inputs.dram_s) * calibration.dram_time,
             np.asarray(inputs.fixed_s),
-            core_j * found.core_energy,
-            dram_j * found.dram_energy,
+            core_j * calibration.core_energy,
+            dram_j * calibration.dram_energy,
         )
-        limited = found.powered(self.power).apply_power_limit(nominal)
+        limited = calibration.powered(self.power).apply_power_limit(nominal)
         return {"latency": limited.latency_s, "energy": limited.energy_j}
 
 
-def predicted(group: RowGroup, found: Calibration) -> dict[str, Array]:
-    """Latency and energy (N,) of a group's configs by the prior with these coefficients, under the power limit.
-
-    The group's inputs are those of the prior that is not calibrated.
-    """
-    return _Rows.of(group).predicted(found)
+def _problems(rows: Iterable[_CalibrationRows]) -> list[str]:
+    return sorted({member.group.problem for member in rows if member.timed.any()})
 
 
-def _problems(rows: Iterable[_Rows]) -> list[str]:
-    return sorted({one.group.problem for one in rows if one.timed.any()})
+def _missing(rows: Sequence[_CalibrationRows]) -> tuple[int, int]:
+    """(problems, configs) that are missing for a calibration."""
+    timed = sum(int(member.timed.sum()) for member in rows)
+    return max(FEWEST_PROBLEMS - len(_problems(rows)), 0), max(FEWEST_ROWS - timed, 0)
 
 
-def _missing(rows: Sequence[_Rows]) -> tuple[int, int]:
-    """(problems, configs) that are missing."""
-    known = sum(int(one.timed.sum()) for one in rows)
-    return max(FEWEST_PROBLEMS - len(_problems(rows)), 0), max(FEWEST_ROWS - known, 0)
-
-
-def _too_few(by_arch: Mapping[str, list[_Rows]]) -> str:
-    said = (
-        f"calibrating takes {FEWEST_PROBLEMS} problems and {FEWEST_ROWS} measured configs of kernels with a static"
+def _too_few(by_arch: Mapping[str, list[_CalibrationRows]]) -> str:
+    """The error message where no architecture has enough measurements."""
+    needed = (
+        f"calibrating needs {FEWEST_PROBLEMS} problems and {FEWEST_ROWS} measured configs of kernels with a static"
         " profile, below the power limit, on one architecture; "
     )
     if not by_arch:
-        return f"{said}there are none: {FEWEST_PROBLEMS} problems, {FEWEST_ROWS} configs are missing"
-    arch, (problems, configs) = min(
-        ((arch, _missing(rows)) for arch, rows in sorted(by_arch.items())), key=lambda found: found[1]
-    )
-    return f"{said}{arch} is nearest: {problems} problems, {configs} configs are missing"
+        return f"{needed}there are none: {FEWEST_PROBLEMS} problems, {FEWEST_ROWS} configs are missing"
+    (problems, configs), arch = min((_missing(rows), arch) for arch, rows in sorted(by_arch.items()))
+    return f"{needed}{arch} is the closest: {problems} problems, {configs} configs are missing"
 
 
-def _fitted(arch: str, rows: list[_Rows], provenance: Mapping[str, Any]) -> Fitted:
+def _fit_arch(arch: str, rows: list[_CalibrationRows], provenance: Mapping[str, Any]) -> CalibrationFit:
+    """Fit one architecture and keep the multipliers of a quantity where they help on held-out problems."""
     problems = _problems(rows)
     count = min(len(problems), MOST_FOLDS)
     folds = [set(problems[start::count]) for start in range(count)]
-    without = [_coefficients(arch, [one for one in rows if one.group.problem not in fold]) for fold in folds]
+    without = [_coefficients(arch, [member for member in rows if member.group.problem not in fold]) for fold in folds]
     whole = _coefficients(arch, rows)
     kept: tuple[str, ...] = ()
     factors: dict[str, Any] = {}
-    said: list[str] = []
-    # Time first: energy is power for a time, and judged by the time that will be predicted.
+    findings: list[str] = []
+    # Time first: energy is power times time, and is judged with the time that will be predicted.
     for quantity, names in (("latency", TIME), ("energy", ENERGY)):
         before: list[tuple[float, float]] = []
         after: list[tuple[float, float]] = []
-        for fold, found in zip(folds, without, strict=True):
-            tested = [one for one in rows if one.group.problem in fold]
-            before += _judged(tested, _only(found, kept), quantity)
-            after += _judged(tested, _only(found, kept + names), quantity)
+        for fold, fitted in zip(folds, without, strict=True):
+            tested = [member for member in rows if member.group.problem in fold]
+            before += _judged(tested, _only(fitted, kept), quantity)
+            after += _judged(tested, _only(fitted, kept + names), quantity)
         if all(getattr(whole, name) == 1.0 for name in names):
-            said.append(f"{quantity}: too little was measured to calibrate it")
+            findings.append(f"{quantity}: too little was measured to calibrate it")
             continue
-        (error, ranks), (new, new_ranks) = np.mean(before, axis=0), np.mean(after, axis=0)
+        (old_error, old_rank), (new_error, new_rank) = np.mean(before, axis=0), np.mean(after, axis=0)
         better = sum(new[0] < old[0] for old, new in zip(before, after, strict=True))
-        helps = new < error and 2 * better > len(before) and new_ranks > ranks - _RANKS
-        said.append(
-            f"{quantity} of {len(problems)} problems, each held out: off by a factor of {np.exp(error):.3f} with the"
-            f" data sheet's coefficients, {np.exp(new):.3f} calibrated (better on {better} of {len(before)}); rank"
-            f" correlation {ranks:.3f}, {new_ranks:.3f}: {'kept' if helps else 'no help, not kept'}"
+        helps = new_error < old_error and 2 * better > len(before) and new_rank > old_rank - _RANK_LOSS
+        findings.append(
+            f"{quantity} of {len(problems)} problems, each held out: off by a factor of {np.exp(old_error):.3f} with"
+            f" the data sheet's coefficients, {np.exp(new_error):.3f} calibrated (better on {better} of {len(before)});"
+            f" rank correlation {old_rank:.3f} before, {new_rank:.3f} after: {'kept' if helps else 'no help, not kept'}"
         )
         if helps:
             kept += names
-            factors["time_factor" if names is TIME else "energy_factor"] = float(np.exp(error)), float(np.exp(new))
+            factor = float(np.exp(old_error)), float(np.exp(new_error))
+            factors["time_factor" if names is TIME else "energy_factor"] = factor
     if not kept:
-        return Fitted(arch, None, tuple(said))
+        return CalibrationFit(arch, None, tuple(findings))
     calibration = replace(
         _only(whole, kept),
         **factors,
-        rows=sum(int(one.timed.sum()) for one in rows),
-        energy_rows=sum(int(one.powered.sum()) for one in rows),
-        gpus=tuple(sorted({one.group.gpu for one in rows})),
+        rows=sum(int(member.timed.sum()) for member in rows),
+        energy_rows=sum(int(member.powered.sum()) for member in rows),
+        gpus=tuple(sorted({member.group.gpu for member in rows})),
         problems=len(problems),
         provenance=dict(provenance),
     )
-    return Fitted(arch, calibration, tuple(said))
+    return CalibrationFit(arch, calibration, tuple(findings))
 
 
-def _only(found: Calibration, names: Iterable[str]) -> Calibration:
+def _only(calibration: Calibration, names: Iterable[str]) -> Calibration:
     """The multipliers of these names alone."""
-    kept: dict[str, Any] = {name: getattr(found, name) for name in names}
-    return Calibration(found.arch, **kept)
+    kept: dict[str, Any] = {name: getattr(calibration, name) for name in names}
+    return Calibration(calibration.arch, **kept)
 
 
-def _judged(rows: Iterable[_Rows], found: Calibration, quantity: str) -> list[tuple[float, float]]:
+def _judged(rows: Iterable[_CalibrationRows], calibration: Calibration, quantity: str) -> list[tuple[float, float]]:
     """(median |log(predicted / measured)|, rank correlation) of each group."""
     results = []
-    for one in rows:
-        measured = one.group.latency_s if quantity == "latency" else one.group.energy_j
+    for member in rows:
+        measured = member.group.latency_s if quantity == "latency" else member.group.energy_j
         known = np.isfinite(measured)
         if known.any():
-            predicted = one.predicted(found)[quantity][known]
+            predicted = member.predict(calibration)[quantity][known]
             error = float(np.median(np.abs(np.log(predicted / measured[known]))))
             results.append((error, rank_correlation(predicted, measured[known])))
     return results
 
 
-def _coefficients(arch: str, rows: Sequence[_Rows]) -> Calibration:
-    """The multipliers that fit rows best; 1 where there is nothing to fit."""
-    time = _multipliers([one.time_shares() for one in rows], rows) ** (1.0 / OVERLAP)
-    energy = _multipliers([one.energy_shares() for one in rows], rows)
+def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
+    """The multipliers that fit rows best; 1 where there is too little to fit."""
+    time = _multipliers([member.time_shares() for member in rows], rows, MOST**OVERLAP) ** (1.0 / OVERLAP)
+    energy = _multipliers([member.energy_shares() for member in rows], rows, MOST)
     return Calibration(arch, *time.tolist(), *energy.tolist())
 
 
-def _multipliers(shares: Sequence[Array], rows: Sequence[_Rows]) -> Array:
-    """What each part is to be multiplied by; shares: (N, P) of each group, of what was measured."""
+def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
+    """The multiplier of each part, (P,), from each group's shares of the parts, (rows, P); problems weigh the same."""
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)
-    of_problem: dict[str, int] = {}
-    for one, found in zip(rows, shares, strict=True):
-        of_problem[one.group.problem] = of_problem.get(one.group.problem, 0) + len(found)
-    share = np.concatenate(shares)
-    weight = np.repeat([1.0 / max(of_problem[one.group.problem], 1) for one in rows], list(map(len, shares)))
-    # A part that is hardly ever a twentieth of the whole cannot be told from the rest.
-    common = np.exp(-np.median(np.log(np.maximum(share.sum(axis=1), 1e-12))))
-    free = np.quantile(share * common, 0.9, axis=0) > _LEAST_SHARE
-    most = MOST**OVERLAP if share.shape[1] == len(TIME) else MOST
-    while True:
-        found = _solved(share, weight, free)
-        wild = free & ((found > most) | (found < 1.0 / most))
-        if not wild.any():
-            return found
-        # What rows would have vanish or explode they do not tell: it keeps its coefficient.
-        free &= ~wild
-
-
-def _solved(share: Array, weight: Array, free: Array) -> Array:
-    """The multipliers of the columns that are `free`, of least squared log error; the others are 1."""
-    found = np.ones(share.shape[1])
-    if not free.any():
-        return found
-    nnls = import_optional("scipy.optimize", "fitting a calibration", "train").nnls
-
-    rest = share[:, ~free].sum(axis=1)
-    found[free] = np.exp(-np.median(np.log(np.maximum(share.sum(axis=1), 1e-12))))
-    for _ in range(_ROUNDS):
-        ratio = np.clip(share @ found, 1e-3, 1e3)
-        away = ratio - 1.0
-        near = np.abs(away) < 1e-6
-        slope = np.where(near, 1.0, np.log(ratio) / np.where(near, 1.0, ratio * away))
-        columns, weights = share[:, free], weight * slope
-        # Relative to what was found so far: what it is worth does not depend on how wrong the coefficient is.
-        belief = _BELIEF / np.maximum(found[free], 1e-3) ** 2
-        # Normal equations: as many columns as parts, however many rows there are.
-        factor = np.linalg.cholesky((columns.T * weights) @ columns + np.diag(belief))
-        found[free] = nnls(factor.T, np.linalg.solve(factor, columns.T @ (weights * (1.0 - rest)) + belief))[0]
-    return found
+    rows_of_problem: dict[str, int] = {}
+    for member, part in zip(rows, shares, strict=True):
+        problem = member.group.problem
+        rows_of_problem[problem] = rows_of_problem.get(problem, 0) + len(part)
+    weight = [1.0 / max(rows_of_problem[member.group.problem], 1) for member in rows]
+    return fit_multipliers(np.concatenate(shares), np.repeat(weight, list(map(len, shares))), largest)

@@ -1,18 +1,21 @@
-"""From a database's measurements to what the learner is trained on and judged by.
+"""Read measurements from databases as training data.
 
-Rows of the library's kernels, and of the user's own that were analysed, come with their static profile and prior. Rows
-of kernels whose source nobody gave us come with their tunables alone, and the roofline's time in the prior's place.
+Rows of library kernels, and of the user's own kernels that were analyzed, come with their static profile and the
+prior's estimate. Rows of kernels whose source is not known come with their tunables only; the roofline's time then
+stands in for the prior's.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from kernrec import paths
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
@@ -31,108 +34,184 @@ from kernrec.training.dataset import Dataset, RowGroup
 
 Array = np.ndarray
 
-_COSTS = ("latency_s", "energy_j")
 _LIMITS = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
+"""Columns that are set where a row was measured at another power limit or clock than the card's own."""
+
+
+@dataclass(frozen=True)
+class MeasurementRequest:
+    """Which measurements to read."""
+
+    databases: tuple[Path, ...] = ()
+    """Databases to read; empty for the user's own. Of a config that is in several, the first one's row counts."""
+    op: str | None = None
+    """Only this op, by name or alias."""
+    gpu: str | None = None
+    """Only this GPU, by name or alias."""
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """groups: by GPU, problem and kernel. left_out: rows that could not be used, by reason. calibrations: those of the
-    prior that the groups' inputs hold, by architecture."""
+    """Measured rows, grouped by GPU, problem and kernel."""
 
+    databases: tuple[Path, ...]
+    """The databases that were read."""
+    gpu: str | None
+    """Catalog name of the GPU that was asked for; None for all GPUs."""
     groups: tuple[RowGroup, ...]
-    left_out: Mapping[str, int]
+    """The rows that can be used, at least one group."""
+    notes: tuple[str, ...]
+    """For each reason why rows could not be used, one sentence with their number."""
     calibrations: Mapping[str, Calibration]
+    """Architecture -> calibration of the prior that the groups' inputs contain."""
 
     @property
-    def problems(self) -> int:
-        """How many problems there are, whatever the GPU."""
-        return len({group.problem for group in self.groups})
+    def models_folder(self) -> Path:
+        """Where models and calibrations of these databases belong."""
+        return self.databases[0].parent / "models"
+
+
+class _GroupKey(NamedTuple):
+    """What the rows of a group have in common, as the database names it."""
+
+    gpu: str
+    problem: str
+    kernel: str
+    kernel_hash: str
 
 
 @dataclass(frozen=True)
 class _Row:
+    """One measured config."""
+
     config: dict[str, Any]
     latency_s: float
     energy_j: float
+    """NaN where it was not measured."""
 
 
-def read(
-    databases: Iterable[Path], op: str | None = None, gpu: str | None = None, calibrated: bool = True
-) -> Measurements:
-    """The answers of all databases at the cards' own limits and clocks; of a config in several, the first one's.
+def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> Measurements:
+    """Read the measured rows at the cards' own power limits and clocks.
 
-    What was replayed is left out: it is what its recording says, once more and with noise.
+    Replayed rows are left out: they repeat what their recording says, with noise.
 
-    op, gpu: only these, by canonical name. calibrated: whether the prior is that of the calibrations beside the
-    databases, which a model corrects; False where they are to be made. Raises `UsageError` for what is no database.
+    Args:
+        request: which measurements to read.
+        calibrated: whether the prior uses the calibrations beside the databases, as a model that corrects it must;
+            False where the calibrations themselves are to be fitted or judged.
+
+    Raises:
+        UsageError: an unknown op or GPU, a file that is not a database, or no usable measurement.
     """
-    paths = list(databases)
-    left_out: dict[str, int] = {}
-    found: dict[tuple[str, str, str, str], dict[str, _Row]] = {}
-    problems: dict[str, Mapping[str, Any]] = {}
-    for path in paths:
+    gpu = None if request.gpu is None else find_gpu(request.gpu).name
+    op = None if request.op is None else find_op(request.op).name
+    databases = request.databases or (paths.user_database(),)
+    left_out: Counter[str] = Counter()
+    groups_of_rows, problem_rows = _read_rows(databases, op, gpu, left_out)
+    trained = Trained.beside(databases, calibrated=calibrated)
+    kernels = _MeasuredKernels(databases, trained)
+    groups = []
+    for key, rows in sorted(groups_of_rows.items()):
+        try:
+            where = find_gpu(key.gpu)
+            problem = kernels.problem(problem_rows[key.problem], key)
+        except UsageError:
+            left_out["of an unknown GPU or op"] += len(rows)
+            continue
+        group = _row_group(kernels, where, problem, key, list(rows.values()), left_out)
+        if group is not None:
+            groups.append(group)
+    notes = tuple(f"left out {count} configs {reason}" for reason, count in left_out.items())
+    if not groups:
+        wanted = " ".join(["measurement", *(["of " + op] if op else []), *(["on " + gpu] if gpu else [])])
+        reasons = f" ({'; '.join(notes)})" if notes else ""
+        raise UsageError(f"{', '.join(map(str, databases))}: no {wanted} to learn from{reasons}")
+    return Measurements(tuple(databases), gpu, tuple(groups), notes, trained.calibrations)
+
+
+def provenance(data: Dataset, measurements: Measurements, calibrated: bool = True) -> dict[str, Any]:
+    """What a model's card says of the rows it was trained on, and of the prior that it corrects.
+
+    Args:
+        data: the rows.
+        measurements: what the rows were taken from.
+        calibrated: whether the prior used the calibrations of `measurements`.
+    """
+    stack = Stack(measurements.databases)
+    calibrations = measurements.calibrations if calibrated else {}
+    rows = [
+        (group.gpu, group.problem, group.kernel, group.kernel_hash, group.latency_s.tolist(), group.energy_j.tolist())
+        for group in data.groups
+    ]
+    return {
+        "rows": len(data),
+        "groups": len(data.groups),
+        "problems": sorted({group.problem for group in data.groups}),
+        "data_sha256": hashlib.sha256(repr(rows).encode()).hexdigest(),
+        "measurements": stack.measurements(),
+        "mark": stack.mark(),
+        "prior": {
+            "probe": probe(),
+            "calibrations": {arch: calibration.hash for arch, calibration in sorted(calibrations.items())},
+        },
+    }
+
+
+def _read_rows(
+    databases: Sequence[Path], op: str | None, gpu: str | None, left_out: Counter[str]
+) -> tuple[dict[_GroupKey, dict[str, _Row]], dict[str, Mapping[str, Any]]]:
+    """(the rows of each group by their config's text, the row of the problem table by the problem's key)."""
+    groups: dict[_GroupKey, dict[str, _Row]] = {}
+    problem_rows: dict[str, Mapping[str, Any]] = {}
+    for path in databases:
         with Database.open(path) as database:
-            known = {row["problem_id"]: row for row in database.rows("problem")}
+            problems = {row["problem_id"]: row for row in database.rows("problem")}
             configs = {row["config_id"]: str(row["tunables"]) for row in database.rows("config")}
             answers = database.rows("answer") if gpu is None else database.rows("answer", gpu=gpu)
         for row in answers:
-            about = known[row["problem_id"]]
-            if op is not None and about["op"] != op:
+            problem = problems[row["problem_id"]]
+            if op is not None and problem["op"] != op:
                 continue
             if row["replayed"]:
-                _count(left_out, "that were only replayed")
+                left_out["that were only replayed"] += 1
                 continue
             if any(row[name] is not None for name in _LIMITS):
-                _count(left_out, "measured at another power limit or clock")
+                left_out["measured at another power limit or clock"] += 1
                 continue
-            key = str(about["key"])
-            problems[key] = about
+            key = _GroupKey(str(row["gpu"]), str(problem["key"]), str(row["kernel"]), str(row["kernel_hash"]))
+            problem_rows[key.problem] = problem
             config = configs[row["config_id"]]
-            latency, energy = (np.nan if row[name] is None else float(str(row[name])) for name in _COSTS)
-            group = found.setdefault((str(row["gpu"]), key, str(row["kernel"]), str(row["kernel_hash"])), {})
-            group.setdefault(
-                config,
-                _Row(json.loads(config), latency, energy),
+            latency, energy = (
+                np.nan if row[name] is None else float(str(row[name])) for name in ("latency_s", "energy_j")
             )
-    trained = Trained.beside(paths, calibrated=calibrated)
-    known_to = _Candidates(paths, trained)
-    groups: list[RowGroup] = []
-    for (card, key, kernel, digest), rows in sorted(found.items()):
-        try:
-            where = find_gpu(card)
-            problem = known_to.problem(problems[key], kernel, digest)
-        except UsageError:
-            _count(left_out, "of an unknown GPU or op", len(rows))
-            continue
-        groups += _group(known_to, where, problem, kernel, digest, list(rows.values()), left_out)
-    return Measurements(tuple(groups), left_out, trained.calibrations)
+            groups.setdefault(key, {}).setdefault(config, _Row(json.loads(config), latency, energy))
+    return groups, problem_rows
 
 
-class _Candidates:
-    """The candidates of the kernels that were measured: the library's, and the user's own that a database holds."""
+class _MeasuredKernels:
+    """The kernels that were measured: the library's, and the user's own that a database holds."""
 
     def __init__(self, databases: Sequence[Path], trained: Trained) -> None:
         self._databases, self._trained = databases, trained
         self._library = Recommender(databases, trained=trained)
         self._own: dict[tuple[str, str], Kernel | None] = {}
 
-    def problem(self, row: Mapping[str, Any], kernel: str, digest: str) -> Problem:
-        """The problem of a row of the table: of an op, or declared by the kernel; `UsageError` for neither."""
-        own = self._own_kernel(kernel, digest)
+    def problem(self, row: Mapping[str, Any], key: _GroupKey) -> Problem:
+        """The problem of a row of the problem table: of an op, or declared by a kernel; `UsageError` for neither."""
+        own = self._own_kernel(key)
         op = own.definition if own is not None and own.declares_problem else find_op(row["op"])
         return op.problem(row["dtype"], row["layout"], **json.loads(row["dims"]))
 
-    def find(self, problem: Problem, gpu: GPU, kernel: str, digest: str) -> Candidates | None:
-        """Those of a kernel by name and hash; None where no source of this hash is known, or no profile."""
+    def candidates(self, problem: Problem, gpu: GPU, key: _GroupKey) -> Candidates | None:
+        """The candidates of a kernel by its name and hash; None where its source or its profiles are not known."""
         try:
             of_op = self._library.candidates_for(problem, gpu)
         except KernrecError:
             of_op = []
         for candidates in of_op:
-            if (candidates.kernel.name, candidates.kernel.hash) == (kernel, digest):
+            if (candidates.kernel.name, candidates.kernel.hash) == (key.kernel, key.kernel_hash):
                 return candidates
-        if (own := self._own_kernel(kernel, digest)) is None:
+        if (own := self._own_kernel(key)) is None:
             return None
         try:
             profiles = profiles_of(own, problem, gpu, self._databases)
@@ -140,57 +219,50 @@ class _Candidates:
         except KernrecError:
             return None
 
-    def _own_kernel(self, kernel: str, digest: str) -> Kernel | None:
-        if (kernel, digest) not in self._own:
+    def _own_kernel(self, key: _GroupKey) -> Kernel | None:
+        if (key.kernel, key.kernel_hash) not in self._own:
             try:
-                found = find_own_kernel(kernel, self._databases)
+                own = find_own_kernel(key.kernel, self._databases)
             except KernrecError:
-                found = None
-            self._own[kernel, digest] = found if found is not None and found.hash == digest else None
-        return self._own[kernel, digest]
+                own = None
+            same = own is not None and own.hash == key.kernel_hash
+            self._own[key.kernel, key.kernel_hash] = own if same else None
+        return self._own[key.kernel, key.kernel_hash]
 
 
-def _group(
-    known_to: _Candidates,
-    gpu: GPU,
-    problem: Problem,
-    kernel: str,
-    digest: str,
-    rows: list[_Row],
-    left_out: dict[str, int],
-) -> Iterable[RowGroup]:
-    candidates = None
-    if not digest.startswith("external:"):
-        candidates = known_to.find(problem, gpu, kernel, digest)
-        if candidates is None:
-            _count(
-                left_out, "of a kernel whose source or profiles are not known (another version of it, say)", len(rows)
-            )
-            return
-    if candidates is None:
-        inputs, kept = _foreign(gpu, problem, rows), np.arange(len(rows))
+def _row_group(
+    kernels: _MeasuredKernels, gpu: GPU, problem: Problem, key: _GroupKey, rows: list[_Row], left_out: Counter[str]
+) -> RowGroup | None:
+    """The usable rows of a group; None where there are none. Counts the others in `left_out`."""
+    if key.kernel_hash.startswith("external:"):
+        inputs, usable = _inputs_without_source(gpu, problem, rows), np.arange(len(rows))
     else:
-        inputs, kept = _profiled(candidates, problem, rows)
-        if len(kept) < len(rows):
-            _count(left_out, "of configs that the library's space does not hold", len(rows) - len(kept))
-        if not len(kept):
-            return
-    latency = np.array([row.latency_s for row in rows])[kept]
-    energy = np.array([row.energy_j for row in rows])[kept]
-    yield RowGroup(gpu.name, problem.key, problem.op, kernel, digest, inputs, latency, energy)
+        candidates = kernels.candidates(problem, gpu, key)
+        if candidates is None:
+            left_out["of a kernel whose source or profiles are not known (perhaps another version of it)"] += len(rows)
+            return None
+        inputs, usable = _profiled_inputs(candidates, problem, rows)
+        if len(usable) < len(rows):
+            left_out["that are not in the kernel's space"] += len(rows) - len(usable)
+        if not len(usable):
+            return None
+    latency = np.array([row.latency_s for row in rows])[usable]
+    energy = np.array([row.energy_j for row in rows])[usable]
+    return RowGroup(gpu.name, problem.key, problem.op, key.kernel, key.kernel_hash, inputs, latency, energy)
 
 
-def _profiled(candidates: Candidates, problem: Problem, rows: list[_Row]) -> tuple[ModelInputs, Array]:
-    """(inputs, which of `rows` they are about) of a library kernel's configs."""
+def _profiled_inputs(candidates: Candidates, problem: Problem, rows: list[_Row]) -> tuple[ModelInputs, Array]:
+    """(inputs of the rows that are in a kernel's space, positions of those rows)."""
     at = candidates.space.at(problem)
     place = candidates.space.find([row.config for row in rows])
-    kept = np.flatnonzero(np.isin(place, candidates.rows(at)))
-    prediction = candidates.predict(problem, at, place[kept])
+    usable = np.flatnonzero(np.isin(place, candidates.rows(at)))
+    prediction = candidates.predict(problem, at, place[usable])
     limited = candidates.apply_power_limit(prediction)
-    return inputs_of(candidates, problem, at, prediction, limited, np.arange(len(kept))), kept
+    return inputs_of(candidates, problem, at, prediction, limited, np.arange(len(usable))), usable
 
 
-def _foreign(gpu: GPU, problem: Problem, rows: list[_Row]) -> ModelInputs:
+def _inputs_without_source(gpu: GPU, problem: Problem, rows: list[_Row]) -> ModelInputs:
+    """Inputs of a kernel whose source is not known: tunables, and the roofline's time at the TDP as the prior."""
     names = sorted({name for row in rows for name, value in row.config.items() if isinstance(value, (int, float))})
     roofline = max(problem.flops / gpu.peak_flops("f32"), problem.bytes / gpu.memory_bandwidth)
     return ModelInputs(
@@ -205,25 +277,3 @@ def _foreign(gpu: GPU, problem: Problem, rows: list[_Row]) -> ModelInputs:
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else np.nan
-
-
-def _count(left_out: dict[str, int], reason: str, rows: int = 1) -> None:
-    left_out[reason] = left_out.get(reason, 0) + rows
-
-
-def provenance(data: Dataset, databases: Sequence[Path], calibrations: Mapping[str, Calibration]) -> dict[str, Any]:
-    """What a model's card says of the rows that it was trained on, and of the prior whose residuals it learned."""
-    stack = Stack(databases)
-    rows = [
-        (group.gpu, group.problem, group.kernel, group.kernel_hash, group.latency_s.tolist(), group.energy_j.tolist())
-        for group in data.groups
-    ]
-    return {
-        "rows": len(data),
-        "groups": len(data.groups),
-        "problems": sorted({group.problem for group in data.groups}),
-        "data_sha256": hashlib.sha256(repr(rows).encode()).hexdigest(),
-        "measurements": stack.measurements(),
-        "mark": stack.mark(),
-        "prior": {"probe": probe(), "calibrations": {arch: one.hash for arch, one in sorted(calibrations.items())}},
-    }

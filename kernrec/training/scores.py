@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kernrec.util.optional import import_optional
+
 Array = np.ndarray
 
 NEAR = 0.05
@@ -56,11 +58,11 @@ def median_error(measured: Array, predicted: Array) -> float:
 
 
 def rank_correlation(a: Array, b: Array) -> float:
-    """Spearman's rank correlation, ties at their mean rank; 0 where one side does not vary."""
-    ranks = [_ranks(np.asarray(values)) for values in (a, b)]
-    x, y = (rank - rank.mean() for rank in ranks)
-    spread = float(np.sqrt((x * x).sum() * (y * y).sum()))
-    return float((x * y).sum() / spread) if spread > 0 else 0.0
+    """Spearman's rank correlation; 0 where one side does not vary."""
+    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return 0.0
+    stats = import_optional("scipy.stats", "scoring predictions", "train")
+    return float(stats.spearmanr(a, b).statistic)
 
 
 def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Array) -> float:
@@ -102,10 +104,3 @@ def expected_random(measured: Array, k: int, near: float = NEAR) -> tuple[float,
     efficiency = float(((survives[:-1] - survives[1:]) * (ascending[0] / ascending)).sum())
     good = int((ascending <= ascending[0] * (1.0 + near)).sum())
     return efficiency, 1.0 - (n + 1) / (good + 1) / n
-
-
-def _ranks(values: Array) -> Array:
-    """Ranks from 0; equal values share the mean of theirs."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts + 1) / 2.0)[place]

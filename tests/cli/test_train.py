@@ -113,7 +113,7 @@ def test_nothing_is_learned_from_what_was_replayed(tmp_path: Path, capsys: pytes
         database.add_measurements([row | again for row in simulated(1)])
     assert run(["train", "--db", str(path)]) == 2
     said = capsys.readouterr().err
-    assert "12 configs that were only replayed left out" in said
+    assert "left out 12 configs that were only replayed" in said
     assert "no measurement to learn from" in said
     assert not (tmp_path / "models").exists()
 

@@ -49,7 +49,7 @@ def test_known_coefficients_are_recovered_and_kept() -> None:
     for before, after in (calibration.time_factor, calibration.energy_factor):
         assert after < 1.05 < before
     assert calibration.provenance == {"measurements": 300}
-    assert all("10 problems, each held out" in line and line.endswith(": kept") for line in found.said)
+    assert all("10 problems, each held out" in line and line.endswith(": kept") for line in found.findings)
 
 
 def test_the_power_limit_hides_no_coefficient() -> None:
@@ -70,7 +70,7 @@ def test_without_energy_only_time_is_fitted() -> None:
     assert found.calibration.core_time == pytest.approx(KNOWN["core_time"], rel=0.05)
     assert [getattr(found.calibration, name) for name in ENERGY] == [1.0, 1.0, 1.0]
     assert found.calibration.energy_factor is None
-    assert found.said[1] == "energy: too little was measured to calibrate it"
+    assert found.findings[1] == "energy: too little was measured to calibrate it"
 
 
 def test_what_does_not_help_on_problems_held_out_is_not_kept() -> None:
@@ -82,7 +82,7 @@ def test_what_does_not_help_on_problems_held_out_is_not_kept() -> None:
         groups.append(replace(truth, latency_s=truth.latency_s * own, energy_j=truth.energy_j * own))
     (found,) = fit(groups)
     assert found.calibration is None
-    assert all("no help, not kept" in line for line in found.said)
+    assert all("no help, not kept" in line for line in found.findings)
 
 
 def test_a_machine_of_the_data_sheet_keeps_the_data_sheet() -> None:

@@ -1,6 +1,6 @@
 """What a campaign is to measure: for each problem the configs of every kernel that computes it, most promising first.
 
-The order is the analytic prior's, or a trained model's, and while it is worked through a guide corrects it by what was
+The order is the analytic prior's, or a trained model's, and while it is worked through a search corrects it by what was
 measured (`kernrec.model.search.expected_improvement`), so that a budget that ends early was spent where the best
 configs are.
 """
@@ -19,7 +19,7 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, able_kernels
 from kernrec.measure.device.replay import Recording
 from kernrec.model.prior.calibration import Calibration
-from kernrec.model.search.expected_improvement import Guide
+from kernrec.model.search.expected_improvement import ExpectedImprovement
 from kernrec.op import Problem
 from kernrec.profile.profile_user_kernel import compile_job_for
 from kernrec.store import Stack, canonical_json
@@ -67,7 +67,7 @@ class PlannedProblem:
     """A problem with its tasks in order. name: of the layer, where it is one.
 
     probability: with which each config of the space came to be among the tasks; None where they were not drawn.
-    most: of the tasks that are measured; None: all. guide: says, from what was measured, which of them come next.
+    most: of the tasks that are measured; None: all. search: chooses, from what was measured, which of them come next.
     baseline: the config whose output the others have to have; None where an op or a spec says what is right.
     """
 
@@ -76,7 +76,7 @@ class PlannedProblem:
     tasks: tuple[Task, ...]
     probability: float | None = None
     most: int | None = None
-    guide: Guide | None = None
+    search: ExpectedImprovement | None = None
     baseline: dict[str, int] | None = None
 
     @property
@@ -97,7 +97,7 @@ def library_targets(
 ) -> list[PlannedProblem]:
     """The targets for (name, problem) pairs on a GPU, from the kernels of the library, or from `kernel` alone.
 
-    most: configs measured of a problem, None: its whole space; as a guide chooses them, or `drawn` at random. models:
+    most: configs measured of a problem, None: its whole space; as a search chooses them, or `drawn` at random. models:
     folder of calibrations and trained models, whose estimates go before the prior's. Raises `UsageError` for a problem
     that nothing can run.
     """
@@ -119,7 +119,7 @@ def check_memory(problem: Problem, gpu: GPU) -> None:
 
 
 def recorded_targets(recordings: Iterable[Recording], most: int | None, seed: int = 0) -> list[PlannedProblem]:
-    """The recorded configs of each problem: of somebody else's kernels nothing is predicted, so that the guide has what
+    """The recorded configs of each problem: of somebody else's kernels nothing is predicted, so the search has what
     was measured alone."""
     targets = []
     for recording in recordings:
@@ -127,8 +127,8 @@ def recorded_targets(recordings: Iterable[Recording], most: int | None, seed: in
             Task(kernel, recording.kernel_hashes[kernel], dict(outcome.config), recording.problem)
             for (kernel, _), outcome in recording.outcomes.items()
         )
-        guide = Guide(_tunables(tasks), seed=seed)
-        targets.append(PlannedProblem(recording.problem.key, recording.problem, tasks, most=most, guide=guide))
+        search = ExpectedImprovement(_tunables(tasks), seed=seed)
+        targets.append(PlannedProblem(recording.problem.key, recording.problem, tasks, most=most, search=search))
     return targets
 
 
@@ -190,8 +190,8 @@ class _Planner:
         if drawn:
             return PlannedProblem(name, problem, tasks, probability=len(tasks) / len(order), baseline=baseline)
         predicted = np.array([math.nan if rank >= _UNPREDICTED else rank for rank, _, _ in order])
-        guide = Guide(_tunables(tasks), predicted, self._seed)
-        return PlannedProblem(name, problem, tasks, most=most, guide=guide, baseline=baseline)
+        search = ExpectedImprovement(_tunables(tasks), predicted, self._seed)
+        return PlannedProblem(name, problem, tasks, most=most, search=search, baseline=baseline)
 
     def _space(self, kernel: Kernel, problem: Problem) -> "_Ranked":
         # Profiles of sampled blocks are of one problem.

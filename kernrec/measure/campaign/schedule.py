@@ -65,12 +65,12 @@ class Schedule:
 
     def _order(self, void: Sequence[int]) -> tuple[list[int], int]:
         tried = np.array([i for i, key in enumerate(self._keys) if self._history.has(key)], dtype=np.int64)
-        if self._target.guide is None:
+        if self._target.search is None:
             left = np.setdiff1d(np.arange(len(self._keys)), tried, assume_unique=True)
             return left.tolist(), len(left)
         found = (self._history.median(self._keys[i], "latency_s") for i in tried)
         latency_s = np.array([math.nan if value is None else value for value in found])
-        return self._target.guide.order(tried, latency_s).tolist(), self._target.guide.step(len(tried))
+        return self._target.search.order(tried, latency_s).tolist(), self._target.search.batch(len(tried))
 
     def coarse(self) -> list[ScheduledMeasurement]:
         """Those whose energy is told roughly."""

@@ -56,8 +56,8 @@ def test_an_effort_takes_some_of_the_space_and_the_most_promising_one_first() ->
     (whole,), (few,) = (library_targets([("gemv", MATVEC)], GPU, Stack([]), most) for most in (None, 7))
     assert few.tasks == whole.tasks
     assert (whole.most, few.most) == (None, 7)
-    assert few.guide is not None
-    assert few.guide.order(np.array([], dtype=int), np.array([]))[0] == 0
+    assert few.search is not None
+    assert few.search.order(np.array([], dtype=int), np.array([]))[0] == 0
 
 
 def test_a_drawn_sample_is_spread_over_the_space_and_says_how_likely_each_config_was() -> None:

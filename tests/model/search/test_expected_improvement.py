@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.model.search import expected_improvement
-from kernrec.model.search.expected_improvement import FIRST, Guide
+from kernrec.model.search.expected_improvement import FIRST, ExpectedImprovement
 
 VALUES = ([16, 32, 64, 128, 256], [1, 2, 4, 8, 16], [1, 2, 3, 4], [1, 2, 4, 8], [0, 1], [0, 1])
 SPACE = np.array(list(itertools.product(*VALUES)), dtype=float)
@@ -29,13 +29,13 @@ def truth_s(tunables: np.ndarray) -> np.ndarray:
 TRUTH = truth_s(SPACE)
 
 
-def found(guide: Guide, count: int, truth: np.ndarray = TRUTH) -> list[int]:
-    """The configs measured, in order, by a campaign that follows the guide."""
+def measured_configs(search: ExpectedImprovement, count: int, truth: np.ndarray = TRUTH) -> list[int]:
+    """The configs measured, in order, by a campaign that follows the search."""
     seen: list[int] = []
     while len(seen) < count:
-        order = guide.order(np.array(seen, dtype=int), truth[seen])
+        order = search.order(np.array(seen, dtype=int), truth[seen])
         assert len(order) == len(truth) - len(seen)
-        seen += order[: guide.step(len(seen))].tolist()
+        seen += order[: search.batch(len(seen))].tolist()
     return seen[:count]
 
 
@@ -46,7 +46,7 @@ def random_best(count: int) -> float:
 
 
 def test_with_no_prediction_at_all_it_finds_the_best_far_sooner_than_a_random_order() -> None:
-    best = np.mean([TRUTH[found(Guide(SPACE, seed=seed), 60)].min() for seed in range(3)])
+    best = np.mean([TRUTH[measured_configs(ExpectedImprovement(SPACE, seed=seed), 60)].min() for seed in range(3)])
     assert best / TRUTH.min() < 1.10
     assert random_best(60) / TRUTH.min() > 1.30
 
@@ -55,15 +55,15 @@ def test_a_prediction_that_misjudges_a_flag_is_corrected() -> None:
     wrong = TRUTH * np.where(SPACE[:, 4] > 0, 4.0, 1.0)  # whatever is good lies behind what is not, as predicted
     order = np.argsort(wrong)
     assert TRUTH[order[:100]].min() / TRUTH.min() > 1.5
-    assert TRUTH[found(Guide(SPACE, wrong), 60)].min() / TRUTH.min() < 1.10
+    assert TRUTH[measured_configs(ExpectedImprovement(SPACE, wrong), 60)].min() / TRUTH.min() < 1.10
 
 
 def test_the_config_that_is_predicted_to_be_the_best_is_the_first() -> None:
-    assert found(Guide(SPACE, TRUTH), 1) == [int(TRUTH.argmin())]
+    assert measured_configs(ExpectedImprovement(SPACE, TRUTH), 1) == [int(TRUTH.argmin())]
 
 
 def test_the_first_measurements_try_every_value_of_every_tunable() -> None:
-    first = SPACE[found(Guide(SPACE, TRUTH), FIRST)]
+    first = SPACE[measured_configs(ExpectedImprovement(SPACE, TRUTH), FIRST)]
     for column, values in zip(first.T, VALUES, strict=True):
         assert set(column) == set(values)
 
@@ -71,23 +71,23 @@ def test_the_first_measurements_try_every_value_of_every_tunable() -> None:
 def test_a_space_too_large_to_be_looked_at_whole_is_searched_through_offspring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expected_improvement, "SCORED", 100)
     monkeypatch.setattr(expected_improvement, "_OFFSPRING", 150)
-    best = np.mean([TRUTH[found(Guide(SPACE, seed=seed), 80)].min() for seed in range(3)])
+    best = np.mean([TRUTH[measured_configs(ExpectedImprovement(SPACE, seed=seed), 80)].min() for seed in range(3)])
     assert best / TRUTH.min() < 1.15
 
 
 def test_configs_that_fail_are_not_asked_for_again_and_teach_nothing() -> None:
     truth = np.where(SPACE[:, 0] > 100, np.nan, TRUTH)
-    seen = found(Guide(SPACE), 80, truth)
+    seen = measured_configs(ExpectedImprovement(SPACE), 80, truth)
     assert len(set(seen)) == 80
     assert np.nanmin(truth[seen]) / np.nanmin(truth) < 1.15
-    everything_fails = found(Guide(SPACE), 40, np.full(len(SPACE), np.nan))
+    everything_fails = measured_configs(ExpectedImprovement(SPACE), 40, np.full(len(SPACE), np.nan))
     assert len(set(everything_fails)) == 40
 
 
 def test_what_a_config_does_not_have_and_what_nobody_predicted_come_last() -> None:
     tunables = np.concatenate([SPACE[:200], np.full((50, SPACE.shape[1]), np.nan)])
     predicted = np.concatenate([TRUTH[:200], np.full(50, np.nan)])
-    order = Guide(tunables, predicted).order(np.array([], dtype=int), np.array([]))
+    order = ExpectedImprovement(tunables, predicted).order(np.array([], dtype=int), np.array([]))
     # One of them is the best of those that lack every tunable: that value is tried too.
     assert (order[-49:] >= 200).all()
 
@@ -98,6 +98,6 @@ def test_every_order_has_each_config_not_tried_once_and_the_same_again(tried: in
     rows = draw.permutation(len(SPACE))[: 60 + tried]
     space, truth = SPACE[rows], np.where(draw.random(len(rows)) < 0.2, np.nan, TRUTH[rows])
     seen = draw.permutation(len(rows))[:tried]
-    one, again = (Guide(space, seed=seed).order(seen, truth[seen]).tolist() for _ in range(2))
+    one, again = (ExpectedImprovement(space, seed=seed).order(seen, truth[seen]).tolist() for _ in range(2))
     assert one == again
     assert sorted(one + seen.tolist()) == list(range(len(rows)))

@@ -1,0 +1,267 @@
+"""Predictions for measured problems that were held out, by each way to choose a config.
+
+    learned      a model trained on the rest
+    calibrated   the analytic prior with coefficients fitted to the rest, where that helps there
+    prior        the analytic prior with the data sheet's coefficients
+    occupancy    most resident warps; of equals the largest block
+    nearest      the costs measured on the nearest other problem of the same GPU; the prior for configs without one
+    other GPU    the costs measured on another GPU; the prior for configs without one
+
+Random choice, the last way that `kernrec evaluate` scores, needs no prediction.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.model.learn.conformal import Interval
+from kernrec.model.learn.model import Model
+from kernrec.model.prior.calibration import Calibration
+from kernrec.recommender.estimate.correction import interval_of
+from kernrec.training.boosting import TrainingSettings
+from kernrec.training.dataset import Dataset, RowGroup
+from kernrec.training.fit_calibration import fit, predict_group
+from kernrec.training.folds import group_folds
+from kernrec.training.train_model import train
+
+Array = np.ndarray
+
+FEWEST = 8
+"""Problems with fewer measured configs leave too little choice and are not scored."""
+SPLITS = ("problem", "gpu", "kernel")
+"""What can be held out whole; rows never are."""
+_FOLDS = 5
+"""More problems, GPUs or kernels than this are held out several at a time."""
+
+
+@dataclass(frozen=True)
+class HeldOutProblem:
+    """One problem on one GPU with its C measured configs, of all kernels; what was measured counts as its space."""
+
+    gpu: str
+    """Catalog name of the GPU."""
+    problem: str
+    """Key of the problem."""
+    latency_s: Array
+    """Measured latency, (C,)."""
+    energy_j: Array
+    """Measured energy, (C,); NaN where it was not measured."""
+    predicted: dict[str, dict[str, Array]] = field(default_factory=dict)
+    """Method -> quantity (`latency`, `energy`) -> predicted cost, (C,)."""
+    low: dict[str, Array] = field(default_factory=dict)
+    """Quantity -> lower end of the learned interval, (C,)."""
+    high: dict[str, Array] = field(default_factory=dict)
+    """Quantity -> upper end of the learned interval, (C,)."""
+
+    def measured(self, quantity: str) -> Array:
+        """The measured cost, (C,): `latency`, `energy` or `edp`."""
+        costs = {"latency": self.latency_s, "energy": self.energy_j, "edp": self.latency_s * self.energy_j}
+        return costs[quantity]
+
+    def expected(self, method: str, quantity: str) -> Array | None:
+        """The predicted cost, (C,); None where the method does not apply or leaves configs without prediction."""
+        if method not in self.predicted:
+            return None
+        costs = self.predicted[method]
+        if quantity != "edp":
+            expected = costs[quantity]
+        elif method == "occupancy":  # a rank, not a cost: the same for every quantity
+            expected = costs["latency"]
+        else:
+            expected = costs["latency"] * costs["energy"]
+        return expected if np.isfinite(expected).all() else None
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """What was learned with some of the data held out."""
+
+    model: Model | None
+    """None where the rest is too little to train on."""
+    calibrations: Mapping[str, Calibration]
+    """Architecture -> calibration."""
+
+
+def held_out_problems(
+    groups: Sequence[RowGroup], split: str, settings: TrainingSettings, progress: Callable[[str], None]
+) -> tuple[list[HeldOutProblem], int]:
+    """Predict every measured problem by models that did not see its part of the data.
+
+    Args:
+        groups: measured rows; their inputs are those of the uncalibrated prior, because a calibration would have seen
+            what is held out.
+        split: what is held out whole, one of `SPLITS`.
+        settings: how trees are grown.
+        progress: called with a sentence for each fold.
+
+    Returns:
+        The problems with at least `FEWEST` measured configs, and the number of parts that the split makes. With a
+        single part nothing can be held out, so nothing is learned.
+    """
+    parts = sorted({_part(group, split) for group in groups})
+    folds: dict[str, _Fold] = {}
+    if len(parts) > 1:
+        fold_of_part = group_folds(np.arange(len(parts)), _FOLDS)
+        for number in range(int(fold_of_part.max()) + 1):
+            held_out = {part for part, fold in zip(parts, fold_of_part, strict=True) if fold == number}
+            progress(f"fold {number + 1}: {len(held_out)} of {len(parts)} {split}s held out")
+            rest = [group for group in groups if _part(group, split) not in held_out]
+            try:
+                model = train(Dataset(tuple(rest)), settings)
+            except UsageError as error:
+                model = None
+                progress(f"fold {number + 1}: no learned estimate is scored: the other folds have {error}")
+            folds |= dict.fromkeys(held_out, _Fold(model, _calibrations(rest)))
+    problems = []
+    for key in sorted({(group.gpu, group.problem) for group in groups}):
+        members = [group for group in groups if (group.gpu, group.problem) == key]
+        if sum(map(len, members)) >= FEWEST:
+            problems.append(_predict(members, groups, [folds.get(_part(group, split)) for group in members]))
+    return problems, len(parts)
+
+
+def _part(group: RowGroup, split: str) -> str:
+    return {"problem": group.problem, "gpu": group.gpu, "kernel": group.kernel}[split]
+
+
+def _calibrations(groups: Sequence[RowGroup]) -> dict[str, Calibration]:
+    try:
+        return {result.arch: result.calibration for result in fit(groups) if result.calibration}
+    except KernrecError:  # too few rows to calibrate
+        return {}
+
+
+def _predict(members: list[RowGroup], groups: Sequence[RowGroup], folds: list[_Fold | None]) -> HeldOutProblem:
+    """Predict a problem on a GPU; members: its groups, one per kernel; folds: what was learned without each."""
+
+    def joined(values: Callable[[RowGroup], Array]) -> Array:
+        return np.concatenate([values(group) for group in members])
+
+    problem = HeldOutProblem(
+        members[0].gpu, members[0].problem, joined(lambda g: g.latency_s), joined(lambda g: g.energy_j)
+    )
+    prior = {
+        "latency": joined(lambda g: g.inputs.latency_s),
+        "energy": joined(lambda g: g.inputs.latency_s * g.inputs.power_w),
+    }
+    if np.ptp(prior["latency"]) > 0:  # the roofline of a kernel without source is the same for every config
+        problem.predicted["prior"] = prior
+    problem.predicted["occupancy"] = dict.fromkeys(("latency", "energy"), joined(_occupancy_rank))
+    nearest = {group.kernel: _nearest(group, groups) for group in members}
+    if any(nearest.values()):
+        problem.predicted["nearest"] = _transferred(members, prior, nearest)
+    elsewhere = {
+        group.kernel: [
+            other
+            for other in groups
+            if _same_kernel(other, group) and other.problem == group.problem and other.gpu != group.gpu
+        ]
+        for group in members
+    }
+    if any(elsewhere.values()):
+        problem.predicted["other GPU"] = _transferred(members, prior, elsewhere)
+    models = [fold.model for fold in folds if fold is not None and fold.model is not None]
+    if len(models) == len(members):
+        _add_learned(problem, members, models)
+    calibrations = [
+        fold.calibrations.get(g.inputs.gpu.arch) if fold else None for g, fold in zip(members, folds, strict=True)
+    ]
+    if any(calibrations):
+        problem.predicted["calibrated"] = _calibrated(members, calibrations)
+    return problem
+
+
+def _calibrated(members: list[RowGroup], calibrations: list[Calibration | None]) -> dict[str, Array]:
+    """The calibrated prior's costs; the prior's for groups without a calibration."""
+    costs = [
+        predict_group(group, calibration)
+        if calibration and group.inputs.core_s is not None
+        else {"latency": group.inputs.latency_s, "energy": group.inputs.latency_s * group.inputs.power_w}
+        for group, calibration in zip(members, calibrations, strict=True)
+    ]
+    return {quantity: np.concatenate([part[quantity] for part in costs]) for quantity in ("latency", "energy")}
+
+
+def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[Model]) -> None:
+    """Add the models' costs and intervals to a problem."""
+    columns: dict[str, dict[str, list[Array]]] = {
+        end: {"latency": [], "energy": []} for end in ("value", "low", "high")
+    }
+    for group, model in zip(members, models, strict=True):
+        ratios, distance = model.log_ratio(model.rows(group.inputs))
+        latency = group.inputs.latency_s * np.exp(ratios["latency"])
+        energy = latency * group.inputs.power_w * np.exp(ratios.get("power", 0.0))
+        for quantity, costs in (("latency", latency), ("energy", energy)):
+            low, high = _interval(model, quantity, group).around(costs, distance)
+            for end, part in (("value", costs), ("low", low), ("high", high)):
+                columns[end][quantity].append(part)
+    ends = {"value": problem.predicted.setdefault("learned", {}), "low": problem.low, "high": problem.high}
+    for end, target in ends.items():
+        target.update({quantity: np.concatenate(parts) for quantity, parts in columns[end].items()})
+
+
+def _interval(model: Model, quantity: str, group: RowGroup) -> Interval:
+    """The interval that a query would state, of a GPU or kernel that the model was not trained on too."""
+    known = model.kernels.get(group.kernel) == group.kernel_hash
+    return interval_of(model, quantity, group.gpu if group.gpu in model.gpus else None, known)
+
+
+def _occupancy_rank(group: RowGroup) -> Array:
+    """A cost that is least where most warps are resident; of equals where the block is largest."""
+    inputs = group.inputs
+    if inputs.threads is None or inputs.resident is None:
+        return np.full(len(group), np.nan)
+    warps = np.ceil(inputs.threads / 32.0)
+    return 1.0 / (inputs.resident * warps * 4096.0 + warps + 1.0)
+
+
+def _same_kernel(a: RowGroup, b: RowGroup) -> bool:
+    return (a.kernel, a.kernel_hash) == (b.kernel, b.kernel_hash)
+
+
+def _nearest(group: RowGroup, groups: Sequence[RowGroup]) -> list[RowGroup]:
+    """The group of the same kernel and GPU whose problem is nearest in arithmetic and traffic; empty if there is
+    none."""
+    others = [
+        other
+        for other in groups
+        if _same_kernel(other, group) and other.gpu == group.gpu and other.problem != group.problem
+    ]
+
+    def distance(other: RowGroup) -> tuple[float, str]:
+        a, b = group.inputs, other.inputs
+        return float(np.hypot(np.log(a.flops / b.flops), np.log(a.bytes / b.bytes))), other.problem
+
+    return [min(others, key=distance)] if others else []
+
+
+def _transferred(
+    members: list[RowGroup], prior: dict[str, Array], sources: dict[str, list[RowGroup]]
+) -> dict[str, Array]:
+    """Costs measured elsewhere, scaled to the prior here; the prior where a config was not measured there."""
+    costs = {quantity: values.copy() for quantity, values in prior.items()}
+    start = 0
+    for group in members:
+        for source in sources[group.kernel][:1]:
+            there = {config: row for row, config in enumerate(_configs(source))}
+            pairs = [(start + row, there[config]) for row, config in enumerate(_configs(group)) if config in there]
+            if not pairs:
+                continue
+            here, place = np.array(pairs).T
+            for quantity, values in (("latency", source.latency_s), ("energy", source.energy_j)):
+                known = np.isfinite(values[place])
+                if known.any():
+                    rows, measured = here[known], values[place][known]
+                    scale = np.exp(np.median(np.log(prior[quantity][rows] / measured)))
+                    costs[quantity][rows] = measured * scale
+        start += len(group)
+    return costs
+
+
+def _configs(group: RowGroup) -> list[tuple[float, ...]]:
+    """The tunables' values of each row, as keys."""
+    tunables = group.inputs.tunables
+    columns = [np.asarray(tunables[name], dtype=np.float64) for name in sorted(tunables)]
+    return [tuple(row) for row in np.stack(columns, axis=1).tolist()] if columns else [()] * len(group)

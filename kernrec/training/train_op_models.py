@@ -1,0 +1,106 @@
+"""Train and store a model of each op from the measurements of databases: what `kernrec train` computes."""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernrec.errors import UsageError
+from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, groups_needed
+from kernrec.model.learn.model import Model
+from kernrec.model.learn.model_file import save
+from kernrec.training.boosting import TrainingSettings
+from kernrec.training.dataset import Dataset
+from kernrec.training.load_measurements import MeasurementRequest, load_measurements, provenance
+from kernrec.training.train_model import train
+
+
+@dataclass(frozen=True)
+class TrainingRequest:
+    """Which models to train."""
+
+    measurements: MeasurementRequest
+    """What to learn from."""
+    folder: Path | None = None
+    """Where to store models; None for `models` beside the first database."""
+    settings: TrainingSettings = field(default_factory=TrainingSettings)
+    """How trees are grown."""
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model that was trained and stored."""
+
+    name: str
+    """The op, or `<op>@<gpu>` for a model of one GPU."""
+    path: Path
+    """Its card."""
+    rows: int
+    """How many measured configs it was trained on."""
+    figures: dict[str, float | str]
+    """Scores on held-out groups and the stated intervals, by name."""
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """The models that were trained, at least one."""
+
+    models: tuple[StoredModel, ...]
+    notes: tuple[str, ...]
+    """What the user should know, a sentence each."""
+
+
+def train_op_models(request: TrainingRequest) -> TrainingResult:
+    """Train a model of each op that was measured and store it.
+
+    Raises:
+        UsageError: no measurement, or too few of every op.
+        KernrecError: a library of the extra `train` is missing, or the folder cannot be written.
+    """
+    measurements = load_measurements(request.measurements)
+    folder = request.folder or measurements.models_folder
+    notes = list(measurements.notes)
+    models: list[StoredModel] = []
+    too_few: list[str] = []
+    for op in sorted({group.op for group in measurements.groups}):
+        data = Dataset(tuple(group for group in measurements.groups if group.op == op))
+        name = op if measurements.gpu is None else f"{op}@{measurements.gpu}"
+        try:
+            model = train(data, request.settings)
+        except UsageError as error:
+            too_few.append(f"{name}: {error}")
+            continue
+        path = save(model, folder, name, provenance(data, measurements))
+        notes += _notes(name, data)
+        models.append(StoredModel(name, path, len(data), dict(model.scores) | _stated_intervals(model)))
+    if not models:
+        raise UsageError("; ".join(too_few))
+    return TrainingResult(tuple(models), (*notes, *(f"{reason}; no model of it was trained" for reason in too_few)))
+
+
+def _notes(name: str, data: Dataset) -> list[str]:
+    """What limits a model that was trained on this data."""
+    kind, groups = data.held_out
+    notes = []
+    if kind != "problem":
+        notes.append(
+            f"{name}: too few problems to hold out, so {kind}s were held out; its error on new shapes is unknown"
+        )
+    problems = int(groups.max()) + 1 if kind == "problem" else 0
+    if (missing := groups_needed() - problems) > 0:
+        notes.append(
+            f"{name}: {problems} held-out problems are too few to calibrate a 90 % interval, {missing} more are needed;"
+            " until then the prior's interval counts as one more problem"
+        )
+    return notes
+
+
+def _stated_intervals(model: Model) -> dict[str, float | str]:
+    """The intervals on new problems, GPUs and kernels; those of single GPUs are left out."""
+    return {
+        f"90 % interval of {quantity}, {'new problem' if key == '*' else key}": (
+            f"a factor of {math.exp(interval.width):.3g}, from {interval.said}"
+        )
+        for quantity, intervals in model.intervals.items()
+        for key, interval in intervals.items()
+        if key in ("*", NEW_GPU, NEW_KERNEL)
+    }
