@@ -5,12 +5,13 @@ folder; these tests are about all later ones.
 """
 
 import json
-import os
 import subprocess
 import sys
 from importlib.metadata import packages_distributions
 
 import pytest
+
+from tests.helpers.process import environment
 
 QUERY = 'kernrec.recommend("matmul", "h200", m=4096, n=4096, k=4096)'
 TYPER = {"annotated_doc", "shellingham", "typer", "typing_extensions"}
@@ -39,9 +40,8 @@ INSTALLED = packages_distributions().keys() - {"kernrec"}
 
 def libraries(code: str) -> set[str]:
     """The installed packages, kernrec aside, that a fresh process has imported after running `code`."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", code + PRINT_LOADED]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
     return INSTALLED & set(json.loads(done.stderr.splitlines()[-1]))
 
 

@@ -1,11 +1,12 @@
 """Asking, explaining and analyzing work on a system without POSIX: Windows has no fcntl, no SIGHUP and no fork."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.helpers.process import environment
 
 WITHOUT_POSIX = """
 import concurrent.futures, multiprocessing, os, signal, subprocess, sys, tempfile
@@ -72,6 +73,5 @@ def test_doctor_answers_without_posix(tmp_path: Path) -> None:
 def run_without_posix(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     """Runs one command line in a folder that holds `copy.ptx`."""
     (folder / "copy.ptx").write_text(COPY_PTX, encoding="utf-8")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", WITHOUT_POSIX, *line.split()]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment(), check=False)

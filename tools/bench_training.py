@@ -14,11 +14,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.model import Model
 from kernrec.recommender.estimate.correction import interval_of

@@ -92,7 +92,6 @@ def _in_place(started: float) -> int:
 
 def run(plan: str, out: Path, deadline: float, with_tests: bool, gpu: str) -> int:
     """One piece of the campaign; exit status 1 when measuring ended with an error."""
-    sys.path.insert(0, str(Path(__file__).parent))
     from measured import bring_in, export
 
     from kernrec.errors import KernrecError

@@ -25,8 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
 from recorded_convolution import GPUS, Recorded, load
 
 from kernrec.interop.read_results import read_results

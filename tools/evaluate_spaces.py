@@ -29,8 +29,6 @@ from typing import Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
 import recorded_clock
 from recorded_convolution import FILE, TUNABLES, load
 

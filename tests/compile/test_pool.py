@@ -12,6 +12,7 @@ import pytest
 
 from kernrec.compile import CompileError, CompileJob, compile_many, compile_source
 from kernrec.compile.pool import processes_for, submit
+from tests.helpers.process import environment
 
 
 def workers():
@@ -108,7 +109,7 @@ def test_an_interrupt_stops_all_processes_without_a_word(nvrtc, tmp_path, slow):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        env=environment(),
     )
     process.stdin.write(slow)
     process.stdin.close()

@@ -1,29 +1,16 @@
 """What the check of the shipped database lets pass, and what it does not."""
 
-import importlib.util
 from dataclasses import replace
-from types import ModuleType
 
+import build_database
 import numpy as np
 import pytest
 
 from kernrec.store import ProfileRow
-from tests.helpers.paths import TOOLS
 
-TOOL = TOOLS / "build_database.py"
 METRICS = ("barriers", "global.a.read_sectors", "issue", "issue.alu", "issue.fma32", "lanes")
 COUNTS = np.array([[0, 1], [0, 256], [800, 2500], [300, 40], [0, 2048], [25600, 80000]], dtype=np.float64)
 ROW = ProfileRow("k", "h", "c", 86, 0, "k", {}, 104, 0, 0, 0, "one", "nvrtc 13.5", METRICS, ("block", "trips"), COUNTS)
-
-
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_database", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def changed(metric: str, term: int, by: float, **fields: int) -> ProfileRow:
@@ -32,17 +19,17 @@ def changed(metric: str, term: int, by: float, **fields: int) -> ProfileRow:
     return replace(ROW, counts=counts, **fields)  # type: ignore[arg-type]
 
 
-def test_other_moves_before_the_loop_are_the_compilers_business(tool: ModuleType) -> None:
-    assert tool.as_the_compiler_varies(ROW, changed("issue.alu", 0, 50, registers=112))
+def test_other_moves_before_the_loop_are_the_compilers_business() -> None:
+    assert build_database.as_the_compiler_varies(ROW, changed("issue.alu", 0, 50, registers=112))
 
 
 @pytest.mark.parametrize(
     ("metric", "by"), [("issue.fma32", 1), ("global.a.read_sectors", -1), ("barriers", 1), ("issue.alu", 500)]
 )
-def test_other_arithmetic_or_memory_is_a_difference(tool: ModuleType, metric: str, by: float) -> None:
-    assert not tool.as_the_compiler_varies(ROW, changed(metric, 1, by))
+def test_other_arithmetic_or_memory_is_a_difference(metric: str, by: float) -> None:
+    assert not build_database.as_the_compiler_varies(ROW, changed(metric, 1, by))
 
 
-def test_so_are_far_more_registers_and_other_loops(tool: ModuleType) -> None:
-    assert not tool.as_the_compiler_varies(ROW, replace(ROW, registers=200))
-    assert not tool.as_the_compiler_varies(ROW, replace(ROW, terms=("block", "tiles")))
+def test_so_are_far_more_registers_and_other_loops() -> None:
+    assert not build_database.as_the_compiler_varies(ROW, replace(ROW, registers=200))
+    assert not build_database.as_the_compiler_varies(ROW, replace(ROW, terms=("block", "tiles")))

@@ -1,14 +1,13 @@
 """The prior and the learner on recorded spaces of real GPUs, where the folder of recorded data is at hand."""
 
-import importlib
-import importlib.util
 import sys
 from dataclasses import fields, replace
-from types import ModuleType
 from typing import Any
 
+import evaluate_spaces
 import numpy as np
 import pytest
+import recorded_convolution
 
 from kernrec.errors import KernrecError
 from kernrec.model.learn import features
@@ -17,9 +16,7 @@ from kernrec.training import scores
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.fit_calibration import fit
 from kernrec.training.train_model import train
-from tests.helpers.paths import ROOT
-
-SPACES = ROOT.parent / "shared" / "data" / "spaces"
+from tests.helpers.paths import SPACES
 
 needs_spaces = pytest.mark.skipif(
     not (SPACES / "convolution-static-a100-a4000.parquet").is_file(),
@@ -27,19 +24,9 @@ needs_spaces = pytest.mark.skipif(
 )
 
 
-def tool(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def recorded():  # type: ignore[no-untyped-def]
-    return tool("recorded_convolution").load(SPACES)
+    return recorded_convolution.load(SPACES)
 
 
 @needs_spaces
@@ -77,27 +64,29 @@ def test_one_percent_of_a_space_tells_of_the_rest(recorded, gpu: str, error: flo
 def test_at_one_clock_another_gpu_tells_where_the_best_configs_are() -> None:
     """Rank, error, and the best of the first 1 %, on the A100, trained on the A4000; and the prior alone."""
     pytest.importorskip("xgboost")
-    spaces = importlib.import_module("evaluate_spaces")
-    recorded = {name: spaces.Space(name, r.inputs, r.time_s) for name, r in spaces.load(SPACES).items()}
+    recorded = {
+        name: evaluate_spaces.Space(name, r.inputs, r.time_s) for name, r in evaluate_spaces.load(SPACES).items()
+    }
     whole = recorded["a100"]
-    space = whole.take(np.flatnonzero(spaces.at_one_clock(whole, SPACES)))
+    space = whole.take(np.flatnonzero(evaluate_spaces.at_one_clock(whole, SPACES)))
     assert 0.8 < len(space) / len(whole) < 0.9
     assert space.time_s.min() > 1.4 * whole.time_s.min()
-    assert spaces.prior_scores(space)["top-1 %"] <= 1.05
-    found = spaces.judge(space.time_s, spaces.expected(train(Dataset((recorded["a4000"].group,)), spaces.ALONE), space))
+    assert evaluate_spaces.prior_scores(space)["top-1 %"] <= 1.05
+    found = evaluate_spaces.judge(
+        space.time_s, evaluate_spaces.expected(train(Dataset((recorded["a4000"].group,)), evaluate_spaces.ALONE), space)
+    )
     assert found["rank"] >= 0.92
     assert found["top-1 %"] <= 1.05
     assert found["reduction"] >= 0.99
     assert found["error"] <= 0.15
-    measured = spaces.few(space, round(0.05 * len(space)), 2)
+    measured = evaluate_spaces.few(space, round(0.05 * len(space)), 2)
     assert measured["rank"] >= 0.96
     assert measured["error"] <= 0.045
 
 
 def test_without_the_recordings_the_evaluation_says_so_and_succeeds(tmp_path, capsys, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
     monkeypatch.setattr(sys, "argv", ["evaluate_spaces.py", "--data", str(tmp_path)])
-    assert tool("evaluate_spaces").main() == 0
+    assert evaluate_spaces.main() == 0
     assert "nothing evaluated" in capsys.readouterr().out
 
 

@@ -1,11 +1,10 @@
 """Laws of the power model, and how it holds against measured power."""
 
-import importlib.util
 import math
 import tomllib
 from pathlib import Path
-from types import ModuleType
 
+import check_power
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -42,15 +41,6 @@ def launches(draw: st.DrawFn) -> tuple[PowerModel, NominalCosts]:
 
 def limit_at(model: PowerModel, fraction: float) -> float:
     return min(model.power_min_w + fraction * (model.power_max_w - model.power_min_w), model.power_max_w)
-
-
-def tool(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @LAW
@@ -247,9 +237,9 @@ class TestAnchors:
     """The model against measured power; `tools/check_power.py` prints the figures."""
 
     def test_fma_power_against_clock_is_within_a_tenth(self) -> None:
-        errors = tool("check_power").check_fma(DATA)
+        errors = check_power.check_fma(DATA)
         assert set(errors) == {"rtx-a4000", "a100-pcie-40gb"}
         assert max(errors.values()) <= 0.10
 
     def test_dram_bound_energy_is_within_fifteen_percent(self) -> None:
-        assert tool("check_power").check_dram(DATA) <= 0.15
+        assert check_power.check_dram(DATA) <= 0.15
