@@ -78,7 +78,7 @@ def _calibrate(measurements: "MeasurementRequest", folder: Path | None) -> list[
         {
             "name": f"calibration of {fit.arch}",
             "path": str(result.path) if fit.calibration else None,
-            "found": None if fit.calibration is None else fit.calibration.about(),
+            "found": None if fit.calibration is None else fit.calibration.as_dict(),
             "said": list(fit.findings),
         }
         for fit in result.fits

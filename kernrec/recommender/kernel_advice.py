@@ -63,7 +63,7 @@ class Advice:
             "objective": self.objective,
             "candidates": self.candidates,
             "sampled_blocks": list(self.sampled),
-            "calibration": None if self.calibration is None else self.calibration.about(),
+            "calibration": None if self.calibration is None else self.calibration.as_dict(),
             "models": [reach.as_dict() for reach in self.models],
             "choices": [choice.as_dict() for choice in self.choices],
             "occupancy_heuristic": self.heuristic.as_dict(),

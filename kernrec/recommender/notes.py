@@ -45,7 +45,7 @@ def of_predictions(
     if "learned" in sources:
         found += dict.fromkeys(reach.said for _, reach in by if reach)
     if "prior" in sources or "learned" in sources:
-        found += dict.fromkeys(f"the prior's coefficients: {one.said}" for one, _ in by if one)
+        found += dict.fromkeys(f"the prior's coefficients: {one.summary}" for one, _ in by if one)
     return found
 
 

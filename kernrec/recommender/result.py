@@ -139,7 +139,7 @@ class Recommendation:
             "objective": self.objective,
             "power_limit_w": self.power_limit_w,
             "candidates": self.candidates,
-            "calibration": None if self.calibration is None else self.calibration.about(),
+            "calibration": None if self.calibration is None else self.calibration.as_dict(),
             "models": [reach.as_dict() for reach in self.models],
             "choices": [choice.as_dict() for choice in self.choices],
             "notes": list(self.notes),

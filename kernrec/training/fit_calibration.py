@@ -140,7 +140,7 @@ class _CalibrationRows:
             core_j * calibration.core_energy,
             dram_j * calibration.dram_energy,
         )
-        limited = calibration.powered(self.power).apply_power_limit(nominal)
+        limited = calibration.apply_to_power(self.power).apply_power_limit(nominal)
         return {"latency": limited.latency_s, "energy": limited.energy_j}
 
 

@@ -21,7 +21,7 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.prior.calibration import Calibration
-from kernrec.model.prior.prior_fingerprint import probe
+from kernrec.model.prior.prior_fingerprint import prior_fingerprint
 from kernrec.op import Problem, find_op
 from kernrec.recommender.estimate.candidates import Candidates
 from kernrec.recommender.estimate.model_inputs import inputs_of
@@ -151,7 +151,7 @@ def provenance(data: Dataset, measurements: Measurements, calibrated: bool = Tru
         "measurements": stack.measurements(),
         "mark": stack.mark(),
         "prior": {
-            "probe": probe(),
+            "probe": prior_fingerprint(),
             "calibrations": {arch: calibration.hash for arch, calibration in sorted(calibrations.items())},
         },
     }

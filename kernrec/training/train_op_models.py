@@ -98,7 +98,7 @@ def _stated_intervals(model: Model) -> dict[str, float | str]:
     """The intervals on new problems, GPUs and kernels; those of single GPUs are left out."""
     return {
         f"90 % interval of {quantity}, {'new problem' if key == '*' else key}": (
-            f"a factor of {math.exp(interval.width):.3g}, from {interval.said}"
+            f"a factor of {math.exp(interval.width):.3g}, from {interval.summary}"
         )
         for quantity, intervals in model.intervals.items()
         for key, interval in intervals.items()

@@ -29,7 +29,7 @@ def machine(group: RowGroup, noise: float = 0.01, seed: int = 1, **known: float)
         inputs.core_j * truth.core_energy,
         inputs.dram_j * truth.dram_energy,
     )
-    limited = truth.powered(PowerModel.for_gpu(inputs.gpu)).apply_power_limit(nominal)
+    limited = truth.apply_to_power(PowerModel.for_gpu(inputs.gpu)).apply_power_limit(nominal)
     distorted = np.exp(draw.normal(0, noise, (2, len(group))))
     return replace(group, latency_s=limited.latency_s * distorted[0], energy_j=limited.energy_j * distorted[1])
 
@@ -142,9 +142,9 @@ def test_equal_multipliers_have_equal_hashes_and_others_have_not() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no JSON, or is cut short"),
-        ("[1]", "no calibration of kernrec's"),
-        ('{"format": 7, "architectures": []}', "format 7; this kernrec reads 1"),
+        ("", "not JSON, or is cut short"),
+        ("[1]", "not a calibration of kernrec's"),
+        ('{"format": 7, "architectures": []}', "format 7; this kernrec reads format 1"),
         ('{"format": 1}', "'architectures' is missing"),
         ('{"format": 1, "architectures": [{"arch": "sm_89"}]}', "'core_time' is missing"),
     ],
@@ -160,5 +160,5 @@ def test_a_foreign_or_truncated_file_is_refused_in_one_line(tmp_path: Path, text
 def test_a_multiplier_out_of_range_is_refused(tmp_path: Path, value: str) -> None:
     path = save({RTX4090: kept(core_time=1.25)}, tmp_path)
     path.write_text(path.read_text().replace("1.25", value))
-    with pytest.raises(UsageError, match="no calibration"):
+    with pytest.raises(UsageError, match="not a calibration"):
         load(tmp_path)

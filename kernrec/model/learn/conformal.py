@@ -61,12 +61,14 @@ class Interval:
         return self.groups < groups_needed(self.level)
 
     @property
-    def said(self) -> str:
-        """What it stands on, in words."""
+    def summary(self) -> str:
+        """What the interval stands on, in words."""
         if not self.groups:
-            return f"the prior's spread: no {self.kind} was held out"
-        many = f"{self.groups} {self.kind}{'s' * (self.groups != 1)} held out"
-        return f"{many} and the prior's spread ({groups_needed(self.level)} would do alone)" if self.pooled else many
+            return f"the prior's interval: no {self.kind} was held out"
+        held_out = f"{self.groups} held-out {self.kind}{'s' * (self.groups != 1)}"
+        if not self.pooled:
+            return held_out
+        return f"{held_out} and the prior's interval (with {groups_needed(self.level)} it would not be needed)"
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
         """(low, high) around predicted values."""

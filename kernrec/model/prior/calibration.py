@@ -1,10 +1,12 @@
-"""The prior's coefficients as an architecture's measurements have them: a multiplier for each part of time and energy.
+"""Calibrations of the analytic prior: for each architecture, a multiplier for each part of time and energy.
 
-    core, DRAM                  time of the core domain, and of DRAM traffic
-    static, core, DRAM          power of board and leakage; energy of the core's clock tree and events; of DRAM traffic
+    core_time, dram_time        time of the core clock domain; time of DRAM traffic
+    static_power                power of board and leakage
+    core_energy, dram_energy    energy of the core's clock tree and events; energy of DRAM traffic
 
-`model.calibrate` finds them; here they are applied, kept in a file beside the database (`models/calibration.json`) and
-read again. What is not calibrated keeps the coefficient of data sheets and papers, and its multiplier is 1.
+`kernrec.training.fit_calibration` finds them. This module applies them, and stores them in a file beside the database
+(`models/calibration.json`). A part that is not calibrated keeps the coefficient of data sheets and papers; its
+multiplier is 1.
 """
 
 import hashlib
@@ -22,56 +24,66 @@ from kernrec.util.atomic_write import write_whole
 FILE = "calibration.json"
 FORMAT = 1
 MOST = 8.0
-"""A multiplier beyond this, or below its reciprocal, is no correction of a coefficient any more."""
+"""Largest plausible multiplier, and the reciprocal of the smallest."""
 TIME, ENERGY = ("core_time", "dram_time"), ("static_power", "core_energy", "dram_energy")
+"""The multipliers of time and of energy, by the names of the fields of `Calibration`."""
 _MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Multipliers of one architecture, and what they stand on.
-
-    rows, energy_rows, gpus, problems: what was fitted to. time_factor, energy_factor: (with the data sheet's
-    coefficients, with these) by what factor predictions missed measurements on problems held out: the exponential of
-    the mean over problems of the median |log(predicted / measured)|; None where that part is not calibrated.
-    provenance: of the measurements.
-    """
+    """The multipliers of one architecture, and the measurements they were fitted to."""
 
     arch: str
+    """The architecture, such as `sm_89`."""
     core_time: float = 1.0
+    """Multiplier of the time of the core clock domain."""
     dram_time: float = 1.0
+    """Multiplier of the time of DRAM traffic."""
     static_power: float = 1.0
+    """Multiplier of the power of board and leakage."""
     core_energy: float = 1.0
+    """Multiplier of the energy of the clock tree and of core events."""
     dram_energy: float = 1.0
+    """Multiplier of the energy of DRAM traffic."""
     rows: int = 0
+    """Measured configs that the fit of time used."""
     energy_rows: int = 0
+    """Measured configs that the fit of energy used."""
     gpus: tuple[str, ...] = ()
+    """GPUs that were measured."""
     problems: int = 0
+    """Problems that were measured."""
     time_factor: tuple[float, float] | None = None
+    """By what factor predicted latency missed measured latency on held-out problems, before and after calibration:
+    the exponential of the mean over problems of the median |log(predicted / measured)|. None where time is not
+    calibrated."""
     energy_factor: tuple[float, float] | None = None
+    """The same for energy."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Where the measurements came from."""
 
     @property
     def hash(self) -> str:
-        """Names the multipliers: equal where predictions are."""
-        told = [self.arch, *(round(getattr(self, name), 9) for name in TIME + ENERGY)]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:12]
+        """A name for the multipliers: equal where predictions are equal."""
+        multipliers = [self.arch, *(round(getattr(self, name), 9) for name in TIME + ENERGY)]
+        return hashlib.sha256(json.dumps(multipliers).encode()).hexdigest()[:12]
 
     @property
-    def said(self) -> str:
-        """What an answer says of it, in a line."""
+    def summary(self) -> str:
+        """One line for the notes of an answer."""
         return (
             f"calibration {self.hash} of {self.arch}, from {self.rows} configs on {self.problems} problems"
             f" ({', '.join(self.gpus)})"
         )
 
-    def about(self) -> dict[str, Any]:
-        """What an answer says of it, as plain values."""
-        told = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "provenance"}
-        return {"hash": self.hash, **told, "gpus": list(self.gpus)}
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, without the provenance."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "provenance"}
+        return {"hash": self.hash, **values, "gpus": list(self.gpus)}
 
-    def powered(self, power: PowerModel) -> PowerModel:
-        """The power model of one of its GPUs with the calibrated coefficients."""
+    def apply_to_power(self, power: PowerModel) -> PowerModel:
+        """The power model of one of the architecture's GPUs, with the calibrated coefficients."""
         return replace(
             power,
             board_w=power.board_w * self.static_power,
@@ -83,8 +95,8 @@ class Calibration:
             },
         )
 
-    def timed(self, times: LaunchTime) -> LaunchTime:
-        """The prior's times with the calibrated coefficients; joules are `powered`'s."""
+    def apply_to_time(self, times: LaunchTime) -> LaunchTime:
+        """The prior's times with the calibrated coefficients; joules come from `apply_to_power`."""
         return replace(
             times,
             core_s=times.core_s * self.core_time,
@@ -96,50 +108,58 @@ class Calibration:
 
 
 def load(folder: Path) -> dict[str, Calibration]:
-    """The calibrations that a folder holds, by architecture; none where there is no file. Raises `UsageError`."""
+    """Read the calibrations of a folder, by architecture; empty where there is no file.
+
+    Raises:
+        UsageError: the file cannot be read, or is not a calibration of this version.
+    """
     path = folder / FILE
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"{path} is {path.stat().st_size >> 20} MiB; a calibration is far smaller")
+            raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; a calibration is far smaller")
         text = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise UsageError(f"cannot read the calibration {path}: {(error.strerror or str(error)).lower()}") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{path} is no JSON, or is cut short") from None
+        raise UsageError(f"{path} is not JSON, or is cut short") from None
     try:
         if text.get("format") != FORMAT:
             raise UsageError(
-                f"{path} is a calibration of format {text.get('format')!r:.40}; this kernrec reads {FORMAT}:"
-                " `kernrec train --calibrate` makes it again"
+                f"{path} is a calibration of format {text.get('format')!r:.40}; this kernrec reads format {FORMAT}:"
+                " run `kernrec train --calibrate` again"
             )
-        found = [_read(entry) for entry in text["architectures"]]
+        calibrations = [_read(entry) for entry in text["architectures"]]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         missing = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else f"{error!s:.80}"
-        raise UsageError(f"{path} is no calibration of kernrec's: {missing}") from None
-    return {one.arch: one for one in found}
+        raise UsageError(f"{path} is not a calibration of kernrec's: {missing}") from None
+    return {calibration.arch: calibration for calibration in calibrations}
 
 
 def _read(entry: Mapping[str, Any]) -> Calibration:
-    given = {f.name: entry[f.name] for f in fields(Calibration)}
+    values = {f.name: entry[f.name] for f in fields(Calibration)}
     for name in TIME + ENERGY:
-        if not 1.0 / MOST <= float(given[name]) <= MOST:
-            raise ValueError(f"{name} is {given[name]!r:.20}, {1 / MOST:g} to {MOST:g} is accepted")
+        if not 1.0 / MOST <= float(values[name]) <= MOST:
+            raise ValueError(f"{name} is {values[name]!r:.20}; {1 / MOST:g} to {MOST:g} is accepted")
     for name in ("time_factor", "energy_factor"):
-        if given[name] is not None:
-            before, after = given[name]
-            given[name] = float(before), float(after)
-    if not isinstance(given["arch"], str) or not isinstance(given["provenance"], dict):
-        raise ValueError("arch and provenance are not what they should be")
-    given |= {name: int(given[name]) for name in ("rows", "energy_rows", "problems")}
-    return Calibration(**given | {"gpus": tuple(map(str, given["gpus"]))})
+        if values[name] is not None:
+            before, after = values[name]
+            values[name] = float(before), float(after)
+    if not isinstance(values["arch"], str) or not isinstance(values["provenance"], dict):
+        raise ValueError("arch must be a text and provenance an object")
+    values |= {name: int(values[name]) for name in ("rows", "energy_rows", "problems")}
+    return Calibration(**values | {"gpus": tuple(map(str, values["gpus"]))})
 
 
-def save(found: Mapping[str, Calibration], folder: Path) -> Path:
-    """Write the calibrations of a folder, by architecture, in place of those it holds; the file appears whole."""
+def save(calibrations: Mapping[str, Calibration], folder: Path) -> Path:
+    """Write the calibrations of a folder, by architecture; they replace those that it holds. The file appears whole.
+
+    Raises:
+        KernrecError: the file cannot be written.
+    """
     path = folder / FILE
-    entries = [asdict(found[arch]) for arch in sorted(found)]
+    entries = [asdict(calibrations[arch]) for arch in sorted(calibrations)]
     text = json.dumps({"format": FORMAT, "architectures": entries}, indent=1)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -87,7 +87,7 @@ class Candidates:
         self.kernel = kernel
         self.gpu = gpu
         self.calibration = calibration
-        self.power = power = calibration.powered(power) if calibration else power
+        self.power = power = calibration.apply_to_power(power) if calibration else power
         self.space = Space(kernel, gpu.sm, gpu.limits, dtype, layout)
         codes = self.space.variants if problem is None else self.space.configs_on(problem)
         spills, profiled = np.zeros(len(codes.keys), dtype=bool), np.ones(len(codes.keys), dtype=bool)
@@ -213,7 +213,7 @@ class Candidates:
         work = join(works)
         times = launch_time(self.gpu, self._demand, work)
         if self.calibration:
-            times = self.calibration.timed(times)
+            times = self.calibration.apply_to_time(times)
         moved_j = work.dram_bytes * self.power.event_j("dram.bytes")
         sums = np.zeros((5, count))
         sums[4] = START_S

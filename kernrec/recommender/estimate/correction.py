@@ -100,7 +100,7 @@ class Reach:
             *([] if self.gpu_known else [f"nothing was measured on {self.gpu}"]),
             *([] if self.kernel_known else [f"nothing of {self.kernel}"]),
         ]
-        stands_on = self.interval("latency").said
+        stands_on = self.interval("latency").summary
         if self.adapted_to:
             new = [f"adapted to {self.adapted_to} configs measured on this problem"]
             if self.adapted_to >= groups_needed():

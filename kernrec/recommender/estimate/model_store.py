@@ -93,7 +93,7 @@ class Trained:
             return None
         # Who has no model does not wait for what reads and uses one.
         from kernrec.model.learn.model_file import load
-        from kernrec.model.prior.prior_fingerprint import SAME, drift
+        from kernrec.model.prior.prior_fingerprint import SAME_PRIOR, fingerprint_change
         from kernrec.recommender.estimate.correction import Learned
 
         try:
@@ -102,7 +102,7 @@ class Trained:
             self._say(f"{error}; not used")
             return None
         training = card["training"]
-        if (changed := drift(training["prior"]["probe"])) > SAME:
+        if (changed := fingerprint_change(training["prior"]["probe"])) > SAME_PRIOR:
             by = f"by up to {changed:.0%}" if changed < 10 else "beyond recognition"
             self._say(
                 f"model {name} corrects another version of the prior, which has changed {by.replace('%', ' %')} since;"

@@ -41,8 +41,8 @@ def test_with_fewer_than_nine_groups_the_priors_spread_counts_as_one_more() -> N
     assert all(width == pytest.approx(2.0, abs=0.01) for width in wrong)  # none of it where they were not
     few, enough = (calibrate(*simulated_residuals(draw, n, 50), "problem") for n in (8, 9))
     assert (few.pooled, enough.pooled) == (True, False)
-    assert few.said == "8 problems held out and the prior's spread (9 would do alone)"
-    assert enough.said == "9 problems held out"
+    assert few.summary == "8 held-out problems and the prior's interval (with 9 it would not be needed)"
+    assert enough.summary == "9 problems held out"
 
 
 @pytest.mark.parametrize("groups", [2, 4, 7])

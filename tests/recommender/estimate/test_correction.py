@@ -91,8 +91,10 @@ def test_a_gpu_never_measured_says_what_its_interval_stands_on(one_gpu: Path, th
         (note,) = [note for note in answer.notes if note.startswith("source learned")]
         found.append((factor_of(answer), note))
     (alone, said), (held_out, said_of_three) = found
-    assert "nothing was measured on h200-sxm; 90 % interval from the prior's spread: no GPU was held out" in said
-    assert "90 % interval from 3 GPUs held out and the prior's spread (9 would do alone)" in said_of_three
+    assert "nothing was measured on h200-sxm; 90 % interval from the prior's interval: no GPU was held out" in said
+    assert (
+        "90 % interval from 3 held-out GPUs and the prior's interval (with 9 it would not be needed)" in said_of_three
+    )
     assert held_out < alone
     assert alone >= 2.0
     known = Recommender([three_gpus]).recommend("matmul", "rtx4090", NEW, query=FASTEST)
