@@ -1,7 +1,8 @@
 """PTX without a GPU: a parser, a CPU emulator with exact counters, and profiles made from them."""
 
 from kernrec.ptx.execution.emulator import emulate
-from kernrec.ptx.ir.parser import ParseError, parse
+from kernrec.ptx.ir.errors import ParseError
+from kernrec.ptx.ir.parser import parse
 from kernrec.ptx.ir.program import Module
 from kernrec.ptx.state.access_cost import Counts
 from kernrec.ptx.state.errors import EmulationError

@@ -1,9 +1,10 @@
-"""What of a kernel's behaviour depends on the values in memory, and how many loads wait for one another.
+"""Which addresses and branches of a kernel depend on the values in memory, and how many loads wait for one another.
 
 A register depends on data when it was loaded from global memory (or from shared memory into which such a value was
-stored) or computed from one that does. Where an address or a branch does, what the kernel touches and how long it runs
-follows from its input: a static profile then holds for the inputs it was made with. The analysis ignores the order of
-instructions, so it may name a dependence that no execution has; it misses none within the registers of one thread.
+stored) or computed from such a register. Where an address or a branch depends on data, what the kernel touches and how
+long it runs depends on its input: a static profile then holds for the inputs it was made with. The analysis ignores the
+order of instructions, so it may report a dependence that no execution has; it misses none within the registers of one
+thread.
 """
 
 from collections.abc import Iterator
@@ -77,19 +78,19 @@ def loads_global(ins: Instruction) -> bool:
 
 
 def load_chain(block: BasicBlock) -> int:
-    """How many loads from global memory of a basic block wait for one another: 1 where they are independent."""
-    depth: dict[str, int] = {}
+    """Length of the longest chain of loads from global memory, each waiting for the last; 1: they are independent."""
+    depths: dict[str, int] = {}  # by register: loads that follow from one another to its value
     deepest = 0
     for ins in block.instructions:
-        at = max((depth.get(name, 0) for name in sources(ins)), default=0) + loads_global(ins)
-        deepest = max(deepest, at)
+        depth = max((depths.get(name, 0) for name in sources(ins)), default=0) + loads_global(ins)
+        deepest = max(deepest, depth)
         for name in results(ins):
-            depth[name] = at
+            depths[name] = depth
     return deepest
 
 
 def data_dependences(function: Function) -> list[Dependence]:
-    """The branches, loads and stores of a kernel that depend on data, in the order of the text."""
+    """Branches whose condition, and loads and stores whose address depends on data, in the order of the text."""
     tainted: set[str] = set()
     shared = False  # whether shared memory holds data
     grown = True
@@ -105,20 +106,20 @@ def data_dependences(function: Function) -> list[Dependence]:
             if new:
                 tainted |= new
                 grown = True
-    found = []
+    dependences = []
     for ins in function.instructions:
         addresses = {n for o in ins.operands if isinstance(o, Address) for n in _registers(o)}
         if ins.opcode in ("bra", "brx") and tainted & sources(ins):
-            found.append(Dependence(ins.line, ins.text.strip(), "branch"))
+            dependences.append(Dependence(ins.line, ins.text.strip(), "branch"))
         elif ins.opcode in ("ld", "ldu", "cp") and tainted & addresses:
-            found.append(Dependence(ins.line, ins.text.strip(), "load"))
+            dependences.append(Dependence(ins.line, ins.text.strip(), "load"))
         elif ins.opcode in ("st", "red", "atom") and tainted & addresses:
-            found.append(Dependence(ins.line, ins.text.strip(), "store"))
-    return found
+            dependences.append(Dependence(ins.line, ins.text.strip(), "store"))
+    return dependences
 
 
 def _from_memory(ins: Instruction, shared: bool) -> bool:
-    """Whether an instruction gets a value that the input decides."""
+    """Whether an instruction reads a value that depends on the input."""
     if ins.opcode in ("ld", "ldu"):
         return not {"param", "local"} & {*ins.modifiers} and ("shared" not in ins.modifiers or shared)
     return ins.opcode == "atom" or (ins.opcode == "cp" and "global" in ins.modifiers)

@@ -1,7 +1,7 @@
-"""Which pipe of the machine issues an instruction, and at what cost.
+"""Which pipe of the machine executes an instruction, and how many issue slots it takes.
 
-PTX is not what the machine runs; an instruction may vanish or become several. The classes and costs here say what a
-warp issues for one PTX instruction on sm_75 to sm_120, so that profiles can be held against issue slots:
+The machine does not run PTX; one PTX instruction may become none or several. The classes and costs here are what a warp
+issues for one PTX instruction on sm_75 to sm_120, so that profiles can be compared with issue slots:
 
 - one machine instruction: f32 add, mul and fma (FFMA), 32-bit integer add, logic, shift, compare (IADD3, LOP3, SHF,
   ISETP), 32-bit multiply-add (IMAD), its wide form (IMAD.WIDE), loads, stores, special functions (MUFU);
@@ -24,6 +24,7 @@ CLASSES = (
 )  # fmt: skip
 
 Cost = tuple[tuple[str, int], ...]
+"""Machine instructions by class."""
 
 _LOGIC = frozenset(
     {
@@ -38,7 +39,7 @@ _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64")
 
 
 def classify(ins: Instruction) -> Cost:
-    """What a warp issues for one instruction: ((class, machine instructions), ...)."""
+    """What a warp issues for one PTX instruction: ((class, machine instructions), ...)."""
     literal = len(ins.operands) > 2 and isinstance(ins.operands[-1], Immediate)
     return _classify(ins.opcode, ins.modifiers, literal)
 
@@ -46,7 +47,7 @@ def classify(ins: Instruction) -> Cost:
 @lru_cache(maxsize=4096)
 def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
     kind = modifiers[-1] if modifiers else ""
-    if "argument" in modifiers:  # of a call: the assembler passes it in registers
+    if "argument" in modifiers:  # of a call: the assembler passes arguments in registers
         return (("mov", 1),)
     if opcode in ("ld", "ldu", "st", "atom", "red"):
         return ((_memory(opcode, modifiers), 1),)

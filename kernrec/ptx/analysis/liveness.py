@@ -1,8 +1,8 @@
 """How many registers a kernel's PTX needs: the most 32-bit values that are alive at one place.
 
-PTX has as many registers as it likes and the assembler maps them onto real ones. It saves some (addresses computed
-anew, 64-bit values held in part) and adds some (loads moved ahead): on codes of the library this count was found 0 to
-30 % above the assembler's. For where no assembler is at hand.
+PTX has any number of registers, and the assembler maps them onto real ones. It saves some (addresses are recomputed,
+64-bit values held in part) and adds some (loads are moved ahead): on variants of the library, this count was 0 to 30 %
+above the assembler's. It stands in where no assembler is installed.
 """
 
 from kernrec.ptx.analysis.dependence import results, sources
@@ -51,12 +51,12 @@ def live_registers(function: Function) -> int:
 def _successors(function: Function, index: int) -> list[int]:
     last = function.blocks[index].instructions[-1]
     count = len(function.blocks)
-    found = []
+    successors = []
     if last.opcode == "bra" and isinstance(last.operands[0], Symbol):
-        found.append(function.block_index[last.operands[0].name])
+        successors.append(function.block_index[last.operands[0].name])
     if last.opcode == "brx" and isinstance(last.operands[1], Symbol):
-        found += [function.block_index[label] for label in function.tables.get(last.operands[1].name, ())]
+        successors += [function.block_index[label] for label in function.tables.get(last.operands[1].name, ())]
     leaves = last.opcode in ("bra", "exit", "ret", "trap", "brx") and last.predicate is None
     if not leaves:
-        found.append(index + 1)
-    return [block for block in found if block < count]
+        successors.append(index + 1)
+    return [block for block in successors if block < count]

@@ -132,8 +132,8 @@ def _bfi(a: Array, b: Array, c: Array, d: Array, out: Array) -> None:
     bits = a.dtype.itemsize * 8
     start = np.minimum((c & 0xFF).astype(np.int64), 64)
     length = np.minimum((d & 0xFF).astype(np.int64), 64)
-    one = np.uint64(1)
-    ones = np.where(length >= 64, ~np.uint64(0), (one << np.minimum(length, 63).astype(np.uint64)) - one)
+    bit = np.uint64(1)
+    ones = np.where(length >= 64, ~np.uint64(0), (bit << np.minimum(length, 63).astype(np.uint64)) - bit)
     shift = np.minimum(start, 63).astype(np.uint64)
     mask = np.where(start >= bits, np.uint64(0), ones << shift)
     moved = a.astype(np.uint64) << shift
@@ -205,9 +205,9 @@ def _szext(wrap: bool) -> Compute:
 @lru_cache(None)
 def _bmsk(wrap: bool) -> Compute:
     def mask(a: Array, b: Array, out: Array) -> None:
-        start, length, one = _amount(a, wrap), _amount(b, wrap), np.uint64(1)
+        start, length, bit = _amount(a, wrap), _amount(b, wrap), np.uint64(1)
         end = np.minimum(start + length, np.uint64(32))
-        np.copyto(out, ((one << end) - one) & ~((one << start) - one), casting="unsafe")
+        np.copyto(out, ((bit << end) - bit) & ~((bit << start) - bit), casting="unsafe")
 
     return mask
 

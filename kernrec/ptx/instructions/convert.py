@@ -91,13 +91,13 @@ def _conversion(to: str, source: str, marks: tuple[str, ...]) -> Compute:
 @lru_cache(None)
 def _pair(to: str, marks: tuple[str, ...]) -> Compute:
     """`cvt.f16x2.f32 d, a, b`: a goes to the upper half."""
-    one = _conversion(to, "f32", marks)
+    convert = _conversion(to, "f32", marks)
 
     def both(a: Array, b: Array, out: Array) -> None:
         halves = out.view(DTYPES[to])
         for i, source in enumerate((b, a)):
             half = np.empty(source.shape, DTYPES[to])
-            one(source, half)
+            convert(source, half)
             halves[..., i::2] = half
 
     return both
@@ -108,8 +108,8 @@ _MARKS = frozenset({"rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rna", "
 
 @elementwise("cvt")
 def _cvt(ins: Instruction) -> Elementwise:
-    *found, to, source = ins.modifiers
-    marks = tuple(found)
+    *modifiers, to, source = ins.modifiers
+    marks = tuple(modifiers)
     if not _MARKS.issuperset(marks) or to not in DTYPES or source not in DTYPES:
         raise UnknownFormError("")
     if to in ("f16x2", "bf16x2"):

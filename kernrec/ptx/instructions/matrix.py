@@ -12,8 +12,8 @@ PTX leaves open in which order and precision the products are added. Here C and 
 products of 16-bit types are exact there) and rounded once to the type of D; hardware may differ in the last bits.
 Integers are exact and wrap, or saturate with `.satfinite`. The last 13 bits of a tf32 operand are ignored.
 
-Consecutive independent `mma` of a kind run as one step: fragments that several of them share are converted once, and
-where every A meets every B (a warp tile) each warp multiplies one pair of larger matrices.
+Consecutive independent `mma` instructions of a kind run as one step: fragments that several of them share are converted
+once, and where every A is multiplied with every B (a warp tile), each warp multiplies one pair of larger matrices.
 
 `mma.<type>` counts 2 m n k operations for every warp that runs one. A row of a matrix is 16 bytes of shared memory; a
 matrix of eight rows moves in one wavefront where its rows lie in different banks.
@@ -39,10 +39,17 @@ from kernrec.ptx.state.types import Array
 class _Type(NamedTuple):
     """An operand type: how its registers are read, and as what its operations are counted."""
 
-    width: int  # of a register, bits
-    dtype: str  # of an element as it lies there
+    width: int
+    """Bits of a register."""
+
+    dtype: str
+    """NumPy type of an element in a register."""
+
     values: Callable[[Array], Array]
+    """From elements to numbers."""
+
     counted: str
+    """What its operations are counted as."""
 
 
 def _same(a: Array) -> Array:
@@ -79,12 +86,25 @@ class _Kind(NamedTuple):
     """What instructions of one step have in common."""
 
     m: int
+    """Rows of A and D; n is 8."""
+
     k: int
+    """Columns of A."""
+
     a: str
+    """PTX type of A."""
+
     b: str
+    """PTX type of B."""
+
     c: str
+    """PTX type of C."""
+
     d: str
+    """PTX type of D."""
+
     saturates: bool
+    """Whether integers saturate (`.satfinite`)."""
 
 
 def whole_warps(decoder: BlockDecoder, ins: Instruction, numbers: Array | None) -> Array | slice:
@@ -110,9 +130,16 @@ class _Fragments(NamedTuple):
     """The register rows of an instruction's operands."""
 
     a: _Rows
+    """Of A (m x k)."""
+
     b: _Rows
+    """Of B (k x n)."""
+
     c: _Rows
+    """Of C (m x n), which is added."""
+
     d: _Rows
+    """Of D (m x n), the result."""
 
 
 class _ProductPlan(NamedTuple):

@@ -26,41 +26,45 @@ def integer(text: str) -> int:
 
 
 def read_variable(text: str) -> Variable:
-    """The variable that `.shared .align 4 .b8 kept[512]`, say, declares; `ValueError` for text that declares none."""
-    found = _VARIABLE.match(text.strip())
-    if found is None:
+    """The variable that a declaration such as `.shared .align 4 .b8 tile[512]` declares.
+
+    Raises:
+        ValueError: the text is not a declaration.
+    """
+    match = _VARIABLE.match(text.strip())
+    if match is None:
         raise ValueError(f"cannot read the declaration {' '.join(text.split())[:60]!r}")
-    kind, attributes = found["type"], found["attributes"]
+    kind, attributes = match["type"], match["attributes"]
     element = size_of(kind)
     aligned = re.search(r"\.align\s+(\d+)", attributes)
     count = 1
     unsized = False
-    for dim in re.findall(r"\[([^\]]*)\]", found["dims"]):
+    for dim in re.findall(r"\[([^\]]*)\]", match["dims"]):
         if dim.strip():
             count *= integer(dim.strip())
         else:
             unsized = True
     if wide := re.search(r"\.v([24])", attributes):
         count *= int(wide[1])
-    data, pointers = _initialiser(found["init"], kind, element)
+    data, pointers = _initial_value(match["init"], kind, element)
     if unsized:
         count = len(data) // element if data else 0
     size = count * element
     if data is not None:
         data = data.ljust(size, b"\0")
     return Variable(
-        found["name"],
-        found["space"],
+        match["name"],
+        match["space"],
         kind,
         int(aligned[1]) if aligned else element,
         size,
         data,
-        ".extern" in found["linkage"],
+        ".extern" in match["linkage"],
         pointers,
     )
 
 
-def _initialiser(text: str | None, kind: str, element: int) -> tuple[bytes | None, tuple[tuple[int, str, int], ...]]:
+def _initial_value(text: str | None, kind: str, element: int) -> tuple[bytes | None, tuple[tuple[int, str, int], ...]]:
     """Initial content, and the addresses in it: (byte offset, symbol, byte offset into it)."""
     if text is None:
         return None, ()

@@ -1,13 +1,13 @@
-"""Calls of device functions, put in place: the emulator runs kernels that call nothing.
+"""Inlines calls of device functions: the emulator runs kernels without calls.
 
 A call becomes the callee's instructions with registers, labels and variables of their own. `.param` variables, through
 which PTX passes arguments and results, become a state space `argument`, private to a thread: the assembler keeps them
-in registers, so accesses to it count as moves. A call that cannot be put in place (by a pointer, of a function that
-calls itself or whose body is elsewhere) stays, and is an error for the thread that reaches it.
+in registers, so accesses to it count as moves. A call that cannot be inlined (by a pointer, of a recursive function, or
+of one without a body in the module) stays, and is an error for the thread that reaches it.
 """
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kernrec.ptx.ir.program import (
     Address,
@@ -23,22 +23,46 @@ from kernrec.ptx.ir.program import (
 )
 
 _MOST_INSTRUCTIONS = 1 << 18
-_FAILS = ("__assertfail", "__assert_fail")  # what assert() calls when its condition is false
+_ASSERT_FAILS = ("__assertfail", "__assert_fail")  # assert() calls them when its condition is false
 
 
 def inlined(module: Module, name: str) -> Function:
-    """A function of the module with every call in it put in place; itself where it calls nothing."""
+    """A function of the module with all calls inlined; the function itself where it has none."""
     function = module.functions[name]
     if not any(ins.opcode == "call" for ins in function.instructions):
         return function
-    return _Inliner(module, function).function
+    inliner = _Inliner(module, function)
+    inliner.append(_Body(function, {}, "", (function.name,), None))
+    return inliner.result
+
+
+@dataclass(frozen=True)
+class _Body:
+    """A function body to append."""
+
+    function: Function
+    """The function."""
+
+    names: dict[str, str]
+    """New names of its variables, parameters and labels."""
+
+    suffix: str
+    """For the names of its registers; empty: nothing is renamed."""
+
+    callers: tuple[str, ...]
+    """The functions that are being inlined, itself last."""
+
+    end: str | None
+    """The label that its `ret` goes to; None: it stays a `ret`."""
 
 
 class _Inliner:
+    """Builds a function without calls."""
+
     def __init__(self, module: Module, function: Function) -> None:
         self.module = module
-        self.calls = 0
-        self.function = replace(
+        self.calls = 0  # inlined so far
+        self.result = replace(
             function,
             registers=dict(function.registers),
             variables=dict(function.variables),
@@ -47,71 +71,71 @@ class _Inliner:
             tables=dict(function.tables),
             immediates=set(function.immediates),
         )
-        self.copy(function, {}, "", (function.name,), None)
 
-    def copy(
-        self, body: Function, names: dict[str, str], suffix: str, callers: tuple[str, ...], end: str | None
-    ) -> None:
-        """Appends the instructions of `body`, its names renamed; `end`: the label that its `ret` goes to."""
-        made = self.function
-        at: dict[int, list[str]] = {}
-        for label, index in body.labels.items():
-            at.setdefault(index, []).append(label + suffix)
-        for index, ins in enumerate(body.instructions):
-            made.labels.update(dict.fromkeys(at.get(index, ()), len(made.instructions)))
-            moved = self.renamed(body, ins, names, suffix) if suffix else ins
-            if moved.opcode == "call":
-                self.call(moved, callers)
-            elif moved.opcode == "ret" and end is not None:
-                made.instructions.append(replace(moved, opcode="bra", modifiers=(), operands=(Symbol(end),)))
+    def append(self, body: _Body) -> None:
+        """Appends the instructions of a body."""
+        result, suffix, instructions = self.result, body.suffix, body.function.instructions
+        labels: dict[int, list[str]] = {}  # by position of the instruction behind them
+        for label, index in body.function.labels.items():
+            labels.setdefault(index, []).append(label + suffix)
+        for index, ins in enumerate(instructions):
+            result.labels.update(dict.fromkeys(labels.get(index, ()), len(result.instructions)))
+            renamed = self._renamed(ins, body) if suffix else ins
+            if renamed.opcode == "call":
+                self._append_call(renamed, body.callers)
+            elif renamed.opcode == "ret" and body.end is not None:
+                result.instructions.append(replace(renamed, opcode="bra", modifiers=(), operands=(Symbol(body.end),)))
             else:
-                made.instructions.append(_through_arguments(moved, made))
-        made.labels.update(dict.fromkeys(at.get(len(body.instructions), ()), len(made.instructions)))
+                result.instructions.append(_through_arguments(renamed, result))
+        result.labels.update(dict.fromkeys(labels.get(len(instructions), ()), len(result.instructions)))
 
-    def call(self, ins: Instruction, callers: tuple[str, ...]) -> None:
-        made = self.function
-        results, called, given = _parts(ins)
+    def _append_call(self, ins: Instruction, callers: tuple[str, ...]) -> None:
+        """Appends the callee's body, or the call itself where that cannot be done."""
+        result = self.result
+        results, called, arguments = _parts(ins)
         callee = self.module.functions.get(called)
-        if called in _FAILS:
-            made.instructions.append(replace(ins, opcode="trap", modifiers=(), operands=()))
+        if called in _ASSERT_FAILS:
+            result.instructions.append(replace(ins, opcode="trap", modifiers=(), operands=()))
             return
-        if callee is None or called in callers or len(made.instructions) > _MOST_INSTRUCTIONS:
-            made.instructions.append(ins)
+        if callee is None or called in callers or len(result.instructions) > _MOST_INSTRUCTIONS:
+            result.instructions.append(ins)
             return
         self.calls += 1
         suffix = f"@call{self.calls}"
-        names = dict(zip((v.name for v in (*callee.returns, *callee.parameters)), (*results, *given), strict=True))
+        names = dict(zip((v.name for v in (*callee.returns, *callee.parameters)), (*results, *arguments), strict=True))
         for variable in callee.variables.values():
             if variable.space == "shared":  # one for all calls
-                made.variables[variable.name] = variable
+                result.variables[variable.name] = variable
             else:
                 names[variable.name] = variable.name + suffix
-                made.variables[variable.name + suffix] = replace(variable, name=variable.name + suffix)
+                result.variables[variable.name + suffix] = replace(variable, name=variable.name + suffix)
         for label, targets in callee.tables.items():
-            made.tables[label + suffix] = tuple(target + suffix for target in targets)
-        made.immediates.update(callee.immediates)
+            result.tables[label + suffix] = tuple(target + suffix for target in targets)
+        result.immediates.update(callee.immediates)
         names |= {label: label + suffix for label in (*callee.labels, *callee.tables)}
         end = f"$end{suffix}"
         if ins.predicate is not None:
             register, negated = ins.predicate
             skip = replace(ins, opcode="bra", modifiers=(), operands=(Symbol(end),), predicate=(register, not negated))
-            made.instructions.append(skip)
-        self.copy(callee, names, suffix, (*callers, called), end)
-        made.labels[end] = len(made.instructions)
+            result.instructions.append(skip)
+        self.append(_Body(callee, names, suffix, (*callers, called), end))
+        result.labels[end] = len(result.instructions)
 
-    def renamed(self, body: Function, ins: Instruction, names: dict[str, str], suffix: str) -> Instruction:
+    def _renamed(self, ins: Instruction, body: _Body) -> Instruction:
+        """An instruction of a body with the names that it gets here."""
+
         def register(name: str) -> str:
-            kind = body.register_type(name)
+            kind = body.function.register_type(name)
             if kind is None:  # a special register
                 return name
-            self.function.registers[name + suffix] = kind
-            return name + suffix
+            self.result.registers[name + body.suffix] = kind
+            return name + body.suffix
 
         def operand(given: Operand) -> Operand:
             if isinstance(given, Register):
                 return Register(register(given.name))
             if isinstance(given, Symbol):
-                listed = re.sub(r"[^\s(),]+", lambda m: names.get(m[0], m[0]), given.name)
+                listed = re.sub(r"[^\s(),]+", lambda m: body.names.get(m[0], m[0]), given.name)
                 return Symbol(listed, given.offset)
             if isinstance(given, Address):
                 base = operand(given.base)
@@ -130,7 +154,7 @@ class _Inliner:
 
 
 def _through_arguments(ins: Instruction, function: Function) -> Instruction:
-    """An access to a `.param` variable of a function body, in the state space of its own."""
+    """An access to a `.param` variable of a function body as one to the state space `argument`."""
     if ins.opcode not in ("ld", "st") or "param" not in ins.modifiers:
         return ins
     base = next((o.base for o in ins.operands if isinstance(o, Address)), None)

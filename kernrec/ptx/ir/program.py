@@ -1,4 +1,4 @@
-"""What a PTX text says, as data: modules, functions, variables, instructions, operands, basic blocks."""
+"""PTX as data: modules, functions, variables, instructions, operands, basic blocks."""
 
 import re
 from dataclasses import dataclass, field
@@ -15,40 +15,51 @@ def size_of(type_name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A virtual or special register, with its `%` (a special one keeps its dimension: `%tid.x`)."""
+    """A virtual or special register."""
 
     name: str
+    """With its `%`; a special register keeps its dimension: `%tid.x`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """A literal. `kind` is `int`, `f32` or `f64` (the value is then the bit pattern), or `float` (decimal)."""
+    """A literal."""
 
     value: int | float
+    """The value; of kind `f32` and `f64`, its bits."""
+
     kind: str
+    """`int`, `f32` or `f64` (written as bits), or `float` (written as a decimal number)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A variable, parameter, function or label, with a byte offset."""
+    """The address of a variable, parameter, function or label."""
 
     name: str
+    """The variable, parameter, function or label."""
+
     offset: int = 0
+    """Bytes to add."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`[base + offset]`; the offset is in bytes."""
+    """`[base + offset]`."""
 
     base: "Register | Symbol | Immediate"
+    """What to add to."""
+
     offset: int
+    """Bytes to add."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """`{a, b, ...}`; a discarded element is `Register("_")`."""
+    """`{a, b, ...}`."""
 
     items: tuple["Operand", ...]
+    """The elements; a discarded one is `Register("_")`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +67,18 @@ class Pair:
     """`p|q`, the two destinations of `setp` and `shfl.sync`."""
 
     first: "Operand"
+    """`p`."""
+
     second: "Operand"
+    """`q`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Negated:
-    """`!p`, a predicate source taken negated."""
+    """`!p`, a predicate that is read negated."""
 
     register: Register
+    """`p`."""
 
 
 Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated
@@ -71,14 +86,25 @@ Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction. `predicate` is (register name, negated) or None; `line` counts from 1."""
+    """One instruction."""
 
     opcode: str
+    """The opcode: `ld`."""
+
     modifiers: tuple[str, ...]
+    """The modifiers in order, types among them: `shared`, `v4`, `b32`."""
+
     operands: tuple[Operand, ...]
+    """The operands in order; mostly the destination first."""
+
     predicate: tuple[str, bool] | None
+    """Name of the predicate register that guards the instruction, and whether it is negated."""
+
     line: int
+    """Line in the PTX, from 1."""
+
     text: str
+    """The source text."""
 
     @property
     def name(self) -> str:
@@ -88,29 +114,45 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable of state space `space` (global, const, shared, local, param).
-
-    `size` is in bytes, 0 for the unsized `extern .shared` array; `data` is its initial content, or None;
-    `pointers` are (byte offset, symbol, byte offset into it) of initialisers that are addresses.
-    """
+    """A variable or parameter."""
 
     name: str
+    """Its name."""
+
     space: str
+    """State space: `global`, `const`, `shared`, `local` or `param`."""
+
     type: str
+    """PTX type of an element."""
+
     align: int
+    """Alignment, bytes."""
+
     size: int
+    """Bytes; 0 for the unsized `extern .shared` array."""
+
     data: bytes | None = None
+    """Initial content."""
+
     external: bool = False
+    """Whether it is declared `.extern`."""
+
     pointers: tuple[tuple[int, str, int], ...] = ()
+    """Initial values that are addresses: (byte offset, symbol, bytes to add to its address)."""
 
 
 @dataclass(frozen=True)
 class BasicBlock:
-    """A basic block: instructions that run one after the other, entered only at the first."""
+    """Instructions that run one after the other, entered only at the first."""
 
     index: int
+    """Position in the function."""
+
     instructions: tuple[Instruction, ...]
+    """The instructions."""
+
     labels: tuple[str, ...]
+    """Labels in front of the first instruction."""
 
 
 _ENDS_BLOCK = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier", "call"})
@@ -118,12 +160,12 @@ _WARP_SYNCHRONOUS = frozenset({"shfl", "vote", "match", "redux", "mma", "ldmatri
 
 
 def ends_block(ins: Instruction) -> bool:
-    """Whether control may go elsewhere, or wait, after an instruction: a basic block ends behind it."""
+    """Whether a basic block ends with an instruction: control may go elsewhere, or wait, after it."""
     return ins.opcode in _ENDS_BLOCK and ins.modifiers[:1] != ("warp",)
 
 
 def is_warp_synchronous(ins: Instruction) -> bool:
-    """Whether the threads of a warp run an instruction together: they gather where a basic block begins with it."""
+    """Whether the threads of a warp run an instruction together: a basic block begins with it, and they wait there."""
     return ins.opcode in _WARP_SYNCHRONOUS or (ins.opcode == "bar" and ins.modifiers[:1] == ("warp",))
 
 
@@ -131,7 +173,7 @@ _ALL_LANES = Immediate(0xFFFFFFFF, "int")
 
 
 def lane_mask(ins: Instruction) -> Operand:
-    """The mask of the lanes that run an instruction of `gathers` together."""
+    """The mask of the lanes that run a warp-synchronous instruction together."""
     mask = ins.operands[-1] if ins.operands else _ALL_LANES
     whole = "aligned" in ins.modifiers or not isinstance(mask, Register | Immediate)
     return _ALL_LANES if whole else mask
@@ -144,30 +186,52 @@ def _names_all_lanes(ins: Instruction) -> bool:
 
 @dataclass(frozen=True)
 class Function:
-    """An entry or device function: parameters, register types, variables, instructions, labels.
-
-    returns: what a device function's results are called in it.
-    """
+    """An entry or device function."""
 
     name: str
+    """Its name."""
+
     entry: bool
+    """Whether it is a kernel."""
+
     parameters: tuple[Variable, ...]
+    """The parameters in order."""
+
     line: int
+    """Line of its header, from 1."""
+
     registers: dict[str, str] = field(default_factory=dict)
+    """PTX type by name, of registers that are declared one by one."""
+
     ranges: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """By prefix: PTX type and count, of registers that are declared as a range (`%r<20>`)."""
+
     variables: dict[str, Variable] = field(default_factory=dict)
+    """Variables of the body by name."""
+
     instructions: list[Instruction] = field(default_factory=list)
+    """The instructions in order."""
+
     labels: dict[str, int] = field(default_factory=dict)
+    """By label: position of the instruction behind it."""
+
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By name: labels of a `.branchtargets` table."""
+
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Performance directives such as `maxntid`, with their numbers."""
+
     immediates: set[Immediate] = field(default_factory=set)
+    """Literals among the operands."""
+
     returns: tuple[Variable, ...] = ()
+    """What a device function calls its results."""
 
     def register_type(self, name: str) -> str | None:
         """The declared type of a register (`b32`, `pred`, ...), or None when it was never declared."""
-        found = self.registers.get(name)
-        if found is not None:
-            return found
+        kind = self.registers.get(name)
+        if kind is not None:
+            return kind
         many = self.ranges.get(name.rstrip("0123456789"))
         return many[0] if many else None
 
@@ -184,8 +248,8 @@ class Function:
                 starts.add(i)
                 together = _names_all_lanes(ins)
         named: dict[int, list[str]] = {}
-        for label, at in self.labels.items():
-            named.setdefault(at, []).append(label)
+        for label, index in self.labels.items():
+            named.setdefault(index, []).append(label)
         order = sorted(s for s in starts if s < len(self.instructions))
         stops = [*order[1:], len(self.instructions)]
         return tuple(
@@ -199,27 +263,34 @@ class Function:
         names: set[str] = set()
         for ins in self.instructions:
             for operand in ins.operands:
-                for one in operand.items if isinstance(operand, Vector) else (operand,):
-                    inner = one.base if isinstance(one, Address) else one
-                    if isinstance(inner, Symbol):
-                        names.add(inner.name)
+                for item in operand.items if isinstance(operand, Vector) else (operand,):
+                    base = item.base if isinstance(item, Address) else item
+                    if isinstance(base, Symbol):
+                        names.add(base.name)
         return frozenset(names)
 
     @cached_property
     def block_index(self) -> dict[str, int]:
         """Label -> index of its basic block; the index past the last block for a label at the very end."""
-        at = {label: block.index for block in self.blocks for label in block.labels}
-        return {label: at.get(label, len(self.blocks)) for label in self.labels}
+        index = {label: block.index for block in self.blocks for label in block.labels}
+        return {label: index.get(label, len(self.blocks)) for label in self.labels}
 
 
 @dataclass(frozen=True)
 class Module:
-    """A parsed PTX module: `.version`, `.target` (`sm_86`), functions by name, module-scope variables by name."""
+    """A parsed PTX module."""
 
     version: str
+    """PTX ISA version: `8.0`."""
+
     target: str
+    """Architecture: `sm_86`."""
+
     functions: dict[str, Function]
+    """Functions with a body, by name."""
+
     variables: dict[str, Variable]
+    """Variables of module scope, by name."""
 
     @property
     def entries(self) -> tuple[str, ...]:

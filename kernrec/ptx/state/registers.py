@@ -47,8 +47,8 @@ class SpecialRegisters:
         if axis:
             return self._coordinate(base, "xyz".index(axis), thread) if axis in ("x", "y", "z") else None
         lane = thread % WARP
-        one = np.uint64(1)
-        bit = one << lane.astype(np.uint64)
+        bit = np.uint64(1) << lane.astype(np.uint64)
+        below = bit - np.uint64(1)
         full = np.uint64(0xFFFFFFFF)
         values: dict[str, Array | int] = {
             "%laneid": lane,
@@ -65,10 +65,10 @@ class SpecialRegisters:
             "%carry": 0,
             "%carry_next": 0,
             "%lanemask_eq": bit,
-            "%lanemask_lt": bit - one,
-            "%lanemask_le": (bit - one) | bit,
-            "%lanemask_ge": (full ^ (bit - one)),
-            "%lanemask_gt": (full ^ ((bit - one) | bit)),
+            "%lanemask_lt": below,
+            "%lanemask_le": below | bit,
+            "%lanemask_ge": full ^ below,
+            "%lanemask_gt": full ^ (below | bit),
         }
         return values.get(name, self._launch_values.get(name))
 

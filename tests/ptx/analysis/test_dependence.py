@@ -27,7 +27,7 @@ def kernel(body: str):  # type: ignore[no-untyped-def]
 
 def test_an_index_that_was_loaded_makes_an_address_of_data() -> None:
     found = data_dependences(kernel("mul.wide.u32 %rd5, %r3, 4; add.s64 %rd6, %rd2, %rd5;\nld.global.u32 %r4, [%rd6];"))
-    assert [(d.what, d.text) for d in found] == [("load", "ld.global.u32 %r4, [%rd6];")]
+    assert [(d.kind, d.text) for d in found] == [("load", "ld.global.u32 %r4, [%rd6];")]
 
 
 def test_a_value_that_is_only_computed_with_is_no_dependence() -> None:
@@ -39,7 +39,7 @@ def test_data_that_went_through_shared_memory_is_still_data() -> None:
     ld.shared.u32 %r5, [tile];
     setp.gt.u32 %p2, %r5, 7;
     @%p2 bra DONE;"""
-    assert [d.what for d in data_dependences(kernel(body))] == ["branch"]
+    assert [d.kind for d in data_dependences(kernel(body))] == ["branch"]
 
 
 def test_loads_in_a_row_wait_once_and_loads_through_pointers_wait_each() -> None:

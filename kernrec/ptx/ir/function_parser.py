@@ -1,0 +1,177 @@
+"""The body of a function: instructions, labels, and declarations in nested scopes."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from kernrec.ptx.ir.declarations import read_variable
+from kernrec.ptx.ir.errors import ParseError
+from kernrec.ptx.ir.operands import OperandReader
+from kernrec.ptx.ir.program import Function, Instruction, Symbol
+
+_INSTRUCTION = re.compile(
+    r"\s*(?:@(!?)([%\w$]+)\s+)?([a-z][a-z0-9_]*)((?:[.:]+[\w]+)*)\s*([^;{}]*(?:\{[^;{}]*\}[^;{}]*)*);\s*$"
+)
+_OPERANDS = re.compile(r"\s*(\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,{}\[\]()]+)\s*,?")
+_LABEL = re.compile(r"([\w$%]+)\s*:(?!:)\s*")
+_NAME = re.compile(r"[%$\w]+")
+_VARIABLES = (".shared", ".local", ".global", ".const", ".param")
+_IGNORED = (".pragma", ".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".noreturn")
+
+_Scopes = tuple[dict[str, str], ...]
+
+
+class FunctionParser:
+    """Reads the statements of one function's body.
+
+    Names declared in a nested `{ }` scope (inline assembly does that) become unique names of the function. Text that
+    cannot be read raises `ValueError` with a message for `ParseError`.
+    """
+
+    def __init__(self, function: Function, numbers: Iterator[int]) -> None:
+        """`numbers` make names unique within a module."""
+        self.function = function
+        self._numbers = numbers
+        self._operands = OperandReader(function)
+        self._scopes: list[dict[str, str]] = [{}]  # by scope, outermost first: unique names by declared name
+        self._branches: list[tuple[int, _Scopes]] = []  # instructions whose labels may be declared later, in any scope
+
+    @property
+    def closed(self) -> bool:
+        """Whether the closing brace of the function was read."""
+        return not self._scopes
+
+    def take_instruction(self, line: str, number: int) -> bool:
+        """Takes a line that holds exactly one instruction; False for anything else. `number`: of the line."""
+        match = _INSTRUCTION.match(line)
+        if match is None:
+            return False
+        negated, predicate, opcode, modifiers, operands = match.groups()
+        instructions = self.function.instructions
+        if len(self._scopes) > 1:
+            operands, predicate = self._resolve(operands), self._resolve(predicate or "") or None
+            if opcode in ("bra", "brx"):
+                self._branches.append((len(instructions), tuple(self._scopes)))
+        read = self._operands.read
+        instructions.append(
+            Instruction(
+                opcode,
+                tuple(modifiers.replace("::", ".")[1:].split(".")) if modifiers else (),
+                tuple([read(text) for text in _OPERANDS.findall(operands)]) if operands else (),
+                (predicate, bool(negated)) if predicate else None,
+                number,
+                line,
+            )
+        )
+        return True
+
+    def take_statement(self, text: str, number: int) -> str | None:
+        """Takes the first statement of `text`; the rest, or None where the statement is unfinished.
+
+        `number`: line where the text begins.
+        """
+        if text[0] == "{":
+            self._scopes.append({})
+            self._operands.forget()
+            return text[1:]
+        if text[0] == "}":
+            self._scopes.pop()
+            self._operands.forget()
+            return text[1:]
+        if label := _LABEL.match(text):
+            return self._label(label, text)
+        if text.startswith((".loc ", ".loc\t", ".file")):
+            return text.partition("\n")[2]
+        if ";" not in text:
+            return None
+        statement, _, rest = text.partition(";")
+        if statement[0] == ".":
+            self._directive(statement)
+        elif not self.take_instruction(" ".join(statement.split()) + ";", number):
+            raise ValueError(f"cannot read {' '.join(statement.split())[:60]!r}")
+        return rest
+
+    def finish(self, number: int) -> None:
+        """Completes the function, whose last line is `number`.
+
+        Raises:
+            ParseError: a branch to a label that the function does not have.
+        """
+        function = self.function
+        instructions = function.instructions
+        for index, scopes in self._branches:
+            ins = instructions[index]
+            operands = [Symbol(_innermost(scopes, o.name)) if isinstance(o, Symbol) else o for o in ins.operands]
+            instructions[index] = replace(ins, operands=tuple(operands))
+        for ins in instructions:
+            if ins.opcode == "bra" and isinstance(ins.operands[0], Symbol):
+                target = ins.operands[0].name
+                if target not in function.labels:
+                    raise ParseError(f"no label {target!r} in function {function.name!r}", ins.line)
+        last = instructions[-1] if instructions else None
+        label_at_end = any(index == len(instructions) for index in function.labels.values())
+        if last is None or label_at_end or last.predicate is not None or last.opcode not in _LAST:
+            # Running off the end of a function is a return.
+            instructions.append(Instruction("ret", (), (), None, number, "ret;"))
+
+    def _label(self, label: re.Match[str], text: str) -> str | None:
+        function = self.function
+        name = label.group(1)
+        if len(self._scopes) > 1:
+            self._scopes[-1][name] = name = f"{name}@{next(self._numbers)}"
+        rest = text[label.end() :]
+        if table := re.match(r"\.branchtargets\s+([^;]*);", rest):
+            function.tables[name] = tuple(t.strip() for t in table.group(1).split(","))
+            return rest[table.end() :]
+        if not rest and text.endswith(":"):
+            function.labels[name] = len(function.instructions)
+            return rest
+        if rest.startswith(".branchtargets"):
+            return None
+        if name in function.labels:
+            raise ValueError(f"label {name!r} is defined twice")
+        function.labels[name] = len(function.instructions)
+        return rest
+
+    def _directive(self, statement: str) -> None:
+        match = re.match(r"\.\w+", statement)
+        word = match[0] if match else statement
+        if registers := re.match(r"\.reg\s*\.(\w+)\s+(.*)", statement, re.DOTALL):
+            for name in registers[2].split(","):
+                self._declare(registers[1], name.strip())
+        elif word in _VARIABLES:
+            variable = read_variable(statement)
+            if word == ".param" and len(self._scopes) > 1:  # every call has a scope, and uses the same names
+                unique = f"{variable.name}@{next(self._numbers)}"
+                self._scopes[-1][variable.name] = unique
+                variable = replace(variable, name=unique)
+            self.function.variables[variable.name] = variable
+        elif word not in _IGNORED:
+            raise ValueError(f"unknown directive {word!r}")
+
+    def _declare(self, kind: str, name: str) -> None:
+        """Declares a register, or a range of them: `%r<20>`."""
+        function = self.function
+        many = re.fullmatch(r"([%\w$]+)<(\d+)>", name)
+        if len(self._scopes) > 1:
+            number = next(self._numbers)
+            for declared in [f"{many[1]}{i}" for i in range(int(many[2]))] if many else [name]:
+                unique = f"{declared}@{number}"
+                self._scopes[-1][declared] = unique
+                function.registers[unique] = kind
+        elif many:
+            function.ranges[many[1]] = (kind, int(many[2]))
+        else:
+            function.registers[name] = kind
+
+    def _resolve(self, text: str) -> str:
+        """Text with the names that the present scopes declare replaced by the unique ones."""
+        scopes = tuple(self._scopes)
+        return _NAME.sub(lambda match: _innermost(scopes, match.group()), text)
+
+
+_LAST = ("ret", "exit", "bra", "trap")  # after these, control does not run on
+
+
+def _innermost(scopes: _Scopes, name: str) -> str:
+    return next((scope[name] for scope in reversed(scopes) if name in scope), name)

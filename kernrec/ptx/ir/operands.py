@@ -1,0 +1,113 @@
+"""Operands of instructions from their text (PTX ISA, sections 4.4 to 4.6 and 6)."""
+
+import re
+
+from kernrec.ptx.ir.declarations import INTEGER, integer
+from kernrec.ptx.ir.program import (
+    Address,
+    Function,
+    Immediate,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Symbol,
+    Vector,
+)
+
+_REGISTER = re.compile(r"[%$\w.@]+$")
+_F32 = re.compile(r"0[fF][0-9a-fA-F]{8}")
+_F64 = re.compile(r"0[dD][0-9a-fA-F]{16}")
+
+
+class OperandReader:
+    """Reads the operands of one function; each different text once."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._known: dict[str, Operand] = {}
+
+    def forget(self) -> None:
+        """Forgets what texts mean: declarations may have changed that."""
+        self._known.clear()
+
+    def read(self, text: str) -> Operand:
+        """The operand that `text` stands for.
+
+        Raises:
+            ValueError: the text is not an operand.
+        """
+        text = text.strip()
+        operand = self._known.get(text)
+        if operand is None:
+            operand = self._known[text] = self._build(text)
+        return operand
+
+    def _build(self, text: str) -> Operand:
+        first = text[0]
+        if first == "%" or text == "_":
+            return self._register(text)
+        if first == "[":
+            return self._address(text)
+        if first == "{":
+            return Vector(tuple(self.read(item) for item in text[1:-1].split(",") if item.strip()))
+        if first == "!":
+            return Negated(Register(text[1:].strip()))
+        if first in "0123456789+-.":
+            return self._literal(text)
+        if "|" in text:
+            return self._pair(text)
+        if text == "WARP_SZ":
+            return self._immediate(32, "int")
+        name, plus, offset = text.partition("+")
+        if self._function.register_type(name.strip()) is not None:
+            return Register(name.strip())
+        return Symbol(name.strip(), _offset(text, offset) if plus else 0)
+
+    def _register(self, text: str) -> Operand:
+        if "|" in text:
+            return self._pair(text)
+        name, plus, offset = text.partition("+")
+        if plus:
+            return Address(Register(name.strip()), _offset(text, offset))
+        if not _REGISTER.match(text):
+            raise ValueError(f"cannot read the operand {text!r}")
+        return Register(text)
+
+    def _pair(self, text: str) -> Pair:
+        first, _, second = text.partition("|")
+        return Pair(self.read(first), self.read(second))
+
+    def _address(self, text: str) -> Address:
+        base_text, plus, offset = text[1:-1].strip().partition("+")
+        base = self.read(base_text)
+        if not isinstance(base, Register | Symbol | Immediate):
+            raise ValueError(f"cannot read the address {text!r}")
+        try:
+            return Address(base, integer(offset.strip()) if plus else 0)
+        except ValueError:
+            raise ValueError(f"cannot read the address {text!r}") from None
+
+    def _literal(self, text: str) -> Immediate:
+        if _F32.fullmatch(text):
+            return self._immediate(int(text[2:], 16), "f32")
+        if _F64.fullmatch(text):
+            return self._immediate(int(text[2:], 16), "f64")
+        if INTEGER.match(text):
+            return self._immediate(integer(text), "int")
+        try:
+            return self._immediate(float(text), "float")
+        except ValueError:
+            raise ValueError(f"cannot read the operand {text!r}") from None
+
+    def _immediate(self, value: int | float, kind: str) -> Immediate:
+        immediate = Immediate(value, kind)
+        self._function.immediates.add(immediate)
+        return immediate
+
+
+def _offset(text: str, offset: str) -> int:
+    try:
+        return integer(offset.strip())
+    except ValueError:
+        raise ValueError(f"cannot read the operand {text!r}") from None
