@@ -8,6 +8,7 @@ an empty database and a terminal of 80 columns:
 - `python`: a program; a `text` block after it, under the comment `output`, is what it prints.
 - Any block under the comment `file: NAME` is written into the folder; under `same as PATH` it is the content of a file
   of the checkout.
+- Under the comment `with measured.duckdb` the folder has a database of simulated measurements of that name.
 - `sh` and `console` blocks under the comment `not run: REASON` are parsed alone: each command and option has to exist.
 
 `KERNREC_UPDATE_DOCS=1 pytest tests/docs/test_examples.py` writes the outputs as they are now into the pages.
@@ -26,6 +27,7 @@ import typer.main
 
 from kernrec.cli.app import app
 from tests.helpers.markdown import Block, blocks, pages
+from tests.helpers.measured_database import make_measured_database
 from tests.helpers.paths import ROOT
 
 LANGUAGES = {"sh", "console", "python", "cpp", "toml", "json", "text"}
@@ -43,6 +45,7 @@ def _name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", _with_examples(), ids=_name)
 def test_every_example_works(page: Path, tmp_path: Path) -> None:
     folder, home = tmp_path / "work", tmp_path / "home"
@@ -51,12 +54,14 @@ def test_every_example_works(page: Path, tmp_path: Path) -> None:
         (folder / name).symlink_to(ROOT / name)
     printed = ""
     for block in blocks(page):
+        if block.comment == "with measured.duckdb" and not (folder / "measured.duckdb").exists():
+            make_measured_database(folder / "measured.duckdb")
         reason = block.comment.removeprefix("not run: ") if block.comment.startswith("not run: ") else None
         if block.comment.startswith("file: "):
             (folder / block.comment.removeprefix("file: ")).write_text(block.code, encoding="utf-8")
         elif block.comment.startswith("same as "):
             assert block.code == (ROOT / block.comment.removeprefix("same as ")).read_text(encoding="utf-8"), str(block)
-        elif block.language in ("sh", "console") and (reason is not None or _lacks_compiler(block)):
+        elif block.language in ("sh", "console") and (reason is not None or _lacks_extra(block)):
             for command, _ in _commands(block):
                 _check_options(block, command)
         elif block.language in ("sh", "console"):
@@ -78,9 +83,10 @@ def test_every_block_says_what_it_is(page: Path) -> None:
             assert re.fullmatch(r"not run: .{10,}", block.comment), f"{block}: say why it is not run"
 
 
-def _lacks_compiler(block: Block) -> bool:
-    """Whether the block compiles CUDA where no compiler is installed: there is none for macOS."""
-    return ".cu" in block.code and importlib.util.find_spec("cupy") is None
+def _lacks_extra(block: Block) -> bool:
+    """Whether the block compiles CUDA or trains without what that needs: for macOS there is no CUDA compiler."""
+    needs = {".cu": "cupy", "kernrec train": "xgboost", "kernrec evaluate": "xgboost"}
+    return any(text in block.code and importlib.util.find_spec(name) is None for text, name in needs.items())
 
 
 def _commands(block: Block) -> list[tuple[str, str]]:

@@ -1,0 +1,39 @@
+"""A database of measurements without a GPU: what the prior predicts, as a device would have left it."""
+
+from pathlib import Path
+
+import numpy as np
+
+import kernrec
+from kernrec.store import Database
+
+
+def make_measured_database(path: Path, problems: int = 12, configs: int = 12, factor: float = 1.3) -> None:
+    """Matmul on an RTX 4090: `configs` configs of each of `problems` shapes, `factor` times the prior, 2 % of noise."""
+    draw = np.random.default_rng(0)
+    rows = []
+    for number in range(problems):
+        answer = kernrec.recommend(
+            "matmul", "rtx4090", m=256 * (number + 1), n=512, k=256, objective="latency", top=configs
+        )
+        for choice in answer.choices:
+            latency_s = choice.latency_s.value * factor * float(np.exp(draw.normal(0, 0.02)))
+            rows.append(
+                {
+                    "gpu": answer.gpu.name,
+                    "device": answer.gpu.title,
+                    "kernel": choice.kernel.name,
+                    "kernel_hash": choice.kernel.hash,
+                    "config": dict(choice.config),
+                    "problem": answer.problem,
+                    "protocol_version": 1,
+                    "tier": "final",
+                    "session": "simulated",
+                    "measured_at": "2026-03-01T12:00:00",
+                    "latency_s": latency_s,
+                    "energy_j": latency_s * choice.power_w,
+                    "outcome": "ok",
+                }
+            )
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(rows)
