@@ -14,6 +14,12 @@ REGISTERS = """
     .reg .pred %p<20>; .reg .b16 %rs<20>; .reg .b32 %r<60>; .reg .f32 %f<40>; .reg .b64 %rd<40>; .reg .f64 %fd<20>;
 """
 
+LANE_POINTERS = """
+  mov.u32 %r50, %tid.x; mul.wide.u32 %rd3, %r50, 4; ld.param.u64 %rd0, [x]; ld.param.u64 %rd1, [o];
+  add.u64 %rd0, %rd0, %rd3; add.u64 %rd1, %rd1, %rd3;
+"""
+"""Takes `%rd0` and `%rd1` to the word of each thread in the buffers of the parameters x and o."""
+
 
 def module(body: str, parameters: str = "", globals_: str = "", target: str = "sm_86") -> Module:
     """A module with one kernel `k`; `parameters` like `u64 a, u32 n`."""

@@ -7,7 +7,27 @@ import numpy as np
 from kernrec.ptx.instructions.decoder import BlockDecoder, UnknownFormError, steps
 from kernrec.ptx.instructions.packing import Step
 from kernrec.ptx.ir.program import Instruction, Negated, Operand, Pair, Register
+from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.types import Array
+
+
+def whole_warps(decoder: BlockDecoder, ins: Instruction, numbers: Array | None) -> Array | slice:
+    """The warps of the lanes with these `numbers` (None: all).
+
+    Raises:
+        EmulationError: a warp of which not all 32 lanes are there.
+    """
+    if numbers is None:
+        return slice(None)
+    warps = numbers[::32] >> 5
+    if len(numbers) % 32 or not np.array_equal(numbers, (warps[:, None] * 32 + np.arange(32)).reshape(-1)):
+        present = np.bincount(numbers >> 5, minlength=decoder.lanes.shape.lanes // 32)
+        lane = int(np.flatnonzero((present > 0) & (present < 32))[0]) * 32
+        block, thread = decoder.lanes.coordinates(lane)
+        raise EmulationError(
+            f"{location(decoder.function, ins)}: not all 32 threads of the warp of block {block} thread {thread} run it"
+        )
+    return warps
 
 
 def _running(decoder: BlockDecoder, ins: Instruction) -> Callable[[], Array]:

@@ -10,7 +10,7 @@ import pytest
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate
 from kernrec.ptx.instructions.rounding import bf16_bits, bf16_values
-from tests.helpers.ptx_text import cuda, module, run
+from tests.helpers.ptx_text import LANE_POINTERS, cuda, module, run
 
 Place = Callable[[int, int, int], tuple[int, int]]  # (group, thread in group, element) -> (row, column)
 
@@ -236,12 +236,6 @@ def test_packed_products_respect_their_dependences() -> None:
         np.testing.assert_array_equal(out, totals)
 
 
-TILE = """
-  mov.u32 %r50, %tid.x; mul.wide.u32 %rd3, %r50, 4; ld.param.u64 %rd0, [x]; ld.param.u64 %rd1, [o];
-  add.u64 %rd0, %rd0, %rd3; add.u64 %rd1, %rd1, %rd3;
-"""
-
-
 @pytest.mark.parametrize("pairs", [[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)], [(0, 0), (1, 1), (2, 0)]])
 def test_a_warp_tile_is_multiplied_whole_or_in_pieces(pairs: list[tuple[int, int]]) -> None:
     rng = np.random.default_rng(2)
@@ -249,7 +243,7 @@ def test_a_warp_tile_is_multiplied_whole_or_in_pieces(pairs: list[tuple[int, int
     x = rng.integers(-4, 5, (8, warps, 8, 8)).astype(np.float32)  # rows 0 to 5: three A (two halves each), 6 and 7: B
     data = bf16_bits(x).reshape(8, -1, 2)
     out = np.zeros((len(pairs), 4, warps, 8, 4), np.float32)
-    body = TILE + "".join(f"ld.global.b32 %r{i}, [%rd0+{128 * warps * i}];" for i in range(8))
+    body = LANE_POINTERS + "".join(f"ld.global.b32 %r{i}, [%rd0+{128 * warps * i}];" for i in range(8))
     body += "".join(f"mov.b32 %f{i}, 0f3F800000;" for i in range(4 * len(pairs)))
     for n, (i, j) in enumerate(pairs):
         own = ", ".join(f"%f{4 * n + e}" for e in range(4))
@@ -270,7 +264,7 @@ ONE = "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, {%
 
 def test_a_product_under_a_predicate_runs_for_whole_warps_that_are_on() -> None:
     out = np.zeros((2, 32), np.float32)
-    body = f"""{TILE.replace("ld.param.u64 %rd0, [x];", "mov.u64 %rd0, 0;")}
+    body = f"""{LANE_POINTERS.replace("ld.param.u64 %rd0, [x];", "mov.u64 %rd0, 0;")}
       mov.b32 %r0, 0x3C003C00; mov.b32 %r1, %r0; mov.b32 %r2, %r0; mov.b32 %f0, 0f00000000; mov.b32 %f1, %f0;
       mov.b32 %f2, %f0; mov.b32 %f3, %f0; setp.lt.u32 %p1, %r50, 32; @%p1 {ONE} st.global.f32 [%rd1], %f0;"""
     counts = run(body, "u64 o", ["o"], {"o": out}, block=(64,))
@@ -314,119 +308,6 @@ def test_lanes_of_a_warp_gather_before_a_product() -> None:
 
 
 # ldmatrix, stmatrix, movmatrix
-
-
-MOVE = """
-extern "C" __global__ void k(const unsigned short* x, unsigned* out, const unsigned* at) {{
-    __shared__ __align__(16) unsigned short s[2048];
-    for (int i = threadIdx.x; i < 2048; i += blockDim.x) s[i] = x[blockIdx.x * 2048 + i];
-    __syncthreads();
-    unsigned a = (unsigned)__cvta_generic_to_shared(s) + at[threadIdx.x], r[{n}];
-    asm volatile("ldmatrix.sync.aligned.m8n8.x{n}{trans}.shared.b16 {names}, [%{n}];" : {outputs} : "r"(a) : "memory");
-    for (int i = 0; i < {n}; i++) out[(blockIdx.x * blockDim.x + threadIdx.x) * {n} + i] = r[i];
-}}
-"""
-
-
-def load_matrices(number: int, trans: bool, at: np.ndarray, arch: str) -> tuple[np.ndarray, np.ndarray, Counts]:
-    """Three blocks of two warps load matrices whose rows begin at bytes `at` (by thread): data, registers, counts."""
-    x = np.arange(3 * 2048, dtype=np.uint16)
-    out = np.zeros((3, 2, 32, number), np.uint32)
-    source = MOVE.format(
-        n=number,
-        trans=".trans" if trans else "",
-        names="{" + ", ".join(f"%{i}" for i in range(number)) + "}",
-        outputs=", ".join(f'"=r"(r[{i}])' for i in range(number)),
-    )
-    buffers = {"x": x, "out": out, "at": at.astype(np.uint32)}
-    counts = emulate(cuda(source, arch), KernelLaunch("k", (3,), (64,), list(buffers), buffers))
-    return x.reshape(3, 2048), out, counts
-
-
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80"])
-@pytest.mark.parametrize("trans", [False, True])
-@pytest.mark.parametrize("number", [1, 2, 4])
-def test_loaded_matrices_are_what_direct_loads_give(number: int, trans: bool, arch: str) -> None:
-    rng = np.random.default_rng(number)
-    # Rows at random places; lanes whose addresses are not used point out of bounds.
-    at = rng.permutation(256)[:64].reshape(2, 32) * 16
-    at[:, 8 * number :] = 1 << 20
-    x, out, _ = load_matrices(number, trans, at.reshape(-1), arch)
-    for warp in range(2):
-        for matrix in range(number):
-            rows = at[warp, 8 * matrix : 8 * matrix + 8] // 2
-            elements = x[:, rows[:, None] + np.arange(8)]
-            if trans:
-                elements = elements.transpose(0, 2, 1)
-            want = np.ascontiguousarray(elements).reshape(3, 64).view(np.uint32)
-            np.testing.assert_array_equal(out[:, warp, :, matrix], want)
-
-
-@pytest.mark.parametrize(
-    ("place", "per_matrix"),
-    [
-        (lambda row: row * 16, 1),  # eight rows side by side: all banks once
-        (lambda row: row * 128, 8),  # all in the same four banks
-        (lambda row: row * 64, 4),
-        (lambda row: row * 144, 1),  # padded by 16 bytes
-        (lambda row: row * 128 + (row ^ 5) % 8 * 16, 1),  # swizzled
-        (lambda row: row * 64 + ((row >> 1) & 3) * 16, 1),
-        (lambda row: row * 0, 1),  # one row for all
-    ],
-)
-def test_a_matrix_takes_as_many_wavefronts_as_its_busiest_bank(place: Callable[[int], int], per_matrix: int) -> None:
-    for number in (1, 2, 4):
-        at = np.array([place(lane % 8) + lane // 8 % 4 * 1024 for lane in range(64)])
-        _, _, counts = load_matrices(number, False, at, "sm_80")
-        warps = 6
-        assert counts["issue.ld_shared"] == warps
-        assert counts["shared.load_ideal"] == warps * number
-        assert counts["shared.load_wavefronts"] == warps * number * per_matrix
-
-
-def test_matrices_loaded_from_outside_are_an_error() -> None:
-    with pytest.raises(EmulationError, match=r"thread \(5, 0, 0\) .*ldmatrix|ldmatrix.*thread \(5, 0, 0\)"):
-        load_matrices(1, False, np.where(np.arange(64) == 5, 4096, 0), "sm_80")
-    with pytest.raises(EmulationError, match="not a multiple of 16"):
-        load_matrices(1, False, np.full(64, 8), "sm_80")
-
-
-@pytest.mark.parametrize("trans", ["", ".trans"])
-@pytest.mark.parametrize("number", [1, 2, 4])
-def test_storing_matrices_is_the_inverse_of_loading_them(number: int, trans: str) -> None:
-    x = np.random.default_rng(0).integers(0, 1 << 32, (number, 64)).astype(np.uint32)
-    out = np.zeros_like(x)
-    registers = "{" + ", ".join(f"%r{i}" for i in range(1, number + 1)) + "}"
-    back = "{" + ", ".join(f"%r{i}" for i in range(11, number + 11)) + "}"
-    body = f"""{TILE} shl.b32 %r40, %r50, 4; mad.lo.u32 %r41, %r50, 16, 0;
-      {"".join(f"ld.global.b32 %r{1 + i}, [%rd0+{256 * i}];" for i in range(number))}
-      stmatrix.sync.aligned.m8n8.x{number}{trans}.shared.b16 [%r40], {registers}; bar.sync 0;
-      ldmatrix.sync.aligned.m8n8.x{number}{trans}.shared.b16 {back}, [%r41];
-      {"".join(f"st.global.b32 [%rd1+{256 * i}], %r{11 + i};" for i in range(number))}"""
-    counts = run(body, "u64 x, u64 o", ["x", "o"], {"x": x, "o": out}, block=(64,), shared_bytes=1024)
-    np.testing.assert_array_equal(out, x)
-    assert counts["shared.store_wavefronts"] == counts["shared.load_wavefronts"] == 2 * number
-    assert (counts["issue.st_shared"], counts["issue.ld_shared"]) == (2, 2)
-
-
-def test_a_matrix_moved_across_a_warp_is_transposed() -> None:
-    x = np.arange(128, dtype=np.uint16).reshape(2, 8, 8)
-    out = np.zeros_like(x)
-    body = (
-        f"{TILE} ld.global.b32 %r1, [%rd0]; movmatrix.sync.aligned.m8n8.trans.b16 %r2, %r1; st.global.b32 [%rd1], %r2;"
-    )
-    run(body, "u64 x, u64 o", ["x", "o"], {"x": x, "o": out}, block=(64,))
-    np.testing.assert_array_equal(out, x.transpose(0, 2, 1))
-
-
-def test_matrix_rows_take_part_in_the_search_for_races() -> None:
-    body = """mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 31; shl.b32 %r2, %r2, 2; setp.lt.u32 %p1, %r1, 32;
-      @%p1 st.shared.u32 [%r2], %r1; SYNC and.b32 %r3, %r1, 7; shl.b32 %r3, %r3, 4;
-      ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r4}, [%r3];"""
-    options = {"block": (64,), "shared_bytes": 128, "check_races": True}
-    run(body.replace("SYNC", "bar.sync 0;"), **options)  # type: ignore[arg-type]
-    with pytest.raises(EmulationError, match=r"ldmatrix.*race: warp 1 .*reads byte 0 .*warp 0 wrote"):
-        run(body.replace("SYNC", ""), **options)  # type: ignore[arg-type]
 
 
 def test_a_run_of_products_and_matrix_loads_is_one_basic_block() -> None:

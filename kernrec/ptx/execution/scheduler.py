@@ -1,0 +1,266 @@
+"""Runs the basic blocks of a kernel for a batch of thread blocks.
+
+Scheduling is by basic block. As long as all live lanes agree, a basic block runs for all of them. When they diverge,
+each lane has its own position, and the lowest basic block runs first with the lanes that are there, until all agree
+again: compilers order basic blocks so that lanes reconverge at the end of an `if` or a loop. A warp executes in the
+same order as if it were alone, so what is counted per warp does not depend on the other warps of the batch.
+
+`bar.sync` holds a lane until all threads of its block that have not exited arrived; warp-synchronous instructions
+(`shfl.sync`, `vote.sync`, `bar.warp.sync`) wait for the live lanes that their mask names.
+"""
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import numpy as np
+
+from kernrec.ptx.execution.barriers import WAITS, Barriers
+from kernrec.ptx.instructions.decoder import BlockDecoder, DecodedBlock, OperandResolver, unsupported
+from kernrec.ptx.ir.program import Function, Instruction, Register, Symbol
+from kernrec.ptx.state.access_cost import Counts
+from kernrec.ptx.state.batch import WARP
+from kernrec.ptx.state.errors import EmulationError, location
+from kernrec.ptx.state.memory import Memory
+from kernrec.ptx.state.types import Array
+
+_EXITED = np.iinfo(np.int64).max  # position of a lane that exited
+
+
+def _warps(mask: Array) -> int:
+    """Warps with a lane in `mask`."""
+    return int(np.count_nonzero(mask.reshape(-1, WARP).any(axis=1)))
+
+
+class _LiveLanes:
+    """The lanes that have not exited."""
+
+    __slots__ = ("count", "mask", "mask_or_none", "warps")
+
+    def __init__(self, mask: Array) -> None:
+        self.mask = mask
+        self.count = int(np.count_nonzero(mask))
+        self.mask_or_none = None if self.count == len(mask) else mask  # None: all lanes of the batch are live
+        self.warps = _warps(mask)
+
+
+class Scheduler:
+    """Runs one kernel, batch after batch of thread blocks; decoded basic blocks are kept from batch to batch."""
+
+    def __init__(self, operands: OperandResolver, memory: Memory, budget: int) -> None:
+        lanes = operands.lanes.shape.lanes
+        self.operands = operands
+        self.memory = memory
+        self.budget = budget
+        self.barriers = Barriers(operands)
+        self.decoded: list[DecodedBlock | None] = [None] * len(operands.function.blocks)
+        self.live = _LiveLanes(np.zeros(lanes, np.bool_))
+        self.positions = np.zeros(lanes, np.int64)  # basic block of each lane, while they disagree
+        self.parked = np.zeros(lanes, np.bool_)  # lanes that wait for others of their warp
+
+    @property
+    def function(self) -> Function:
+        """The kernel."""
+        return self.operands.function
+
+    def run(self, block_numbers: Sequence[int]) -> None:
+        """Runs one batch: the thread blocks with these linear numbers."""
+        lanes = self.operands.lanes
+        lanes.start_batch(block_numbers)
+        self.operands.registers.special.start_batch()
+        self.memory.start_batch()
+        self.barriers.start_batch()
+        self.live = _LiveLanes(lanes.shape.is_thread & (lanes.shape.block_of < len(block_numbers)))
+        self.positions = np.where(self.live.mask, 0, _EXITED)
+        self.parked[:] = False
+        position: int | None = 0  # the basic block of all live lanes; None: they disagree, see `positions`
+        executed = 0
+        while self.live.count:
+            live = self.live
+            if position is not None:
+                lanes.partial, lanes.active = None, live.mask_or_none
+                code = self.decoded[position] or self._decode(position)
+                code.warps += live.warps
+                code.lanes += live.count
+                lanes.step += 1
+                for step in code.full:
+                    step()
+                position = position + 1 if code.end is None else self._control(code.end, position, None)
+            else:
+                lowest = self._lowest()
+                code = self.decoded[lowest] or self._decode(lowest)
+                mask = self._ready(self.positions == lowest, code)
+                if mask is None:
+                    continue
+                running = int(np.count_nonzero(mask))
+                if running == live.count:
+                    position = lowest
+                    continue
+                lanes.partial = lanes.active = mask
+                code.warps += _warps(mask)
+                code.lanes += running
+                lanes.step += 1
+                for step in code.masked:
+                    step()
+                if code.end is None:
+                    self.positions[mask] = lowest + 1
+                else:
+                    self._control(code.end, lowest, mask)
+            executed += len(code.block.instructions)
+            if executed > self.budget:
+                raise EmulationError(
+                    f"{self.function.name}: more than {self.budget} instructions executed; this looks like an endless "
+                    f"loop near PTX line {code.block.instructions[0].line}"
+                )
+
+    def _decode(self, index: int) -> DecodedBlock:
+        decoded = BlockDecoder(self.operands, self.memory).decode(self.function.blocks[index])
+        self.decoded[index] = decoded
+        return decoded
+
+    def _lowest(self) -> int:
+        """The basic block to run next while lanes disagree."""
+        lowest = int(np.where(self.parked, WAITS, self.positions).min())
+        if lowest >= WAITS:
+            self._fail_deadlocked()
+        return lowest
+
+    def _ready(self, mask: Array, code: DecodedBlock) -> Array | None:
+        """The lanes of `mask` that may run: those whose warp is complete, where an instruction requires that."""
+        self.parked &= ~mask
+        if code.lane_mask is None:
+            return mask
+        lane = (self.operands.lanes.shape.numbers & 31).astype(np.uint32)
+        named = np.bitwise_or.reduce(np.where(mask, code.lane_mask, 0).reshape(-1, WARP), axis=1).repeat(WARP)
+        missing = (((named >> lane) & 1) != 0) & self.live.mask & ~mask
+        incomplete = missing.reshape(-1, WARP).any(axis=1).repeat(WARP) & mask
+        self.parked |= incomplete
+        ready = mask & ~incomplete
+        return ready if ready.any() else None
+
+    # Control flow
+
+    def _control(self, ins: Instruction, position: int, mask: Array | None) -> int | None:
+        """Moves the lanes that ran past the last instruction of their basic block.
+
+        Args:
+            ins: the instruction.
+            position: their basic block.
+            mask: the lanes; None: all live lanes.
+
+        Returns:
+            The new basic block of all live lanes; None where they disagree.
+        """
+        opcode = ins.opcode
+        everyone = self.live.mask if mask is None else mask
+        if opcode == "bra":
+            return self._branch(ins, position, mask)
+        if opcode in ("bar", "barrier") and mask is None and self.barriers.is_plain(ins):
+            blocks = self.barriers.pass_plain(self.live.mask)
+            if self.memory.races is not None:
+                self.memory.races.pass_barrier(blocks)
+            return position + 1
+        on = everyone if ins.predicate is None else everyone & self._guard(ins)
+        self.positions[everyone] = position + 1
+        if opcode == "brx":
+            self._branch_indexed(ins, everyone)
+        elif opcode in ("exit", "ret"):
+            self.positions[on] = _EXITED
+            self.live = _LiveLanes(self.live.mask & ~on)
+            self.parked[:] = False  # lanes that waited for those that exited go on
+            self._release()
+        elif opcode in ("bar", "barrier"):
+            self.barriers.arrive(ins, on, self.positions, position + 1)
+            self._release()
+        elif opcode == "trap":
+            if on.any():
+                block, thread = self.operands.lanes.coordinates(int(np.flatnonzero(on)[0]))
+                raise EmulationError(f"{location(self.function, ins)}: block {block} thread {thread} trapped")
+        elif opcode == "call":
+            raise unsupported(self.function, ins, "of a pointer, a function that calls itself, or one without a body")
+        else:
+            raise unsupported(self.function, ins)
+        return None
+
+    def _branch(self, ins: Instruction, position: int, mask: Array | None) -> int | None:
+        label = ins.operands[0]
+        if not isinstance(label, Symbol):
+            raise unsupported(self.function, ins)
+        target = self.function.block_index[label.name]
+        if ins.predicate is None:
+            if mask is None:
+                return target
+            self.positions[mask] = target
+            return None
+        taken = self._guard(ins)
+        if mask is None:
+            live = self.live
+            count = int(np.count_nonzero(taken if live.mask_or_none is None else taken & live.mask))
+            if count == 0:
+                return position + 1
+            if count == live.count:
+                return target
+            mask = live.mask
+        self.positions[mask] = np.where(taken[mask], target, position + 1)
+        return None
+
+    def _branch_indexed(self, ins: Instruction, everyone: Array) -> None:
+        table = ins.operands[1]
+        if not isinstance(table, Symbol) or table.name not in self.function.tables or ins.predicate is not None:
+            raise unsupported(self.function, ins)
+        targets = np.array([self.function.block_index[label] for label in self.function.tables[table.name]])
+        index = self.operands.row(ins.operands[0], "u32")[everyone]
+        if (index >= len(targets)).any():
+            raise EmulationError(
+                f"{location(self.function, ins)}: index {int(index.max())} is out of range: the branch has"
+                f" {len(targets)} targets"
+            )
+        self.positions[everyone] = targets[index]
+
+    def _guard(self, ins: Instruction) -> Array:
+        assert ins.predicate is not None
+        row = self.operands.row(Register(ins.predicate[0]), "pred")
+        return ~row if ins.predicate[1] else row
+
+    def _release(self) -> None:
+        passed = self.barriers.release(self.live.mask, self.positions)
+        if passed is not None and self.memory.races is not None:
+            self.memory.races.pass_barrier(passed)
+
+    def _fail_deadlocked(self) -> NoReturn:
+        """Raises for a lane that can never go on."""
+        lanes, blocks, waiting_at = self.operands.lanes, self.function.blocks, self.barriers.waiting_at
+        at_barrier = waiting_at >= 0
+        lane = int(np.flatnonzero(at_barrier if at_barrier.any() else self.parked)[0])
+        block, thread = lanes.coordinates(lane)
+        if not at_barrier.any():
+            ins = blocks[int(self.positions[lane])].instructions[0]
+            raise EmulationError(
+                f"{location(self.function, ins)}: deadlock: block {block} thread {thread} waits for lanes of its warp "
+                "that the mask names and that never arrive"
+            )
+        block_of = lanes.shape.block_of
+        same_block = block_of == block_of[lane]
+        live = int(np.count_nonzero(same_block & self.live.mask))
+        number = int(waiting_at[lane])
+        here = int(np.count_nonzero(same_block & (waiting_at == number)))
+        ins = blocks[int(self.barriers.resume[lane]) - 1].instructions[-1]
+        raise EmulationError(
+            f"{location(self.function, ins)}: deadlock: {here} of {live} live threads of block {block} wait at barrier "
+            f"{number}, thread {thread} among them, and the others never arrive"
+        )
+
+    def totals(self) -> Counts:
+        """The counters of all batches so far."""
+        if self.memory.counts is None:
+            return Counts()
+        counts = Counts(self.memory.counts)
+        for code in self.decoded:
+            if code is None or not code.warps:
+                continue
+            for name, cost in code.issue.items():
+                counts.bump(f"issue.{name}", cost * code.warps)
+            issued = sum(code.issue.values())
+            counts.bump("issue", issued * code.warps)
+            counts.bump("lanes", issued * code.lanes)
+        counts.bump("barriers", self.barriers.passed)
+        return counts
