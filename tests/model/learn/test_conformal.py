@@ -42,7 +42,7 @@ def test_with_fewer_than_nine_groups_the_priors_spread_counts_as_one_more() -> N
     few, enough = (calibrate(*simulated_residuals(draw, n, 50), "problem") for n in (8, 9))
     assert (few.pooled, enough.pooled) == (True, False)
     assert few.summary == "8 held-out problems and the prior's interval (with 9 it would not be needed)"
-    assert enough.summary == "9 problems held out"
+    assert enough.summary == "9 held-out problems"
 
 
 @pytest.mark.parametrize("groups", [2, 4, 7])
