@@ -193,7 +193,7 @@ class Recorded:
         missed = np.maximum(1.0 - self.gpu.l2_bytes / np.maximum(stacks, 1.0), 0.0)
         spilled = (c["spill_load_bytes"] + c["spill_store_bytes"]) * c["threads_per_block"] * blocks
         return LaunchWork(
-            codes=np.arange(len(self)),
+            variants=np.arange(len(self)),
             terms=(blocks, blocks * self.stage_waits),
             depth=(self.stage_waits,),
             # The recordings were compiled by another compiler: where ours takes registers that do not fit, one block

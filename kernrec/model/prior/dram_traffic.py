@@ -1,8 +1,8 @@
-"""How many bytes a launch moves between L2 and DRAM, from the order in which it walks its tiles.
+"""Traffic between L2 and DRAM of a launch, from the order in which its blocks visit the tiles.
 
-Blocks that run at the same time share what they load: a wave of W blocks touches, of each tensor, as many tiles as
-the walk spreads over the axes that select them. Between waves a tensor is found again in L2 as far as the working
-set fits there.
+Blocks that run at the same time share what they load: of each tensor, a wave of concurrent blocks loads as many
+distinct tiles as the wave covers along the axes that select them. In later waves, a tensor hits in L2 as far as the
+working set fits there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,18 +14,23 @@ Array = np.ndarray | float
 
 
 def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
-    """How much of each extent of the walk `wave` consecutive blocks cover, elementwise.
+    """How far a wave of consecutive blocks reaches along each step of the order; elementwise.
 
-    order: (axis, extent), fastest-varying first; an axis may come twice (a grouped walk).
+    Args:
+        order: (axis, extent), fastest-varying first; in a grouped order an axis appears twice.
+        wave: number of consecutive blocks.
+
+    Returns:
+        For each step, the number of distinct tile indices, at most its extent.
     """
     remaining = wave
-    found: list[Array] = []
+    covers: list[Array] = []
     for _, extent in order[:-1]:
-        found.append(np.minimum(remaining, extent))
+        covers.append(np.minimum(remaining, extent))
         remaining = np.maximum(remaining / extent, 1.0)
     if order:
-        found.append(np.minimum(remaining, order[-1][1]))
-    return found
+        covers.append(np.minimum(remaining, order[-1][1]))
+    return covers
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +70,15 @@ def dram_bytes(
     waves = blocks / wave
     total: Array = 0.0
     # Share of each axis that a wave covers; a tensor's tiles are selected by some of the axes.
-    walked = [step for step in order if not (isinstance(step[1], int) and step[1] == 1)]
-    shares = [(axis, cover / extent) for cover, (axis, extent) in zip(covered(walked, wave), walked, strict=True)]
+    steps = [step for step in order if not (isinstance(step[1], int) and step[1] == 1)]
+    shares = [(axis, cover / extent) for cover, (axis, extent) in zip(covered(steps, wave), steps, strict=True)]
     for name, axes in reads.items():
         size = tensor_bytes[name]
-        touched = waves
+        loads = waves  # how often the tensor is loaded, over all waves
         for axis, share in shares:
             if axis in axes:
-                touched = touched * share
-        again = np.maximum(touched - 1.0, 0.0)
+                loads = loads * share
+        again = np.maximum(loads - 1.0, 0.0)
         first = miss if name in access.scratch else 1.0
         total = total + size * (first + miss * again)
     for name in writes:
@@ -83,34 +88,40 @@ def dram_bytes(
 
 @dataclass(frozen=True)
 class Footprint:
-    """What each block of a launch touches of one tensor, as a sample of blocks has shown it; arrays (C,).
-
-    own_bytes: distinct bytes of one block. fresh: for each axis of the grid, the share of them that the next block
-    along it does not find among those of the block before. size_bytes: of the tensor. written: it writes them.
-    scratch: the tensor lives between launches only.
-    """
+    """Which bytes of one tensor each block of a launch accesses, from a sample of blocks; arrays (C,)."""
 
     own_bytes: Array
+    """Distinct bytes that one block accesses."""
     fresh: tuple[Array, Array, Array]
+    """For each axis of the grid, the share of a block's bytes that its predecessor along the axis did not access."""
     size_bytes: Array
+    """Size of the tensor."""
     written: bool
+    """Whether the launch writes these bytes; else it reads them."""
     scratch: bool = False
+    """Whether the tensor lives between launches only."""
 
     def distinct(self, extents: Sequence[Array]) -> Array:
-        """Bytes that so many blocks along each axis touch, each counted once."""
-        found = self.own_bytes
+        """Distinct bytes that a box of blocks accesses; extents: its blocks along each axis."""
+        distinct_bytes = self.own_bytes
         for share, extent in zip(self.fresh, extents, strict=True):
-            found = found * (1.0 + share * (extent - 1.0))
-        return np.minimum(found, self.size_bytes)
+            distinct_bytes = distinct_bytes * (1.0 + share * (extent - 1.0))
+        return np.minimum(distinct_bytes, self.size_bytes)
 
 
 def sampled_dram_bytes(
     grid: tuple[Array, Array, Array], footprints: Sequence[Footprint], concurrent_blocks: Array, l2_bytes: float
 ) -> Array:
-    """Bytes between L2 and DRAM of one launch whose tensors are known from a sample of blocks.
+    """Bytes between L2 and DRAM of one launch whose accesses are known from a sample of blocks.
 
-    As `dram_bytes`: blocks of a wave share what they load, and between waves L2 keeps as much as it holds. The axes
-    that select a tile are not declared but seen, and may share a part (the halo of a stencil).
+    Like `dram_bytes`: blocks of a wave share what they load, and L2 keeps between waves as much as it holds. How tiles
+    of neighboring blocks overlap (the halo of a stencil, say) was sampled instead of declared.
+
+    Args:
+        grid: blocks along each axis.
+        footprints: of each tensor that the launch reads or writes.
+        concurrent_blocks: blocks that run on the GPU at the same time.
+        l2_bytes: size of L2.
     """
     order = tuple(zip("xyz", grid, strict=True))
     blocks = grid[0] * grid[1] * grid[2]

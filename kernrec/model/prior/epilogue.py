@@ -1,7 +1,7 @@
-"""What an op does to its results beyond what its kernels' profiles hold: a bias, an activation.
+"""The cost of an op's epilogue, such as a bias or an activation, that kernels' profiles do not contain.
 
-Profiles are of the plain op. What follows it is a number of instructions for each result, the same whatever the config,
-which no other work of its block hides; so it is added to every candidate's time and energy, and ranks none.
+Profiles are of the plain op. An epilogue is a number of instructions per result, the same for every config, which no
+other work of the block hides. It is added to the time and energy of every candidate, so it changes no ranking.
 """
 
 from dataclasses import dataclass
@@ -19,15 +19,18 @@ _LANES = 32
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Seconds of the core domain at the boost clock, joules of it at nominal voltage, and bytes past L2."""
+    """Time, energy and traffic of an epilogue."""
 
     core_s: float
+    """Seconds bound by the core clock domain, at the boost clock."""
     core_j: float
+    """Joules of the core clock domain at nominal voltage."""
     dram_bytes: float
+    """Bytes between L2 and DRAM."""
 
 
 def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> Epilogue | None:
-    """What finishing a problem's results takes on a GPU; None where there is nothing to do."""
+    """The cost of a problem's epilogue on a GPU; None where the problem has none."""
     work = problem.definition.finishing(problem.sizes)
     if not work:
         return None

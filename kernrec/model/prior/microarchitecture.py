@@ -1,6 +1,6 @@
-"""What the time model needs of a GPU beyond its data sheet, by generation.
+"""Microarchitectural figures of each GPU generation that the time model needs and no data sheet gives.
 
-Figures and their sources are in `microarchitecture.toml`.
+The figures and their sources are in `microarchitecture.toml`.
 """
 
 from dataclasses import dataclass
@@ -13,23 +13,29 @@ from kernrec.util.cache import shipped_toml
 
 @dataclass(frozen=True)
 class Microarchitecture:
-    """The figures of `microarchitecture.toml` for one generation; bytes, clocks and lanes are per SM."""
+    """The figures of one generation."""
 
     l2_bytes_per_clk_sm: float
+    """Sustained read bandwidth from L2 with all SMs active, bytes per clock and SM."""
     l2_latency_clk: float
+    """Load-to-use latency of a hit in L2, clocks."""
     dram_latency_clk: float
+    """Load-to-use latency of a miss in L2, clocks at boost."""
     dram_efficiency: float
+    """Share of the data sheet's bandwidth that a copy reaches."""
     mma_sync_share: float
+    """Share of the tensor cores' rate that `mma.sync` reaches."""
     lsu_lanes: float
+    """Lanes per SM and clock whose addresses the load/store units take."""
 
 
 @cache
 def _microarchitectures() -> dict[str, Microarchitecture]:
-    found = shipped_toml(Path(__file__).with_name("microarchitecture.toml"))
-    return {name: Microarchitecture(**figures) for name, figures in found.items()}
+    generations = shipped_toml(Path(__file__).with_name("microarchitecture.toml"))
+    return {name: Microarchitecture(**figures) for name, figures in generations.items()}
 
 
 def microarchitecture(gpu: GPU) -> Microarchitecture:
-    """The machine figures of a GPU's generation; data-centre Ampere and Blackwell have their own."""
+    """The figures of a GPU's generation; data-center Ampere and Blackwell have their own."""
     special = {80: "ampere_datacenter", 100: "blackwell_datacenter"}.get(gpu.sm)
     return _microarchitectures()[special or gpu.generation]

@@ -1,15 +1,15 @@
-"""Power and energy of a launch: what its events cost, and the clock at which it stays within the power limit.
+"""Power and energy of a launch: the energy of its events, and the clock at which it stays within the power limit.
 
-Three parts add up to the power of a running GPU:
-- static: board, memory standby and leakage; leakage grows in proportion to the core voltage;
-- core: a clock tree that costs energy every cycle, and an energy per event (instruction, shared-memory
-  wavefront, L2 sector, ...); both grow with the square of the core voltage;
-- DRAM: an energy per byte by memory type, which the core's clock and voltage do not touch.
+The power of a running GPU has three parts:
+- static: board, memory standby and leakage; leakage is proportional to the core voltage;
+- core: the clock tree, which takes energy every cycle, and an energy per event (instruction, shared-memory wavefront,
+  L2 sector, ...); both are proportional to the square of the core voltage;
+- DRAM: an energy per byte, by memory type; the core's clock and voltage do not change it.
 
-Core voltage is flat up to a knee frequency and proportional to the clock above it; measured power against clock
-on two Ampere GPUs follows that within 3 % (the form of Schoonhoven et al., "Going green", PMBS 2022,
-arXiv 2211.07260). When the mean power of a launch would exceed the limit its clock is lowered, which stretches
-core-bound time and leaves DRAM-bound time alone. Coefficients, each with its source, are in `power.toml`.
+The core voltage is constant up to a knee frequency and proportional to the clock above it; measured power against clock
+on two Ampere GPUs follows this within 3 % (the form of Schoonhoven et al., "Going green", PMBS 2022,
+arXiv 2211.07260). When the mean power of a launch would exceed the limit, its clock is lowered, which stretches
+core-bound time and leaves DRAM-bound time unchanged. The coefficients, each with its source, are in `power.toml`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,14 +32,17 @@ OVERLAP = 2**OVERLAP_DOUBLINGS
 """Exponent of the smooth maximum: two equal parts take 2**(1/4) = 1.19 times one of them."""
 
 DRAM = "dram.bytes"
+"""The event of a byte between L2 and DRAM."""
 ISSUE = "issue."
-BISECTIONS = 10  # the clock is found to 1/1024 of its range, finer than the 15 MHz steps of real GPUs
+"""How the events of warp instructions begin; the instruction class follows."""
+BISECTIONS = 10
+"""Steps that find the clock to 1/1024 of its range, finer than the 15 MHz steps of real GPUs."""
 
 
 def combine(core_s: ArrayLike, memory_s: ArrayLike) -> Floats:
-    """Time of two parts that overlap, `(core_s**p + memory_s**p)**(1/p)` with p = `OVERLAP`; elementwise."""
+    """Time of two parts that overlap: `(core_s**p + memory_s**p)**(1/p)` with p = `OVERLAP`, elementwise."""
     core, memory = np.asarray(core_s, dtype=np.float64), np.asarray(memory_s, dtype=np.float64)
-    # Squaring and square roots cost a twentieth of a general power.
+    # Squaring and square roots take a twentieth of the time of a general power.
     for _ in range(OVERLAP_DOUBLINGS):
         core, memory = core * core, memory * memory
     total = core + memory
@@ -91,29 +94,42 @@ class LimitedCosts:
 
 @dataclass(frozen=True, slots=True)
 class PowerModel:
-    """The power of one GPU model. Nominal means at the data-sheet boost clock and the voltage that it needs.
-
-    `board_w` is constant, `leakage_w` and `clock_w` are at nominal voltage and clock; `energy_j` maps an event to
-    joules at nominal voltage (`dram.bytes` has no voltage); `knee_hz` is where voltage starts to rise.
-    """
+    """The power model of one GPU. "Nominal" means at the data sheet's boost clock and the voltage that it needs."""
 
     title: str
+    """The GPU's name, for messages."""
     memory: str
+    """Memory type, such as `HBM3`."""
     boost_hz: float
+    """Boost clock of the data sheet."""
     minimum_hz: float
+    """Lowest clock."""
     maximum_hz: float
+    """Highest clock that can be set."""
     knee_hz: float
+    """Clock from which the core voltage rises."""
     board_w: float
+    """Constant power of board and memory standby."""
     leakage_w: float
+    """Leakage at nominal voltage."""
     clock_w: float
+    """Power of the clock tree at nominal clock and voltage."""
     tdp_w: float
+    """Default power limit."""
     power_min_w: float
+    """Lowest power limit that the GPU accepts."""
     power_max_w: float
+    """Highest power limit that the GPU accepts."""
     energy_j: Mapping[str, float]
+    """Event -> joules at nominal voltage; `dram.bytes` does not depend on the voltage."""
 
     @classmethod
     def for_gpu(cls, gpu: GPU) -> "PowerModel":
-        """The model of a catalogued GPU; `UsageError` when its compute capability has no coefficients."""
+        """The model of a GPU of the catalog.
+
+        Raises:
+            UsageError: there are no coefficients for its compute capability.
+        """
         data = _coefficients()
         if (chip := data["chip"].get(f"sm_{gpu.sm}")) is None:
             raise unknown("compute capability of the power model", f"sm_{gpu.sm}", data["chip"])
@@ -148,18 +164,19 @@ class PowerModel:
 
     @property
     def idle_w(self) -> float:
-        """Power with the core clock gated at its minimum voltage (W): below it no launch can go."""
+        """Power with the core clock gated at minimum voltage (W), the lowest of any launch."""
         return self.board_w + self.leakage_w * float(self.voltage(self.minimum_hz))
 
     def voltage(self, clock_hz: ArrayLike) -> Floats:
-        """Core voltage at a clock over the one at boost; flat below `knee_hz`, proportional to the clock above."""
+        """Core voltage at a clock over that at the boost clock: constant below `knee_hz`, then proportional."""
         return np.maximum(clock_hz, self.knee_hz) / max(self.boost_hz, self.knee_hz)
 
     def event_j(self, event: str) -> float:
         """Joules of one event at nominal voltage.
 
-        Events: `issue.<class>` (warp instructions; a class without a figure of its own costs as `issue.other`),
-        `mma.<dtype>` (FLOPs), `shared.wavefronts` (128 B), `l1.requests`, `l2.sectors` (32 B), `dram.bytes`.
+        Args:
+            event: `issue.<class>` (warp instructions; a class without its own figure counts as `issue.other`),
+                `mma.<dtype>` (FLOPs), `shared.wavefronts` (128 B), `l1.requests`, `l2.sectors` (32 B) or `dram.bytes`.
         """
         energy = self.energy_j.get(event)
         if energy is None and event.startswith(ISSUE):
@@ -169,11 +186,11 @@ class PowerModel:
         return energy
 
     def weights(self, events: Iterable[str]) -> Floats:
-        """`event_j` of several events, to be multiplied with a matrix of counts; without `dram.bytes`."""
+        """`event_j` of several events, to multiply a matrix of counts with; zero for `dram.bytes`."""
         return np.array([0.0 if event == DRAM else self.event_j(event) for event in events])
 
     def dynamic(self, events: Mapping[str, ArrayLike]) -> tuple[Floats, Floats]:
-        """(core_j, dram_j) of launches, at nominal voltage, from the totals of each event; arrays (N,)."""
+        """(core_j, dram_j) of launches at nominal voltage, from the count of each event; arrays (N,)."""
         core: Any = 0.0
         for event, count in events.items():
             if event != DRAM:
@@ -222,7 +239,15 @@ class PowerModel:
         return LimitedCosts(latency, power, energy, clock, capped, static_j, total_core_j, dram_j)
 
     def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:
-        """Joules of each launch by part: static, clock, and the first word of each event; they add up to `energy_j`."""
+        """Joules of each launch by part; the parts add up to `energy_j`.
+
+        Args:
+            events: count of each event.
+            limited: the launches at the clock that the power limit allows.
+
+        Returns:
+            Joules of `static`, `clock`, and of each event by its first word; arrays (N,).
+        """
         squared = self.voltage(limited.clock_hz) ** 2
         parts: dict[str, Floats] = {"static": limited.static_j, "clock": limited.core_j}
         for event, count in events.items():

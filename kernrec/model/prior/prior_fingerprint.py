@@ -44,7 +44,7 @@ def prior_fingerprint() -> list[float]:
         demanded = demand(gpu, power, _METRICS, ("block", "trip"), np.stack([block, trip], axis=2))
         blocks, trips = np.array([900.0, 2000.0, 300.0, 5000.0]), np.array([64.0, 32.0, 128.0, 16.0])
         work = LaunchWork(
-            codes=np.arange(4),
+            variants=np.arange(4),
             terms=(blocks, blocks * trips),
             depth=(trips,),
             concurrent=np.array([4.0, 2.0, 1.0, 8.0]),

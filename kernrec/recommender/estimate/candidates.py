@@ -322,7 +322,7 @@ class Candidates:
         else:
             moved = self._declared_traffic(index, rows, at, tensor_bytes, blocks, resident)
         return LaunchWork(
-            codes=launch.code.take(rows) + self._starts[index],
+            variants=launch.code.take(rows) + self._starts[index],
             terms=(blocks, *[each(total) for total, _ in loops]),
             depth=tuple([each(depth) for _, depth in loops]),
             concurrent=resident,

@@ -123,7 +123,7 @@ def launch(codes: int = 1, **change: Array) -> LaunchWork:
     """A launch of 1,000 blocks of four warps, 100 trips each, two blocks to an SM."""
     blocks = np.full(codes, 1000.0)
     usual = LaunchWork(
-        codes=np.arange(codes),
+        variants=np.arange(codes),
         terms=(blocks, blocks * 100.0),
         depth=(np.full(codes, 100.0),),
         concurrent=np.full(codes, 2.0),
@@ -157,5 +157,5 @@ def test_the_longest_block_is_waited_for_once() -> None:
     demand, even = work(fma=100.0, issue=300.0), launch()
     uneven = launch(depth=(np.full(1, 200.0),))
     more = launch_time(ADA, demand, uneven).core_s - launch_time(ADA, demand, even).core_s
-    alone = alone_clk(demand.rates[1], even.warps, even.codes)
+    alone = alone_clk(demand.rates[1], even.warps, even.variants)
     assert 0 < more * ADA.boost_clock_hz <= 100 * np.maximum(alone, microarchitecture(ADA).dram_latency_clk) * 1.001
