@@ -1,4 +1,4 @@
-"""`kernrec emulate`: one kernel of a CUDA or PTX file, run on the CPU and counted."""
+"""`kernrec emulate`: runs one kernel of a CUDA or PTX file on the CPU and counts what it does."""
 
 import json
 import sys
@@ -11,25 +11,27 @@ from kernrec.errors import UsageError
 
 
 def emulate(
-    source: Annotated[Path, typer.Argument(help="A .cu or .ptx file.")],
+    source: Annotated[Path, typer.Argument(help="The kernel's file: .cu or .ptx.")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(help="In parameter order: a=f32[4096], a=zeros:f32[64], a=@values.npy, i32:4096."),
+        typer.Argument(
+            help="In the order of the kernel's parameters: a=f32[4096], a=zeros:f32[64], a=@values.npy, i32:4096."
+        ),
     ] = None,
-    grid: Annotated[str, typer.Option(help="Blocks, 16 or 16,2,1.")] = "1",
-    block: Annotated[str, typer.Option(help="Threads of a block, 256 or 16,16.")] = "32",
-    entry: Annotated[str | None, typer.Option(help="Kernel to run; not needed where the file has one.")] = None,
-    sm: Annotated[int, typer.Option("--sm", help="Compute capability to compile for, 86 for sm_86.")] = 86,
-    define: Annotated[list[str] | None, typer.Option("-D", help="Macro, NAME=VALUE; may be repeated.")] = None,
-    shared: Annotated[int, typer.Option(help="Dynamic shared memory in bytes.")] = 0,
-    races: Annotated[bool, typer.Option("--races", help="Report shared-memory races.")] = False,
-    budget: Annotated[int, typer.Option(help="Most instructions of a batch of blocks before giving up.")] = 20_000_000,
-    save: Annotated[list[str] | None, typer.Option(help="Write a buffer afterwards, c=result.npy.")] = None,
+    grid: Annotated[str, typer.Option(help="Thread blocks: 16 or 16,2,1.")] = "1",
+    block: Annotated[str, typer.Option(help="Threads per block: 256 or 16,16.")] = "32",
+    entry: Annotated[str | None, typer.Option(help="Kernel to run; optional if the file has only one.")] = None,
+    sm: Annotated[int, typer.Option("--sm", help="Compute capability to compile for: 86 for sm_86.")] = 86,
+    define: Annotated[list[str] | None, typer.Option("-D", help="Macro NAME=VALUE; may be repeated.")] = None,
+    shared: Annotated[int, typer.Option(help="Dynamic shared memory per block, bytes.")] = 0,
+    races: Annotated[bool, typer.Option("--races", help="Treat data races in shared memory as errors.")] = False,
+    budget: Annotated[int, typer.Option(help="Most PTX instructions of a batch of thread blocks.")] = 20_000_000,
+    save: Annotated[list[str] | None, typer.Option(help="Write a buffer to a file afterwards: c=result.npy.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Run a kernel on the CPU, exactly and counted: instructions, sectors, bank conflicts, barriers; no GPU.
+    """Run a kernel on the CPU and count its instructions, memory sectors, bank conflicts and barriers; needs no GPU.
 
-    Accesses out of bounds, deadlocks, endless loops and unknown instructions are errors that name their PTX line.
+    Accesses out of bounds, deadlocks, endless loops and unknown instructions are errors that name the line of the PTX.
     """
     import numpy as np
 
@@ -44,7 +46,7 @@ def emulate(
                 f"--save {text!r}: expected one of the buffers ({', '.join(read.buffers)}) and a file, c=c.npy"
             )
         if Path(file).suffix != ".npy" or not Path(file).absolute().parent.is_dir():
-            raise UsageError(f"--save {text!r}: expected a .npy file in a folder that is there")
+            raise UsageError(f"--save {text!r}: expected a .npy file in an existing folder")
         targets[name] = Path(file)
     launch = FileLaunch(
         source,
@@ -65,7 +67,7 @@ def emulate(
     width = max(map(len, counts), default=0)
     for metric, count in sorted(counts.items()):
         print(f"{metric:{width}}  {count}")
-    print("note: executed by the emulator, measured on no GPU", file=sys.stderr)
+    print("note: counted by the emulator, not measured on a GPU", file=sys.stderr)
 
 
 def extents(flag: str, text: str) -> list[int]:

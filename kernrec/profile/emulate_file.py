@@ -1,10 +1,10 @@
 """Runs one kernel of a CUDA or PTX file on the CPU: arguments from short descriptions, counts and buffers back.
 
-An argument is what the kernel's parameter list has at its place:
+The arguments are described in the order of the kernel's parameters:
 
     a=f32[4096]        a buffer of random normal values (integers: 0 to 99), here named a
-    a=zeros:f32[4096]  ... of zeros; `nan:` of NaNs, to see what a kernel leaves unwritten
-    a=@values.npy      ... with the content of a NumPy file
+    a=zeros:f32[4096]  a buffer of zeros; with `nan:` of NaNs, which shows what a kernel leaves unwritten
+    a=@values.npy      a buffer with the content of a NumPy file
     i32:4096           a number passed by value: i32, u32, i64, u64, f32 or f64
 """
 
@@ -32,14 +32,21 @@ _MOST_ELEMENTS = 1 << 28
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of a launch: buffer names and scalars in parameter order, and the buffers by name."""
+    """The arguments of a launch."""
 
     order: list[Any]
+    """Names of buffers and scalars, in the order of the parameters."""
+
     buffers: dict[str, np.ndarray]
+    """The buffers by name."""
 
 
 def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
-    """Arguments from their descriptions; raises `UsageError` for one that cannot be read."""
+    """Arguments from their descriptions; `seed`: of random values.
+
+    Raises:
+        UsageError: a description that cannot be read, or a file that cannot be loaded.
+    """
     draw = np.random.default_rng(seed)
     order: list[Any] = []
     buffers: dict[str, np.ndarray] = {}
@@ -57,7 +64,7 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
                 value = float(match[2]) if kind[0] == "f" else int(match[2], 0)
                 order.append(np.array(value, dtype=_ELEMENTS[kind])[()])
             except (ValueError, OverflowError):
-                raise UsageError(f"argument {text!r}: {match[2]!r} is no {kind}") from None
+                raise UsageError(f"argument {text!r}: {match[2]!r} is not a valid {kind}") from None
         else:
             raise UsageError(f"argument {text!r}: expected a=f32[4096], a=zeros:f32[4096], a=@values.npy or i32:4096")
     return Arguments(order, buffers)

@@ -1,12 +1,12 @@
-"""From counts of a few small runs to the counts of any shape: the static profile of one launch.
+"""From the counts of a few small runs to the counts of any shape: the static profile of one launch.
 
-Kernels take their dimensions at run time, so the code of a block is fixed and only its loops' trips vary:
+Kernels take their dimensions at run time, so the code of a block is fixed and only the trips of its loops vary:
 
     counts(shape) = per_block * blocks + sum over loops (per_trip * trips)
 
-A handful of emulated probes on full tiles determines the coefficients exactly; a probe more than there are
-unknowns checks that the launch really is of this form. A partial tile at the edge of a problem is charged
-as a full one: it takes its block as long.
+A few emulated probes on full tiles determine the coefficients exactly; one probe more than there are unknowns checks
+that the launch is of this form. A partial tile at the edge of a problem counts as a full one: it takes its block as
+long.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,14 +26,16 @@ class ProfileError(KernrecError):
 
 @dataclass(frozen=True)
 class Profile:
-    """Counts of one launch as a linear function of its terms.
-
-    coefficients: float64 (metrics, terms), events per block and per trip; metric names as in `ptx.counts`.
-    """
+    """Counts of one launch as a linear function of its terms."""
 
     metrics: tuple[str, ...]
+    """Names of the counters; see `kernrec.ptx.execution.emulator`."""
+
     terms: tuple[str, ...]
+    """Names of the terms: `block`, then the loops."""
+
     coefficients: np.ndarray
+    """Events per block and per trip; float64 (metrics, terms)."""
 
     def counts(self, terms: Terms) -> dict[str, float]:
         """Counts of the whole launch for these totals of blocks and trips."""
@@ -42,25 +44,33 @@ class Profile:
 
 
 def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> Profile:
-    """The profile that reproduces every probe exactly (`counts[i]` was seen under `terms[i]`).
+    """The profile that reproduces every probe exactly.
 
-    A metric absent from a probe counts as zero there. Raises `ProfileError` naming the metric that no such
-    profile explains, or when the probes do not determine the coefficients.
+    Args:
+        terms: of each probe.
+        counts: of each probe; a metric that is missing is zero.
+
+    Raises:
+        ProfileError: no profile explains a metric, which the message names, or the probes do not determine the
+            coefficients.
     """
     names = tuple(terms[0])
-    metrics = tuple(sorted({metric for seen in counts for metric in seen}))
+    metrics = tuple(sorted({metric for probe in counts for metric in probe}))
     design = np.array([[probe[t] for t in names] for probe in terms], dtype=np.float64)
-    seen = np.array([[probe.get(metric, 0) for metric in metrics] for probe in counts], dtype=np.float64)
+    counted = np.array([[probe.get(metric, 0) for metric in metrics] for probe in counts], dtype=np.float64)
     if np.linalg.matrix_rank(design) < len(names):
-        raise ProfileError(f"{len(terms)} probes do not tell the terms {', '.join(names)} apart: vary each of them")
-    solution = np.linalg.lstsq(design, seen, rcond=None)[0]
-    # Coefficients are events per block or trip: whole numbers but for loops shared unevenly between warps.
+        raise ProfileError(
+            f"the {len(terms)} probes do not determine the coefficients of {', '.join(names)}: vary each term"
+            " independently"
+        )
+    solution = np.linalg.lstsq(design, counted, rcond=None)[0]
+    # Coefficients are events per block or trip: whole numbers, except for loops shared unevenly between warps.
     rounded = np.round(solution * 64) / 64 + 0.0  # no -0.0
-    residual = np.abs(design @ rounded - seen)
+    residual = np.abs(design @ rounded - counted)
     if residual.max(initial=0.0) > 1e-6:
         worst, metric = (int(i) for i in np.unravel_index(int(residual.argmax()), residual.shape))
         raise ProfileError(
             f"{metrics[metric]} is not linear in {', '.join(names)}: probe {dict(terms[worst])} counted "
-            f"{seen[worst, metric]:g}, the profile says {(design @ rounded)[worst, metric]:g}"
+            f"{counted[worst, metric]:g}, the profile predicts {(design @ rounded)[worst, metric]:g}"
         )
     return Profile(metrics, names, np.ascontiguousarray(rounded.T))

@@ -152,10 +152,19 @@ class _Probes:
     """The small problems that a variant is emulated on."""
 
     kernel: Kernel
+    """The kernel."""
+
     configs: Sequence[Config]
+    """Configs that run the variant."""
+
     dtype: str
+    """Data type of the problems."""
+
     layout: str
+    """Layout of the problems."""
+
     sm: int
+    """Compute capability."""
 
     def of_launch(self, index: int) -> Iterator[tuple[Config, Problem, BoundLaunch]]:
         """Configs, problems and bound launches that perform the kernel's launch number `index`."""

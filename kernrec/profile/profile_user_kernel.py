@@ -188,11 +188,22 @@ class _PlainTarget:
     """A `ProfileTarget` that can be sent to another process: the problem by its dimensions."""
 
     dims: Mapping[str, int]
+    """Of the problem."""
+
     dtype: str
+    """Of the problem."""
+
     layout: str
+    """Of the problem."""
+
     sm: int
+    """`ProfileTarget.sm`."""
+
     folder: Path | None
+    """`ProfileTarget.folder`."""
+
     budget: int
+    """`ProfileTarget.budget`."""
 
     @classmethod
     def of(cls, target: ProfileTarget) -> "_PlainTarget":

@@ -1,8 +1,8 @@
-"""A kernel of which there is only PTX: its code is fixed, and what can be chosen is the shape of its blocks.
+"""A kernel that is given as PTX only: its code is fixed, and only the shape of its blocks can be chosen.
 
-Whether even that can, the code decides: one that never asks for the size of its block, that declares one, or that keeps
-data in shared memory (whose layout is likely made for one block) keeps the block it is given. Else other blocks are
-tried, with as many of them as cover the same threads; that the result stays the same is assumed, and said.
+Even that depends on the code: a kernel that never reads the size of its block, that declares one, or that keeps data in
+shared memory (whose layout is likely made for one size) keeps the block it is given. Otherwise other blocks are tried,
+as many as cover the same threads. It is assumed that the result stays the same, and a note says so.
 """
 
 import re
@@ -31,9 +31,17 @@ _MOST_THREADS = 1024  # of a block, on every GPU (CUDA C++ Programming Guide, "T
 def kernel_of_ptx(
     path: Path, entry: str | None, grid: Sequence[int], block: Sequence[int], arguments: Sequence[str], shared: int = 0
 ) -> tuple[Kernel, list[str]]:
-    """One kernel of a PTX file, launched with these arguments (as `kernrec emulate` takes them), and notes on it.
+    """One kernel of a PTX file with its launch, and notes on it.
 
-    Raises `UsageError` for a file that is none, an unknown entry, and arguments that cannot be read.
+    Args:
+        path: the file.
+        entry: name of the kernel; None: the only one of the file.
+        grid, block: one to three extents each.
+        arguments: as `kernrec emulate` takes them.
+        shared: dynamic shared memory per block, bytes.
+
+    Raises:
+        UsageError: a file that cannot be read, an unknown kernel, or arguments that cannot be read or do not fit.
     """
     text = read_source(path, "PTX")
     module = parse(text)
@@ -57,7 +65,7 @@ def kernel_of_ptx(
         "name": _identifier(entry),
         "source": path.name,
         "problem": {"tensors": tensors or {"nothing": {"shape": [1]}}},
-        # Of the shapes the given one comes first: it is the one that is known to be right.
+        # The given shape comes first: it is the one that is known to be right.
         "tunables": {
             "block_x": {"values": [bx, *(width for width in widths if width != bx)], "launch": True},
             "block_y": {"values": [by, *(height for height in heights if height != by)], "launch": True},
@@ -80,7 +88,7 @@ def kernel_of_ptx(
     )
     notes = [note]
     if assembler() is None:
-        notes.append("there is no ptxas here: registers are estimated from the PTX, which is 0 to 30 % too many")
+        notes.append("ptxas is not installed: registers are estimated from the PTX, which gives 0 to 30 % too many")
     kernel = kernel_from(spec, path.name, text)
     (bound,) = bind_launches(kernel, {"block_x": bx, "block_y": by}, kernel.definition.problem(), kernel.min_sm)
     if misfit := argument_mismatch(module, entry, bound):
@@ -89,12 +97,12 @@ def kernel_of_ptx(
 
 
 def _why_fixed(module: Module, function: Function, shared: int) -> str:
-    """Why a kernel's block cannot be changed; empty where nothing speaks against it."""
+    """Why a kernel's block cannot be changed; empty where it can."""
     if "reqntid" in function.directives:
         return "the code requires it (.reqntid)"
     named = {o.name for ins in function.instructions for o in ins.operands if isinstance(o, Register)}
     if not any(name.startswith("%ntid") for name in named):
-        return "the code never asks for the size of its block"
+        return "the code never reads the size of its block"
     variables = [v for v in module.variables.values() if v.name in function.symbols] + list(function.variables.values())
     if shared or any(variable.space == "shared" for variable in variables):
         return "the code keeps data in shared memory, whose layout is likely made for it"
@@ -120,7 +128,7 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             try:
                 number = repr(float(value)) if kind[0] == "f" else str(int(value, 0))
             except ValueError:
-                raise UsageError(f"argument {text!r}: {value!r} is no {kind}") from None
+                raise UsageError(f"argument {text!r}: {value!r} is not a valid {kind}") from None
             passed.append(f"{kind} {number}")
         else:
             raise UsageError(f"argument {text!r}: expected a=f32[4096], a=zeros:f32[4096], a=@values.npy or i32:4096")
@@ -129,15 +137,15 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 def _file(path: Path) -> dict[str, Any]:
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError:
         raise UsageError(f"{path} is not a NumPy file of plain values") from None
-    kind = f"{found.dtype.kind}{8 * found.dtype.itemsize}"
+    kind = f"{array.dtype.kind}{8 * array.dtype.itemsize}"
     if kind not in ELEMENT_BYTES:
-        raise UsageError(f"{path} holds {found.dtype}, which no kernel argument has")
-    return {"shape": [str(found.size)], "dtype": kind, "role": "inout", "values": str(path.resolve())}
+        raise UsageError(f"{path} holds {array.dtype}: expected one of {', '.join(ELEMENT_BYTES)}")
+    return {"shape": [str(array.size)], "dtype": kind, "role": "inout", "values": str(path.resolve())}
 
 
 def _identifier(name: str) -> str:

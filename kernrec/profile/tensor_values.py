@@ -1,4 +1,4 @@
-"""What a kernel finds in memory in the emulator or on a device: tensors with the values that its spec asks for."""
+"""The tensors that a kernel gets, in the emulator or on a device, with the values that its spec declares."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -17,18 +17,21 @@ ELEMENTS = {
     "i64": np.int64, "u64": np.uint64, "i32": np.int32, "u32": np.uint32, "i16": np.int16, "u16": np.uint16,
     "i8": np.int8, "u8": np.uint8,
 }  # fmt: skip
-"""What holds an element of each type in memory; bf16 as its bits."""
+"""NumPy type of an element by dtype; bf16 as its bits."""
 
 DRAWN_BYTES = 64 << 20
-"""Larger tensors of random values repeat those of their first bytes: emulated blocks see a few of them only."""
+"""A larger tensor of random values repeats its first bytes: emulated blocks read only a few of them."""
 _MOST_FILLED_BYTES = 512 << 20
-_MOST_BYTES = 16 << 30  # zeros that nobody touches cost no memory, but addresses are not without end
+_MOST_BYTES = 16 << 30  # zeros that nobody touches cost no memory, but address space is limited
 
 
 class Tensors:
-    """The tensors of a problem, made when they are asked for: `filled` as the spec says, or `blank`, all zero.
+    """The tensors of a problem, created when they are needed: `filled` as the spec declares, or `blank`, all zero.
 
     Zeros that nobody touches take no memory, whatever the size of the problem.
+
+    Raises:
+        UsageError: the tensors are too large to be emulated.
     """
 
     def __init__(self, kernel: Kernel, problem: Problem, folder: Path | None = None) -> None:
@@ -37,18 +40,18 @@ class Tensors:
 
     @cached_property
     def filled(self) -> dict[str, np.ndarray]:
-        """With the values of `sample_tensors`; `UsageError` where that takes too much memory."""
+        """With the values of `sample_tensors`; raises `UsageError` where that takes too much memory."""
         total = self._bytes()
         if total > _MOST_FILLED_BYTES:
             raise UsageError(
-                f"what the kernel does depends on the values of its tensors, and those of {self._problem.key} have"
-                f" {total} bytes; at most {_MOST_FILLED_BYTES} are filled: give a smaller problem"
+                f"the kernel's behavior depends on the values of its tensors, and those of {self._problem.key} have"
+                f" {total} bytes; at most {_MOST_FILLED_BYTES} bytes are filled: give a smaller problem"
             )
         return sample_tensors(self._kernel, self._problem, self._folder)
 
     @cached_property
     def blank(self) -> dict[str, np.ndarray]:
-        """With zeros, for kernels that do the same whatever they find."""
+        """All zero, for kernels whose behavior does not depend on values."""
         return {name: np.zeros(t.elements, ELEMENTS[t.dtype]) for name, t in self._problem.tensors.items()}
 
     def _bytes(self) -> int:
@@ -65,7 +68,14 @@ def sample_tensors(
 ) -> dict[str, np.ndarray]:
     """Every tensor of a problem as it lies in memory, flat, by name; outputs are zero.
 
-    folder: where `.npy` files of the spec are. Raises `UsageError` for a file that does not hold the tensor.
+    Args:
+        kernel: whose spec declares the values.
+        problem: the problem.
+        folder: where `.npy` files of the spec are.
+        seed: of random values.
+
+    Raises:
+        UsageError: a file does not hold its tensor.
     """
     if not kernel.samples:
         total = sum(tensor.bytes for tensor in problem.tensors.values())
@@ -82,7 +92,7 @@ def sample_tensors(
 
 
 def reference_tensors(kernel: Kernel, problem: Problem, folder: Path | None = None) -> dict[str, np.ndarray]:
-    """What a spec says that a launch has to leave in the outputs of a problem, as `sample_tensors` gives tensors."""
+    """The outputs that a spec declares for a problem; flat, by name."""
     draw = np.random.default_rng(0)
     return {
         name: _filled(problem.tensors[name], sample, problem.sizes, folder, draw)
@@ -132,6 +142,6 @@ def _loaded(tensor: Tensor, path: Path, raw: bool) -> np.ndarray:
         raise UsageError(f"tensor {tensor.name}: {path} is not a NumPy file of plain values") from None
     kind = np.dtype(ELEMENTS[tensor.dtype])
     if not isinstance(loaded, np.ndarray) or loaded.size != tensor.elements or loaded.dtype != kind:
-        found = f"{loaded.size} of {loaded.dtype}" if isinstance(loaded, np.ndarray) else "several arrays"
-        raise UsageError(f"tensor {tensor.name}: {path} holds {found}, expected {tensor.elements} of {kind}")
+        content = f"{loaded.size} of {loaded.dtype}" if isinstance(loaded, np.ndarray) else "several arrays"
+        raise UsageError(f"tensor {tensor.name}: {path} holds {content}, expected {tensor.elements} of {kind}")
     return np.ascontiguousarray(loaded).reshape(-1)

@@ -104,7 +104,7 @@ def test_code_that_does_not_ask_for_its_block_keeps_it(folder: Path, run: Run) -
     (folder / "copy.ptx").write_text(COPY_PTX.replace("mov.u32 %r2, %ntid.x", "mov.u32 %r2, 128"))
     done = run("analyze", folder / "copy.ptx", *ARGUMENTS, "--json")
     assert json.loads(done.stdout)["candidates"] == 1
-    assert "never asks for the size of its block" in done.stderr
+    assert "never reads the size of its block" in done.stderr
 
 
 def test_source_is_analysed_recommended_and_explained(folder: Path, run: Run) -> None:

@@ -43,7 +43,7 @@ EXPLAIN = ("explain", "--op", "matmul", "--gpu", "t4", "--shape", "m=64,n=64,k=6
         (("emulate", "twice.cu", "x=f32[32]", "--shared", "-4"), "0 or more are accepted"),
         (("recommend", "--kernel", "twice", "--gpu", "t4", "--emit", "cuda"), "--kernel goes with --shape"),
         (("emulate", "twice.cu", "x=f32[32]", "--save", "x=folder"), "expected a .npy file"),
-        (("emulate", "twice.cu", "x=f32[32]", "--save", "x=none/x.npy"), "in a folder that is there"),
+        (("emulate", "twice.cu", "x=f32[32]", "--save", "x=none/x.npy"), "in an existing folder"),
         (("emulate", "twice.toml", "x=f32[32]"), "a .cu or .ptx file is expected"),
         ((*EXPLAIN, "--top", "0"), "at least 1 is accepted"),
         ((*EXPLAIN, "--db", "broken.json"), "is not a DuckDB database"),

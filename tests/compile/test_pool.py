@@ -46,30 +46,28 @@ def test_what_is_cached_needs_no_process(nvrtc, cache, saxpy):
 def test_a_job_over_its_time_is_stopped_and_the_others_go_on(nvrtc, cache, saxpy, slow):
     endless = CompileJob(slow, 80, name="slow.cu")
     jobs = [endless, *(CompileJob(saxpy, 80, {"SCALE": scale}) for scale in range(3))]
-    results = dict(compile_many(jobs, processes=1, timeout_s=1.5, cache=cache))
+    results = dict(compile_many(jobs, processes=1, timeout_s=4.0, cache=cache))
     assert len(results) == 4
     error = results.pop(endless)
     assert isinstance(error, CompileError)
     assert error.reason == "timeout"
-    assert str(error) == "slow.cu: compiling took longer than 1.5 s"
+    assert str(error) == "slow.cu: compiling took longer than 4 s"
     assert all(compiled.cubin for compiled in results.values())
     assert not workers()
 
 
 def test_a_worker_that_is_killed_costs_one_job(nvrtc, cache, saxpy, slow):
     endless = CompileJob(slow, 80, name="slow.cu")
-    jobs = [endless, *(CompileJob(saxpy, 80, {"SCALE": scale}) for scale in range(2))]
 
-    def kill_the_first_worker():
-        while not (found := workers()):
-            time.sleep(0.02)
-        time.sleep(2.5)  # past its start, into the slow job
-        os.kill(found[0].pid, signal.SIGKILL)
+    def jobs():
+        yield CompileJob(saxpy, 80, {"SCALE": 0})
+        # The only worker has done a job, so it has started, and gets the slow one now.
+        (worker,) = workers()
+        threading.Timer(1.0, os.kill, (worker.pid, signal.SIGKILL)).start()
+        yield endless
+        yield CompileJob(saxpy, 80, {"SCALE": 1})
 
-    killer = threading.Thread(target=kill_the_first_worker)
-    killer.start()
-    results = dict(compile_many(jobs, processes=1, timeout_s=60, cache=cache))
-    killer.join()
+    results = dict(compile_many(jobs(), processes=1, timeout_s=600, cache=cache))
     error = results.pop(endless)
     assert isinstance(error, CompileError)
     assert error.reason == "crash"
@@ -116,9 +114,9 @@ def test_an_interrupt_stops_all_processes_without_a_word(nvrtc, tmp_path, slow):
     process.stdin = None
     assert process.stdout.readline() == "going\n"
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the parent and all its workers
-    said, complained = process.communicate(timeout=20)
-    assert (said, complained, process.returncode) == ("stopped\n", "", 0)
-    deadline = time.monotonic() + 60
+    output, errors = process.communicate(timeout=300)
+    assert (output, errors, process.returncode) == ("stopped\n", "", 0)
+    deadline = time.monotonic() + 300
     while group_lives(process.pid):
         assert time.monotonic() < deadline, "a compiling process outlived its parent"
         time.sleep(0.05)

@@ -29,7 +29,7 @@ def test_what_is_not_linear_is_refused_by_name() -> None:
 
 
 def test_probes_that_do_not_vary_a_term_are_refused() -> None:
-    with pytest.raises(ProfileError, match="vary each"):
+    with pytest.raises(ProfileError, match="vary each term"):
         fit_profile([{"block": 1, "trips": 4}, {"block": 2, "trips": 8}], [{"issue": 1}, {"issue": 2}])
 
 
