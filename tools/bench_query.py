@@ -30,6 +30,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kernrec.store.measurement import Measurement
+
 AIMS = {
     "cold_s": 0.40,
     "learned_cold_s": 0.40,
@@ -218,11 +220,20 @@ def _made_up(path: Path, asked: Sequence[Shape], configs: int, factor: Callable[
             choices = recommender.recommend("matmul", "rtx4090", dims, query=query).choices
             same: dict[str, Any] = _USUAL | {"problem": find_op("matmul").problem(None, None, **dims), "outcome": "ok"}
             database.add_measurements(
-                same
-                | {"kernel": choice.kernel.name, "kernel_hash": choice.kernel.hash, "config": dict(choice.config)}
-                | {"latency_s": choice.latency_s.value * times, "energy_j": choice.energy_j.value * times}
-                for choice in choices
-                for times in [factor(list(choice.config.values()))]
+                map(
+                    Measurement.from_columns,
+                    (
+                        same
+                        | {
+                            "kernel": choice.kernel.name,
+                            "kernel_hash": choice.kernel.hash,
+                            "config": dict(choice.config),
+                        }
+                        | {"latency_s": choice.latency_s.value * times, "energy_j": choice.energy_j.value * times}
+                        for choice in choices
+                        for times in [factor(list(choice.config.values()))]
+                    ),
+                )
             )
 
 

@@ -141,8 +141,8 @@ def measure(plan: str, until: float, gpu: str, out: Path) -> str | None:
     )
     collected = collect(wanted, Lines().show)
     for result in collected.results:
-        best = f"{result.best['latency_s']:.3e} s" if result.best else "none"
-        frugal = f"{result.frugal['energy_j']:.3e} J" if result.frugal else "no energy"
+        best = f"{result.best.latency_s:.3e} s" if result.best else "none"
+        frugal = f"{result.frugal.energy_j:.3e} J" if result.frugal else "no energy"
         _log(
             out, f"{result.problem}: {result.measured} rows, {result.known} before, {best}, {frugal} {result.failures}"
         )

@@ -18,6 +18,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.op import all_ops, problem_from_key
 from kernrec.store import Database
 from kernrec.store.connection import memory, one_line, quoted
+from kernrec.store.measurement import Measurement
 
 _ROWS = """
     SELECT measurement.* EXCLUDE (measurement_id, config_id, problem_id), tunables AS config, problem.key AS problem
@@ -62,7 +63,7 @@ def export(database: Path, folder: Path) -> list[tuple[Path, int]]:
                 continue
             path = folder / f"{gpu}.{op}.parquet"
             if path.exists():
-                merged.add_measurements(read(path))
+                merged.add_measurements(map(Measurement.from_columns, read(path)))
             temporary = path.with_name(f".{path.name}.{os.getpid()}")
             chosen = f"WHERE gpu = {quoted(gpu)} AND problem.op = {quoted(op)}"
             try:
@@ -95,7 +96,7 @@ def bring_in(folder: Path, database: Path) -> int:
     with Database.open(database, read_only=False, create=True) as opened:
         before = opened.counts()["measurement"]
         for path in files:
-            opened.add_measurements(read(path))
+            opened.add_measurements(map(Measurement.from_columns, read(path)))
         return opened.counts()["measurement"] - before
 
 

@@ -69,17 +69,17 @@ def compare(rows: list[dict[str, Any]], uuid: str) -> int:
     """Measure the rows' configs again; 1 when they differ too much."""
     differences: dict[str, list[float]] = {"latency_s": [], "energy_j": []}
     with TemporaryDirectory(prefix="kernrec-") as scratch:
-        child = WorkerClient({"device": "cuda", "uuid": uuid, "scratch": scratch})
+        client = WorkerClient({"device": "cuda", "uuid": uuid, "scratch": scratch})
         try:
-            child.ask(60.0, "probe")
+            client.request(60.0, "probe")
             prepared = ""
             for row in rows:
                 if row["key"] != prepared:
-                    child.ask(900.0, "prepare", problem=row["key"])
+                    client.request(900.0, "prepare", problem=row["key"])
                     prepared = row["key"]
                 request = {"kernel": row["kernel"], "config": row["config"], "problem": row["key"], "tier": row["tier"]}
                 try:
-                    again = child.ask(120.0, "measure", best_s=None, **request)
+                    again = client.request(120.0, "measure", best_s=None, **request)
                 except MeasurementFailure as failure:
                     print(f"{row['key']} {row['config']}: {failure}")
                     return 1
@@ -89,7 +89,7 @@ def compare(rows: list[dict[str, Any]], uuid: str) -> int:
                 shown = ", ".join(f"{cost} {change:+.2%}" for cost, change in changes.items())
                 print(f"{problem_from_key(row['key']).key} {row['kernel']} {row['tier']}: {shown}", flush=True)
         finally:
-            child.stop()
+            client.stop()
     failed = False
     for cost, allowed in (("latency_s", LATENCY), ("energy_j", ENERGY)):
         found = np.array(differences[cost])

@@ -21,14 +21,15 @@ from on_gpu import NoGPUError, find_card
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space, find_kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, bind_launches
-from kernrec.measure.campaign.campaign import Campaign
+from kernrec.measure.campaign.campaign import Campaign, CampaignHooks, CampaignSettings
 from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.campaign.plan import PlannedProblem, Task
-from kernrec.measure.campaign.results import MeasuringEffort
+from kernrec.measure.campaign.results import MeasuringEffort, Progress
 from kernrec.measure.device.nvml import choose_cards
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.op import Problem, find_op, inputs, reference
+from kernrec.store.measurement import Tier
 
 PROBLEM = find_op("conv2d").problem("f32", "nchw", n=8, c=64, h=56, w=56, k=64, r=3, s=3, padding=1)
 KERNEL = find_kernel("conv2d_implicit_gemm_simt")
@@ -80,19 +81,22 @@ def alike(space: Space, count: int) -> list[tuple[dict[str, int], BoundLaunch]]:
 
 def ours(configs: list[dict[str, int]], sm: int, uuid: str, folder: Path) -> list[float]:
     """Milliseconds of each config that ran, by the collector's campaign."""
-    found: list[float] = []
+    times: list[float] = []
     tasks = tuple(Task(KERNEL.name, KERNEL.hash, config, PROBLEM, KERNEL) for config in configs)
-    child = WorkerClient({"device": "cuda", "uuid": uuid, "scratch": str(folder)})
-    ahead = CompileQueue(sm, max(1, (os.cpu_count() or 2) - 1))
+    client = WorkerClient({"device": "cuda", "uuid": uuid, "scratch": str(folder)})
+    compile_queue = CompileQueue(sm, max(1, (os.cpu_count() or 2) - 1))
+
+    def report(step: Progress) -> None:
+        measurement = step.measurement
+        if measurement and measurement.protocol.tier == Tier.SCREEN and measurement.latency_s is not None:
+            times.append(measurement.latency_s * 1e3)
+
     with Journal(folder / "throughput.journal") as journal:
-        campaign = Campaign(
-            child, [PlannedProblem("", PROBLEM, tasks)], journal, session="throughput",
-            effort=MeasuringEffort(None, 0), ahead=ahead,
-            report=lambda step: found.append(step.row["latency_s"] * 1e3)
-            if step.row and step.row["tier"] == "screen" and step.row["outcome"] == "ok" else None,
-        )  # fmt: skip
+        settings = CampaignSettings("throughput", MeasuringEffort(None, 0))
+        planned = [PlannedProblem("", PROBLEM, tasks)]
+        campaign = Campaign(client, planned, journal, settings, CampaignHooks(report=report), compile_queue)
         campaign.run()
-    return found
+    return times
 
 
 def theirs(

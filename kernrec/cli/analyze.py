@@ -216,7 +216,10 @@ class _Measured:
         for result in self._collected.results if as_json else ():
             best = {"fastest": result.best, "frugal": result.frugal}
             shown = ("config", "latency_s", "energy_j", "device")
-            rows = {name: row and {key: row.get(key) for key in shown} for name, row in best.items()}
+            rows = {}
+            for name, measurement in best.items():
+                columns = {} if measurement is None else measurement.columns()
+                rows[name] = {key: columns[key] for key in shown} if columns else None
             print(json.dumps({"kernel": self._kernel.name, "problem": result.problem, "gpu": self._gpu.name} | rows))
         self.end()
 

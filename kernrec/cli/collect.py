@@ -1,4 +1,4 @@
-"""`kernrec collect`: measure kernel configs on a GPU and keep what was measured."""
+"""`kernrec collect`: measure kernel configs on a GPU and store the measurements."""
 
 import signal
 import sys
@@ -16,47 +16,54 @@ from kernrec.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from kernrec.measure.collect import CollectRequest, CollectResult
-    from kernrec.op import Problem
 
 
 def collect(
     op: Annotated[str | None, typer.Option("--op", help="Operator or alias, or all (`kernrec ops`).")] = None,
-    shape: Annotated[str | None, typer.Option(help="Dimensions, m=4096,n=4096,k=4096; none: a workload's.")] = None,
-    workload: Annotated[str | None, typer.Option(help="Workload set whose layers to measure.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors; the op's first by default.")] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096. Default: the layers of a workload.")
+    ] = None,
+    workload: Annotated[str | None, typer.Option(help="Workload whose layers to measure.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")] = None,
     layout: Annotated[str | None, typer.Option(help="Tensor layout, such as nchw or nhwc.")] = None,
-    gpu: Annotated[str, typer.Option("--gpu", help="auto, all, or the index of a GPU of this machine.")] = "auto",
+    gpu: Annotated[str, typer.Option("--gpu", help="auto, all, or the index of a GPU in this machine.")] = "auto",
     budget: Annotated[str | None, typer.Option(help="When to stop: 30m, 2h or 200configs.")] = None,
-    effort: Annotated[str, typer.Option(help="quick, normal or exhaustive: how many configs of a problem.")] = "normal",
-    db: Annotated[Path | None, typer.Option(help="Database to fill; yours by default.")] = None,
-    resume: Annotated[bool, typer.Option(help="Leave out what the database holds already.")] = True,
-    device: Annotated[str, typer.Option(help="cuda, or replay: answer from recorded measurements.")] = "cuda",
+    effort: Annotated[
+        str, typer.Option(help="How many configs to measure per problem: quick, normal or exhaustive.")
+    ] = "normal",
+    db: Annotated[Path | None, typer.Option(help="Database to add measurements to. Default: your own.")] = None,
+    resume: Annotated[bool, typer.Option(help="Skip what the database already has.")] = True,
+    device: Annotated[
+        str, typer.Option(help="cuda: measure on a GPU. replay: answer from recorded measurements.")
+    ] = "cuda",
     replay: Annotated[Path | None, typer.Option(help="Database whose measurements to replay.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything drawn at random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
 ) -> None:
     """Measure latency and energy of kernel configs on a GPU of this machine and add them to a database.
 
-    Interrupted or killed, it loses at most the config in flight; run again, it goes on from there.
+    If it is interrupted or killed, at most the config being measured is lost; run it again to resume.
     """
     from kernrec.measure.campaign.results import EFFORTS, CampaignBudget
     from kernrec.measure.collect import DEVICES, CollectRequest
     from kernrec.measure.collect import collect as run
+    from kernrec.measure.device.interface import DeviceKind
+    from kernrec.measure.problem_selection import select_problems
 
     if effort not in EFFORTS:
         raise unknown("effort", effort, EFFORTS)
     if device not in DEVICES:
         raise unknown("device", device, DEVICES)
     if shape and workload:
-        raise UsageError("--shape and --workload were both given; a shape is one problem, a workload many")
+        raise UsageError("--shape and --workload were both given; a shape is one problem, a workload has many")
     if device == "replay" and db is None:
-        raise UsageError("--device replay needs --db: replayed rows do not belong among those you measured")
+        raise UsageError("--device replay needs --db, so that replayed rows are not mixed with your measurements")
     if device != "replay" and replay is not None:
-        raise UsageError(f"--replay {replay} goes with --device replay, and --device is {device}")
+        raise UsageError(f"--replay {replay} goes with --device replay, but --device is {device}")
     seconds, configs = (None, None) if budget is None else parse_budget("--budget", budget)
-    wanted = CollectRequest(
-        problems=_problems(op, shape, workload, dtype, layout),
+    request = CollectRequest(
+        problems=select_problems(op, shape, workload, dtype, layout),
         database=db or paths.user_database(),
-        device=device,
+        device=DeviceKind(device),
         gpu=gpu,
         recording=replay,
         effort=EFFORTS[effort],
@@ -68,8 +75,8 @@ def collect(
     from kernrec.cli.progress import display
 
     with stop, display() as show:
-        collected = run(wanted, show, stop)
-    print_collected(collected, wanted)
+        collected = run(request, show, stop)
+    print_collected(collected, request)
     if collected.error is not None:
         print(f"kernrec: {collected.error}", file=sys.stderr)
         raise typer.Exit(1)
@@ -82,15 +89,16 @@ def collect(
 
 
 class Stop:
-    """Whether somebody asked to stop; the second time asks louder, as without us. status: to exit with then."""
+    """Notices SIGINT and SIGTERM: calling it returns whether there was one; a second one ends the program as usual."""
 
     def __init__(self) -> None:
-        self._asked = False
+        self._stopping = False
         self._before: dict[int, Any] = {}
         self.status = 130
+        """Exit status of a program that a signal ended."""
 
     def __call__(self) -> bool:
-        return self._asked
+        return self._stopping
 
     def __enter__(self) -> "Stop":
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -102,56 +110,26 @@ class Stop:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._asked, self.status = True, 128 + number
-        for known, handler in self._before.items():
-            signal.signal(known, handler)
+        self._stopping, self.status = True, 128 + number
+        for handled, handler in self._before.items():
+            signal.signal(handled, handler)
 
 
-def _problems(
-    op: str | None, shape: str | None, workload: str | None, dtype: str | None, layout: str | None
-) -> "list[tuple[str, Problem]] | None":
-    """(name, problem) for what was asked; None where nothing was."""
-    from kernrec.kernel import kernels_for
-    from kernrec.op import all_ops, find_op, parse_shape
-    from kernrec.op.workload import default_workload
-    from kernrec.op.workload import workload as find_workload
-
-    if op is None and workload is None and shape is None:
-        return None
-    every = op is None or op == "all"
-    if shape:
-        if every:
-            raise UsageError("--shape needs --op: the dimensions are an op's")
-        problem = find_op(str(op)).problem(dtype, layout, **parse_shape(shape))
-        return [(problem.key, problem)]
-    chosen = find_workload(workload) if workload else None
-    problems: dict[str, tuple[str, Problem]] = {}
-    for definition in all_ops() if every else [find_op(str(op))]:
-        # Of all ops those are meant that can be measured so; of a single one it is for others to say why it cannot.
-        if every and not kernels_for(definition.name, dtype, layout):
-            continue
-        for layer in (chosen or default_workload(definition)).layers_of(definition, dtype, layout):
-            problems.setdefault(layer.problem.key, (layer.name, layer.problem))
-    if not problems:
-        where = f"workload {chosen.name}" if chosen else "the standard workloads"
-        raise UsageError(f"no layer of {where} is {'one that a kernel here computes' if every else f'of op {op}'}")
-    return list(problems.values())
-
-
-def print_collected(collected: "CollectResult", wanted: "CollectRequest") -> None:
-    """What was measured or replayed, what is best, what failed and why: the answer, on standard output."""
-    done = "replayed" if wanted.device == "replay" else "measured"
+def print_collected(collected: "CollectResult", request: "CollectRequest") -> None:
+    """Print how much was measured or replayed, the best configs, and what failed and why."""
+    done = "replayed" if request.recording is not None else "measured"
     for result in collected.results:
         known = f", {result.known} known before" if result.known else ""
         name = "" if result.name == result.problem else f"{result.name}: "
         print(f"{name}{result.problem}: {result.measured} {done}{known}")
-        for what, row, cost, unit in (
+        for what, measurement, cost, unit in (
             ("fastest", result.best, "latency_s", "s"),
             ("frugal", result.frugal, "energy_j", "J"),
         ):
-            if row is not None:
-                config = config_text(row["config"])
-                print(f"  {what}  {human(row[cost], unit):>8}  {row['kernel']} {config}")
+            if measurement is not None:
+                config = config_text(measurement.identity.config)
+                value = human(getattr(measurement, cost), unit)
+                print(f"  {what}  {value:>8}  {measurement.identity.kernel} {config}")
     failures: dict[str, tuple[int, str]] = {}
     for result in collected.results:
         for kind, count in result.failures.items():
@@ -159,5 +137,5 @@ def print_collected(collected: "CollectResult", wanted: "CollectRequest") -> Non
             failures[kind] = (before + count, example)
     for kind, (count, example) in sorted(failures.items()):
         print(f"{count} {kind}, such as: {example}")
-    left = f", {collected.leftover} of them left behind by an earlier run" if collected.leftover else ""
-    print(f"{collected.stored + collected.leftover} rows are new in {wanted.database}{left}")
+    left = f", {collected.leftover} of them from an interrupted earlier run" if collected.leftover else ""
+    print(f"{collected.stored + collected.leftover} rows are new in {request.database}{left}")

@@ -1,9 +1,9 @@
-"""`kernrec db`: what a database holds, results of other tuners in and out, merging, checking."""
+"""`kernrec db`: contents of a database, import and export of other tuners' results, merging, verifying."""
 
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,16 +12,13 @@ from kernrec.cli.quantity import human
 from kernrec.cli.table import print_table
 from kernrec.errors import KernrecError, UsageError
 
-if TYPE_CHECKING:
-    from kernrec.op import Problem
+app = typer.Typer(help="Inspect, import, export, merge and verify databases.", no_args_is_help=True)
 
-app = typer.Typer(help="Look into databases, import, export and merge them.", no_args_is_help=True)
-
-Path_ = Annotated[Path | None, typer.Option("--db", help="Database; your own by default.")]
-Op = Annotated[str, typer.Option("--op", help="Operator that was run: matmul, conv2d, ... (`kernrec ops`).")]
-Shape = Annotated[str | None, typer.Option(help="Dimensions, m=4096,n=4096,k=4096.")]
-Dtype = Annotated[str | None, typer.Option(help="Data type of the tensors; the op's first by default.")]
-Layout = Annotated[str | None, typer.Option(help="Tensor layout; the op's first by default.")]
+Path_ = Annotated[Path | None, typer.Option("--db", help="Database. Default: your own.")]
+Op = Annotated[str, typer.Option("--op", help="Operator that was measured: matmul, conv2d, ... (`kernrec ops`).")]
+Shape = Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")]
+Dtype = Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")]
+Layout = Annotated[str | None, typer.Option(help="Tensor layout. Default: the op's first.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -29,25 +26,28 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def import_(
     file: Annotated[Path, typer.Argument(help="A T4 file or Kernel Tuner cache, .json or .json.gz.")],
     op: Op,
-    shape: Annotated[str, typer.Option(help="Dimensions, m=4096,n=4096,k=4096.")],
-    gpu: Annotated[str | None, typer.Option("--gpu", help="GPU it was measured on, where the file is silent.")] = None,
-    kernel: Annotated[str | None, typer.Option(help="Name of the kernel, where the file is silent.")] = None,
+    shape: Annotated[str, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")],
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="GPU that was measured, if the file does not name it.")
+    ] = None,
+    kernel: Annotated[str | None, typer.Option(help="Name of the kernel, if the file does not name it.")] = None,
     dtype: Dtype = None,
     layout: Layout = None,
     db: Path_ = None,
 ) -> None:
-    """Add what another tuner measured to a database, failures included; units are converted."""
+    """Add the results of another tuner to a database, failures included; units are converted."""
     from kernrec.interop.import_export import import_results
+    from kernrec.op import problem_from_shape
     from kernrec.store import Database
 
-    problem = _problem(op, shape, dtype, layout)
+    problem = problem_from_shape(op, shape, dtype, layout)
     path = db or paths.user_database()
     existed = path.exists()
     try:
         with Database.open(path, read_only=False, create=True) as database:
             done = import_results(database, file, problem, gpu, kernel)
     except KernrecError:
-        if not existed:  # a file that cannot be taken in makes no database
+        if not existed:  # a file that cannot be imported creates no database
             path.unlink(missing_ok=True)
         raise
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(done.outcomes.items()))
@@ -56,7 +56,7 @@ def import_(
     if done.added < done.results:
         _note(f"{done.results - done.added} of them were there already")
     if done.dropped:
-        _note(f"{file} is cut short: {done.dropped} incomplete entry at its end was dropped")
+        _note(f"{file} is cut short: {done.dropped} incomplete entry at its end was skipped")
 
 
 @app.command("export")
@@ -65,7 +65,7 @@ def export(
     gpu: Annotated[str, typer.Option("--gpu", help="GPU that was measured (`kernrec gpus`).")],
     format: Annotated[str, typer.Option(help="Format: t4.")] = "t4",
     shape: Shape = None,
-    kernel: Annotated[str | None, typer.Option(help="Kernel, where several were measured.")] = None,
+    kernel: Annotated[str | None, typer.Option(help="Kernel, if several were measured.")] = None,
     dtype: Dtype = None,
     layout: Layout = None,
     db: Path_ = None,
@@ -73,14 +73,14 @@ def export(
     """Print the measurements of one kernel, problem and GPU in a format that other tuners read."""
     from kernrec.gpu import find_gpu
     from kernrec.interop.import_export import export_t4
-    from kernrec.op import find_op
+    from kernrec.op import find_op, problem_from_shape
     from kernrec.store import Database
 
     if format != "t4":
         raise UsageError(f"--format {format!r}: only t4 is known")
     if shape is None and (dtype or layout):
-        raise UsageError("--dtype and --layout are those of a --shape, which was not given")
-    problems = None if shape is None else [_problem(op, shape, dtype, layout)]
+        raise UsageError("--dtype and --layout need --shape, which was not given")
+    problems = None if shape is None else [problem_from_shape(op, shape, dtype, layout)]
     card, name = find_gpu(gpu), find_op(op).name
     with Database.open(db or paths.user_database()) as database:
         done = export_t4(database, card, problems, name, kernel)
@@ -91,9 +91,9 @@ def export(
 
 @app.command("info")
 def info(as_json: AsJson = False, db: Path_ = None) -> None:
-    """Show what a database holds: measurements by GPU, op, kernel and outcome, schema and content hash.
+    """Show the contents of a database: measurements by GPU, op, kernel and outcome, schema and content hash.
 
-    Models and calibrations that lie beside it are listed too.
+    Models and calibrations beside it are listed too.
     """
     from kernrec.cli.format import print_notes
     from kernrec.recommender.estimate.model_store import what_was_learned
@@ -123,16 +123,16 @@ def info(as_json: AsJson = False, db: Path_ = None) -> None:
 
 @app.command("merge")
 def merge(
-    others: Annotated[list[Path], typer.Argument(help="Databases to take rows from; they stay as they are.")],
+    others: Annotated[list[Path], typer.Argument(help="Databases to read rows from; they are not changed.")],
     db: Path_ = None,
 ) -> None:
-    """Add every row of other databases that is not in this one; the order does not matter, twice is as once."""
+    """Add all rows of other databases to this one. Merging is idempotent and order-independent."""
     from kernrec.store import Database
 
     path = db or paths.user_database()
-    for other in others:  # before anything is made or changed
+    for other in others:  # before anything is created or changed
         if other.resolve() == path.resolve():
-            raise UsageError(f"{other} is the database that rows are added to; name others")
+            raise UsageError(f"{other} is the database that rows are added to; name other databases")
         Database.check(other)
     with Database.open(path, read_only=False, create=True) as database:
         for other in others:
@@ -141,7 +141,7 @@ def merge(
 
 @app.command("verify")
 def verify(db: Path_ = None) -> None:
-    """Check that every row hashes to its key: that nothing changed it since it was measured."""
+    """Check that no row has changed since it was written: the key of each row must be the hash of its content."""
     from kernrec.store import Database
 
     path = db or paths.user_database()
@@ -149,14 +149,8 @@ def verify(db: Path_ = None) -> None:
         altered, rows = database.altered(), sum(database.counts().values())
     if altered:
         some = ", ".join(altered[:3])
-        raise KernrecError(f"{len(altered)} of {rows} rows in {path} are not as they were written ({some} ...)")
-    print(f"{rows} rows, all as they were written")
-
-
-def _problem(op: str, shape: str, dtype: str | None, layout: str | None) -> "Problem":
-    from kernrec.op import find_op, parse_shape
-
-    return find_op(op).problem(dtype, layout, **parse_shape(shape))
+        raise KernrecError(f"{len(altered)} of {rows} rows in {path} have changed since they were written ({some} ...)")
+    print(f"{rows} rows, none changed since it was written")
 
 
 def _note(text: str) -> None:

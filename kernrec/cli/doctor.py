@@ -40,9 +40,9 @@ def doctor(
 
 def _print_card(card: "CardDiagnosis") -> None:
     print(f"GPU {card.index}     {card.name}" + (f" ({card.gpu} of the catalog)" if card.gpu else ""))
-    if (probe := card.probe) is not None and card.facts is not None:
+    if (probe := card.probe) is not None and card.info is not None:
         figures = [
-            ("driver", card.facts.driver),
+            ("driver", card.info.driver),
             ("idle", probe.idle_w and human(probe.idle_w, "W")),
             ("under load", probe.load_w and human(probe.load_w, "W")),
             ("SM clock", probe.sm_clock_hz and human(probe.sm_clock_hz, "Hz")),

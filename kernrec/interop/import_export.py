@@ -1,6 +1,5 @@
-"""Files of results into a database, and out of one again."""
+"""Import of files of results into a database, and export from one."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,57 +9,70 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.gpu.find import UnknownGPU
 from kernrec.interop.read_results import read_results
-from kernrec.interop.results import ForeignResults, measurement_rows
+from kernrec.interop.results import ForeignResults, to_measurements
 from kernrec.interop.t4 import write_t4
 from kernrec.kernel.library import kernel_names
 from kernrec.op import Problem
 from kernrec.store import Database
+from kernrec.store.measurement import Measurement, Outcome
 
 
 @dataclass(frozen=True)
 class ImportSummary:
-    """What an import did. results: in the file; added: rows that were new; outcomes: of all; best_s: least latency.
-
-    dropped: incomplete entries at the end of a file that was cut short.
-    """
+    """What was imported."""
 
     gpu: GPU
     kernel: str
     results: int
+    """Results in the file."""
     added: int
+    """Measurements that were new in the database."""
     outcomes: Mapping[str, int]
+    """Results by outcome."""
     best_s: float | None
+    """Least latency."""
     dropped: int
+    """Incomplete entries at the end of a file that was cut short."""
 
 
 @dataclass(frozen=True)
 class ExportedDocument:
-    """A T4 document, and how many rows it has no word for and leaves out."""
+    """A T4 document."""
 
     text: str
     results: int
+    """Measurements in it."""
     left_out: int
+    """Measurements that were left out: quarantined ones, for which T4 has no word, and those of an older source."""
 
 
 def import_results(
     database: Database, path: Path, problem: Problem, gpu: str | None = None, kernel: str | None = None
 ) -> ImportSummary:
-    """Adds the results of a T4 file or Kernel Tuner cache, all or nothing; raises `UsageError` for a file that is bad.
+    """Add the results of a T4 file or Kernel Tuner cache to a database, all or nothing.
 
-    gpu, kernel: what the results are of, where the file does not say; a GPU that contradicts the file is refused.
+    Args:
+        database: where to add them.
+        path: of the file.
+        problem: that was measured.
+        gpu: that was measured, if the file does not name it; one that contradicts the file is an error.
+        kernel: name of the kernel, if the file does not name it.
+
+    Raises:
+        UsageError: for a bad file.
     """
     file = read_results(path)
     card = _card(file, gpu, path)
     name = kernel or file.kernel
     if name is None:
-        raise UsageError(f"{path} does not say which kernel it is about; name it with --kernel")
+        raise UsageError(f"{path} does not name its kernel; name it with --kernel")
     if name in kernel_names():
         raise UsageError(
-            f"{name} is a kernel of the library, and nothing says that these results are of its source;"
-            " give them another name with --kernel"
+            f"{name} is a kernel of the library, and these results may be of another source;"
+            " choose another name with --kernel"
         )
     before = database.counts()["measurement"]
-    database.add_measurements(measurement_rows(file, card.name, problem, name))
+    database.add_measurements(to_measurements(file, card.name, problem, name))
     return ImportSummary(
         card,
         name,
@@ -72,52 +84,65 @@ def import_results(
     )
 
 
-def _card(file: ForeignResults, given: str | None, path: Path) -> GPU:
-    if given is None:
+def _card(file: ForeignResults, name: str | None, path: Path) -> GPU:
+    if name is None:
         if file.device is None:
-            raise UsageError(f"{path} does not say which GPU it is about; name it with --gpu")
+            raise UsageError(f"{path} does not name its GPU; name it with --gpu")
         return find_gpu(file.device)
-    card = find_gpu(given)
+    card = find_gpu(name)
     try:
-        said = card if file.device is None else find_gpu(file.device)
+        card_of_file = card if file.device is None else find_gpu(file.device)
     except UnknownGPU:
-        said = card  # a name that the catalog does not know contradicts nothing
-    if said != card:
-        raise UsageError(f"{path} is about {file.device}, not about {card.title}")
+        card_of_file = card  # a name that the catalog does not know contradicts nothing
+    if card_of_file != card:
+        raise UsageError(f"{path} was measured on {file.device}, not on {card.title}")
     return card
 
 
 def export_t4(
     database: Database, gpu: GPU, problems: list[Problem] | None, op: str, kernel: str | None
 ) -> ExportedDocument:
-    """The measurements of one kernel on one problem and GPU as a T4 document: of the source that was measured last.
+    """The measurements of one kernel, problem and GPU as a T4 document; of several sources, those of the last measured.
 
-    problems: among which to look; None: all of the op. Raises `UsageError` where nothing or more than one pair of
-    kernel and problem is found.
+    Args:
+        database: to export from.
+        gpu: that was measured.
+        problems: among which to look; None: all of the op.
+        op: of the problems.
+        kernel: its name; None: the only one that was measured.
+
+    Raises:
+        KernrecError: if there is nothing to export.
+        UsageError: if several pairs of kernel and problem were measured.
     """
-    wanted = None if problems is None else {problem.key for problem in problems}
-    found: dict[tuple[str, str], list[dict[str, object]]] = {}
+    keys = None if problems is None else {problem.key for problem in problems}
+    measured: dict[tuple[str, str], list[Measurement]] = {}
     replayed = 0
     for problem in database.rows("problem", op=op):
-        if wanted is None or problem["key"] in wanted:
-            for row in database.rows("spoken", gpu=gpu.name, problem_id=problem["problem_id"]):
-                if row["replayed"]:  # another tuner would take it for measured
-                    replayed += 1
-                elif kernel is None or row["kernel"] == kernel:
-                    found.setdefault((str(row["kernel"]), str(problem["key"])), []).append(row)
-    if not found and replayed:
+        if keys is not None and problem["key"] not in keys:
+            continue
+        for measurement in database.measurements(gpu=gpu.name, problem_id=problem["problem_id"]):
+            if measurement.device.mig:  # says nothing about the whole card
+                continue
+            if measurement.origin.replayed:  # another tuner would take it for measured
+                replayed += 1
+            elif kernel is None or measurement.identity.kernel == kernel:
+                measured.setdefault((measurement.identity.kernel, str(problem["key"])), []).append(measurement)
+    if not measured and replayed:
         raise KernrecError(f"{database.path} holds only replayed rows of that: export the recording they came from")
-    if not found:
+    if not measured:
         raise KernrecError(f"{database.path} holds no such measurement on {gpu.name} (`kernrec db info` lists them)")
-    if len(found) > 1:
-        some = "; ".join(f"{name} on {key}" for name, key in sorted(found)[:3])
-        raise UsageError(f"{len(found)} were measured, a file holds one: choose with --shape and --kernel ({some} ...)")
-    (((name, key), rows),) = found.items()
-    last = max(rows, key=lambda row: str(row["measured_at"]))["kernel_hash"]
-    configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in database.rows("config", kernel=name)}
-    chosen = [row | {"config": configs[row["config_id"]]} for row in rows if row["kernel_hash"] == last]
-    device = next((row["device"] for row in chosen if row["device"]), gpu.title)
+    if len(measured) > 1:
+        some = "; ".join(f"{name} on {key}" for name, key in sorted(measured)[:3])
+        raise UsageError(
+            f"{len(measured)} pairs of kernel and problem were measured, but a file holds one: choose with --shape and"
+            f" --kernel ({some} ...)"
+        )
+    (((name, key), measurements),) = measured.items()
+    last = max(measurements, key=lambda measurement: measurement.origin.measured_at).identity.kernel_hash
+    chosen = [measurement for measurement in measurements if measurement.identity.kernel_hash == last]
+    device = next((measurement.device.device for measurement in chosen if measurement.device.device), gpu.title)
     metadata = {"device_name": device, "kernel_name": name, "problem": key, "tool": "kernrec"}
-    written = [row for row in chosen if row["outcome"] != "quarantined"]
-    written.sort(key=lambda row: (str(row["measured_at"]), str(row["config"])))
-    return ExportedDocument(write_t4(written, metadata), len(written), len(rows) - len(written))
+    written = [measurement for measurement in chosen if measurement.outcome != Outcome.QUARANTINED]
+    written.sort(key=lambda measurement: (measurement.origin.measured_at, str(measurement.identity.config)))
+    return ExportedDocument(write_t4(written, metadata), len(written), len(measurements) - len(written))

@@ -29,24 +29,25 @@ from kernrec.interop.results import (
     split_limits,
     time_of,
 )
+from kernrec.store.measurement import Outcome
 
 TOOL = "Kernel Tuner"
 _MILLI = 1e-3
 
 _OUTCOMES = {
-    "InvalidConfig": "constraint",
-    "CompilationFailedConfig": "compile",
-    "RuntimeFailedConfig": "crash",
-    "ErrorConfig": "crash",
+    "InvalidConfig": Outcome.CONSTRAINT,
+    "CompilationFailedConfig": Outcome.COMPILE,
+    "RuntimeFailedConfig": Outcome.CRASH,
+    "ErrorConfig": Outcome.CRASH,
 }
 
 
-def outcome_of(error: str) -> str:
+def outcome_of(error: str) -> Outcome:
     """The outcome that an error's name stands for; raises `ValueError` for what is no such name."""
     if error in _OUTCOMES:
         return _OUTCOMES[error]
     if "timeout" in error.lower():
-        return "timeout"
+        return Outcome.TIMEOUT
     raise ValueError(f"{error!r:.40} is neither a time nor an error that is known ({', '.join(_OUTCOMES)})")
 
 
@@ -135,7 +136,7 @@ def _result(entry: object, keys: list[str]) -> ForeignResult:
     joules = {name: finite(entry[name], name) for name, _ in ENERGIES if name in entry}
     watts = {name: finite(entry[name], name) for _, name in ENERGIES if name in entry}
     energy = energy_of(joules, watts, latency)
-    return ForeignResult(config, "ok", None, latency, samples, measured_at=measured_at, **energy, **limits)
+    return ForeignResult(config, Outcome.OK, None, latency, samples, measured_at=measured_at, **energy, **limits)
 
 
 def _error(entry: Mapping[str, Any]) -> str | None:

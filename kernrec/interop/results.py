@@ -1,13 +1,13 @@
-"""What another tuner measured, in our units, and the rows of the database that it becomes.
+"""Results of another tuner in SI units, and the measurements that they become.
 
-A row says where it comes from: protocol 0, so that anything measured by kernrec's own protocol goes before it; the
-tool in `measured_by`; and a session of its own, named by what the recording began with, so that importing a file again,
-or the whole of it after a part, adds nothing twice.
+A measurement states its origin: protocol 0, so that anything measured by kernrec's own protocol takes precedence; the
+tool in `measured_by`; and a session of its own, named after the first result of the file, so that importing a file
+again, or a whole file after a part of it, adds nothing twice.
 """
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import sqrt
 from typing import Any
@@ -16,34 +16,50 @@ from kernrec.errors import UsageError
 from kernrec.interop.json_document import finite
 from kernrec.op import Problem
 from kernrec.store import content_hash
+from kernrec.store.measurement import (
+    DeviceReport,
+    EnergyReport,
+    LatencyReport,
+    MeasuredDevice,
+    Measurement,
+    MeasurementIdentity,
+    MeasurementOrigin,
+    Outcome,
+    ProblemRecord,
+    ProtocolInfo,
+    Tier,
+)
+
+EXTERNAL = "external:"
+"""Begins the `kernel_hash` of a kernel whose source is not known."""
 
 UNKNOWN_TIME = datetime(1970, 1, 1)
-"""When a result was measured that does not say it."""
+"""Time of a result that states none."""
 
 MOST_SAMPLES = 100_000
 MOST_TUNABLES = 256
 MOST_CHARACTERS = 200
 
-_LEAST_W, _MOST_W = 0.1, 5e3  # energy over time outside of this is not in joules, or not of one launch
+_LEAST_W, _MOST_W = 0.1, 5e3  # energy over time outside this range is not in joules, or not of one launch
 
 Scalar = int | float | str | bool
 
 
 @dataclass(frozen=True)
 class ForeignResult:
-    """One config as another tuner saw it, in SI units; failures have no latency.
-
-    latency_s: as the tool states it (Kernel Tuner: the mean of its runs). energy_method: the field it came from.
-    """
+    """The result of another tuner for one config, in SI units."""
 
     config: Mapping[str, Scalar]
-    outcome: str
+    outcome: Outcome
     error: str | None = None
     latency_s: float | None = None
+    """As the tool states it (Kernel Tuner: the mean of its runs); None for a failure."""
     samples_s: tuple[float, ...] = ()
+    """Run times, if the tool states them."""
     energy_j: float | None = None
     power_w: float | None = None
     energy_method: str | None = None
+    """The field of the file that the energy came from."""
     measured_at: datetime = UNKNOWN_TIME
     power_limit_w: float | None = None
     locked_sm_clock_hz: float | None = None
@@ -52,28 +68,38 @@ class ForeignResult:
 
 @dataclass(frozen=True)
 class ForeignResults:
-    """A file of results. device, kernel: None where it does not say. dropped: incomplete entries at its end."""
+    """The content of a file of results."""
 
     tool: str
     device: str | None
+    """Name of the device; None if the file does not state it."""
     kernel: str | None
+    """None if the file does not state it."""
     tunables: tuple[str, ...]
     results: list[ForeignResult] = field(repr=False)
     dropped: int = 0
+    """Incomplete entries at the end of a file that was cut short."""
 
 
 def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
-    """The `kernel_hash` of a kernel whose source we do not have: of its name, its tunables' names and the tool.
+    """The `kernel_hash` of a kernel whose source is not known, made of its name, its tunables' names and the tool.
 
-    It begins with `external:`; hashes of the library are hexadecimal digits alone, so none can be taken for the other.
+    It begins with `EXTERNAL`; hashes of known sources are hexadecimal digits only, so the two cannot be confused.
     """
-    return "external:" + content_hash({"kernel": kernel, "tunables": sorted(tunables), "tool": tool})
+    return EXTERNAL + content_hash({"kernel": kernel, "tunables": sorted(tunables), "tool": tool})
 
 
-def measurement_rows(file: ForeignResults, gpu: str, problem: Problem, kernel: str) -> Iterator[dict[str, Any]]:
-    """Rows for `Database.add_measurements`, one for each result. gpu: the catalog's name of the card."""
+def to_measurements(file: ForeignResults, gpu: str, problem: Problem, kernel: str) -> Iterator[Measurement]:
+    """The measurements of a file's results.
+
+    Args:
+        file: the results.
+        gpu: name of the card in the GPU catalog.
+        problem: that was measured.
+        kernel: name under which the kernel is stored.
+    """
     first = file.results[0]
-    began = {
+    first_result = {
         "device": file.device,
         "kernel": kernel,
         "problem": problem.key,
@@ -81,55 +107,55 @@ def measurement_rows(file: ForeignResults, gpu: str, problem: Problem, kernel: s
         "config": dict(first.config),
         "at": first.measured_at.isoformat(),
     }
-    every = {
-        "gpu": gpu,
-        "device": file.device,
-        "kernel": kernel,
-        "kernel_hash": external_hash(kernel, file.tunables, file.tool),
-        "problem": problem,
-        "protocol_version": 0,
-        "tier": "final",
-        "session": f"{file.tool} {content_hash(began)}",
-        "measured_by": file.tool,
-    }
+    session = f"{file.tool} {content_hash(first_result)}"
+    kernel_hash = external_hash(kernel, file.tunables, file.tool)
+    record, protocol = ProblemRecord.of(problem), ProtocolInfo(0, Tier.FINAL)
     for result in file.results:
-        yield every | {
-            "config": dict(result.config),
-            "outcome": result.outcome,
-            "error": result.error,
-            "measured_at": result.measured_at,
-            "power_limit_w": result.power_limit_w,
-            "locked_sm_clock_hz": result.locked_sm_clock_hz,
-            "locked_memory_clock_hz": result.locked_memory_clock_hz,
-            "energy_j": result.energy_j,
-            "power_w": result.power_w,
-            "energy_method": result.energy_method,
-            **_latency(result),
-        }
+        yield Measurement(
+            MeasurementIdentity(gpu, kernel, kernel_hash, dict(result.config), record),
+            protocol,
+            MeasurementOrigin(session, result.measured_at, file.tool),
+            Outcome(result.outcome),
+            result.error,
+            device=MeasuredDevice(
+                device=file.device,
+                power_limit_w=result.power_limit_w,
+                locked_sm_clock_hz=result.locked_sm_clock_hz,
+                locked_memory_clock_hz=result.locked_memory_clock_hz,
+            ),
+            report=DeviceReport(
+                _latency_report(result),
+                EnergyReport(energy_j=result.energy_j, power_w=result.power_w, energy_method=result.energy_method),
+            ),
+        )
 
 
-def _latency(result: ForeignResult) -> dict[str, Any]:
-    """The latency columns: the stated latency, and what its samples say of it."""
+def _latency_report(result: ForeignResult) -> LatencyReport:
+    """The stated latency, and the statistics of its samples."""
     value, samples = result.latency_s, result.samples_s
     if value is None:
-        return {}
-    columns: dict[str, Any] = {"latency_s": value}
+        return LatencyReport()
+    report = LatencyReport(latency_s=value)
     if samples:
         middle = statistics.median(samples)
         mad = statistics.median(abs(sample - middle) for sample in samples)
-        columns |= {"latency_samples_s": list(samples), "latency_n": len(samples), "latency_mad_s": mad}
-        columns["latency_outliers"] = sum(abs(sample - middle) > 5 * mad for sample in samples)
+        outliers = sum(abs(sample - middle) > 5 * mad for sample in samples)
+        report = replace(
+            report, latency_samples_s=samples, latency_n=len(samples), latency_mad_s=mad, latency_outliers=outliers
+        )
     if len(samples) > 1:
         deciles = statistics.quantiles(samples, n=10, method="inclusive")
-        columns |= {"latency_q10_s": deciles[0], "latency_q90_s": deciles[-1]}
-        # The stated value is a mean: 90 % of means lie within 1.645 standard errors.
+        # The stated value is a mean: 90 % of means are within 1.645 standard errors.
         half = 1.645 * statistics.stdev(samples) / sqrt(len(samples))
-        columns |= {"latency_low_s": max(value - half, value * 1e-3), "latency_high_s": value + half}
-    return columns
+        report = replace(
+            report, latency_q10_s=deciles[0], latency_q90_s=deciles[-1], latency_low_s=max(value - half, value * 1e-3),
+            latency_high_s=value + half,
+        )  # fmt: skip
+    return report
 
 
 def config_of(given: Mapping[str, object]) -> dict[str, Scalar]:
-    """A config with values that can be stored; raises `ValueError` for any other."""
+    """A config whose values can be stored; raises `ValueError` for any other."""
     if not given or len(given) > MOST_TUNABLES:
         raise ValueError(f"it has {len(given)} tunables; 1 to {MOST_TUNABLES} are accepted")
     config: dict[str, Scalar] = {}
@@ -142,14 +168,14 @@ def config_of(given: Mapping[str, object]) -> dict[str, Scalar]:
 
 
 def text_of(value: object, what: str) -> str:
-    """`value` as text that can be shown on one line; raises `ValueError` naming what it was to be."""
+    """`value` as text that can be printed on one line; raises `ValueError` that begins with `what`."""
     if not isinstance(value, str) or not 0 < len(value) <= MOST_CHARACTERS or not value.isprintable():
         raise ValueError(f"{what} is {value!r:.40}; printable text of at most {MOST_CHARACTERS} characters is expected")
     return value
 
 
 def name_of(header: Mapping[str, object], member: str) -> str | None:
-    """A name that a file may state."""
+    """A name that a file may state; None if it does not."""
     value = header.get(member)
     return None if value is None else text_of(value, member)
 
@@ -164,7 +190,7 @@ LIMIT_UNIT = {"nvml_pwr_limit": 1.0, "nvml_gr_clock": 1e6, "nvml_mem_clock": 1e6
 
 
 def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[str, Any]]:
-    """(the config without what limits the card, those limits as fields of a `ForeignResult`)."""
+    """(the config without the limits of the card, those limits as fields of a `ForeignResult`)."""
     limits = {}
     for name, column in LIMITS.items():
         if name in config:
@@ -175,7 +201,7 @@ def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[
 
 
 def time_of(value: object) -> datetime:
-    """A time stamp in UTC, without its zone; `UNKNOWN_TIME` for None."""
+    """A time stamp in UTC without a time zone; `UNKNOWN_TIME` for None."""
     if value is None:
         return UNKNOWN_TIME
     try:
@@ -186,7 +212,7 @@ def time_of(value: object) -> datetime:
 
 
 def latency_of(value: object, unit_s: float) -> float:
-    """A time in seconds that a launch can take."""
+    """The time of a launch in seconds; raises `ValueError` for an impossible one."""
     seconds = finite(value, "time") * unit_s
     if not 0 < seconds < 1e6:
         raise ValueError(f"time is {seconds:g} s; more than 0 and less than 1e6 is expected")
@@ -200,7 +226,7 @@ def samples_of(values: object, unit_s: float) -> tuple[float, ...]:
     return tuple(latency_of(value, unit_s) for value in values)
 
 
-# Where energy comes from, best first, with the power that belongs to it; joules of one launch, and watts.
+# Fields with the energy of one launch in joules, best first, and with the power of the same sensor in watts.
 ENERGIES = (
     ("ps_energy", "ps_power"),  # PowerSensor, an external meter
     ("powersensor2_energy", "powersensor2_power"),  # the same by way of PMT
@@ -229,6 +255,6 @@ def energy_of(joules: Mapping[str, float], watts: Mapping[str, float], latency_s
 
 
 def require(results: list[ForeignResult], path: object) -> None:
-    """Raises `UsageError` where there are none."""
+    """Raise `UsageError` if there are no results."""
     if not results:
         raise UsageError(f"{path} holds no results")

@@ -5,8 +5,8 @@
       "times": {"runtimes": [0.0124, 0.0122]}, "measurements": [{"name": "time", "value": 0.0123, "unit": ""}],
       "objectives": ["time"]}]}
 
-The unit of a time is its own or the file's `metadata.timeunit`; one of them has to say it. What we write says besides
-which device, kernel and problem it is about, in `metadata`, where the schema leaves room.
+The unit of a time is its own or the file's `metadata.timeunit`; one of them must be stated. The documents that kernrec
+writes also name device, kernel and problem in `metadata`, which the schema leaves open.
 """
 
 import json
@@ -31,19 +31,20 @@ from kernrec.interop.results import (
     text_of,
     time_of,
 )
+from kernrec.store.measurement import Measurement, Outcome
 
 TOOL = "T4"
 VERSION = "1.0.0"
 
 INVALIDITIES = {
-    "correct": "ok",
-    "timeout": "timeout",
-    "compile": "compile",
-    "runtime": "crash",
-    "correctness": "incorrect",
-    "constraints": "constraint",
+    "correct": Outcome.OK,
+    "timeout": Outcome.TIMEOUT,
+    "compile": Outcome.COMPILE,
+    "runtime": Outcome.CRASH,
+    "correctness": Outcome.INCORRECT,
+    "constraints": Outcome.CONSTRAINT,
 }
-"""What the schema allows for `invalidity`, and the outcome it is here."""
+"""The values of `invalidity` in the schema, and the outcomes that they stand for."""
 
 SECONDS = {
     "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
@@ -54,14 +55,14 @@ SECONDS = {
 _JOULES = {"": 1.0, "j": 1.0, "joule": 1.0, "joules": 1.0, "mj": 1e-3, "millijoules": 1e-3}
 _WATTS = {"": 1.0, "w": 1.0, "watt": 1.0, "watts": 1.0, "mw": 1e-3, "milliwatts": 1e-3}
 
-_OUTCOMES = {outcome: invalidity for invalidity, outcome in INVALIDITIES.items()}
+_INVALIDITIES = {outcome: invalidity for invalidity, outcome in INVALIDITIES.items()}
 
 
 def read_document(document: Mapping[str, Any], path: object) -> ForeignResults:
     """The results of a T4 document."""
     version = document.get("schema_version")
     if version != VERSION:
-        raise UsageError(f"{path} has T4 schema {version!r:.40}; {VERSION!r} is read")
+        raise UsageError(f"{path} has T4 schema {version!r:.40}; only {VERSION!r} is supported")
     metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     entries = document.get("results")
@@ -94,11 +95,11 @@ def _result(entry: object, timeunit: object) -> ForeignResult:
     measured = _measurements(entry.get("measurements", []))
     fields: dict[str, Any] = {"measured_at": time_of(entry.get("timestamp")), **limits}
     outcome = INVALIDITIES[invalidity]
-    if outcome == "ok" and finite(entry.get("correctness"), "correctness") == 0:
-        outcome = "incorrect"
-    if outcome != "ok":
+    if outcome == Outcome.OK and finite(entry.get("correctness"), "correctness") == 0:
+        outcome = Outcome.INCORRECT
+    if outcome != Outcome.OK:
         error = next((value for value, _ in measured.values() if isinstance(value, str) and value), invalidity)
-        text_of(error, "what is in place of a measurement")
+        text_of(error, "the text in place of a measurement")
         return ForeignResult(config, outcome, error, **fields)
     value, unit = measured.get("time", (None, ""))
     samples: tuple[float, ...] = ()
@@ -112,19 +113,19 @@ def _result(entry: object, timeunit: object) -> ForeignResult:
         raise ValueError("it is correct and has neither a measurement named time nor runtimes")
     joules = {name: _number(measured, name, _JOULES) for name, _ in ENERGIES if name in measured}
     watts = {name: _number(measured, name, _WATTS) for _, name in ENERGIES if name in measured}
-    return ForeignResult(config, "ok", None, latency, samples, **fields, **energy_of(joules, watts, latency))
+    return ForeignResult(config, Outcome.OK, None, latency, samples, **fields, **energy_of(joules, watts, latency))
 
 
 def _measurements(given: object) -> dict[str, tuple[object, str]]:
     """Name -> (value, unit)."""
-    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+    if not isinstance(given, list) or not all(isinstance(value, dict) for value in given):
         raise ValueError("measurements is not a list of objects")
-    return {str(one.get("name")): (one.get("value"), str(one.get("unit") or "")) for one in given}
+    return {str(value.get("name")): (value.get("value"), str(value.get("unit") or "")) for value in given}
 
 
 def _seconds(unit: object) -> float:
     if unit in (None, ""):
-        raise ValueError("the unit of its times is not stated, neither there nor as metadata.timeunit")
+        raise ValueError("the unit of its times is not stated: neither there nor as metadata.timeunit")
     return _unit("time", str(unit), SECONDS)
 
 
@@ -145,12 +146,14 @@ def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
         raise UsageError(f"unknown unit of {quantity} {unit!r}; known: {listed}, in full or short") from None
 
 
-def write_t4(rows: Iterable[Mapping[str, Any]], metadata: Mapping[str, object]) -> str:
-    """A T4 document of rows of `measurement`, each with its `config`; times in milliseconds.
+def write_t4(measurements: Iterable[Measurement], metadata: Mapping[str, object]) -> str:
+    """A T4 document of measurements; times are in milliseconds.
 
-    metadata: what the file says besides its unit. A row that is `quarantined`, which T4 has no word for, is left out.
+    Args:
+        measurements: to write; quarantined ones, for which T4 has no word, are left out.
+        metadata: what the file states besides its unit.
     """
-    results = [_entry(row) for row in rows if row["outcome"] in _OUTCOMES]
+    results = [_entry(measurement) for measurement in measurements if measurement.outcome in _INVALIDITIES]
     document = {
         "schema_version": VERSION,
         "metadata": {"timeunit": "milliseconds", **metadata},
@@ -159,20 +162,27 @@ def write_t4(rows: Iterable[Mapping[str, Any]], metadata: Mapping[str, object]) 
     return json.dumps(document, indent=1, allow_nan=False)
 
 
-def _entry(row: Mapping[str, Any]) -> dict[str, Any]:
-    limits = {name: row[column] / LIMIT_UNIT[name] for name, column in LIMITS.items() if row.get(column) is not None}
-    ok = row["outcome"] == "ok"
-    measured: list[tuple[str, object, str]] = [("time", row["latency_s"] * 1e3 if ok else row["error"] or "", "ms")]
-    if ok and row.get("energy_j") is not None:
-        measured.append(("energy", row["energy_j"], "J"))
-        if row.get("power_w") is not None:
-            measured.append(("power", row["power_w"], "W"))
+def _entry(measurement: Measurement) -> dict[str, Any]:
+    limits = {
+        name: value / LIMIT_UNIT[name]
+        for name, column in LIMITS.items()
+        if (value := getattr(measurement.device, column)) is not None
+    }
+    report, ok = measurement.report, measurement.outcome == Outcome.OK
+    latency_s = report.latency.latency_s
+    time = latency_s * 1e3 if ok and latency_s is not None else measurement.error or ""
+    values: list[tuple[str, object, str]] = [("time", time, "ms")]
+    if ok and report.energy.energy_j is not None:
+        values.append(("energy", report.energy.energy_j, "J"))
+        if report.energy.power_w is not None:
+            values.append(("power", report.energy.power_w, "W"))
+    samples = report.latency.latency_samples_s or ()
     return {
-        "timestamp": row["measured_at"].isoformat(sep=" ") + "+00:00",
-        "configuration": {**row["config"], **limits},
-        "times": {"runtimes": [sample * 1e3 for sample in row.get("latency_samples_s") or ()] if ok else []},
-        "invalidity": _OUTCOMES[row["outcome"]],
-        "correctness": float(row["outcome"] not in ("incorrect",)),
-        "measurements": [{"name": name, "value": value, "unit": unit} for name, value, unit in measured],
+        "timestamp": measurement.origin.measured_at.isoformat(sep=" ") + "+00:00",
+        "configuration": {**measurement.identity.config, **limits},
+        "times": {"runtimes": [sample * 1e3 for sample in samples] if ok else []},
+        "invalidity": _INVALIDITIES[measurement.outcome],
+        "correctness": float(measurement.outcome != Outcome.INCORRECT),
+        "measurements": [{"name": name, "value": value, "unit": unit} for name, value, unit in values],
         "objectives": ["time"],
     }

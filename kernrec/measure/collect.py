@@ -1,7 +1,7 @@
-"""`kernrec collect`, as a library call: find the devices, plan, lock the database's journal, run a campaign on each.
+"""`kernrec collect` as a library call: find the devices, plan, lock the journal, run a campaign on each device.
 
-Several cards of one kind share the problems; each problem is measured on one of them, for two cards of a kind are not
-alike to within the differences that matter.
+Several cards of one kind share the problems, and each problem is measured on one of them: two cards of a kind differ by
+more than the differences between good configs.
 """
 
 import os
@@ -18,221 +18,262 @@ from typing import Any
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel
-from kernrec.measure.campaign.campaign import Campaign
+from kernrec.measure.campaign.campaign import Campaign, CampaignHooks, CampaignSettings
 from kernrec.measure.campaign.compile_queue import CompileQueue
-from kernrec.measure.campaign.ingest import ingest, known_rows
+from kernrec.measure.campaign.ingest import earlier_measurements, ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, library_targets, recorded_targets
 from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, MeasuringEffort, ProblemResult, Progress
-from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAYED
+from kernrec.measure.device.interface import DeviceKind
+from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAY_VERSION
 from kernrec.measure.device.replay import load_recordings, recorded_gpus
+from kernrec.measure.protocol.measure_config import VERSION
 from kernrec.measure.worker.worker import write_kernel
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import Problem
 from kernrec.store import Database, Stack
+from kernrec.store.measurement import InputInfo, Measurement
 from kernrec.version import __version__
 
-DEVICES = ("cuda", "replay")
+DEVICES = (DeviceKind.CUDA, DeviceKind.REPLAY)
+"""The kinds of devices that a user can collect on."""
 
 
 @dataclass(frozen=True)
 class CollectRequest:
-    """What to collect. problems: (name, problem); with a recording None stands for all it holds.
-
-    gpu: `auto`, `all` (each card, or each recorded GPU), an index or, of a recording, a GPU's name. resume: leave out
-    what the database has already. kernel: one of the user's, measured instead of the library's; its profiles, where the
-    database has some, say in what order. folder: where the files are that its spec names.
-    """
+    """What to collect."""
 
     problems: Sequence[tuple[str, Problem]] | None
+    """(name, problem) pairs; None: all problems of a recording."""
     database: Path
-    device: str = "cuda"
+    device: DeviceKind = DeviceKind.CUDA
     gpu: str = "auto"
+    """`auto`, `all` (each card, or each recorded GPU), an index, a UUID or, for a recording, the name of a GPU."""
     recording: Path | None = None
+    """Database to replay."""
     effort: MeasuringEffort = EFFORTS["normal"]
     budget: CampaignBudget = field(default_factory=CampaignBudget)
     resume: bool = True
+    """Whether to skip what the database already has."""
     seed: int = 0
     kernel: Kernel | None = None
+    """A kernel of the user, measured instead of the library's; its profiles in the database order its configs."""
     folder: Path = Path()
+    """Where the files are that the kernel's spec names."""
 
 
 @dataclass(frozen=True)
 class CollectResult:
-    """What came of it. stored: rows brought into the database; error: what ended it early, in one line."""
+    """The results of all devices."""
 
     results: tuple[ProblemResult, ...]
     stored: int
+    """Measurements added to the database."""
     leftover: int
+    """Measurements of an interrupted earlier run that were added to the database."""
     stopped: bool
+    """Whether it was told to stop."""
     error: str | None
+    """What ended it early, in one line."""
 
 
 @dataclass(frozen=True)
 class _DeviceWork:
-    """One device with its share of the targets."""
+    """One device with its share of the problems."""
 
     opening: dict[str, Any]
+    """The request that opens the device."""
     gpu: str
     sm: int
     uuid_hash: str | None
-    targets: list[PlannedProblem]
-    columns: dict[str, Any]
-    compiled: bool
+    problems: list[PlannedProblem]
+    inputs: InputInfo
+    replayed: bool
 
 
 def collect(
-    wanted: CollectRequest, report: Callable[[Progress], None] = lambda progress: None,
+    request: CollectRequest,
+    report: Callable[[Progress], None] = lambda progress: None,
     stopping: Callable[[], bool] = lambda: False,
-) -> CollectResult:  # fmt: skip
-    """Measure what is wanted. What goes wrong once measuring has begun is told in the result, beside what was measured.
+) -> CollectResult:
+    """Measure what is requested.
 
-    Raises `UsageError` or `KernrecError` before that: no such device, no such kernel, another collector at work.
+    Args:
+        request: what to collect.
+        report: called with each measurement and note.
+        stopping: called often; once it returns true, collecting ends.
+
+    Returns:
+        What was measured; an error after measuring has begun is part of it.
+
+    Raises:
+        UsageError: before anything is measured: no such device or kernel, or another collector is running.
+        KernrecError: before anything is measured.
     """
-    with Journal(journal_path(wanted.database)) as journal, TemporaryDirectory(prefix="kernrec-") as scratch:
-        if wanted.database.exists():  # one that cannot take rows says so now, not after a night of measuring
-            Database.open(wanted.database, read_only=False).close()
-        leftover = ingest(journal, wanted.database)
-        work = _recorded(wanted) if wanted.device == "replay" else _on_cards(wanted, Path(scratch))
-        return _run(work, wanted, journal, leftover, report, stopping)
+    with Journal(journal_path(request.database)) as journal, TemporaryDirectory(prefix="kernrec-") as scratch:
+        if request.database.exists():  # one that cannot take rows is an error now, not after a night of measuring
+            Database.open(request.database, read_only=False).close()
+        leftover = ingest(journal, request.database)
+        work = _recorded_work(request) if request.device == DeviceKind.REPLAY else _card_work(request, Path(scratch))
+        return _Collection(request, journal, report, stopping).run(work, leftover)
 
 
-def _run(
-    work: list[_DeviceWork], wanted: CollectRequest, journal: Journal, leftover: int,
-    report: Callable[[Progress], None], stopping: Callable[[], bool],
-) -> CollectResult:  # fmt: skip
-    stored, errors, told_to_stop = 0, [], False
-    session = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}"
+class _Collection:
+    """Campaigns on several devices at once, which fill one database."""
 
-    def bring_in() -> None:
-        nonlocal stored
-        with suppress(UsageError):  # in use, say: the journal keeps the rows, and they are brought in later
-            stored += ingest(journal, wanted.database)
+    def __init__(
+        self,
+        request: CollectRequest,
+        journal: Journal,
+        report: Callable[[Progress], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._request = request
+        self._journal = journal
+        self._report = report
+        self._stopping = stopping
+        self._stored = 0
+        self._errors: list[str] = []
+        self._stopped = False
 
-    # One CPU is left for each device's own process, which must not be kept waiting.
-    processes = max(1, ((os.cpu_count() or 1) - len(work)) // len(work))
-    campaigns = [
-        Campaign(
-            WorkerClient(one.opening, stopping),
-            one.targets,
-            journal,
-            session=session if len(work) == 1 else f"{session}-{i}",
-            effort=wanted.effort,
-            budget=wanted.budget,
-            columns=one.columns,
-            known=_known(wanted, one),
-            ahead=CompileQueue(one.sm, processes) if one.compiled else None,
-            stopping=stopping,
-            report=report,
-            # Rows may enter the database when their block is closed, which only a lone campaign knows of all rows.
-            finished=bring_in if len(work) == 1 else lambda: None,
-            seed=wanted.seed + i,
+    def run(self, work: list[_DeviceWork], leftover: int) -> CollectResult:
+        """Run a campaign on each device and store what they measure."""
+        session = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}"
+        names = [session] if len(work) == 1 else [f"{session}-{i}" for i in range(len(work))]
+        # One CPU is left for each device's worker process, which must not be kept waiting.
+        processes = max(1, ((os.cpu_count() or 1) - len(work)) // len(work))
+        # Rows may enter the database when their block is closed, which only a single campaign knows of all rows.
+        finished = self._store if len(work) == 1 else lambda: None
+        campaigns = [
+            Campaign(
+                WorkerClient(device.opening, self._stopping),
+                device.problems,
+                self._journal,
+                self._settings(device, names[i], self._request.seed + i),
+                CampaignHooks(self._earlier(device), self._stopping, self._report, finished),
+                None if device.replayed else CompileQueue(device.sm, processes),
+            )
+            for i, device in enumerate(work)
+        ]
+        threads = [threading.Thread(target=self._run_campaign, args=(campaign,)) for campaign in campaigns[1:]]
+        for thread in threads:
+            thread.start()
+        self._run_campaign(campaigns[0])
+        for thread in threads:
+            thread.join()
+        try:
+            self._stored += ingest(self._journal, self._request.database)
+        except KernrecError as error:
+            self._errors.append(
+                f"{error}; what was measured is safe in {self._journal.path} and is brought in by the next collect"
+            )
+        results = tuple(result for campaign in campaigns for result in campaign.results)
+        first_error = self._errors[0] if self._errors else None
+        return CollectResult(results, self._stored, leftover, self._stopped, first_error)
+
+    def _settings(self, device: _DeviceWork, session: str, seed: int) -> CampaignSettings:
+        return CampaignSettings(
+            session=session,
+            effort=self._request.effort,
+            budget=self._request.budget,
+            seed=seed,
+            measured_by=f"kernrec {__version__}",
+            protocol_version=REPLAY_VERSION if device.replayed else VERSION,
+            replayed=device.replayed,
+            inputs=device.inputs,
         )
-        for i, one in enumerate(work)
-    ]
 
-    def run(campaign: Campaign) -> None:
-        nonlocal told_to_stop
+    def _earlier(self, device: _DeviceWork) -> Callable[[Problem], list[Measurement]]:
+        def earlier(problem: Problem) -> list[Measurement]:
+            if not self._request.resume:
+                return []
+            return earlier_measurements(self._request.database, problem, device.gpu, device.uuid_hash)
+
+        return earlier
+
+    def _store(self) -> None:
+        with suppress(UsageError):  # in use, for example: the journal keeps the rows, and they are stored later
+            self._stored += ingest(self._journal, self._request.database)
+
+    def _run_campaign(self, campaign: Campaign) -> None:
         try:
             campaign.run()
         except Stopped:
-            told_to_stop = True
+            self._stopped = True
         except KernrecError as error:
-            errors.append(str(error))
-
-    threads = [threading.Thread(target=run, args=(campaign,)) for campaign in campaigns[1:]]
-    for thread in threads:
-        thread.start()
-    run(campaigns[0])
-    for thread in threads:
-        thread.join()
-    try:
-        stored += ingest(journal, wanted.database)
-    except KernrecError as error:
-        errors.append(f"{error}; what was measured is safe in {journal.path} and is brought in by the next collect")
-    results = tuple(result for campaign in campaigns for result in campaign.results)
-    return CollectResult(results, stored, leftover, told_to_stop, errors[0] if errors else None)
+            self._errors.append(str(error))
 
 
-def _known(wanted: CollectRequest, one: _DeviceWork) -> Callable[[Problem], list[dict[str, Any]]]:
-    def known(problem: Problem) -> list[dict[str, Any]]:
-        return known_rows(wanted.database, problem, one.gpu, one.uuid_hash) if wanted.resume else []
-
-    return known
-
-
-def _recorded(wanted: CollectRequest) -> list[_DeviceWork]:
-    if wanted.recording is None:
+def _recorded_work(request: CollectRequest) -> list[_DeviceWork]:
+    if request.recording is None:
         raise UsageError("--device replay needs --replay, a database of measurements to answer from")
-    if wanted.recording.absolute() == wanted.database.absolute():
+    if request.recording.absolute() == request.database.absolute():
         raise UsageError("a recording cannot be collected into itself: give another --db")
-    chosen: list[str | None] = (
-        list(recorded_gpus(wanted.recording))
-        if wanted.gpu == "all"
-        else [None if wanted.gpu == "auto" else find_gpu(wanted.gpu).name]
+    gpus: list[str | None] = (
+        list(recorded_gpus(request.recording))
+        if request.gpu == "all"
+        else [None if request.gpu == "auto" else find_gpu(request.gpu).name]
     )
-    return [_recorded_on(gpu, wanted.recording, wanted) for gpu in chosen]
+    return [_recorded_work_on(gpu, request.recording, request) for gpu in gpus]
 
 
-def _recorded_on(gpu: str | None, file: Path, wanted: CollectRequest) -> _DeviceWork:
+def _recorded_work_on(gpu: str | None, file: Path, request: CollectRequest) -> _DeviceWork:
     recordings = load_recordings(file, gpu)
-    if wanted.problems is not None:
-        keys = {problem.key for _, problem in wanted.problems}
-        held = ", ".join(recording.problem.key for recording in recordings[:3])
+    if request.problems is not None:
+        keys = {problem.key for _, problem in request.problems}
+        examples = ", ".join(recording.problem.key for recording in recordings[:3])
         recordings = [recording for recording in recordings if recording.problem.key in keys]
         if not recordings:
-            raise UsageError(f"{file} holds none of the problems asked for; it holds {held}")
+            raise UsageError(f"{file} holds none of the requested problems; it holds {examples}")
     card = find_gpu(recordings[0].gpu)
-    opening = {"device": "replay", "file": str(file.absolute()), "gpu": card.name, "seed": wanted.seed}
-    columns = {"protocol_version": REPLAYED, "measured_by": f"kernrec {__version__} replay"}
-    targets = recorded_targets(recordings, wanted.effort.configs, wanted.seed)
-    return _DeviceWork(opening, card.name, card.sm, None, targets, columns, compiled=False)
+    opening = {"device": DeviceKind.REPLAY, "file": str(file.absolute()), "gpu": card.name, "seed": request.seed}
+    problems = recorded_targets(recordings, request.effort.configs, request.seed)
+    return _DeviceWork(opening, card.name, card.sm, None, problems, InputInfo(), replayed=True)
 
 
-def _on_cards(wanted: CollectRequest, scratch: Path) -> list[_DeviceWork]:
+def _card_work(request: CollectRequest, scratch: Path) -> list[_DeviceWork]:
     from kernrec.measure.device.nvml import choose_cards
 
-    if wanted.problems is None:
+    if request.problems is None:
         raise UsageError("name what to measure with --op, and --shape or --workload")
-    cards = choose_cards(wanted.gpu)
-    own: dict[str, Any] = {}
-    if wanted.kernel is not None:
-        own = {"spec": str(scratch / "kernel.json")}
-        write_kernel(wanted.kernel, wanted.folder, Path(own["spec"]))
-    kinds: dict[str, list[int]] = {}
+    cards = choose_cards(request.gpu)
+    user_kernel: dict[str, Any] = {}
+    if request.kernel is not None:
+        user_kernel = {"spec": str(scratch / "kernel.json")}
+        write_kernel(request.kernel, request.folder, Path(user_kernel["spec"]))
+    cards_of: dict[str, list[int]] = {}
     for i, card in enumerate(cards):
-        kinds.setdefault(find_gpu(card.name).name, []).append(i)
-    columns = {
-        "measured_by": f"kernrec {__version__}",
-        "input_generator": "numpy default_rng",
-        "input_seed": 0,
-        "input_distribution": _distribution(wanted.kernel),
-    }
-    stack = Stack([wanted.database] if wanted.kernel is not None and wanted.database.exists() else [])
+        cards_of.setdefault(find_gpu(card.name).name, []).append(i)
+    inputs = InputInfo("numpy default_rng", 0, _distribution(request.kernel))
+    stack = Stack([request.database] if request.kernel is not None and request.database.exists() else [])
     work = []
-    for name, members in kinds.items():
+    for name, members in cards_of.items():
         gpu = find_gpu(name)
-        targets = library_targets(
-            wanted.problems,
+        problems = library_targets(
+            request.problems,
             gpu,
             stack,
-            wanted.effort.configs,
-            wanted.seed,
-            wanted.effort.drawn,
-            wanted.kernel,
-            wanted.database.parent / "models",
+            request.effort.configs,
+            request.seed,
+            request.effort.drawn,
+            request.kernel,
+            request.database.parent / "models",
         )
-        for place, i in enumerate(members):
-            opening = {"device": "cuda", "uuid": cards[i].uuid, "scratch": str(scratch / cards[i].uuid_hash)} | own
-            share = targets[place :: len(members)]
+        for position, i in enumerate(members):
+            opening = {
+                "device": DeviceKind.CUDA, "uuid": cards[i].uuid, "scratch": str(scratch / cards[i].uuid_hash)
+            } | user_kernel  # fmt: skip
+            share = problems[position :: len(members)]
             if share:
-                work.append(_DeviceWork(opening, gpu.name, gpu.sm, cards[i].uuid_hash, share, columns, compiled=True))
+                work.append(_DeviceWork(opening, gpu.name, gpu.sm, cards[i].uuid_hash, share, inputs, replayed=False))
     return work
 
 
 def _distribution(kernel: Kernel | None) -> str:
-    """What inputs hold, as rows say it."""
+    """What inputs hold, as rows state it."""
     if kernel is None or not kernel.declares_problem:
         return "normal; weights of a sum over the root of its terms"
-    said = ", ".join(f"{name} {sample}" for name, sample in kernel.samples.items())
-    return f"{said}; {', '.join(sorted(kernel.inouts))} as earlier launches left it" if kernel.inouts else said
+    samples = ", ".join(f"{name} {sample}" for name, sample in kernel.samples.items())
+    if kernel.inouts:
+        return f"{samples}; {', '.join(sorted(kernel.inouts))} as earlier launches left it"
+    return samples

@@ -29,7 +29,7 @@ class CardDiagnosis:
     latency: bool
     energy: bool
     problems: tuple[str, ...]
-    facts: DeviceInfo | None = None
+    info: DeviceInfo | None = None
     probe: Probe | None = None
 
 
@@ -85,20 +85,20 @@ def _examine(card: Card, sms: tuple[int, ...], compiles: bool) -> CardDiagnosis:
             card.index, card.name, known.name, False, False, (*problems, "not probed without a compiler")
         )
     with TemporaryDirectory(prefix="kernrec-") as scratch:
-        child = WorkerClient({"device": "cuda", "uuid": card.uuid, "scratch": scratch})
+        client = WorkerClient({"device": "cuda", "uuid": card.uuid, "scratch": scratch})
         try:
-            child.start()
-            facts = DeviceInfo.from_dict(child.facts)
-            probe = Probe(**child.ask(_PROBE_LIMIT_S, "probe"))
-            save_probe(facts, probe)
+            client.start()
+            info = DeviceInfo.from_dict(client.info)
+            probe = Probe(**client.request(_PROBE_LIMIT_S, "probe"))
+            save_probe(info, probe)
         except (MeasurementFailure, KernrecError) as error:
             return CardDiagnosis(card.index, card.name, known.name, False, False, (*problems, str(error)))
         finally:
-            child.stop()
-    reason = facts.energy or probe.why_no_energy()
+            client.stop()
+    reason = info.energy or probe.why_no_energy()
     if reason is not None:
         problems.append(f"latency only: {reason}")
-    return CardDiagnosis(card.index, card.name, known.name, True, reason is None, tuple(problems), facts, probe)
+    return CardDiagnosis(card.index, card.name, known.name, True, reason is None, tuple(problems), info, probe)
 
 
 def _database(path: Path) -> str:

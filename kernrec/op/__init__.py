@@ -8,7 +8,7 @@
 
 from kernrec.op.data import decode, encode, inputs, reference
 from kernrec.op.problem import Dim, Op, Problem, Tensor
-from kernrec.op.registry import all_ops, find_op, problem_from_key
+from kernrec.op.registry import all_ops, find_op, problem_from_key, problem_from_shape
 from kernrec.op.shape import parse_shape
 
 __all__ = [
@@ -23,5 +23,6 @@ __all__ = [
     "inputs",
     "parse_shape",
     "problem_from_key",
+    "problem_from_shape",
     "reference",
 ]

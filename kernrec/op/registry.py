@@ -36,6 +36,11 @@ def find_op(name: str) -> Op:
     raise unknown("op", name, [n for op in _OPS for n in (op.name, *op.aliases)], see="kernrec ops")
 
 
+def problem_from_shape(op: str, shape: str, dtype: str | None = None, layout: str | None = None) -> Problem:
+    """The problem of an op with the dimensions in a text such as `m=4096,n=4096,k=4096`. Raises `UsageError`."""
+    return find_op(op).problem(dtype, layout, **parse_shape(shape))
+
+
 def problem_from_key(key: str, own: Op | None = None) -> Problem:
     """The problem whose `key` this is. own: an op that goes before those known here. Raises `UsageError`."""
     if not (match := _KEY.fullmatch(key)):

@@ -1,14 +1,17 @@
 """A database file: the log of measurements and what it refers to, opened, filled, asked and merged."""
 
-from collections.abc import Iterable, Mapping
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError, unknown
-from kernrec.op import Problem
 from kernrec.store import rows as store_rows
 from kernrec.store.connection import check_whole, connect, connect_memory, one_line, quoted
 from kernrec.store.evidence import MeasuredAnswer
@@ -20,6 +23,8 @@ from kernrec.store.rows import Row
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
+    from kernrec.store.measurement import Measurement
 
 _CHUNK = 2000
 """Measurements that are inserted at a time; a recording of a large space need not be in memory twice."""
@@ -79,12 +84,14 @@ class Database:
         return database
 
     @staticmethod
-    def check(path: Path) -> None:
-        """Raise `UsageError` for what is no database that this kernrec can read; an older schema is left as it is."""
+    def check(path: Path) -> int:
+        """The schema of a database, which is left as it is; raises `UsageError` if this kernrec cannot read it."""
         with connect(Path(path), read_only=True, create=False) as connection, one_line(path):
             check_whole(connection, Path(path))
-            if schema_version(connection, path) == 0:
+            version = schema_version(connection, path)
+            if version == 0:
                 raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
+            return version
 
     @classmethod
     def memory(cls) -> "Database":
@@ -115,49 +122,57 @@ class Database:
         with one_line(self.path):
             return store_rows.insert(self._connection, table, rows)
 
-    def add_measurements(self, rows: Iterable[Row]) -> list[str]:
-        """Add measurements; gives their keys, in order. All or nothing.
-
-        A row is as for `add`, but has `config`, a mapping of the tunables, and `problem`, a `Problem` or what its
-        `as_dict` gave, for `config_id` and `problem_id`: those rows are added with it.
-        """
+    def add_measurements(self, measurements: "Iterable[Measurement]") -> list[str]:
+        """Add measurements, with their configs and problems; gives their keys, in order. All or nothing."""
         keys: list[str] = []
-        given = iter(rows)
+        remaining = iter(measurements)
         with one_line(self.path):
             self._connection.execute("BEGIN")
             try:
-                while some := list(islice(given, _CHUNK)):
-                    keys += self._insert_measurements(some)
+                while chunk := list(islice(remaining, _CHUNK)):
+                    keys += self._insert_measurements(chunk)
                 self._connection.execute("COMMIT")
             except BaseException:
                 self._connection.execute("ROLLBACK")
                 raise
         return keys
 
-    def _insert_measurements(self, rows: Iterable[Row]) -> list[str]:
-        given = [dict(row) for row in rows]
-        configs, problems = [], []
-        for row in given:
-            config, problem = row.pop("config", None), row.pop("problem", None)
-            if isinstance(problem, Problem):
-                problem = problem.as_dict()
-            if not isinstance(config, Mapping) or not isinstance(problem, Mapping):
-                raise UsageError("a measurement needs `config`, the tunables' values, and `problem`, a Problem")
-            configs.append({"kernel": row.get("kernel"), "tunables": config})
-            problems.append(problem)
+    def _insert_measurements(self, measurements: "Sequence[Measurement]") -> list[str]:
+        rows = [
+            {name: value for name, value in measurement.columns().items() if value is not None}
+            for measurement in measurements
+        ]
+        configs = [{"kernel": row.get("kernel"), "tunables": row.pop("config")} for row in rows]
+        problems = [vars(row.pop("problem")) for row in rows]
         config_ids = store_rows.insert(self._connection, "config", configs)
         problem_ids = store_rows.insert(self._connection, "problem", problems)
-        for row, config_id, problem_id in zip(given, config_ids, problem_ids, strict=True):
+        for row, config_id, problem_id in zip(rows, config_ids, problem_ids, strict=True):
             row |= {"config_id": config_id, "problem_id": problem_id}
-        return store_rows.insert(self._connection, "measurement", given)
+        return store_rows.insert(self._connection, "measurement", rows)
+
+    def measurements(self, **equal: object) -> "list[Measurement]":
+        """The measurements whose columns equal those given."""
+        from kernrec.store.measurement import Measurement
+
+        configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in self.rows("config")}
+        problems = {}
+        for row in self.rows("problem"):
+            row["dims"] = json.loads(str(row["dims"]))
+            problems[row.pop("problem_id")] = row
+        found = []
+        for row in self.rows("measurement", **equal):
+            del row["measurement_id"]
+            row |= {"config": configs[row.pop("config_id")], "problem": problems[row.pop("problem_id")]}
+            found.append(Measurement.from_columns(row))
+        return found
 
     def add_profiles(self, rows: Iterable[ProfileRow]) -> list[str]:
         """Add static profiles; gives their keys, in order."""
         return self.add("profile", (row.columns() for row in rows))
 
     def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
-        """The rows of a table or view (`spoken`, `answer`, `best`, `front`) whose columns equal those given."""
-        self._check(table, "spoken", "answer", "best", "front")
+        """The rows of a table or view (`whole_card_rows`, `answer`, `best` or `front`) whose columns equal `equal`."""
+        self._check(table, "whole_card_rows", "answer", "best", "front")
         with one_line(self.path):
             known = store_rows.columns(self._connection, table)
             for name in equal:
@@ -185,7 +200,7 @@ class Database:
     def measured_problems(self, gpu: str) -> frozenset[str]:
         """The keys of all problems with a good measurement on `gpu`."""
         query = """
-            SELECT DISTINCT problem.key FROM spoken JOIN problem USING (problem_id)
+            SELECT DISTINCT problem.key FROM whole_card_rows JOIN problem USING (problem_id)
             WHERE gpu = ? AND outcome = 'ok'
         """
         with one_line(self.path):
@@ -199,26 +214,26 @@ class Database:
     def merge(self, other: Path) -> int:
         """Add every row of the database at `other` that is not here; gives how many were new. All or nothing.
 
-        Nothing is written there: of an older schema, the tables lack columns that are NULL in their rows.
+        Nothing is written there: one of an older schema is copied and the copy brought up to date.
         """
-        self.check(other)
         before = sum(self.counts().values())
-        with one_line(other):
-            self._connection.execute(f"ATTACH {quoted(Path(other).absolute())} AS other (READ_ONLY)")
-        try:
-            with one_line(self.path):
-                self._connection.execute("BEGIN")
-                try:
-                    for table in TABLES:
-                        self._connection.execute(
-                            f"INSERT INTO {table} BY NAME FROM other.main.{table} ON CONFLICT DO NOTHING"
-                        )
-                    self._connection.execute("COMMIT")
-                except BaseException:
-                    self._connection.execute("ROLLBACK")
-                    raise
-        finally:
-            self._connection.execute("DETACH other")
+        with _at_this_schema(Path(other)) as file:
+            with one_line(other):
+                self._connection.execute(f"ATTACH {quoted(file.absolute())} AS other (READ_ONLY)")
+            try:
+                with one_line(self.path):
+                    self._connection.execute("BEGIN")
+                    try:
+                        for table in TABLES:
+                            self._connection.execute(
+                                f"INSERT INTO {table} BY NAME FROM other.main.{table} ON CONFLICT DO NOTHING"
+                            )
+                        self._connection.execute("COMMIT")
+                    except BaseException:
+                        self._connection.execute("ROLLBACK")
+                        raise
+            finally:
+                self._connection.execute("DETACH other")
         return sum(self.counts().values()) - before
 
     @property
@@ -234,7 +249,7 @@ class Database:
         """
         query = """
             SELECT gpu, op, kernel, outcome, count(*) AS measurements,
-                   count(*) FILTER (measured_by LIKE 'kernrec % replay') AS replayed, count(*) FILTER (mig) AS mig,
+                   count(*) FILTER (replayed) AS replayed, count(*) FILTER (mig) AS mig,
                    count(DISTINCT config_id) AS configs,
                    count(DISTINCT problem_id) AS problems
             FROM measurement JOIN problem USING (problem_id)
@@ -283,6 +298,21 @@ class Database:
     def _check(table: str, *views: str) -> None:
         if table not in (*TABLES, *views):
             raise unknown("table", table, (*TABLES, *views))
+
+
+@contextmanager
+def _at_this_schema(path: Path) -> Iterator[Path]:
+    """A database of today's schema with the content of the one at `path`: itself, or a copy that lives as long."""
+    if Database.check(path) == len(migrations()):
+        yield path
+        return
+    with TemporaryDirectory(prefix="kernrec-") as folder, one_line(path):
+        copy = Path(folder) / path.name
+        for suffix in ("", ".wal"):  # DuckDB's log of what is not yet in the file, after a crash
+            if (file := path.with_name(path.name + suffix)).exists():
+                shutil.copyfile(file, copy.with_name(copy.name + suffix))
+        Database.open(copy, read_only=False).close()
+        yield copy
 
 
 def _bring_up_to_date(path: Path, version: int) -> None:

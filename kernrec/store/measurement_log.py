@@ -31,9 +31,9 @@ _LATENCY, _AT, _REPLAYED = 3, 8, -1
 # What is quarantined says something of the card, not of the config; `constraint` is what the space knows itself.
 # A failure that was replayed is older than anything that ran well.
 _FAILURES = """
-    SELECT problem.key, spoken.kernel, kernel_hash, tunables, outcome,
+    SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables, outcome,
            max(CASE WHEN replayed THEN TIMESTAMP '1970-01-01' ELSE measured_at END)
-    FROM spoken JOIN config USING (config_id) JOIN problem USING (problem_id)
+    FROM whole_card_rows JOIN config USING (config_id) JOIN problem USING (problem_id)
     WHERE gpu = $1 AND outcome IN ('compile', 'timeout', 'crash', 'incorrect')
 """
 

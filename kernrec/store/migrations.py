@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 
 from kernrec import paths
 from kernrec.errors import UsageError
+from kernrec.store.rows import rewrite_keys
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement")
 """The tables whose rows have content-hash keys: all but `migration`."""
+
+_REWRITTEN = {4: "block_open OR replayed"}
+"""By the number of a step that changes rows of `measurement`: which rows, whose keys are then computed anew."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ def migrate(connection: "DuckDBPyConnection", done: int) -> None:
         connection.execute("BEGIN")
         try:
             connection.execute(step.sql)
+            if step.number in _REWRITTEN:
+                rewrite_keys(connection, "measurement", _REWRITTEN[step.number])
             applied_at = datetime.now(UTC).replace(tzinfo=None)
             connection.execute("INSERT INTO migration VALUES (?, ?, ?)", [step.number, step.name, applied_at])
             connection.execute("COMMIT")

@@ -43,6 +43,15 @@ def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) ->
     return [str(key) for key in filled[key]]
 
 
+def rewrite_keys(connection: "DuckDBPyConnection", table: str, condition: str) -> None:
+    """Give the rows of `table` for which an SQL condition holds the keys of their present content."""
+    rows = as_dicts(connection.execute(f"FROM {table} WHERE {condition}"))
+    connection.execute(f"DELETE FROM {table} WHERE {condition}")
+    for row in rows:
+        del row[next(iter(row))]  # the key
+    insert(connection, table, rows)
+
+
 def row_key(table: str, values: Row) -> str:
     """The key of a row: the hash of its table and its columns (but the key) that are not NULL."""
     content = {name: _plain(value) for name, value in values.items() if value is not None}
@@ -86,7 +95,7 @@ def _truth(value: object) -> bool:
 
 def _text(value: object) -> str:
     if isinstance(value, str):
-        return value
+        return str(value)  # of an enumeration, its value
     if isinstance(value, (Mapping, list, tuple)):
         return canonical_json(value)
     raise TypeError

@@ -40,7 +40,7 @@ def test_what_another_tuner_left_behind_is_imported_and_said(
     seen = capsys.readouterr()
     what = "theirs for matmul[m=64,n=32,k=16]f32,nn on NVIDIA GeForce RTX 3090"
     assert seen.out == f"{what}: 2 results (1 compile, 1 ok), best 12.5 us\n"
-    assert seen.err == f"note: {cache} is cut short: 1 incomplete entry at its end was dropped\n"
+    assert seen.err == f"note: {cache} is cut short: 1 incomplete entry at its end was skipped\n"
     assert run(["db", "import", str(cache), *SHAPE, "--gpu", "3090"]) == 0
     assert "note: 2 of them were there already" in capsys.readouterr().err
 
@@ -85,7 +85,7 @@ def test_merging_adds_what_is_new_and_leaves_the_others_alone(
     assert not (tmp_path / "new").exists()
     capsys.readouterr()
     assert run(["db", "merge", str(team), "--db", str(team)]) == 2
-    assert capsys.readouterr().err == f"kernrec: {team} is the database that rows are added to; name others\n"
+    assert capsys.readouterr().err == f"kernrec: {team} is the database that rows are added to; name other databases\n"
 
 
 def test_a_database_of_an_older_kernrec_is_brought_up_to_date(
@@ -116,7 +116,7 @@ def test_a_file_that_cannot_be_taken_in_makes_no_database(
 def test_verify_tells_when_somebody_changed_a_row(own: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(["db", "import", str(cache), *SHAPE])
     assert run(["db", "verify"]) == 0
-    assert capsys.readouterr().out.endswith("5 rows, all as they were written\n")
+    assert capsys.readouterr().out.endswith("5 rows, none changed since it was written\n")
     with duckdb.connect(str(own)) as connection:
         connection.execute("UPDATE measurement SET latency_s = 1e-9 WHERE outcome = 'ok'")
     assert run(["db", "verify"]) == 1
@@ -130,7 +130,7 @@ def test_verify_tells_when_somebody_changed_a_row(own: Path, cache: Path, capsys
         (["verify"], 2, "there is no database at"),
         (["export", "--op", "mm", "--gpu", "3090"], 2, "there is no database at"),
         (["export", "--op", "mm", "--gpu", "3090", "--format", "csv"], 2, "only t4 is known"),
-        (["export", "--op", "mm", "--gpu", "3090", "--dtype", "f16"], 2, "those of a --shape"),
+        (["export", "--op", "mm", "--gpu", "3090", "--dtype", "f16"], 2, "need --shape"),
         (["import", "none.json", *SHAPE], 2, "cannot read none.json"),
     ],
 )

@@ -2,10 +2,21 @@ import pytest
 
 from kernrec.cli.progress import Lines, State
 from kernrec.measure.campaign.results import Progress
+from kernrec.op import find_op
+from kernrec.store.measurement import Measurement
+
+
+def measurement(**given: object) -> Measurement:
+    usual = {
+        "gpu": "h200-sxm", "kernel": "k", "kernel_hash": "h", "config": {"a": 1}, "protocol_version": 1,
+        "problem": find_op("elementwise").problem(n=64), "tier": "screen", "session": "s",
+        "measured_at": "2026-01-01", "outcome": "ok", "latency_s": 1e-3,
+    }  # fmt: skip
+    return Measurement.from_columns(usual | given)
 
 
 def step(done: int, **row: object) -> Progress:
-    return Progress("card", "layer", "screen", done, 10, row={"outcome": "ok", "latency_s": 1e-3} | row)
+    return Progress("card", "layer", "screen", done, 10, measurement=measurement(**row))
 
 
 def test_what_is_shown_is_how_far_how_good_and_how_hot() -> None:
@@ -25,7 +36,7 @@ def test_what_is_shown_is_how_far_how_good_and_how_hot() -> None:
 
 def test_what_is_left_of_a_budget_goes_before_a_guess() -> None:
     state = State()
-    state.take(Progress("card", "layer", "screen", 5, 10, 540.0, {"outcome": "ok", "latency_s": 1.0}))
+    state.take(Progress("card", "layer", "screen", 5, 10, 540.0, measurement(latency_s=1.0)))
     assert dict(state.figures("card"))["left"] == "9 min of the budget"
 
 
@@ -36,7 +47,7 @@ def test_a_log_gets_a_line_for_each_tier_and_every_note_but_not_for_each_row(
     for done in range(1, 6):
         lines.show(step(done))
     lines.show(Progress("card", "layer", "", 0, 0, note="energy is not measured: because"))
-    lines.show(Progress("card", "layer", "coarse", 1, 2, row={"outcome": "ok", "latency_s": 1e-3}))
+    lines.show(Progress("card", "layer", "coarse", 1, 2, measurement=measurement()))
     captured = capsys.readouterr()
     assert captured.out == ""
     first, note, second = captured.err.splitlines()

@@ -18,6 +18,7 @@ from kernrec.op import find_op
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.estimate.model_store import Trained
 from kernrec.store import Database, Stack
+from kernrec.store.measurement import Measurement
 
 pytest.importorskip("xgboost")
 GPU = "rtx4090"
@@ -55,7 +56,7 @@ def simulated(problems: int, configs: int = 12) -> Iterator[dict[str, Any]]:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("db") / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(list(simulated(12)))
+        database.add_measurements(map(Measurement.from_columns, list(simulated(12))))
     return path
 
 
@@ -87,7 +88,7 @@ def test_a_gpu_that_was_not_measured_keeps_the_priors_width(trained: Path) -> No
 def test_a_model_of_another_database_is_said_once(trained: Path, tmp_path: Path) -> None:
     other = tmp_path / "own.duckdb"
     with Database.open(other, read_only=False, create=True) as database:
-        database.add_measurements(list(simulated(1)))
+        database.add_measurements(map(Measurement.from_columns, list(simulated(1))))
     (tmp_path / "models").symlink_to(trained.parent / "models")
     recommender = Recommender([other])
     shape = {"m": 900, "n": 700, "k": 300}
@@ -100,7 +101,9 @@ def test_a_model_of_another_database_is_said_once(trained: Path, tmp_path: Path)
 def test_as_many_measurements_that_are_others_are_said_too(trained: Path, tmp_path: Path) -> None:
     other = tmp_path / "own.duckdb"
     with Database.open(other, read_only=False, create=True) as database:
-        database.add_measurements([row | {"session": "another"} for row in simulated(12)])
+        database.add_measurements(
+            map(Measurement.from_columns, [row | {"session": "another"} for row in simulated(12)])
+        )
     (tmp_path / "models").symlink_to(trained.parent / "models")
     notes = Recommender([other]).recommend("matmul", GPU, {"m": 900, "n": 700, "k": 300}).notes
     assert any("trained on other measurements than the 144 that the databases in use hold" in note for note in notes)
@@ -108,9 +111,9 @@ def test_as_many_measurements_that_are_others_are_said_too(trained: Path, tmp_pa
 
 def test_nothing_is_learned_from_what_was_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "replayed.duckdb"
-    again = {"protocol_version": 0, "measured_by": "kernrec 0.1.0 replay"}
+    again = {"protocol_version": 0, "measured_by": "kernrec 0.1.0", "replayed": True}
     with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements([row | again for row in simulated(1)])
+        database.add_measurements(map(Measurement.from_columns, [row | again for row in simulated(1)]))
     assert run(["train", "--db", str(path)]) == 2
     said = capsys.readouterr().err
     assert "left out 12 configs that were only replayed" in said
@@ -296,7 +299,7 @@ def test_a_calibration_that_does_not_help_is_not_kept(tmp_path: Path, capsys: py
         own = 1.6 if (number // 12) % 2 else 1 / 1.6
         rows.append(row | {"latency_s": row["latency_s"] / FACTOR * own, "energy_j": row["energy_j"] / FACTOR * own})
     with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(rows)
+        database.add_measurements(map(Measurement.from_columns, rows))
     assert run(["train", "--calibrate", "--db", str(path)]) == 0
     said = capsys.readouterr()
     assert said.out == ""
@@ -342,7 +345,7 @@ def test_misuse_is_one_line(
 def test_too_few_problems_say_how_many_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "few.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(list(simulated(4)))
+        database.add_measurements(map(Measurement.from_columns, list(simulated(4))))
     assert run(["train", "--db", str(path), "--threads", "1", "--json"]) == 0
     assert "5 more are needed" in capsys.readouterr().err
 
@@ -350,12 +353,12 @@ def test_too_few_problems_say_how_many_are_missing(tmp_path: Path, capsys: pytes
 def test_a_handful_of_measurements_is_too_few_to_learn_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, rows = tmp_path / "few.duckdb", list(simulated(2))
     with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(rows[:5])
+        database.add_measurements(map(Measurement.from_columns, rows[:5]))
     assert run(["train", "--db", str(path)]) == 2
     assert capsys.readouterr().err == "kernrec: matmul: 5 measured configs to learn from; a model needs at least 8\n"
     assert not (tmp_path / "models").exists()
     with Database.open(path, read_only=False) as database:
-        database.add_measurements(rows[5:13])  # the last is of a second problem
+        database.add_measurements(map(Measurement.from_columns, rows[5:13]))  # the last is of a second problem
     assert run(["evaluate", "--db", str(path), "--threads", "1", "--json"]) == 0
     said = capsys.readouterr()
     assert "no learned estimate is scored: the other folds have 1 measured config to learn from" in said.err
@@ -400,7 +403,7 @@ def test_a_kernel_without_source_is_learned_from_its_tunables(
                 )
     path = tmp_path / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(rows)
+        database.add_measurements(map(Measurement.from_columns, rows))
     assert run(["evaluate", "--db", str(path), "--threads", "1", "--json"]) == 0
     found = {s["method"]: s for s in json.loads(capsys.readouterr().out)["scores"]}
     assert found["learned"]["problems"] == 10
@@ -425,11 +428,11 @@ def test_forty_measurements_adapt_a_model_to_a_new_gpu(trained: Path, tmp_path: 
     known = next(simulated(1))
     own = tmp_path / "own.duckdb"
     with Database.open(own, read_only=False, create=True) as database:
-        database.add_measurements(
+        database.add_measurements(map(Measurement.from_columns, (
             known | {"gpu": gpu.name, "config": configs[i], "problem": problem, "latency_s": float(truth[i])}
             | {"energy_j": None}
             for i in chosen
-        )  # fmt: skip
+        )))  # fmt: skip
     (tmp_path / "models").symlink_to(trained.parent / "models")
     query = Query("latency", top=60)
     answer = Recommender([own]).recommend("matmul", gpu.name, problem.dim, query=query)

@@ -6,6 +6,7 @@ import numpy as np
 
 from kernrec.op import find_op
 from kernrec.store import Database
+from kernrec.store.measurement import Measurement
 
 BEST = {"x": 77, "y": 1}
 
@@ -32,5 +33,5 @@ def make_recording(path: Path, configs: int = 200, gpu: str = "rtx3090", energy:
             row |= {"power_w": power_w, "energy_j": power_w * float(np.median(samples))}
         rows.append(row)
     with Database.open(path, read_only=False, create=True) as database:  # one more GPU's, where there is one already
-        database.add_measurements(rows)
+        database.add_measurements(map(Measurement.from_columns, rows))
     return path

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from kernrec.measure.campaign.campaign import Campaign
-from kernrec.measure.campaign.ingest import ingest, known_rows
+from kernrec.measure.campaign.campaign import Campaign, CampaignHooks, CampaignSettings
+from kernrec.measure.campaign.ingest import earlier_measurements, ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, Task
-from kernrec.measure.campaign.results import UNCLOSED, MeasuringEffort, Progress
+from kernrec.measure.campaign.results import MeasuringEffort, Progress
 from kernrec.measure.device.fault_injection import FAULTS
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.op import find_op
@@ -28,14 +28,16 @@ def target(count: int, faults: Mapping[int, str] | None = None) -> PlannedProble
 
 
 def campaign(
-    journal: Journal, database: Path, plan: PlannedProblem, report: Callable[[Progress], None] = lambda progress: None
+    journal: Journal,
+    database: Path,
+    plan: PlannedProblem,
+    report: Callable[[Progress], None] = lambda progress: None,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> Campaign:
     """A campaign that screens the target and resumes what the database holds."""
-    return Campaign(
-        WorkerClient({"device": "faulty"}), [plan], journal, session=f"session-{os.getpid()}-{os.urandom(4).hex()}",
-        effort=MeasuringEffort(None, 0), known=lambda problem: known_rows(database, problem, "h200-sxm", None),
-        report=report,
-    )  # fmt: skip
+    settings = CampaignSettings(f"session-{os.getpid()}-{os.urandom(4).hex()}", MeasuringEffort(None, 0))
+    hooks = CampaignHooks(lambda problem: earlier_measurements(database, problem, "h200-sxm", None), stopping, report)
+    return Campaign(WorkerClient({"device": "faulty"}), [plan], journal, settings, hooks)
 
 
 def collect(
@@ -61,8 +63,8 @@ def acknowledge(database: str, count: int, acks: Connection, most_bytes: int | N
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
 
     def report(progress: Progress) -> None:
-        if progress.row is not None:
-            acks.send(progress.row["config"]["i"])
+        if progress.measurement is not None:
+            acks.send(progress.measurement.identity.config["i"])
 
     try:
         collect(Path(database), target(count), report)
@@ -73,7 +75,7 @@ def acknowledge(database: str, count: int, acks: Connection, most_bytes: int | N
 
 def unclosed(database: Path) -> list[int]:
     """The numbers of the configs of the rows whose block was not closed, in order."""
-    return stored(database, error=UNCLOSED)
+    return stored(database, block_open=True)
 
 
 def stored(database: Path, **equal: object) -> list[int]:

@@ -13,6 +13,7 @@ from kernrec.interop.import_export import export_t4, import_results
 from kernrec.kernel import all_kernels
 from kernrec.op import find_op
 from kernrec.store import Database
+from kernrec.store.measurement import Measurement
 from tests.helpers.foreign_files import cache, document, entry, result
 from tests.helpers.paths import SPACES
 
@@ -60,15 +61,15 @@ def test_the_whole_of_a_file_after_a_part_of_it_adds_only_the_rest(database: Dat
 def test_the_gpu_is_the_files_or_the_given_one_and_never_another(database: Database, write: Write) -> None:
     path = write(cache(entry()))
     assert import_results(database, path, PROBLEM, gpu="3090").gpu.name == "rtx3090"
-    with pytest.raises(UsageError, match="is about NVIDIA GeForce RTX 3090, not about NVIDIA H200"):
+    with pytest.raises(UsageError, match="was measured on NVIDIA GeForce RTX 3090, not on NVIDIA H200"):
         import_results(database, path, PROBLEM, gpu="h200")
     strange = write(cache(entry(), device_name="Graphics Device"))
     with pytest.raises(UsageError, match="unknown GPU 'Graphics Device'"):
         import_results(database, strange, PROBLEM)
     assert import_results(database, strange, PROBLEM, gpu="h200").gpu.name == "h200-sxm"
-    with pytest.raises(UsageError, match="does not say which GPU"):
+    with pytest.raises(UsageError, match="does not name its GPU"):
         import_results(database, write(document(result())), PROBLEM, kernel="k")
-    with pytest.raises(UsageError, match="does not say which kernel"):
+    with pytest.raises(UsageError, match="does not name its kernel"):
         import_results(database, write(document(result())), PROBLEM, gpu="h200")
 
 
@@ -105,7 +106,7 @@ def test_what_is_exported_can_be_imported(database: Database, write: Write) -> N
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        ({"measured_by": "kernrec 0.1.0 replay"}, "holds only replayed rows"),
+        ({"replayed": True}, "holds only replayed rows"),
         ({"mig": True}, "holds no such measurement"),
     ],
 )
@@ -115,10 +116,10 @@ def test_what_was_replayed_or_is_of_a_slice_is_not_given_to_other_tuners(
     row = {"gpu": "rtx3090", "kernel": "theirs", "kernel_hash": "external:0", "config": {"x": 1}, "problem": PROBLEM,
            "protocol_version": 0, "tier": "final", "session": "s", "measured_at": "2026-01-01", "latency_s": 1e-3,
            "outcome": "ok"}  # fmt: skip
-    database.add_measurements([row | made])
+    database.add_measurements(map(Measurement.from_columns, [row | made]))
     with pytest.raises(KernrecError, match=said):
         export_t4(database, find_gpu("3090"), None, "matmul", None)
-    database.add_measurements([row])
+    database.add_measurements(map(Measurement.from_columns, [row]))
     assert export_t4(database, find_gpu("3090"), None, "matmul", None).results == 1
 
 
@@ -126,7 +127,7 @@ def test_an_export_is_of_one_kernel_and_problem(database: Database, write: Write
     for kernel in ("theirs", "others"):
         import_results(database, write(cache(entry())), PROBLEM, kernel=kernel)
     card = find_gpu("3090")
-    with pytest.raises(UsageError, match="2 were measured, a file holds one"):
+    with pytest.raises(UsageError, match="2 pairs of kernel and problem were measured, but a file holds one"):
         export_t4(database, card, None, "matmul", None)
     assert export_t4(database, card, [PROBLEM], "matmul", "theirs").results == 1
     with pytest.raises(KernrecError, match="holds no such measurement on rtx3090"):

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.interop import json_document, measurement_rows, read_results
+from kernrec.interop import json_document, read_results, to_measurements
 from kernrec.op import find_op
 from kernrec.store import Database
 from tests.helpers.foreign_files import cache, document, entry, result
@@ -115,7 +115,7 @@ def test_no_value_in_the_place_of_another_escapes_either(
     said = ""
     try:
         file = read_results(write(whole))
-        database.add_measurements(measurement_rows(file, "t4", PROBLEM, "k"))
+        database.add_measurements(to_measurements(file, "t4", PROBLEM, "k"))
     except UsageError as error:
         said = str(error)
     assert "\n" not in said

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.interop import ForeignResult, measurement_rows, read_results, write_t4
+from kernrec.interop import ForeignResult, read_results, to_measurements, write_t4
 from kernrec.interop.results import ForeignResults
 from kernrec.op import find_op
+from kernrec.store.measurement import Measurement
 from tests.helpers.foreign_files import document, result
 
 Write = Callable[..., Path]
@@ -157,7 +158,8 @@ def results(draw: st.DrawFn, tunables: list[str]) -> ForeignResult:
 
 
 def rows(file: ForeignResults) -> list[dict[str, Any]]:
-    return list(measurement_rows(file, "rtx3090", PROBLEM, "theirs"))
+    measurements = to_measurements(file, "rtx3090", PROBLEM, "theirs")
+    return [{k: v for k, v in measurement.columns().items() if v is not None} for measurement in measurements]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -165,7 +167,11 @@ def rows(file: ForeignResults) -> list[dict[str, Any]]:
 def test_rows_survive_being_written_and_read(write: Write, data: st.DataObject, tunables: list[str]) -> None:
     drawn = data.draw(st.lists(results(tunables), min_size=1, max_size=6))
     before = rows(ForeignResults("T4", "NVIDIA GeForce RTX 3090", "theirs", tuple(tunables), drawn))
-    path = write(write_t4(before, {"device_name": "NVIDIA GeForce RTX 3090", "kernel_name": "theirs"}))
+    path = write(
+        write_t4(
+            map(Measurement.from_columns, before), {"device_name": "NVIDIA GeForce RTX 3090", "kernel_name": "theirs"}
+        )
+    )
     file = read_results(path)
     after = rows(file)
     assert (file.device, file.kernel) == ("NVIDIA GeForce RTX 3090", "theirs")
@@ -189,7 +195,9 @@ EVERY_OUTCOME = [
 
 
 def test_what_is_written_conforms_to_the_schema() -> None:
-    written = json.loads(write_t4(rows(ForeignResults("T4", None, None, ("a",), EVERY_OUTCOME)), {}))
+    written = json.loads(
+        write_t4(to_measurements(ForeignResults("T4", None, None, ("a",), EVERY_OUTCOME), "rtx3090", PROBLEM, "k"), {})
+    )
     assert written["schema_version"] == "1.0.0"
     assert written["metadata"] == {"timeunit": "milliseconds"}
     of_result: Any = SCHEMA["properties"]["results"]["items"]  # type: ignore[index]
@@ -203,6 +211,13 @@ def test_what_is_written_conforms_to_the_schema() -> None:
 
 def test_the_schemas_own_validator_accepts_what_is_written() -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema")
-    jsonschema.validate(json.loads(write_t4(rows(ForeignResults("T4", None, None, ("a",), EVERY_OUTCOME)), {})), SCHEMA)
+    jsonschema.validate(
+        json.loads(
+            write_t4(
+                to_measurements(ForeignResults("T4", None, None, ("a",), EVERY_OUTCOME), "rtx3090", PROBLEM, "k"), {}
+            )
+        ),
+        SCHEMA,
+    )
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document(result(invalidity="bad")), SCHEMA)

@@ -54,7 +54,7 @@ def _acks(pipe: Connection, most: int | None = None) -> list[int | str]:
 
 def _children(pid: int) -> list[int]:
     path = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in path.read_text().split()] if path.exists() else []
+    return [int(client) for client in path.read_text().split()] if path.exists() else []
 
 
 def test_kill_nine_of_the_collector_loses_nothing_and_repeats_nothing(server, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_kill_nine_of_the_child_costs_at_most_the_config_in_flight(tmp_path: Pat
 
     def report(progress: rig.Progress) -> None:
         run = holder[0]
-        pid = run._child.pid
+        pid = run.session.client.pid
         if pid is not None and pid not in pids and len(killed) < CHILD_KILLS and random.random() < 0.3:
             pids.add(pid)
             killed.append(pid)

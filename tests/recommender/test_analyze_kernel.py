@@ -22,6 +22,7 @@ from kernrec.recommender.explain.what_if import advise_changes, difference
 from kernrec.recommender.kernel_advice import Advice, advise, profiles_of, recommend_kernel
 from kernrec.recommender.power_sweep import Ranked, power_limits
 from kernrec.store import Database
+from kernrec.store.measurement import Measurement
 
 SOURCE = """
 extern "C" __global__ void rowsum(const float* x, float* y, int width) {
@@ -184,7 +185,7 @@ def with_rows(database: Path, folder: Path, rows: list[dict[str, Any]]) -> Path:
     path = folder / "measured.duckdb"
     shutil.copy(database, path)
     with Database.open(path, read_only=False) as opened:
-        opened.add_measurements(rows)
+        opened.add_measurements(map(Measurement.from_columns, rows))
     return path
 
 

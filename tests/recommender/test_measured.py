@@ -13,6 +13,7 @@ from kernrec.op import find_op
 from kernrec.recommender import Choice, Query, Recommendation, Recommender
 from kernrec.recommender.candidate_set import Group, Pool
 from kernrec.store import Database, Evidence
+from kernrec.store.measurement import Measurement
 
 GPU = "h200-sxm"
 SHAPE = {"m": 2048, "n": 2048, "k": 2048}
@@ -59,7 +60,7 @@ def ask(tmp_path: Path) -> Ask:
         path = tmp_path / "own.duckdb"
         path.unlink(missing_ok=True)
         with Database.open(path, read_only=False, create=True) as database:
-            database.add_measurements(rows)
+            database.add_measurements(map(Measurement.from_columns, rows))
         return Recommender([path]).recommend("matmul", GPU, SHAPE, query=query or Query("latency", top=40))
 
     return ask
@@ -104,7 +105,7 @@ def test_the_table_says_how_often_when_and_on_what(
 ) -> None:
     path = tmp_path / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements([row(predicted[0], energy_j=None, power_w=None)])
+        database.add_measurements(map(Measurement.from_columns, [row(predicted[0], energy_j=None, power_w=None)]))
     shape = ",".join(f"{name}={extent}" for name, extent in SHAPE.items())
     asked = ["recommend", "--op", "matmul", "--gpu", GPU, "--shape", shape, "--objective", "latency"]
     assert run([*asked, "--db", str(path)]) == 0
@@ -224,5 +225,5 @@ def test_a_database_that_has_grown_is_asked_again(tmp_path: Path, predicted: tup
     before = recommender.recommend("matmul", GPU, SHAPE, query=Query("latency"))
     assert before is recommender.recommend("matmul", GPU, SHAPE, query=Query("latency"))
     with Database.open(path, read_only=False) as database:
-        database.add_measurements([row(predicted[0], 0.5)])
+        database.add_measurements(map(Measurement.from_columns, [row(predicted[0], 0.5)]))
     assert recommender.recommend("matmul", GPU, SHAPE, query=Query("latency")).best.source == "measured"

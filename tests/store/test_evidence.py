@@ -4,6 +4,7 @@ import pytest
 
 from kernrec.op import find_op
 from kernrec.store import Database, Evidence
+from kernrec.store.measurement import Measurement
 from kernrec.store.measurement_log import evidence
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
@@ -15,32 +16,32 @@ def interval(database, problem):
 
 
 def test_one_session_has_the_interval_that_it_states(database, row, problem):
-    database.add_measurements([row(latency_low_s=9e-4, latency_high_s=1.2e-3)])
+    database.add_measurements(map(Measurement.from_columns, [row(latency_low_s=9e-4, latency_high_s=1.2e-3)]))
     assert interval(database, problem) == (9e-4, 1.2e-3)
 
 
 def test_one_session_that_states_none_has_none(database, row, problem):
-    database.add_measurements([row()])
+    database.add_measurements(map(Measurement.from_columns, [row()]))
     assert interval(database, problem) == (None, None)
 
 
 def test_sessions_that_disagree_widen_the_interval(database, row, problem):
     sure = {"latency_low_s": 0.999e-3, "latency_high_s": 1.001e-3}
-    database.add_measurements([row(**sure), row(session="tuesday", latency_s=2e-3)])
+    database.add_measurements(map(Measurement.from_columns, [row(**sure), row(session="tuesday", latency_s=2e-3)]))
     low, high = interval(database, problem)
     assert low == pytest.approx(0.999e-3)
     assert 1.9e-3 < high < 2e-3  # the 95 % quantile of two sessions
 
 
 def test_a_locked_memory_clock_is_another_answer(database, row, problem):
-    database.add_measurements([row(), row(locked_memory_clock_hz=1e9, latency_s=2e-3)])
+    database.add_measurements(map(Measurement.from_columns, [row(), row(locked_memory_clock_hz=1e9, latency_s=2e-3)]))
     found = database.measured(GPU, [KERNEL], problem.key)
     assert [(one.latency_s, one.locked_memory_clock_hz) for one in found] == [(1e-3, None), (2e-3, 1e9)]
 
 
 def test_of_other_kernels_only_the_fastest_is_told(database, row, problem):
     other = [row(kernel="theirs", config={"x": "a"}, latency_s=t, power_limit_w=w) for t, w in [(2, None), (1, 300.0)]]
-    database.add_measurements([row(), *other, row(kernel="theirs", latency_s=3.0)])
+    database.add_measurements(map(Measurement.from_columns, [row(), *other, row(kernel="theirs", latency_s=3.0)]))
     found = evidence([database.log(GPU, problem.op)], [KERNEL], problem.key)
     assert [one.kernel for one in found.measured] == [KERNEL]
     assert [(one.latency_s, one.power_limit_w) for one in found.foreign] == [(1, 300.0), (2, None)]
@@ -50,7 +51,7 @@ def test_of_other_kernels_only_the_fastest_is_told(database, row, problem):
 def test_a_failure_counts_until_the_config_ran_well_in_any_database(row, problem):
     def log(*rows):
         with Database.memory() as database:
-            database.add_measurements(rows)
+            database.add_measurements(map(Measurement.from_columns, rows))
             return database.log(GPU, problem.op)
 
     def failures(*logs):
@@ -65,13 +66,18 @@ def test_a_failure_counts_until_the_config_ran_well_in_any_database(row, problem
 
 def test_a_mig_slice_says_nothing_of_the_whole_card(database, row, problem):
     database.add_measurements(
-        [
-            row(mig=False, latency_s=2e-3),
-            row(mig=True, session="slice"),
-            row(mig=True, config={"x": 1}, kernel="theirs"),
-        ]
+        map(
+            Measurement.from_columns,
+            [
+                row(mig=False, latency_s=2e-3),
+                row(mig=True, session="slice"),
+                row(mig=True, config={"x": 1}, kernel="theirs"),
+            ],
+        )
     )
-    database.add_measurements([row(mig=True, outcome="crash", latency_s=None, measured_at="2026-04-01")])
+    database.add_measurements(
+        map(Measurement.from_columns, [row(mig=True, outcome="crash", latency_s=None, measured_at="2026-04-01")])
+    )
     found = evidence([database.log(GPU, problem.op)], [KERNEL], problem.key)
     assert [(one.latency_s, one.sessions) for one in found.measured] == [(2e-3, 1)]
     assert (found.failed, found.foreign) == ((), ())
@@ -79,12 +85,13 @@ def test_a_mig_slice_says_nothing_of_the_whole_card(database, row, problem):
 
 
 def test_a_problem_that_only_a_slice_measured_is_not_measured(database, row):
-    database.add_measurements([row(mig=True)])
+    database.add_measurements(map(Measurement.from_columns, [row(mig=True)]))
     assert database.measured_problems(GPU) == frozenset()
 
 
 REPLAY = {
-    "measured_by": "kernrec 0.1.0 replay",
+    "measured_by": "kernrec 0.1.0",
+    "replayed": True,
     "protocol_version": 0,
     "session": "replay",
     "measured_at": "2026-05-01",
@@ -98,7 +105,7 @@ def test_what_was_replayed_never_counts_beside_what_was_measured(row, problem):
         logs = []
         for rows in databases:
             with Database.memory() as database:
-                database.add_measurements(rows)
+                database.add_measurements(map(Measurement.from_columns, rows))
                 logs.append(database.log(GPU, problem.op))
         (one,) = evidence(logs, [KERNEL], problem.key).measured
         return one.latency_s, one.sessions, one.replayed
@@ -111,22 +118,26 @@ def test_what_was_replayed_never_counts_beside_what_was_measured(row, problem):
 def test_another_kernel_that_was_replayed_goes_after_one_that_was_measured(database, row, problem):
     theirs = {"kernel": "theirs", "protocol_version": 0}
     rows = [row(**theirs), row(**REPLAY | theirs, config={"y": 1}, latency_s=1e-4)]
-    database.add_measurements(rows)
+    database.add_measurements(map(Measurement.from_columns, rows))
     (found,) = evidence([database.log(GPU, problem.op)], [KERNEL], problem.key).foreign
     assert (found.latency_s, found.replayed) == (1e-3, False)
 
 
 def test_a_replayed_failure_is_older_than_whatever_ran_well(database, row, problem):
     crash = row(**REPLAY | {"outcome": "crash", "latency_s": None})
-    database.add_measurements([crash])
+    database.add_measurements(map(Measurement.from_columns, [crash]))
     assert len(evidence([database.log(GPU, problem.op)], [KERNEL], problem.key).failed) == 1
-    database.add_measurements([row()])
+    database.add_measurements(map(Measurement.from_columns, [row()]))
     assert evidence([database.log(GPU, problem.op)], [KERNEL], problem.key).failed == ()
 
 
 def test_one_problem_alone_is_read_as_with_all_others(database, row, problem):
     other = find_op("matmul").problem(m=64, n=32, k=17)
-    database.add_measurements([row(), row(problem=other, latency_s=2.0), row(outcome="timeout", latency_s=None)])
+    database.add_measurements(
+        map(
+            Measurement.from_columns, [row(), row(problem=other, latency_s=2.0), row(outcome="timeout", latency_s=None)]
+        )
+    )
     for one in (problem, other):
         alone, whole = database.log(GPU, "matmul", one.key), database.log(GPU, "matmul")
         assert evidence([alone], [KERNEL], one.key) == evidence([whole], [KERNEL], one.key)

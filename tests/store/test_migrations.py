@@ -8,6 +8,7 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.store import Database
+from kernrec.store.measurement import Measurement
 from kernrec.store.migrations import Migration, migrate, migrations, schema_version
 
 
@@ -38,7 +39,7 @@ def outdated(tmp_path, monkeypatch, row):
     """A database of one measurement, one schema behind; and the measurement's key."""
     path = tmp_path / "a.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
-        keys = database.add_measurements([row()])
+        keys = database.add_measurements(map(Measurement.from_columns, [row()]))
     more = (*migrations(), Migration(len(migrations()) + 1, "more", "ALTER TABLE measurement ADD COLUMN mood VARCHAR"))
     for module in ("migrations", "database"):
         monkeypatch.setattr(f"kernrec.store.{module}.migrations", lambda: more)
@@ -51,7 +52,9 @@ def test_an_older_schema_is_brought_up_to_date_when_opened(outdated, read_only, 
     with Database.open(path, read_only=read_only) as database:
         assert "mood" in database.rows("measurement")[0]
     with Database.open(path, read_only=False) as database:
-        assert database.add_measurements([row()]) == keys  # a new column that is NULL changes no key
+        assert (
+            database.add_measurements(map(Measurement.from_columns, [row()])) == keys
+        )  # a new column that is NULL changes no key
         assert database.counts()["measurement"] == 1
         assert database.altered() == []
 

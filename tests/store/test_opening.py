@@ -12,6 +12,7 @@ from kernrec.errors import UsageError
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.connection import STORAGE_VERSION
+from kernrec.store.measurement import Measurement
 from kernrec.store.migrations import migrations
 
 
@@ -29,8 +30,14 @@ def megabytes(tmp_path_factory) -> bytes:
     usual |= {"protocol_version": 1, "tier": "final", "session": "s", "measured_at": "2026-03-01", "outcome": "ok"}
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(
-            usual | {"config": {"i": i}, "latency_s": 1e-3, "latency_samples_s": [noise.random() for _ in range(60)]}
-            for i in range(3000)
+            map(
+                Measurement.from_columns,
+                (
+                    usual
+                    | {"config": {"i": i}, "latency_s": 1e-3, "latency_samples_s": [noise.random() for _ in range(60)]}
+                    for i in range(3000)
+                ),
+            )
         )
     return path.read_bytes()
 

@@ -4,6 +4,7 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.store import Database, Stack, write_profiles
+from kernrec.store.measurement import Measurement
 
 GPU, KERNEL, HASH = "h200-sxm", "matmul_simt", "0123456789abcdef"
 
@@ -14,7 +15,7 @@ def make(tmp_path):
 
     def make(name, measurements=(), profiles=()):
         with Database.open(tmp_path / name, read_only=False, create=True) as database:
-            database.add_measurements(measurements)
+            database.add_measurements(map(Measurement.from_columns, measurements))
             database.add_profiles(profiles)
         return tmp_path / name
 

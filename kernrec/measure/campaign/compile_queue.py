@@ -1,6 +1,6 @@
-"""Section 3 of the protocol: code is compiled ahead of the GPU, in processes of its own, so that the GPU never waits.
+"""Code is compiled ahead of the measurements, in processes of its own, so that the GPU never waits for the compiler.
 
-What is compiled lies in the compile cache, from which the measuring process loads it; here only its figures are kept.
+The compiled code is in the compile cache, from which the worker process loads it; here only its properties are kept.
 """
 
 import threading
@@ -9,36 +9,38 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
 from kernrec.compile import Compiled, CompileError, CompileJob, compile_many
 from kernrec.compile.nvrtc import OPTIONS
 from kernrec.measure.campaign.plan import Task
+from kernrec.store.measurement import CodeInfo
 
 VARIANTS_AHEAD = 64
-"""Codes compiled beyond those that were asked for; more would be wasted when the budget ends."""
+"""Variants compiled but not yet used, at most; more would be wasted when the budget ends."""
 _STOP_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True)
 class CompiledVariant:
-    """What is known of a compiled code: columns of the row, or why it did not compile."""
+    """The properties of a compiled variant, or why it did not compile."""
 
-    columns: dict[str, Any]
+    code: CodeInfo
     smem_bytes: int = 0
+    """Static shared memory per block."""
     error: str | None = None
+    """Why it did not compile; None if it did."""
 
 
 class CompileQueue:
     """Compiles the variants of the tasks last wanted, in their order, at most `VARIANTS_AHEAD` beyond those used.
 
-    Each of `processes` threads has a compiling process of its own: one that shared several would have to wait for room
-    while results of others lie ready.
+    Each of `processes` threads has a compiling process of its own: a thread that shared several would have to wait for
+    a free one while results of others are ready.
     """
 
     def __init__(self, sm: int, processes: int) -> None:
         self._sm = sm
-        self._codes: dict[str, CompiledVariant] = {}
+        self._variants: dict[str, CompiledVariant] = {}
         self._started: set[str] = set()
         self._pending: deque[tuple[str, Task]] = deque()
         self._wanted: set[str] = set()  # and not yet used
@@ -50,7 +52,7 @@ class CompileQueue:
             thread.start()
 
     def want(self, tasks: Iterable[Task]) -> None:
-        """From now on these are compiled, and nothing else that was wanted before."""
+        """From now on compile the code of these tasks, and nothing else that was wanted before."""
         named = {task.code: task for task in tasks}
         with self._changed:
             self._pending = deque((name, task) for name, task in named.items() if name not in self._started)
@@ -58,23 +60,23 @@ class CompileQueue:
             self._changed.notify_all()
 
     def ready(self, task: Task) -> CompiledVariant | None:
-        """The code of a task, or None while it is being compiled. Raises what kept the compiler from working at all."""
+        """The code of a task; None while it is being compiled. Raises the error that stopped the compiler, if any."""
         with self._changed:
             if self._error is not None:
                 raise self._error
-            code = self._codes.get(task.code)
-            if code is not None and task.code in self._wanted:
+            variant = self._variants.get(task.code)
+            if variant is not None and task.code in self._wanted:
                 self._wanted.remove(task.code)
                 self._changed.notify_all()
-            return code
+            return variant
 
     def wait(self, seconds: float) -> None:
-        """Until another code is ready, or a time has passed."""
+        """Wait until another variant is ready, or for some seconds."""
         with self._changed:
             self._changed.wait(seconds)
 
     def stop(self) -> None:
-        """Compile nothing more; what is being compiled is waited for a little."""
+        """Compile nothing more; wait up to ten seconds for what is being compiled."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -83,7 +85,7 @@ class CompileQueue:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _full(self) -> bool:
-        return sum(name in self._codes for name in self._wanted) >= VARIANTS_AHEAD
+        return sum(name in self._variants for name in self._wanted) >= VARIANTS_AHEAD
 
     def _jobs(self, names: dict[CompileJob, str]) -> Iterator[CompileJob]:
         while True:
@@ -103,7 +105,7 @@ class CompileQueue:
         try:
             for job, result in compile_many(self._jobs(names), processes=1):
                 with self._changed:
-                    self._codes[names.pop(job)] = _compiled_variant(job, result)
+                    self._variants[names.pop(job)] = _compiled_variant(job, result)
                     self._changed.notify_all()
         except BaseException as error:
             with self._changed:
@@ -116,15 +118,15 @@ def _compiled_variant(job: CompileJob, result: Compiled | CompileError) -> Compi
     if job.name.endswith(".ptx"):
         flags = f"--gpu-name=sm_{job.sm}"
     if isinstance(result, CompileError):
-        return CompiledVariant({"compiler_flags": flags}, error=str(result))
-    if not result.cubin:  # PTX without an assembler: what the driver makes of it nobody tells
-        return CompiledVariant({"compiler": "the driver's"})
-    used = list(result.resources.values())
-    columns = {
-        "cubin_hash": sha256(result.cubin).hexdigest()[:16],
-        "compiler": result.compiler,
-        "compiler_flags": flags,
-        "registers": max((r.registers for r in used), default=0),
-        "spill_bytes": max((r.spill_store_bytes + r.spill_load_bytes for r in used), default=0),
-    }
-    return CompiledVariant(columns, smem_bytes=max((r.static_smem_bytes for r in used), default=0))
+        return CompiledVariant(CodeInfo(compiler_flags=flags), error=str(result))
+    if not result.cubin:  # PTX without an assembler: the driver compiles it and reports no properties
+        return CompiledVariant(CodeInfo(compiler="the driver's"))
+    resources = list(result.resources.values())
+    code = CodeInfo(
+        cubin_hash=sha256(result.cubin).hexdigest()[:16],
+        compiler=result.compiler,
+        compiler_flags=flags,
+        registers=max((used.registers for used in resources), default=0),
+        spill_bytes=max((used.spill_store_bytes + used.spill_load_bytes for used in resources), default=0),
+    )
+    return CompiledVariant(code, smem_bytes=max((used.static_smem_bytes for used in resources), default=0))

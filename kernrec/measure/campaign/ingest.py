@@ -1,46 +1,55 @@
-"""From the journal into the database: all records in one transaction, and the journal is emptied only after it.
+"""From the journal into the database: all records in one transaction, after which the journal is emptied.
 
-Killed in between, the next collector does the same again: a row's key is the hash of its content, so what is there
-already is not added twice. Rows of a block that ended with the card having drifted are stored as quarantined; those of
-one that never ended, for the run was stopped or killed, are kept with a remark, and the next run measures them again.
+If the process is killed in between, the next collector does the same again: a row's key is the hash of its content, so
+a row that is there already is not added twice. Measurements of a block in which the card drifted are stored as
+quarantined. Those of a block that never ended, because the run was stopped or killed, are marked `block_open`, and the
+next run measures their configs again.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kernrec.measure.campaign.journal import Journal
-from kernrec.measure.campaign.results import UNCLOSED
 from kernrec.measure.device import replay
 from kernrec.measure.protocol import measure_config
 from kernrec.op import Problem, problem_from_key
 from kernrec.store import Database
+from kernrec.store.measurement import Measurement, Outcome, upgrade_columns
 
-_OURS = (measure_config.VERSION, replay.PROTOCOL_VERSION)
+_OUR_PROTOCOLS = (measure_config.VERSION, replay.PROTOCOL_VERSION)
 
 
 def ingest(journal: Journal, database: Path) -> int:
-    """Bring what the journal holds into the database, made if there is none; gives how many rows that were.
+    """Move the measurements of a journal into the database, which is created if there is none.
 
-    Raises `UsageError` when the database cannot take them; the journal still has them then.
+    Returns:
+        How many measurements there were.
+
+    Raises:
+        UsageError: if the database cannot take them; the journal still has them then.
     """
-    rows: list[dict[str, Any]] = []
+    measurements: list[Measurement] = []
 
     def store(records: list[dict[str, Any]]) -> None:
-        rows.extend(rows_of(records))
-        if rows:
+        measurements.extend(measurements_of(records))
+        if measurements:
             with Database.open(database, read_only=False, create=True) as opened:
-                opened.add_measurements(rows)
+                opened.add_measurements(measurements)
 
     journal.drain(store)
-    return len(rows)
+    return len(measurements)
 
 
-def known_rows(database: Path, problem: Problem, gpu: str, uuid_hash: str | None) -> list[dict[str, Any]]:
-    """What a database holds of a problem on one card, by today's protocol; without what was quarantined.
+def earlier_measurements(database: Path, problem: Problem, gpu: str, uuid_hash: str | None) -> list[Measurement]:
+    """The measurements in a database of a problem on one card, by the present protocol, without quarantined ones.
 
-    Each row has `tunables`, the canonical text of its config, and `config`, besides the columns of its table.
+    Args:
+        database: need not exist.
+        problem: the problem.
+        gpu: name in the GPU catalog.
+        uuid_hash: of the card; None for a replayed card.
     """
     if not database.exists():
         return []
@@ -48,21 +57,22 @@ def known_rows(database: Path, problem: Problem, gpu: str, uuid_hash: str | None
         problems = opened.rows("problem", key=problem.key)
         if not problems:
             return []
-        rows = opened.rows("measurement", gpu=gpu, problem_id=problems[0]["problem_id"])
-        configs = {row["config_id"]: str(row["tunables"]) for row in opened.rows("config")}
+        measurements = opened.measurements(gpu=gpu, problem_id=problems[0]["problem_id"])
     return [
-        row | {"tunables": configs[row["config_id"]], "config": json.loads(configs[row["config_id"]])}
-        for row in rows
-        if row["device_uuid_hash"] == uuid_hash and row["outcome"] != "quarantined" and row["protocol_version"] in _OURS
+        measurement
+        for measurement in measurements
+        if measurement.device.device_uuid_hash == uuid_hash
+        and measurement.outcome != Outcome.QUARANTINED
+        and measurement.protocol.protocol_version in _OUR_PROTOCOLS
     ]
 
 
-def rows_of(records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows that a journal's records stand for.
+def measurements_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Measurement]:
+    """The measurements in a journal's records.
 
-    Records are `{"row": {columns}}` and, of each block that ended, `{"closed": block, "session": session}` or, when the
-    reference kernels had drifted, `{"drifted": block, "session": session, "error": text}`. A row's problem is there in
-    full, for it may be one that only the spec of a user's kernel declares.
+    Records are `{"row": columns}` (`Measurement.as_json`) and, for each block that ended, `{"closed": block, "session":
+    session}` or, if the reference kernels had drifted, `{"drifted": block, "session": session, "error": text}`. A row
+    has its problem in full, because the problem may be one that only the spec of a user's kernel declares.
     """
     records = list(records)
     drifted = {(record["session"], record["drifted"]): record["error"] for record in records if "drifted" in record}
@@ -70,12 +80,13 @@ def rows_of(records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     for record in records:
         if "row" not in record:
             continue
-        row = dict(record["row"])
-        error = drifted.get((row["session"], row.get("block")))
-        if error is not None and row["outcome"] == "ok":
-            row |= {"outcome": "quarantined", "error": error}
-        elif row["outcome"] == "ok" and (row["session"], row.get("block")) not in closed:
-            row |= {"error": UNCLOSED}
+        row = upgrade_columns(record["row"])
         if isinstance(row["problem"], str):  # its key alone, in a journal that an earlier version left behind
             row["problem"] = problem_from_key(row["problem"])
-        yield row
+        measurement = Measurement.from_columns(row)
+        block = measurement.origin.session, measurement.origin.block
+        if measurement.outcome == Outcome.OK and block in drifted:
+            measurement = replace(measurement, outcome=Outcome.QUARANTINED, error=drifted[block])
+        elif measurement.outcome == Outcome.OK and block not in closed:
+            measurement = replace(measurement, origin=replace(measurement.origin, block_open=True))
+        yield measurement

@@ -1,9 +1,9 @@
-"""The journal: what was measured is on disk the moment it is acknowledged, whatever happens next.
+"""The journal: a measurement is on disk before it is acknowledged, so that a crash loses nothing that was acknowledged.
 
-One JSON line for each record, appended and synchronised, beside the database (`<database>.journal`). Who holds it is
-locked out for others, so that one collector at a time fills a database; the lock goes with the process that took it. A
-line that a crash cut short was never acknowledged and is cut off. Once its content is in the database the journal is
-emptied, and removed when its collector is done.
+One JSON line per record, appended and synchronized to disk, beside the database (`<database>.journal`). The process
+that has it open locks it, so that one collector at a time fills a database; the lock ends with the process. A line that
+a crash cut short was never acknowledged and is removed. Once its records are in the database the journal is emptied;
+its collector deletes it at the end.
 """
 
 import json
@@ -12,24 +12,25 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from kernrec.errors import KernrecError, UsageError
+from kernrec.util.file_lock import try_lock
 
 _PID = "pid"
-"""Of the record that says which process holds the journal."""
+"""Key of the record that names the process that has the journal open."""
 
 
 class JournalError(KernrecError):
-    """The journal cannot be written; what it had acknowledged is still in it."""
+    """The journal cannot be written; the records it had acknowledged are still in it."""
 
 
 class Journal:
-    """An open, locked journal. Appending may be done from several threads."""
+    """An open, locked journal; several threads may append to it."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make the journal at `path`. Raises `UsageError` when another process holds it."""
+        """Open or create the journal at `path`. Raises `UsageError` if another process has it open."""
         self.path = path
         self._lock = threading.Lock()
         try:
@@ -42,9 +43,9 @@ class Journal:
         self._write(_holder())
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one record; when this returns it survives everything but the disk.
+        """Write one record; when this returns, it survives any crash.
 
-        Raises `JournalError`, with nothing of the record left in the file, when it cannot be written.
+        Raises `JournalError`, and leaves nothing of the record in the file, if it cannot be written.
         """
         self._write(record)
         self._empty = False
@@ -58,7 +59,7 @@ class Journal:
                     written += os.write(self._file, line[written:])
                 os.fsync(self._file)
             except OSError as error:
-                with suppress(OSError):  # else the torn line is cut off when the journal is next opened
+                with suppress(OSError):  # else the incomplete line is removed when the journal is next opened
                     self._truncate(self._end)
                 raise JournalError(
                     f"cannot write the journal {self.path}: {_reason(error)}; what was measured before is safe in it"
@@ -66,9 +67,9 @@ class Journal:
             self._end += len(line)
 
     def drain(self, consume: Callable[[list[dict[str, Any]]], None]) -> int:
-        """Hand all records over, in order, and forget them once `consume` returns; gives how many there were.
+        """Pass all records to `consume`, in order, and delete them once it returns; returns how many there were.
 
-        What is appended meanwhile waits. Lines that other hands damaged are left out.
+        Appending waits meanwhile. Damaged lines are skipped.
         """
         with self._lock:
             records = self._records()
@@ -81,11 +82,14 @@ class Journal:
         return len(records)
 
     def close(self) -> None:
-        """Let go of the journal; an empty one is removed."""
+        """Close and unlock the journal; an empty one is deleted."""
         with self._lock:
-            if self._empty:
+            if self._empty and os.name != "nt":  # before it is unlocked, or another process could have begun to use it
                 self.path.unlink(missing_ok=True)
             os.close(self._file)
+            if self._empty and os.name == "nt":  # which deletes no open file, nor one that another process has open
+                with suppress(OSError):
+                    self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> "Journal":
         return self
@@ -99,8 +103,7 @@ class Journal:
         return [record for record in _records(self._read()) if _PID not in record]
 
     def _read(self) -> bytes:
-        size = os.fstat(self._file).st_size
-        return os.pread(self._file, size, 0)
+        return _content(self._file)
 
     def _truncate(self, size: int) -> None:
         os.ftruncate(self._file, size)
@@ -120,51 +123,33 @@ def journal_path(database: Path) -> Path:
 
 
 def left_behind(path: Path) -> tuple[int, int | None]:
-    """(records in the journal at `path`, process that holds it or None), without touching it."""
+    """(records in the journal at `path`, the process that has it open or None); the journal is not changed."""
     if not path.exists():
         return 0, None
     content = path.read_bytes()
     records = _records(content[: content.rfind(b"\n") + 1])
     pids = [record[_PID] for record in records if _PID in record]
-    fcntl = _file_locks()
     with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            holder = None
-        except BlockingIOError:
-            holder = pids[-1] if pids else 0
-    return len(records) - len(pids), holder
+        free = try_lock(file.fileno(), shared=True)
+    return len(records) - len(pids), None if free else pids[-1] if pids else 0
 
 
 def _holder() -> dict[str, Any]:
     return {_PID: os.getpid()}
 
 
-def _file_locks() -> ModuleType:
-    """The standard library's file locks, which Windows lacks."""
-    try:
-        import fcntl
-    except ImportError:
-        raise KernrecError("measurements are collected on Linux: this system has no fcntl file locks") from None
-    return fcntl
-
-
 def _open_locked(path: Path) -> int:
-    fcntl = _file_locks()
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            size = os.fstat(file).st_size
-            pids = [record[_PID] for record in _records(os.pread(file, size, 0)) if _PID in record]
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
+        if not try_lock(file):
+            pids = [record[_PID] for record in _records(_content(file)) if _PID in record]
             os.close(file)
             who = f" (PID {pids[-1]})" if pids else ""
             database = path.name.removesuffix(".journal")
             raise UsageError(
                 f"another collector{who} is filling {path.with_name(database)}; wait for it or give another --db"
-            ) from None
-        # Between opening and locking, its last holder may have removed the file: then this is not what others see.
+            )
+        # Between opening and locking, another process may have deleted the file: then this is not what others see.
         try:
             same = os.path.samestat(os.fstat(file), os.stat(path))
         except FileNotFoundError:
@@ -174,16 +159,25 @@ def _open_locked(path: Path) -> int:
         os.close(file)
 
 
+def _content(file: int) -> bytes:
+    """Everything in an open file; what is written goes to its end whatever the position."""
+    os.lseek(file, 0, os.SEEK_SET)
+    pieces = []
+    while piece := os.read(file, 1 << 20):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
 def _records(content: bytes) -> list[dict[str, Any]]:
-    found = []
+    records = []
     for line in content.splitlines():
         try:
             record = json.loads(line)
         except ValueError:
             continue
         if isinstance(record, dict):
-            found.append(record)
-    return found
+            records.append(record)
+    return records
 
 
 def _reason(error: OSError) -> str:

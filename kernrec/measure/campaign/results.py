@@ -1,24 +1,23 @@
-"""How much to measure, and what came of it: the words in which a campaign is asked for and tells of itself."""
+"""How much to measure, and the results of a campaign while it runs and at its end."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
 from kernrec.measure.protocol.measure_config import FINALS
+from kernrec.store import canonical_json
+from kernrec.store.measurement import Measurement, Outcome, Tier
 
 
 @dataclass(frozen=True)
 class MeasuringEffort:
-    """How thoroughly a problem is measured. configs: screened at most, None: all; finals: configs, 0: none.
-
-    drawn: the configs are a random sample of the space, for a truth to hold predictions against, instead of those that
-    are predicted to be the best.
-    """
+    """How thoroughly a problem is measured."""
 
     configs: int | None
+    """Configs that are screened at most; None: all."""
     finals: int
+    """Configs that are measured in the final tier; 0: none."""
     drawn: bool = False
+    """Whether the configs are a random sample of the space, as a test set for predictions, not the most promising."""
 
 
 EFFORTS = {
@@ -30,111 +29,127 @@ EFFORTS = {
 
 @dataclass(frozen=True)
 class CampaignBudget:
-    """When to stop: seconds of the device's clock, or configs screened; None: when everything is done."""
+    """When a campaign ends although not everything is measured; None: never."""
 
     seconds: float | None = None
+    """Of the device's clock."""
     configs: int | None = None
+    """Configs screened."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """One step of a campaign, for whoever shows it. row: what was just measured, None for a note.
-
-    done, total: of the problem's measurements in this tier. left_s: of the budget, None without one in seconds.
-    """
+    """One step of a campaign: a measurement, or a note."""
 
     device: str
     target: str
+    """Name of the problem."""
     tier: str
     done: int
+    """Of the problem's measurements in this tier."""
     total: int
     left_s: float | None = None
-    row: Mapping[str, Any] | None = None
+    """Of the budget; None without a budget in seconds."""
+    measurement: Measurement | None = None
+    """What was just measured; None for a note."""
     note: str | None = None
 
 
 @dataclass
 class ProblemResult:
-    """What is known of one problem. configs: of its plan; measured: rows of this campaign; known: of earlier ones.
-
-    best, frugal: the rows of least latency and energy, whoever measured them; failures and an example of each kind are
-    of this campaign.
-    """
+    """The results for one problem."""
 
     name: str
     problem: str
+    """Its key."""
     configs: int
+    """Of its plan."""
     measured: int = 0
+    """Measurements of this campaign."""
     known: int = 0
-    best: Mapping[str, Any] | None = None
-    frugal: Mapping[str, Any] | None = None
+    """Measurements of earlier campaigns."""
+    best: Measurement | None = None
+    """The measurement of least latency, of any campaign."""
+    frugal: Measurement | None = None
+    """The measurement of least energy, of any campaign."""
     failures: dict[str, int] = field(default_factory=dict)
+    """By outcome, the failures of this campaign."""
     examples: dict[str, str] = field(default_factory=dict)
+    """By outcome, the error text of one such failure."""
 
-    def take(self, row: Mapping[str, Any]) -> None:
-        """Count a row of this campaign."""
+    def add_new(self, measurement: Measurement) -> None:
+        """Count a measurement of this campaign."""
         self.measured += 1
-        self.compare(row)
-        if (outcome := row["outcome"]) != "ok":
+        self._compare(measurement)
+        if (outcome := measurement.outcome) != Outcome.OK:
             self.failures[outcome] = self.failures.get(outcome, 0) + 1
-            self.examples.setdefault(outcome, str(row.get("error") or ""))
+            self.examples.setdefault(outcome, measurement.error or "")
 
-    def remember(self, row: Mapping[str, Any]) -> None:
-        """Count a row of an earlier campaign."""
+    def add_earlier(self, measurement: Measurement) -> None:
+        """Count a measurement of an earlier campaign."""
         self.known += 1
-        self.compare(row)
+        self._compare(measurement)
 
-    def compare(self, row: Mapping[str, Any]) -> None:
-        """See whether a row is better than the best so far."""
-        if row["outcome"] != "ok":
+    def _compare(self, measurement: Measurement) -> None:
+        if measurement.outcome != Outcome.OK:
             return
-        if self.best is None or row["latency_s"] < self.best["latency_s"]:
-            self.best = row
-        if row.get("energy_j") and (self.frugal is None or row["energy_j"] < self.frugal["energy_j"]):
-            self.frugal = row
+        if self.best is None or (measurement.latency_s or 0.0) < (self.best.latency_s or 0.0):
+            self.best = measurement
+        if measurement.energy_j and (self.frugal is None or measurement.energy_j < (self.frugal.energy_j or 0.0)):
+            self.frugal = measurement
 
 
-UNCLOSED = "the run ended before the reference kernels were looked at again"
-"""The remark of a row that ran well and whose block nobody closed: whether the card had drifted by then is not known.
-
-It counts like any other in answers, and is measured again by the next run."""
+ConfigKey = tuple[str, str, str]
+"""Kernel, its hash and the canonical text of the config."""
 
 
 class ProblemHistory:
-    """The rows of one problem by kernel, its hash and the canonical text of the config, earlier campaigns' included."""
+    """The measurements of one problem by config, those of earlier campaigns included."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+        self._measurements: dict[ConfigKey, list[Measurement]] = {}
         self._length = 0
 
     def __len__(self) -> int:
         return self._length
 
-    def add(self, key: tuple[str, str, str], row: Mapping[str, Any]) -> None:
-        """One more row."""
-        self._rows.setdefault(key, []).append(row)
+    def add(self, measurement: Measurement) -> None:
+        """One more measurement."""
+        identity = measurement.identity
+        key = identity.kernel, identity.kernel_hash, canonical_json(dict(identity.config))
+        self._measurements.setdefault(key, []).append(measurement)
         self._length += 1
 
-    def has(self, key: tuple[str, str, str]) -> bool:
-        """Whether there is any row of a config."""
-        return key in self._rows
+    def has(self, key: ConfigKey) -> bool:
+        """Whether there is any measurement of a config."""
+        return key in self._measurements
 
-    def count(self, key: tuple[str, str, str], *tiers: str) -> int:
-        """How many rows a config has, of these tiers or, without any, of all.
+    def count(self, key: ConfigKey, *tiers: Tier) -> int:
+        """How many measurements of a config count, of these tiers or, without any, of all.
 
-        Those of unclosed blocks count once another session has measured the config too: else runs that are cut short
-        again and again would come no further.
+        Those of open blocks count only once another session has measured the config too; otherwise runs that are cut
+        short again and again would make no progress.
         """
-        rows = self._rows.get(key, ())
-        alone = len({row["session"] for row in rows}) < 2
-        return sum((not tiers or row["tier"] in tiers) and not (alone and row.get("error") == UNCLOSED) for row in rows)
+        measurements = self._measurements.get(key, ())
+        alone = len({measurement.origin.session for measurement in measurements}) < 2
+        return sum(
+            (not tiers or measurement.protocol.tier in tiers) and not (alone and bool(measurement.origin.block_open))
+            for measurement in measurements
+        )
 
-    def median(self, key: tuple[str, str, str], cost: str, *tiers: str) -> float | None:
-        """The median of a cost of a config, over rows of these tiers or, without any, of all; None where nothing tells
-        it."""
+    def median(self, key: ConfigKey, cost: str, *tiers: Tier) -> float | None:
+        """The median of a cost of a config; None if it was not measured.
+
+        Args:
+            key: of the config.
+            cost: `latency_s` or `energy_j`.
+            tiers: those that count; none: all.
+        """
         values = [
-            row[cost]
-            for row in self._rows.get(key, ())
-            if row["outcome"] == "ok" and row.get(cost) and (not tiers or row["tier"] in tiers)
+            value
+            for measurement in self._measurements.get(key, ())
+            if measurement.outcome == Outcome.OK
+            and (not tiers or measurement.protocol.tier in tiers)
+            and (value := getattr(measurement, cost))
         ]
         return median(values) if values else None

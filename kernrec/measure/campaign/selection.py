@@ -22,7 +22,7 @@ def coarse_selection(latency_s: Sequence[float], draw: np.random.Generator) -> l
     return chosen + [(int(i), RANDOM_SHARE) for i in order[certain:][drawn]]
 
 
-def front_neighbourhood(latency_s: Sequence[float], energy_j: Sequence[float], count: int) -> list[int]:
+def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], count: int) -> list[int]:
     """At most `count` positions, nearest to the latency/energy front first.
 
     The distance of a config is by how much, as a fraction, both its costs must fall until no other beats it in both.

@@ -1,6 +1,6 @@
-"""The real device: CuPy for the kernels, NVML for the sensors. Lives in the child process alone.
+"""The real device: CuPy runs the kernels, NVML reads the sensors. It exists in the worker process only.
 
-Its clocks, power limit and modes are only read.
+Clocks, power limit and modes of the card are only read.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ from kernrec.measure.device.interface import (
     SensorReading,
 )
 from kernrec.measure.device.launch import DeviceLaunch, LaunchTools
-from kernrec.measure.device.loaded_config import LoadedCudaConfig
+from kernrec.measure.device.loaded_config import ConfigLaunches, LoadedCudaConfig
 from kernrec.measure.device.module import check_arguments, fill_constants, loaded_module
 from kernrec.measure.device.nvml import Card, sensors
 from kernrec.profile.profile_user_kernel import compile_job_for
@@ -35,19 +35,23 @@ from kernrec.profile.sample_profile import entry_name
 from kernrec.ptx import parse
 from kernrec.ptx.analysis.dependence import data_dependences
 from kernrec.ptx.ir.inline import inlined
+from kernrec.store.measurement import Outcome
 
 _REFERENCE_BYTES = 256 << 20
 _REFERENCE_TRIPS = 4096
 
 
 class CudaDevice:
-    """The GPU of this UUID, which `CUDA_VISIBLE_DEVICES` makes the only one.
-
-    scratch: a folder for what the outputs of the problem at hand have to be, of this device alone.
-    """
+    """One GPU, the only one that `CUDA_VISIBLE_DEVICES` shows."""
 
     def __init__(self, uuid: str, scratch: Path) -> None:
-        self._sensors = sensors(uuid)  # before the context, so that its processes are others' alone
+        """Open the GPU.
+
+        Args:
+            uuid: of the GPU.
+            scratch: a folder, of this device alone, for the expected outputs of the present problem.
+        """
+        self._sensors = sensors(uuid)  # before the CUDA context, so that the processes it lists are those of others
         self._scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
         properties = runtime.getDeviceProperties(0)
@@ -55,7 +59,7 @@ class CudaDevice:
         entry = find_gpu(card.name)
         version = runtime.runtimeGetVersion()
         versions = self._sensors.versions()
-        self.facts = DeviceInfo(
+        self.info = DeviceInfo(
             gpu=entry.name,
             name=card.name,
             sm=properties["major"] * 10 + properties["minor"],
@@ -75,51 +79,50 @@ class CudaDevice:
         self._stream = Stream(non_blocking=True)
         self._stream.use()
         helpers = Path(__file__).with_name("reference.cu").read_text(encoding="utf-8")
-        self._helpers = loaded_module(compile_source(helpers, self.facts.sm, {}, "reference.cu"))
-        self._tools = LaunchTools(self._helpers, self._stream, self.facts.l2_bytes)
-        self._memory: ProblemBuffers | None = None
+        self._helpers = loaded_module(compile_source(helpers, self.info.sm, {}, "reference.cu"))
+        self._tools = LaunchTools(self._helpers, self._stream, self.info.l2_bytes)
+        self._buffers: ProblemBuffers | None = None
         self._tools.sm_clock_hz()  # the first launches load code
 
     def settings(self) -> CardSettings:
         return self._sensors.settings()
 
-    def prepare(self, case: PreparedProblem) -> None:
-        self._memory = None
+    def prepare(self, prepared: PreparedProblem) -> None:
+        self._buffers = None
         cupy.get_default_memory_pool().free_all_blocks()
-        filled = initial_tensors(case)
-        memory = ProblemBuffers.of(case, filled, self.facts.l2_bytes)
+        initial = initial_tensors(prepared)
+        buffers = ProblemBuffers.of(prepared, initial, self.info.l2_bytes)
 
         def expected() -> dict[str, np.ndarray]:
-            if case.kernel is None or case.baseline is None:
-                return expected_outputs(case, filled)
+            if prepared.kernel is None or prepared.baseline is None:
+                return expected_outputs(prepared, initial)
             try:
-                self._loaded(case.kernel, case.baseline, memory).run()
-                return memory.results()
+                self._loaded(prepared.kernel, prepared.baseline, buffers).run()
+                return buffers.results()
             except KernrecError as error:
-                outcome = error.outcome if isinstance(error, MeasurementFailure) else "crash"
-                raise MeasurementFailure(
-                    outcome, f"others would be held against the {case.reference}, but: {error}"
-                ) from None
+                outcome = error.outcome if isinstance(error, MeasurementFailure) else Outcome.CRASH
+                text = f"results would be compared with the {prepared.reference}, but: {error}"
+                raise MeasurementFailure(outcome, text) from None
 
-        memory.expect(cached_outputs(self._scratch, case, expected))
-        self._memory = memory
+        buffers.expect(cached_outputs(self._scratch, prepared, expected))
+        self._buffers = buffers
         self._stream.synchronize()
 
     def load(self, subject: ConfigUnderTest) -> "LoadedCudaConfig":
         if subject.kernel is None:
-            raise MeasurementFailure("constraint", f"there is no kernel {subject.kernel_name} in this library")
-        if self._memory is None or subject.problem != self._memory.case.problem:
+            raise MeasurementFailure(Outcome.CONSTRAINT, f"there is no kernel {subject.kernel_name} in this library")
+        if self._buffers is None or subject.problem != self._buffers.prepared.problem:
             self.prepare(PreparedProblem(subject.problem))
-        assert self._memory is not None
-        return self._loaded(subject.kernel, subject.config, self._memory)
+        assert self._buffers is not None
+        return self._loaded(subject.kernel, subject.config, self._buffers)
 
-    def _loaded(self, kernel: Kernel, config: Config, memory: ProblemBuffers) -> "LoadedCudaConfig":
-        problem = memory.case.problem
-        bound = bind_launches(kernel, config, problem, self.facts.sm)
+    def _loaded(self, kernel: Kernel, config: Config, buffers: ProblemBuffers) -> "LoadedCudaConfig":
+        problem = buffers.prepared.problem
+        bound = bind_launches(kernel, config, problem, self.info.sm)
         if not bound:
-            raise MeasurementFailure("constraint", "the config has no launch on this problem")
-        # From the cache: the parent has compiled it.
-        job = compile_job_for(kernel, config, problem, self.facts.sm)
+            raise MeasurementFailure(Outcome.CONSTRAINT, "the config has no launch on this problem")
+        # From the compile cache: the campaign has compiled it.
+        job = compile_job_for(kernel, config, problem, self.info.sm)
         compiled = compile_source(job.source, job.sm, job.defines, job.name)
         module = loaded_module(compiled)
         names = {launch.entry: entry_name(compiled.resources, launch.entry) for launch in bound}
@@ -127,24 +130,23 @@ class CudaDevice:
         if kernel.sampled or kernel.constants:
             code = parse(compiled.ptx)
             check_arguments(code, names, bound)
-            fill_constants(module, code, kernel, memory.sets[0], self._stream)
-            renewed = bool(memory.originals) and any(data_dependences(inlined(code, name)) for name in names.values())
+            fill_constants(module, code, kernel, buffers.sets[0], self._stream)
+            renewed = bool(buffers.originals) and any(data_dependences(inlined(code, name)) for name in names.values())
         scratch = {
-            s.name: cupy.empty(s.elements * WORKSPACE_BYTES[s.dtype], dtype=cupy.uint8)
-            for s in workspaces(kernel, config, problem, self.facts.sm)
+            space.name: cupy.empty(space.elements * WORKSPACE_BYTES[space.dtype], dtype=cupy.uint8)
+            for space in workspaces(kernel, config, problem, self.info.sm)
         }
         sequences = []
-        for buffers in memory.sets:
-            addresses = {name: array.data.ptr for name, array in (buffers | scratch).items()}
+        for tensors in buffers.sets:
+            addresses = {name: array.data.ptr for name, array in (tensors | scratch).items()}
             sequences.append([DeviceLaunch.bound(module, launch, names[launch.entry], addresses) for launch in bound])
-        return LoadedCudaConfig(
-            self._tools, sequences, memory.footprint_bytes, memory, (module, scratch), scratch, renewed
-        )
+        launches = ConfigLaunches(sequences, buffers.footprint_bytes, (module, scratch), scratch, renewed)
+        return LoadedCudaConfig(self._tools, launches, buffers)
 
     def references(self) -> Mapping[str, "LoadedCudaConfig"]:
         properties = runtime.getDeviceProperties(0)
         blocks, threads = properties["multiProcessorCount"] * 8, 256
-        size = min(_REFERENCE_BYTES, self.facts.memory_bytes // 16) // 16 * 16
+        size = min(_REFERENCE_BYTES, self.info.memory_bytes // 16) // 16 * 16
         grid, block = (blocks, 1, 1), (threads, 1, 1)
         out = cupy.empty(blocks * threads, dtype=cupy.float32)
         source, target = cupy.zeros(size, dtype=cupy.uint8), cupy.empty(size, dtype=cupy.uint8)
@@ -159,15 +161,15 @@ class CudaDevice:
             "compute": (DeviceLaunch(self._helpers, "reference_compute", grid, block, 0, compute), out.nbytes),
             "memory": (DeviceLaunch(self._helpers, "reference_memory", grid, block, 0, memory), 2 * size),
         }
-        held = (out, source, target)
+        arrays = (out, source, target)
         return {
-            name: LoadedCudaConfig(self._tools, [[launch]], footprint, None, held)
+            name: LoadedCudaConfig(self._tools, ConfigLaunches([[launch]], footprint, arrays))
             for name, (launch, footprint) in launches.items()
         }
 
-    def sample(self) -> SensorReading:
+    def read_sensors(self) -> SensorReading:
         read = self._sensors
-        with_energy = self.facts.energy is None
+        with_energy = self.info.energy is None
         return SensorReading(
             time_s=time.perf_counter(),
             energy_j=read.energy_j() if with_energy else None,

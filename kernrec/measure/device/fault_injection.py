@@ -1,11 +1,10 @@
-"""A device that fails on demand, for testing what survives: real crashes, hangs and exhausted memory in a real process.
+"""A device that fails on demand, to test recovery: real crashes, hangs and exhausted memory in a real process.
 
-A config's tunable `fault` says how it fails, by its place in `FAULTS`; without it, or with 0, it runs well.
+A config's tunable `fault` is the position of its failure in `FAULTS`; without it, or with 0, the config runs well.
 """
 
 import ctypes
 import os
-import resource
 import signal
 import time
 from dataclasses import replace
@@ -14,6 +13,7 @@ import numpy as np
 
 from kernrec.measure.device.interface import CardSettings, ConfigUnderTest, DeviceInfo, MeasurementFailure, OutputError
 from kernrec.measure.device.simulated import SimulatedCard, SimulatedKernel, constant_time
+from kernrec.store.measurement import Outcome
 
 FAULTS = (
     "none",
@@ -33,8 +33,8 @@ _MEMORY_BYTES = 2 << 30
 
 
 def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedCard:
-    """A simulated card of constant run times, a little different for every config, which fails as configs ask."""
-    facts = DeviceInfo(
+    """A simulated card with constant run times, slightly different for every config, that fails as configs ask."""
+    info = DeviceInfo(
         gpu=gpu, name="faulty test device", sm=90, l2_bytes=50 << 20, memory_bytes=1 << 30, generation="hopper",
         energy="the test device has no sensors", virtual=True,
     )  # fmt: skip
@@ -49,27 +49,28 @@ def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedCard:
             os.abort()
         elif fault == "hang":
             time.sleep(3600.0)
-        elif fault == "deaf":  # a hang that asks no one: only SIGKILL ends it
+        elif fault == "deaf":  # a hang that ignores SIGTERM: only SIGKILL ends it
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             while True:
                 time.sleep(0.01)
         elif fault == "memory":
-            # The limit of the address space is there so that a test cannot take the machine down.
+            import resource  # POSIX only; the limit keeps a test from exhausting the machine's memory
+
             resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
             np.ones(4 * _MEMORY_BYTES, dtype=np.uint8)
         elif fault == "raise":
             raise RuntimeError("invalid argument")
         elif fault == "lost":
-            raise MeasurementFailure("crash", "an illegal memory access was encountered", lost=True)
+            raise MeasurementFailure(Outcome.CRASH, "an illegal memory access was encountered", lost=True)
         elif fault == "slow":  # the card itself becomes slower, and stays so
             card.set_references({"compute": constant_time(2.1e-4), "memory": constant_time(3e-4)})
         elif fault == "limit":  # somebody sets another power limit
-            card.facts = replace(facts, settings=CardSettings(power_limit_w=400.0))
+            card.info = replace(info, settings=CardSettings(power_limit_w=400.0))
         elif fault == "incorrect":
             errors = replace(errors, largest=0.5)
         elif fault == "unwritten":
             errors = replace(errors, unwritten=7)
         return SimulatedKernel(lambda n: np.full(n, seconds), 300.0, errors)
 
-    card = SimulatedCard(facts, kernel_of)
+    card = SimulatedCard(info, kernel_of)
     return card

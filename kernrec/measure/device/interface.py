@@ -1,62 +1,76 @@
-"""What the protocol needs of a device, and no more: `Device`, and `LoadedConfig`, a config ready to be launched.
+"""What the protocol needs of a device: `Device`, and `LoadedConfig`, a config ready to be launched.
 
-A real card (cuda.py), a card whose answers are recorded (replay.py) and one that fails on demand (faulty.py) are
-measured by the same protocol. The last two keep a clock of their own, which only moves when they are used, so a
-campaign of an hour takes seconds there.
+The same protocol measures a real card (cuda.py), a card whose answers are recorded (replay.py) and a card that fails on
+demand (fault_injection.py). The last two keep a clock of their own that advances only when they are used, so that a
+campaign of an hour takes seconds.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
 from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel, config_text
 from kernrec.op import Problem
+from kernrec.store.measurement import DeviceReport, MeasuredDevice, Outcome
 
 
-class MeasurementFailure(KernrecError):  # noqa: N818 - an outcome that is stored, as often as not of somebody else's making
-    """A config that could not be measured: `outcome` is the column of the database, the message its error text.
+class DeviceKind(StrEnum):
+    """The kinds of devices that a worker process can open."""
 
-    lost: the process it ran in cannot be used any more, as after an illegal access. columns: what was found all the
-    same.
-    """
+    CUDA = "cuda"
+    REPLAY = "replay"
+    """Answers from recorded measurements."""
+    FAULTY = "faulty"
+    """Fails on demand, for tests."""
 
-    def __init__(
-        self, outcome: str, message: str, lost: bool = False, columns: Mapping[str, Any] | None = None
-    ) -> None:
+
+class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a defect of this program
+    """A config that could not be measured; the message is the row's error text."""
+
+    def __init__(self, outcome: Outcome, message: str, lost: bool = False, report: DeviceReport | None = None) -> None:
+        """Make a failure.
+
+        Args:
+            outcome: how the measurement ended.
+            message: why, cut to 500 characters.
+            lost: whether the process that ran it cannot be used any more, as after an illegal access.
+            report: what was measured before the failure.
+        """
         super().__init__(" ".join(message.split())[:500])
         self.outcome = outcome
         self.lost = lost
-        self.columns = dict(columns or {})
+        self.report = report or DeviceReport()
 
 
 @dataclass(frozen=True)
 class ConfigUnderTest:
-    """What to run: one config of a kernel on one problem. A recorded kernel is known by name alone."""
+    """What to run: one config of a kernel on one problem."""
 
     kernel_name: str
     config: Mapping[str, int]
     problem: Problem
     kernel: Kernel | None = None
+    """None for a recorded kernel, which is known by its name alone."""
 
 
 @dataclass(frozen=True)
 class PreparedProblem:
-    """What the configs of a problem have in common: what they find in memory, and what they have to leave there.
-
-    kernel: the one whose spec declares the problem; None for an op's. folder: where the spec's files are. baseline: the
-    config whose output is expected of all others, where neither an op nor the spec says what is right.
-    """
+    """What all configs of a problem share: the contents of memory before a launch, and the expected results."""
 
     problem: Problem
     kernel: Kernel | None = None
+    """The kernel whose spec declares the problem; None for the problem of an op."""
     folder: Path | None = None
+    """Where the files are that the spec names."""
     baseline: Mapping[str, int] | None = None
+    """The config whose output all others must reproduce, if neither an op nor the spec defines the result."""
 
     @property
     def reference(self) -> str:
-        """What results are held against, as rows have it."""
+        """What results are compared with, as rows state it."""
         if self.kernel is None:
             return "reference of the op in float64"
         if self.baseline is None:
@@ -66,7 +80,7 @@ class PreparedProblem:
 
 @dataclass(frozen=True)
 class CardSettings:
-    """What somebody may change of a card while it is measured. None: not known, or as the card comes."""
+    """Settings of a card that another program may change during a campaign; None: unknown, or the card's default."""
 
     power_limit_w: float | None = None
     sm_clock_hz: float | None = None
@@ -78,19 +92,21 @@ class CardSettings:
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """What a device says of itself. gpu: its name in the catalog.
-
-    energy: why its energy cannot be measured, in one line; None where it can. virtual: its clock is its own.
-    """
+    """Name, software and settings of a device."""
 
     gpu: str
+    """Name in the GPU catalog."""
     name: str
+    """Name given by the driver."""
     sm: int
+    """Compute capability, 90 for 9.0."""
     l2_bytes: int
     memory_bytes: int
     generation: str
     energy: str | None = None
+    """Why energy cannot be measured, in one line; None if it can."""
     virtual: bool = False
+    """Whether the device keeps a clock of its own."""
     uuid_hash: str | None = None
     vbios: str | None = None
     driver: str | None = None
@@ -101,84 +117,93 @@ class DeviceInfo:
     settings: CardSettings = field(default_factory=CardSettings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for the pipe between processes."""
+        """Plain values, to be sent between processes; `from_dict` reads them back."""
         return asdict(self)
-
-    def columns(self) -> dict[str, Any]:
-        """What every row made on the device says of it."""
-        settings = self.settings
-        return {
-            "gpu": self.gpu,
-            "device": self.name,
-            "device_uuid_hash": self.uuid_hash,
-            "vbios": self.vbios,
-            "driver": self.driver,
-            "cuda": self.cuda,
-            "cupy": self.cupy,
-            "nvml": self.nvml,
-            "power_limit_w": settings.power_limit_w,
-            "locked_sm_clock_hz": settings.sm_clock_hz,
-            "locked_memory_clock_hz": settings.memory_clock_hz,
-            "ecc": settings.ecc,
-            "mig": settings.mig,
-            "persistence": settings.persistence,
-            "other_processes": self.other_processes,
-        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "DeviceInfo":
-        """What `as_dict` gave."""
+        """The device info from what `as_dict` gave."""
         return cls(**{**values, "settings": CardSettings(**values["settings"])})
+
+    def measured_device(self, idle_w: float | None = None) -> MeasuredDevice:
+        """The device as every row that was measured on it states it.
+
+        Args:
+            idle_w: idle power of the card, if it is known.
+        """
+        settings = self.settings
+        return MeasuredDevice(
+            device=self.name,
+            device_uuid_hash=self.uuid_hash,
+            vbios=self.vbios,
+            driver=self.driver,
+            cuda=self.cuda,
+            cupy=self.cupy,
+            nvml=self.nvml,
+            power_limit_w=settings.power_limit_w,
+            locked_sm_clock_hz=settings.sm_clock_hz,
+            locked_memory_clock_hz=settings.memory_clock_hz,
+            ecc=settings.ecc,
+            mig=settings.mig,
+            persistence=settings.persistence,
+            other_processes=self.other_processes,
+            idle_w=idle_w,
+        )
 
 
 @dataclass(frozen=True)
 class SensorReading:
-    """One look at the sensors: time in seconds of the device's clock; None for what the card does not tell."""
+    """One reading of all sensors; None for a sensor that the card does not have."""
 
     time_s: float
+    """Of the device's clock."""
     energy_j: float | None
+    """The energy counter, from an arbitrary start."""
     power_w: float | None
     sm_clock_hz: float | None
     memory_clock_hz: float | None
     temperature_c: float | None
     reasons: frozenset[str] = frozenset()
+    """Clock event reasons, such as `SwPowerCap`."""
 
 
 @dataclass(frozen=True)
 class OutputError:
-    """How far outputs are from the reference: the largest error (correctness.py), and elements never written.
-
-    tolerance: the largest error that is not wrong; reference: what outputs were held against.
-    """
+    """How far the outputs of a config are from the reference (correctness.py)."""
 
     largest: float
+    """Largest error of any element."""
     unwritten: int
+    """Elements that were not written, or are not numbers."""
     tolerance: float
+    """Largest error that counts as correct."""
     reference: str
+    """What the outputs were compared with."""
 
 
 class LoadedConfig(Protocol):
-    """A config with its code, inputs and outputs on the device. Launches are asynchronous but where they return times.
+    """A config with its code, inputs and outputs on the device.
 
-    One launch is the whole sequence that computes the problem, a second pass included.
+    A launch is the whole sequence of kernels that computes the problem, a second pass included. Launches are
+    asynchronous, except in methods that return times.
     """
 
     footprint_bytes: int
     """Inputs and outputs of one launch."""
     renewed: bool
-    """Whether each launch needs its inputs made anew, since it changes what its run time depends on.
+    """Whether each launch needs fresh inputs, because it changes data that its run time depends on.
 
-    Then there is no running back to back, and no energy, for the copying would be measured with it.
+    Such a config is not timed back to back and its energy is not measured: the copying would be measured with it.
     """
 
     def errors(self) -> OutputError | None:
-        """Runs once over outputs of NaN and compares; None on a device that only has recorded times."""
+        """Run once over outputs of NaN and compare; None on a device that has only recorded times."""
 
     def times(self, launches: int) -> list[float]:
-        """Seconds of each of some launches, L2 flushed before each."""
+        """Seconds of each of several launches, with L2 flushed before each."""
 
     def back_to_back(self, launches: int) -> float:
-        """Mean seconds of launches queued as one, over rotating buffers that do not fit L2 together."""
+        """Mean seconds of launches queued as one, over rotating buffers that together exceed L2."""
 
     def submit(self, launches: int) -> None:
         """Queue launches over rotating buffers, one after the other."""
@@ -187,40 +212,43 @@ class LoadedConfig(Protocol):
         """How many of the submitted launches have not finished."""
 
     def mark(self) -> None:
-        """Note, in the queue, the time at which all that was submitted so far is done."""
+        """Queue a time stamp after everything that was submitted so far."""
 
     def between_marks(self) -> float:
-        """Wait for all that was submitted; device seconds from the first mark to the last, which are then forgotten."""
+        """Wait for everything that was submitted; device seconds from the first time stamp to the last.
+
+        The time stamps are deleted.
+        """
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Free its memory."""
 
 
 class Device(Protocol):
-    """A card to measure on. Whatever cannot be measured raises `MeasurementFailure`."""
+    """A card to measure on. Methods raise `MeasurementFailure` for what cannot be measured."""
 
-    facts: DeviceInfo
+    info: DeviceInfo
 
     def settings(self) -> CardSettings:
-        """The card's settings now."""
+        """The card's present settings."""
 
-    def prepare(self, case: PreparedProblem) -> None:
-        """Make the inputs and the reference of a problem for the `load`s to come; they replace the last problem's."""
+    def prepare(self, prepared: PreparedProblem) -> None:
+        """Make the inputs and the reference of a problem for later calls of `load`; they replace the last problem's."""
 
     def load(self, subject: ConfigUnderTest) -> LoadedConfig:
-        """A config of the prepared problem, ready to be launched; an op's problem is prepared if it is not."""
+        """A config of the prepared problem, ready to be launched; the problem of an op is prepared if it is not yet."""
 
     def references(self) -> Mapping[str, LoadedConfig]:
-        """Two kernels that never change, to tell a config from a card that drifts: `compute`- and `memory`-bound."""
+        """Two kernels that never change, `compute`- and `memory`-bound: they tell a slow config from a slow card."""
 
-    def sample(self) -> SensorReading:
-        """Look at the sensors."""
+    def read_sensors(self) -> SensorReading:
+        """Read all sensors."""
 
     def sm_clock_hz(self) -> float | None:
-        """The SM clock as a kernel sees it, after all that was submitted; None where that cannot be had."""
+        """The SM clock as a kernel measures it, after everything that was submitted; None if it cannot be measured."""
 
     def now(self) -> float:
-        """Seconds of the device's clock, by which samples are stamped."""
+        """Seconds of the device's clock, the clock of `SensorReading.time_s`."""
 
     def rest(self, seconds: float) -> None:
         """Let time pass."""

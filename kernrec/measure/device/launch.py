@@ -1,7 +1,7 @@
-"""Launching on a CUDA device: kernels with their arguments packed once, launch sequences, events, graphs, buffers.
+"""Kernel launches on a CUDA device with arguments that are packed once, and the helper kernels of the measurements.
 
-CuPy's own launch packs its arguments every time, which takes longer than some kernels run. Needs CuPy; importing it
-does not start CUDA.
+CuPy's own launch packs the arguments every time, which takes longer than some kernels run. Importing CuPy does not
+initialize CUDA.
 """
 
 import ctypes
@@ -13,18 +13,19 @@ from cupy.cuda.function import Module
 
 from kernrec.kernel import BoundLaunch, Pointer
 from kernrec.measure.device.interface import MeasurementFailure
+from kernrec.store.measurement import Outcome
 
 _TYPES: dict[str, Any] = {
     "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64,
     "f32": ctypes.c_float, "f64": ctypes.c_double,
 }  # fmt: skip
 
-# CUresult of launches that a card refuses without harm: what is asked for is more than it has.
+# CUresult of launches that a card refuses without harm, because they need more than it has.
 _REFUSALS = {1: "invalid value", 701: "out of resources"}
 
 
 class DeviceLaunch:
-    """One kernel launch with its arguments in memory, ready to be queued."""
+    """One kernel launch with its packed arguments, ready to be queued."""
 
     def __init__(
         self, module: Module, entry: str, grid: Sequence[int], block: Sequence[int], shared_bytes: int,
@@ -35,15 +36,17 @@ class DeviceLaunch:
         self._values = list(arguments)
         self._pointers = (ctypes.c_void_p * len(self._values))(*(ctypes.addressof(value) for value in self._values))
         try:
-            if shared_bytes:  # beyond 48 KiB, with what is static, it has to be asked for
+            if shared_bytes:  # more than 48 KiB, static included, needs this attribute
                 attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 driver.funcSetAttribute(self._function.ptr, attribute, shared_bytes)
         except driver.CUDADriverError as error:
-            raise MeasurementFailure("constraint", f"{entry}: {shared_bytes} bytes of shared memory: {error}") from None
+            raise MeasurementFailure(
+                Outcome.CONSTRAINT, f"{entry}: {shared_bytes} bytes of shared memory: {error}"
+            ) from None
 
     @classmethod
     def bound(cls, module: Module, launch: BoundLaunch, entry: str, addresses: Mapping[str, int]) -> "DeviceLaunch":
-        """A launch of a kernel over buffers at these addresses. entry: its name in the module."""
+        """A launch of the kernel `entry` of a module over buffers at these addresses."""
         arguments = [
             ctypes.c_void_p(0 if a.null else addresses[a.name]) if isinstance(a, Pointer) else _TYPES[a.ctype](a.value)
             for a in launch.arguments
@@ -51,7 +54,7 @@ class DeviceLaunch:
         return cls(module, entry, launch.grid, launch.block, launch.shared_bytes, arguments)
 
     def queue(self, stream: Stream) -> None:
-        """Put the launch into a stream. Raises `MeasurementFailure` when the card refuses it."""
+        """Put the launch into a stream. Raises `MeasurementFailure` if the card refuses it."""
         try:
             driver.launchKernel(
                 self._function.ptr, *self._grid, *self._block, self._shared, stream.ptr,
@@ -59,48 +62,50 @@ class DeviceLaunch:
             )  # fmt: skip
         except driver.CUDADriverError as error:
             if error.status in _REFUSALS:
-                raise MeasurementFailure("constraint", f"the launch was refused: {_REFUSALS[error.status]}") from None
+                raise MeasurementFailure(
+                    Outcome.CONSTRAINT, f"the launch was refused: {_REFUSALS[error.status]}"
+                ) from None
             raise
 
 
 class LaunchTools:
-    """The helper kernels of reference.cu, an L2-sized buffer to flush with, and the stream everything runs in."""
+    """The helper kernels of reference.cu, a buffer to flush L2 with, and the stream in which everything runs."""
 
     def __init__(self, module: Module, stream: Stream, l2_bytes: int) -> None:
         import cupy
 
         self.stream = stream
         self._flush = cupy.empty(2 * l2_bytes, dtype=cupy.uint8)
-        self._found = cupy.zeros(2, dtype=cupy.uint64)
+        self._clock_result = cupy.zeros(2, dtype=cupy.uint64)
         self._wait_ns = ctypes.c_uint32(0)
         self._wait = DeviceLaunch(module, "wait", (1, 1, 1), (1, 1, 1), 0, [self._wait_ns])
-        clock = [ctypes.c_void_p(self._found.data.ptr), ctypes.c_uint32(400_000)]
+        clock = [ctypes.c_void_p(self._clock_result.data.ptr), ctypes.c_uint32(400_000)]
         self._clock = DeviceLaunch(module, "sm_clock", (1, 1, 1), (1, 1, 1), 0, clock)
 
     def flush_l2(self) -> None:
-        """Queue the writing of twice the L2's size."""
+        """Queue a write of twice the size of L2."""
         runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, self.stream.ptr)
 
     def hold(self, seconds: float) -> None:
-        """Queue a wait, during which the host can queue what follows."""
+        """Queue a wait on the device, during which the host can queue what follows."""
         self._wait_ns.value = int(seconds * 1e9)  # arguments are copied when a launch is queued
         self._wait.queue(self.stream)
 
     def sm_clock_hz(self) -> float | None:
-        """The SM clock, as a kernel sees it at the end of the queue."""
+        """The SM clock, measured by a kernel at the end of the queue."""
         self._clock.queue(self.stream)
         self.stream.synchronize()
-        cycles, nanoseconds = self._found.get().tolist()
+        cycles, nanoseconds = self._clock_result.get().tolist()
         return cycles / nanoseconds * 1e9 if nanoseconds else None
 
 
 def record_event(stream: Stream) -> Event:
-    """An event at the end of what is queued."""
+    """A new event at the end of the queue."""
     event = Event()
     event.record(stream)
     return event
 
 
 def elapsed_s(start: Event, end: Event) -> float:
-    """Between two events that have taken place."""
+    """Seconds between two events that have taken place."""
     return float(get_elapsed_time(start, end)) / 1e3

@@ -1,7 +1,8 @@
-"""A config on a CUDA device: its launch sequence over each of the rotating buffers, timed, queued and checked."""
+"""A config on a CUDA device: its launches over each of the rotating sets of buffers, timed, queued and checked."""
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from cupy.cuda import Event, Stream
@@ -12,48 +13,65 @@ from kernrec.measure.device.launch import DeviceLaunch, LaunchTools, elapsed_s, 
 
 _GRAPH_LAUNCHES = 256
 _QUEUE_S = 15e-6
-"""To queue one launch on the host, generously: so long the device is held back, or gaps would be timed."""
+"""Time to queue one launch on the host, generously: the device waits for so long, or gaps would be timed."""
+
+
+@dataclass(frozen=True)
+class ConfigLaunches:
+    """The launches of one config, and what they need on the device."""
+
+    sequences: list[list[DeviceLaunch]]
+    """The launches of one run, for each of the rotating sets of buffers."""
+    footprint_bytes: int
+    """Inputs and outputs of one run."""
+    keep_alive: Any = None
+    """Objects that must exist as long as the launches."""
+    scratch: Mapping[str, Any] = field(default_factory=dict)
+    """Workspaces by name; all runs use the same."""
+    renewed: bool = False
+    """Whether each run needs fresh inputs (`LoadedConfig.renewed`)."""
 
 
 class LoadedCudaConfig:
-    """A `LoadedConfig`. sequences: the launches of one run, for each set of buffers. held: objects to keep alive.
+    """A `LoadedConfig` on a CUDA device."""
 
-    memory: what they run over, None where nothing is checked. scratch: workspaces, all runs use the same.
-    """
+    def __init__(self, tools: LaunchTools, launches: ConfigLaunches, buffers: ProblemBuffers | None = None) -> None:
+        """Make a loaded config.
 
-    def __init__(
-        self,
-        tools: LaunchTools,
-        sequences: list[list[DeviceLaunch]],
-        footprint_bytes: int,
-        memory: ProblemBuffers | None,
-        held: Any,
-        scratch: Mapping[str, Any] | None = None,
-        renewed: bool = False,
-    ) -> None:
-        self.footprint_bytes = footprint_bytes
-        self.renewed = renewed
+        Args:
+            tools: of the device.
+            launches: of the config.
+            buffers: what the launches run over; None if nothing is checked.
+        """
+        self.footprint_bytes = launches.footprint_bytes
+        self.renewed = launches.renewed
         self._tools = tools
-        self._stream: Stream = tools.stream
-        self._sequences = sequences
-        self._memory = memory
-        self._scratch = scratch or {}
-        self._held = held
+        self._launches: ConfigLaunches | None = launches
+        self._buffers = buffers
         self._turn = 0
         self._graphs: dict[int, Any] = {}
         self._pending: deque[tuple[Event, int]] = deque()
         self._marks: list[Event] = []
 
+    @property
+    def _stream(self) -> Stream:
+        return self._tools.stream
+
+    @property
+    def _sequences(self) -> list[list[DeviceLaunch]]:
+        return self._launches.sequences if self._launches is not None else []
+
     def errors(self) -> OutputError | None:
-        if self._memory is None:
+        if self._buffers is None:
             return None
         self.run()
-        return self._memory.errors()
+        return self._buffers.errors()
 
     def run(self) -> None:
-        """One run over the first set of buffers, as the first launch of all finds them; waits for it."""
-        assert self._memory is not None
-        self._memory.forget(self._stream, self._scratch)
+        """One run over the first set of buffers with their initial contents; waits for it."""
+        assert self._buffers is not None
+        assert self._launches is not None
+        self._buffers.reset(self._stream, self._launches.scratch)
         self._queue(self._sequences[0])
         self._stream.synchronize()
 
@@ -61,8 +79,8 @@ class LoadedCudaConfig:
         self._tools.hold(_QUEUE_S * launches * (3 + len(self._sequences[0])))
         timed = []
         for _ in range(launches):
-            if self.renewed and self._memory is not None:
-                self._memory.renew(self._stream)
+            if self.renewed and self._buffers is not None:
+                self._buffers.renew(self._stream)
             self._tools.flush_l2()
             start = record_event(self._stream)
             self._queue(self._sequences[0])
@@ -108,8 +126,7 @@ class LoadedCudaConfig:
     def close(self) -> None:
         self._stream.synchronize()
         self._graphs.clear()
-        self._sequences.clear()
-        self._memory = self._held = None
+        self._launches = self._buffers = None
 
     def _next(self) -> list[DeviceLaunch]:
         self._turn = (self._turn + 1) % len(self._sequences)
@@ -120,7 +137,7 @@ class LoadedCudaConfig:
             launch.queue(self._stream)
 
     def _graph(self, launches: int) -> Any:
-        """So many runs over the rotating buffers, captured once and run once."""
+        """A graph of several runs over the rotating buffers; it is captured once and run once before it is used."""
         if launches not in self._graphs:
             self._stream.begin_capture()
             try:

@@ -1,13 +1,13 @@
-"""What the driver tells of a card: which there are, their sensors, their settings. Nothing here changes anything.
+"""Which cards this machine has, their sensors and their settings, from the driver. Settings are only read.
 
-Whatever a card or driver does not know is None; only the lack of any card is an error.
+What a card or driver does not report is None; only the lack of any card is an error.
 """
 
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache as once
+from functools import cache
 from hashlib import sha256
 from types import ModuleType
 from typing import Any
@@ -19,27 +19,29 @@ from kernrec.measure.device.interface import CardSettings
 
 
 class NoGPUError(KernrecError):
-    """There is no NVIDIA GPU here, or nothing through which to ask for it."""
+    """This machine has no NVIDIA GPU, or no driver or library to find one."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU of this machine. index: as `nvidia-smi` counts; others: processes that use it."""
+    """A GPU of this machine."""
 
     index: int
+    """As `nvidia-smi` counts."""
     uuid: str
     name: str
     others: int
+    """Other processes that use it."""
 
     @property
     def uuid_hash(self) -> str:
-        """What stands for the card in the database: the same card has the same, and it tells nothing else."""
+        """Identifies the card in the database without revealing its UUID."""
         return sha256(f"kernrec {self.uuid}".encode()).hexdigest()[:16]
 
 
-@once
+@cache
 def library() -> ModuleType:
-    """NVML, ready to be asked; raises `NoGPUError`."""
+    """NVML, initialized; raises `NoGPUError`."""
     try:
         import pynvml
     except ImportError:
@@ -47,60 +49,62 @@ def library() -> ModuleType:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise NoGPUError(f"no NVIDIA driver answers ({error}); --device replay works without a GPU") from None
+        raise NoGPUError(f"no NVIDIA driver responds ({error}); --device replay works without a GPU") from None
     return pynvml
 
 
 def cards() -> list[Card]:
-    """The GPUs of this machine. Raises `NoGPUError` without a driver, or when it knows no GPU.
+    """The GPUs of this machine. Raises `NoGPUError` if there is no driver or no GPU.
 
-    Where only NVML is missing, CUDA tells which there are: their latency can still be measured.
+    If only NVML is missing, they are listed by CUDA: their latency can still be measured.
     """
     try:
         nvml = library()
     except NoGPUError:
-        if found := _cards_of_cuda():
-            return found
+        if by_cuda := _cards_of_cuda():
+            return by_cuda
         raise
-    found = []
+    listed = []
     for index in range(nvml.nvmlDeviceGetCount()):
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         uuid, name = _text(nvml.nvmlDeviceGetUUID(handle)), _text(nvml.nvmlDeviceGetName(handle))
-        found.append(Card(index, uuid, name, _others(nvml, handle)))
-    if not found:
-        raise NoGPUError("the NVIDIA driver knows no GPU here; --device replay works without one")
-    return found
+        listed.append(Card(index, uuid, name, _others(nvml, handle)))
+    if not listed:
+        raise NoGPUError("the NVIDIA driver finds no GPU; --device replay works without one")
+    return listed
 
 
 def choose_cards(wanted: str) -> list[Card]:
-    """The cards that `auto`, `all` or an index names; `auto` is the first that nobody uses, else the first.
+    """The cards that `auto`, `all`, an index or a UUID names; `auto` is the first that is not in use, else the first.
 
-    Where `CUDA_VISIBLE_DEVICES` is set, only the cards it names are there for `auto` and `all`.
+    If `CUDA_VISIBLE_DEVICES` is set, `auto` and `all` choose among the cards it names.
     """
-    found = cards()
+    present = cards()
     if wanted in ("auto", "all"):
-        allowed = [card for card in found if _visible(card)] or found
+        allowed = [card for card in present if _visible(card)] or present
         free = [card for card in allowed if not card.others]
         return allowed if wanted == "all" else (free or allowed)[:1]
-    chosen = [card for card in found if str(card.index) == wanted or card.uuid == wanted]
+    chosen = [card for card in present if str(card.index) == wanted or card.uuid == wanted]
     if not chosen:
-        known = ", ".join(f"{card.index} ({card.name})" for card in found)
+        known = ", ".join(f"{card.index} ({card.name})" for card in present)
         raise UsageError(f"no GPU {wanted!r} in this machine; --gpu takes auto, all or one of {known}")
     return chosen
 
 
 def card_of(gpu: GPU) -> Card:
-    """The card of this machine that is `gpu`, one that nobody uses first. Raises `NoGPUError` without any."""
+    """The card of this machine that is `gpu`, preferably one that is not in use. Raises `NoGPUError` without any."""
     try:
-        found = choose_cards("all")
+        present = choose_cards("all")
     except NoGPUError as error:
         reason = str(error).split(";")[0]
         raise NoGPUError(f"there is no GPU to measure on: {reason}; without measuring none is needed") from None
-    fitting = sorted((card for card in found if find_gpu(card.name).name == gpu.name), key=lambda card: card.others > 0)
-    if not fitting:
-        here = ", ".join(sorted({card.name for card in found}))
+    matching = sorted(
+        (card for card in present if find_gpu(card.name).name == gpu.name), key=lambda card: card.others > 0
+    )
+    if not matching:
+        here = ", ".join(sorted({card.name for card in present}))
         raise NoGPUError(f"there is no {gpu.title} in this machine to measure on; it has {here}")
-    return fitting[0]
+    return matching[0]
 
 
 def _visible(card: Card) -> bool:
@@ -116,7 +120,7 @@ def _cards_of_cuda() -> list[Card]:
         from cupy.cuda import runtime
 
         known = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
-    except Exception:  # no CuPy, no driver, no device: whatever it is, there is no card to be had
+    except Exception:  # no CuPy, no driver or no device: in any case there is no card
         return []
     return [
         Card(i, f"GPU-{UUID(bytes=bytes(properties['uuid']))}", _text(properties["name"]), 0)
@@ -125,7 +129,7 @@ def _cards_of_cuda() -> list[Card]:
 
 
 def sensors(uuid: str) -> "NvmlSensors | MissingSensors":
-    """The sensors of a card, or what stands for them where NVML does not answer."""
+    """The sensors of a card; `MissingSensors` if there is no NVML."""
     try:
         return NvmlSensors(uuid)
     except NoGPUError as error:
@@ -134,7 +138,7 @@ def sensors(uuid: str) -> "NvmlSensors | MissingSensors":
 
 
 class MissingSensors:
-    """A card of which NVML tells nothing."""
+    """The sensors of a card without NVML: every reading is None."""
 
     others = 0
 
@@ -173,24 +177,24 @@ class NvmlSensors:
             for name in dir(nvml)
             if name.startswith("nvmlClocksEventReason") and not name.endswith(("All", "None"))
         }
-        # POWER_AVERAGE and the older call are a mean over a second on newer cards: only the instantaneous value of the
-        # GPU alone is taken, and the older call where a card does not know the field.
+        # POWER_AVERAGE and the older call give a mean over a second on newer cards, so the instantaneous power of the
+        # GPU is read, and the older call only if a card does not have that field.
         self._instant = self._field_power() is not None
 
     def energy_j(self) -> float | None:
-        """The energy counter, from the start of the driver."""
-        millijoules = self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+        """The energy counter, since the driver was loaded."""
+        millijoules = self._query(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
         return None if millijoules is None else millijoules / 1e3
 
     def power_w(self) -> float | None:
         """Instantaneous power of the GPU."""
         if self._instant:
             return self._field_power()
-        milliwatts = self._ask(self._nvml.nvmlDeviceGetPowerUsage)
+        milliwatts = self._query(self._nvml.nvmlDeviceGetPowerUsage)
         return None if milliwatts is None else milliwatts / 1e3
 
     def sm_clock_hz(self) -> float | None:
-        """The SM clock as the driver reads it."""
+        """The SM clock as the driver reports it."""
         return self._clock(self._nvml.NVML_CLOCK_SM)
 
     def memory_clock_hz(self) -> float | None:
@@ -198,23 +202,23 @@ class NvmlSensors:
         return self._clock(self._nvml.NVML_CLOCK_MEM)
 
     def temperature_c(self) -> float | None:
-        """Of the GPU."""
-        found = self._ask(self._nvml.nvmlDeviceGetTemperature, self._nvml.NVML_TEMPERATURE_GPU)
-        return None if found is None else float(found)
+        """Temperature of the GPU."""
+        degrees = self._query(self._nvml.nvmlDeviceGetTemperature, self._nvml.NVML_TEMPERATURE_GPU)
+        return None if degrees is None else float(degrees)
 
     def reasons(self) -> frozenset[str]:
-        """Why clocks are what they are: `GpuIdle`, `SwPowerCap`, `HwThermalSlowdown`, ..."""
-        bits = self._ask(self._nvml.nvmlDeviceGetCurrentClocksEventReasons) or 0
+        """Clock event reasons: `GpuIdle`, `SwPowerCap`, `HwThermalSlowdown`, ..."""
+        bits = self._query(self._nvml.nvmlDeviceGetCurrentClocksEventReasons) or 0
         return frozenset(name for bit, name in self._reasons.items() if bits & bit)
 
     def settings(self) -> CardSettings:
-        """What somebody may have set; None where it is as the card comes, or unknown."""
+        """Settings that somebody may have changed; None: the default, or unknown."""
         nvml = self._nvml
-        limit = self._ask(nvml.nvmlDeviceGetPowerManagementLimit)
-        usual = self._ask(nvml.nvmlDeviceGetPowerManagementDefaultLimit)
-        ecc = self._ask(nvml.nvmlDeviceGetEccMode)
-        mig = self._ask(nvml.nvmlDeviceGetMigMode)
-        persistence = self._ask(nvml.nvmlDeviceGetPersistenceMode)
+        limit = self._query(nvml.nvmlDeviceGetPowerManagementLimit)
+        usual = self._query(nvml.nvmlDeviceGetPowerManagementDefaultLimit)
+        ecc = self._query(nvml.nvmlDeviceGetEccMode)
+        mig = self._query(nvml.nvmlDeviceGetMigMode)
+        persistence = self._query(nvml.nvmlDeviceGetPersistenceMode)
         return CardSettings(
             power_limit_w=limit / 1e3 if limit and limit != usual else None,
             sm_clock_hz=self._set_clock(nvml.NVML_CLOCK_SM),
@@ -225,16 +229,16 @@ class NvmlSensors:
         )
 
     def versions(self) -> dict[str, str | None]:
-        """Of the card's firmware, the driver and NVML, as columns of a row."""
+        """Versions of the card's firmware, the driver and NVML."""
         nvml = self._nvml
         return {
-            "vbios": _text(self._ask(nvml.nvmlDeviceGetVbiosVersion)),
+            "vbios": _text(self._query(nvml.nvmlDeviceGetVbiosVersion)),
             "driver": _text(nvml.nvmlSystemGetDriverVersion()),
             "nvml": _text(nvml.nvmlSystemGetNVMLVersion()),
         }
 
     def why_no_energy(self) -> str | None:
-        """Why energy cannot be measured, in one line; None where it can."""
+        """Why energy cannot be measured, in one line; None if it can."""
         if self.settings().mig:
             return "MIG is on, and power is that of the whole card"
         if self.energy_j() is None:
@@ -244,30 +248,30 @@ class NvmlSensors:
     def _field_power(self) -> float | None:
         nvml = self._nvml
         fields = [(nvml.NVML_FI_DEV_POWER_INSTANT, getattr(nvml, "NVML_POWER_SCOPE_GPU", 0))]
-        found = self._ask(nvml.nvmlDeviceGetFieldValues, fields)
-        # The call succeeds even when the field did not: each value has a return code of its own.
-        if found is None or found[0].nvmlReturn != nvml.NVML_SUCCESS:
+        values = self._query(nvml.nvmlDeviceGetFieldValues, fields)
+        # The call succeeds even if the field fails: each value has a return code of its own.
+        if values is None or values[0].nvmlReturn != nvml.NVML_SUCCESS:
             return None
-        return float(found[0].value.uiVal) / 1e3
+        return float(values[0].value.uiVal) / 1e3
 
     def _clock(self, kind: int) -> float | None:
-        megahertz = self._ask(self._nvml.nvmlDeviceGetClockInfo, kind)
+        megahertz = self._query(self._nvml.nvmlDeviceGetClockInfo, kind)
         return None if megahertz is None else megahertz * 1e6
 
     def _set_clock(self, kind: int) -> float | None:
         nvml = self._nvml
-        target = self._ask(nvml.nvmlDeviceGetApplicationsClock, kind)
-        usual = self._ask(nvml.nvmlDeviceGetDefaultApplicationsClock, kind)
+        target = self._query(nvml.nvmlDeviceGetApplicationsClock, kind)
+        usual = self._query(nvml.nvmlDeviceGetDefaultApplicationsClock, kind)
         return target * 1e6 if target and usual and target != usual else None
 
-    def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
+    def _query(self, call: Callable[..., Any], *arguments: Any) -> Any:
         with suppress(self._nvml.NVMLError):
             return call(self._handle, *arguments)
         return None
 
 
 def _others(nvml: ModuleType, handle: Any) -> int:
-    """Processes on a card but this one; those of its display count too."""
+    """Processes that use a card, without this one; those that use its display are included."""
     pids = set()
     for call in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
         with suppress(nvml.NVMLError):

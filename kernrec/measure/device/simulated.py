@@ -1,7 +1,6 @@
-"""A card with a clock of its own: kernels of given run times and powers, and sensors that tick, lag and throttle.
+"""A simulated card with a clock of its own: kernels of given run times and powers, and sensors with period and lag.
 
-Nothing here was measured: it is the stage on which recorded run times are replayed and on which the protocol itself is
-tested, against sensors whose truth is known.
+Recorded run times are replayed on it, and the protocol is tested on it, with sensors whose true values are known.
 """
 
 import bisect
@@ -22,42 +21,47 @@ from kernrec.measure.device.interface import (
 
 @dataclass(frozen=True)
 class SimulatedSensors:
-    """How the card's sensors behave: seconds, watts, hertz, degrees Celsius.
-
-    tick_s, lag_s: the energy counter moves every tick and shows what was true a lag before. missing: the share of ticks
-    it skips. counter_scale: what it shows over the truth. wrap_j: where it starts again. call_s: cost of a look.
-    """
+    """Behavior of the sensors."""
 
     idle_w: float = 60.0
     tick_s: float | None = 0.1
+    """Time between two updates of the energy counter; None: there is no counter."""
     lag_s: float = 0.02
+    """The counter shows the energy of so long ago."""
     missing: float = 0.0
+    """Share of the updates that are missed."""
     counter_scale: float = 1.0
+    """Energy by the counter over the true energy."""
     counter_start_j: float = 1000.0
     wrap_j: float | None = None
+    """Where the counter starts again at zero; None: never."""
     call_s: float = 0.0002
+    """Time to read all sensors once."""
     sm_clock_hz: float | None = 1.7e9
     temperature_c: float | None = 45.0
     reasons_under_load: frozenset[str] = frozenset()
+    """Clock event reasons while a kernel runs."""
 
 
 @dataclass(frozen=True)
 class SimulatedKernel:
-    """What one launch costs: `draw` gives the seconds of each of n launches; power while it runs, None: not known."""
+    """Costs of one launch."""
 
     draw: Callable[[int], np.ndarray]
+    """Gives the seconds of each of n launches."""
     power_w: float | None
+    """While it runs; None: unknown."""
     errors: OutputError | None = None
     footprint_bytes: int = 1 << 20
 
 
 def constant_time(seconds: float, power_w: float | None = 300.0, errors: OutputError | None = None) -> SimulatedKernel:
-    """A kernel that always takes the same time."""
+    """A kernel whose launches all take the same time."""
     return SimulatedKernel(lambda n: np.full(n, seconds), power_w, errors)
 
 
 class _LoadHistory:
-    """What the card did and will have done: spans of load at a constant power, idle before, between and after them."""
+    """Load over time: spans of constant power, with idle time before, between and after them."""
 
     def __init__(self, idle_w: float) -> None:
         self._idle_w = idle_w
@@ -68,11 +72,11 @@ class _LoadHistory:
 
     @property
     def end_s(self) -> float:
-        """When the last of it is done."""
+        """When the last span ends."""
         return self._end[-1] if self._end else 0.0
 
     def add(self, start_s: float, seconds: float, power_w: float) -> None:
-        """One more span, which begins no earlier than the last ends."""
+        """Add a span that begins no earlier than the last one ends."""
         if self._end and self._end[-1] == start_s and self._power[-1] == power_w:
             self._end[-1] += seconds
             return
@@ -82,7 +86,7 @@ class _LoadHistory:
         self._power.append(power_w)
 
     def energy_j(self, time_s: float) -> float:
-        """Energy from the beginning until a time."""
+        """Energy from time zero."""
         i = bisect.bisect_right(self._start, time_s) - 1
         if i < 0:
             return self._idle_w * time_s
@@ -96,33 +100,42 @@ class _LoadHistory:
 
 
 class SimulatedCard:
-    """A `Device` whose kernels come from `kernel_of` and whose sensors are `sensors`; time moves when it is used."""
+    """A `Device` whose time advances only when it is used."""
 
     def __init__(
         self,
-        facts: DeviceInfo,
+        info: DeviceInfo,
         kernel_of: Callable[[ConfigUnderTest], SimulatedKernel],
         sensors: SimulatedSensors | None = None,
         references: Mapping[str, SimulatedKernel] | None = None,
         seed: int = 0,
     ) -> None:
-        self.facts = facts
+        """Make a card.
+
+        Args:
+            info: what the card reports about itself.
+            kernel_of: gives the kernel of a config, or raises `MeasurementFailure`.
+            sensors: their behavior.
+            references: the reference kernels.
+            seed: for missed updates of the energy counter.
+        """
+        self.info = info
         self.sensors = sensors or SimulatedSensors()
         self._kernel_of = kernel_of
         self._references = references or {"compute": constant_time(2e-4, 400.0), "memory": constant_time(3e-4, 350.0)}
         self._now = 0.0
-        self._work = _LoadHistory(self.sensors.idle_w)
+        self._load = _LoadHistory(self.sensors.idle_w)
         self._random = np.random.default_rng(seed)
         self._skipped: dict[int, bool] = {}
 
     def set_references(self, references: Mapping[str, SimulatedKernel]) -> None:
-        """From now on the reference kernels are these."""
+        """Replace the reference kernels."""
         self._references = references
 
     def settings(self) -> CardSettings:
-        return self.facts.settings
+        return self.info.settings
 
-    def prepare(self, case: PreparedProblem) -> None:
+    def prepare(self, prepared: PreparedProblem) -> None:
         self._now += 0.01
 
     def load(self, subject: ConfigUnderTest) -> "LoadedSimulatedConfig":
@@ -131,14 +144,14 @@ class SimulatedCard:
     def references(self) -> Mapping[str, "LoadedSimulatedConfig"]:
         return {name: LoadedSimulatedConfig(self, kernel) for name, kernel in self._references.items()}
 
-    def sample(self) -> SensorReading:
+    def read_sensors(self) -> SensorReading:
         self._now += self.sensors.call_s
-        busy = self._now < self._work.end_s
-        known = self.facts.energy is None
+        busy = self._now < self._load.end_s
+        known = self.info.energy is None
         return SensorReading(
             time_s=self._now,
             energy_j=self._counter() if known and self.sensors.tick_s else None,
-            power_w=self._work.power_w(self._now) if known else None,
+            power_w=self._load.power_w(self._now) if known else None,
             sm_clock_hz=self.sensors.sm_clock_hz,
             memory_clock_hz=None,
             temperature_c=self.sensors.temperature_c,
@@ -155,20 +168,20 @@ class SimulatedCard:
         self._now += seconds
 
     def run(self, seconds: float, power_w: float | None) -> float:
-        """Queue work; the time at which it is done."""
-        self._work.add(max(self._now, self._work.end_s), seconds, self.sensors.idle_w if power_w is None else power_w)
-        return self._work.end_s
+        """Queue work; returns the time at which it is done."""
+        self._load.add(max(self._now, self._load.end_s), seconds, self.sensors.idle_w if power_w is None else power_w)
+        return self._load.end_s
 
     def wait(self) -> None:
-        """Until the queue is empty."""
-        self._now = max(self._now, self._work.end_s)
+        """Wait until the queue is empty."""
+        self._now = max(self._now, self._load.end_s)
 
     def _counter(self) -> float:
         period = self.sensors.tick_s or 1.0
         tick = int((self._now - self.sensors.lag_s) / period)
         while tick > 0 and self._skips(tick):
             tick -= 1
-        shown = self.sensors.counter_start_j + self.sensors.counter_scale * self._work.energy_j(max(0.0, tick * period))
+        shown = self.sensors.counter_start_j + self.sensors.counter_scale * self._load.energy_j(max(0.0, tick * period))
         return shown % self.sensors.wrap_j if self.sensors.wrap_j else shown
 
     def _skips(self, tick: int) -> bool:
@@ -185,7 +198,7 @@ class LoadedSimulatedConfig:
     def __init__(self, card: SimulatedCard, kernel: SimulatedKernel) -> None:
         self._card = card
         self._kernel = kernel
-        self._ends: list[tuple[float, int]] = []  # when submitted work is done, and how many launches it is
+        self._ends: list[tuple[float, int]] = []  # (when submitted work is done, its launches)
         self._marks: list[float] = []
         self.footprint_bytes = kernel.footprint_bytes
 

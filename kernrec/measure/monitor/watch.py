@@ -163,32 +163,32 @@ def watch_command(command: Sequence[str], reader: Reader, period_s: float, show:
     Ctrl-C goes to the command, as without us, and what asks us to end is passed on to it. What it leaves running is
     not waited for. Raises `KernrecError` where it cannot be started.
     """
-    child: subprocess.Popen[bytes] | None = None
+    client: subprocess.Popen[bytes] | None = None
     asked: list[int] = []
 
     def pass_on(number: int, frame: object) -> None:
         asked.append(number)
-        if child is not None:
-            child.send_signal(number)
+        if client is not None:
+            client.send_signal(number)
 
     def begin() -> Ended:
-        nonlocal child
+        nonlocal client
         try:
-            child = subprocess.Popen(list(command), preexec_fn=restore)
+            client = subprocess.Popen(list(command), preexec_fn=restore)
         except OSError as error:
             failure = KernrecError(f"{command[0]} cannot be run: {error.strerror or error}")
             failure.exit_status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
             raise failure from None
         for number in asked:  # while it was being started
-            child.send_signal(number)
-        return _ending(child.pid, lambda: child.poll() is not None)
+            client.send_signal(number)
+        return _ending(client.pid, lambda: client.poll() is not None)
 
     quiet = dict.fromkeys((signal.SIGINT, signal.SIGQUIT), signal.SIG_IGN)  # the terminal sends them to the command too
     with _handled({**quiet, signal.SIGTERM: pass_on, signal.SIGHUP: pass_on}) as restore:
         try:
             watch(reader, period_s, begin, show)
         finally:
-            status = child.wait() if child is not None else 0
+            status = client.wait() if client is not None else 0
     return status if status >= 0 else 128 - status
 
 

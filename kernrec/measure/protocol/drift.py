@@ -1,66 +1,68 @@
-"""Section 7 of the protocol: has the card become another? Two reference kernels, held against the session's start."""
+"""Has the card changed? Its two reference kernels are compared with their costs at the start of the session."""
 
 from collections.abc import Mapping
 
 from kernrec.measure.device.interface import CardSettings
 
 LATENCY_DRIFT = 0.01
+"""Relative change of a reference kernel's latency that counts as drift."""
 ENERGY_DRIFT = 0.02
 
 References = Mapping[str, Mapping[str, float]]
-"""By reference kernel: `latency_s`, and `energy_j` where it was measured."""
+"""By reference kernel: `latency_s`, and `energy_j` if it was measured."""
 
 
 class DriftMonitor:
-    """What the reference kernels cost at the start and since.
+    """Costs of the reference kernels at the start of a session and since.
 
-    After a drift the new state is what later looks are held against: the card may stay as it is now. `latency` and
-    `energy` remain ratios to the session's start.
+    After a drift the new costs become the baseline: the card may stay as it is now.
     """
 
     def __init__(self) -> None:
         self._first: dict[str, dict[str, float]] = {}
-        self._base: dict[str, dict[str, float]] = {}
+        self._baseline: dict[str, dict[str, float]] = {}
         self.latency: float | None = None
+        """Latest latency over that at the session's start, of the kernel that changed most."""
         self.energy: float | None = None
+        """Latest energy over that at the session's start, of the kernel that changed most."""
 
-    def drifted(self, found: References) -> str | None:
-        """What is not as it was, and by how much; None where nothing drifted."""
-        ratios = [
-            (name, words, costs[cost] / self._base[name][cost] - 1.0, allowed)
-            for cost, words, allowed in (("latency_s", "latency", LATENCY_DRIFT), ("energy_j", "energy", ENERGY_DRIFT))
-            for name, costs in found.items()
-            if cost in costs and cost in self._base.get(name, {})
+    def drifted(self, costs: References) -> str | None:
+        """What changed beyond the limits, and by how much; None if nothing did."""
+        changes = [
+            (name, words, costs_of[cost] / self._baseline[name][cost] - 1.0, limit)
+            for cost, words, limit in (("latency_s", "latency", LATENCY_DRIFT), ("energy_j", "energy", ENERGY_DRIFT))
+            for name, costs_of in costs.items()
+            if cost in costs_of and cost in self._baseline.get(name, {})
         ]
-        texts = [f"{name} {words} {change:+.1%}" for name, words, change, allowed in ratios if abs(change) > allowed]
+        texts = [f"{name} {words} {change:+.1%}" for name, words, change, limit in changes if abs(change) > limit]
         return f"reference kernels drifted: {', '.join(texts)}" if texts else None
 
-    def take(self, found: References) -> str | None:
-        """Take in a measurement of the references; what drifted, as `drifted`."""
-        error = self.drifted(found)
-        for name, costs in found.items():
-            for cost, value in costs.items():
+    def update(self, costs: References) -> str | None:
+        """Take a measurement of the reference kernels into account; returns what `drifted` does."""
+        error = self.drifted(costs)
+        for name, costs_of in costs.items():
+            for cost, value in costs_of.items():
                 self._first.setdefault(name, {}).setdefault(cost, value)
-                self._base.setdefault(name, {}).setdefault(cost, value)
-        self.latency = _farthest(found, self._first, "latency_s")
-        self.energy = _farthest(found, self._first, "energy_j") or self.energy
+                self._baseline.setdefault(name, {}).setdefault(cost, value)
+        self.latency = _largest_change(costs, self._first, "latency_s")
+        self.energy = _largest_change(costs, self._first, "energy_j") or self.energy
         if error is not None:
-            self.rebase(found)
+            self.rebase(costs)
         return error
 
-    def rebase(self, found: References) -> None:
-        """Hold later looks against this one, as after somebody changed the card's settings."""
-        for name, costs in found.items():
-            self._base[name] = {**self._base.get(name, {}), **costs}
+    def rebase(self, costs: References) -> None:
+        """Make a measurement the baseline, as after somebody changed the card's settings."""
+        for name, costs_of in costs.items():
+            self._baseline[name] = {**self._baseline.get(name, {}), **costs_of}
 
 
-def _farthest(found: References, base: References, cost: str) -> float | None:
-    ratios = [costs[cost] / base[name][cost] for name, costs in found.items() if cost in costs]
+def _largest_change(costs: References, base: References, cost: str) -> float | None:
+    ratios = [costs_of[cost] / base[name][cost] for name, costs_of in costs.items() if cost in costs_of]
     return max(ratios, key=lambda ratio: abs(ratio - 1.0)) if ratios else None
 
 
-def changes(before: CardSettings, after: CardSettings) -> str:
-    """`power_limit_w 700 -> 500`: what is different."""
+def describe_changes(before: CardSettings, after: CardSettings) -> str:
+    """The settings that differ: `power_limit_w 700 -> 500`."""
     pairs = [(name, getattr(before, name), getattr(after, name)) for name in vars(before)]
     return ", ".join(f"{name} {_shown(old)} -> {_shown(new)}" for name, old, new in pairs if old != new)
 

@@ -1,45 +1,57 @@
-"""The measuring protocol: MEASURING.md, sections 1 to 5 and 7, in its order and with its numbers.
+"""The measuring protocol: correctness, latency, energy and the state of the card, for one config.
 
     correct?  ->  three launches: hopeless?  ->  samples until the median is known  ->  energy under sustained load
 
-It runs where the device is, in the child process. What it gives is the part of a database row that only the device can
-know; who asked, when and in which block is added by the campaign. A change here that changes results gets a new
-`VERSION`, which is stored with every row.
+It runs in the worker process, where the device is, and returns the part of a measurement that only the device can know
+(`DeviceReport`); the campaign adds the rest. A change here that changes results needs a new `VERSION`, which is stored
+with every row.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from kernrec.measure.device.interface import ConfigUnderTest, Device, LoadedConfig, MeasurementFailure, SensorReading
 from kernrec.measure.protocol import energy_counter
 from kernrec.measure.protocol.statistics import converged, hopeless, summarize_latency
+from kernrec.store.measurement import (
+    CardState,
+    DeviceReport,
+    EnergyReport,
+    LatencyReport,
+    NumericCheck,
+    Outcome,
+    Tier,
+)
 
 VERSION = 1
 
-# Section 4: latency.
+# Latency.
 FIRST_LAUNCHES = 3
+"""Launches after which a hopeless config is given up."""
 HOPELESS = 2.0
-"""A config slower than the best so far by this factor is not sampled any further."""
+"""A config is hopeless if it is slower than the best so far by this factor."""
 LEAST_SAMPLES = 10
 HALF_WIDTH = 0.01
+"""Half of the 90 % interval over the median at which sampling stops."""
 LATENCY_CAP_S = 0.5
+"""Sampling stops after this time, converged or not."""
 GROUP = 5
-"""Samples taken between two looks at whether they are enough."""
+"""Samples taken between two checks of convergence."""
 SHORT_S = 50e-6
 """Launches shorter than this are timed back to back."""
 SHORT_SAMPLE_S = 1e-3
 """Run time of one such sample."""
 
-# Section 5: energy.
-AHEAD_S = 0.1
+# Energy.
+QUEUE_AHEAD_S = 0.1
+"""At most this much work is queued: an unbounded queue exhausts memory."""
 SETTLE_S = 0.7
+"""Time under load before the energy window begins."""
 POLL_S = 0.002
+"""Time between two readings of the sensors."""
 SPARE_TICKS = 2
-"""More ticks than ten are waited for, because the window does not begin and end on one."""
+"""Counter updates to wait for beyond the required ones, because the window does not begin and end on an update."""
 
-# Section 0: the window that the sensor's period and averaging ask for, by generation, (coarse, final) in seconds.
-# Period and averaging: https://github.com/JimZeyuYang/GPU_Power_Benchmark. Blackwell: as Hopper, for want of figures.
 WINDOWS_S = {
     "volta": (0.5, 2.0),
     "turing": (1.0, 5.0),
@@ -48,110 +60,139 @@ WINDOWS_S = {
     "hopper": (1.0, 5.0),
     "blackwell": (1.0, 5.0),
 }
+"""Energy windows (coarse, final) in seconds by generation, long enough for its sensor's period and averaging.
+
+Periods and averaging: https://github.com/JimZeyuYang/GPU_Power_Benchmark. Without figures of its own, Blackwell has
+those of Hopper.
+"""
 
 FINAL_ROUNDS = 4
-"""Section 5: a final config is measured in as many randomised, interleaved rounds."""
+"""A final config is measured in this many randomized, interleaved rounds."""
 FINALS = 8
+"""Configs measured in the final tier."""
 REPEATS = 2
-"""Section 7: how often a measurement that heat or the board's protection disturbed is repeated before quarantine."""
+"""How often a measurement is repeated if clocks were lowered by heat or by the board's protection."""
 
 
 @dataclass(frozen=True)
 class SensorTraits:
-    """What the probe found of this card's sensors (section 0). tick_s: None where there is no energy counter."""
+    """What the probe measured of this card's energy counter."""
 
     tick_s: float | None = None
+    """Time between two updates; None without an energy counter."""
     ratio: float | None = None
+    """Energy by the counter over the integral of the power sensor; None if it cannot be compared."""
 
     @property
-    def energy(self) -> bool:
-        """Whether the counter's energy is to be believed."""
-        return self.tick_s is not None and energy_counter.trusted(self.ratio)
+    def measures_energy(self) -> bool:
+        """Whether there is a counter and it agrees with the power sensor."""
+        return self.tick_s is not None and energy_counter.is_trusted(self.ratio)
 
 
 @dataclass(frozen=True)
-class Latency:
-    """Event-timed seconds of launches; stopped: too slow to be worth more samples."""
+class LatencySamples:
+    """Event-timed launches of one config."""
 
     samples: tuple[float, ...]
+    """Seconds of each."""
     converged: bool
     stopped: bool
+    """Whether sampling stopped early because the config is hopeless."""
     launches: int
     window_s: float
+    """Time over which the samples were taken."""
     l2_policy: str
 
 
 @dataclass(frozen=True)
-class Energy:
-    """Energy of one launch under sustained load. slope: None where the window was too short for the counter."""
+class EnergyWindow:
+    """One config under sustained load."""
 
     launch_s: float
+    """Mean time of a launch in the window."""
     launches: int
     window_s: float
     slope: energy_counter.PowerSlope | None
+    """Power by the energy counter; None if the window had too few counter updates."""
     integrated_w: float | None
+    """Mean power by the power sensor."""
 
 
-def measure(
-    device: Device, subject: ConfigUnderTest, tier: str, best_s: float | None, probed: SensorTraits
-) -> dict[str, Any]:
-    """Measure one config; the columns of its row that the device knows.
+def measure_config(
+    device: Device, subject: ConfigUnderTest, tier: Tier, best_s: float | None, traits: SensorTraits
+) -> DeviceReport:
+    """Measure one config.
 
-    tier: `screen` (latency), `coarse` or `final` (energy too). best_s: the least latency on this problem so far. A
-    config that computes wrong values, or that is disturbed again and again, raises `MeasurementFailure`.
+    Args:
+        device: where to measure.
+        subject: the config.
+        tier: screen measures latency; coarse and final measure energy too.
+        best_s: least latency on this problem so far; the screen tier gives up configs that are hopelessly slower.
+        traits: of the device's energy counter.
+
+    Raises:
+        MeasurementFailure: for a config that computes wrong values, and for one disturbed in every repetition.
     """
     loaded = device.load(subject)
     try:
-        columns = _correct(loaded)
-        columns |= {"input_footprint": loaded.footprint_bytes / device.facts.l2_bytes}
+        check = _check(loaded)
         for _ in range(1 + REPEATS):
-            row, disturbed = _once(device, loaded, tier, best_s, probed)
-            if disturbed is None:
-                return columns | row
-        raise MeasurementFailure(
-            "quarantined", f"clocks were lowered ({disturbed}) in each of {1 + REPEATS} measurements"
-        )
+            report, slowdown = _measure_once(device, loaded, tier, best_s, traits)
+            if slowdown is None:
+                return replace(report, check=check, input_footprint=loaded.footprint_bytes / device.info.l2_bytes)
+        text = f"clocks were lowered ({slowdown}) in each of {1 + REPEATS} measurements"
+        raise MeasurementFailure(Outcome.QUARANTINED, text)
     finally:
         loaded.close()
 
 
-def _once(
-    device: Device, loaded: LoadedConfig, tier: str, best_s: float | None, probed: SensorTraits
-) -> tuple[dict[str, Any], str | None]:
-    trace = [device.sample()]
-    burst = latency(device, loaded, best_s if tier == "screen" else None, trace)
-    columns = _latency_columns(burst)
-    clock = device.sm_clock_hz()
-    if tier != "screen" and probed.energy and not loaded.renewed:
-        sustained = energy(device, loaded, columns["latency_s"], window_s(device.facts.generation, tier, probed), trace)
-        columns |= _energy_columns(sustained, probed)
-    trace.append(device.sample())
-    return columns | _state_columns(trace, clock), energy_counter.slowed(
-        energy_counter.shares(s.reasons for s in trace)
-    )
+def _measure_once(
+    device: Device, loaded: LoadedConfig, tier: Tier, best_s: float | None, traits: SensorTraits
+) -> tuple[DeviceReport, str | None]:
+    """(what was measured, the reason for lowered clocks that voids it or None)."""
+    trace = [device.read_sensors()]
+    burst = measure_latency(device, loaded, best_s if tier == Tier.SCREEN else None, trace)
+    latency, energy, launches = _latency_report(burst), EnergyReport(), burst.launches
+    clock_hz = device.sm_clock_hz()
+    if tier != Tier.SCREEN and traits.measures_energy and not loaded.renewed:
+        assert latency.latency_s is not None
+        seconds = window_s(device.info.generation, tier, traits)
+        sustained = measure_energy(device, loaded, latency.latency_s, seconds, trace)
+        energy, launches = _energy_report(sustained, traits), sustained.launches
+    trace.append(device.read_sensors())
+    state = _card_state(trace, clock_hz)
+    assert state.event_reasons is not None
+    report = DeviceReport(latency, energy, state, launches=launches)
+    return report, energy_counter.slowdown_reason(state.event_reasons)
 
 
-def _correct(loaded: LoadedConfig) -> dict[str, Any]:
-    """Section 2: the numeric error; a config that computes something else is a stored outcome and is never timed."""
+def _check(loaded: LoadedConfig) -> NumericCheck:
+    """The numeric error; a config that computes wrong values is a stored outcome and is never timed."""
     errors = loaded.errors()
     if errors is None:
-        return {}
-    columns: dict[str, Any] = {"checked_against": errors.reference}
+        return NumericCheck()
     if errors.unwritten:
         text = f"{errors.unwritten} elements of the output were not written, or are not numbers"
-        raise MeasurementFailure("incorrect", text, columns=columns)
-    columns |= {"numeric_error": errors.largest, "tolerance": errors.tolerance or None}
+        report = DeviceReport(check=NumericCheck(checked_against=errors.reference))
+        raise MeasurementFailure(Outcome.INCORRECT, text, report=report)
+    check = NumericCheck(errors.largest, errors.tolerance or None, errors.reference)
     if not errors.largest <= errors.tolerance:
         most = f"at most {errors.tolerance:.3g} is allowed" if errors.tolerance else "whole numbers have to be equal"
         text = f"error {errors.largest:.3g} of the output's scale, {most}"
-        raise MeasurementFailure("incorrect", text, columns=columns)
-    return columns
+        raise MeasurementFailure(Outcome.INCORRECT, text, report=DeviceReport(check=check))
+    return check
 
 
-def latency(device: Device, loaded: LoadedConfig, best_s: float | None, trace: list[SensorReading]) -> Latency:
-    """Section 4: three launches, then samples until the median is known to 1 % or half a second has passed.
+def measure_latency(
+    device: Device, loaded: LoadedConfig, best_s: float | None, trace: list[SensorReading]
+) -> LatencySamples:
+    """Time launches until the median is known to 1 % or half a second has passed.
 
-    best_s: stop after the three launches where they are twice as slow. trace: samples of the sensors are added to it.
+    Args:
+        device: where the config is loaded.
+        loaded: the config.
+        best_s: stop after three launches if the config is hopelessly slower than this; None: never.
+        trace: readings of the sensors are appended to it.
     """
     loaded.times(1)  # the first launch loads the code
     start = device.now()
@@ -166,24 +207,33 @@ def latency(device: Device, loaded: LoadedConfig, best_s: float | None, trace: l
         launches += count * each
         return [loaded.back_to_back(each) for _ in range(count)] if short else loaded.times(count)
 
-    if short:  # timed alone they seem longer than they are, which is no reason to give one up
+    if short:  # timed alone they seem longer than they are, which would make them look hopeless
         samples = more(FIRST_LAUNCHES)
-    trace.append(device.sample())
+    trace.append(device.read_sensors())
     if hopeless(samples, best_s, HOPELESS):
-        return Latency(tuple(samples), False, True, launches, device.now() - start, policy)
+        return LatencySamples(tuple(samples), False, True, launches, device.now() - start, policy)
     while not (enough := converged(samples, HALF_WIDTH, LEAST_SAMPLES)) and device.now() - start < LATENCY_CAP_S:
         samples += more(GROUP)
-        trace.append(device.sample())
-    return Latency(tuple(samples), enough, False, launches, device.now() - start, policy)
+        trace.append(device.read_sensors())
+    return LatencySamples(tuple(samples), enough, False, launches, device.now() - start, policy)
 
 
-def energy(device: Device, loaded: LoadedConfig, launch_s: float, seconds: float, trace: list[SensorReading]) -> Energy:
-    """Section 5: power as the slope of the counter over its ticks under a load without gaps, once the card has settled.
+def measure_energy(
+    device: Device, loaded: LoadedConfig, launch_s: float, seconds: float, trace: list[SensorReading]
+) -> EnergyWindow:
+    """Power under a load without gaps, as the slope of the energy counter over its updates.
 
-    launch_s: run time of a launch, roughly. seconds: the window after settling. The launch time that power is
-    multiplied with is that of the same window: under a power cap it differs from the burst's.
+    The launch time that power is multiplied by is that of the same window: under a power cap it differs from the
+    burst's.
+
+    Args:
+        device: where the config is loaded.
+        loaded: the config.
+        launch_s: approximate time of a launch.
+        seconds: length of the window, which begins after the card has settled.
+        trace: readings of the sensors are appended to it.
     """
-    ahead = max(2, round(AHEAD_S / launch_s))  # of very long launches one waits while another runs
+    ahead = max(2, round(QUEUE_AHEAD_S / launch_s))  # of very long launches one waits while another runs
     batch = max(1, ahead // 4)
     readings: list[SensorReading] = []
     begin = end = device.now()
@@ -192,7 +242,7 @@ def energy(device: Device, loaded: LoadedConfig, launch_s: float, seconds: float
         while loaded.outstanding() + batch <= ahead:
             loaded.submit(batch)
             launches += batch if marked else 0
-        readings.append(device.sample())
+        readings.append(device.read_sensors())
         now = readings[-1].time_s
         if not marked and now - begin >= SETTLE_S:
             loaded.mark()
@@ -207,69 +257,69 @@ def energy(device: Device, loaded: LoadedConfig, launch_s: float, seconds: float
     slope = None
     if all(reading.energy_j is not None for reading in readings):
         slope = energy_counter.power_from_ticks(times, [reading.energy_j or 0.0 for reading in readings], begin, end)
-    known = [(reading.time_s, reading.power_w) for reading in readings if reading.power_w is not None]
-    integrated = energy_counter.mean_power([t for t, _ in known], [p for _, p in known], begin, end)
-    return Energy(busy_s / launches, launches, end - begin, slope, integrated)
+    power = [(reading.time_s, reading.power_w) for reading in readings if reading.power_w is not None]
+    integrated = energy_counter.mean_power([t for t, _ in power], [p for _, p in power], begin, end)
+    return EnergyWindow(busy_s / launches, launches, end - begin, slope, integrated)
 
 
-def window_s(generation: str, tier: str, probed: SensorTraits) -> float:
-    """How long power is watched: what the sensor's generation asks for, and long enough for ten ticks."""
+def window_s(generation: str, tier: Tier, traits: SensorTraits) -> float:
+    """Length of an energy window: what the sensor's generation needs, and long enough for ten counter updates."""
     coarse, final = WINDOWS_S.get(generation, WINDOWS_S["hopper"])
-    wanted = final if tier == "final" else coarse
-    return max(wanted, (energy_counter.LEAST_TICKS + SPARE_TICKS) * (probed.tick_s or 0.0))
+    least_s = (energy_counter.LEAST_TICKS + SPARE_TICKS) * (traits.tick_s or 0.0)
+    return max(final if tier == Tier.FINAL else coarse, least_s)
 
 
-def _latency_columns(found: Latency) -> dict[str, Any]:
-    s = summarize_latency(found.samples)
-    return {
-        "latency_s": s.median,
-        "latency_samples_s": list(found.samples),
-        "latency_n": s.n,
-        "latency_mad_s": s.mad,
-        "latency_q10_s": s.q10,
-        "latency_q90_s": s.q90,
-        "latency_low_s": s.low,
-        "latency_high_s": s.high,
-        "latency_outliers": s.outliers,
-        "latency_converged": found.converged,
-        "latency_window_s": found.window_s,
-        "l2_policy": found.l2_policy,
-        "launches": found.launches,
-    }
+def _latency_report(timed: LatencySamples) -> LatencyReport:
+    summary = summarize_latency(timed.samples)
+    return LatencyReport(
+        latency_s=summary.median,
+        latency_samples_s=timed.samples,
+        latency_n=summary.n,
+        latency_mad_s=summary.mad,
+        latency_q10_s=summary.q10,
+        latency_q90_s=summary.q90,
+        latency_low_s=summary.low,
+        latency_high_s=summary.high,
+        latency_outliers=summary.outliers,
+        latency_converged=timed.converged,
+        latency_window_s=timed.window_s,
+        l2_policy=timed.l2_policy,
+    )
 
 
-def _energy_columns(found: Energy, probed: SensorTraits) -> dict[str, Any]:
-    columns: dict[str, Any] = {
-        "sustained_latency_s": found.launch_s,
-        "energy_window_s": found.window_s,
-        "launches": found.launches,
-    }
-    if (slope := found.slope) is None:
-        return columns
-    ratio = slope.power_w / found.integrated_w if found.integrated_w else probed.ratio
-    return columns | {
-        "energy_j": slope.power_w * found.launch_s,
-        "energy_low_j": slope.low_w * found.launch_s if slope.low_w > 0.0 else None,
-        "energy_high_j": slope.high_w * found.launch_s,
-        "power_w": slope.power_w,
-        "energy_method": "slope of the energy counter over its ticks",
-        "energy_ticks": slope.ticks,
-        "energy_tick_s": slope.period_s,
-        "energy_counter_ratio": ratio,
-    }
+def _energy_report(window: EnergyWindow, traits: SensorTraits) -> EnergyReport:
+    if (slope := window.slope) is None:
+        return EnergyReport(sustained_latency_s=window.launch_s, energy_window_s=window.window_s)
+    return EnergyReport(
+        sustained_latency_s=window.launch_s,
+        energy_j=slope.power_w * window.launch_s,
+        energy_low_j=slope.low_w * window.launch_s if slope.low_w > 0.0 else None,
+        energy_high_j=slope.high_w * window.launch_s,
+        power_w=slope.power_w,
+        energy_method="slope of the energy counter over its ticks",
+        energy_ticks=slope.ticks,
+        energy_tick_s=slope.period_s,
+        energy_counter_ratio=slope.power_w / window.integrated_w if window.integrated_w else traits.ratio,
+        energy_window_s=window.window_s,
+    )
 
 
-def _state_columns(trace: list[SensorReading], clock_hz: float | None) -> dict[str, Any]:
-    """Section 7. The mean clock is the kernel's own where it could be asked, else that of the driver's readings."""
-    loaded = [s for s in trace if "GpuIdle" not in s.reasons]
-    clocks = [s.sm_clock_hz for s in loaded if s.sm_clock_hz]
-    seen = clocks + ([clock_hz] if clock_hz else [])
-    memory = [s.memory_clock_hz for s in loaded if s.memory_clock_hz]
-    return {
-        "temperature_start_c": trace[0].temperature_c,
-        "temperature_end_c": trace[-1].temperature_c,
-        "sm_clock_mean_hz": clock_hz or (sum(clocks) / len(clocks) if clocks else None),
-        "sm_clock_min_hz": min(seen) if seen else None,
-        "memory_clock_hz": memory[-1] if memory else None,
-        "event_reasons": energy_counter.shares(s.reasons for s in trace),
-    }
+def _card_state(trace: list[SensorReading], clock_hz: float | None) -> CardState:
+    """The state of the card over a trace.
+
+    Args:
+        trace: readings of the sensors, at least one.
+        clock_hz: mean SM clock as a kernel measured it; None: the mean of the driver's readings is taken.
+    """
+    loaded = [reading for reading in trace if "GpuIdle" not in reading.reasons]
+    clocks = [reading.sm_clock_hz for reading in loaded if reading.sm_clock_hz]
+    all_clocks = clocks + ([clock_hz] if clock_hz else [])
+    memory_clocks = [reading.memory_clock_hz for reading in loaded if reading.memory_clock_hz]
+    return CardState(
+        temperature_start_c=trace[0].temperature_c,
+        temperature_end_c=trace[-1].temperature_c,
+        sm_clock_mean_hz=clock_hz or (sum(clocks) / len(clocks) if clocks else None),
+        sm_clock_min_hz=min(all_clocks) if all_clocks else None,
+        memory_clock_hz=memory_clocks[-1] if memory_clocks else None,
+        event_reasons=energy_counter.reason_shares(reading.reasons for reading in trace),
+    )

@@ -1,6 +1,7 @@
-"""What samples of a run time say: centre, spread, an interval of the median, and when there are enough of them.
+"""Statistics of run times: median, spread, an interval of the median, and whether there are enough samples.
 
-Medians and quantiles only: run times have a floor and a long tail, so means and deviations say little of them.
+Medians and quantiles are used throughout: run times have a floor and a long tail, which distorts means and standard
+deviations.
 """
 
 import math
@@ -10,27 +11,29 @@ from dataclasses import dataclass
 import numpy as np
 
 CONFIDENCE = 0.9
-"""Of every interval that is stored, as of those that are predicted."""
+"""Confidence of every interval that is stored or predicted."""
 OUTLIER_MADS = 5.0
-"""Samples farther than this many MADs from the median are flagged; none is ever deleted."""
+"""Samples farther than this many median absolute deviations from the median are counted, never deleted."""
 
 
 @dataclass(frozen=True)
 class LatencySummary:
-    """Statistics of samples, in their unit. low, high: interval of the median, None for too few samples to have one."""
+    """Statistics of samples, in the unit of the samples."""
 
     n: int
     median: float
     mad: float
+    """Median absolute deviation."""
     q10: float
     q90: float
     low: float | None
+    """Lower end of the median's interval; None for too few samples."""
     high: float | None
     outliers: int
 
     @property
     def half_width(self) -> float:
-        """Half of the median's interval over the median; infinite without an interval."""
+        """Half of the median's interval, divided by the median; infinite without an interval."""
         return math.inf if self.low is None or self.high is None else (self.high - self.low) / (2.0 * self.median)
 
 
@@ -48,10 +51,10 @@ def summarize_latency(samples: Sequence[float]) -> LatencySummary:
 
 
 def interval_rank(n: int, confidence: float = CONFIDENCE) -> int | None:
-    """How many of `n` sorted samples lie outside the median's interval at each end; None: `n` is too few for one.
+    """How many of `n` sorted samples lie outside the median's interval at each end; None if `n` is too small for one.
 
     The number of samples below the median is binomial(n, 1/2) whatever their distribution, so order statistics bound
-    it: Conover, Practical Nonparametric Statistics, section 3.2.
+    the median: Conover, Practical Nonparametric Statistics, section 3.2.
     """
     tail, rank = 0.0, -1
     while rank + 1 < n / 2:
@@ -63,15 +66,15 @@ def interval_rank(n: int, confidence: float = CONFIDENCE) -> int | None:
 
 
 def _normal_mass(n: int, k: int) -> float:
-    """Of binomial(n, 1/2) at k, by its normal limit: 2^-n is no longer a float."""
+    """Probability of k under binomial(n, 1/2), by its normal limit: for large n, 2^-n underflows."""
     return math.sqrt(2.0 / (math.pi * n)) * math.exp(-((2 * k - n) ** 2) / (2 * n))
 
 
 def converged(samples: Sequence[float], half_width: float, least: int) -> bool:
-    """Whether at least `least` samples give the median to within `half_width`, a fraction of it."""
+    """Whether there are at least `least` samples and they give the median to within the fraction `half_width`."""
     return len(samples) >= least and summarize_latency(samples).half_width < half_width
 
 
 def hopeless(samples: Sequence[float], best_s: float | None, factor: float) -> bool:
-    """Whether a config is so much slower than the best that more samples of it are wasted."""
+    """Whether the median is slower than the best by `factor`, so that more samples would be wasted."""
     return best_s is not None and float(np.median(samples)) > factor * best_s

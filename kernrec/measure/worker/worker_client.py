@@ -1,69 +1,78 @@
-"""The parent's end of the measuring process: requests with a time limit, and a new process when one is lost.
+"""The campaign's end of the worker process: requests with a time limit, and a new process when one is lost.
 
-The child leads a process group of its own, so that Ctrl-C at the terminal does not reach it and a kill reaches all that
-it may have started.
+The worker has a process group of its own, so that Ctrl-C at the terminal does not reach it and killing it kills all
+that it started.
 """
 
 import json
 import os
-import selectors
+import queue
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, BinaryIO
 
 from kernrec.errors import KernrecError
 from kernrec.measure.device.interface import MeasurementFailure
+from kernrec.store.measurement import DeviceReport, Outcome
+from kernrec.util.process import kill_group, own_group
 
 START_LIMIT_S = 120.0
-"""To start an interpreter and make a CUDA context on a busy machine."""
+"""Time to start an interpreter and create a CUDA context on a busy machine."""
 _KILL_LIMIT_S = 30.0
 _SLICE_S = 0.2
-"""How often a wait looks whether the campaign was told to stop."""
+"""How often a wait checks whether the campaign was told to stop."""
 
 
 class Stopped(Exception):  # noqa: N818 - no error: the campaign was told to stop
-    """The campaign was told to stop while the child was busy; the child is gone."""
+    """The campaign was told to stop while the worker was busy; the worker is gone."""
 
 
 class WorkerClient:
-    """A worker process, started when first asked. `opening` is the request that opens its device.
-
-    stopping: asked while waiting for an answer; once true, the child is killed and `Stopped` raised.
-    """
+    """A worker process, started at the first request."""
 
     def __init__(self, opening: Mapping[str, Any], stopping: Callable[[], bool] = lambda: False) -> None:
+        """Prepare a client; no process is started yet.
+
+        Args:
+            opening: the request that opens the device.
+            stopping: called while waiting for an answer; once it returns true, the worker is killed and `Stopped`
+                raised.
+        """
         self._opening = dict(opening)
         self._stopping = stopping
         self._process: subprocess.Popen[bytes] | None = None
-        self._said: Any = None
-        self._buffer = b""
-        self.facts: dict[str, Any] = {}
+        self._stderr: BinaryIO | None = None
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.info: dict[str, Any] = {}
+        """What the worker reported about its device."""
         self.device_s = 0.0
         """Seconds of the device's own clock that all requests took together."""
         self.starts = 0
+        """Processes started so far."""
 
     @property
     def alive(self) -> bool:
-        """Whether a process is there that can be asked."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int | None:
-        """Of the process, for whoever wants to see how it is killed."""
+        """Of the process, if there is one."""
         return self._process.pid if self._process else None
 
-    def remember(self, **items: Any) -> None:
-        """Add to what a new process is told when it opens the device."""
+    def add_to_opening(self, **items: Any) -> None:
+        """Add to the request with which new processes open the device."""
         self._opening |= items
 
     def start(self) -> None:
-        """Start a process and open the device in it. Raises `KernrecError` when that fails."""
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        """Start a process and open the device in it. Raises `KernrecError` if that fails."""
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         environment = os.environ | {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         if self._opening.get("uuid"):
             environment["CUDA_VISIBLE_DEVICES"] = self._opening["uuid"]
@@ -72,51 +81,59 @@ class WorkerClient:
             [sys.executable, "-m", "kernrec.measure.worker.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr,
             env=environment,
-            start_new_session=True,
+            **own_group(),
         )
-        self._buffer = b""
+        assert self._process.stdout is not None
+        self._lines = queue.SimpleQueue()
+        threading.Thread(target=_read_lines, args=(self._process.stdout, self._lines), daemon=True).start()
         self.starts += 1
         try:
-            self.facts = self._ask({"do": "open", **self._opening}, START_LIMIT_S)
+            self.info = self._request({"do": "open", **self._opening}, START_LIMIT_S)
         except MeasurementFailure as failure:
             self.stop()
             raise KernrecError(f"the device cannot be opened: {failure}") from None
 
-    def ask(self, limit_s: float, do: str, **items: Any) -> Any:
-        """The answer to a request. Raises `MeasurementFailure` for one that failed, timed out or ended the process.
+    def request(self, limit_s: float, do: str, **items: Any) -> Any:
+        """The answer to a request.
 
-        After a failure that the process did not survive, `alive` is false: `start` makes a new one.
+        Args:
+            limit_s: after so many seconds without an answer the worker is killed.
+            do: kind of request; `items` are its arguments (worker.py).
+
+        Raises:
+            MeasurementFailure: for a request that failed, timed out or ended the process; `alive` is false if the
+                process is gone, and `start` makes a new one.
+            Stopped: if the campaign was told to stop meanwhile.
         """
         if not self.alive:
-            self.stop()  # one that died unasked
+            self.stop()  # one that died between two requests
             self.start()
-        return self._ask({"do": do, **items}, limit_s)
+        return self._request({"do": do, **items}, limit_s)
 
     def stop(self) -> None:
-        """Kill the process and all it started; what it was doing is lost."""
+        """Kill the process and all that it started; what it was doing is lost."""
         process, self._process = self._process, None
         if process is None:
             return
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):  # one that hangs in the driver may not even heed this
+        kill_group(process)
+        with suppress(subprocess.TimeoutExpired):  # one that hangs in the driver may not even react to this
             process.wait(_KILL_LIMIT_S)
-        for stream in (process.stdin, process.stdout, self._said):
+        for stream in (process.stdin, self._stderr):  # its standard output is closed by the thread that reads it
             with suppress(OSError):
                 if stream is not None:
                     stream.close()
 
-    def _ask(self, request: Mapping[str, Any], limit_s: float) -> Any:
+    def _request(self, request: Mapping[str, Any], limit_s: float) -> Any:
         process = self._process
         assert process is not None
         assert process.stdin is not None
         try:
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
-            line = self._line(process, time.monotonic() + limit_s)
-        except BrokenPipeError:
+            line = self._next_line(time.monotonic() + limit_s, limit_s)
+        except OSError:  # it is gone: POSIX says that the pipe is broken, Windows that the argument is invalid
             line = None
         if line is None:
             raise self._died(process)
@@ -126,39 +143,48 @@ class WorkerClient:
             return answer["ok"]
         if answer["lost"]:
             self.stop()
-        raise MeasurementFailure(answer["failure"], answer["error"], answer["lost"], answer.get("columns"))
+        report = DeviceReport.from_json(answer.get("report") or {})
+        raise MeasurementFailure(Outcome(answer["failure"]), answer["error"], answer["lost"], report)
 
-    def _line(self, process: "subprocess.Popen[bytes]", deadline: float) -> bytes | None:
+    def _next_line(self, deadline: float, limit_s: float) -> bytes | None:
         """The next line; None if the worker is gone. Raises `MeasurementFailure` at the deadline, or `Stopped`."""
-        assert process.stdout is not None
-        started = time.monotonic()
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
-                left = deadline - time.monotonic()
-                if left <= 0.0:
-                    self.stop()
-                    raise MeasurementFailure("timeout", f"no answer within {deadline - started:.3g} s", lost=True)
-                if self._stopping():
-                    self.stop()
-                    raise Stopped
-                if selector.select(min(left, _SLICE_S)):
-                    piece = os.read(process.stdout.fileno(), 1 << 16)
-                    if not piece:
-                        return None
-                    self._buffer += piece
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0.0:
+                self.stop()
+                raise MeasurementFailure(Outcome.TIMEOUT, f"no answer within {limit_s:.3g} s", lost=True)
+            if self._stopping():
+                self.stop()
+                raise Stopped
+            with suppress(queue.Empty):
+                return self._lines.get(timeout=min(left, _SLICE_S))
 
     def _died(self, process: "subprocess.Popen[bytes]") -> MeasurementFailure:
         with suppress(subprocess.TimeoutExpired):
             process.wait(5.0)
         code = process.poll()
-        self._said.seek(0)
-        last = [line.strip() for line in self._said.read().decode(errors="replace").splitlines() if line.strip()][-1:]
+        assert self._stderr is not None
+        self._stderr.seek(0)
+        text = self._stderr.read().decode(errors="replace")
+        last_line = [line.strip() for line in text.splitlines() if line.strip()][-1:]
         self.stop()
         if code is not None and code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
         else:
             how = f"ended with exit status {code}"
-        return MeasurementFailure("crash", ": ".join([f"the measuring process {how}", *last]), lost=True)
+        return MeasurementFailure(Outcome.CRASH, ": ".join([f"the measuring process {how}", *last_line]), lost=True)
+
+
+def _read_lines(stream: BinaryIO, lines: "queue.SimpleQueue[bytes | None]") -> None:
+    """Put the whole lines of a stream into a queue, and None at its end.
+
+    In a thread, because a pipe cannot be waited for with a time limit on every platform. Reads past the stream's own
+    buffer, whose lock would be held when the interpreter exits.
+    """
+    buffer = b""
+    with stream:
+        while piece := os.read(stream.fileno(), 1 << 16):
+            *whole, buffer = (buffer + piece).split(b"\n")
+            for line in whole:
+                lines.put(line)
+    lines.put(None)

@@ -8,7 +8,7 @@ import pytest
 
 from kernrec.errors import KernrecError
 from kernrec.measure.campaign import campaign as campaign_module
-from kernrec.measure.campaign.campaign import Campaign
+from kernrec.measure.campaign.campaign import Campaign, CampaignHooks, CampaignSettings
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.results import MeasuringEffort, Progress
@@ -17,6 +17,7 @@ from kernrec.measure.protocol.drift import DriftMonitor
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import find_op
 from kernrec.store import Database
+from kernrec.store.measurement import Measurement, Outcome
 from tests.helpers.rig import PROBLEM, campaign, collect, outcomes, stored, target, unclosed
 
 
@@ -85,12 +86,11 @@ def test_what_a_run_that_was_stopped_left_unclosed_is_measured_again_first_and_o
     measured: list[int] = []
 
     def report(progress: Progress) -> None:
-        if progress.row is not None:
-            measured.append(progress.row["config"]["i"])
+        if progress.measurement is not None:
+            measured.append(progress.measurement.identity.config["i"])
 
     with Journal(journal_path(database)) as journal:
-        run = campaign(journal, database, target(6), report)
-        run._stopping = lambda: len(measured) == 3
+        run = campaign(journal, database, target(6), report, stopping=lambda: len(measured) == 3)
         with pytest.raises(Stopped):
             run.run()
         ingest(journal, database)
@@ -116,7 +116,7 @@ def test_rows_of_another_limit_clock_or_slice_do_not_stand_for_those_of_the_card
         for row in rows:
             about = {"config": configs[row.pop("config_id")], "problem": PROBLEM} | made
             del row["measurement_id"], row["problem_id"]
-            database.add_measurements([row | about])
+            database.add_measurements(map(Measurement.from_columns, [row | about]))
     again = collect(tmp_path / "k.duckdb", target(2))
     assert (again.results[0].known, again.results[0].measured) == (0, 2)
 
@@ -127,26 +127,27 @@ def test_a_block_ends_with_the_problem_that_is_given_up(tmp_path: Path) -> None:
 
         rows = 0
 
-        def ask(self, limit_s: float, do: str, **items: object) -> object:
+        def request(self, limit_s: float, do: str, **items: object) -> object:
             if do == "prepare" and self.rows == 2:
                 self.rows += 1
-                raise MeasurementFailure("crash", "no memory for the inputs")
-            return super().ask(limit_s, do, **items)
+                raise MeasurementFailure(Outcome.CRASH, "no memory for the inputs")
+            return super().request(limit_s, do, **items)
 
-    child = Refusing({"device": "faulty"})
+    client = Refusing({"device": "faulty"})
 
     def report(progress: Progress) -> None:
-        if progress.row is not None:
-            child.rows += 1
-            if child.rows == 2:
-                child.stop()
+        if progress.measurement is not None:
+            client.rows += 1
+            if client.rows == 2:
+                client.stop()
 
     other = find_op("elementwise").problem(n=128)
     plan = target(4)
     tasks = tuple(replace(task, problem=other) for task in plan.tasks)
     with Journal(journal_path(tmp_path / "k.duckdb")) as journal:
         targets = [plan, replace(plan, problem=other, tasks=tasks)]
-        run = Campaign(child, targets, journal, session="s", effort=MeasuringEffort(None, 0), report=report)
+        settings = CampaignSettings("s", MeasuringEffort(None, 0))
+        run = Campaign(client, targets, journal, settings, CampaignHooks(report=report))
         run.run()
         ingest(journal, tmp_path / "k.duckdb")
     with Database.open(tmp_path / "k.duckdb") as database:
@@ -168,7 +169,7 @@ def test_a_device_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch:
 
 def _looks(*latencies: float) -> list[str | None]:
     drift = DriftMonitor()
-    return [drift.take({"compute": {"latency_s": t}, "memory": {"latency_s": 1.0}}) for t in latencies]
+    return [drift.update({"compute": {"latency_s": t}, "memory": {"latency_s": 1.0}}) for t in latencies]
 
 
 def test_a_reference_that_is_two_percent_slower_is_a_drift_and_half_a_percent_is_none() -> None:
@@ -182,10 +183,10 @@ def test_after_a_drift_the_card_is_held_against_what_it_is_now() -> None:
 
 def test_energy_may_drift_by_two_percent() -> None:
     drift = DriftMonitor()
-    drift.take({"compute": {"latency_s": 1.0, "energy_j": 1.0}})
-    assert drift.take({"compute": {"latency_s": 1.0, "energy_j": 1.015}}) is None
+    drift.update({"compute": {"latency_s": 1.0, "energy_j": 1.0}})
+    assert drift.update({"compute": {"latency_s": 1.0, "energy_j": 1.015}}) is None
     assert (
-        drift.take({"compute": {"latency_s": 1.0, "energy_j": 1.03}})
+        drift.update({"compute": {"latency_s": 1.0, "energy_j": 1.03}})
         == "reference kernels drifted: compute energy +3.0%"
     )
     assert drift.energy == pytest.approx(1.03)

@@ -1,16 +1,14 @@
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernrec.errors import KernrecError, UsageError
-from kernrec.measure.campaign.ingest import ingest, rows_of
+from kernrec.errors import UsageError
+from kernrec.measure.campaign.ingest import ingest, measurements_of
 from kernrec.measure.campaign.journal import Journal, JournalError, journal_path
-from kernrec.measure.campaign.results import UNCLOSED
 from kernrec.store import Database
 
 PROBLEM = "elementwise[n=64]f32,row"
@@ -39,12 +37,6 @@ def test_what_was_appended_is_there_after_opening_anew(tmp_path: Path) -> None:
         journal.append({"a": 1})
         journal.append({"a": [1.5, None, "ä\n"]})
     assert drained(path) == [{"a": 1}, {"a": [1.5, None, "ä\n"]}]
-
-
-def test_a_system_without_file_locks_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fcntl", None)  # as on Windows
-    with pytest.raises(KernrecError, match=r"^measurements are collected on Linux: this system has no fcntl"):
-        Journal(tmp_path / "a.journal")
 
 
 def test_an_emptied_journal_is_removed_and_one_that_holds_something_stays(tmp_path: Path) -> None:
@@ -117,8 +109,8 @@ def test_rows_of_a_block_that_nobody_closed_stay_and_say_so() -> None:
         row(block=0), {"closed": 0, "session": "s"}, row(block=1), row(block=1, outcome="timeout", error="slow"),
         {"closed": 1, "session": "another"},
     ]  # fmt: skip
-    found = [(r["outcome"], r.get("error")) for r in rows_of(records)]
-    assert found == [("ok", None), ("ok", UNCLOSED), ("timeout", "slow")]
+    found = [(m.outcome, m.error, m.origin.block_open) for m in measurements_of(records)]
+    assert found == [("ok", None, None), ("ok", None, True), ("timeout", "slow", None)]
 
 
 def test_rows_of_a_block_in_which_the_card_drifted_are_quarantined() -> None:
@@ -127,7 +119,7 @@ def test_rows_of_a_block_in_which_the_card_drifted_are_quarantined() -> None:
         {"closed": 0, "session": "s"}, {"drifted": 1, "session": "s", "error": "reference kernels drifted"},
         row(block=1, session="another"), {"closed": 1, "session": "another"},
     ]  # fmt: skip
-    found = [(r["outcome"], r.get("error")) for r in rows_of(records)]
+    found = [(m.outcome, m.error) for m in measurements_of(records)]
     assert found == [
         ("ok", None), ("quarantined", "reference kernels drifted"), ("timeout", "slow"), ("ok", None),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
 from kernrec.measure.campaign import compile_queue
-from kernrec.measure.campaign.campaign import Campaign
+from kernrec.measure.campaign.campaign import Campaign, CampaignSettings
 from kernrec.measure.campaign.compile_queue import CompiledVariant, CompileQueue
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
@@ -88,14 +88,8 @@ def test_rows_of_library_kernels_carry_what_was_compiled(nvrtc: None, tmp_path: 
     (target,) = library_targets([("softmax", SOFTMAX)], GPU, Stack([]), 3)
     ahead = CompileQueue(GPU.sm, processes=2)
     with Journal(journal_path(database)) as journal:
-        campaign = Campaign(
-            WorkerClient({"device": "faulty"}),
-            [target],
-            journal,
-            session="s",
-            effort=MeasuringEffort(None, 0),
-            ahead=ahead,
-        )
+        client, settings = WorkerClient({"device": "faulty"}), CampaignSettings("s", MeasuringEffort(None, 0))
+        campaign = Campaign(client, [target], journal, settings, compile_queue=ahead)
         campaign.run()
         ingest(journal, database)
     with Database.open(database) as opened:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.measure.campaign.selection import coarse_selection, front_neighbourhood, interleaved
+from kernrec.measure.campaign.selection import coarse_selection, front_neighborhood, interleaved
 
 COST = st.integers(1, 10_000).map(lambda microseconds: microseconds * 1e-6)
 COSTS = st.lists(st.tuples(COST, COST), min_size=1, max_size=40)
@@ -24,7 +24,7 @@ def test_finals_begin_with_configs_that_no_other_beats_in_both_costs(
     costs: list[tuple[float, float]], count: int
 ) -> None:
     latency, energy = zip(*costs, strict=True)
-    chosen = front_neighbourhood(latency, energy, count)
+    chosen = front_neighborhood(latency, energy, count)
     assert len(chosen) == len(set(chosen)) <= count
 
     def beaten(i: int) -> bool:
@@ -36,12 +36,12 @@ def test_finals_begin_with_configs_that_no_other_beats_in_both_costs(
 
 def test_a_config_nearer_the_front_goes_before_one_farther_away() -> None:
     latency, energy = [1.0, 2.0, 1.05, 1.5, 3.0], [2.0, 1.0, 2.1, 2.9, 3.0]
-    assert front_neighbourhood(latency, energy, 4) == [0, 1, 2, 3]
+    assert front_neighborhood(latency, energy, 4) == [0, 1, 2, 3]
 
 
 def test_of_a_long_front_both_ends_are_kept() -> None:
     latency = np.linspace(1.0, 2.0, 20)
-    chosen = front_neighbourhood(latency.tolist(), (1.0 / latency).tolist(), 8)
+    chosen = front_neighborhood(latency.tolist(), (1.0 / latency).tolist(), 8)
     assert {0, 19} <= set(chosen)
     assert len(chosen) == 8
 

@@ -8,8 +8,9 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
 from kernrec.measure.device.interface import ConfigUnderTest, MeasurementFailure, PreparedProblem
-from kernrec.measure.protocol.measure_config import SensorTraits, measure
+from kernrec.measure.protocol.measure_config import SensorTraits, measure_config
 from kernrec.op import Problem, find_op
+from kernrec.store.measurement import Tier
 
 pytestmark = pytest.mark.gpu
 
@@ -31,7 +32,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 def subject(device, problem: Problem = PROBLEM, row: int = 0) -> ConfigUnderTest:
     kernel = find_kernel("matmul_simt")
-    gpu = find_gpu(device.facts.gpu)
+    gpu = find_gpu(device.info.gpu)
     space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
     return ConfigUnderTest(kernel.name, space.config(int(space.at(problem).rows[row])), problem, kernel)
 
@@ -41,10 +42,10 @@ def _waiting(device, nanoseconds: int):
     import ctypes
 
     from kernrec.measure.device.launch import DeviceLaunch
-    from kernrec.measure.device.loaded_config import LoadedCudaConfig
+    from kernrec.measure.device.loaded_config import ConfigLaunches, LoadedCudaConfig
 
     launch = DeviceLaunch(device._helpers, "wait", (1, 1, 1), (1, 1, 1), 0, [ctypes.c_uint32(nanoseconds)])
-    return LoadedCudaConfig(device._tools, [[launch]], 4, None, None)
+    return LoadedCudaConfig(device._tools, ConfigLaunches([[launch]], 4))
 
 
 @pytest.mark.parametrize("seconds", [1e-3, 2e-4])
@@ -60,23 +61,23 @@ def test_launches_back_to_back_have_no_gap_of_the_hosts(device) -> None:
 def test_a_copy_reaches_most_of_the_bandwidth_and_never_more_than_all(device) -> None:
     reference = device.references()["memory"]
     seconds = sorted(reference.times(10))[5]
-    share = reference.footprint_bytes / seconds / find_gpu(device.facts.gpu).memory_bandwidth
+    share = reference.footprint_bytes / seconds / find_gpu(device.info.gpu).memory_bandwidth
     assert 0.5 < share <= 1.02
 
 
 def test_a_kernel_of_the_library_is_right_and_has_a_latency(device) -> None:
     device.prepare(PreparedProblem(PROBLEM))
-    row = measure(device, subject(device), "screen", None, SensorTraits())
-    assert 1e-6 < row["latency_s"] < 1e-2
-    assert 0.0 < row["numeric_error"] < row["tolerance"]
-    assert row["sm_clock_mean_hz"] > 2e8
+    report = measure_config(device, subject(device), Tier.SCREEN, None, SensorTraits())
+    assert 1e-6 < report.latency.latency_s < 1e-2
+    assert 0.0 < report.check.numeric_error < report.check.tolerance
+    assert report.state.sm_clock_mean_hz > 2e8
 
 
 def test_a_kernel_that_computes_something_else_is_incorrect(device) -> None:
     device.prepare(PreparedProblem(PROBLEM))
-    device._memory.expect({name: array.get() * 1.01 for name, array in device._memory._expected.items()})
+    device._buffers.expect({name: array.get() * 1.01 for name, array in device._buffers._expected.items()})
     with pytest.raises(MeasurementFailure, match="at most") as caught:
-        measure(device, subject(device), "screen", None, SensorTraits())
+        measure_config(device, subject(device), Tier.SCREEN, None, SensorTraits())
     assert caught.value.outcome == "incorrect"
     device.prepare(PreparedProblem(PROBLEM))
 
@@ -95,28 +96,28 @@ def test_a_launch_that_asks_for_too_much_is_refused_and_the_device_goes_on(devic
 
 
 def test_energy_is_power_times_time_and_both_are_plausible(device) -> None:
-    from kernrec.measure.protocol.probe import probe
+    from kernrec.measure.protocol.probe import probe_sensors
 
-    found = probe(device)
-    if not found.probed.energy:
-        pytest.skip(found.why_no_energy() or "")
+    probe = probe_sensors(device)
+    if not probe.traits.measures_energy:
+        pytest.skip(probe.why_no_energy() or "")
     problem = find_op("matmul").problem(m=4096, n=4096, k=4096)
     device.prepare(PreparedProblem(problem))
-    row = measure(device, subject(device, problem), "coarse", None, found.probed)
-    gpu = find_gpu(device.facts.gpu)
-    assert row["energy_j"] == pytest.approx(row["power_w"] * row["sustained_latency_s"])
-    assert found.idle_w < row["power_w"] < 1.1 * gpu.power_max_w
+    report = measure_config(device, subject(device, problem), Tier.COARSE, None, probe.traits)
+    gpu = find_gpu(device.info.gpu)
+    assert report.energy.energy_j == pytest.approx(report.energy.power_w * report.energy.sustained_latency_s)
+    assert probe.idle_w < report.energy.power_w < 1.1 * gpu.power_max_w
 
 
 def test_a_child_survives_as_a_campaign_when_its_context_is_lost(device, tmp_path: Path) -> None:
     from kernrec.measure.device.nvml import cards
     from kernrec.measure.worker.worker_client import WorkerClient
 
-    child = WorkerClient({"device": "cuda", "uuid": cards()[0].uuid, "scratch": str(tmp_path)})
+    client = WorkerClient({"device": "cuda", "uuid": cards()[0].uuid, "scratch": str(tmp_path)})
     try:
-        first = child.ask(60.0, "references", energy=False)["references"]
-        child._process.kill()  # type: ignore[union-attr]
-        again = child.ask(60.0, "references", energy=False)["references"]
+        first = client.request(60.0, "references", energy=False)["references"]
+        client._process.kill()  # type: ignore[union-attr]
+        again = client.request(60.0, "references", energy=False)["references"]
     finally:
-        child.stop()
+        client.stop()
     assert again["memory"]["latency_s"] == pytest.approx(first["memory"]["latency_s"], rel=0.05)

@@ -12,9 +12,10 @@ from kernrec.measure.campaign.results import EFFORTS, CampaignBudget
 from kernrec.measure.collect import CollectRequest, CollectResult, collect
 from kernrec.measure.device.interface import ConfigUnderTest, MeasurementFailure
 from kernrec.measure.device.replay import load_recordings, replay_card
-from kernrec.measure.protocol.measure_config import SensorTraits, measure
+from kernrec.measure.protocol.measure_config import SensorTraits, measure_config
 from kernrec.op import find_op
 from kernrec.store import Database
+from kernrec.store.measurement import Measurement, Tier
 from tests.helpers.paths import SPACES
 from tests.helpers.recording import BEST, make_recording
 
@@ -33,16 +34,20 @@ def test_run_times_have_the_recorded_noise(tmp_path: Path) -> None:
     (recording,) = load_recordings(make_recording(tmp_path / "r.duckdb"), None)
     device = replay_card([recording])
     best = recording.best
-    row = measure(device, ConfigUnderTest("recorded", best.config, recording.problem), "screen", None, SensorTraits())
-    assert set(row["latency_samples_s"]) <= set(best.samples_s)
-    assert row["latency_s"] == pytest.approx(float(np.median(best.samples_s)), rel=0.02)
+    report = measure_config(
+        device, ConfigUnderTest("recorded", best.config, recording.problem), Tier.SCREEN, None, SensorTraits()
+    )
+    assert set(report.latency.latency_samples_s) <= set(best.samples_s)
+    assert report.latency.latency_s == pytest.approx(float(np.median(best.samples_s)), rel=0.02)
 
 
 def test_the_same_seed_gives_the_same_answers(tmp_path: Path) -> None:
     (recording,) = load_recordings(make_recording(tmp_path / "r.duckdb"), None)
     subject = ConfigUnderTest("recorded", recording.best.config, recording.problem)
     one, same, other = (
-        measure(replay_card([recording], seed), subject, "screen", None, SensorTraits())["latency_samples_s"]
+        measure_config(
+            replay_card([recording], seed), subject, Tier.SCREEN, None, SensorTraits()
+        ).latency.latency_samples_s
         for seed in (1, 1, 2)
     )
     assert one == same != other
@@ -64,7 +69,7 @@ def test_a_campaign_reaches_the_recorded_best_and_its_energy(tmp_path: Path) -> 
     done = _collect(recording, tmp_path / "k.duckdb")
     (result,) = done.results
     assert result.best is not None
-    assert result.best["config"] == BEST
+    assert result.best.identity.config == BEST
     assert done.error is None
     tiers = {tier: _rows(tmp_path / "k.duckdb", tier=tier) for tier in ("screen", "coarse", "final")}
     assert len(tiers["screen"]) == 200
@@ -88,7 +93,7 @@ def test_replayed_rows_say_that_they_are(tmp_path: Path) -> None:
     for row in _rows(tmp_path / "k.duckdb"):
         assert row["protocol_version"] == 0
         assert str(row["device"]).startswith("replay of ")
-        assert str(row["measured_by"]).endswith(" replay")
+        assert row["replayed"] is True
 
 
 def test_a_campaign_that_is_continued_measures_nothing_twice(tmp_path: Path) -> None:
@@ -116,7 +121,7 @@ def test_a_campaign_measures_next_what_was_promising_so_far(tmp_path: Path) -> N
     recording = make_recording(tmp_path / "r.duckdb", 400, energy=False)
     (result,) = _collect(recording, tmp_path / "k.duckdb", effort=EFFORTS["quick"]).results
     assert result.best is not None
-    assert abs(result.best["config"]["x"] - BEST["x"]) <= 2
+    assert abs(result.best.identity.config["x"] - BEST["x"]) <= 2
 
 
 def test_a_budget_in_time_is_of_the_devices_clock_and_leaves_room_for_energy(tmp_path: Path) -> None:
@@ -143,7 +148,7 @@ def test_several_gpus_are_measured_at_once_and_kept_apart(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "made", [{"mig": True}, {"power_limit_w": 200.0}, {"locked_sm_clock_hz": 1e9}, {"measured_by": "kernrec 1 replay"}]
+    "made", [{"mig": True}, {"power_limit_w": 200.0}, {"locked_sm_clock_hz": 1e9}, {"replayed": True}]
 )
 def test_a_slice_another_limit_and_a_replay_are_not_replayed(tmp_path: Path, made: dict[str, object]) -> None:
     path = make_recording(tmp_path / "r.duckdb", 20)
@@ -153,7 +158,7 @@ def test_a_slice_another_limit_and_a_replay_are_not_replayed(tmp_path: Path, mad
            "problem": find_op("matmul").problem(m=1024, n=1024, k=1024), "protocol_version": 1, "tier": "final",
            "session": "then", "measured_at": "2026-01-01", "latency_s": 1e-6, "outcome": "ok"}  # fmt: skip
     with Database.open(path, read_only=False) as database:
-        database.add_measurements([odd | made])
+        database.add_measurements(map(Measurement.from_columns, [odd | made]))
     (recording,) = load_recordings(path, None)
     assert len(recording.outcomes) == before
     assert recording.best.config != odd["config"]
@@ -166,7 +171,11 @@ def test_of_a_kernel_with_several_sources_the_one_measured_last_is_replayed(tmp_
     sources = {"fedcba9876543210": ("2026-02-01", 1e-3), "0000000000000000": ("2025-01-01", 1e-6)}
     with Database.open(path, read_only=False) as database:
         for source, (when, seconds) in sources.items():
-            database.add_measurements([row | {"kernel_hash": source, "measured_at": when, "latency_s": seconds}])
+            database.add_measurements(
+                map(
+                    Measurement.from_columns, [row | {"kernel_hash": source, "measured_at": when, "latency_s": seconds}]
+                )
+            )
     (recording,) = load_recordings(path, None)
     assert recording.kernel_hashes == {"recorded": "fedcba9876543210"}
     assert [outcome.samples_s for outcome in recording.outcomes.values()] == [(1e-3,)]
@@ -175,7 +184,7 @@ def test_of_a_kernel_with_several_sources_the_one_measured_last_is_replayed(tmp_
 def test_a_problem_that_was_not_recorded_is_refused_naming_those_that_were(tmp_path: Path) -> None:
     recording = make_recording(tmp_path / "r.duckdb")
     problem = find_op("matmul").problem(m=8, n=8, k=8)
-    with pytest.raises(UsageError, match=r"holds none of the problems asked for; it holds matmul\[m=1024"):
+    with pytest.raises(UsageError, match=r"holds none of the requested problems; it holds matmul\[m=1024"):
         _collect(recording, tmp_path / "k.duckdb", problems=[("layer", problem)])
 
 
@@ -194,8 +203,8 @@ def test_a_fifth_of_a_recorded_convolution_space_of_an_a100_is_searched_to_its_b
     results = json.loads(gzip.decompress(path.read_bytes()))["results"]
     good = [result for result in results if result["invalidity"] == "correct"]
     best = min(good, key=lambda result: float(np.median(result["times"]["runtimes"])))
-    sample = [*results[::5], best] if best not in results[::5] else results[::5]
-    for result in sample:
+    read_sensors = [*results[::5], best] if best not in results[::5] else results[::5]
+    for result in read_sensors:
         row = {
             "gpu": "a100-pcie-40gb", "kernel": "t4_convolution", "kernel_hash": "t4", "protocol_version": 0,
             "config": {name: int(value) for name, value in result["configuration"].items()}, "problem": problem,
@@ -208,9 +217,9 @@ def test_a_fifth_of_a_recorded_convolution_space_of_an_a100_is_searched_to_its_b
             row |= {"outcome": "constraint", "error": str(result["invalidity"])}
         rows.append(row)
     with Database.open(tmp_path / "r.duckdb", read_only=False, create=True) as database:
-        database.add_measurements(rows)
+        database.add_measurements(map(Measurement.from_columns, rows))
     done = _collect(tmp_path / "r.duckdb", tmp_path / "k.duckdb", effort=EFFORTS["exhaustive"])
-    assert done.results[0].measured >= len(sample)
+    assert done.results[0].measured >= len(read_sensors)
     assert done.results[0].best is not None
     fastest = min(row["latency_s"] for row in rows if row["outcome"] == "ok")
-    assert done.results[0].best["latency_s"] == pytest.approx(fastest, rel=0.02)
+    assert done.results[0].best.latency_s == pytest.approx(fastest, rel=0.02)

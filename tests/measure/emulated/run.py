@@ -13,9 +13,10 @@ import kernrec.measure.device.cuda as cuda
 from kernrec.kernel import find_kernel
 from kernrec.measure.device.interface import ConfigUnderTest, MeasurementFailure, PreparedProblem
 from kernrec.measure.device.nvml import MissingSensors
-from kernrec.measure.protocol.measure_config import SensorTraits, measure
+from kernrec.measure.protocol.measure_config import SensorTraits, measure_config
 from kernrec.op import problem_from_key
 from kernrec.ptx import parse
+from kernrec.store.measurement import Tier
 
 asked = json.load(sys.stdin)
 
@@ -38,10 +39,11 @@ for case in asked["cases"]:
     problem = problem_from_key(case["problem"])
     device.prepare(PreparedProblem(problem))
     if case["spoiled"]:
-        device._memory.expect({name: array * 1.02 for name, array in device._memory._expected.items()})
+        device._buffers.expect({name: array * 1.02 for name, array in device._buffers._expected.items()})
     subject = ConfigUnderTest(case["kernel"], case["config"], problem, find_kernel(case["kernel"]))
     try:
-        answers.append(measure(device, subject, "screen", None, SensorTraits()) | {"copies": len(device._memory.sets)})
+        report = measure_config(device, subject, Tier.SCREEN, None, SensorTraits())
+        answers.append(report.as_json() | {"copies": len(device._buffers.sets)})
     except MeasurementFailure as failure:
         answers.append({"failure": failure.outcome, "error": str(failure)})
 loaded = device.references()["memory"]
@@ -49,4 +51,4 @@ loaded.submit(3)
 loaded.mark()
 loaded.submit(300)
 loaded.mark()
-json.dump({"rows": answers, "facts": device.facts.as_dict(), "outstanding": loaded.outstanding()}, sys.stdout)
+json.dump({"rows": answers, "facts": device.info.as_dict(), "outstanding": loaded.outstanding()}, sys.stdout)

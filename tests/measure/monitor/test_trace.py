@@ -35,7 +35,12 @@ def test_constant_power_is_power_times_time(power: float, steps: list[float]) ->
 
 
 def test_throttling_is_a_share_of_the_samples() -> None:
-    samples = [sample(0, 1, reasons="idle"), sample(1, 1, reasons="power cap|idle"), sample(2, 1), sample(3, 1)]
+    samples = [
+        sample(0, 1, reasons="idle"),
+        sample(1, 1, reasons="power cap|idle"),
+        sample(2, 1),
+        sample(3, 1),
+    ]
     assert summarize_trace(samples).throttled == {"idle": 0.5, "power cap": 0.25}
 
 

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from kernrec.measure.protocol.energy_counter import (
     WRAP_J,
+    find_ticks,
+    is_trusted,
     mean_power,
     power_from_ticks,
-    shares,
-    slowed,
-    ticks,
-    trusted,
+    reason_shares,
+    slowdown_reason,
     unwrapped,
 )
 
@@ -80,11 +80,11 @@ def test_a_counter_that_falls_without_having_run_over_is_not_believed() -> None:
     energy[400:] -= 200.0
     assert unwrapped(energy) is None
     assert power_from_ticks(time, energy, 0.5, 3.0) is None
-    assert ticks(time, energy) is None
+    assert find_ticks(time, energy) is None
 
 
 def test_the_first_reading_is_no_tick() -> None:
-    found = ticks([0.0, 0.1, 0.2, 0.3], [5.0, 5.0, 6.0, 7.0])
+    found = find_ticks([0.0, 0.1, 0.2, 0.3], [5.0, 5.0, 6.0, 7.0])
     assert found is not None
     assert found.time_s.tolist() == [0.2, 0.3]
 
@@ -105,11 +105,11 @@ def test_power_that_was_read_less_than_twice_gives_nothing() -> None:
     ("ratio", "believed"), [(1.0, True), (1.049, True), (0.94, False), (0.57, False), (None, True)]
 )
 def test_a_counter_is_believed_within_five_percent_of_the_sensor(ratio: float | None, believed: bool) -> None:
-    assert trusted(ratio) is believed
+    assert is_trusted(ratio) is believed
 
 
 def test_a_power_cap_is_valid_and_heat_is_not() -> None:
-    seen = shares([{"SwPowerCap"}, {"SwPowerCap", "SwThermalSlowdown"}, set(), {"SwPowerCap"}])
+    seen = reason_shares([{"SwPowerCap"}, {"SwPowerCap", "SwThermalSlowdown"}, set(), {"SwPowerCap"}])
     assert seen == {"SwPowerCap": 0.75, "SwThermalSlowdown": 0.25}
-    assert slowed(seen) == "SwThermalSlowdown"
-    assert slowed({"SwPowerCap": 1.0, "GpuIdle": 0.1}) is None
+    assert slowdown_reason(seen) == "SwThermalSlowdown"
+    assert slowdown_reason({"SwPowerCap": 1.0, "GpuIdle": 0.1}) is None

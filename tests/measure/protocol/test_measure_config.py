@@ -2,17 +2,25 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from kernrec.measure.device.interface import ConfigUnderTest, DeviceInfo, MeasurementFailure, OutputError
 from kernrec.measure.device.simulated import SimulatedCard, SimulatedKernel, SimulatedSensors, constant_time
-from kernrec.measure.protocol.measure_config import LATENCY_CAP_S, SensorTraits, energy, measure, window_s
-from kernrec.measure.protocol.probe import idle_power, probe, references, watch
+from kernrec.measure.protocol.measure_config import (
+    LATENCY_CAP_S,
+    SensorTraits,
+    measure_config,
+    measure_energy,
+    window_s,
+)
+from kernrec.measure.protocol.probe import idle_power, measure_references, probe_sensors, read_idle_sensors
 from kernrec.op import find_op
+from kernrec.store.measurement import Tier
 
-FACTS = DeviceInfo(
+INFO = DeviceInfo(
     gpu="h200-sxm", name="simulated", sm=90, l2_bytes=50 << 20, memory_bytes=1 << 34, generation="hopper", virtual=True
 )
 PROBLEM = find_op("matmul").problem(m=64, n=64, k=64)
@@ -21,8 +29,15 @@ SENSORS = SimulatedSensors(tick_s=0.1, lag_s=0.05)
 KNOWN = SensorTraits(tick_s=0.1, ratio=1.0)
 
 
-def card(kernel: SimulatedKernel, sensors: SimulatedSensors = SENSORS, facts: DeviceInfo = FACTS) -> SimulatedCard:
-    return SimulatedCard(facts, lambda subject: kernel, sensors)
+def measured(
+    device: SimulatedCard, subject: ConfigUnderTest, tier: Tier, best_s: float | None, traits: SensorTraits
+) -> dict[str, Any]:
+    """The columns that a measurement fills."""
+    return measure_config(device, subject, tier, best_s, traits).as_json()
+
+
+def card(kernel: SimulatedKernel, sensors: SimulatedSensors = SENSORS, info: DeviceInfo = INFO) -> SimulatedCard:
+    return SimulatedCard(info, lambda subject: kernel, sensors)
 
 
 def noisy(seconds: float, spread: float, power_w: float = 300.0) -> SimulatedKernel:
@@ -31,7 +46,7 @@ def noisy(seconds: float, spread: float, power_w: float = 300.0) -> SimulatedKer
 
 
 def test_a_good_config_has_its_median_its_interval_and_every_sample() -> None:
-    row = measure(card(noisy(2e-3, 0.002)), SUBJECT, "screen", None, KNOWN)
+    row = measured(card(noisy(2e-3, 0.002)), SUBJECT, Tier.SCREEN, None, KNOWN)
     assert row["latency_s"] == pytest.approx(2e-3, rel=0.005)
     assert row["latency_low_s"] <= row["latency_s"] <= row["latency_high_s"]
     assert row["latency_n"] == len(row["latency_samples_s"]) >= 10
@@ -40,24 +55,24 @@ def test_a_good_config_has_its_median_its_interval_and_every_sample() -> None:
 
 
 def test_a_hopeless_config_costs_three_samples() -> None:
-    row = measure(card(constant_time(2.5e-3)), SUBJECT, "screen", 1e-3, KNOWN)
+    row = measured(card(constant_time(2.5e-3)), SUBJECT, Tier.SCREEN, 1e-3, KNOWN)
     assert row["latency_n"] == 3
     assert row["latency_converged"] is False
-    assert measure(card(constant_time(1.9e-3)), SUBJECT, "screen", 1e-3, KNOWN)["latency_n"] >= 10
+    assert measured(card(constant_time(1.9e-3)), SUBJECT, Tier.SCREEN, 1e-3, KNOWN)["latency_n"] >= 10
 
 
 def test_times_that_never_settle_end_at_the_cap_and_say_so() -> None:
     device = card(noisy(5e-3, 0.3))
-    row = measure(device, SUBJECT, "screen", None, KNOWN)
+    row = measured(device, SUBJECT, Tier.SCREEN, None, KNOWN)
     assert row["latency_converged"] is False
     assert row["latency_window_s"] == pytest.approx(LATENCY_CAP_S, abs=0.1)
 
 
 def test_launches_too_short_to_be_timed_alone_are_timed_back_to_back() -> None:
-    row = measure(card(constant_time(5e-6)), SUBJECT, "screen", None, KNOWN)
+    row = measured(card(constant_time(5e-6)), SUBJECT, Tier.SCREEN, None, KNOWN)
     assert row["latency_s"] == pytest.approx(5e-6)
     assert row["l2_policy"] == "rotating, 200 back to back"
-    assert measure(card(constant_time(2e-4)), SUBJECT, "screen", None, KNOWN)["l2_policy"] == "flushed"
+    assert measured(card(constant_time(2e-4)), SUBJECT, Tier.SCREEN, None, KNOWN)["l2_policy"] == "flushed"
 
 
 def test_a_short_launch_is_given_up_by_its_time_among_others_and_not_by_that_alone() -> None:
@@ -66,7 +81,7 @@ def test_a_short_launch_is_given_up_by_its_time_among_others_and_not_by_that_alo
     def draw(n: int) -> np.ndarray:
         return np.full(n, 8e-6 if n <= 3 else 3e-6)
 
-    row = measure(card(SimulatedKernel(draw, 300.0)), SUBJECT, "screen", 3e-6, KNOWN)
+    row = measured(card(SimulatedKernel(draw, 300.0)), SUBJECT, Tier.SCREEN, 3e-6, KNOWN)
     assert row["latency_s"] == pytest.approx(3e-6)
     assert row["latency_converged"] is True
 
@@ -83,7 +98,7 @@ def test_launches_are_queued_without_a_gap_and_not_far_ahead(launch_s: float) ->
         most = max(most, loaded.outstanding() * launch_s)
 
     loaded.submit = submit  # type: ignore[method-assign]
-    found = energy(device, loaded, launch_s, 3.0, [])
+    found = measure_energy(device, loaded, launch_s, 3.0, [])
     assert found.launch_s == pytest.approx(launch_s)
     assert found.integrated_w == pytest.approx(350.0, rel=0.01)
     assert found.slope is not None
@@ -96,12 +111,14 @@ def test_launches_are_queued_without_a_gap_and_not_far_ahead(launch_s: float) ->
 )
 def test_a_wrong_config_is_never_timed(errors: OutputError) -> None:
     with pytest.raises(MeasurementFailure) as caught:
-        measure(card(constant_time(1e-3, errors=errors)), SUBJECT, "screen", None, KNOWN)
+        measured(card(constant_time(1e-3, errors=errors)), SUBJECT, Tier.SCREEN, None, KNOWN)
     assert caught.value.outcome == "incorrect"
 
 
 def test_the_numeric_error_of_a_right_config_is_kept() -> None:
-    row = measure(card(constant_time(1e-3, errors=OutputError(1e-7, 0, 1e-5, "spec"))), SUBJECT, "screen", None, KNOWN)
+    row = measured(
+        card(constant_time(1e-3, errors=OutputError(1e-7, 0, 1e-5, "spec"))), SUBJECT, Tier.SCREEN, None, KNOWN
+    )
     assert row["numeric_error"] == 1e-7 < row["tolerance"]
 
 
@@ -109,7 +126,7 @@ def test_the_numeric_error_of_a_right_config_is_kept() -> None:
 @pytest.mark.parametrize("lag_s", [0.0, 0.08])
 def test_energy_is_power_times_time_whatever_the_counters_tick_and_lag(tick_s: float, lag_s: float) -> None:
     sensors = replace(SENSORS, tick_s=tick_s, lag_s=lag_s, missing=0.1)
-    row = measure(card(constant_time(3e-4, 412.0), sensors), SUBJECT, "coarse", None, SensorTraits(tick_s, 1.0))
+    row = measured(card(constant_time(3e-4, 412.0), sensors), SUBJECT, Tier.COARSE, None, SensorTraits(tick_s, 1.0))
     assert row["power_w"] == pytest.approx(412.0, rel=0.01)
     assert row["energy_j"] == pytest.approx(412.0 * 3e-4, rel=0.01)
     assert row["energy_low_j"] <= row["energy_j"] <= row["energy_high_j"]
@@ -126,59 +143,59 @@ def test_energy_takes_the_launch_time_of_its_own_window() -> None:
         return np.full(n, 1e-3 if device.now() < slow_from else 1.2e-3)
 
     device._kernel_of = lambda subject: SimulatedKernel(draw, 300.0)
-    row = measure(device, SUBJECT, "coarse", None, KNOWN)
+    row = measured(device, SUBJECT, Tier.COARSE, None, KNOWN)
     assert row["latency_s"] == pytest.approx(1e-3)
     assert row["sustained_latency_s"] == pytest.approx(1.2e-3, rel=0.01)
     assert row["energy_j"] == pytest.approx(300.0 * 1.2e-3, rel=0.01)
 
 
-@pytest.mark.parametrize("probed", [SensorTraits(None, None), SensorTraits(0.1, 0.55)])
-def test_without_a_counter_to_trust_there_is_no_energy_and_all_else_is_there(probed: SensorTraits) -> None:
-    row = measure(card(constant_time(1e-3)), SUBJECT, "coarse", None, probed)
+@pytest.mark.parametrize("traits", [SensorTraits(None, None), SensorTraits(0.1, 0.55)])
+def test_without_a_counter_to_trust_there_is_no_energy_and_all_else_is_there(traits: SensorTraits) -> None:
+    row = measured(card(constant_time(1e-3)), SUBJECT, Tier.COARSE, None, traits)
     assert row["latency_s"] == pytest.approx(1e-3)
     assert "energy_j" not in row
 
 
 def test_a_counter_that_stops_gives_null_and_never_zero() -> None:
-    row = measure(card(constant_time(1e-3), replace(SENSORS, tick_s=50.0)), SUBJECT, "coarse", None, KNOWN)
+    row = measured(card(constant_time(1e-3), replace(SENSORS, tick_s=50.0)), SUBJECT, Tier.COARSE, None, KNOWN)
     assert "energy_j" not in row
     assert row["sustained_latency_s"] == pytest.approx(1e-3)
 
 
 def test_a_power_cap_is_labelled_and_valid() -> None:
     capped = replace(SENSORS, reasons_under_load=frozenset({"SwPowerCap"}))
-    row = measure(card(constant_time(1e-3), capped), SUBJECT, "coarse", None, KNOWN)
+    row = measured(card(constant_time(1e-3), capped), SUBJECT, Tier.COARSE, None, KNOWN)
     assert row["event_reasons"]["SwPowerCap"] > 0.9
 
 
 def test_a_card_that_stays_too_hot_quarantines_the_config() -> None:
     hot = replace(SENSORS, reasons_under_load=frozenset({"HwThermalSlowdown"}))
     with pytest.raises(MeasurementFailure, match="HwThermalSlowdown") as caught:
-        measure(card(constant_time(1e-3), hot), SUBJECT, "coarse", None, KNOWN)
+        measured(card(constant_time(1e-3), hot), SUBJECT, Tier.COARSE, None, KNOWN)
     assert caught.value.outcome == "quarantined"
 
 
 def test_a_card_that_cools_down_is_measured_again() -> None:
     device = card(constant_time(1e-3), replace(SENSORS, reasons_under_load=frozenset({"HwThermalSlowdown"})))
     looked: list[float] = []
-    sample = device.sample
+    read_sensors = device.read_sensors
 
     def cooling() -> object:
         looked.append(device.now())
         if len(looked) == 200:
             device.sensors = SENSORS
-        return sample()
+        return read_sensors()
 
-    device.sample = cooling  # type: ignore[method-assign,assignment]
-    row = measure(device, SUBJECT, "coarse", None, KNOWN)
+    device.read_sensors = cooling  # type: ignore[method-assign,assignment]
+    row = measured(device, SUBJECT, Tier.COARSE, None, KNOWN)
     assert row["event_reasons"].get("HwThermalSlowdown") is None
     assert row["energy_j"] > 0.0
 
 
 @pytest.mark.parametrize(
     ("generation", "tier", "tick_s", "seconds"),
-    [("hopper", "coarse", 0.02, 1.0), ("hopper", "coarse", 0.1, 1.2), ("hopper", "final", 0.1, 5.0),
-     ("volta", "coarse", 0.02, 0.5), ("never heard of", "final", 0.1, 5.0)],
+    [("hopper", Tier.COARSE, 0.02, 1.0), ("hopper", Tier.COARSE, 0.1, 1.2), ("hopper", Tier.FINAL, 0.1, 5.0),
+     ("volta", Tier.COARSE, 0.02, 0.5), ("never heard of", Tier.FINAL, 0.1, 5.0)],
 )  # fmt: skip
 def test_the_window_is_what_the_generation_asks_for_and_holds_ten_ticks(
     generation: str, tier: str, tick_s: float, seconds: float
@@ -188,34 +205,34 @@ def test_the_window_is_what_the_generation_asks_for_and_holds_ten_ticks(
 
 @pytest.mark.parametrize(("tick_s", "lag_s", "scale"), [(0.02, 0.01, 1.0), (0.1, 0.06, 1.0), (0.1, 0.0, 0.55)])
 def test_the_probe_finds_tick_lag_ratio_and_idle_power(tick_s: float, lag_s: float, scale: float) -> None:
-    found = probe(card(constant_time(1e-3), replace(SENSORS, tick_s=tick_s, lag_s=lag_s, counter_scale=scale)))
+    found = probe_sensors(card(constant_time(1e-3), replace(SENSORS, tick_s=tick_s, lag_s=lag_s, counter_scale=scale)))
     assert found.tick_s == pytest.approx(tick_s, abs=0.004)
     assert found.ratio == pytest.approx(scale, rel=0.02)
     assert found.idle_w == pytest.approx(60.0 * scale, rel=0.02)
     assert found.lag_s == pytest.approx(lag_s, abs=0.03)
     assert found.call_s == pytest.approx(SENSORS.call_s, abs=1e-4)
-    assert found.probed.energy is (scale == 1.0)
+    assert found.traits.measures_energy is (scale == 1.0)
 
 
 def test_a_card_without_a_counter_is_probed_all_the_same() -> None:
-    found = probe(card(constant_time(1e-3), replace(SENSORS, tick_s=None)))
+    found = probe_sensors(card(constant_time(1e-3), replace(SENSORS, tick_s=None)))
     assert found.tick_s is None
     assert found.ratio is None
     assert found.idle_w == pytest.approx(60.0, rel=0.01)
-    assert not found.probed.energy
+    assert not found.traits.measures_energy
 
 
 def test_reference_kernels_tell_latency_and_energy() -> None:
     device = card(constant_time(1e-3))
-    found = references(device, KNOWN, with_energy=True)
+    found = measure_references(device, KNOWN, with_energy=True)
     assert found["compute"]["latency_s"] == pytest.approx(2e-4)
     assert found["compute"]["energy_j"] == pytest.approx(2e-4 * 400.0, rel=0.01)
-    assert "energy_j" not in references(device, KNOWN, with_energy=False)["memory"]
+    assert "energy_j" not in measure_references(device, KNOWN, with_energy=False)["memory"]
 
 
 def test_idle_power_needs_no_counter() -> None:
     def readings(sensors: SimulatedSensors) -> float | None:
-        return idle_power(watch(card(constant_time(1.0), sensors), 3.0))
+        return idle_power(read_idle_sensors(card(constant_time(1.0), sensors), 3.0))
 
     assert readings(SENSORS) == pytest.approx(60.0, rel=0.01)
     assert readings(replace(SENSORS, tick_s=None)) == pytest.approx(60.0, rel=0.01)

@@ -20,6 +20,7 @@ from kernrec.recommender.estimate.model_store import Trained
 from kernrec.recommender.explain.pick_config import ranked_for_op
 from kernrec.recommender.kernel_advice import recommend_kernel
 from kernrec.store import Database, Stack
+from kernrec.store.measurement import Measurement
 
 pytest.importorskip("xgboost")
 GPUS = {"rtx4090": 1.3, "a100-sxm4-80gb": 1.3, "rtx3090": 1.5}
@@ -61,7 +62,7 @@ def simulated(gpu: str, problems: int, factor: Callable[[int], float], configs: 
 
 def trained_on(path: Path, rows: list[dict[str, Any]]) -> Path:
     with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(rows)
+        database.add_measurements(map(Measurement.from_columns, rows))
     assert run(["train", "--db", str(path), "--threads", "1"]) == 0
     return path
 

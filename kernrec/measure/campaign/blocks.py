@@ -1,0 +1,83 @@
+"""Blocks of measurements: those between two runs of the reference kernels. A block in which the card drifted is void.
+
+    references -- measurements of block 0 -- references -- measurements of block 1 -- references
+
+A block ends after a minute, with its problem, or with the worker process.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from kernrec.measure.campaign.device_session import DeviceSession
+from kernrec.measure.campaign.journal import Journal
+from kernrec.measure.campaign.schedule import ScheduledMeasurement
+from kernrec.measure.protocol.drift import DriftMonitor, describe_changes
+from kernrec.store.measurement import Tier
+
+REFERENCE_S = 60.0
+"""Age at which a block ends."""
+
+
+class BlockControl:
+    """The present block of a campaign."""
+
+    def __init__(self, session: DeviceSession, journal: Journal, name: str, note: Callable[[str], None]) -> None:
+        """Make a control; `begin` starts the first block.
+
+        Args:
+            session: the open device.
+            journal: records how each block ended.
+            name: of the campaign's session, as rows state it.
+            note: is called with what the user should know, one line each.
+        """
+        self._session = session
+        self._journal = journal
+        self._name = name
+        self._note = note
+        self.drift = DriftMonitor()
+        self.number = 0
+        self.since_s = 0.0
+        """When the block began, of the campaign's clock."""
+        self.items: list[ScheduledMeasurement] = []
+        """The measurements of the block."""
+        self._energy_checked_s = 0.0  # when the energy of the reference kernels was last measured, which takes seconds
+        self._energy_unchecked = False  # whether energy was measured since
+
+    def begin(self, number: int, with_energy: bool) -> str | None:
+        """Run the reference kernels and begin a block; returns what has changed since the last one, if anything."""
+        session = self._session
+        costs, settings = session.measure_references(with_energy)
+        if self.drift.drifted(costs):  # it may be the moment after a heavy load: a second run decides
+            costs, settings = session.measure_references(with_energy)
+        error = self.drift.update(costs)
+        if with_energy:
+            self._energy_checked_s, self._energy_unchecked = session.clock(), False
+        before = session.opened_info.settings
+        if settings != before:
+            error = f"somebody changed the card: {describe_changes(before, settings)}"
+            session.take_settings(settings)
+            self.drift.rebase(costs)
+        session.refresh_idle_power()
+        self.number, self.since_s, self.items = number, session.clock(), []
+        return error
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the block should end before the next measurement."""
+        return not self._session.client.alive or self._session.clock() - self.since_s >= REFERENCE_S
+
+    def close(self) -> list[ScheduledMeasurement]:
+        """End the block and begin another; returns the measurements to repeat, if the card drifted."""
+        number, items = self.number, self.items
+        if not items:
+            return []
+        self._energy_unchecked |= any(item.tier != Tier.SCREEN for item in items)
+        with_energy = self._energy_unchecked and self._session.clock() - self._energy_checked_s >= REFERENCE_S
+        error = self.begin(number + 1, with_energy)
+        if error is None:
+            self._journal.append({"closed": number, "session": self._name})
+            return []
+        self._journal.append({"drifted": number, "session": self._name, "error": error})
+        again = [replace(item, again=True) for item in items if not item.again]
+        self._note(f"{error}; {len(again)} measurements are made again")
+        return again

@@ -1,0 +1,131 @@
+"""One device during a campaign: its worker process, its probe and the prepared problem, restarted when it is lost."""
+
+import math
+import time
+from dataclasses import replace
+from typing import Any
+
+from kernrec.errors import KernrecError
+from kernrec.measure.campaign.plan import PlannedProblem, Task
+from kernrec.measure.device.interface import CardSettings, DeviceInfo, MeasurementFailure
+from kernrec.measure.protocol.drift import References
+from kernrec.measure.protocol.measure_config import SensorTraits
+from kernrec.measure.protocol.probe import Probe
+from kernrec.measure.protocol.probe_cache import load_probe, save_probe
+from kernrec.measure.worker.worker_client import WorkerClient
+from kernrec.store.measurement import DeviceReport, Tier
+
+IDLE_EVERY_S = 600.0
+"""How often idle power is measured."""
+PREPARE_LIMIT_S = 900.0
+"""Time limit for inputs and the float64 reference, which is computed on the CPU."""
+_CONTROL_LIMIT_S = 60.0
+"""Time limit for requests other than measuring a config."""
+_ATTEMPTS = 3
+"""Attempts at a request that must succeed, after which the device is given up."""
+
+
+class DeviceSession:
+    """One device, open for a campaign."""
+
+    def __init__(self, client: WorkerClient) -> None:
+        self.client = client
+        self.info: DeviceInfo | None = None
+        """None until `open`."""
+        self.probe: Probe | None = None
+        """None if energy cannot be measured."""
+        self.traits = SensorTraits()
+        self.idle_w: float | None = None
+        self._idle_measured_s = -math.inf
+        self._planned: PlannedProblem | None = None
+        self._prepared = False
+        self._started_s = time.monotonic()
+
+    @property
+    def opened_info(self) -> DeviceInfo:
+        """What is known of the device, once it is open."""
+        assert self.info is not None
+        return self.info
+
+    def open(self) -> list[str]:
+        """Start the worker and probe the sensors; returns notes for the user, one line each."""
+        self.client.start()
+        self.info = DeviceInfo.from_dict(self.client.info)
+        if self.info.energy is None:
+            self.probe = load_probe(self.info)
+            if self.probe is None:
+                self.probe = Probe(**self.request(_CONTROL_LIMIT_S, "probe"))
+                save_probe(self.info, self.probe)
+            self.traits = self.probe.traits
+            self.client.add_to_opening(traits=vars(self.traits))  # for the processes that come after this one
+            self.request(_CONTROL_LIMIT_S, "traits", traits=vars(self.traits))
+        notes = []
+        if reason := self.info.energy or (self.probe and self.probe.why_no_energy()):
+            notes.append(f"energy is not measured: {reason}")
+        if self.info.other_processes:
+            notes.append(f"{self.info.other_processes} other processes use this card: expect noise")
+        return notes
+
+    def clock(self) -> float:
+        """Seconds since the campaign began, of the device's own clock if it has one."""
+        virtual = self.info is not None and self.info.virtual
+        return self.client.device_s if virtual else time.monotonic() - self._started_s
+
+    def begin_problem(self, planned: PlannedProblem | None) -> None:
+        """Later requests are about this problem, or about none."""
+        self._planned, self._prepared = planned, False
+
+    def ensure_prepared(self) -> None:
+        """Make the inputs and the reference of the present problem, unless they are there."""
+        if not self._prepared:
+            assert self._planned is not None
+            self.request(PREPARE_LIMIT_S, "prepare", **self._planned.preparation)
+            self._prepared = True
+
+    def request(self, limit_s: float, do: str, **items: Any) -> Any:
+        """The answer to a request that must succeed: it is repeated in a new process if the worker is lost.
+
+        Raises:
+            MeasurementFailure: if the request failed and the worker is still alive.
+            KernrecError: if the worker was lost in every attempt.
+        """
+        error: KernrecError | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                if not self.client.alive:
+                    self._prepared = False
+                    self.client.start()
+                if self._planned is not None and not self._prepared and do != "prepare":
+                    self.client.request(PREPARE_LIMIT_S, "prepare", **self._planned.preparation)
+                    self._prepared = True
+                return self.client.request(limit_s, do, **items)
+            except MeasurementFailure as failure:
+                if self.client.alive:
+                    raise
+                error = failure
+            except KernrecError as failure:
+                error = failure
+        raise KernrecError(f"the device was given up after {_ATTEMPTS} tries: {error}")
+
+    def measure_references(self, with_energy: bool) -> tuple[References, CardSettings]:
+        """(costs of the reference kernels, the card's present settings)."""
+        answer = self.request(_CONTROL_LIMIT_S, "references", energy=with_energy)
+        return answer["references"], CardSettings(**answer["settings"])
+
+    def take_settings(self, settings: CardSettings) -> None:
+        """From now on the card has these settings."""
+        self.info = replace(self.opened_info, settings=settings)
+
+    def refresh_idle_power(self) -> None:
+        """Measure idle power again if that was long ago."""
+        if self.traits.measures_energy and self.clock() - self._idle_measured_s >= IDLE_EVERY_S:
+            self.idle_w = self.request(_CONTROL_LIMIT_S, "idle")
+            self._idle_measured_s = self.clock()
+
+    def measure(self, task: Task, tier: Tier, best_s: float | None, limit_s: float) -> DeviceReport:
+        """Measure a config. Raises `MeasurementFailure` for one that fails, and for one that takes the worker down."""
+        answer = self.client.request(
+            limit_s, "measure", kernel=task.kernel_name, config=task.config, problem=task.problem.key, tier=tier,
+            best_s=best_s,
+        )  # fmt: skip
+        return DeviceReport.from_json(answer)

@@ -1,0 +1,424 @@
+"""A measurement: what one config of a kernel did on one device, from the measuring process to the database.
+
+    Measurement
+      identity   which config of which kernel ran on which problem and GPU
+      protocol   by which rules, and how thoroughly
+      origin     when, in which session and block, and by which program
+      outcome    whether it ran well, and if not, why
+      code       what was compiled
+      inputs     what the input tensors held
+      device     the card, its driver and its settings
+      report     what the device measured: latency, energy, state of the card, numeric error
+
+The leaf fields of these classes are the columns of the table `measurement` (`db/schema`), under the same names. There
+is one conversion to columns (`Measurement.columns`) and one back (`Measurement.from_columns`); a line of the journal is
+the JSON of the columns that are not None (`Measurement.as_json`).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from kernrec.errors import UsageError, unknown
+from kernrec.op import Problem
+
+
+class Outcome(StrEnum):
+    """How a measurement ended."""
+
+    OK = "ok"
+    COMPILE = "compile"
+    """The code did not compile."""
+    CONSTRAINT = "constraint"
+    """The config cannot be launched on this device or problem."""
+    TIMEOUT = "timeout"
+    CRASH = "crash"
+    INCORRECT = "incorrect"
+    """The result differs from the reference by more than rounding explains; such a config is not timed."""
+    QUARANTINED = "quarantined"
+    """The card was disturbed while this was measured; the row says nothing about the config."""
+
+
+class Tier(StrEnum):
+    """How thoroughly a config was measured, the least thorough first."""
+
+    SCREEN = "screen"
+    """Latency only."""
+    COARSE = "coarse"
+    """Latency, and energy over a short window."""
+    FINAL = "final"
+    """Latency and energy over long windows, in several interleaved rounds."""
+
+
+@dataclass(frozen=True)
+class ProblemRecord:
+    """A problem as the table `problem` stores it; the op's definition is not needed to read it."""
+
+    key: str
+    """Canonical name, such as `matmul[m=1,n=2,k=3]f32,nn`."""
+    op: str
+    dims: Mapping[str, int]
+    dtype: str
+    layout: str
+
+    @classmethod
+    def of(cls, problem: Problem) -> "ProblemRecord":
+        """The record of a problem."""
+        return cls(**problem.as_dict())
+
+
+@dataclass(frozen=True)
+class MeasurementIdentity:
+    """Which config of which kernel was measured, on which problem and GPU."""
+
+    gpu: str
+    """Name in the GPU catalog."""
+    kernel: str
+    kernel_hash: str
+    config: Mapping[str, Any]
+    """Value of every tunable."""
+    problem: ProblemRecord
+
+
+@dataclass(frozen=True)
+class ProtocolInfo:
+    """By which rules a config was measured."""
+
+    protocol_version: int
+    """0 for rows that were not measured by kernrec's own protocol."""
+    tier: Tier
+    selection_probability: float | None = None
+    """Probability with which the config was selected for this tier; None if it was not drawn at random."""
+
+
+@dataclass(frozen=True)
+class MeasurementOrigin:
+    """When, where in a campaign, and by which program a config was measured."""
+
+    session: str
+    measured_at: datetime
+    """UTC, without a time zone."""
+    measured_by: str | None = None
+    """The program and its version."""
+    block: int | None = None
+    """Number of the block in the session: the measurements between two runs of the reference kernels."""
+    position: int | None = None
+    """Position in the block."""
+    reference_age_s: float | None = None
+    """Time since the reference kernels were last measured."""
+    reference_latency: float | None = None
+    """Latency of the reference kernels over that at the start of the session."""
+    reference_energy: float | None = None
+    """Energy of the reference kernels over that at the start of the session."""
+    block_open: bool | None = None
+    """True if the run ended before the reference kernels were measured again, so drift was not ruled out; else None."""
+    replayed: bool | None = None
+    """True if the row repeats a recording instead of a measurement; else None."""
+
+
+@dataclass(frozen=True)
+class CodeInfo:
+    """The compiled code that ran."""
+
+    cubin_hash: str | None = None
+    compiler: str | None = None
+    compiler_flags: str | None = None
+    registers: int | None = None
+    """Registers per thread."""
+    smem_bytes: int | None = None
+    """Shared memory per block, static and dynamic."""
+    spill_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class InputInfo:
+    """What the input tensors held."""
+
+    input_generator: str | None = None
+    input_seed: int | None = None
+    input_distribution: str | None = None
+
+
+@dataclass(frozen=True)
+class MeasuredDevice:
+    """The card, its software and its settings."""
+
+    device: str | None = None
+    """Name given by the driver."""
+    device_uuid_hash: str | None = None
+    vbios: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    cupy: str | None = None
+    nvml: str | None = None
+    power_limit_w: float | None = None
+    """None: the card's default."""
+    locked_sm_clock_hz: float | None = None
+    """None: not locked."""
+    locked_memory_clock_hz: float | None = None
+    """None: not locked."""
+    ecc: bool | None = None
+    mig: bool | None = None
+    """Whether this is a MIG slice of the card."""
+    persistence: bool | None = None
+    other_processes: int | None = None
+    idle_w: float | None = None
+    """Idle power with the CUDA context alive."""
+
+
+@dataclass(frozen=True)
+class LatencyReport:
+    """Latency of one launch sequence in a burst; all None if nothing was timed."""
+
+    latency_s: float | None = None
+    """Median."""
+    latency_samples_s: tuple[float, ...] | None = None
+    latency_n: int | None = None
+    latency_mad_s: float | None = None
+    """Median absolute deviation."""
+    latency_q10_s: float | None = None
+    latency_q90_s: float | None = None
+    latency_low_s: float | None = None
+    """Lower end of the 90 % interval of the median."""
+    latency_high_s: float | None = None
+    latency_outliers: int | None = None
+    """Samples more than 5 MAD from the median."""
+    latency_converged: bool | None = None
+    """Whether the interval became as narrow as the protocol asks for."""
+    latency_window_s: float | None = None
+    """Time over which samples were taken."""
+    l2_policy: str | None = None
+    """How the L2 cache was treated between launches."""
+
+
+@dataclass(frozen=True)
+class EnergyReport:
+    """Energy of one launch sequence under sustained load, idle power included; all None if it was not measured."""
+
+    sustained_latency_s: float | None = None
+    """Latency in the same window."""
+    energy_j: float | None = None
+    energy_low_j: float | None = None
+    """Lower end of the 90 % interval."""
+    energy_high_j: float | None = None
+    power_w: float | None = None
+    energy_method: str | None = None
+    energy_ticks: int | None = None
+    """Updates of the energy counter in the window."""
+    energy_tick_s: float | None = None
+    """Time between two updates of the energy counter."""
+    energy_counter_ratio: float | None = None
+    """Energy by the counter over the integral of the power sensor."""
+    energy_window_s: float | None = None
+
+
+@dataclass(frozen=True)
+class CardState:
+    """State of the card while the config ran."""
+
+    temperature_start_c: float | None = None
+    temperature_end_c: float | None = None
+    sm_clock_mean_hz: float | None = None
+    sm_clock_min_hz: float | None = None
+    memory_clock_hz: float | None = None
+    event_reasons: Mapping[str, float] | None = None
+    """Share of the sensor readings with each clock event reason."""
+
+
+@dataclass(frozen=True)
+class NumericCheck:
+    """Comparison of the output with the reference."""
+
+    numeric_error: float | None = None
+    """Largest error, relative to the RMS of the output."""
+    tolerance: float | None = None
+    """Largest error that counts as correct; None if the outputs have to be equal."""
+    checked_against: str | None = None
+    """What the output was compared with."""
+
+
+@dataclass(frozen=True)
+class DeviceReport:
+    """The part of a measurement that only the measuring process can know."""
+
+    latency: LatencyReport = LatencyReport()
+    energy: EnergyReport = EnergyReport()
+    state: CardState = CardState()
+    check: NumericCheck = NumericCheck()
+    launches: int | None = None
+    """Launches in the last window, that of energy if energy was measured."""
+    input_footprint: float | None = None
+    """Bytes of inputs and outputs over bytes of L2."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The columns that are known, as values that JSON can hold; `from_json` reads them back."""
+        return _json(_columns(self))
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "DeviceReport":
+        """The report from what `as_json` gave."""
+        return _build(cls, {name: _value(name, value) for name, value in values.items()})
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One row of the measurement log."""
+
+    identity: MeasurementIdentity
+    protocol: ProtocolInfo
+    origin: MeasurementOrigin
+    outcome: Outcome
+    error: str | None = None
+    """Why it failed, in one line; None if it did not."""
+    code: CodeInfo = CodeInfo()
+    inputs: InputInfo = InputInfo()
+    device: MeasuredDevice = MeasuredDevice()
+    report: DeviceReport = DeviceReport()
+
+    @property
+    def latency_s(self) -> float | None:
+        """Median latency in seconds."""
+        return self.report.latency.latency_s
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy of one launch sequence in joules."""
+        return self.report.energy.energy_j
+
+    def columns(self) -> dict[str, Any]:
+        """Every column by name; `config` is a mapping and `problem` a `ProblemRecord`."""
+        return _columns(self)
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, Any]) -> "Measurement":
+        """A measurement from its columns by name; those left out are None.
+
+        Args:
+            columns: as `columns` gives them; `problem` may also be a `Problem` or what its `as_dict` gave. Values are
+                checked when the measurement is added to a database.
+
+        Raises:
+            UsageError: for an unknown column, and for a `config` or `problem` of another type.
+        """
+        if unknown_names := columns.keys() - _NAMES.keys():
+            raise unknown("column of measurement", sorted(unknown_names)[0], list(_NAMES))
+        values = {name: _value(name, value) for name, value in columns.items()}
+        if not isinstance(values.get("config"), Mapping) or not isinstance(values.get("problem"), ProblemRecord):
+            raise UsageError("a measurement needs `config`, the tunables' values, and `problem`, a Problem")
+        return _build(cls, dict.fromkeys(_REQUIRED) | values)
+
+    def as_json(self) -> dict[str, Any]:
+        """The columns that are not None, as values that JSON can hold; `from_columns` reads them back."""
+        return _json(_columns(self))
+
+
+def upgrade_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns as schemas up to 3 had them, in the form of today; `db/schema/004_row_state.sql` does the same.
+
+    An open block was told by the error text of a row that ran well, a replay by the end of `measured_by`.
+    """
+    upgraded = dict(columns)
+    if upgraded.get("outcome") == Outcome.OK and upgraded.get("error") == _OPEN_BLOCK_TEXT:
+        upgraded |= {"error": None, "block_open": True}
+    measured_by = str(upgraded.get("measured_by") or "")
+    if measured_by.startswith("kernrec ") and measured_by.endswith(_REPLAY_SUFFIX):
+        upgraded |= {"measured_by": measured_by.removesuffix(_REPLAY_SUFFIX), "replayed": True}
+    return upgraded
+
+
+_OPEN_BLOCK_TEXT = "the run ended before the reference kernels were looked at again"
+_REPLAY_SUFFIX = " replay"
+
+_PARTS: dict[str, Any] = {
+    "identity": MeasurementIdentity,
+    "protocol": ProtocolInfo,
+    "origin": MeasurementOrigin,
+    "code": CodeInfo,
+    "inputs": InputInfo,
+    "device": MeasuredDevice,
+    "report": DeviceReport,
+    "latency": LatencyReport,
+    "energy": EnergyReport,
+    "state": CardState,
+    "check": NumericCheck,
+}
+"""The fields that are classes of this module and not columns, by name. `device` is both: see `_columns`."""
+
+
+def _is_part(owner: type, name: str) -> bool:
+    return name in _PARTS and owner in (Measurement, DeviceReport)
+
+
+def _names_of(owner: type) -> dict[str, None]:
+    """The columns of a class, in the order of its fields."""
+    names: dict[str, None] = {}
+    for item in fields(owner):
+        names |= _names_of(_PARTS[item.name]) if _is_part(owner, item.name) else {item.name: None}
+    return names
+
+
+_NAMES = _names_of(Measurement)
+_REQUIRED = (
+    "gpu", "kernel", "kernel_hash", "config", "problem", "protocol_version", "tier", "session", "measured_at", "outcome"
+)  # fmt: skip
+_LEAVES = {owner: tuple(_names_of(owner)) for owner in (Measurement, *_PARTS.values())}
+
+
+def _columns(instance: Any) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    for name, value in vars(instance).items():
+        if _is_part(type(instance), name):
+            columns |= _columns(value)
+        else:
+            columns[name] = value
+    return columns
+
+
+def _build(owner: Any, columns: Mapping[str, Any]) -> Any:
+    arguments = {}
+    for item in fields(owner):
+        if not _is_part(owner, item.name):
+            if item.name in columns:
+                arguments[item.name] = columns[item.name]
+        elif any(name in columns for name in _LEAVES[_PARTS[item.name]]):
+            arguments[item.name] = _build(_PARTS[item.name], columns)
+    return owner(**arguments)
+
+
+def _json(columns: Mapping[str, Any]) -> dict[str, Any]:
+    values = {name: value for name, value in columns.items() if value is not None}
+    for name in values.keys() & {"config", "event_reasons"}:
+        values[name] = dict(values[name])
+    if "problem" in values:
+        values["problem"] = vars(values["problem"]) | {"dims": dict(values["problem"].dims)}
+    if isinstance(values.get("measured_at"), datetime):
+        values["measured_at"] = values["measured_at"].isoformat()
+    return values
+
+
+def _value(name: str, value: Any) -> Any:
+    """A column's value as the fields hold it; one that cannot be converted stays, for the database to refuse."""
+    if name == "problem":
+        if isinstance(value, Problem):
+            return ProblemRecord.of(value)
+        return ProblemRecord(**value) if isinstance(value, Mapping) else value
+    if name == "latency_samples_s":
+        return tuple(value) if isinstance(value, list) else value
+    if isinstance(value, str):
+        try:
+            if name in _FROM_TEXT:
+                return _FROM_TEXT[name](value)
+        except ValueError:
+            return value
+    return value
+
+
+_FROM_TEXT: dict[str, Any] = {
+    "outcome": Outcome,
+    "tier": Tier,
+    "measured_at": datetime.fromisoformat,
+    "event_reasons": json.loads,
+}

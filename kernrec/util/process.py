@@ -1,0 +1,50 @@
+"""Processes on every platform: whether one is alive, and killing a child process with all that it started."""
+
+import ctypes
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from typing import Any
+
+_SYNCHRONIZE = 0x00100000
+_WAIT_TIMEOUT = 0x102
+"""https://learn.microsoft.com/windows/win32/api/synchapi/nf-synchapi-waitforsingleobject"""
+
+
+def own_group() -> dict[str, Any]:
+    """Arguments of `subprocess.Popen` for a process group of its own, which Ctrl-C at the terminal does not reach."""
+    if os.name == "nt":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}  # type: ignore[attr-defined]
+    return {"start_new_session": True}
+
+
+def kill_group(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a process that was started with `own_group`; on POSIX also all processes that it started."""
+    with suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is a process of this number."""
+    if pid <= 0:
+        return False
+    if os.name == "nt":  # `os.kill` would end it
+        kernel32: Any = ctypes.windll.kernel32  # type: ignore[attr-defined]
+        handle = kernel32.OpenProcess(_SYNCHRONIZE, False, pid)
+        if not handle:
+            return False
+        try:
+            return bool(kernel32.WaitForSingleObject(handle, 0) == _WAIT_TIMEOUT)
+        finally:
+            kernel32.CloseHandle(handle)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,201 @@
+"""A measurement is the same after the journal and after the database, and columns of earlier schemas are understood."""
+
+import json
+from datetime import datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.op import find_op
+from kernrec.store import Database
+from kernrec.store.measurement import (
+    CardState,
+    CodeInfo,
+    DeviceReport,
+    EnergyReport,
+    InputInfo,
+    LatencyReport,
+    MeasuredDevice,
+    Measurement,
+    MeasurementIdentity,
+    MeasurementOrigin,
+    NumericCheck,
+    Outcome,
+    ProblemRecord,
+    ProtocolInfo,
+    Tier,
+    upgrade_columns,
+)
+from kernrec.store.migrations import migrations
+
+PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
+positive = st.floats(1e-6, 1e3)
+maybe = st.none() | positive
+counts = st.none() | st.integers(1, 1000)
+flags = st.none() | st.booleans()
+texts = st.none() | st.text('ab "\\é', max_size=8)
+times = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1))
+
+latencies = st.builds(
+    LatencyReport, latency_s=positive, latency_samples_s=st.none() | st.lists(positive, max_size=4).map(tuple),
+    latency_n=counts, latency_mad_s=maybe, latency_q10_s=maybe, latency_converged=flags, l2_policy=texts,
+)  # fmt: skip
+reports = st.builds(
+    DeviceReport,
+    latency=latencies,
+    energy=st.builds(EnergyReport, energy_j=maybe, power_w=maybe, energy_method=texts, energy_ticks=counts),
+    state=st.builds(CardState, event_reasons=st.none() | st.dictionaries(st.sampled_from("abc"), positive)),
+    check=st.builds(NumericCheck, numeric_error=maybe, tolerance=maybe, checked_against=texts),
+    launches=counts,
+    input_footprint=maybe,
+)
+measurements = st.builds(
+    Measurement,
+    identity=st.builds(
+        MeasurementIdentity,
+        gpu=st.sampled_from(["h200-sxm", "rtx4090"]),
+        kernel=st.just("k"),
+        kernel_hash=st.just("0123"),
+        config=st.dictionaries(st.sampled_from("xyz"), st.integers(0, 64), min_size=1),
+        problem=st.just(ProblemRecord.of(PROBLEM)),
+    ),
+    protocol=st.builds(
+        ProtocolInfo,
+        protocol_version=st.integers(0, 3),
+        tier=st.sampled_from(Tier),
+        selection_probability=st.none() | st.floats(0.01, 1.0),
+    ),
+    origin=st.builds(
+        MeasurementOrigin, session=st.just("s"), measured_at=times, measured_by=texts, block=counts, position=counts,
+        reference_latency=maybe, block_open=st.sampled_from([None, True]), replayed=st.sampled_from([None, True]),
+    ),
+    outcome=st.sampled_from(Outcome),
+    error=texts,
+    code=st.builds(CodeInfo, compiler=texts, registers=counts),
+    inputs=st.builds(InputInfo, input_generator=texts, input_seed=counts),
+    device=st.builds(MeasuredDevice, device=texts, power_limit_w=maybe, mig=flags, idle_w=maybe),
+    report=reports,
+)  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(measurements)
+def test_a_measurement_survives_the_journal_and_its_columns(measurement: Measurement) -> None:
+    assert Measurement.from_columns(json.loads(json.dumps(measurement.as_json()))) == measurement
+    assert Measurement.from_columns(measurement.columns()) == measurement
+    report = measurement.report
+    assert DeviceReport.from_json(json.loads(json.dumps(report.as_json()))) == report
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(measurements, min_size=1, max_size=4))
+def test_measurements_survive_the_database(chosen: list[Measurement]) -> None:
+    with Database.memory() as database:
+        keys = database.add_measurements(chosen)
+        again = database.measurements()
+        assert len(again) == len(set(keys))
+        assert all(measurement in again for measurement in chosen)
+        assert database.add_measurements(again) == [row["measurement_id"] for row in database.rows("measurement")]
+        assert database.counts()["measurement"] == len(set(keys))
+        assert database.altered() == []
+
+
+def test_the_leaf_fields_are_the_columns_of_the_table(row) -> None:
+    with Database.memory() as database:
+        database.add_measurements([Measurement.from_columns(row())])
+        columns = set(database.rows("measurement")[0]) - {"measurement_id", "config_id", "problem_id"}
+    assert set(Measurement.from_columns(row()).columns()) == columns | {"config", "problem"}
+
+
+def test_an_unknown_column_is_named(row) -> None:
+    with pytest.raises(UsageError, match="unknown column of measurement 'latency'; did you mean latency_s"):
+        Measurement.from_columns(row(latency=1.0))
+
+
+# Earlier schemas told an open block and a replay by texts.
+
+OPEN = {"error": "the run ended before the reference kernels were looked at again"}
+REPLAY = {"measured_by": "kernrec 0.1.0 replay", "device": "replay of H200", "protocol_version": 0}
+
+
+def test_texts_of_earlier_schemas_become_columns(row) -> None:
+    assert upgrade_columns(row(**OPEN)) == row(error=None, block_open=True)
+    assert upgrade_columns(row(**REPLAY)) == row(**REPLAY | {"measured_by": "kernrec 0.1.0", "replayed": True})
+    for kept in (row(), row(outcome="crash", latency_s=None, **OPEN), row(measured_by="another replay")):
+        assert upgrade_columns(kept) == kept
+
+
+VARIETY = [
+    {},
+    {"session": "open", **OPEN},
+    {"session": "open crash", "outcome": "crash", "latency_s": None, "error": "illegal access"},
+    {"session": "slow", "latency_s": 2e-3, "latency_low_s": 1e-3, "latency_high_s": 3e-3, "energy_j": 0.5},
+    {"session": "replay", "config": {"x": 1}, **REPLAY},
+    {"session": "replay", "config": {"block_m": 64, "split_k": 1}, **REPLAY},
+    {"session": "slice", "config": {"x": 2}, "mig": True},
+    {"session": "limited", "config": {"x": 3}, "power_limit_w": 300.0, "energy_j": 0.1, "power_w": 100.0},
+]
+
+
+@pytest.fixture
+def old_database(tmp_path, monkeypatch, row):
+    """A database of schema 3 with rows as its kernrec wrote them; and what its views answered."""
+    path = tmp_path / "old.duckdb"
+    with monkeypatch.context() as patch:
+        for module in ("migrations", "database"):
+            patch.setattr(f"kernrec.store.{module}.migrations", lambda: migrations()[:3])
+        with Database.open(path, read_only=False, create=True) as database:
+            rows = [row(**given) for given in VARIETY]
+            configs = database.add("config", [{"kernel": r["kernel"], "tunables": r.pop("config")} for r in rows])
+            problems = database.add("problem", [r.pop("problem").as_dict() for r in rows])
+            ids = [
+                {"config_id": config, "problem_id": problem} for config, problem in zip(configs, problems, strict=True)
+            ]
+            database.add("measurement", [r | more for r, more in zip(rows, ids, strict=True)])
+            views = {view: rows_of(database, view) for view in ("answer", "best", "front")}
+            assert database.altered() == []
+    return path, views
+
+
+def rows_of(database: Database, view: str) -> list[dict[str, object]]:
+    cursor = database._connection.execute(f"FROM {view} ORDER BY ALL")
+    names = [column[0] for column in cursor.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def test_a_database_of_schema_3_answers_the_same_after_its_migration(old_database) -> None:
+    path, views = old_database
+    with Database.open(path) as database:
+        assert {view: rows_of(database, view) for view in views} == views
+        assert views["answer"]
+
+
+def test_rows_of_schema_3_state_in_columns_what_their_text_said(old_database, row) -> None:
+    path, _ = old_database
+    with Database.open(path) as database:
+        assert database.altered() == []
+        by_session = {r["session"]: r for r in database.rows("measurement")}
+        assert len(database.rows("measurement")) == len(VARIETY)
+        assert {r["session"] for r in database.rows("measurement", block_open=True)} == {"open"}
+        assert {r["session"] for r in database.rows("measurement", replayed=True)} == {"replay"}
+        migrated = database.measurements()
+    assert by_session["open"]["error"] is None
+    assert by_session["open crash"]["error"] == "illegal access"
+    assert by_session["replay"]["measured_by"] == "kernrec 0.1.0"
+    expected = [Measurement.from_columns(upgrade_columns(row(**given))) for given in VARIETY]
+    assert all(measurement in expected for measurement in migrated)
+
+
+def test_a_row_has_the_same_key_whether_it_was_migrated_or_is_added_today(old_database, row, tmp_path) -> None:
+    path, _ = old_database
+    today = [Measurement.from_columns(upgrade_columns(row(**given))) for given in VARIETY]
+    with Database.open(tmp_path / "new.duckdb", read_only=False, create=True) as database:
+        database.add_measurements(today)
+        before = database.content_hash()
+        assert database.merge(path) == 0  # of an older schema, brought up to date in a copy
+        assert database.content_hash() == before
+    with Database.open(path, read_only=False) as database:
+        database.add_measurements(today)
+        assert database.content_hash() == before
