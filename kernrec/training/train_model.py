@@ -14,7 +14,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from kernrec.errors import UsageError
-from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Extent, Interval, calibrate
+from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, calibrate
+from kernrec.model.learn.extent import Extent
 from kernrec.model.learn.features import parts
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.model import HEADS, Model

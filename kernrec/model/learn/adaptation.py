@@ -1,21 +1,24 @@
-"""What a handful of measurements on a new GPU or problem change at once, with nothing trained again.
+"""Adapt predictions to a few measurements of a new GPU or problem, without training again.
 
-The model's (or the prior's) error there, log(measured / predicted), has a level and a shape. The level is a scale
-offset, its mean shrunk towards none; the shape a Gaussian process over the standardised features (Matern 3/2 kernel,
-Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, sections 4.2, 5.1 and 5.4).
+The error of the model (or the prior) there, log(measured / predicted), is modeled as an offset plus a shape. The offset
+is the mean error, shrunk towards zero. The shape is a Gaussian process over the standardized features (Matern 3/2
+kernel, Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, sections 4.2, 5.1 and 5.4).
 
-    few rows   one length for all features and one noise, those of the greatest marginal likelihood on a small grid;
-               with a handful the process stays near zero and the scale remains
-    more       each feature has a relevance of its own (a length; "automatic relevance determination"), the greatest of
-               likelihood times a prior that holds the features together as long as the rows say nothing else
+    few rows    one length scale for all features and one noise level, of greatest marginal likelihood on a small grid;
+                with a handful of rows the process stays near zero and only the offset remains
+    more rows   each feature has its own relevance (automatic relevance determination); a prior on the relevances keeps
+                them equal as long as the rows do not tell them apart
 
-Chosen on the recorded spaces (`tools/evaluate_spaces.py`), where relevances cut the median error after 5 % of a space
-by 5 to 10 %, and on a kernel of which the tunables alone are known by 17 %. Tried there and left: scale alone, boosted
-continuation and an average with boosted trees, processes over tunables alone, a linear term, other Matern kernels;
-noise with heavy tails, which errs less where a card changed its clock and ranks worse where it did not.
+A query runs this, so it is written in NumPy: importing scikit-learn would take longer than the query.
 
-Leave-one-out errors come in closed form, and say how wide an interval must be; those of a row count under a relevance
-that was found without it.
+The method was chosen on the recorded spaces (`tools/evaluate_spaces.py`). There, separate relevances cut the median
+error after measuring 5 % of a space by 5 to 10 %, and by 17 % for a kernel of which only the tunables are known. Tried
+and rejected: the offset alone, continued boosting and an average with boosted trees, processes over tunables only, a
+linear term, other Matern kernels, and noise with heavy tails, which has smaller errors where a GPU changed its clock
+and ranks worse where it did not.
+
+Leave-one-out errors have a closed form; they determine the width of the interval. Each row's error uses relevances that
+were fitted without that row.
 """
 
 from collections.abc import Sequence
@@ -28,47 +31,56 @@ from kernrec.model.learn.conformal import LEVEL, Interval
 Array = np.ndarray
 
 MOST_ROWS = 1000
-"""More measurements than this are thinned out evenly: beyond it retraining is the better way."""
+"""More measurements than this are thinned out evenly; with so many, training a model is better."""
 FEW_ROWS = 32
-"""From more rows on each feature has its own relevance: fewer cannot tell features apart."""
-_SHRINK = 0.5  # measurements' worth of belief that there is no offset
+"""With more rows than this, each feature has its own relevance; fewer rows cannot tell features apart."""
+_OFFSET_PRIOR = 0.5  # the belief that the offset is zero, in measurements
 _LENGTHS = (0.35, 0.7, 1.0, 1.8, 3.0)
 _NOISES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # noise variance over signal variance
-_TOGETHER = 0.5  # spread of the features' log relevance before anything was measured
-_RELEVANCE_ROWS = 300  # of more the relevance is found on this many
-_STEPS = 25
+_RELEVANCE_SPREAD = 0.5  # prior standard deviation of the features' log relevances
+_RELEVANCE_ROWS = 300  # most rows that the relevances are fitted to
+_STEPS = 25  # of the optimization of relevances
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """A correction in log space. center, scale: of the features (F,); rows (M, F) standardised; weights (M,).
-
-    interval: around corrected predictions on this GPU and problem, from leave-one-out errors.
-    """
+    """A correction of log predictions, fitted to M measurements with F features."""
 
     offset: float
+    """The correction far from all measurements."""
     center: Array
+    """Mean of each feature, (F,)."""
     scale: Array
+    """Spread of each feature, divided by its relevance, (F,); infinity for one that is not used."""
     rows: Array
+    """The measured rows, standardized, (M, used features)."""
     weights: Array
+    """Weight of each measured row, (M,)."""
     length: float
+    """Length scale of the Gaussian process."""
     interval: Interval
+    """Around corrected predictions on this GPU and problem, from leave-one-out errors."""
 
     def correction(self, matrix: Array) -> Array:
-        """What to add to the log of predictions for rows (C, F); (C,)."""
-        return self.offset + _matern(_standard(matrix, self.center, self.scale), self.rows, self.length) @ self.weights
+        """What to add to the log of the predictions of candidates, (C,); matrix: their features (C, F)."""
+        rows = _standardized(matrix, self.center, self.scale)
+        return self.offset + _matern(rows, self.rows, self.length) @ self.weights
 
 
 def adapt(matrix: Array, residual: Array) -> Adaptation:
-    """The correction that measurements at rows (M, F) with residuals log(measured / predicted) (M,) call for; M >=
-    1."""
+    """Fit a correction to measurements.
+
+    Args:
+        matrix: features of the measured configs, (M, F); M >= 1.
+        residual: log(measured / predicted), (M,).
+    """
     if len(residual) > MOST_ROWS:
         keep = thinned(len(residual), MOST_ROWS)
         matrix, residual = matrix[keep], residual[keep]
     count = len(residual)
-    offset = float(residual.sum() / (count + _SHRINK))
+    offset = float(residual.sum() / (count + _OFFSET_PRIOR))
     center, scale = _frame(matrix)
-    rows, error = _standard(matrix, center, scale), residual - offset
+    rows, error = _standardized(matrix, center, scale), residual - offset
     if count <= FEW_ROWS or not np.isfinite(scale).any():
         length, weights, left_out = _process(rows, error, _LENGTHS)
     else:
@@ -80,15 +92,23 @@ def adapt(matrix: Array, residual: Array) -> Adaptation:
             left_out[mine] = _process(without, error, (1.0,))[2][mine]
         rows, scale = rows * relevance, scale.copy()
         scale[np.isfinite(scale)] /= relevance
-    at = min(int(np.ceil(LEVEL * (count + 1))), count) - 1
-    # Fewer rows than the level needs cannot tell how far the next one may lie: twice the worst seen.
-    enough = np.ceil(LEVEL * (count + 1)) <= count
-    width = float(np.sort(left_out)[at]) * (1.0 if enough else 2.0)
+    rank = int(np.ceil(LEVEL * (count + 1)))
+    # Fewer rows than the level needs do not bound the error of the next one: twice the largest error is taken.
+    width = float(np.sort(left_out)[min(rank, count) - 1]) * (1.0 if rank <= count else 2.0)
     return Adaptation(offset, center, scale, rows, weights, length, Interval(width, count, "config"))
 
 
 def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float, Array, Array]:
-    """(length, weights (M,), sizes of leave-one-out errors (M,)) of the likeliest process over rows (M, F)."""
+    """Fit a Gaussian process with one length scale and noise level, of greatest marginal likelihood.
+
+    Args:
+        rows: standardized features, (M, F).
+        error: what the process models, (M,).
+        lengths: length scales to try.
+
+    Returns:
+        The length scale, the weights of the rows (M,), and the absolute leave-one-out errors (M,).
+    """
     count = len(error)
     best: tuple[float, float, Array, Array] | None = None
     for length in lengths:
@@ -107,32 +127,38 @@ def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float
 
 
 def _relevance(rows: Array, error: Array) -> Array:
-    """What to multiply each feature with (F,) so that a process of length 1 is likeliest to have made the errors.
+    """The factor of each feature, (F,), for which a process of length scale 1 has the greatest posterior probability.
 
-    Rprop (Riedmiller and Braun, 1993) over log noise, log length and log relevances: steps follow the gradient's signs.
+    Optimized over log noise, log length scale and log relevances by Rprop (Riedmiller and Braun, 1993), whose steps
+    follow the signs of the gradient.
     """
     if len(error) > _RELEVANCE_ROWS:
         keep = thinned(len(error), _RELEVANCE_ROWS)
         rows, error = rows[keep], error[keep]
     apart = np.square(rows.T[:, :, None] - rows.T[:, None, :], dtype=np.float32).reshape(rows.shape[1], -1)
-    at = np.concatenate([np.log([0.1, 1.5]), np.zeros(rows.shape[1])])
-    step, before, best = np.full(len(at), 0.1), np.zeros(len(at)), (np.inf, at)
+    parameters = np.concatenate([np.log([0.1, 1.5]), np.zeros(rows.shape[1])])
+    step, before, best = np.full(len(parameters), 0.1), np.zeros(len(parameters)), (np.inf, parameters)
     for _ in range(_STEPS):
-        loss, slope = _unlikelihood(at, apart, error)
+        loss, slope = _negative_log_posterior(parameters, apart, error)
         if loss < best[0]:
-            best = loss, at
+            best = loss, parameters
         turned = slope * before
         step = np.clip(np.where(turned > 0, 1.2 * step, np.where(turned < 0, 0.5 * step, step)), 1e-3, 0.5)
         before = np.where(turned < 0, 0.0, slope)
-        at = at - np.sign(before) * step
+        parameters = parameters - np.sign(before) * step
     return np.exp(best[1][2:] - best[1][1])
 
 
-def _unlikelihood(at: Array, apart: Array, error: Array) -> tuple[float, Array]:
-    """(negative log posterior, its gradient) at log noise, log length, log relevances; the signal's variance is the
-    likeliest. apart: squared differences of rows by feature, (F, M * M)."""
+def _negative_log_posterior(parameters: Array, apart: Array, error: Array) -> tuple[float, Array]:
+    """The negative log posterior of a process and its gradient; the signal variance is the most likely one.
+
+    Args:
+        parameters: log noise, log length scale, log relevances, (2 + F,).
+        apart: squared differences of rows by feature, (F, M * M).
+        error: what the process models, (M,).
+    """
     count = len(error)
-    noise, length, relevance = np.exp(at[0]), at[1], at[2:]
+    noise, length, relevance = np.exp(parameters[0]), parameters[1], parameters[2:]
     share = np.exp(2.0 * (relevance - length))
     distance = np.sqrt(3.0 * (share.astype(apart.dtype) @ apart).astype(np.float64).reshape(count, count))
     decay = np.exp(-distance)
@@ -142,25 +168,26 @@ def _unlikelihood(at: Array, apart: Array, error: Array) -> tuple[float, Array]:
     loss = 0.5 * (count * np.log(fit) - np.linalg.slogdet(inverse)[1])
     outer = 0.5 * (inverse - np.outer(weights, weights) * (count / fit))
     by_feature = -3.0 * share * (apart @ (outer * decay).ravel().astype(apart.dtype))
-    slope = np.concatenate([[noise * np.trace(outer), -by_feature.sum()], by_feature + relevance / _TOGETHER**2])
-    return loss + 0.5 * float((relevance**2).sum()) / _TOGETHER**2, slope
+    by_relevance = by_feature + relevance / _RELEVANCE_SPREAD**2
+    slope = np.concatenate([[noise * np.trace(outer), -by_feature.sum()], by_relevance])
+    return loss + 0.5 * float((relevance**2).sum()) / _RELEVANCE_SPREAD**2, slope
 
 
 def thinned(count: int, most: int) -> Array:
-    """`most` of `count` places, evenly."""
+    """`most` of the positions 0 to `count` - 1, evenly spaced."""
     return np.linspace(0, count - 1, most).astype(np.int64)
 
 
 def _frame(matrix: Array) -> tuple[Array, Array]:
-    """Mean and spread of each feature; one that does not vary, or is not known everywhere, does not count."""
+    """Mean and spread of each feature; infinite spread for one that is constant or not known everywhere."""
     known = np.isfinite(matrix).all(axis=0)
     filled = np.where(known, matrix, 0.0).astype(np.float64)
     spread = filled.std(axis=0)
     return filled.mean(axis=0), np.where(known & (spread > 1e-6), spread, np.inf)
 
 
-def _standard(matrix: Array, center: Array, scale: Array) -> Array:
-    """Standardised so that two rows drawn at random lie about 1.4 apart."""
+def _standardized(matrix: Array, center: Array, scale: Array) -> Array:
+    """The used features, standardized so that two random rows are about 1.4 apart."""
     used = np.isfinite(scale)
     if not used.any():
         return np.zeros((len(matrix), 1))
@@ -168,6 +195,7 @@ def _standard(matrix: Array, center: Array, scale: Array) -> Array:
 
 
 def _matern(a: Array, b: Array, length: float) -> Array:
+    """Matern 3/2 kernel between rows a (N, F) and b (M, F), (N, M)."""
     squared = (a * a).sum(1)[:, None] + (b * b).sum(1)[None, :] - 2.0 * a @ b.T
     distance = np.sqrt(np.maximum(3.0 * squared, 0.0)) / length
     return (1.0 + distance) * np.exp(-distance)

@@ -1,22 +1,23 @@
-"""What the learner is told of a candidate: ratios that mean the same on every GPU and shape.
+"""The features of a candidate that models take: ratios that mean the same on every GPU and shape.
 
-A feature never names a GPU or a shape: absolute times, counts and sizes would be fingerprints that a model memorises
-and that carry nothing to a GPU it has not seen. So times come as ratios to the roofline and to the prior's other
-components, work as per output and per thread, resources as shares of what the GPU has.
+A feature never identifies a GPU or a shape. Absolute times, counts and sizes would be fingerprints that a model
+memorizes and that do not transfer to another GPU. So times are ratios to the roofline and to other components of the
+prior, work is per output and per thread, and resources are shares of what the GPU has.
 
-    schedule   what the config says: its tunables, threads, blocks, the waves in which they run
-    static     what its code asks of the GPU: pipe work over the roofline's, registers, shared memory
+    schedule   the config: its tunables, threads, blocks, and the waves in which they run
+    static     the demand of its code on the GPU: pipe work over the roofline's, registers, shared memory
     prior      how the analytic prior divides the time
-    problem    the problem against the GPU: intensity, footprint
+    problem    the problem relative to the GPU: arithmetic intensity, compulsory bytes
 
-`matrix` gives a whole space at once, (C, F), NaN for what is not known: a kernel without a static profile has schedule
-and problem features alone. `FEATURES` is the documentation as data; tunables come after it, each twice:
+`matrix` computes the features of a whole space, (C, F), with NaN for what is not known: a kernel without a static
+profile has schedule and problem features only. `FEATURES` documents all columns but the tunables, which come last, each
+in two columns:
 
     tunable.<name>    log2(1 + value)
-    alignment.<name>  log2 of the largest power of two that divides the value, 0 for values below 1: full warps, whole
-                      sectors and shared-memory banks without conflicts are matters of divisibility, not of size
+    alignment.<name>  log2 of the largest power of two that divides the value, 0 for values below 1: full warps, full
+                      sectors and conflict-free shared-memory banks depend on divisibility, not on size
 
-A change of meaning, order or number raises `VERSION`: a model fits the version that it was trained on.
+A change of the meaning, order or number of features increases `VERSION`: a model needs the version it was trained with.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,51 +38,62 @@ ALIGNMENT = "alignment."
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """What is known of C candidates on one GPU and problem; arrays (C,), None where it is not known.
-
-    tunables: value of each. flops, bytes: of the problem, arithmetic and compulsory traffic. latency_s, power_w: the
-    prior's estimate, under which nothing else of the prior is needed.
-    threads, blocks: of the longest launch. resident: blocks on an SM. registers: per thread. shared_bytes: per block.
-    pipe_s (P, C): time that each pipe is busy. busy_s, wait_s: time of the pipes and of latency, as the prior sees it.
-    l2_s, dram_s, core_s: time at L2's and DRAM's bandwidth, and of the core domain. fixed_s: launch overhead.
-    core_j, dram_j: energy of the core's events at nominal voltage, and of DRAM traffic; for calibrating the prior, no
-    feature is made of them.
-    """
+    """What features are computed from: C candidates on one GPU and problem; arrays (C,), None where not known."""
 
     gpu: GPU
+    """The GPU."""
     flops: float
+    """Arithmetic of the problem."""
     bytes: float
+    """Compulsory traffic of the problem."""
     tunables: Mapping[str, Array]
+    """Value of each tunable."""
     latency_s: Array
+    """The prior's latency."""
     power_w: Array
+    """The prior's mean power."""
     threads: Array | None = None
+    """Threads per block of the longest launch."""
     blocks: Array | None = None
+    """Blocks of the longest launch."""
     resident: Array | None = None
+    """Blocks that an SM holds at the same time."""
     registers: Array | None = None
+    """Registers per thread."""
     shared_bytes: Array | None = None
+    """Shared memory per block."""
     pipe_s: Array | None = None
+    """Seconds that each pipe is busy, (P, C)."""
     busy_s: Array | None = None
+    """Seconds that the pipes are busy, by the prior."""
     wait_s: Array | None = None
+    """Seconds of latency, by the prior."""
     l2_s: Array | None = None
+    """Seconds that L2 bandwidth takes."""
     dram_s: Array | None = None
+    """Seconds that DRAM bandwidth takes."""
     core_s: Array | None = None
+    """Seconds of the core clock domain."""
     fixed_s: Array | None = None
+    """Seconds of launch overhead."""
     core_j: Array | None = None
+    """Joules of core events at nominal voltage; for calibrating the prior, not a feature."""
     dram_j: Array | None = None
+    """Joules of DRAM traffic; for calibrating the prior, not a feature."""
 
     def __len__(self) -> int:
         return len(self.latency_s)
 
 
 class _Quantities:
-    """The inputs with what several features share, each computed once; what is not known is NaN."""
+    """Quantities that several features share, each computed once; unknown ones are NaN."""
 
     def __init__(self, inputs: ModelInputs) -> None:
         gpu = inputs.gpu
         self.inputs = inputs
         self.gpu = gpu
-        self.nothing = np.full(len(inputs), np.nan)
-        # The time of the problem's arithmetic at the f32 peak, or of its bytes: what nothing can beat.
+        self.unknown = np.full(len(inputs), np.nan)
+        # The time of the problem's arithmetic at the f32 peak, and of its bytes: the lower bound of any kernel.
         self.compute_s = max(inputs.flops, 1.0) / gpu.peak_flops("f32")
         self.traffic_s = inputs.bytes / gpu.memory_bandwidth
         self.roofline_s = max(self.compute_s, self.traffic_s)
@@ -94,10 +106,10 @@ class _Quantities:
         self.busy_s = self.known(inputs.busy_s)
 
     def known(self, values: Array | None) -> Array:
-        return self.nothing if values is None else np.asarray(values, dtype=np.float64)
+        return self.unknown if values is None else np.asarray(values, dtype=np.float64)
 
     def pipe(self, name: str) -> Array:
-        return self.nothing if self.inputs.pipe_s is None else self.inputs.pipe_s[PIPES.index(name)]
+        return self.unknown if self.inputs.pipe_s is None else self.inputs.pipe_s[PIPES.index(name)]
 
     def same(self, ratio: float) -> Array:
         """log2 of a ratio that all candidates have in common."""
@@ -110,14 +122,20 @@ class _Quantities:
 
 @dataclass(frozen=True)
 class Feature:
-    """One column: its name and group, its unit, what it means, and the formula in words of `ModelInputs`."""
+    """One column of the feature matrix."""
 
     name: str
+    """Its name."""
     group: str
+    """One of `GROUPS`."""
     unit: str
+    """Its unit; `log2` for the logarithm of a ratio."""
     meaning: str
+    """What it is."""
     formula: str
+    """How it is computed from the fields of `ModelInputs`."""
     value: Callable[[_Quantities], Array] = field(repr=False)
+    """The computation."""
 
 
 def _pipe_features() -> list[Feature]:
@@ -220,7 +238,7 @@ FEATURES: tuple[Feature, ...] = (
 
 
 def names(tunables: Sequence[str] = (), groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
-    """The names of the columns: features of `groups` in order, then the tunables where `schedule` is among them."""
+    """The names of the columns: the features of `groups` in order, then the tunables if `schedule` is one of them."""
     fixed = tuple(feature.name for feature in FEATURES if feature.group in groups)
     if "schedule" not in groups:
         return fixed
@@ -231,27 +249,35 @@ _BY_NAME = {feature.name: feature for feature in FEATURES}
 
 
 def parts(columns: Sequence[str]) -> Array:
-    """The number of the group of each column, (F,): its place in `GROUPS`; tunables are of the schedule."""
+    """The group of each column, (F,), as its position in `GROUPS`; tunables belong to `schedule`."""
     return np.array([GROUPS.index(_BY_NAME[name].group if name in _BY_NAME else "schedule") for name in columns])
 
 
 def _alignment(values: Array) -> Array:
-    """log2 of the largest power of two that divides each value; 0 for what is below 1, NaN for what is not known."""
+    """log2 of the largest power of two that divides each value; 0 for values below 1, NaN for unknown ones."""
     whole = np.nan_to_num(values).astype(np.int64)
-    found = np.log2(np.where(whole > 0, whole & -whole, 1))
-    return np.where(np.isnan(values), np.nan, found)
+    power = np.log2(np.where(whole > 0, whole & -whole, 1))
+    return np.where(np.isnan(values), np.nan, power)
 
 
 def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
-    """The columns named, (C, F) float32; NaN where a fact is not known or a tunable is not this kernel's."""
+    """The feature matrix of candidates.
+
+    Args:
+        inputs: the C candidates.
+        columns: names of F features, as from `names`.
+
+    Returns:
+        The features, (C, F), float32; NaN where an input is not known or the kernel does not have a tunable.
+    """
     quantities = _Quantities(inputs)
-    found = np.empty((len(columns), len(inputs)))
+    rows = np.empty((len(columns), len(inputs)))
     for i, name in enumerate(columns):
         kind, dot, tunable = name.partition(".")
         if not dot:
-            found[i] = _BY_NAME[name].value(quantities)
+            rows[i] = _BY_NAME[name].value(quantities)
         elif (values := inputs.tunables.get(tunable)) is None:
-            found[i] = np.nan
+            rows[i] = np.nan
         else:
-            found[i] = np.log2(1.0 + np.maximum(values, 0)) if kind + dot == TUNABLE else _alignment(values)
-    return np.ascontiguousarray(found.T, dtype=np.float32)
+            rows[i] = np.log2(1.0 + np.maximum(values, 0)) if kind + dot == TUNABLE else _alignment(values)
+    return np.ascontiguousarray(rows.T, dtype=np.float32)

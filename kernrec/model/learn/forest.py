@@ -1,9 +1,9 @@
-"""Boosted trees without XGBoost: what a query needs to score candidates, in NumPy alone.
+"""Predictions of boosted trees in NumPy, without XGBoost, for queries.
 
 Importing XGBoost takes longer than a whole recommendation. Its model files are UBJSON (ubjson.org, with the typed
-arrays that XGBoost writes); `Forest.parse` lays every tree out as a complete binary tree, so that all candidates go
-down all trees one level at a time, with a gather and a comparison for each level. Trees laid out once are packed as
-arrays (`Forest.packed`), which load a hundred times as fast as UBJSON is parsed.
+arrays that XGBoost writes). `Forest.parse` converts every tree to a complete binary tree, so that all candidates go
+down all trees one level at a time, with one gather and one comparison per level. The arrays are stored beside the model
+(`Forest.packed`); loading them is a hundred times as fast as parsing UBJSON.
 """
 
 import struct
@@ -19,7 +19,7 @@ from kernrec.util.array_file import pack, unpack
 
 Array = np.ndarray
 
-_MOST_LEVELS = 10  # a complete tree doubles with each level
+_MOST_LEVELS = 10  # a complete tree doubles in size with each level
 _NUMBERS = {"i": ">i1", "U": ">u1", "I": ">i2", "l": ">i4", "L": ">i8", "d": ">f4", "D": ">f8"}
 _SCALARS = {"i": ">b", "U": ">B", "I": ">h", "l": ">i", "L": ">q", "d": ">f", "D": ">d"}
 _MOST_DEPTH = 64
@@ -27,27 +27,27 @@ _LEVEL = ("column", "threshold")
 
 
 class _Reader:
-    """A UBJSON document, read from its start; `ValueError`, `IndexError` or `struct.error` where it is none."""
+    """A reader of one UBJSON document; `ValueError`, `IndexError` or `struct.error` where the bytes are not one."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.at = 0
+        self.offset = 0
         self.depth = 0
 
     def byte(self) -> str:
-        self.at += 1
-        return chr(self.data[self.at - 1])
+        self.offset += 1
+        return chr(self.data[self.offset - 1])
 
     def number(self, kind: str) -> int | float:
         code = _SCALARS[kind]
-        (value,) = struct.unpack_from(code, self.data, self.at)
-        self.at += struct.calcsize(code)
+        (value,) = struct.unpack_from(code, self.data, self.offset)
+        self.offset += struct.calcsize(code)
         return value
 
     def length(self) -> int:
         kind = self.byte()
         if kind not in "iUIlL":
-            raise ValueError(f"length of type {kind!r}")
+            raise ValueError(f"a length of type {kind!r}")
         value = int(self.number(kind))
         if not 0 <= value <= len(self.data):
             raise ValueError(f"length {value}")
@@ -55,12 +55,12 @@ class _Reader:
 
     def text(self) -> str:
         size = self.length()
-        end = self.at + size
+        end = self.offset + size
         if end > len(self.data):
-            raise ValueError("text beyond the end")
-        found = self.data[self.at : end].decode()
-        self.at = end
-        return found
+            raise ValueError("a text beyond the end of the file")
+        text = self.data[self.offset : end].decode()
+        self.offset = end
+        return text
 
     def value(self, kind: str | None = None) -> Any:
         kind = kind or self.byte()
@@ -73,22 +73,22 @@ class _Reader:
         if kind in "TFZN":
             return {"T": True, "F": False}.get(kind)
         if kind not in "[{":
-            raise ValueError(f"value of type {kind!r}")
+            raise ValueError(f"a value of type {kind!r}")
         self.depth += 1
         if self.depth > _MOST_DEPTH:
             raise ValueError("nested too deeply")
-        found = self.array() if kind == "[" else self.object()
+        container = self.array() if kind == "[" else self.object()
         self.depth -= 1
-        return found
+        return container
 
     def header(self) -> tuple[str | None, int | None]:
         """The type and count that a container may begin with."""
         kind = count = None
-        if self.data[self.at] == ord("$"):
-            self.at += 1
+        if self.data[self.offset] == ord("$"):
+            self.offset += 1
             kind = self.byte()
-        if self.data[self.at] == ord("#"):
-            self.at += 1
+        if self.data[self.offset] == ord("#"):
+            self.offset += 1
             count = self.length()
         return kind, count
 
@@ -96,47 +96,58 @@ class _Reader:
         kind, count = self.header()
         if kind in _NUMBERS and count is not None:
             code = np.dtype(_NUMBERS[kind])
-            found = np.frombuffer(self.data, code, count, self.at)
-            self.at += count * code.itemsize
-            return found
+            values = np.frombuffer(self.data, code, count, self.offset)
+            self.offset += count * code.itemsize
+            return values
         items: list[Any] = []
         while count is None or len(items) < count:
-            if count is None and self.data[self.at] == ord("]"):
-                self.at += 1
+            if count is None and self.data[self.offset] == ord("]"):
+                self.offset += 1
                 break
             items.append(self.value(kind))
         return items
 
     def object(self) -> dict[str, Any]:
         kind, count = self.header()
-        found: dict[str, Any] = {}
-        while count is None or len(found) < count:
-            if count is None and self.data[self.at] == ord("}"):
-                self.at += 1
+        members: dict[str, Any] = {}
+        while count is None or len(members) < count:
+            if count is None and self.data[self.offset] == ord("}"):
+                self.offset += 1
                 break
             name = self.text()
-            found[name] = self.value(kind)
-        return found
+            members[name] = self.value(kind)
+        return members
 
 
 @dataclass(frozen=True)
 class Forest:
-    """T trees of at most L levels over F features.
-
-    column[l], threshold[l]: of the nodes of level l, all trees one after the other, (T * 2**l,). A column of F or more
-    is that of a missing value that goes right. leaf: (T * 2**L,). base: what is added to every sum.
-    """
+    """T complete binary trees of L levels over F features."""
 
     features: int
+    """F."""
     trees: int
+    """T."""
     column: tuple[Array, ...]
+    """For each level l the feature that each node splits on, (T * 2**l,), all trees one after the other. F is added
+    where a missing value goes right."""
     threshold: tuple[Array, ...]
+    """For each level l the threshold of each node, (T * 2**l,); values that are not less go right."""
     leaf: Array
+    """Value of each leaf, (T * 2**L,)."""
     base: float
+    """What is added to every sum of leaves."""
 
     @classmethod
     def parse(cls, data: bytes, source: str) -> "Forest":
-        """The forest of an XGBoost model saved as UBJSON; `UsageError` naming `source` for anything else."""
+        """Read an XGBoost model that was saved as UBJSON.
+
+        Args:
+            data: the file's content.
+            source: what it is, for the error message.
+
+        Raises:
+            UsageError: it is not such a model.
+        """
         try:
             learner = _Reader(data).value()["learner"]
             booster, shape = learner["gradient_booster"], learner["learner_model_param"]
@@ -146,7 +157,7 @@ class Forest:
             return cls._laid_out(trees, int(shape["num_feature"]), float(shape["base_score"].strip("[]")))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, struct.error, RecursionError) as error:
             reason = f"{type(error).__name__}: {error}".replace("\n", " ")
-            raise UsageError(f"{source} is no model of boosted trees, or is cut short ({reason:.80})") from None
+            raise UsageError(f"{source} is not a model of boosted trees, or is cut short ({reason:.80})") from None
 
     @classmethod
     def _laid_out(cls, trees: list[Mapping[str, Any]], features: int, base: float) -> "Forest":
@@ -158,21 +169,21 @@ class Forest:
             left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
             split, condition = np.asarray(tree["split_indices"]), np.asarray(tree["split_conditions"])
             missing_left = np.asarray(tree["default_left"])
-            node = np.zeros(1, np.int64)  # of the tree, for each place of the level
+            node = np.zeros(1, np.int64)  # the tree's node at each place of the level
             for level in range(levels):
                 place = slice(number << level, (number + 1) << level)
                 inner = left[node] >= 0
                 if inner.any() and not 0 <= split[node[inner]].max() < features:
-                    raise ValueError("a split on a feature that there is not")
+                    raise ValueError("a split on a feature that does not exist")
                 column[level][place] = np.where(inner, split[node] + np.where(missing_left[node] != 0, 0, features), 0)
                 threshold[level][place] = np.where(inner, condition[node], np.inf)
-                # Below a leaf every place holds that leaf.
+                # Every place below a leaf is that leaf.
                 node = np.stack([np.where(inner, left[node], node), np.where(inner, right[node], node)], 1).ravel()
             leaf[number << levels : (number + 1) << levels] = condition[node]
         return cls(features, len(trees), tuple(column), tuple(threshold), leaf, base)
 
     def predict(self, matrix: Array) -> Array:
-        """The sum of the leaves of each row of a (C, F) matrix, NaN where a value is missing; float64 (C,)."""
+        """The prediction for each row of a matrix (C, F), whose NaNs are missing values; float64 (C,)."""
         count = len(matrix)
         if not self.column:
             return np.full(count, self.base + self.leaf.sum(dtype=np.float64))
@@ -180,7 +191,7 @@ class Forest:
         missing = np.isnan(low)
         both = np.concatenate([np.where(missing, -np.inf, low), np.where(missing, np.inf, low)], axis=1)
         flat, row = both.ravel(), (np.arange(count) * (2 * self.features))[:, None]
-        # Node i of a level, of all trees, has the nodes 2 i and 2 i + 1 of the next.
+        # The children of node i of a level, over all trees, are nodes 2 i and 2 i + 1 of the next level.
         node = np.broadcast_to(np.arange(self.trees), (count, self.trees))
         for level, (column, threshold) in enumerate(zip(self.column, self.threshold, strict=True)):
             if level:
@@ -194,35 +205,35 @@ class Forest:
         return self.base + self.leaf.take(node).sum(axis=1, dtype=np.float64)
 
     def packed(self, source: bytes) -> bytes:
-        """The trees as arrays; source: the UBJSON that they were parsed from."""
-        facts = {"of": sha256(source).hexdigest(), "features": self.features, "trees": self.trees, "base": self.base}
+        """The trees as the bytes of an array file; source: the UBJSON that they were parsed from."""
+        header = {"of": sha256(source).hexdigest(), "features": self.features, "trees": self.trees, "base": self.base}
         levels = enumerate(zip(self.column, self.threshold, strict=True))
         arrays = {f"{what}.{level}": part for level, both in levels for what, part in zip(_LEVEL, both, strict=True)}
-        return pack(facts | {"levels": len(self.column)}, arrays | {"leaf": self.leaf})
+        return pack(header | {"levels": len(self.column)}, arrays | {"leaf": self.leaf})
 
     @classmethod
     def unpacked(cls, data: bytes, source: bytes) -> "Forest":
-        """What `packed` made of `source`; `ValueError` where it is damaged, or of another source."""
-        facts, arrays = unpack(data)
+        """Read what `packed` wrote for the UBJSON `source`; `ValueError` where it is damaged or of another source."""
+        header, arrays = unpack(data)
         try:
-            if facts["of"] != sha256(source).hexdigest():
-                raise ValueError("of other trees")
+            if header["of"] != sha256(source).hexdigest():
+                raise ValueError("made of other trees")
             column, threshold = (
-                tuple([arrays[f"{what}.{level}"] for level in range(facts["levels"])]) for what in _LEVEL
+                tuple([arrays[f"{what}.{level}"] for level in range(header["levels"])]) for what in _LEVEL
             )
-            forest = cls(facts["features"], facts["trees"], column, threshold, arrays["leaf"], facts["base"])
+            forest = cls(header["features"], header["trees"], column, threshold, arrays["leaf"], header["base"])
             sizes = [forest.trees << level for level in range(len(column) + 1)]
             if [len(part) for part in (*column, forest.leaf)] != sizes or [len(t) for t in threshold] != sizes[:-1]:
-                raise ValueError("levels of other lengths")
+                raise ValueError("levels of wrong lengths")
             if any(part.min() < 0 or part.max() >= 2 * forest.features for part in column if len(part)):
-                raise ValueError("a split on a feature that there is not")
+                raise ValueError("a split on a feature that does not exist")
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"no packed trees ({type(error).__name__}: {error})") from None
+            raise ValueError(f"not packed trees ({type(error).__name__}: {error})") from None
         return forest
 
 
 def _levels(tree: Mapping[str, Any]) -> int:
-    """How many splits the longest way down a tree has."""
+    """How many splits the longest path down a tree has."""
     left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
     nodes, levels = np.zeros(1, np.int64), 0
     while len(nodes := nodes[left[nodes] >= 0]):

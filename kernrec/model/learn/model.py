@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kernrec.model.learn.conformal import Extent, Interval
+from kernrec.model.learn.conformal import Interval
+from kernrec.model.learn.extent import Extent
 from kernrec.model.learn.features import ModelInputs, matrix
 from kernrec.model.learn.forest import Forest
 

@@ -1,13 +1,13 @@
-"""Models on disk: XGBoost's trees as UBJSON, one file a head, and a JSON card that says what they are.
+"""Model files: the trees of each head as XGBoost saves them (UBJSON), and a JSON card that describes the model.
 
-    models/<name>.json                  the card: features, extent, intervals, scores, training data, versions, SHA-256
-                                        of the trees
-    models/<name>.latency.<hash>.ubj    trees, and the same for power
-    models/<name>.latency.<hash>.trees  the same trees laid out for queries, which load at once
+    models/<name>.json                  the card: features, extent, intervals, scores, training data, versions, and the
+                                        SHA-256 of the trees
+    models/<name>.latency.<hash>.ubj    the trees of a head
+    models/<name>.latency.<hash>.trees  the same trees as arrays, which a query loads at once
 
-Nothing is unpickled. The card is written last and all files appear whole, so a reader sees the old model or the new
-one. A file that does not fit is refused in one line that says what differs; trees laid out that are missing, damaged or
-of other trees are laid out anew.
+Nothing is unpickled. The card is written last and all files appear whole, so a reader sees either the old model or the
+new one. A file that does not fit is an error of one line that says what differs. Arrays that are missing, damaged or
+made of other trees are computed again from the UBJSON file.
 """
 
 import hashlib
@@ -21,7 +21,8 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model.learn import features
-from kernrec.model.learn.conformal import Extent, Interval
+from kernrec.model.learn.conformal import Interval
+from kernrec.model.learn.extent import Extent
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.model import HEADS, Model
 from kernrec.util.atomic_write import write_whole
@@ -29,13 +30,28 @@ from kernrec.util.optional import import_optional
 from kernrec.version import __version__
 
 FORMAT = 2
-LAID_OUT = ".trees"
+"""Version of the card's format."""
+ARRAYS = ".trees"
+"""Ending of the files that hold trees as arrays."""
 _MOST_BYTES = 64 << 20
 _NAME = re.compile(r"[a-z0-9][a-z0-9_@.+-]*")
 
 
 def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> Path:
-    """Write a model; gives the card's path. training: where its rows came from, kept in the card as it is."""
+    """Write a model.
+
+    Args:
+        model: the model.
+        folder: where to write it; it is made if it does not exist.
+        name: name of the model, such as `matmul` or `matmul@rtx4090`; a model of this name is replaced.
+        training: where its rows came from, stored in the card as it is.
+
+    Returns:
+        The path of the card.
+
+    Raises:
+        KernrecError: the files cannot be written.
+    """
     _check_name(name)
     xgboost = import_optional("xgboost", "training a model", "train")
 
@@ -47,8 +63,8 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
             digest = hashlib.sha256(trees).hexdigest()
             file = f"{name}.{head}.{digest[:12]}.ubj"
             write_whole(folder / file, trees, shared=True)
-            laid_out = (model.forests.get(head) or Forest.parse(trees, file)).packed(trees)
-            write_whole((folder / file).with_suffix(LAID_OUT), laid_out, shared=True)
+            arrays = (model.forests.get(head) or Forest.parse(trees, file)).packed(trees)
+            write_whole((folder / file).with_suffix(ARRAYS), arrays, shared=True)
             heads[head] = {"file": file, "sha256": digest}
         card = {
             "format": FORMAT,
@@ -59,7 +75,10 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
                 key: [None if np.isinf(v) else float(v) for v in getattr(model.extent, key)]
                 for key in ("low", "high", "spread")
             },
-            "intervals": {q: {gpu: vars(i) for gpu, i in found.items()} for q, found in model.intervals.items()},
+            "intervals": {
+                quantity: {key: vars(interval) for key, interval in intervals.items()}
+                for quantity, intervals in model.intervals.items()
+            },
             "scores": dict(model.scores),
             "gpus": list(model.gpus),
             "kernels": dict(model.kernels),
@@ -71,7 +90,7 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
         path = folder / f"{name}.json"
         write_whole(path, (json.dumps(card, indent=1, sort_keys=True) + "\n").encode(), shared=True)
         kept = {Path(head["file"]).stem for head in heads.values()}
-        for old in (*folder.glob(f"{name}.*.ubj"), *folder.glob(f"{name}.*{LAID_OUT}")):
+        for old in (*folder.glob(f"{name}.*.ubj"), *folder.glob(f"{name}.*{ARRAYS}")):
             if old.stem not in kept and old.name.split(".")[-3] in HEADS:
                 old.unlink(missing_ok=True)
     except OSError as error:
@@ -80,28 +99,39 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
 
 
 def load(path: Path) -> tuple[Model, dict[str, Any]]:
-    """(model, card) of a card's path; `UsageError` where it does not fit this kernrec or is damaged."""
+    """Read a model.
+
+    Args:
+        path: the path of its card.
+
+    Returns:
+        The model and its card.
+
+    Raises:
+        UsageError: the files cannot be read, are damaged, or do not fit this version of kernrec.
+    """
     card = _json(path)
     if "format" in card and card["format"] != FORMAT:
         raise UsageError(
-            f"{path} is a model of format {card['format']!r:.40}; this kernrec reads {FORMAT}: train again"
+            f"{path} is a model of format {card['format']!r:.40}; this kernrec reads format {FORMAT}:"
+            " run `kernrec train` again"
         )
-    _check_whole(path, card)
+    _check_complete(path, card)
     try:
         texts = [*card["gpus"], *card["ops"], *card["kernels"], *card["kernels"].values()]
         if not all(isinstance(text, str) for text in texts):
-            raise UsageError(f"{path} is no model card of kernrec's: gpus, kernels and ops hold texts alone")
+            raise UsageError(f"{path} is not a model card of kernrec's: gpus, kernels and ops must hold only texts")
         version, columns = card["features"]["version"], tuple(card["features"]["columns"])
         if version != features.VERSION:
             raise UsageError(
-                f"{path} was trained on features version {version!r}; this kernrec has {features.VERSION}: train again"
+                f"{path} was trained on version {version!r} of the features; this kernrec has version"
+                f" {features.VERSION}: run `kernrec train` again"
             )
         known = set(features.names())
-        strange = [
-            c for c in columns if c not in known and not str(c).startswith((features.TUNABLE, features.ALIGNMENT))
-        ]
-        if strange:
-            raise UsageError(f"{path} uses a feature that this kernrec does not have: {strange[0]!s:.60}")
+        prefixes = (features.TUNABLE, features.ALIGNMENT)
+        unknown = [column for column in columns if column not in known and not str(column).startswith(prefixes)]
+        if unknown:
+            raise UsageError(f"{path} uses a feature that this kernrec does not have: {unknown[0]!s:.60}")
         trees, forests = {}, {}
         for head, entry in card["heads"].items():
             if head not in HEADS:
@@ -119,12 +149,15 @@ def load(path: Path) -> tuple[Model, dict[str, Any]]:
             for key in ("low", "high", "spread")
         }
         if any(len(part) != len(columns) for part in parts.values()):
-            raise UsageError(f"{path}: the extent does not have one number a feature")
+            raise UsageError(f"{path}: the extent does not have one number for each feature")
         model = Model(
             columns,
             trees,
             Extent(**parts, part=features.parts(columns)),
-            {q: {key: _interval(i) for key, i in found.items()} for q, found in card["intervals"].items()},
+            {
+                quantity: {key: _interval(entry) for key, entry in entries.items()}
+                for quantity, entries in card["intervals"].items()
+            },
             dict(card["scores"]),
             tuple(card["gpus"]),
             dict(card["kernels"]),
@@ -133,9 +166,9 @@ def load(path: Path) -> tuple[Model, dict[str, Any]]:
             forests,
         )
     except KeyError as error:
-        raise UsageError(f"{path} is no model card of kernrec's: {error.args[0]!r:.60} is missing") from None
+        raise UsageError(f"{path} is not a model card of kernrec's: {error.args[0]!r:.60} is missing") from None
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise UsageError(f"{path} is no model card of kernrec's: {_first_line(error)}") from None
+        raise UsageError(f"{path} is not a model card of kernrec's: {_first_line(error)}") from None
     return model, card
 
 
@@ -147,30 +180,30 @@ _FIELDS: Mapping[str, type] = {
     "training.data_sha256": str, "training.prior": dict, "training.prior.probe": list,
     "training.prior.calibrations": dict,
 }  # fmt: skip
-"""What a card must say, by the path of the part that says it, outer parts first."""
-_JSON = {int: "a number", str: "a text", dict: "an object", list: "a list", bool: "true or false"}
+"""The fields that a card must have and their types, outer fields first."""
+_TYPE_NAMES = {int: "a number", str: "a text", dict: "an object", list: "a list", bool: "true or false"}
 
 
-def _check_whole(path: Path, card: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for a card that lacks a field, or in which it is something else, naming it."""
+def _check_complete(path: Path, card: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for a card with a field that is missing or of another type."""
     for field, kind in _FIELDS.items():
         part: Any = card
         *above, last = field.split(".")
         for step in above:
             part = part[step]
         if last not in part:
-            raise UsageError(f"{path} is no model card of kernrec's, or is not whole: {field} is missing")
+            raise UsageError(f"{path} is not a model card of kernrec's, or is incomplete: {field} is missing")
         if not isinstance(part[last], kind):
             raise UsageError(
-                f"{path} is no model card of kernrec's: {field} is {part[last]!r:.40}, {_JSON[kind]} is expected"
+                f"{path} is not a model card of kernrec's: {field} is {part[last]!r:.40}, expected {_TYPE_NAMES[kind]}"
             )
 
 
 def _interval(entry: Mapping[str, Any]) -> Interval:
-    found = Interval(float(entry["width"]), int(entry["groups"]), str(entry["kind"]), float(entry["level"]))
-    if not (0.0 <= found.width < np.inf and found.groups >= 0 and 0.0 < found.level < 1.0):
+    interval = Interval(float(entry["width"]), int(entry["groups"]), str(entry["kind"]), float(entry["level"]))
+    if not (0.0 <= interval.width < np.inf and interval.groups >= 0 and 0.0 < interval.level < 1.0):
         raise ValueError(f"an interval is {dict(entry)!r:.80}")
-    return found
+    return interval
 
 
 def _first_line(error: Exception) -> str:
@@ -178,9 +211,9 @@ def _first_line(error: Exception) -> str:
 
 
 def _forest(path: Path, trees: bytes) -> Forest:
-    """The trees of a UBJSON file, from what was laid out beside it where that is of them."""
+    """The trees of a UBJSON file, from the arrays beside it if those were made of it."""
     try:
-        return Forest.unpacked(path.with_suffix(LAID_OUT).read_bytes(), trees)
+        return Forest.unpacked(path.with_suffix(ARRAYS).read_bytes(), trees)
     except (OSError, ValueError):
         return Forest.parse(trees, str(path))
 
@@ -188,16 +221,16 @@ def _forest(path: Path, trees: bytes) -> Forest:
 def _json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"{path} is {path.stat().st_size >> 20} MiB; a model card is far smaller")
+            raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; a model card is far smaller")
         card = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise UsageError(f"no model at {path} (`kernrec train` makes one)") from None
     except OSError as error:
         raise UsageError(f"cannot read the model {path}: {error.strerror}") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{path} is no JSON, or is cut short") from None
+        raise UsageError(f"{path} is not JSON, or is cut short") from None
     if not isinstance(card, dict):
-        raise UsageError(f"{path} is JSON, but no model card")
+        raise UsageError(f"{path} is JSON, but not a model card")
     return card
 
 
@@ -208,15 +241,15 @@ def _trees(card: Path, entry: Mapping[str, Any]) -> bytes:
     path = card.parent / file
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"{path} is {path.stat().st_size >> 20} MiB; trees of kernrec are far smaller")
+            raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; trees of kernrec are far smaller")
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read the trees {path} of {card.name}: {error.strerror}") from None
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
-        raise UsageError(f"{path} is not what {card.name} was written with (SHA-256 differs): damaged or replaced")
+        raise UsageError(f"{path} is damaged or was replaced: its SHA-256 is not the one in {card.name}")
     return data
 
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise UsageError(f"model name {name!r:.60}: lower-case letters, digits and _ @ . + - are accepted")
+        raise UsageError(f"invalid model name {name!r:.60}: lower-case letters, digits and _ @ . + - are allowed")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.model.learn.conformal import Extent, calibrate, groups_needed, unknown_interval
+from kernrec.model.learn.conformal import calibrate, groups_needed, unknown_interval
 from kernrec.model.prior.launch_time import INTERVAL
 
 
@@ -82,30 +82,3 @@ def test_residuals_at_a_distance_are_just_covered_there(error: float, distance: 
     assert reached >= error - 1e-9
     if interval.width > 1e-6:
         assert reached == pytest.approx(error)
-
-
-def test_distance_is_none_inside_and_grows_outside() -> None:
-    rows = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32)
-    rows[:, 3] = np.nan
-    extent = Extent.of(rows)
-    asked = np.zeros((3, 4), dtype=np.float32)
-    asked[1, 0], asked[2, 0] = 4.0, 8.0
-    asked[:, 3] = 1.0
-    inside, out, far = extent.distance(asked)
-    assert inside == 0.0
-    assert 0.0 < out < far
-
-
-def test_what_is_new_in_one_group_of_features_is_not_lost_among_the_others() -> None:
-    """A shape of a new size differs in its size alone."""
-    rows = np.random.default_rng(0).normal(size=(500, 40)).astype(np.float32)
-    asked = np.zeros((1, 40), dtype=np.float32)
-    asked[0, -1] = 6.0
-    apart = Extent.of(rows, np.array([0] * 38 + [1] * 2))
-    assert apart.distance(asked)[0] > 2 * Extent.of(rows).distance(asked)[0] > 0
-
-
-def test_a_feature_that_never_varied_is_far_where_it_does() -> None:
-    rows = np.ones((50, 2), dtype=np.float32)
-    assert Extent.of(rows).distance(np.array([[1.0, 1.0], [1.0, 2.0]], dtype=np.float32)).tolist()[0] == 0.0
-    assert Extent.of(rows).distance(np.array([[1.0, 2.0]], dtype=np.float32))[0] > 0.2

@@ -1,4 +1,4 @@
-"""Trees without XGBoost give XGBoost's answers, and say what is no model."""
+"""Trees without XGBoost give XGBoost's answers, and say what is not a model."""
 
 from dataclasses import replace
 from hashlib import sha256
@@ -54,7 +54,7 @@ def test_packed_trees_that_do_not_fit_together_are_refused() -> None:
         with pytest.raises(ValueError, match=r"levels|split"):
             Forest.unpacked(wrong.packed(DATA), DATA)
     for other in (pack({}, {}), pack({"of": 1}, {}), pack({"of": sha256(DATA).hexdigest(), "levels": "x"}, {})):
-        with pytest.raises(ValueError, match=r"other trees|no packed trees"):
+        with pytest.raises(ValueError, match=r"other trees|not packed trees"):
             Forest.unpacked(other, DATA)
 
 
@@ -64,7 +64,7 @@ DATA = grown(0, 4, 5, 0.1)[0]
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, len(DATA) - 1))
 def test_a_model_cut_short_is_a_usage_error(length: int) -> None:
-    with pytest.raises(UsageError, match="no model of boosted trees"):
+    with pytest.raises(UsageError, match="not a model of boosted trees"):
         Forest.parse(DATA[:length], "model")
 
 

@@ -64,27 +64,27 @@ def test_saving_again_leaves_no_old_trees(model: Model, card: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"format": 1}, "format 1; this kernrec reads 2"),
-        ({"features": {"version": 0, "columns": []}}, "features version 0"),
+        ({"format": 1}, "format 1; this kernrec reads format 2"),
+        ({"features": {"version": 0, "columns": []}}, "version 0 of the features"),
         ({"features": {"version": VERSION, "columns": ["moon phase"]}}, "does not have: moon phase"),
         ({"features": {"version": VERSION, "columns": ["warps"]}}, "the card names 1"),
         ({"heads": {"mass": {}}}, "head 'mass'"),
         ({"heads": {}}, "no latency head"),
         ({"heads": {"latency": {"file": "../x.ubj", "sha256": ""}}}, "outside of its folder"),
         ({"heads": {"latency": {"file": "gone.ubj", "sha256": ""}}}, "cannot read the trees"),
-        ({"heads": 7}, "no model card"),
-        ({"heads": {"latency": 7}}, "no model card"),
+        ({"heads": 7}, "not a model card"),
+        ({"heads": {"latency": 7}}, "not a model card"),
         ({"heads": {"latency": {"sha256": ""}}}, "'file' is missing"),
-        ({"features": [1]}, "features is .1., an object is expected"),
-        ({"gpus": 3}, "gpus is 3, a list is expected"),
-        ({"training": None}, "training is None, an object is expected"),
-        ({"training": TRAINING | {"prior": "old"}}, "training.prior is 'old', an object is expected"),
-        ({"training": TRAINING | {"problems": 3}}, "training.problems is 3, a list is expected"),
+        ({"features": [1]}, "features is .1., expected an object"),
+        ({"gpus": 3}, "gpus is 3, expected a list"),
+        ({"training": None}, "training is None, expected an object"),
+        ({"training": TRAINING | {"prior": "old"}}, "training.prior is 'old', expected an object"),
+        ({"training": TRAINING | {"problems": 3}}, "training.problems is 3, expected a list"),
         ({"intervals": {"latency": {"*": {"width": 1.0}}}}, "'groups' is missing"),
-        ({"intervals": {"latency": {"*": {"width": "a", "groups": 1, "kind": "", "level": 0.9}}}}, "no model card"),
+        ({"intervals": {"latency": {"*": {"width": "a", "groups": 1, "kind": "", "level": 0.9}}}}, "not a model card"),
         ({"intervals": {"latency": {"*": {"width": -1, "groups": 1, "kind": "", "level": 0.9}}}}, "an interval is"),
-        ({"kernels": {"a": 3}}, "gpus, kernels and ops hold texts alone"),
-        ({"extent": {"low": [], "high": [], "spread": []}}, "one number a feature"),
+        ({"kernels": {"a": 3}}, "gpus, kernels and ops must hold only texts"),
+        ({"extent": {"low": [], "high": [], "spread": []}}, "one number for each feature"),
     ],
 )
 def test_a_card_that_does_not_fit_says_so_in_one_line(card: Path, change: dict[str, Any], said: str) -> None:
@@ -101,7 +101,7 @@ def test_a_card_without_a_field_names_it_in_one_line(card: Path, field: str) -> 
         part = part[step]
     del part[last]
     card.write_text(json.dumps(text))
-    with pytest.raises(UsageError, match=rf"no model card of kernrec's, or is not whole: {field} is missing") as caught:
+    with pytest.raises(UsageError, match=rf"not a model card .*, or is incomplete: {field} is missing") as caught:
         load(card)
     assert "\n" not in str(caught.value)
 
@@ -111,7 +111,7 @@ def test_damaged_trees_are_refused(card: Path) -> None:
     data = trees.read_bytes()
     for damage in (data[:-10], data[:50] + b"x" + data[51:], b""):
         trees.write_bytes(damage)
-        with pytest.raises(UsageError, match="SHA-256 differs"):
+        with pytest.raises(UsageError, match="its SHA-256 is not the one in"):
             load(card)
 
 

@@ -1,0 +1,67 @@
+"""The region of feature space that training data covers, and the distance of candidates from it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+Array = np.ndarray
+
+_LEAST_SPREAD = 0.05
+"""A feature with a smaller standard deviation counts as constant."""
+_UNIT_SPREAD = 1.0
+"""The spread of a constant feature: a factor of two (log2 features), or a whole share."""
+_MOST_DEVIATIONS = 10.0
+"""Largest distance in a single feature, in standard deviations."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Range and spread of each of F features in the training data; arrays (F,)."""
+
+    low: Array
+    """1st percentile."""
+    high: Array
+    """99th percentile."""
+    spread: Array
+    """Standard deviation; infinity for a feature that was never known."""
+    part: Array
+    """The number of the feature's group (`features.GROUPS`)."""
+
+    @classmethod
+    def of(cls, matrix: Array, part: Array | None = None) -> "Extent":
+        """The extent of a training matrix (N, F); part: the group of each feature, (F,), by default all one group."""
+        with np.errstate(all="ignore"):
+            known = np.isfinite(matrix)
+            filled = np.where(known, matrix, np.nan).astype(np.float64)
+            some = known.any(axis=0)
+            low, high, spread = (np.zeros(matrix.shape[1]) for _ in range(3))
+            if some.any():
+                low[some], high[some] = np.nanpercentile(filled[:, some], [1, 99], axis=0)
+                spread[some] = np.nanstd(filled[:, some], axis=0)
+        part = np.zeros(matrix.shape[1], dtype=np.int64) if part is None else part
+        spread = np.where(spread > _LEAST_SPREAD, spread, _UNIT_SPREAD)
+        return cls(low, high, np.where(some, spread, np.inf), part)
+
+    def distance(self, matrix: Array) -> Array:
+        """How far candidates lie outside of the training data.
+
+        The distance is half the logarithm of 1 + r. r is the root mean square over a group of features, in standard
+        deviations, of the group where it is largest: a shape that differs only in size differs in few features.
+
+        Args:
+            matrix: features, (C, F).
+
+        Returns:
+            The distance of each candidate, (C,); 0 inside.
+        """
+        outside = np.maximum(np.maximum(self.low - matrix, matrix - self.high), 0.0) / self.spread
+        outside = np.where(np.isfinite(outside), np.minimum(outside, _MOST_DEVIATIONS), 0.0)
+        outside *= outside
+        return 0.5 * np.log1p(np.sqrt((outside @ self._group_means).max(axis=1)))
+
+    @cached_property
+    def _group_means(self) -> Array:
+        """The matrix that takes the mean over each group of features, (F, groups)."""
+        members = self.part[:, None] == np.unique(self.part)
+        return members / members.sum(axis=0)
