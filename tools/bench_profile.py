@@ -1,8 +1,8 @@
-"""How long a static profile takes: compilation, and emulation with counting, per code and architecture, on one core.
+"""How long a static profile takes: compilation, and emulation with counting, per variant, on one core.
 
-    python tools/bench_profile.py [--codes 20]
+    python tools/bench_profile.py [--variants 20]
 
-Nothing comes from the compile cache. Exits 1 when emulation takes 1 s or more for a code.
+Nothing comes from the compile cache. Exits 1 when emulation takes 1 s or more for a variant.
 """
 
 import argparse
@@ -23,24 +23,24 @@ AIM_S = 1.0
 def main() -> int:
     """Prints median and maximum for each kernel."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--codes", type=int, default=20, help="codes per kernel")
-    count = parser.parse_args().codes
+    parser.add_argument("--variants", type=int, default=20, help="variants per kernel")
+    count = parser.parse_args().variants
     slowest = 0.0
     for kernel in all_kernels():
-        codes = variants_of(kernel, [SM])
+        variants = variants_of(kernel, [SM])
         compiling, emulating = [], []
-        for code in random.Random(kernel.name).sample(codes, min(count, len(codes))):
-            configs = code.configs[SM]
-            defines = kernel.defines(configs[0], code.dtype, code.layout)
+        for variant in random.Random(kernel.name).sample(variants, min(count, len(variants))):
+            configs = variant.configs[SM]
+            defines = kernel.defines(configs[0], variant.dtype, variant.layout)
             start = time.perf_counter()
             compiled = compile_source(kernel.source, SM, defines, cache=CompileCache(None))
             compiling.append(time.perf_counter() - start)
             start = time.perf_counter()
-            profile_variant(kernel, configs, code.dtype, code.layout, SM, compiled)
+            profile_variant(kernel, configs, variant.dtype, variant.layout, SM, compiled)
             emulating.append(time.perf_counter() - start)
         slowest = max(slowest, *emulating)
         print(
-            f"{kernel.name}: {len(emulating)} of {len(codes)} codes on sm_{SM}: compile median"
+            f"{kernel.name}: {len(emulating)} of {len(variants)} variants on sm_{SM}: compile median"
             f" {statistics.median(compiling):.2f} s, max {max(compiling):.2f} s; emulate and fit median"
             f" {statistics.median(emulating):.2f} s, max {max(emulating):.2f} s"
         )

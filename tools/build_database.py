@@ -2,13 +2,13 @@
 
     python tools/build_database.py                  # only what is missing or whose kernel changed
     python tools/build_database.py --fresh          # everything
-    python tools/build_database.py --check 8        # rebuild a sample of 8 codes a kernel and compare; writes nothing
+    python tools/build_database.py --check 8        # rebuild a sample of 8 variants per kernel and compare
 
-Interrupted, it keeps what was finished and goes on from there. The content hash, which it prints for every kernel, is
-that of the rows. NVRTC itself is not quite deterministic: from process to process it arranges some code differently
-(seen with 13.5: the same arithmetic, global memory accesses and barriers; up to 2 % other instructions, mostly before
-the loop; up to 19 registers, and with them a spill of a few bytes). So the check tells rows that are equal from rows
-that differ no more than that, and fails on any other difference.
+`--check` writes nothing. An interrupted run keeps what was finished and goes on from there. The content hash, printed
+for every kernel, is that of the rows. NVRTC is not quite deterministic: from process to process it arranges some code
+differently (observed with 13.5: the same arithmetic, global memory accesses and barriers; up to 2 % other instructions,
+mostly before the loop; up to 19 registers, and with them a spill of a few bytes). So the check distinguishes rows that
+are equal from rows that differ no more than that, and fails on any other difference.
 """
 
 import argparse
@@ -35,12 +35,12 @@ _REGISTERS_VARY = 32
 
 
 def main() -> int:
-    """Builds or checks; exit status 1 when a code failed or differs."""
+    """Builds or checks; exit status 1 when a variant failed or differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kernels", nargs="*", help="kernels by name; all by default")
     parser.add_argument("--fresh", action="store_true", help="build everything anew")
     parser.add_argument(
-        "--check", type=int, metavar="N", help="compare a sample of N codes a kernel with what is shipped"
+        "--check", type=int, metavar="N", help="compare a sample of N variants per kernel with what is shipped"
     )
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
@@ -51,17 +51,17 @@ def main() -> int:
 
 
 def build(kernel: Kernel, fresh: bool, processes: int) -> int:
-    """Brings one kernel's file up to date; 1 when a code failed."""
+    """Brings one kernel's file up to date; 1 when a variant failed."""
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     old = [] if fresh or not path.is_file() else read_profile_rows(path)
     rows = [row for row in old if row.kernel_hash == kernel.hash]
-    codes = variants_of(kernel, ARCHITECTURES)
-    wanted = {(code.key, sm) for code in codes for sm in code.configs}
+    variants = variants_of(kernel, ARCHITECTURES)
+    wanted = {(variant.key, sm) for variant in variants for sm in variant.configs}
     rows = [row for row in rows if (row.variant_key, row.sm) in wanted]
     known = {(row.variant_key, row.sm) for row in rows}
     start = saved = time.monotonic()
     failures: list[VariantFailure] = []
-    todo = [code for code in codes if any((code.key, sm) not in known for sm in code.configs)]
+    todo = [variant for variant in variants if any((variant.key, sm) not in known for sm in variant.configs)]
     with _progress() as progress:
         task = progress.add_task(kernel.name, total=len(todo))
         try:
@@ -79,7 +79,7 @@ def build(kernel: Kernel, fresh: bool, processes: int) -> int:
             if rows:
                 write_profiles(path, rows)
     print(
-        f"{kernel.name} {kernel.hash}: {len(codes)} codes, {len(rows)} rows, {len(todo)} built in"
+        f"{kernel.name} {kernel.hash}: {len(variants)} variants, {len(rows)} rows, {len(todo)} built in"
         f" {time.monotonic() - start:.0f} s, {len(failures)} failed, {path.stat().st_size / 1e6:.2f} MB,"
         f" content {profiles_hash(rows)}"
     )
@@ -90,19 +90,20 @@ def check(kernel: Kernel, count: int, processes: int) -> int:
     """Compares a sample with the shipped rows; 1 when something differs or is missing."""
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     shipped = [row for row in read_profile_rows(path) if row.kernel_hash == kernel.hash] if path.is_file() else []
-    codes = variants_of(kernel, ARCHITECTURES)
+    variants = variants_of(kernel, ARCHITECTURES)
     covered = {(row.variant_key, row.sm) for row in shipped}
-    missing = [code for code in codes if any((code.key, sm) not in covered for sm in code.configs)]
+    missing = [variant for variant in variants if any((variant.key, sm) not in covered for sm in variant.configs)]
     built_with = {row.compiler for row in shipped}
     if missing:
         print(
-            f"{kernel.name}: {len(missing)} of {len(codes)} codes are not in {path.name}: run tools/build_database.py"
+            f"{kernel.name}: {len(missing)} of {len(variants)} variants are not in {path.name}:"
+            " run tools/build_database.py"
         )
         return 1
     if built_with != {compiler()}:
         print(f"{kernel.name}: built with {', '.join(sorted(built_with))}, this is {compiler()}: nothing to compare")
         return 1
-    sample = _sample(codes, count, kernel.hash)
+    sample = _sample(variants, count, kernel.hash)
     rebuilt: list[ProfileRow] = []
     for result in profile_variants(kernel, sample, (), processes):
         if isinstance(result, VariantFailure):
@@ -115,37 +116,39 @@ def check(kernel: Kernel, count: int, processes: int) -> int:
         other = by_key[row.variant_key, row.sm, row.launch]
         if row.columns() == other.columns():
             equal += 1
-        elif as_the_compiler_varies(row, other):
+        elif within_compiler_variation(row, other):
             close += 1
         else:
             different.append(row)
-    print(f"{kernel.name}: {len(sample)} codes rebuilt, {equal} rows equal, {close} as the compiler varies", end="")
+    print(
+        f"{kernel.name}: {len(sample)} variants rebuilt, {equal} rows equal, {close} within compiler variation", end=""
+    )
     if different:
         print(f", {len(different)} DIFFERENT, such as {dict(different[0].variant)} sm_{different[0].sm}", end="")
     print()
     return 1 if different else 0
 
 
-def as_the_compiler_varies(row: ProfileRow, other: ProfileRow) -> bool:
-    """Whether two profiles of a code differ by no more than one compiler run does from another.
+def within_compiler_variation(row: ProfileRow, other: ProfileRow) -> bool:
+    """Whether two profiles of a variant differ by no more than two runs of the compiler do.
 
-    What the algorithm fixes (arithmetic, global memory, barriers) must be the same; the rest may differ a little.
+    What the algorithm determines (arithmetic, global memory, barriers) must be the same; the rest may differ a little.
     """
     if row.terms != other.terms or abs(row.registers - other.registers) > _REGISTERS_VARY:
         return False
-    one, two = (dict(zip(r.metrics, r.counts, strict=True)) for r in (row, other))
+    first, second = (dict(zip(r.metrics, r.counts, strict=True)) for r in (row, other))
     nothing = np.zeros(len(row.terms))
-    slack = _COUNTS_VARY * max(one["issue"].sum(), two["issue"].sum())
-    for metric in {*one, *two}:
-        difference = np.abs(one.get(metric, nothing) - two.get(metric, nothing)).max()
+    slack = _COUNTS_VARY * max(first["issue"].sum(), second["issue"].sum())
+    for metric in {*first, *second}:
+        difference = np.abs(first.get(metric, nothing) - second.get(metric, nothing)).max()
         allowed = slack * (32 if metric == "lanes" else 1)  # threads, 32 to an instruction
         if difference > (0.0 if metric.startswith(_FIXED) else allowed):
             return False
     return True
 
 
-def _sample(codes: Sequence[Variant], count: int, seed: str) -> list[Variant]:
-    return random.Random(seed).sample(list(codes), min(count, len(codes)))
+def _sample(variants: Sequence[Variant], count: int, seed: str) -> list[Variant]:
+    return random.Random(seed).sample(list(variants), min(count, len(variants)))
 
 
 def _progress() -> Progress:

@@ -18,16 +18,78 @@ import numpy as np
 
 from kernrec.compile.nvrtc import compile_source
 from kernrec.errors import UsageError, unknown
-from kernrec.profile.tensor_values import ELEMENTS
+from kernrec.profile.tensor_values import ELEMENTS, load_npy
 from kernrec.ptx import Counts, KernelLaunch, Module, emulate, parse
 
 _ELEMENTS = {name: kind for name, kind in ELEMENTS.items() if name != "bf16"}
 _SCALARS = ("i32", "u32", "i64", "u64", "f32", "f64")
-BUFFER = re.compile(r"([A-Za-z_]\w*)=(?:(zeros|nan):)?([a-z]+[0-9]+)\[([0-9]+)\]")
-FILE = re.compile(r"([A-Za-z_]\w*)=@(.+)")
-SCALAR = re.compile(r"([a-z]+[0-9]+):(.+)")
+_BUFFER = re.compile(r"([A-Za-z_]\w*)=(?:(zeros|nan):)?([a-z]+[0-9]+)\[([0-9]+)\]")
+_FILE = re.compile(r"([A-Za-z_]\w*)=@(.+)")
+_SCALAR = re.compile(r"([a-z]+[0-9]+):(.+)")
 _LARGEST_SOURCE = 16 << 20
 _MOST_ELEMENTS = 1 << 28
+
+
+@dataclass(frozen=True)
+class BufferDescription:
+    """A buffer of values: `a=f32[4096]`, `a=zeros:f32[4096]`."""
+
+    name: str
+    """What it is called."""
+
+    fill: str | None
+    """`zeros`, `nan`, or None for random values."""
+
+    dtype: str
+    """Type of its elements."""
+
+    elements: int
+    """How many it has."""
+
+
+@dataclass(frozen=True)
+class FileDescription:
+    """A buffer with the content of a NumPy file: `a=@values.npy`."""
+
+    name: str
+    """What it is called."""
+
+    path: Path
+    """The file."""
+
+
+@dataclass(frozen=True)
+class ScalarDescription:
+    """A number passed by value: `i32:4096`."""
+
+    dtype: str
+    """Its type."""
+
+    value: float | int
+    """The number; an int where the type is an integer."""
+
+
+def read_description(text: str) -> BufferDescription | FileDescription | ScalarDescription:
+    """What the description of an argument means; types are not checked.
+
+    Raises:
+        UsageError: a text that is not a description, or a value that is not a number.
+    """
+    if match := _BUFFER.fullmatch(text):
+        return BufferDescription(match[1], match[2], match[3], int(match[4]))
+    if match := _FILE.fullmatch(text):
+        return FileDescription(match[1], Path(match[2]))
+    if match := _SCALAR.fullmatch(text):
+        dtype, value = match.groups()
+        try:
+            return ScalarDescription(dtype, float(value) if dtype[0] == "f" else int(value, 0))
+        except ValueError:
+            raise _invalid_number(text, value, dtype) from None
+    raise UsageError(f"argument {text!r}: expected a=f32[4096], a=zeros:f32[4096], a=@values.npy or i32:4096")
+
+
+def _invalid_number(text: str, value: object, dtype: str) -> UsageError:
+    return UsageError(f"argument {text!r}: {str(value)!r} is not a valid {dtype}")
 
 
 @dataclass(frozen=True)
@@ -51,22 +113,19 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
     order: list[Any] = []
     buffers: dict[str, np.ndarray] = {}
     for text in descriptions:
-        if match := BUFFER.fullmatch(text):
-            name, fill, kind, count = match.groups()
-            buffers[name] = _filled(_kind(kind, _ELEMENTS), int(count), fill, draw, text)
-            order.append(name)
-        elif match := FILE.fullmatch(text):
-            buffers[match[1]] = _loaded(Path(match[2]))
-            order.append(match[1])
-        elif match := SCALAR.fullmatch(text):
-            kind = _kind(match[1], _SCALARS)
-            try:
-                value = float(match[2]) if kind[0] == "f" else int(match[2], 0)
-                order.append(np.array(value, dtype=_ELEMENTS[kind])[()])
-            except (ValueError, OverflowError):
-                raise UsageError(f"argument {text!r}: {match[2]!r} is not a valid {kind}") from None
-        else:
-            raise UsageError(f"argument {text!r}: expected a=f32[4096], a=zeros:f32[4096], a=@values.npy or i32:4096")
+        match read_description(text):
+            case BufferDescription(name) as buffer:
+                buffers[name] = _filled(buffer, draw, text)
+                order.append(name)
+            case FileDescription(name, path):
+                buffers[name] = np.array(load_npy(path), order="C")
+                order.append(name)
+            case ScalarDescription(dtype, value):
+                kind = _ELEMENTS[_known(dtype, _SCALARS)]
+                try:
+                    order.append(np.array(value, dtype=kind)[()])
+                except OverflowError:
+                    raise _invalid_number(text, value, dtype) from None
     return Arguments(order, buffers)
 
 
@@ -165,31 +224,20 @@ def select_entry(module: Module, entry: str | None, path: Path) -> str:
     return entry
 
 
-def _kind(kind: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    if kind not in known:
-        raise unknown("element type", kind, known)
-    return kind
+def _known(dtype: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    if dtype not in known:
+        raise unknown("element type", dtype, known)
+    return dtype
 
 
-def _filled(kind: str, count: int, fill: str | None, draw: np.random.Generator, text: str) -> np.ndarray:
+def _filled(buffer: BufferDescription, draw: np.random.Generator, text: str) -> np.ndarray:
+    kind, count = _ELEMENTS[_known(buffer.dtype, _ELEMENTS)], buffer.elements
     if not 1 <= count <= _MOST_ELEMENTS:
         raise UsageError(f"argument {text!r}: 1 to {_MOST_ELEMENTS} elements are accepted")
-    if fill == "zeros":
-        return np.zeros(count, dtype=_ELEMENTS[kind])
-    if kind[0] != "f":
-        if fill:
-            raise UsageError(f"argument {text!r}: {kind} has no NaN")
-        return draw.integers(0, 100, count).astype(_ELEMENTS[kind])
-    return np.full(count, np.nan, _ELEMENTS[kind]) if fill else draw.standard_normal(count).astype(_ELEMENTS[kind])
-
-
-def _loaded(path: Path) -> np.ndarray:
-    try:
-        loaded = np.load(path, allow_pickle=False)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
-    except ValueError:
-        raise UsageError(f"{path} is not a NumPy file of plain values") from None
-    if not isinstance(loaded, np.ndarray):
-        raise UsageError(f"{path} holds several arrays; a .npy file with one is expected")
-    return np.ascontiguousarray(loaded)
+    if buffer.fill == "zeros":
+        return np.zeros(count, dtype=kind)
+    if buffer.dtype[0] != "f":
+        if buffer.fill:
+            raise UsageError(f"argument {text!r}: {buffer.dtype} has no NaN")
+        return draw.integers(0, 100, count).astype(kind)
+    return np.full(count, np.nan, kind) if buffer.fill else draw.standard_normal(count).astype(kind)

@@ -18,8 +18,16 @@ from kernrec.kernel import Kernel, bind_launches
 from kernrec.kernel.expression import is_identifier
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op.dtype import ELEMENT_BYTES
-from kernrec.profile.emulate_file import BUFFER, FILE, SCALAR, read_source, select_entry
+from kernrec.profile.emulate_file import (
+    BufferDescription,
+    FileDescription,
+    ScalarDescription,
+    read_description,
+    read_source,
+    select_entry,
+)
 from kernrec.profile.sample_profile import argument_mismatch
+from kernrec.profile.tensor_values import load_npy
 from kernrec.ptx import Module, parse
 from kernrec.ptx.ir.program import Function, Register
 
@@ -110,42 +118,34 @@ def _why_fixed(module: Module, function: Function, shared: int) -> str:
 
 
 def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Tensors of the spec by name, and the arguments of its launch."""
     tensors: dict[str, Any] = {}
     passed = []
     for text in descriptions:
-        if match := BUFFER.fullmatch(text):
-            name, fill, kind, count = match.groups()
-            if kind not in ELEMENT_BYTES:
-                raise unknown("element type", kind, ELEMENT_BYTES)
-            values = "zeros" if fill else "normal"
-            tensors[_identifier(name)] = {"shape": [count], "dtype": kind, "role": "inout", "values": values}
-            passed.append(_identifier(name))
-        elif match := FILE.fullmatch(text):
-            tensors[_identifier(match[1])] = _file(Path(match[2]))
-            passed.append(_identifier(match[1]))
-        elif match := SCALAR.fullmatch(text):
-            kind, value = match.groups()
-            try:
-                number = repr(float(value)) if kind[0] == "f" else str(int(value, 0))
-            except ValueError:
-                raise UsageError(f"argument {text!r}: {value!r} is not a valid {kind}") from None
-            passed.append(f"{kind} {number}")
-        else:
-            raise UsageError(f"argument {text!r}: expected a=f32[4096], a=zeros:f32[4096], a=@values.npy or i32:4096")
+        match read_description(text):
+            case BufferDescription(name, fill, dtype, elements):
+                if dtype not in ELEMENT_BYTES:
+                    raise unknown("element type", dtype, ELEMENT_BYTES)
+                values = "zeros" if fill else "normal"
+                tensors[_identifier(name)] = {
+                    "shape": [str(elements)], "dtype": dtype, "role": "inout", "values": values,
+                }  # fmt: skip
+                passed.append(_identifier(name))
+            case FileDescription(name, path):
+                tensors[_identifier(name)] = _file(path)
+                passed.append(_identifier(name))
+            case ScalarDescription(dtype, value):
+                passed.append(f"{dtype} {value!r}")
     return tensors, passed
 
 
 def _file(path: Path) -> dict[str, Any]:
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
-    except ValueError:
-        raise UsageError(f"{path} is not a NumPy file of plain values") from None
-    kind = f"{array.dtype.kind}{8 * array.dtype.itemsize}"
-    if kind not in ELEMENT_BYTES:
+    """The tensor that holds the content of a NumPy file."""
+    array = load_npy(path)
+    dtype = f"{array.dtype.kind}{8 * array.dtype.itemsize}"
+    if dtype not in ELEMENT_BYTES:
         raise UsageError(f"{path} holds {array.dtype}: expected one of {', '.join(ELEMENT_BYTES)}")
-    return {"shape": [str(array.size)], "dtype": kind, "role": "inout", "values": str(path.resolve())}
+    return {"shape": [str(array.size)], "dtype": dtype, "role": "inout", "values": str(path.resolve())}
 
 
 def _identifier(name: str) -> str:

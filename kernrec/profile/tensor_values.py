@@ -133,15 +133,32 @@ def _encoded(values: np.ndarray, dtype: str) -> np.ndarray:
     return np.ascontiguousarray(values.astype(np.int64).astype(ELEMENTS[dtype]))
 
 
-def _loaded(tensor: Tensor, path: Path, raw: bool) -> np.ndarray:
+def load_npy(path: Path) -> np.ndarray:
+    """The array of a `.npy` file, read when it is used.
+
+    Raises:
+        UsageError: the file cannot be read, or does not hold one array of plain values.
+    """
     try:
-        loaded = np.fromfile(path, ELEMENTS[tensor.dtype]) if raw else np.load(path, allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError:
+        raise UsageError(f"{path} is not a NumPy file of plain values") from None
+    if not isinstance(array, np.ndarray):
+        raise UsageError(f"{path} holds several arrays; a .npy file with one is expected")
+    return array
+
+
+def _loaded(tensor: Tensor, path: Path, raw: bool) -> np.ndarray:
+    kind = np.dtype(ELEMENTS[tensor.dtype])
+    try:
+        array = np.fromfile(path, kind) if raw else load_npy(path)
     except OSError as error:
         raise UsageError(f"tensor {tensor.name}: {path} cannot be read: {error.strerror or error}") from None
-    except ValueError:
-        raise UsageError(f"tensor {tensor.name}: {path} is not a NumPy file of plain values") from None
-    kind = np.dtype(ELEMENTS[tensor.dtype])
-    if not isinstance(loaded, np.ndarray) or loaded.size != tensor.elements or loaded.dtype != kind:
-        content = f"{loaded.size} of {loaded.dtype}" if isinstance(loaded, np.ndarray) else "several arrays"
+    except UsageError as error:
+        raise UsageError(f"tensor {tensor.name}: {error}") from None
+    if array.size != tensor.elements or array.dtype != kind:
+        content = f"{array.size} of {array.dtype}"
         raise UsageError(f"tensor {tensor.name}: {path} holds {content}, expected {tensor.elements} of {kind}")
-    return np.ascontiguousarray(loaded).reshape(-1)
+    return np.array(array, order="C").reshape(-1)

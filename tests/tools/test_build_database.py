@@ -20,16 +20,16 @@ def changed(metric: str, term: int, by: float, **fields: int) -> ProfileRow:
 
 
 def test_other_moves_before_the_loop_are_the_compilers_business() -> None:
-    assert build_database.as_the_compiler_varies(ROW, changed("issue.alu", 0, 50, registers=112))
+    assert build_database.within_compiler_variation(ROW, changed("issue.alu", 0, 50, registers=112))
 
 
 @pytest.mark.parametrize(
     ("metric", "by"), [("issue.fma32", 1), ("global.a.read_sectors", -1), ("barriers", 1), ("issue.alu", 500)]
 )
 def test_other_arithmetic_or_memory_is_a_difference(metric: str, by: float) -> None:
-    assert not build_database.as_the_compiler_varies(ROW, changed(metric, 1, by))
+    assert not build_database.within_compiler_variation(ROW, changed(metric, 1, by))
 
 
 def test_so_are_far_more_registers_and_other_loops() -> None:
-    assert not build_database.as_the_compiler_varies(ROW, replace(ROW, registers=200))
-    assert not build_database.as_the_compiler_varies(ROW, replace(ROW, terms=("block", "tiles")))
+    assert not build_database.within_compiler_variation(ROW, replace(ROW, registers=200))
+    assert not build_database.within_compiler_variation(ROW, replace(ROW, terms=("block", "tiles")))
