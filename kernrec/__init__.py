@@ -16,9 +16,10 @@ _shared: "list[Recommender]" = []
 
 
 def recommend(
-    op: str,
-    gpu: str,
+    op: str | None = None,
+    gpu: str = "",
     *,
+    kernel: str | None = None,
     dtype: str | None = None,
     layout: str | None = None,
     objective: str = "pareto",
@@ -29,15 +30,31 @@ def recommend(
     top: int = 5,
     **dims: int,
 ) -> "Recommendation":
-    """The configs to run for an op on a GPU: the latency/energy Pareto front, or the best for `objective`.
+    """The configs to run for an op on a GPU: the latency/energy Pareto front, or the best for an objective.
 
-    dims: the op's dimensions by name. max_slowdown: fraction above the fastest (0.03 is 3 %). Powers in watts, clock
-    in hertz. Raises `kernrec.errors.UsageError` for what is unknown or impossible. One `Recommender` is kept for the
-    process; make your own to use other databases than the user's and the shipped one.
+    One `Recommender` is kept for the process; make your own to use other databases than the user's and the shipped one.
+
+    Args:
+        op: the operator; leave it out to name a kernel.
+        gpu: the GPU, as people call it.
+        kernel: one kernel instead of an op, your own (after `kernrec analyze`) or one of the library.
+        dtype: data type; the op's first one by default.
+        layout: tensor layout; the op's first one by default.
+        objective: `pareto`, `latency`, `energy` or `edp`.
+        max_slowdown: fraction above the fastest config's latency that is accepted (0.03 is 3 %).
+        max_power_w: mean power that a choice may draw, in watts.
+        power_limit_w: the GPU's power limit in watts; its default one if None.
+        clock_hz: a locked core clock in hertz; not locked if None.
+        top: how many choices are returned at most.
+        **dims: the op's dimensions by name.
+
+    Raises:
+        kernrec.errors.UsageError: a name is unknown, or a value impossible.
+        kernrec.errors.KernrecError: nothing can run the problem.
     """
-    from kernrec.recommender import Query, Recommender
+    from kernrec.recommender import Query, Recommender, Request
 
     if not _shared:
         _shared.append(Recommender())
     query = Query(objective, max_slowdown, max_power_w, power_limit_w, clock_hz, top)
-    return _shared[0].recommend(op, gpu, dims, dtype, layout, query)
+    return _shared[0].answer(Request(gpu, op, kernel, dims, dtype, layout, query))

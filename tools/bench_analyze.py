@@ -25,7 +25,7 @@ from kernrec.gpu import find_gpu
 from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Kernel, Space
 from kernrec.op import Problem
-from kernrec.recommender.analyze_kernel import analyze
+from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze
 from kernrec.store import Database
 
 FOLDER = Path(__file__).resolve().parents[1] / "datasets" / "kernels"
@@ -55,13 +55,14 @@ def main() -> int:
         os.environ["KERNREC_CACHE"] = folder  # nothing compiled before counts
         path = Path(folder, "own.duckdb")
         before = cpu_s()
-        cold = analyze(kernel, problem, gpu, path, only=only, processes=arguments.processes)
+        cold = analyze(kernel, problem, gpu, path, None, ProfilingOptions(processes=arguments.processes, only=only))
         spent = cpu_s() - before
         whole = len(only) >= SIZE
         if not whole:
             spread(kernel, problem, space, path)
         start, before = time.perf_counter(), cpu_s()
-        warm = analyze(kernel, problem, gpu, path, only=only if whole else None, processes=arguments.processes)
+        options = ProfilingOptions(processes=arguments.processes, only=only if whole else None)
+        warm = analyze(kernel, problem, gpu, path, None, options)
         warm_s, warm_cpu_s = time.perf_counter() - start, cpu_s() - before
     scale = SIZE / len(only)
     idle_s = spent / arguments.processes * scale

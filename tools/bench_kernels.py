@@ -30,7 +30,7 @@ from profilers import counted_on_card, sanitized
 
 from kernrec.compile import CompileError, CompileJob, compile_many, compile_source
 from kernrec.errors import KernrecError, UsageError
-from kernrec.gpu import find_gpu, limits
+from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, all_kernels
 from kernrec.op import Problem, decode, encode, find_op, inputs, reference
 from kernrec.profile.probe_profile import emulate_config
@@ -192,7 +192,14 @@ class Bench:
         """The configs to time, with their rank among the recommended ones (None: taken at random)."""
         found: list[tuple[Kernel, Config, int | None]] = []
         try:
-            answer = self.recommender.answer(problem, find_gpu(self.card.name), Query("latency", top=RECOMMENDED))
+            answer = self.recommender.recommend(
+                problem.op,
+                self.card.name,
+                problem.dim,
+                problem.dtype,
+                problem.layout,
+                Query("latency", top=RECOMMENDED),
+            )
             found = [(c.kernel, dict(c.config), rank) for rank, c in enumerate(answer.choices)]
         except KernrecError as error:
             say(f"note: nothing is recommended for {problem.key} on {self.card.name}: {error}")

@@ -135,7 +135,7 @@ def check(recommender: Recommender, anchor: Anchor, folder: Path) -> int:
                 outside.append(shape)
             config = " ".join(f"{name}={value}" for name, value in best.config.items())
             times = f"{measured * 1e6:11.1f} {best.latency_s.value * 1e6:12.1f} {ratio:6.2f}"
-            print(f"  {shape:44} {times}  {best.limit}, {config}")
+            print(f"  {shape:44} {times}  {best.bottleneck}, {config}")
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     spread = math.exp(1.645 * math.sqrt(sum((math.log(r) - math.log(mean)) ** 2 for r in ratios) / (len(ratios) - 1)))
     aim = f"aim {anchor.mean[0]} to {anchor.mean[1]}"

@@ -14,6 +14,9 @@ from bench_query import shapes
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Recommender
+from kernrec.recommender.candidate_set import candidate_set
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.store import Evidence
 
 GPUS = ("t4", "a100", "rtx3090", "rtx4090", "h200", "b200", "rtx5070")
 
@@ -36,19 +39,13 @@ def main() -> int:
 def loss(recommender: Recommender, op: str, name: str, dims: dict[str, int]) -> tuple[float, float]:
     """Best latency and energy of the shortlist over the best of all."""
     problem, gpu = find_op(op).problem(None, None, **dims), find_gpu(name)
-    short: list[tuple[float, float]] = []
-    full: list[tuple[float, float]] = []
-    for group in recommender.candidates_for(problem, gpu):
-        at = group.space.at(problem)
-        rows = group.rows(at)
-        if not len(rows):
-            continue
-        for chosen, found in ((group.shortlist(at, rows), short), (rows, full)):
-            limited = group.apply_power_limit(group.predict(problem, at, chosen))
-            found.append((float(limited.latency_s.min()), float(limited.energy_j.min())))
+    tables = recommender.context.tables(problem, gpu)
+    short, full = (
+        candidate_set(tables, problem, [DEFAULT_POINT], Evidence(), whole_space=whole) for whole in (False, True)
+    )
     return (
-        min(s for s, _ in short) / min(s for s, _ in full),
-        min(j for _, j in short) / min(j for _, j in full),
+        float(short.latency_s.min() / full.latency_s.min()),
+        float(short.energy_j.min() / full.energy_j.min()),
     )
 
 

@@ -19,16 +19,17 @@ from pathlib import Path
 
 import numpy as np
 
-from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Kernel, Space, all_kernels
 from kernrec.op import Problem
 from kernrec.op.workload import workload, workloads
-from kernrec.profile.profile_user_kernel import ProfileFailure, profile_configs
-from kernrec.profile.sample_profile import ProfileTarget
-from kernrec.recommender.power_sweep import Ranked
-from kernrec.store import Database, ProfileRow, Stack
+from kernrec.profile.profile_user_kernel import ProfileFailure, ProfileTarget, profile_configs
+from kernrec.recommender.candidate_set import CandidateSet, candidate_set
+from kernrec.recommender.context import Context
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.store import Database, Evidence, ProfileRow
 
 FOLDER = Path(__file__).resolve().parents[1] / "datasets" / "kernels"
 CLOSE = 0.05
@@ -91,14 +92,14 @@ def cases(gpus: list[GPU], configs: int, processes: int, library: bool) -> Itera
         kernel, _ = load_t1(path)
         for gpu in gpus:
             yield agreement_of(sampled(kernel, gpu, configs, processes))
-    stack = Stack()
+    context = Context([])
     for kernel in all_kernels() if library else ():
         for gpu in gpus:
-            if ranked := first_layer(kernel, gpu, stack):
-                yield agreement_of(ranked)
+            if candidates := first_layer(kernel, gpu, context):
+                yield agreement_of(candidates)
 
 
-def sampled(kernel: Kernel, gpu: GPU, count: int, processes: int) -> Ranked:
+def sampled(kernel: Kernel, gpu: GPU, count: int, processes: int) -> CandidateSet:
     """A random sample of a user's kernel's configs, analysed on its own problem."""
     problem = kernel.definition.problem()
     space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
@@ -114,20 +115,23 @@ def sampled(kernel: Kernel, gpu: GPU, count: int, processes: int) -> Ranked:
         with Database.open(path, read_only=False, create=True) as database:
             database.add_profiles(found)
             profiles = database.profiles(kernel.name, kernel.hash, gpu.sm)
-    return Ranked(kernel, problem, gpu, profiles, [])
+    return estimated(StaticTable.of(kernel, problem, gpu, profiles), problem)
 
 
-def first_layer(kernel: Kernel, gpu: GPU, stack: Stack) -> Ranked | None:
+def estimated(table: StaticTable, problem: Problem) -> CandidateSet:
+    """Every config of a kernel with its predicted costs."""
+    return candidate_set([table], problem, [DEFAULT_POINT], Evidence(), whole_space=True)
+
+
+def first_layer(kernel: Kernel, gpu: GPU, context: Context) -> CandidateSet | None:
     """A kernel of the library on the first layer of any workload set that it can run; None where there is none."""
     dtype, layout = kernel.dtypes[0], kernel.layouts[0]
     if kernel.least_sm(dtype) > gpu.sm:
         return None
-    profiles = stack.profiles(kernel.name, kernel.hash, gpu.sm)
     for problem in layers(kernel, dtype, layout):
-        try:
-            return Ranked(kernel, problem, gpu, profiles, [])
-        except KernrecError:
-            continue  # none of its configs runs this one
+        candidates = estimated(context.kernel_table(kernel, problem, gpu), problem)
+        if candidates.kernels:  # some of its configs run this one
+            return candidates
     return None
 
 
@@ -138,14 +142,16 @@ def layers(kernel: Kernel, dtype: str, layout: str) -> Iterator[Problem]:
             yield layer.problem
 
 
-def agreement_of(ranked: Ranked) -> Agreement:
+def agreement_of(candidates: CandidateSet) -> Agreement:
     """Occupancy against the estimates."""
-    latency, energy, pick = ranked.latency_s[0], ranked.energy_j[0], ranked.heuristic
-    occupancy = np.array([ranked.group.occupancy(ranked.at, int(row)) for row in ranked.rows])
+    kernel = candidates.kernels[0]
+    latency, energy, pick = candidates.latency_s[0], candidates.energy_j[0], kernel.heuristic
+    table = kernel.table
+    occupancy = np.array([table.occupancy(kernel.runnable.at, int(row)) for row in kernel.rows])
     return Agreement(
-        kernel=ranked.kernel.name,
-        problem=ranked.problem.key,
-        gpu=ranked.gpu.name,
+        kernel=table.kernel.name,
+        problem=candidates.problem.key,
+        gpu=candidates.gpu.name,
         configs=len(latency),
         slower=float(latency[pick] / latency.min() - 1),
         more_energy=float(energy[pick] / energy.min() - 1),

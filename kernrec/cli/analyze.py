@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernrec.cli.choices import print_choices
 from kernrec.cli.emulate import extents
-from kernrec.cli.format import config_text, interval_text, occasion_text, print_notes, source_text
-from kernrec.cli.quantity import human, percent
+from kernrec.cli.format import print_notes
 from kernrec.cli.signals import ended_by_signals, exit_status
-from kernrec.cli.table import print_table
 from kernrec.errors import KernrecError, UsageError, unknown
 
 if TYPE_CHECKING:
@@ -22,10 +21,8 @@ if TYPE_CHECKING:
     from kernrec.kernel import Kernel
     from kernrec.measure.collect import CollectResult
     from kernrec.op import Problem
-    from kernrec.recommender import Query
+    from kernrec.recommender import Query, Recommendation
     from kernrec.recommender.analyze_kernel import Analysis
-    from kernrec.recommender.kernel_advice import Advice
-    from kernrec.recommender.power_sweep import Limited
 
 
 def analyze(
@@ -51,10 +48,10 @@ def analyze(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     db: Annotated[Path | None, typer.Option(help="Database for the profiles; your own by default.")] = None,
 ) -> None:
-    """Analyse a kernel of your own: its configs compiled and emulated, the front and the best of them printed.
+    """Analyze a kernel of your own: compile and emulate its configs, and print the best ones over power limits.
 
-    No GPU is needed but for --measure. Interrupted, it goes on where it stopped. Of PTX alone, block and power limit
-    are advised.
+    No GPU is needed except for --measure. After an interruption the same command continues where it stopped. For a
+    PTX file only block shape and power limit are recommended.
     """
     from kernrec import paths
     from kernrec.compile.compiled import CompileError
@@ -62,6 +59,8 @@ def analyze(
     from kernrec.interop.load_spec import load_spec
     from kernrec.op import parse_shape
     from kernrec.profile.ptx_kernel import kernel_of_ptx
+    from kernrec.recommender import Query
+    from kernrec.recommender.analyze_kernel import ProfilingOptions
     from kernrec.recommender.analyze_kernel import analyze as run
 
     if not gpu:
@@ -91,6 +90,7 @@ def analyze(
     problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **dims)
     if effort and not measure:
         raise UsageError("--effort says how much is measured; it goes with --measure")
+    query = Query(objective, top=top)
     folder, database = (spec or source).parent, db or paths.user_database()
     measured = _Measured(kernel, problem, card, database, folder, effort or "normal") if measure else None
     progress = _Progress(kernel.name)
@@ -101,12 +101,13 @@ def analyze(
                 problem,
                 card,
                 database,
-                objective=objective,
-                top=top,
-                folder=folder,
-                processes=(os.cpu_count() or 1) if processes is None else processes,
-                budget=budget,
-                progress=progress,
+                query,
+                ProfilingOptions(
+                    folder=folder,
+                    processes=(os.cpu_count() or 1) if processes is None else processes,
+                    budget=budget,
+                    progress=progress,
+                ),
             )
     except KeyboardInterrupt as stop:
         progress.end()
@@ -122,49 +123,15 @@ def analyze(
         progress.end()
     if measured is not None:
         measured.run()
-        analysis = replace(analysis, advice=measured.advice(objective, top))
+        analysis = replace(analysis, recommendation=measured.recommendation(query))
     if as_json:
         print(json.dumps(analysis.as_dict(), indent=2))
     else:
-        print_advice(analysis.advice)
+        print_choices(analysis.recommendation)
         _say(analysis)
     print_notes(left_out)
     if measured is not None:
         measured.end()
-
-
-def recommend_kernel(
-    name: str,
-    gpu: str,
-    shape: str | None,
-    dtype: str | None,
-    layout: str | None,
-    query: "Query",
-    databases: list[Path] | None,
-    as_json: bool,
-    calibrated: bool = True,
-) -> None:
-    """`kernrec recommend --kernel`: advice for one kernel from the profiles that databases hold."""
-    from kernrec.gpu import find_gpu
-    from kernrec.op import parse_shape
-    from kernrec.recommender import kernel_advice
-
-    advice = kernel_advice.recommend_kernel(
-        name,
-        find_gpu(gpu),
-        parse_shape(shape) if shape else {},
-        dtype=dtype,
-        layout=layout,
-        objective=query.objective,
-        top=query.top,
-        limits=None if query.power_limit_w is None else [query.power_limit_w],
-        databases=databases,
-        calibrated=calibrated,
-    )
-    if as_json:
-        print(json.dumps(advice.as_dict(), indent=2))
-    else:
-        print_advice(advice)
 
 
 class _Measured:
@@ -223,19 +190,11 @@ class _Measured:
             print(json.dumps({"kernel": self._kernel.name, "problem": result.problem, "gpu": self._gpu.name} | rows))
         self.end()
 
-    def advice(self, objective: str, top: int) -> "Advice":
-        """Advice from the database, measurements included."""
-        from kernrec.recommender.estimate.model_store import Trained
-        from kernrec.recommender.kernel_advice import advise, profiles_of
-        from kernrec.store import Stack
+    def recommendation(self, query: "Query") -> "Recommendation":
+        """The recommendation from the database, measurements included."""
+        from kernrec.recommender import Recommender
 
-        kernel, problem, databases = self._kernel, self._problem, [self._wanted.database]
-        profiles = profiles_of(kernel, problem, self._gpu, databases)
-        evidence = Stack(databases).evidence(self._gpu.name, problem.op, [kernel.name], problem.key)
-        trained = Trained.beside(databases)
-        return advise(
-            kernel, problem, self._gpu, profiles, objective=objective, top=top, evidence=evidence, trained=trained
-        )
+        return Recommender([self._wanted.database]).answer_kernel(self._kernel, self._problem, self._gpu, query)
 
     def end(self) -> None:
         """Exits with the status of what ended the measuring early, if anything did, and says what that was."""
@@ -277,54 +236,9 @@ class _Progress:
             self._open = False
 
 
-def print_advice(advice: "Advice") -> None:
-    """The choices as a table, the occupancy heuristic's last; notes on standard error."""
-    name = "" if advice.problem.op == advice.kernel.name else f"{advice.kernel.name} "
-    title = f"{name}{advice.problem.key} on {advice.gpu.title}, objective {advice.objective}"
-    measured = any(limited.choice.sessions for limited in (*advice.choices, advice.heuristic))
-    columns = [
-        ("power limit", "right"),
-        ("grid x block", "right"),
-        ("latency (90 %)", "right"),
-        ("energy (90 %)", "right"),
-        ("power", "right"),
-        ("source", "left"),
-        ("limit", "left"),
-        ("occupancy", "right"),
-        ("energy vs occupancy", "right"),
-        ("time vs occupancy", "right"),
-        *([("measured", "left")] if measured else []),
-        ("config", "left"),
-    ]
-    rows = [_cells(choice, measured) for choice in advice.choices]
-    heuristic = _cells(advice.heuristic, measured)
-    heuristic[-1] += "  <- occupancy heuristic"
-    print_table(title, columns, [*rows, heuristic])
-    print_notes(advice.notes)
-
-
-def _cells(limited: "Limited", measured: bool) -> list[str]:
-    choice = limited.choice
-    first = choice.launches[0]
-    return [
-        human(limited.power_limit_w, "W"),
-        f"{first.blocks} x {first.threads}",
-        interval_text(choice.latency_s, "s"),
-        interval_text(choice.energy_j, "J"),
-        human(choice.power_w, "W"),
-        source_text(choice),
-        choice.limit,
-        f"{choice.occupancy * 100:.0f} %",
-        percent(-choice.versus_occupancy.energy_saved),
-        percent(choice.versus_occupancy.slowdown),
-        *([occasion_text(choice)] if measured else []),
-        config_text(choice.config),
-    ]
-
-
 def _say(analysis: "Analysis") -> None:
     notes = [
-        f"{analysis.advice.candidates} configs: {analysis.profiled} profiled now, {analysis.known} known before,"
+        f"{analysis.recommendation.candidates} configs: {analysis.profiled} profiled now, {analysis.known} before,"
         f" {len(analysis.failures)} failed, {analysis.seconds:.1f} s"
     ]
     counts: dict[str, int] = {}

@@ -2,12 +2,13 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernrec.cli.format import config_text, interval_text, occasion_text, print_notes, source_text
+from kernrec.cli.format import config_text, interval_text, measurement_text, print_notes, source_text
 from kernrec.cli.quantity import human, percent, watts
 from kernrec.cli.table import print_table
 from kernrec.errors import UsageError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _PAIR = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(-?[0-9]{1,10})\s*")
 _SHARE_SHOWN = 0.02
 _FIGURES = {"DRAM traffic": "B", "L2 traffic": "B", "energy": "J", "time": "s", "power": "W"}
-_SHARES = ("occupancy", "places filled in the last wave")
+_SHARES = ("occupancy", "tail-wave utilization")
 _PRIOR = (("latency_s", "s"), ("energy_j", "J"), ("power_w", "W"))
 
 
@@ -39,17 +40,15 @@ def explain(
     plot: Annotated[Path | None, typer.Option(help="Also draw it: a .svg or .png file.")] = None,
     db: Annotated[list[Path] | None, typer.Option(help="Database to ask first; may be repeated.")] = None,
 ) -> None:
-    """Say what limits a config, where its time and joules go, and which change should gain most.
+    """Show the bottleneck of a config, where its time and energy go, and which change should gain most.
 
-    Without --config it is the one recommended for the objective; with --against, the difference of two.
+    Without --config it is the config recommended for the objective. --against compares it with another config.
     """
     from kernrec.cli.figure import check_figure_path
     from kernrec.cli.plot import draw
-    from kernrec.gpu import find_gpu
-    from kernrec.op import parse_shape
-    from kernrec.recommender.explain import pick_config
-    from kernrec.recommender.explain.breakdown import explain as take_apart
-    from kernrec.recommender.explain.what_if import advise_changes, difference
+    from kernrec.recommender import Query, Request
+    from kernrec.recommender.context import Context
+    from kernrec.recommender.explain.report import report
 
     if bool(op) == bool(kernel):
         raise UsageError("give an --op or a --kernel, one of them")
@@ -57,35 +56,21 @@ def explain(
         check_figure_path(plot)
     if top < 1:
         raise UsageError(f"--top {top}: at least 1 is accepted")
-    card, dims = find_gpu(gpu), parse_shape(shape) if shape else {}
     limit_w = None if power_limit is None else watts("--power-limit", power_limit)
-    if kernel:
-        ranked = pick_config.ranked_for_kernel(kernel, card, dims, dtype, layout, limit_w, db)
-    else:
-        ranked = pick_config.ranked_for_op(op, card, dims, dtype, layout, limit_w, objective, db)
-    limit = pick_config.limit_of(ranked, limit_w)
-    position = pick_config.choose(ranked, _pairs("--config", config), objective, limit)
-    subject = take_apart(ranked, position, limit)
-    changes = advise_changes(ranked, position, limit, objective, top)
-    other = None
-    if against is not None:
-        other = take_apart(ranked, pick_config.choose(ranked, _pairs("--against", against), objective, limit), limit)
+    request = Request(gpu, op or None, kernel, shape or {}, dtype, layout, Query(objective, power_limit_w=limit_w))
+    tunables = _pairs("--config", config)
+    other = None if against is None else _pairs("--against", against)
+    answer = report(request, Context(db), tunables, other, top)
     if plot is not None:
-        draw(plot, ranked, subject, other, limit)
+        draw(plot, answer)
     if as_json:
-        answer = {**subject.as_dict(), "advice": [change.as_dict() for change in changes]}
-        if other is not None:
-            answer |= {"against": other.as_dict(), "difference": difference(other, subject)}
-        print(json.dumps(answer, indent=2))
+        print(json.dumps(answer.as_dict(), indent=2))
         return
-    _print(subject)
-    if other is not None:
-        _print_difference(subject, other, difference(other, subject))
-    _print_changes(changes, objective)
-    shown = [subject.limited] + ([other.limited] if other is not None else [])
-    print_notes(ranked.about(shown))
-    if any(limited.choice.sessions for limited in shown):
-        print_notes(["times by resource, traffic and shares of energy are predicted, whatever was measured"])
+    _print(answer.subject)
+    if answer.other is not None:
+        _print_difference(answer.subject, answer.other, answer.difference)
+    _print_changes(answer.changes, objective)
+    print_notes(answer.notes)
 
 
 def _pairs(flag: str, text: str | None) -> dict[str, int]:
@@ -99,39 +84,39 @@ def _pairs(flag: str, text: str | None) -> dict[str, int]:
 
 
 def _print(subject: "Explanation") -> None:
-    choice = subject.limited.choice
-    print(f"{choice.kernel.name} {choice.problem.key} on {choice.gpu.title}, {subject.limited.power_limit_w:g} W")
+    choice = subject.choice
+    print(f"{choice.kernel.name} {choice.problem.key} on {choice.gpu.title}, {choice.power_limit_w:g} W")
     print(f"  {config_text(choice.config)}")
     print(
         f"  {source_text(choice)}: {interval_text(choice.latency_s, 's')}, {interval_text(choice.energy_j, 'J')},"
-        f" {human(choice.power_w, 'W')}" + (f" ({occasion_text(choice)})" if choice.sessions else "")
+        f" {human(choice.power_w, 'W')}" + (f" ({measurement_text(choice)})" if choice.measurement else "")
     )
     if choice.latency_s.value != subject.prior["latency_s"]:
         latency, energy, power = (human(subject.prior[name], unit) for name, unit in _PRIOR)
         print(f"  prior alone: {latency}, {energy}, {power}")
-    print(f"  limited by {choice.limit}; core clock {human(choice.clock_hz, 'Hz')} expected")
+    print(f"  bottleneck: {choice.bottleneck}; expected core clock {human(choice.clock_hz, 'Hz')}")
     for launch in subject.launches:
         print(f"\n{launch.entry}: {launch.blocks} blocks of {launch.threads} threads")
         print(
-            f"  occupancy {launch.occupancy * 100:.0f} %: {launch.resident_blocks} blocks an SM, capped by"
-            f" {launch.capped_by} ({launch.registers} registers a thread, {launch.shared_bytes} B shared a block)"
+            f"  occupancy {launch.occupancy * 100:.0f} %: {launch.resident_blocks} blocks per SM, limited by"
+            f" {launch.capped_by} ({launch.registers} registers per thread, {launch.shared_bytes} B shared per block)"
         )
-        print(f"  waves {launch.waves:.3g}; the last one fills {launch.tail * 100:.0f} % of the GPU")
+        print(f"  waves {launch.waves:.3g}; tail-wave utilization {launch.tail * 100:.0f} %")
         times = sorted(launch.time_s.items(), key=lambda item: -item[1])
         print("  time: " + ", ".join(f"{name} {human(seconds, 's')}" for name, seconds in times[:5] if seconds > 0))
         mix = [f"{name} {share * 100:.0f} %" for name, share in launch.mix.items() if share >= _SHARE_SHOWN]
         print("  instructions: " + ", ".join(mix))
         for access in launch.accesses:
             print(
-                f"  {access.buffer} {access.what}: {access.sectors_per_request:.3g} sectors a request,"
+                f"  {access.buffer} {access.what}: {access.sectors_per_request:.3g} sectors per request,"
                 f" {access.useful * 100:.0f} % of their bytes used"
             )
         if any(name.endswith("shared") for name in launch.mix):
-            print(f"  shared memory: {launch.conflicts:.2f} wavefronts for each that is needed without bank conflicts")
+            print(f"  shared memory: {launch.conflicts:.2f}x the ideal number of wavefronts (bank conflicts)")
     roof = subject.roofline
-    said = "counted operations" if roof.counted else "operations"
+    operations = "counted operations" if roof.counted else "operations"
     print(
-        f"\nroofline: {roof.intensity:.3g} {said} a byte of DRAM traffic (ridge {roof.ridge:.3g}):"
+        f"\nroofline: {roof.intensity:.3g} {operations} per byte of DRAM traffic (ridge {roof.ridge:.3g}):"
         f" {roof.achieved_flops / 1e12:.3g} of {roof.attainable_flops / 1e12:.3g} TFLOP/s attainable"
     )
     whole = sum(subject.energy_j.values())
@@ -149,7 +134,7 @@ def _print_difference(subject: "Explanation", other: "Explanation", changes: dic
         rows.append([f"energy of {name}", human(joules, "J"), human(now, "J"), change])
     print()
     columns = [("", "left"), ("against", "right"), ("config", "right"), ("change", "right")]
-    print_table(f"against {config_text(other.limited.choice.config)}", columns, rows)
+    print_table(f"against {config_text(other.choice.config)}", columns, rows)
 
 
 def _figure(name: str, value: float) -> str:
@@ -158,7 +143,7 @@ def _figure(name: str, value: float) -> str:
     return f"{value * 100:.0f} %" if name in _SHARES else f"{value:.4g}"
 
 
-def _print_changes(changes: "list[Change]", objective: str) -> None:
+def _print_changes(changes: "Sequence[Change]", objective: str) -> None:
     print()
     if not changes:
         print(f"no change of one or two tunables, or of the power limit, is expected to gain in {objective}")

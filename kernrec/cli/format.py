@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kernrec.cli.quantity import human
 
 if TYPE_CHECKING:
-    from kernrec.recommender import Choice, Cost
+    from kernrec.recommender import Choice, Estimate
 
 
 def print_notes(notes: Iterable[str]) -> None:
@@ -28,18 +28,18 @@ def source_text(choice: "Choice") -> str:
     return f"{choice.source}, energy {choice.energy_j.source}"
 
 
-def occasion_text(choice: "Choice") -> str:
-    """Where, how often and when a choice was measured; nothing for another."""
-    if not choice.sessions or choice.measured_at is None:
+def measurement_text(choice: "Choice") -> str:
+    """Where, how often and when a choice was measured; empty for one that was not."""
+    if (measurement := choice.measurement) is None:
         return ""
-    sessions = "1 session" if choice.sessions == 1 else f"{choice.sessions} sessions, last"
-    device = "" if choice.device is None else f"{choice.device}, "
-    return f"{device}{sessions} {choice.measured_at[:10]}"
+    sessions = "1 session" if measurement.sessions == 1 else f"{measurement.sessions} sessions, last"
+    device = "" if measurement.device is None else f"{measurement.device}, "
+    return f"{device}{sessions} {measurement.measured_at[:10]}"
 
 
-def interval_text(cost: "Cost", unit: str) -> str:
-    """A cost with its interval, the unit once where it is the same."""
-    low, high = human(cost.low, unit).split(" ")[0], human(cost.high, unit)
-    if human(cost.low, unit).split(" ")[1] != high.split(" ")[1]:
-        low = human(cost.low, unit)
-    return f"{human(cost.value, unit)} ({low} to {high})"
+def interval_text(estimate: "Estimate", unit: str) -> str:
+    """An estimate with its interval, the unit once where it is the same."""
+    low, high = human(estimate.low, unit).split(" ")[0], human(estimate.high, unit)
+    if human(estimate.low, unit).split(" ")[1] != high.split(" ")[1]:
+        low = human(estimate.low, unit)
+    return f"{human(estimate.value, unit)} ({low} to {high})"

@@ -11,7 +11,7 @@ from kernrec.cli.quantity import human
 
 if TYPE_CHECKING:
     from kernrec.recommender.explain.breakdown import Explanation
-    from kernrec.recommender.power_sweep import Ranked
+    from kernrec.recommender.explain.report import Report
 
 _SEEN = 3.0  # times the least cost: candidates beyond would press the front into a corner
 _COLOURS = ("C0", "C1")
@@ -19,26 +19,26 @@ _COLOURS = ("C0", "C1")
 Shown = list[tuple[str, "Explanation"]]
 
 
-def draw(path: Path, ranked: "Ranked", subject: "Explanation", other: "Explanation | None", limit: int) -> None:
-    """Draw an explanation, and another config beside it, into an SVG or PNG file.
+def draw(path: Path, report: "Report") -> None:
+    """Draw an explanation, and the config that it is compared with, into an SVG or PNG file.
 
     Raises:
         UsageError: the file cannot be written.
     """
     figure = new_figure(16, 5.6)
     roof, cloud, bars = figure.subplots(1, 3)
-    shown = [("config", subject)] + ([("against", other)] if other is not None else [])
+    shown = [("config", report.subject)] + ([("against", report.other)] if report.other is not None else [])
     _roofline(roof, shown)
-    _cloud(cloud, ranked, shown, limit)
+    _cloud(cloud, report, shown)
     _bars(bars, shown)
-    choice = subject.limited.choice
-    title = f"{choice.kernel.name} on {choice.gpu.title} at {subject.limited.power_limit_w:g} W: {choice.problem.key}"
+    choice = report.subject.choice
+    title = f"{choice.kernel.name} on {choice.gpu.title} at {choice.power_limit_w:g} W: {choice.problem.key}"
     figure.suptitle("\n".join([title, *(_named(name, explanation) for name, explanation in shown)]), fontsize=10)
     save_figure(figure, path)
 
 
 def _named(name: str, explanation: "Explanation") -> str:
-    choice = explanation.limited.choice
+    choice = explanation.choice
     return f"{name} ({source_text(choice)}): {config_text(choice.config)}"
 
 
@@ -72,14 +72,16 @@ def _roofline(axes: Any, shown: Shown) -> None:
     axes.legend(loc="lower right", fontsize=8)
 
 
-def _cloud(axes: Any, ranked: "Ranked", shown: Shown, limit: int) -> None:
-    from kernrec.recommender.estimate.estimates import MEASURED
+def _cloud(axes: Any, report: "Report", shown: Shown) -> None:
+    from kernrec.recommender.estimate.costs import MEASURED
     from kernrec.recommender.pareto import pareto_front
 
-    latency, energy = ranked.latency_s[limit], ranked.energy_j[limit]
-    measured = ranked.costs[limit].estimates.latency_source == MEASURED
-    heuristic = ranked.heuristic
-    chosen = [explanation.limited.choice for _, explanation in shown]
+    candidates, point = report.candidates, report.point
+    latency, energy = candidates.latency_s[point], candidates.energy_j[point]
+    measured = candidates.latency_source[point] == MEASURED
+    heuristic = candidates.kernels[0].heuristic
+    limits = [point.limit_w(candidates.gpu) for point in candidates.points]
+    chosen = [explanation.choice for _, explanation in shown]
     marked = [(choice.latency_s.value, choice.energy_j.value) for choice in chosen]
     marked.append((float(latency[heuristic]), float(energy[heuristic])))
     most_s = max(_SEEN * latency.min(), *(1.1 * seconds for seconds, _ in marked))
@@ -89,17 +91,19 @@ def _cloud(axes: Any, ranked: "Ranked", shown: Shown, limit: int) -> None:
     axes.plot(latency, energy, ".", color="silver", markersize=3, label=f"{len(latency)} candidates{left_out}")
     if measured.any():
         axes.plot(latency[measured], energy[measured], "x", color="0.3", label=f"{int(measured.sum())} measured")
-    everywhere = pareto_front(ranked.latency_s.ravel(), ranked.energy_j.ravel())
-    over = f"front over power limits {min(ranked.limits):g} to {max(ranked.limits):g} W"
-    axes.plot(ranked.latency_s.ravel()[everywhere], ranked.energy_j.ravel()[everywhere], "--", color="0.5", label=over)
+    everywhere = pareto_front(candidates.latency_s.ravel(), candidates.energy_j.ravel())
+    over = f"front over power limits {min(limits):g} to {max(limits):g} W"
+    axes.plot(
+        candidates.latency_s.ravel()[everywhere], candidates.energy_j.ravel()[everywhere], "--", color="0.5", label=over
+    )
     front = pareto_front(latency, energy)
-    axes.plot(latency[front], energy[front], "k.-", markersize=5, label=f"front at {ranked.limits[limit]:g} W")
+    axes.plot(latency[front], energy[front], "k.-", markersize=5, label=f"front at {limits[point]:g} W")
     axes.plot([latency[heuristic]], [energy[heuristic]], "^", color="C3", label="occupancy heuristic")
     for (name, _), choice, colour in zip(shown, chosen, _COLOURS, strict=False):
         axes.plot([choice.latency_s.value], [choice.energy_j.value], "o", color=colour, label=name)
     axes.set(xlabel="latency", ylabel="energy", title="candidates")
-    axes.set_xlim(0.9 * ranked.latency_s.min(), min(most_s, 1.05 * latency[energy <= most_j].max()))
-    axes.set_ylim(0.9 * ranked.energy_j.min(), min(most_j, 1.05 * energy[latency <= most_s].max()))
+    axes.set_xlim(0.9 * candidates.latency_s.min(), min(most_s, 1.05 * latency[energy <= most_j].max()))
+    axes.set_ylim(0.9 * candidates.energy_j.min(), min(most_j, 1.05 * energy[latency <= most_s].max()))
     _units(axes.xaxis, "s")
     _units(axes.yaxis, "J")
     axes.grid(True, color="0.92")

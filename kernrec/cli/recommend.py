@@ -2,17 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from kernrec.cli.format import config_text, interval_text, occasion_text, print_notes, source_text
-from kernrec.cli.quantity import fraction, hertz, human, percent, watts
-from kernrec.cli.table import print_table
+from kernrec.cli.choices import print_choices, print_layers
+from kernrec.cli.quantity import fraction, hertz, watts
 from kernrec.errors import UsageError
-
-if TYPE_CHECKING:
-    from kernrec.recommender import Recommendation
 
 
 def recommend(
@@ -42,7 +38,7 @@ def recommend(
 
     With no --shape it answers for a workload's layers, the best config of each.
     """
-    from kernrec.recommender import Query, Recommender
+    from kernrec.recommender import Query, Recommender, Request
 
     if not op and not kernel:
         raise UsageError("--op is missing (`kernrec ops` lists what is known); or give a --kernel")
@@ -56,6 +52,8 @@ def recommend(
         raise UsageError("--emit and --json were both given; the source is printed as it is, without JSON")
     if emit and not (shape or kernel):
         raise UsageError("--emit cuda needs a --shape: it prints one config")
+    if kernel and (op or workload or emit or max_slowdown or max_power or clock):
+        raise UsageError("--kernel goes with --shape, --dtype, --layout, --objective, --power-limit and --top")
     query = Query(
         objective=objective,
         max_slowdown=None if max_slowdown is None else fraction("--max-slowdown", max_slowdown),
@@ -64,16 +62,10 @@ def recommend(
         clock_hz=None if clock is None else hertz("--clock", clock),
         top=top,
     )
-    if kernel:
-        from kernrec.cli.analyze import recommend_kernel
-
-        if op or workload or emit or max_slowdown or max_power or clock:
-            raise UsageError("--kernel goes with --shape, --dtype, --layout, --objective, --power-limit and --top")
-        recommend_kernel(kernel, gpu, shape, dtype, layout, query, db, as_json, calibrated)
-        return
     recommender = Recommender(databases=db, calibrated=calibrated, keep_open=True)
-    if shape:
-        answer = recommender.recommend(op, gpu, shape, dtype=dtype, layout=layout, query=query)
+    request = Request(gpu, op or None, kernel, shape or {}, dtype, layout, query)
+    if kernel or shape:
+        answer = recommender.answer(request)
         if emit:
             from kernrec.recommender.emit import emit_cuda
 
@@ -81,95 +73,11 @@ def recommend(
         elif as_json:
             print(json.dumps(answer.as_dict(), indent=2))
         else:
-            _print_choices(answer)
+            print_choices(answer)
         return
-    title, layers = recommender.recommend_workload(op, gpu, workload, dtype=dtype, layout=layout, query=query)
+    title, layers = recommender.answer_workload(request, workload)
     if as_json:
-        named = [{"layer": name, "count": count, **answer.as_dict()} for name, count, answer in layers]
+        named = [{"layer": layer.name, "count": layer.count, **layer.answer.as_dict()} for layer in layers]
         print(json.dumps({"workload": title, "layers": named}, indent=2))
     else:
-        _print_layers(title, layers)
-
-
-def _print_choices(answer: "Recommendation") -> None:
-    limit = human(answer.power_limit_w, "W")
-    title = f"{answer.problem.key} on {answer.gpu.title}, objective {answer.objective}, power limit {limit}"
-    measured = any(choice.sessions for choice in answer.choices)
-    columns = [
-        ("rank", "right"),
-        ("kernel", "left"),
-        ("grid x block", "right"),
-        ("latency (90 %)", "right"),
-        ("energy (90 %)", "right"),
-        ("power", "right"),
-        ("source", "left"),
-        ("limit", "left"),
-        ("energy vs fastest", "right"),
-        ("time vs fastest", "right"),
-        ("energy vs occupancy", "right"),
-        ("time vs occupancy", "right"),
-        *([("measured", "left")] if measured else []),
-        ("config", "left"),
-    ]
-    rows = []
-    for choice in answer.choices:
-        first = choice.launches[0]
-        rows.append(
-            [
-                str(choice.place),
-                choice.kernel.name,
-                f"{first.blocks} x {first.threads}",
-                interval_text(choice.latency_s, "s"),
-                interval_text(choice.energy_j, "J"),
-                human(choice.power_w, "W"),
-                source_text(choice),
-                choice.limit,
-                percent(-choice.versus_fastest.energy_saved),
-                percent(choice.versus_fastest.slowdown),
-                percent(-choice.versus_occupancy.energy_saved),
-                percent(choice.versus_occupancy.slowdown),
-                *([occasion_text(choice)] if measured else []),
-                config_text(choice.config),
-            ]
-        )
-    print_table(title, columns, rows)
-    print_notes(answer.notes)
-
-
-def _print_layers(title: str, layers: list[tuple[str, int, "Recommendation"]]) -> None:
-    first = layers[0][2]
-    title = f"{title} on {first.gpu.title}, objective {first.objective}: the first choice of each layer"
-    measured = any(answer.best.sessions for _, _, answer in layers)
-    columns = [
-        ("layer", "left"),
-        ("count", "right"),
-        ("kernel", "left"),
-        ("latency (90 %)", "right"),
-        ("energy (90 %)", "right"),
-        ("power", "right"),
-        ("source", "left"),
-        ("limit", "left"),
-        ("energy vs occupancy", "right"),
-        *([("measured", "left")] if measured else []),
-        ("config", "left"),
-    ]
-    rows = []
-    for name, count, answer in layers:
-        best = answer.best
-        rows.append(
-            [
-                name,
-                str(count),
-                best.kernel.name,
-                interval_text(best.latency_s, "s"),
-                interval_text(best.energy_j, "J"),
-                human(best.power_w, "W"),
-                source_text(best),
-                best.limit,
-                percent(-best.versus_occupancy.energy_saved),
-                *([occasion_text(best)] if measured else []),
-                config_text(best.config),
-            ]
-        )
-    print_table(title, columns, rows)
-    print_notes(note for _, _, answer in layers for note in answer.notes)
+        print_layers(title, layers)

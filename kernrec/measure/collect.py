@@ -22,7 +22,7 @@ from kernrec.measure.campaign.campaign import Campaign, CampaignHooks, CampaignS
 from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.ingest import earlier_measurements, ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.campaign.plan import PlannedProblem, library_targets, recorded_targets
+from kernrec.measure.campaign.plan import PlannedProblem, PlanOptions, plan_library, plan_recordings
 from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, MeasuringEffort, ProblemResult, Progress
 from kernrec.measure.device.interface import DeviceKind
 from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAY_VERSION
@@ -227,12 +227,14 @@ def _recorded_work_on(gpu: str | None, file: Path, request: CollectRequest) -> _
             raise UsageError(f"{file} holds none of the requested problems; it holds {examples}")
     card = find_gpu(recordings[0].gpu)
     opening = {"device": DeviceKind.REPLAY, "file": str(file.absolute()), "gpu": card.name, "seed": request.seed}
-    problems = recorded_targets(recordings, request.effort.configs, request.seed)
+    problems = plan_recordings(recordings, request.effort.configs, request.seed)
     return _DeviceWork(opening, card.name, card.sm, None, problems, InputInfo(), replayed=True)
 
 
 def _card_work(request: CollectRequest, scratch: Path) -> list[_DeviceWork]:
     from kernrec.measure.device.nvml import choose_cards
+    from kernrec.recommender.context import Context
+    from kernrec.recommender.estimate.model_store import ModelStore
 
     if request.problems is None:
         raise UsageError("name what to measure with --op, and --shape or --workload")
@@ -245,20 +247,13 @@ def _card_work(request: CollectRequest, scratch: Path) -> list[_DeviceWork]:
     for i, card in enumerate(cards):
         cards_of.setdefault(find_gpu(card.name).name, []).append(i)
     inputs = InputInfo("numpy default_rng", 0, _distribution(request.kernel))
-    stack = Stack([request.database] if request.kernel is not None and request.database.exists() else [])
+    stored = [request.database] if request.kernel is not None and request.database.exists() else []
+    context = Context(stored, models=ModelStore(request.database.parent / "models", Stack(stored)))
+    options = PlanOptions(request.effort.configs, request.effort.drawn, request.seed)
     work = []
     for name, members in cards_of.items():
         gpu = find_gpu(name)
-        problems = library_targets(
-            request.problems,
-            gpu,
-            stack,
-            request.effort.configs,
-            request.seed,
-            request.effort.drawn,
-            request.kernel,
-            request.database.parent / "models",
-        )
+        problems = plan_library(request.problems, gpu, context, options, request.kernel)
         for position, i in enumerate(members):
             opening = {
                 "device": DeviceKind.CUDA, "uuid": cards[i].uuid, "scratch": str(scratch / cards[i].uuid_hash)

@@ -1,6 +1,24 @@
-"""Recommendations: candidates, their estimates, the Pareto front, and what a query asks of them."""
+"""The recommender: from a request to the configs worth running, and why.
 
-from kernrec.recommender.recommender import OBJECTIVES, Query, Recommender
-from kernrec.recommender.result import Choice, Comparison, Cost, Recommendation
+request.py      what is asked: op or kernel, problem, GPU, objective, bounds
+context.py      what is opened once: databases, models, calibrations, static tables
+candidate_set.py  the configs of all kernels side by side, with a cost table (`estimate/`)
+select.py, choices.py, result.py, notes.py   the selection, and the answer that is built of it
+recommender.py  the engine that puts these together; `analyze_kernel.py` and `explain/` ask it too
+"""
 
-__all__ = ["OBJECTIVES", "Choice", "Comparison", "Cost", "Query", "Recommendation", "Recommender"]
+from kernrec.recommender.recommender import Layer, Recommender
+from kernrec.recommender.request import Objective, Query, Request
+from kernrec.recommender.result import Choice, Comparison, Estimate, Recommendation
+
+__all__ = [
+    "Choice",
+    "Comparison",
+    "Estimate",
+    "Layer",
+    "Objective",
+    "Query",
+    "Recommendation",
+    "Recommender",
+    "Request",
+]

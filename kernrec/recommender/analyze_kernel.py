@@ -1,7 +1,7 @@
-"""A user's kernel on a problem and a GPU: every config profiled, estimated under a range of power limits, and ranked.
+"""Analyzing a user's kernel on a problem and a GPU: every config is profiled, then the recommender answers.
 
-Profiles go to the user's database, so that what was done is not done again: not by a second analysis, not after an
-interruption, and not by `kernrec recommend --kernel`.
+Profiles are stored in the user's database and reused: by a second analysis, after an interruption, and by
+`kernrec recommend --kernel`.
 """
 
 import json
@@ -29,10 +29,11 @@ from kernrec.profile.profile_user_kernel import (
 )
 from kernrec.profile.sample_profile import BLOCK_BUDGET, ProfileTarget, argument_mismatch, entry_name
 from kernrec.ptx import parse
-from kernrec.recommender.estimate.model_store import Trained
 from kernrec.recommender.infeasible import empty_constraint, refusing_constraint
-from kernrec.recommender.kernel_advice import Advice, advise, check_asked, on_problem
-from kernrec.store import Database, ProfileRow, Stack
+from kernrec.recommender.recommender import Recommender
+from kernrec.recommender.request import Query
+from kernrec.recommender.result import Recommendation
+from kernrec.store import Database, ProfileRow
 
 _SAVE_S = 10.0
 _SAVE_ROWS = 500
@@ -45,21 +46,21 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Analysis:
-    """The answer: advice, and what it took. failures: configs that have no profile, with the reason.
+    """The recommendation, and what it took."""
 
-    profiled: configs that were compiled and emulated now; known: those whose profile the database had.
-    """
-
-    advice: Advice
+    recommendation: Recommendation
     profiled: int
+    """Configs that were compiled and emulated now."""
     known: int
+    """Configs whose profile the database had."""
     failures: tuple[ProfileFailure, ...]
+    """Configs that have no profile, with the reason."""
     seconds: float
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""
         return {
-            **self.advice.as_dict(),
+            **self.recommendation.as_dict(),
             "profiled": self.profiled,
             "known": self.known,
             "failed": [{"config": dict(f.config), "message": f.message} for f in self.failures],
@@ -67,43 +68,78 @@ class Analysis:
         }
 
 
+@dataclass(frozen=True)
+class ProfilingOptions:
+    """How the configs of a kernel are profiled."""
+
+    folder: Path | None = None
+    """Where the spec's files are; None where it names none."""
+    processes: int = 2
+    budget: int = BLOCK_BUDGET
+    """Instructions that a block may execute before it is given up."""
+    only: Sequence[Config] | None = None
+    """The configs to profile; None for every valid one."""
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if self.processes < 1 or self.budget < 1:
+            raise UsageError(f"processes and budget are {self.processes} and {self.budget}; at least 1 is accepted")
+
+
 def analyze(
     kernel: Kernel,
     problem: Problem,
     gpu: GPU,
     database: Path,
-    *,
-    objective: str = "pareto",
-    top: int = 5,
-    folder: Path | None = None,
-    processes: int = 2,
-    budget: int = BLOCK_BUDGET,
-    only: Sequence[Config] | None = None,
-    progress: Progress | None = None,
+    query: Query | None = None,
+    options: ProfilingOptions | None = None,
 ) -> Analysis:
-    """Profiles what is not profiled yet, and advises. Interrupted, it keeps in `database` what was done.
+    """Profiles the configs that are not profiled yet, and recommends. What was done before an interruption is kept.
 
-    only: the configs to look at; None: every valid one. Raises `UsageError` where no config can run, `KernrecError`
-    with the first reason where none could be profiled.
+    Raises:
+        UsageError: no config can run the problem, or the spec does not fit the source.
+        KernrecError: no config could be profiled; the message is the first reason.
     """
     start = time.monotonic()
-    check_asked(objective, top)
-    if processes < 1 or budget < 1:
-        raise UsageError(f"processes and budget are {processes} and {budget}; at least 1 is accepted")
+    query, options = query or Query(), options or ProfilingOptions()
+    check_tunables_used(kernel)
     space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
-    check_used(kernel)
     rows = space.at(problem).rows if len(space) else np.zeros(0, np.int64)
     if not len(rows):
         raise UsageError(_why_empty(kernel, problem, gpu))
     with Database.open(database, read_only=False, create=True) as opened:
         remember(opened, kernel, problem)
         tables = opened.profiles(kernel.name, kernel.hash, gpu.sm).values()
-    have = {key for table in tables for key in table.variant_keys}
-    codes = space.configs_on(problem) if kernel.sampled else space.variants
-    picked = None if only is None else {frozenset(config.items()) for config in only}
-    wanted = [row for row in rows.tolist() if picked is None or frozenset(space.config(row).items()) in picked]
-    todo = [space.config(row) for row in wanted if codes.keys[codes.index[row]] not in have]
-    hopeless = min(_HOPELESS, len(todo)) if len(todo) == len(wanted) else None  # a config that is known has not failed
+    profiled = {key for table in tables for key in table.variant_keys}
+    variants = space.configs_on(problem) if kernel.sampled else space.variants
+    only = None if options.only is None else {frozenset(config.items()) for config in options.only}
+    wanted = [row for row in rows.tolist() if only is None or frozenset(space.config(row).items()) in only]
+    missing = [space.config(row) for row in wanted if variants.keys[variants.index[row]] not in profiled]
+    # A config that has a profile has not failed: with one, the source is not wrong.
+    hopeless = min(_HOPELESS, len(missing)) if len(missing) == len(wanted) else 0
+    target = ProfileTarget(problem, gpu.sm, options.folder, options.budget)
+    failures = _profile(kernel, missing, target, database, options, hopeless)
+    recommender = Recommender([database])
+    if not recommender.context.find_profiles(kernel, problem, gpu):
+        raise _why_none(kernel, problem, gpu.sm, failures[0])
+    recommendation = recommender.answer_kernel(kernel, problem, gpu, query)
+    seconds = time.monotonic() - start
+    return Analysis(recommendation, len(missing) - len(failures), len(wanted) - len(missing), tuple(failures), seconds)
+
+
+def _profile(
+    kernel: Kernel,
+    configs: Sequence[Config],
+    target: ProfileTarget,
+    database: Path,
+    options: ProfilingOptions,
+    hopeless: int,
+) -> list[ProfileFailure]:
+    """Profiles these configs into the database, some at a time; those that have no profile, with the reason.
+
+    Raises:
+        KernrecError: the first `hopeless` configs all failed, where that is not 0.
+    """
     failures: list[ProfileFailure] = []
     pending: list[ProfileRow] = []
     done, saved = 0, time.monotonic()
@@ -115,39 +151,31 @@ def analyze(
             pending.clear()
 
     try:
-        for result in _profiles(kernel, todo, ProfileTarget(problem, gpu.sm, folder, budget), processes):
+        for result in _profiles(kernel, configs, target, options.processes):
             if isinstance(result, ProfileFailure):
                 failures.append(result)
                 if len(failures) == hopeless == done + 1:
-                    raise _why_none(kernel, problem, gpu, result)
+                    raise _why_none(kernel, target.problem, target.sm, result)
                 done += 1
             else:
                 pending += result[1]
                 done += len(result[0])
-            if progress:
-                progress(done, len(todo))
+            if options.progress:
+                options.progress(done, len(configs))
             if len(pending) > _SAVE_ROWS or time.monotonic() - saved > _SAVE_S:
                 save()
                 saved = time.monotonic()
     finally:
         save()
-    with Database.open(database) as opened:
-        profiles = on_problem(kernel, problem, gpu, opened.profiles(kernel.name, kernel.hash, gpu.sm))
-    if not profiles:
-        raise _why_none(kernel, problem, gpu, failures[0])
-    evidence = Stack([database]).evidence(gpu.name, problem.op, [kernel.name], problem.key)
-    trained = Trained.beside([database])
-    advice = advise(kernel, problem, gpu, profiles, objective=objective, top=top, evidence=evidence, trained=trained)
-    seconds = time.monotonic() - start
-    return Analysis(advice, len(todo) - len(failures), len(wanted) - len(todo), tuple(failures), seconds)
+    return failures
 
 
-def _why_none(kernel: Kernel, problem: Problem, gpu: GPU, failure: ProfileFailure) -> KernrecError:
+def _why_none(kernel: Kernel, problem: Problem, sm: int, failure: ProfileFailure) -> KernrecError:
     """What to raise where no config has a profile: `CompileError` for the source, `UsageError` for wrong arguments."""
     try:
-        job = compile_job_for(kernel, failure.config, problem, gpu.sm)
+        job = compile_job_for(kernel, failure.config, problem, sm)
         module = parse(compile_source(job.source, job.sm, job.defines, job.name).ptx)
-        bound = bind_launches(kernel, failure.config, problem, gpu.sm)
+        bound = bind_launches(kernel, failure.config, problem, sm)
         misfit = [argument_mismatch(module, entry_name(module.functions, launch.entry), launch) for launch in bound]
     except CompileError as error:
         return CompileError(failure.message, error.log)
@@ -177,7 +205,7 @@ def _profiles(
 
 
 def remember(database: Database, kernel: Kernel, problem: Problem) -> None:
-    """Adds a kernel and a problem to a database, from which `own.find_own_kernel` makes them again."""
+    """Adds a kernel and a problem to a database, from which `Context.kernel` makes them again."""
     row = {
         "name": kernel.name,
         "kernel_hash": kernel.hash,
@@ -189,7 +217,7 @@ def remember(database: Database, kernel: Kernel, problem: Problem) -> None:
     database.add("problem", [problem.as_dict()])
 
 
-def check_used(kernel: Kernel) -> None:
+def check_tunables_used(kernel: Kernel) -> None:
     """Raises `UsageError` for a tunable that nothing depends on: its name in the source is likely another."""
     unused = unused_macros(kernel)
     named: set[str] = set()
@@ -204,11 +232,11 @@ def check_used(kernel: Kernel) -> None:
 
 
 def _expressions(kernel: Kernel) -> Sequence[Expression]:
-    found = [*kernel.lets.values()]
+    expressions = [*kernel.lets.values()]
     for launch in kernel.launches:
-        found += [*launch.grid, *launch.block, launch.shared, *([launch.when] if launch.when else [])]
-        found += [argument.value for argument in launch.arguments if hasattr(argument, "value")]
-    return found
+        expressions += [*launch.grid, *launch.block, launch.shared, *([launch.when] if launch.when else [])]
+        expressions += [argument.value for argument in launch.arguments if hasattr(argument, "value")]
+    return expressions
 
 
 def _why_empty(kernel: Kernel, problem: Problem, gpu: GPU) -> str:

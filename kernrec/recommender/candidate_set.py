@@ -1,153 +1,287 @@
-"""The candidates of one query: those of each kernel with their estimates, and all of them side by side."""
+"""The candidate set of a request: the configs of all kernels that can run its problem, with their costs.
+
+    runnable configs of each kernel -> shortlist -> prediction -> costs at each operating point, side by side
+
+A card is measured at one operating point as a rule. What was found there counts there as measured; at the other points
+it corrects the predictions, or a config that was found to be slow would be recommended at every point but that one.
+"""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kernrec.gpu import GPU
+from kernrec.kernel import SpaceAt
+from kernrec.model.prior.power import LimitedCosts
 from kernrec.op import Problem
-from kernrec.recommender.estimate.candidates import Candidates
-from kernrec.recommender.estimate.estimates import SOURCES, Estimates, Rescaling, prior, with_measured
-from kernrec.recommender.estimate.measured_rows import known
-from kernrec.recommender.result import Choice, Comparison, Cost
-from kernrec.recommender.ties import Place, places
+from kernrec.recommender.estimate.costs import Costs, Rescaling, carried_over, prior_costs, with_measured
+from kernrec.recommender.estimate.measured_rows import MeasuredRows, applies, measured_rows
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.prediction import Prediction, predict
+from kernrec.recommender.estimate.shortlist import shortlist
+from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Evidence, MeasuredAnswer
 
 if TYPE_CHECKING:
-    from kernrec.recommender.estimate.correction import Learned, Reach
+    from kernrec.recommender.estimate.correction import Correction, ModelScope, TrainedModel
 
-_NONE = np.empty(0, dtype=np.int64)
-
-COUNTED = {
-    "pareto": ("latency", "energy"),
-    "latency": ("latency",),
-    "energy": ("energy",),
-    "edp": ("latency", "energy"),
-}
-"""What each objective counts: latency/energy front, least latency, least energy, least energy-delay product."""
+Array = np.ndarray
 
 
-class Group:
-    """The candidates of one kernel that can run the problem, with their costs at a power limit and clock.
+@dataclass(frozen=True, eq=False)
+class RunnableConfigs:
+    """The configs of one kernel that can run a problem."""
 
-    runnable: how many can. rows: of the space, ascending, that are estimated. heuristic: position in `rows` of what
-    the occupancy heuristic picks. learned: the model that corrects the prior, if one does. With nothing runnable there
-    is no estimate.
+    table: StaticTable
+    problem: Problem
+    at: SpaceAt
+    """The space of the table on the problem."""
+    measured: tuple[MeasuredRows, ...]
+    """What databases hold of it at each operating point."""
+    rows: Array
+    """Rows of the space, ascending; configs that failed when they were measured are left out."""
+    unprofiled: tuple[MeasuredAnswer, ...] = ()
+    """MeasuredAnswer at the first point, but without a profile: they cannot be compared with the others."""
+
+    @classmethod
+    def of(
+        cls, table: StaticTable, problem: Problem, points: Sequence[OperatingPoint], evidence: Evidence
+    ) -> "RunnableConfigs":
+        """Those of a kernel's table on a problem, in the light of what databases hold."""
+        at = table.space.at(problem)
+        measured = measured_rows(table.space, at, table.gpu, evidence, points)
+        everywhere = measured[0].rows if len(points) == 1 else np.unique(np.concatenate([m.rows for m in measured]))
+        rows = table.runnable(at, everywhere)
+        first = measured[0]
+        unprofiled = [m for row, m in zip(first.rows, first.measured, strict=True) if row not in rows]
+        if len(first.failed):
+            rows = np.setdiff1d(rows, first.failed, assume_unique=True)
+        return cls(table, problem, at, measured, rows, tuple(unprofiled))
+
+
+@dataclass(frozen=True, eq=False)
+class PointCosts:
+    """The costs of one kernel's candidates at an operating point."""
+
+    costs: Costs
+    measured: dict[int, MeasuredAnswer]
+    """What was measured at this point, by position of the candidate."""
+    predicted: Costs
+    """The costs of all candidates as if none of them had been measured, on the scale of the measurements."""
+    limited: LimitedCosts
+    """The prior's prediction at this point."""
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCandidates:
+    """The candidates of one kernel that are estimated, with their costs at each operating point."""
+
+    runnable: RunnableConfigs
+    heuristic: int
+    """Position of the candidate that the occupancy heuristic picks."""
+    prediction: Prediction
+    points: tuple[PointCosts, ...]
+    rescaling: Rescaling | None
+    """By what predictions were multiplied to fit what was measured; None where nothing was."""
+    scope: "ModelScope | None"
+    """The model that corrects the prior; None where none applies."""
+
+    @property
+    def table(self) -> StaticTable:
+        """The static table of the kernel."""
+        return self.runnable.table
+
+    @property
+    def rows(self) -> Array:
+        """Rows of the space that are estimated, ascending."""
+        return self.prediction.rows
+
+    def config(self, position: int) -> dict[str, int]:
+        """The config of the candidate at this position."""
+        return self.table.space.config(int(self.rows[position]))
+
+    @classmethod
+    def of(
+        cls,
+        runnable: RunnableConfigs,
+        points: Sequence[OperatingPoint],
+        model: "TrainedModel | None",
+        whole_space: bool,
+    ) -> "KernelCandidates":
+        """Estimates the configs of a kernel: all of them, or the most promising and those that were measured.
+
+        Args:
+            runnable: the configs, at least one.
+            points: the operating points; a model corrects the prior at the first one, and by as much at the others.
+            model: the trained model of the op, if there is one.
+            whole_space: False leaves out configs that are not on the shortlist, and asks the model about the most
+                promising ones alone.
+        """
+        table, at = runnable.table, runnable.at
+        heuristic = table.occupancy_choice(at, runnable.rows)
+        rows = runnable.rows if whole_space else _shortlisted(runnable, heuristic)
+        prediction = predict(table, runnable.problem, at, rows)
+        limited = [prediction.limited(point) for point in points]
+        predicted = [prior_costs(costs) for costs in limited]
+        taken = [measured.at(rows) for measured in runnable.measured]
+        scope = correction = None
+        if model is not None and (scope := model.scope(table.gpu, table.kernel)):
+            from kernrec.recommender.estimate.correction import Correction, worth_scoring
+
+            where = np.arange(len(rows)) if whole_space else worth_scoring(predicted[0], taken[0][0])
+            correction = Correction.of(scope, prediction, limited[0], where)
+            predicted = [correction.correct(costs) for costs in predicted]
+            scope = scope.after(max(len(positions) for positions, _ in taken))
+        costs, rescaling = _with_measurements(predicted, taken, limited, correction)
+        return cls(runnable, int(np.searchsorted(rows, heuristic)), prediction, costs, rescaling, scope)
+
+
+def _shortlisted(runnable: RunnableConfigs, heuristic: int) -> Array:
+    """The rows worth a full estimate: the shortlist, what was measured, and what the occupancy heuristic picks."""
+    rows = shortlist(runnable.table, runnable.at, runnable.rows)
+    for measured in runnable.measured:
+        if len(measured.rows):
+            rows = np.union1d(rows, np.intersect1d(measured.rows, runnable.rows, assume_unique=True))
+    place = int(np.searchsorted(rows, heuristic))
+    if place == len(rows) or rows[place] != heuristic:
+        rows = np.concatenate([rows[:place], [heuristic], rows[place:]])
+    return rows
+
+
+def _with_measurements(
+    predicted: Sequence[Costs],
+    taken: Sequence[tuple[Array, list[MeasuredAnswer]]],
+    limited: Sequence[LimitedCosts],
+    correction: "Correction | None",
+) -> tuple[tuple[PointCosts, ...], Rescaling | None]:
+    """The costs at each operating point, and by what predictions were rescaled.
+
+    A point at which nothing was measured takes its scale from the point with the most measured configs, the first of
+    them where several have as many.
+    """
+    results: list[PointCosts] = []
+    scales: list[Rescaling | None] = []
+    for estimated, (positions, rows), prior in zip(predicted, taken, limited, strict=True):
+        adapted = correction.adapted(estimated, positions, rows) if correction and len(positions) else estimated
+        costs, rescaling = with_measured(adapted, positions, rows)
+        scaled = rescaling.apply(adapted) if rescaling and len(predicted) > 1 else adapted
+        results.append(PointCosts(costs, dict(zip(positions.tolist(), rows, strict=True)), scaled, prior))
+        scales.append(rescaling)
+    anchor = max(range(len(results)), key=lambda point: len(results[point].measured))
+    scale = scales[anchor]
+    if scale is None or len(results) == 1:
+        return tuple(results), scale
+    there = results[anchor].costs
+    return tuple(
+        result
+        if result.measured
+        else PointCosts(
+            carried_over(predicted[point], there, predicted[anchor], scale),
+            result.measured,
+            scale.apply(predicted[point]),
+            limited[point],
+        )
+        for point, result in enumerate(results)
+    ), scale
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateSet:
+    """The candidates of all kernels on a problem; a candidate is a position, kernel after kernel.
+
+    The cost table is the arrays (points, C) `latency_s`, `energy_j` and `power_w`; intervals and sources are in
+    `kernels`.
     """
 
-    def __init__(
-        self,
-        candidates: Candidates,
-        problem: Problem,
-        power_limit_w: float | None,
-        clock_hz: float | None,
-        evidence: Evidence,
-        model: "Learned | None" = None,
-    ) -> None:
-        self.learned: Reach | None = None
-        self.candidates = candidates
-        self.at = candidates.space.at(problem)
-        self.known = known(candidates.space, self.at, candidates.gpu, evidence, power_limit_w, clock_hz)
-        runnable = candidates.rows(self.at, self.known.rows)
-        if len(self.known.failed):
-            runnable = np.setdiff1d(runnable, self.known.failed, assume_unique=True)
-        self.runnable = len(runnable)
-        if not self.runnable:
-            return
-        # What the occupancy heuristic picks is estimated even where it is not worth a place of its own.
-        heuristic = candidates.occupancy_choice(self.at, runnable)
-        rows = candidates.shortlist(self.at, runnable)
-        if len(self.known.rows):
-            rows = np.union1d(rows, np.intersect1d(self.known.rows, runnable, assume_unique=True))
-        self.heuristic = int(np.searchsorted(rows, heuristic))
-        if self.heuristic == len(rows) or rows[self.heuristic] != heuristic:
-            rows = np.concatenate([rows[: self.heuristic], [heuristic], rows[self.heuristic :]])
-        self.rows = rows
-        self.prediction = candidates.predict(problem, self.at, rows)
-        self.limited = candidates.apply_power_limit(self.prediction, power_limit_w, clock_hz)
-        self.estimates = prior(self.limited)
-        self.rescaling: Rescaling | None = None
-        # Measured rows stand in the order of their positions here, for both ascend.
-        positions = np.flatnonzero(np.isin(rows, self.known.rows)) if len(self.known.rows) else _NONE
-        taken = [self.known.measured[i] for i in np.searchsorted(self.known.rows, rows[positions])]
-        self.measured: dict[int, MeasuredAnswer] = dict(zip(positions.tolist(), taken, strict=True))
-        if model is not None and (reach := model.reach(candidates.gpu, candidates.kernel)):
-            self.learned = reach.after(len(positions))
-            self.estimates = self._corrected(problem, reach, positions, taken)
-        if len(positions):
-            self.estimates, self.rescaling = with_measured(self.estimates, positions, taken)
+    problem: Problem
+    gpu: GPU
+    points: tuple[OperatingPoint, ...]
+    """The first one is what choices are compared at."""
+    kernels: tuple[KernelCandidates, ...]
+    """Those with at least one candidate."""
+    considered: tuple[RunnableConfigs, ...]
+    """All kernels, also those without any config that can run."""
+    foreign: tuple[MeasuredAnswer, ...] = ()
+    """What was measured of kernels that are not among them, fastest first."""
 
-    def _corrected(
-        self, problem: Problem, reach: "Reach", positions: np.ndarray, measured: Sequence[MeasuredAnswer]
-    ) -> Estimates:
-        from kernrec.recommender.estimate.correction import Correction, worth_scoring
+    @cached_property
+    def starts(self) -> list[int]:
+        """Where the candidates of each kernel begin, and how many there are."""
+        return np.cumsum([0, *(len(kernel.rows) for kernel in self.kernels)]).tolist()
 
-        where = worth_scoring(self.estimates, positions)
-        correction = Correction.of(reach, self.candidates, problem, self.at, self.prediction, self.limited, where)
-        found = correction.correct(self.estimates)
-        return correction.adapted(found, positions, measured) if len(positions) else found
+    @cached_property
+    def latency_s(self) -> Array:
+        """Expected latency, (points, C)."""
+        return self._table([[point.costs.latency.value for point in kernel.points] for kernel in self.kernels])
 
+    @cached_property
+    def energy_j(self) -> Array:
+        """Expected energy, (points, C)."""
+        return self._table([[point.costs.energy.value for point in kernel.points] for kernel in self.kernels])
 
-class Pool:
-    """All groups one after the other: position -> (group, row). costs: of all, (C,)."""
+    @cached_property
+    def power_w(self) -> Array:
+        """Expected mean power, (points, C)."""
+        return self._table([[point.costs.power_w for point in kernel.points] for kernel in self.kernels])
 
-    def __init__(self, groups: list[Group]) -> None:
-        self.groups = groups
-        self._starts = np.cumsum([0, *(len(g.rows) for g in groups)]).tolist()
-        self.costs = groups[0].estimates if len(groups) == 1 else _joined([g.estimates for g in groups])
-        self.fastest = int(self.costs.latency_s.argmin())
+    @cached_property
+    def latency_source(self) -> Array:
+        """Where latencies come from, positions in `SOURCES`, (points, C)."""
+        return self._table([[point.costs.latency.source for point in kernel.points] for kernel in self.kernels])
 
-    def choices(self, positions: np.ndarray, problem: Problem, gpu: GPU, objective: str) -> tuple[Choice, ...]:
-        """The candidates at these positions, in order, each with its place."""
-        c = self.costs
-        latency = _costs(positions, c.latency_s, c.latency_low_s, c.latency_high_s, c.latency_source)
-        energy = _costs(positions, c.energy_j, c.energy_low_j, c.energy_high_j, c.energy_source)
-        counted = list(zip(*({"latency": latency, "energy": energy}[name] for name in COUNTED[objective]), strict=True))
-        found = places(
-            [[(cost.low, cost.high) for cost in costs] for costs in counted],
-            [all(cost.source == "measured" for cost in costs) for costs in counted],
-        )
-        each = zip(positions.tolist(), latency, energy, found, strict=True)
-        return tuple([self._choice(at, problem, gpu, t, e, place) for at, t, e, place in each])
+    @staticmethod
+    def _table(columns: list[list[Array]]) -> Array:
+        if len(columns[0]) == 1:
+            parts = [points[0] for points in columns]
+            return (parts[0] if len(parts) == 1 else np.concatenate(parts))[np.newaxis]
+        return np.concatenate([np.stack(points) for points in columns], axis=1)
 
-    def _choice(self, position: int, problem: Problem, gpu: GPU, latency: Cost, energy: Cost, place: Place) -> Choice:
-        index = int(np.searchsorted(self._starts, position, side="right")) - 1
-        group, at = self.groups[index], position - self._starts[index]
-        row = int(group.rows[at])
-        measured = group.measured.get(at)
-        return Choice(
-            kernel=group.candidates.kernel,
-            config=group.candidates.space.config(row),
-            problem=problem,
-            gpu=gpu,
-            place=place,
-            latency_s=latency,
-            energy_j=energy,
-            power_w=float(self.costs.power_w[position]),
-            clock_hz=float(group.limited.clock_hz[at]),
-            limit=group.prediction.bottleneck(at),
-            occupancy=group.candidates.occupancy(group.at, row),
-            versus_fastest=self._against(latency, energy, self.fastest),
-            versus_occupancy=self._against(latency, energy, self._starts[index] + group.heuristic),
-            sessions=measured.sessions if measured else 0,
-            measured_at=measured.measured_at.isoformat() + "Z" if measured else None,
-            device=measured.device if measured else None,
-        )
+    @cached_property
+    def fastest(self) -> int:
+        """The candidate that is fastest at the first operating point."""
+        return int(self.latency_s[0].argmin())
 
-    def _against(self, latency: Cost, energy: Cost, other: int) -> Comparison:
-        return Comparison(
-            1.0 - energy.value / float(self.costs.energy_j[other]),
-            latency.value / float(self.costs.latency_s[other]) - 1.0,
-        )
+    @property
+    def runnable(self) -> int:
+        """How many configs of all kernels can run, estimated or not."""
+        return sum(len(kernel.rows) for kernel in self.considered)
+
+    def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
+        """(number of the kernel, the kernel, the candidate's position among its own)."""
+        number = int(np.searchsorted(self.starts, position, side="right")) - 1
+        return number, self.kernels[number], position - self.starts[number]
+
+    def only(self, number: int) -> "CandidateSet":
+        """The set of one of the kernels alone."""
+        kernel = self.kernels[number]
+        return CandidateSet(self.problem, self.gpu, self.points, (kernel,), (kernel.runnable,))
 
 
-def _costs(positions: np.ndarray, *columns: np.ndarray) -> list[Cost]:
-    """The costs at some positions; columns: value, low, high and source."""
-    rows = zip(*(column[positions].tolist() for column in columns), strict=True)
-    return [Cost(value, low, high, SOURCES[source]) for value, low, high, source in rows]
+def candidate_set(
+    tables: Sequence[StaticTable],
+    problem: Problem,
+    points: Sequence[OperatingPoint],
+    evidence: Evidence,
+    model: "TrainedModel | None" = None,
+    whole_space: bool = False,
+) -> CandidateSet:
+    """Estimates the configs of all kernels at all operating points; the set may be empty.
 
-
-def _joined(parts: list[Estimates]) -> Estimates:
-    return Estimates(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Estimates)))
+    Args:
+        tables: of the kernels that implement the problem on a GPU, at least one.
+        problem: the problem.
+        points: the operating points, at least one.
+        evidence: what databases hold of the problem and GPU.
+        model: the trained model of the op, if there is one.
+        whole_space: whether every config is estimated, not only the most promising ones.
+    """
+    considered = tuple(RunnableConfigs.of(table, problem, points, evidence) for table in tables)
+    kernels = tuple(
+        KernelCandidates.of(runnable, points, model, whole_space) for runnable in considered if len(runnable.rows)
+    )
+    gpu = tables[0].gpu
+    foreign = tuple(row for row in evidence.foreign if applies(row, gpu, points[0]))
+    return CandidateSet(problem, gpu, tuple(points), kernels, considered, foreign)

@@ -1,86 +1,127 @@
-"""What the reader of a recommendation has to know besides its numbers, one line each."""
+"""Notes: what the reader of a recommendation has to know besides its numbers, one line each."""
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
 
 from kernrec.kernel import config_text
-from kernrec.recommender.candidate_set import Group
-from kernrec.recommender.estimate.estimates import Rescaling
-from kernrec.recommender.estimate.measured_rows import Known
+from kernrec.recommender.candidate_set import CandidateSet, KernelCandidates, RunnableConfigs
+from kernrec.recommender.estimate.costs import Source
 from kernrec.recommender.result import Choice
-from kernrec.store import MeasuredAnswer
-
-if TYPE_CHECKING:
-    from kernrec.model.prior.calibration import Calibration
-    from kernrec.recommender.estimate.correction import Reach
+from kernrec.store import MeasuredAnswer, ProfileTable
 
 PRIOR_NOTE = "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"
 
 
-def sources_of(choices: Iterable[Choice]) -> set[str]:
+def sources_of(choices: Iterable[Choice]) -> set[Source]:
     """Where the costs of choices come from."""
-    return {cost.source for choice in choices for cost in (choice.latency_s, choice.energy_j)}
+    return {estimate.source for choice in choices for estimate in (choice.latency_s, choice.energy_j)}
 
 
-def notes(
-    groups: Iterable[Group], choices: Sequence[Choice], fastest_s: float, foreign: Sequence[MeasuredAnswer]
-) -> tuple[str, ...]:
-    """The notes of an answer: groups of all kernels, its choices, the least latency of all, other kernels' answers."""
-    groups, sources = list(groups), sources_of(choices)
-    runnable = [group for group in groups if group.runnable]
-    found = of_predictions(sources, [(group.candidates.calibration, group.learned) for group in runnable])
-    for group in groups:
-        found += _of_group(group, rescaled=bool(sources - {"measured"}))
-    if foreign and foreign[0].latency_s < fastest_s:
-        found.append(_faster(foreign[0], fastest_s))
-    return tuple(found)
+def notes(candidates: CandidateSet, choices: Sequence[Choice]) -> tuple[str, ...]:
+    """The notes of an answer with these choices."""
+    sources = sources_of(choices)
+    predictions = bool(sources - {Source.MEASURED})
+    lines = list(of_predictions(candidates, sources))
+    estimated = {id(kernel.runnable): kernel for kernel in candidates.kernels}
+    for considered in candidates.considered:
+        kernel = estimated.get(id(considered))
+        lines += of_measurements(considered, kernel if predictions else None)
+    fastest_s = float(candidates.latency_s[0, candidates.fastest])
+    if candidates.foreign and candidates.foreign[0].latency_s < fastest_s:
+        lines.append(_faster(candidates.foreign[0], fastest_s))
+    return tuple(lines)
 
 
-def of_predictions(
-    sources: Collection[str], predicted_by: "Iterable[tuple[Calibration | None, Reach | None]]"
-) -> list[str]:
-    """What predictions of these sources are, and of what calibration and model they come."""
-    by = list(predicted_by)
-    found = [PRIOR_NOTE] if "prior" in sources else []
-    if "learned" in sources:
-        found += dict.fromkeys(reach.said for _, reach in by if reach)
-    if "prior" in sources or "learned" in sources:
-        found += dict.fromkeys(f"the prior's coefficients: {one.summary}" for one, _ in by if one)
-    return found
+def of_predictions(candidates: CandidateSet, sources: set[Source]) -> Iterator[str]:
+    """What predictions of these sources are, and of what calibrations and models they come."""
+    if Source.PRIOR in sources:
+        yield PRIOR_NOTE
+    if Source.LEARNED in sources:
+        yield from dict.fromkeys(kernel.scope.note for kernel in candidates.kernels if kernel.scope)
+    if sources & {Source.PRIOR, Source.LEARNED}:
+        calibrations = (kernel.table.calibration for kernel in candidates.kernels)
+        yield from dict.fromkeys(f"the prior's coefficients: {found.summary}" for found in calibrations if found)
 
 
-def _of_group(group: Group, rescaled: bool) -> Iterable[str]:
-    name = group.candidates.kernel.name
-    if group.candidates.unprofiled:
+def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | None) -> Iterator[str]:
+    """What measurements of a kernel were used for, and which were not.
+
+    Args:
+        considered: the kernel's configs.
+        rescaled: its candidates where predictions of them are shown.
+    """
+    table, measured = considered.table, considered.measured[0]
+    name = table.kernel.name
+    if table.coverage.unprofiled and not table.kernel.sampled:
+        yield f"{name}: {table.coverage.unprofiled} variants have no profile for {table.gpu.arch} and were left out"
+    if measured.stale:
+        yield f"{name}: {_configs(measured.stale)} measured with another version of its source, not used"
+    if measured.elsewhere:
+        yield f"{name}: {_configs(measured.elsewhere)} measured at another power limit or clock, not used"
+    if measured.failures:
+        by_outcome = ", ".join(f"{count} {outcome}" for outcome, count in sorted(measured.failures.items()))
+        yield f"{name}: {_configs(len(measured.failed))} failed on this GPU and left out ({by_outcome})"
+    if rescaled is not None and (scale := rescaled.rescaling) is not None:
         yield (
-            f"{name}: {group.candidates.unprofiled} codes have no profile for {group.candidates.gpu.arch}"
-            " and were left out"
+            f"{name}: predictions put on the scale of {_configs(scale.configs)} measured"
+            f" (latency x {scale.latency:.3g}, power x {scale.power:.3g})"
         )
-    yield from of_known(name, group.known, group.rescaling if rescaled and group.runnable else None)
 
 
-def of_known(name: str, known: Known, rescaling: Rescaling | None) -> Iterable[str]:
-    """What measurements of a kernel were used for, and which were not. rescaling: of predictions that are shown."""
-    if known.stale:
-        yield f"{name}: {_configs(known.stale)} measured with another version of its source, not used"
-    if known.elsewhere:
-        yield f"{name}: {_configs(known.elsewhere)} measured at another power limit or clock, not used"
-    if known.failures:
-        by_outcome = ", ".join(f"{count} {outcome}" for outcome, count in sorted(known.failures.items()))
-        yield f"{name}: {_configs(len(known.failed))} failed on this GPU and left out ({by_outcome})"
-    if rescaling is not None:
+def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
+    """What the reader of an answer about one kernel has to know of its profiles."""
+    table = considered.table
+    kernel, coverage = table.kernel, table.coverage
+    if considered.unprofiled:
+        fastest = min(considered.unprofiled, key=lambda row: row.latency_s)
         yield (
-            f"{name}: predictions put on the scale of {_configs(rescaling.configs)} measured"
-            f" (latency x {rescaling.latency:.3g}, power x {rescaling.power:.3g})"
+            f"{_configs(len(considered.unprofiled))} measured but could not be analyzed, and left out: the fastest"
+            f" took {fastest.latency_s * 1e6:.4g} us with {config_text(fastest.config)}"
         )
+    if not kernel.sampled:
+        return
+    least, most = sampled_blocks(considered)
+    blocks = f"{least} to {most}" if least < most else f"{most}"
+    yield (
+        f"counts are those of a sample: {blocks} blocks of each config's first launch were emulated (the first"
+        f" choice has {best.launches[0].blocks}), from the middle of the grid and its ends, and scaled to the grid"
+    )
+    if coverage.spilling:
+        kept = "all that fit do, and none is left out" if coverage.spilling_used else "left out unless measured"
+        yield f"{_configs(coverage.spilling)} spill registers, and spill traffic is not counted: {kept}"
+    what = (("branch", "branches"), ("load", "addresses of loads"), ("store", "addresses of stores"))
+    for metric, name in what:
+        if count := sum(_with_metric(launch.profiles, f"depends.{metric}") for launch in table.launches):
+            values = ", ".join(f"{name} {sample}" for name, sample in kernel.samples.items())
+            yield (
+                f"{name} depend on data in {_configs(count)}: counted with the sample inputs"
+                f" ({values or 'random values'}); other inputs may behave otherwise"
+            )
+
+
+def sampled_blocks(considered: RunnableConfigs) -> tuple[int, int]:
+    """How many blocks of the first launch were emulated, least and most over the configs; 0 for probed profiles."""
+    table = considered.table
+    if not table.kernel.sampled:
+        return 0, 0
+    profiles = table.launches[0].profiles
+    blocks = profiles.counts[:, profiles.metrics.index("blocks.sampled"), 0]
+    return int(blocks.min()), int(blocks.max())
+
+
+def _with_metric(profiles: ProfileTable, metric: str) -> int:
+    """How many configs have any of a metric."""
+    if metric not in profiles.metrics:
+        return 0
+    return int(np.count_nonzero(profiles.counts[:, profiles.metrics.index(metric), 0] > 0))
 
 
 def _faster(row: MeasuredAnswer, fastest_s: float) -> str:
-    config = config_text(row.config)
     how = "replayed from a recording" if row.replayed else "measured"
     return (
         f"{row.kernel}, which is not in kernrec's library, was {how} {fastest_s / row.latency_s:.2f} times as fast"
-        f" as the fastest here: {row.latency_s * 1e6:.4g} us with {config}"
+        f" as the fastest here: {row.latency_s * 1e6:.4g} us with {config_text(row.config)}"
     )
 
 

@@ -1,247 +1,263 @@
-"""From an op, a shape and a GPU to the configs worth running.
+"""The recommender: one engine for every command that chooses configs, explains them or orders them.
 
-    problem -> candidates of every kernel that implements it -> estimates -> what the query allows -> choices
+    request -> problem, GPU, static tables -> candidate set -> selection -> choices
 
-A `Recommender` keeps what does not depend on the problem (spaces, profiles, demands), the estimates of the problems it
-was asked about last, and its latest answers, so a second question costs little; programs should keep one.
+A `Recommender` keeps what does not depend on the problem, the candidate sets of the problems that it was asked about
+last, and its latest answers, so a second request costs little; programs should keep one.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from kernrec.errors import KernrecError, UsageError, unknown
+from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
-from kernrec.kernel import able_kernels
-from kernrec.model.prior.power import PowerModel
-from kernrec.op import Problem, find_op, parse_shape
-from kernrec.recommender.candidate_set import COUNTED, Group, Pool
-from kernrec.recommender.estimate.candidates import Candidates
-from kernrec.recommender.estimate.measured_rows import applies
-from kernrec.recommender.estimate.model_store import Trained
-from kernrec.recommender.infeasible import why_not
-from kernrec.recommender.notes import notes
-from kernrec.recommender.pareto import pareto_front, spread
-from kernrec.recommender.result import Recommendation
-from kernrec.store import MeasuredAnswer, Stack
-
-OBJECTIVES = tuple(COUNTED)
+from kernrec.kernel import Kernel
+from kernrec.op import Problem, find_op
+from kernrec.recommender.candidate_set import CandidateSet, RunnableConfigs, candidate_set
+from kernrec.recommender.choices import build_choice, build_choices
+from kernrec.recommender.context import Context
+from kernrec.recommender.estimate.model_store import ModelStore
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.infeasible import refusing_constraint, why_not
+from kernrec.recommender.notes import notes, of_kernel, sampled_blocks
+from kernrec.recommender.request import Objective, Query, Request
+from kernrec.recommender.result import KernelAnswer, Recommendation
+from kernrec.recommender.select import select
+from kernrec.store import Evidence
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-_KEPT_ANSWERS, _KEPT_POOLS = 1024, 16
+_KEPT_ANSWERS, _KEPT_SETS = 1024, 16
+
+POWER_LIMITS = 8
+"""Power limits that a sweep tries, from the least that a GPU accepts to the most."""
 
 
 @dataclass(frozen=True)
-class Query:
-    """What is wanted of a recommendation; None leaves a bound out.
+class Layer:
+    """The answer for one layer of a workload set."""
 
-    max_slowdown: fraction above the fastest config's latency. max_power_w: mean power of a choice. power_limit_w: the
-    GPU's power limit (its TDP by default). clock_hz: a locked core clock (boost by default).
-    """
-
-    objective: str = "pareto"
-    max_slowdown: float | None = None
-    max_power_w: float | None = None
-    power_limit_w: float | None = None
-    clock_hz: float | None = None
-    top: int = 5
-
-    def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise unknown("objective", self.objective, OBJECTIVES)
-        if self.top < 1:
-            raise UsageError(f"top is {self.top}; at least 1 is accepted")
-        if self.max_slowdown is not None and not self.max_slowdown >= 0:
-            raise UsageError(f"max slowdown is {self.max_slowdown:g}; a fraction of at least 0 is accepted")
-        if self.max_power_w is not None and not self.max_power_w > 0:
-            raise UsageError(f"max power is {self.max_power_w:g} W; a positive power is accepted")
+    name: str
+    count: int
+    """How often the network has the layer."""
+    answer: Recommendation
 
 
 class Recommender:
-    """Answers queries from the shipped database, and from those given, which are asked first.
+    """Answers requests from the shipped database, and from those given, which are asked first.
 
-    calibrated: whether the prior takes the coefficients that measurements gave it, where there are some. trained: what
-    was learned from measurements; None: what lies beside the databases. keep_open: the databases stay open, as in
-    `Stack`.
+    The arguments are those of `Context`.
     """
 
     def __init__(
         self,
         databases: Sequence[Path | str] | None = None,
         calibrated: bool = True,
-        trained: Trained | None = None,
+        models: ModelStore | None = None,
         keep_open: bool = False,
     ) -> None:
-        self._stack = Stack(databases, keep_open)
-        self._candidates: dict[tuple[str, str, str, str], list[Candidates]] = {}
-        self._power: dict[str, PowerModel] = {}
+        self.context = Context(databases, calibrated, models, keep_open)
         self._answers: OrderedDict[tuple[Problem, str, Query], Recommendation] = OrderedDict()
-        self._pools: OrderedDict[tuple[Problem, str, _Limits], _Estimated] = OrderedDict()
-        self._version = self._stack.version()
-        self._trained = trained or Trained.beside(databases, self._stack, calibrated)
+        self._sets: OrderedDict[tuple[Problem, str, OperatingPoint], CandidateSet] = OrderedDict()
+        self._version = self.context.stack.version()
 
     def recommend(
         self,
         op: str,
         gpu: str,
-        shape: str | dict[str, int],
+        shape: str | Mapping[str, int],
         dtype: str | None = None,
         layout: str | None = None,
         query: Query | None = None,
     ) -> Recommendation:
-        """The choices for one problem, best first (a front: fastest first).
+        """The choices for one problem of an op, best first; as `answer` for a `Request`."""
+        return self.answer(Request(gpu, op, None, shape, dtype, layout, query or Query()))
 
-        shape: dimensions, as text (`m=1,n=2,k=3`) or by name. Raises `UsageError` for what is unknown or impossible.
+    def answer(self, request: Request) -> Recommendation:
+        """The choices for a request, best first (a front: fastest first).
+
+        Raises:
+            UsageError: a name is unknown, or a value impossible.
+            KernrecError: nothing can run the problem, or there are no profiles to predict from.
         """
-        dims = parse_shape(shape) if isinstance(shape, str) else shape
-        return self.answer(find_op(op).problem(dtype, layout, **dims), find_gpu(gpu), query or Query())
+        gpu = find_gpu(request.gpu)
+        if request.kernel is None:
+            problem = find_op(request.op or "").problem(request.dtype, request.layout, **request.dims)
+            return self._answer_op(problem, gpu, request.query)
+        kernel = self.context.kernel(request.kernel)
+        return self.answer_kernel(kernel, problem_of(kernel, request), gpu, request.query)
 
-    def recommend_workload(
-        self,
-        op: str,
-        gpu: str,
-        workload: str | None = None,
-        dtype: str | None = None,
-        layout: str | None = None,
-        query: Query | None = None,
-    ) -> tuple[str, list[tuple[str, int, Recommendation]]]:
-        """(title, [(layer, count, recommendation)]) for the layers of a workload set that are of this op.
+    def answer_workload(self, request: Request, workload: str | None = None) -> tuple[str, list[Layer]]:
+        """The workload set's title, and the answers for its layers of the request's op; the shape is the layers'.
 
-        workload: a set's name; None: the op's default.
+        Args:
+            request: names an op; its shape is not used.
+            workload: a set's name; None for the op's default.
         """
         from kernrec.op.workload import default_workload
         from kernrec.op.workload import workload as find_workload
 
-        definition, card = find_op(op), find_gpu(gpu)
+        definition, gpu = find_op(request.op or ""), find_gpu(request.gpu)
         chosen = find_workload(workload) if workload else default_workload(definition.name)
-        layers = chosen.layers_of(definition.name, dtype, layout)
+        layers = chosen.layers_of(definition.name, request.dtype, request.layout)
         if not layers:
             raise UsageError(
                 f"workload {chosen.name} has no {definition.name} layer; give another --workload or a shape"
             )
-        answers = [(layer.name, layer.count, self.answer(layer.problem, card, query or Query())) for layer in layers]
+        answers = [
+            Layer(layer.name, layer.count, self._answer_op(layer.problem, gpu, request.query)) for layer in layers
+        ]
         return chosen.title, answers
 
-    def answer(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        """The choices for a problem on a GPU; the latest answers are kept while no database changes."""
-        if (version := self._stack.version()) != self._version:
-            self._version = version
-            self._answers.clear()
-            self._pools.clear()
-        key = (problem, gpu.name, query)
-        return _kept(self._answers, key, _KEPT_ANSWERS, lambda: self._answer(problem, gpu, query))
+    def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+        """The choices of one kernel: at the power limit asked for, else over a range of them.
 
-    def _answer(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        limits = query.power_limit_w, query.clock_hz
-        key = (problem, gpu.name, limits)
-        estimated = _kept(self._pools, key, _KEPT_POOLS, lambda: self._estimated(problem, gpu, limits))
-        pool = estimated.pool
-        choices = pool.choices(_select(pool, query), problem, gpu, query.objective)
-        return Recommendation(
-            problem,
-            gpu,
-            query.objective,
-            gpu.tdp_w if query.power_limit_w is None else query.power_limit_w,
-            choices,
-            sum(group.runnable for group in pool.groups),
-            self._trained.warnings()
-            + notes(estimated.groups, choices, float(pool.costs.latency_s[pool.fastest]), estimated.foreign),
-            self._trained.calibration(gpu),
-            tuple(group.learned for group in pool.groups if group.learned),
+        Costs are compared with those at the default power limit.
+        """
+        table = self.context.kernel_table(kernel, problem, gpu)
+        evidence = self.context.evidence(problem, gpu, [kernel])
+        return kernel_recommendation(
+            candidate_set(
+                [table],
+                problem,
+                kernel_points(gpu, query, evidence, kernel),
+                evidence,
+                self.context.models.model(problem.op, gpu),
+                whole_space=True,
+            ),
+            query,
+            self.context.models.warnings(),
         )
 
-    def _estimated(self, problem: Problem, gpu: GPU, limits: "_Limits") -> "_Estimated":
-        """What the candidates of a problem cost, whatever a query wants of them."""
-        candidates = self.candidates_for(problem, gpu)
-        evidence = self._stack.evidence(gpu.name, problem.op, [c.kernel.name for c in candidates], problem.key)
-        model = self._trained.model(problem.op, gpu)
-        all_groups = [Group(c, problem, *limits, evidence, model) for c in candidates]
-        groups = [group for group in all_groups if group.runnable]
-        if not groups:
-            failed = sum(len(group.known.failed) for group in all_groups)
-            because = f" ({failed} failed when they were measured)" if failed else ""
-            if not failed:
-                because = why_not([c.kernel for c in candidates], problem, gpu)
-            raise KernrecError(f"no config of any kernel can run {problem.key} on {gpu.name}{because}")
-        foreign = [row for row in evidence.foreign if applies(row, gpu, *limits)]
-        return _Estimated(Pool(groups), all_groups, foreign)
+    def _answer_op(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+        """The choices for a problem on a GPU; the latest answers are kept while no database changes."""
+        if (version := self.context.stack.version()) != self._version:
+            self._version = version
+            self._answers.clear()
+            self._sets.clear()
+        return _kept(self._answers, (problem, gpu.name, query), _KEPT_ANSWERS, lambda: self._new(problem, gpu, query))
 
-    def candidates_for(self, problem: Problem, gpu: GPU) -> list[Candidates]:
-        """The candidates of every kernel that implements the problem on a GPU; made once."""
-        key = (problem.op, gpu.name, problem.dtype, problem.layout)
-        if key not in self._candidates:
-            kernels = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
-            if gpu.name not in self._power:
-                self._power[gpu.name] = PowerModel.for_gpu(gpu)
-            self._candidates[key] = [
-                Candidates(
-                    kernel,
-                    gpu,
-                    self._power[gpu.name],
-                    problem.dtype,
-                    problem.layout,
-                    self._stack.profiles(kernel.name, kernel.hash, gpu.sm),
-                    calibration=self._trained.calibration(gpu),
-                )
-                for kernel in kernels
-            ]
-        return self._candidates[key]
+    def _new(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+        key = problem, gpu.name, query.point
+        candidates = _kept(self._sets, key, _KEPT_SETS, lambda: self._candidates(problem, gpu, query.point))
+        objective = Objective(query.objective)
+        choices = build_choices(candidates, select(candidates, query), objective)
+        return Recommendation(
+            problem=problem,
+            gpu=gpu,
+            objective=objective,
+            point=query.point,
+            choices=choices,
+            candidates=candidates.runnable,
+            notes=self.context.models.warnings() + notes(candidates, choices),
+            calibration=self.context.models.calibration(gpu),
+            models=tuple(kernel.scope for kernel in candidates.kernels if kernel.scope),
+        )
 
-
-_Limits = tuple[float | None, float | None]
-"""Power limit and clock of a query."""
+    def _candidates(self, problem: Problem, gpu: GPU, point: OperatingPoint) -> CandidateSet:
+        """The candidates of a problem with their costs, whatever a query wants of them."""
+        tables = self.context.tables(problem, gpu)
+        kernels = [table.kernel for table in tables]
+        evidence = self.context.evidence(problem, gpu, kernels)
+        candidates = candidate_set(tables, problem, [point], evidence, self.context.models.model(problem.op, gpu))
+        if not candidates.kernels:
+            failed = sum(len(considered.measured[0].failed) for considered in candidates.considered)
+            reason = f" ({failed} failed when they were measured)" if failed else why_not(kernels, problem, gpu)
+            raise KernrecError(f"no config of any kernel can run {problem.key} on {gpu.name}{reason}")
+        return candidates
 
 
-@dataclass(frozen=True)
-class _Estimated:
-    """The candidates of a problem with their costs. groups: also those of which none can run. foreign: answers of other
-    kernels."""
-
-    pool: Pool
-    groups: list[Group]
-    foreign: list[MeasuredAnswer]
+def problem_of(kernel: Kernel, request: Request) -> Problem:
+    """The problem that a request about a kernel names."""
+    dtype, layout = request.dtype or kernel.dtypes[0], request.layout or kernel.layouts[0]
+    return kernel.definition.problem(dtype, layout, **request.dims)
 
 
-def _kept(kept: OrderedDict[_Key, _Value], key: _Key, most: int, make: Callable[[], _Value]) -> _Value:
-    """What is kept under a key, made where there is none; the `most` that were asked for last are kept."""
-    if (known := kept.get(key)) is not None:
-        kept.move_to_end(key)
-        return known
-    made = kept[key] = make()
-    if len(kept) > most:
-        kept.popitem(last=False)
-    return made
+def power_limits(gpu: GPU) -> list[float]:
+    """The power limits that a sweep tries on a GPU (W), in steps of whole watts."""
+    return [round(float(limit)) for limit in np.linspace(gpu.power_min_w, gpu.power_max_w, POWER_LIMITS)]
 
 
-def _select(pool: Pool, query: Query) -> np.ndarray:
-    """Positions of the choices, in order."""
-    latency, energy, power = pool.costs.latency_s, pool.costs.energy_j, pool.costs.power_w
-    fastest = pool.fastest
-    allowed: np.ndarray | None = None
-    if query.max_power_w is not None:
-        allowed = np.flatnonzero(power <= query.max_power_w)
-        if not len(allowed):
-            raise UsageError(
-                f"no config stays below {query.max_power_w:g} W; the least is {power.min():.4g} W"
-                " (a lower power limit or clock lowers it)"
-            )
-        fastest = int(allowed[latency[allowed].argmin()])
-    if query.max_slowdown is not None:
-        within = latency <= latency[fastest] * (1.0 + query.max_slowdown)
-        allowed = np.flatnonzero(within) if allowed is None else allowed[within[allowed]]
-    if allowed is not None:
-        latency, energy = latency[allowed], energy[allowed]
-    if query.objective == "pareto":
-        picked = spread(pareto_front(latency, energy), latency, energy, query.top)
+def sweep(gpu: GPU, limits: Sequence[float]) -> list[OperatingPoint]:
+    """The operating points at the default power limit, which comes first, and at these."""
+    return [OperatingPoint(limit) for limit in dict.fromkeys([gpu.tdp_w, *limits])]
+
+
+def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) -> list[OperatingPoint]:
+    """The operating points of a request about one kernel: the default one, and the limit that is asked for, else a
+    range of limits and those that the kernel was measured at."""
+    if query.power_limit_w is not None:
+        return sweep(gpu, [query.power_limit_w])
+    measured = {row.power_limit_w for row in evidence.measured if row.kernel_hash == kernel.hash}
+    used = sorted(limit for limit in measured if limit and gpu.power_min_w <= limit <= gpu.power_max_w)
+    return sweep(gpu, [*power_limits(gpu), *used])
+
+
+def kernel_recommendation(candidates: CandidateSet, query: Query, warnings: tuple[str, ...] = ()) -> Recommendation:
+    """The answer about one kernel from its candidates.
+
+    Args:
+        candidates: a set of one kernel at the points of `kernel_points`; it may be empty.
+        query: objective, and the power limit that choices have to have.
+        warnings: what is wrong with models, for the notes.
+
+    Raises:
+        KernrecError: no config can run the problem.
+    """
+    (considered,) = candidates.considered
+    if not candidates.kernels:
+        raise none_runs(considered)
+    # The default limit is what choices are compared at; where a limit is asked for it need not be among them.
+    first = 0 if query.power_limit_w is None else len(candidates.points) - 1
+    objective = Objective(query.objective)
+    choices = build_choices(candidates, select(candidates, query, first), objective)
+    kernel = candidates.kernels[0]
+    return Recommendation(
+        problem=candidates.problem,
+        gpu=candidates.gpu,
+        objective=objective,
+        point=candidates.points[0],
+        choices=choices,
+        candidates=candidates.runnable,
+        notes=(*warnings, *notes(candidates, choices), *of_kernel(considered, choices[0])),
+        calibration=kernel.table.calibration,
+        models=(kernel.scope,) if kernel.scope else (),
+        about_kernel=KernelAnswer(
+            kernel=kernel.table.kernel,
+            heuristic=build_choice(candidates, 0, kernel.heuristic),
+            sampled_blocks=sampled_blocks(considered),
+        ),
+    )
+
+
+def none_runs(considered: RunnableConfigs) -> KernrecError:
+    """Why no config of a kernel can run a problem."""
+    table, problem = considered.table, considered.problem
+    kernel, gpu = table.kernel, table.gpu
+    if failed := len(considered.measured[0].failed):
+        reason = f"{failed} failed when they were measured"
+    elif not len(considered.at.rows):
+        reason = f"it needs {refusing_constraint(kernel, problem, gpu) or 'another shape'!r}"
     else:
-        value = {"latency": latency, "energy": energy, "edp": latency * energy}[query.objective]
-        count = min(query.top, len(value))
-        picked = np.argpartition(value, count - 1)[:count]
-        picked = picked[np.argsort(value[picked], kind="stable")]
-    return picked if allowed is None else allowed[picked]
+        reason = (
+            f"of {len(considered.at.rows)} that its constraints leave none is profiled, fits an SM and does without"
+            " spilling"
+        )
+    return KernrecError(f"no config of {kernel.name} can run {problem.key} on {gpu.name}: {reason}")
+
+
+def _kept(cache: OrderedDict[_Key, _Value], key: _Key, most: int, make: Callable[[], _Value]) -> _Value:
+    """The value cached under a key, made where there is none; the `most` that were used last are kept."""
+    if (known := cache.get(key)) is not None:
+        cache.move_to_end(key)
+        return known
+    made = cache[key] = make()
+    if len(cache) > most:
+        cache.popitem(last=False)
+    return made

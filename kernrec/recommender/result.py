@@ -1,4 +1,4 @@
-"""What a recommendation is made of: choices with their costs, how sure they are, and what they are held against."""
+"""What a recommendation is made of: choices with their costs, how sure they are, and what they are compared with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,62 +8,87 @@ from typing import TYPE_CHECKING, Any
 from kernrec.gpu import GPU
 from kernrec.kernel import BoundLaunch, Kernel, bind_launches
 from kernrec.op import Problem
+from kernrec.recommender.estimate.costs import Source
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.request import Objective
 from kernrec.recommender.ties import Place
 
 if TYPE_CHECKING:
     from kernrec.model.prior.calibration import Calibration
-    from kernrec.recommender.estimate.correction import Reach
+    from kernrec.recommender.estimate.correction import ModelScope
 
 
 @dataclass(frozen=True)
-class Cost:
-    """One quantity with its 90 % interval, in SI units; source: `measured`, `learned` or `prior`."""
+class Estimate:
+    """One quantity with its 90 % interval, in SI units."""
 
     value: float
     low: float
     high: float
-    source: str
+    source: Source
+    """Where the value comes from: `measured`, `learned` or `prior`."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A choice held against another: `energy_saved` and `slowdown` as fractions of the other's energy and latency."""
+    """A choice compared with another config."""
 
     energy_saved: float
+    """Fraction of the other's energy."""
     slowdown: float
+    """Fraction of the other's latency."""
+
+
+@dataclass(frozen=True)
+class MeasuredOn:
+    """When and where a config was measured."""
+
+    sessions: int
+    """In how many sessions."""
+    measured_at: str
+    """The latest time, UTC, ISO 8601."""
+    device: str | None
+    """The GPU as its driver names it; None where nobody recorded it."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One recommended config: what to run, what it is expected to cost, and where those numbers come from.
-
-    place: among the choices. limit: the resource that takes longest. occupancy: resident warps over the most an SM
-    holds, of the first launch. power_w: mean while running. clock_hz: core clock under the power limit, as predicted.
-    sessions, measured_at, device: of a measured choice, in how many sessions, when last (ISO 8601) and on what (None
-    where nobody said); of others 0 and None.
-    """
+    """One recommended config: what to run, what it is expected to cost, and where those numbers come from."""
 
     kernel: Kernel
     config: Mapping[str, int]
     problem: Problem
     gpu: GPU
+    point: OperatingPoint
+    """The power limit and clock that the costs hold at."""
     place: Place
-    latency_s: Cost
-    energy_j: Cost
+    """Its rank among the choices."""
+    latency_s: Estimate
+    energy_j: Estimate
     power_w: float
+    """Mean power while running."""
     clock_hz: float
-    limit: str
+    """Core clock that is expected under the power limit."""
+    bottleneck: str
+    """The resource that takes longest."""
     occupancy: float
+    """Resident warps over the most an SM holds, of the first launch."""
     versus_fastest: Comparison
+    """Against the fastest config of all kernels."""
     versus_occupancy: Comparison
-    sessions: int = 0
-    measured_at: str | None = None
-    device: str | None = None
+    """Against the config of the same kernel that the occupancy heuristic picks."""
+    measurement: MeasuredOn | None = None
+    """None for a config that was not measured at this point."""
 
     @property
-    def source(self) -> str:
+    def source(self) -> Source:
         """Where latency comes from; energy may be less well known, see `energy_j.source`."""
         return self.latency_s.source
+
+    @property
+    def power_limit_w(self) -> float:
+        """The power limit that the costs hold under, the GPU's default included."""
+        return self.point.limit_w(self.gpu)
 
     @cached_property
     def launches(self) -> tuple[BoundLaunch, ...]:
@@ -72,12 +97,15 @@ class Choice:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""
+        measurement = self.measurement
         return {
             "rank": self.place.number,
             "ambiguous": self.place.ambiguous,
             "kernel": self.kernel.name,
             "kernel_hash": self.kernel.hash,
             "config": dict(self.config),
+            "power_limit_w": self.power_limit_w,
+            "locked_clock_hz": self.point.clock_hz,
             "launches": [
                 {
                     "entry": launch.entry,
@@ -95,43 +123,74 @@ class Choice:
             "clock_hz": self.clock_hz,
             "source": self.source,
             "energy_source": self.energy_j.source,
-            "limit": self.limit,
+            "bottleneck": self.bottleneck,
             "occupancy": self.occupancy,
             "versus_fastest": vars(self.versus_fastest),
             "versus_occupancy_heuristic": vars(self.versus_occupancy),
-            "sessions": self.sessions,
-            "measured_at": self.measured_at,
-            "device": self.device,
+            "sessions": measurement.sessions if measurement else 0,
+            "measured_at": measurement.measured_at if measurement else None,
+            "device": measurement.device if measurement else None,
         }
 
 
 @dataclass(frozen=True)
-class Recommendation:
-    """The answer for one problem on one GPU: choices in order, out of `candidates` configs that can run.
+class KernelAnswer:
+    """What an answer about one kernel says beside its choices."""
 
-    power_limit_w: the limit the costs hold under. notes: what the reader has to know, one line each. calibration,
-    models: what predictions come from beside data sheets; None and empty where that is all.
-    """
+    kernel: Kernel
+    heuristic: Choice
+    """What the occupancy heuristic picks, at the default power limit."""
+    sampled_blocks: tuple[int, int]
+    """How many blocks of the first launch were emulated, least and most over the configs; 0 where profiles hold on all
+    blocks."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The answer for one problem on one GPU."""
 
     problem: Problem
     gpu: GPU
-    objective: str
-    power_limit_w: float
+    objective: Objective
+    point: OperatingPoint
+    """The operating point that choices are compared at; with a range of power limits each choice has its own."""
     choices: tuple[Choice, ...]
+    """Best first; a Pareto front with the fastest first."""
     candidates: int
+    """How many configs can run."""
     notes: tuple[str, ...]
+    """What the reader has to know, one line each."""
     calibration: "Calibration | None" = None
-    models: "tuple[Reach, ...]" = ()
+    """The fitted coefficients of the prior; None for the data sheet's."""
+    models: "tuple[ModelScope, ...]" = ()
+    """The models that corrected the prior."""
+    about_kernel: KernelAnswer | None = None
+    """Of a request about one kernel."""
 
     @property
     def best(self) -> Choice:
         """The first choice."""
         return self.choices[0]
 
+    @property
+    def power_limit_w(self) -> float:
+        """The power limit that choices are compared under."""
+        return self.point.limit_w(self.gpu)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""
+        about = self.about_kernel
+        kernel: dict[str, Any] = {}
+        if about is not None:
+            kernel = {
+                "kernel": about.kernel.name,
+                "kernel_hash": about.kernel.hash,
+                "sampled_blocks": list(about.sampled_blocks),
+                "occupancy_heuristic": about.heuristic.as_dict(),
+            }
         return {
             "op": self.problem.op,
+            "problem": self.problem.key,
             "shape": self.problem.dim,
             "dtype": self.problem.dtype,
             "layout": self.problem.layout,
@@ -140,7 +199,8 @@ class Recommendation:
             "power_limit_w": self.power_limit_w,
             "candidates": self.candidates,
             "calibration": None if self.calibration is None else self.calibration.as_dict(),
-            "models": [reach.as_dict() for reach in self.models],
+            "models": [scope.as_dict() for scope in self.models],
+            **kernel,
             "choices": [choice.as_dict() for choice in self.choices],
             "notes": list(self.notes),
         }

@@ -18,17 +18,15 @@ import numpy as np
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
-from kernrec.kernel import Kernel
+from kernrec.kernel import Kernel, able_kernels
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.prior.calibration import Calibration
 from kernrec.model.prior.prior_fingerprint import prior_fingerprint
 from kernrec.op import Problem, find_op
-from kernrec.recommender.estimate.candidates import Candidates
+from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_inputs import inputs_of
-from kernrec.recommender.estimate.model_store import Trained
-from kernrec.recommender.kernel_advice import find_own_kernel, profiles_of
-from kernrec.recommender.power_sweep import candidates_of
-from kernrec.recommender.recommender import Recommender
+from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Database, Stack
 from kernrec.training.dataset import Dataset, RowGroup
 
@@ -108,8 +106,8 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
     databases = request.databases or (paths.user_database(),)
     left_out: Counter[str] = Counter()
     groups_of_rows, problem_rows = _read_rows(databases, op, gpu, left_out)
-    trained = Trained.beside(databases, calibrated=calibrated)
-    kernels = _MeasuredKernels(databases, trained)
+    context = Context(databases, calibrated)
+    kernels = _MeasuredKernels(context)
     groups = []
     for key, rows in sorted(groups_of_rows.items()):
         try:
@@ -126,7 +124,7 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
         wanted = " ".join(["measurement", *(["of " + op] if op else []), *(["on " + gpu] if gpu else [])])
         reasons = f" ({'; '.join(notes)})" if notes else ""
         raise UsageError(f"{', '.join(map(str, databases))}: no {wanted} to learn from{reasons}")
-    return Measurements(tuple(databases), gpu, tuple(groups), notes, trained.calibrations)
+    return Measurements(tuple(databases), gpu, tuple(groups), notes, context.models.calibrations)
 
 
 def provenance(data: Dataset, measurements: Measurements, calibrated: bool = True) -> dict[str, Any]:
@@ -191,9 +189,8 @@ def _read_rows(
 class _MeasuredKernels:
     """The kernels that were measured: the library's, and the user's own that a database holds."""
 
-    def __init__(self, databases: Sequence[Path], trained: Trained) -> None:
-        self._databases, self._trained = databases, trained
-        self._library = Recommender(databases, trained=trained)
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._own: dict[tuple[str, str], Kernel | None] = {}
 
     def problem(self, row: Mapping[str, Any], key: _GroupKey) -> Problem:
@@ -202,27 +199,21 @@ class _MeasuredKernels:
         op = own.definition if own is not None and own.declares_problem else find_op(row["op"])
         return op.problem(row["dtype"], row["layout"], **json.loads(row["dims"]))
 
-    def candidates(self, problem: Problem, gpu: GPU, key: _GroupKey) -> Candidates | None:
-        """The candidates of a kernel by its name and hash; None where its source or its profiles are not known."""
-        try:
-            of_op = self._library.candidates_for(problem, gpu)
-        except KernrecError:
-            of_op = []
-        for candidates in of_op:
-            if (candidates.kernel.name, candidates.kernel.hash) == (key.kernel, key.kernel_hash):
-                return candidates
-        if (own := self._own_kernel(key)) is None:
+    def table(self, problem: Problem, gpu: GPU, key: _GroupKey) -> StaticTable | None:
+        """The static table of a kernel by its name and hash; None where its source or its profiles are not known."""
+        library = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
+        named = (kernel for kernel in library if (kernel.name, kernel.hash) == (key.kernel, key.kernel_hash))
+        if (kernel := next(named, None) or self._own_kernel(key)) is None:
             return None
         try:
-            profiles = profiles_of(own, problem, gpu, self._databases)
-            return candidates_of(own, problem, gpu, profiles, self._trained.calibration(gpu))
+            return self._context.kernel_table(kernel, problem, gpu)
         except KernrecError:
             return None
 
     def _own_kernel(self, key: _GroupKey) -> Kernel | None:
         if (key.kernel, key.kernel_hash) not in self._own:
             try:
-                own = find_own_kernel(key.kernel, self._databases)
+                own = self._context.kernel(key.kernel)
             except KernrecError:
                 own = None
             same = own is not None and own.hash == key.kernel_hash
@@ -237,11 +228,11 @@ def _row_group(
     if key.kernel_hash.startswith("external:"):
         inputs, usable = _inputs_without_source(gpu, problem, rows), np.arange(len(rows))
     else:
-        candidates = kernels.candidates(problem, gpu, key)
-        if candidates is None:
+        table = kernels.table(problem, gpu, key)
+        if table is None:
             left_out["of a kernel whose source or profiles are not known (perhaps another version of it)"] += len(rows)
             return None
-        inputs, usable = _profiled_inputs(candidates, problem, rows)
+        inputs, usable = _profiled_inputs(table, problem, rows)
         if len(usable) < len(rows):
             left_out["that are not in the kernel's space"] += len(rows) - len(usable)
         if not len(usable):
@@ -251,14 +242,13 @@ def _row_group(
     return RowGroup(gpu.name, problem.key, problem.op, key.kernel, key.kernel_hash, inputs, latency, energy)
 
 
-def _profiled_inputs(candidates: Candidates, problem: Problem, rows: list[_Row]) -> tuple[ModelInputs, Array]:
+def _profiled_inputs(table: StaticTable, problem: Problem, rows: list[_Row]) -> tuple[ModelInputs, Array]:
     """(inputs of the rows that are in a kernel's space, positions of those rows)."""
-    at = candidates.space.at(problem)
-    place = candidates.space.find([row.config for row in rows])
-    usable = np.flatnonzero(np.isin(place, candidates.rows(at)))
-    prediction = candidates.predict(problem, at, place[usable])
-    limited = candidates.apply_power_limit(prediction)
-    return inputs_of(candidates, problem, at, prediction, limited, np.arange(len(usable))), usable
+    at = table.space.at(problem)
+    place = table.space.find([row.config for row in rows])
+    usable = np.flatnonzero(np.isin(place, table.runnable(at)))
+    prediction = predict(table, problem, at, place[usable])
+    return inputs_of(prediction, prediction.limited(), np.arange(len(usable))), usable
 
 
 def _inputs_without_source(gpu: GPU, problem: Problem, rows: list[_Row]) -> ModelInputs:

@@ -16,7 +16,9 @@ from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Query, Recommender
-from kernrec.recommender.estimate.model_store import Trained
+from kernrec.recommender.estimate.model_store import ModelStore
+from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.shortlist import shortlist
 from kernrec.store import Database, Stack
 from kernrec.store.measurement import Measurement
 
@@ -30,17 +32,17 @@ def simulated(problems: int, configs: int = 12) -> Iterator[dict[str, Any]]:
     recommender, draw = Recommender([]), np.random.default_rng(0)
     for number in range(problems):
         problem = find_op("matmul").problem(m=256 * (number + 1), n=512, k=256)
-        (candidates,) = recommender.candidates_for(problem, find_gpu(GPU))
-        at = candidates.space.at(problem)
-        rows = np.sort(draw.choice(candidates.rows(at), configs, replace=False))
-        limited = candidates.apply_power_limit(candidates.predict(problem, at, rows))
+        (table,) = recommender.context.tables(problem, find_gpu(GPU))
+        at = table.space.at(problem)
+        rows = np.sort(draw.choice(table.runnable(at), configs, replace=False))
+        limited = predict(table, problem, at, rows).limited()
         for row, latency, power in zip(rows, limited.latency_s, limited.power_w, strict=True):
             took = float(latency * FACTOR * np.exp(draw.normal(0, 0.02)))
             yield {
                 "gpu": GPU,
-                "kernel": candidates.kernel.name,
-                "kernel_hash": candidates.kernel.hash,
-                "config": candidates.space.config(int(row)),
+                "kernel": table.kernel.name,
+                "kernel_hash": table.kernel.hash,
+                "config": table.space.config(int(row)),
                 "problem": problem,
                 "protocol_version": 1,
                 "tier": "final",
@@ -313,13 +315,13 @@ def test_a_model_that_ships_is_picked_up(trained: Path, tmp_path: Path, monkeypa
     shutil.copytree(trained.parent / "models", tmp_path / "db" / "prebuilt" / "models")
     shipped = paths.shipped
     monkeypatch.setattr(paths, "shipped", lambda name: tmp_path / name if name == "db/prebuilt" else shipped(name))
-    trusted = Trained.beside([])
+    trusted = ModelStore.beside([])
     learned = trusted.model("matmul", find_gpu(GPU))
     assert learned is not None
     assert learned.shipped
     assert trusted.warnings() == ()  # it says itself what it was trained on
     assert "144 configs of 12 problems on rtx4090 (ships with kernrec)" in learned.summary
-    assert Trained(trained.parent / "models", Stack([trained])).model("matmul", find_gpu(GPU)).shipped is False
+    assert ModelStore(trained.parent / "models", Stack([trained])).model("matmul", find_gpu(GPU)).shipped is False
 
 
 @pytest.mark.parametrize(
@@ -418,11 +420,11 @@ def test_a_kernel_without_source_is_learned_from_its_tunables(
 def test_forty_measurements_adapt_a_model_to_a_new_gpu(trained: Path, tmp_path: Path) -> None:
     """A simulated card on which all takes 2.6 times the prior's latency, and configs in several stages a half more."""
     gpu, problem = find_gpu("a100"), find_op("matmul").problem(m=1024, n=1024, k=1024)
-    (candidates,) = Recommender([]).candidates_for(problem, gpu)
-    at = candidates.space.at(problem)
-    rows = candidates.shortlist(at, candidates.rows(at))
-    limited = candidates.apply_power_limit(candidates.predict(problem, at, rows))
-    configs = [candidates.space.config(int(row)) for row in rows]
+    (table,) = Recommender([]).context.tables(problem, gpu)
+    at = table.space.at(problem)
+    rows = shortlist(table, at, table.runnable(at))
+    limited = predict(table, problem, at, rows).limited()
+    configs = [table.space.config(int(row)) for row in rows]
     truth = limited.latency_s * [2.6 * (1.5 if config["stages"] > 1 else 1.0) for config in configs]
     chosen = np.random.default_rng(0).choice(len(rows), 40, replace=False)
     known = next(simulated(1))

@@ -10,7 +10,7 @@ from kernrec.measure.campaign.results import EFFORTS
 from kernrec.measure.monitor.watch import REASONS
 from kernrec.model.prior.launch_time import RESOURCES
 from kernrec.ptx.analysis.issue_cost import CLASSES
-from kernrec.recommender import OBJECTIVES
+from kernrec.recommender import Objective
 from kernrec.recommender.explain.breakdown import _PARTS
 from kernrec.store.migrations import migrations
 from kernrec.training.evaluate_models import METHODS
@@ -73,7 +73,7 @@ def _outcomes() -> Iterable[str]:
 
 @pytest.mark.parametrize(
     "values",
-    [RESOURCES, CLASSES, OBJECTIVES, METHODS, REASONS.values(), _PARTS.values(), _outcomes()],
+    [RESOURCES, CLASSES, list(Objective), METHODS, REASONS.values(), _PARTS.values(), _outcomes()],
     ids=["bottlenecks", "classes", "objectives", "methods", "reasons", "energy", "outcomes"],
 )
 def test_every_value_of_the_output_is_explained(values: Iterable[str]) -> None:

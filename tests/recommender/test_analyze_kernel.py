@@ -1,4 +1,4 @@
-"""A user's kernel from its source to advice, and back from the database."""
+"""A user's kernel from its source to answer, and back from the database."""
 
 import multiprocessing
 import re
@@ -15,13 +15,19 @@ from kernrec.compile.nvrtc import compiler
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
-from kernrec.recommender.analyze_kernel import analyze
-from kernrec.recommender.explain import pick_config
+from kernrec.recommender import Query, Recommendation, Recommender, Request
+from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze
+from kernrec.recommender.candidate_set import CandidateSet, candidate_set
+from kernrec.recommender.context import Context
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.explain.breakdown import explain
-from kernrec.recommender.explain.what_if import advise_changes, difference
-from kernrec.recommender.kernel_advice import Advice, advise, profiles_of, recommend_kernel
-from kernrec.recommender.power_sweep import Ranked, power_limits
-from kernrec.store import Database
+from kernrec.recommender.explain.pick_config import explainable, pick_config, point_number
+from kernrec.recommender.explain.what_if import difference, what_if
+from kernrec.recommender.notes import of_measurements
+from kernrec.recommender.recommender import kernel_recommendation, power_limits
+from kernrec.recommender.result import MeasuredOn
+from kernrec.store import Database, Evidence
 from kernrec.store.measurement import Measurement
 
 SOURCE = """
@@ -59,6 +65,20 @@ shared = "4 * threads"
 arguments = ["x", "y", "i32 width"]
 """
 GPU = find_gpu("rtx4090")
+ONE = ProfilingOptions(processes=1)
+
+
+def ask(
+    database: Path, query: Query | None = None, name: str = "rowsum", gpu: str = GPU.name, **shape: Any
+) -> Recommendation:
+    """The answer about the kernel from a database."""
+    return Recommender([database]).answer(Request(gpu, None, name, shape.get("shape", {}), query=query or Query()))
+
+
+def own_candidates(database: Path, power_limit_w: float | None = None) -> CandidateSet:
+    """The kernel's configs over power limits, as an explanation takes them."""
+    request = Request(GPU.name, kernel="rowsum", query=Query("latency", power_limit_w=power_limit_w))
+    return explainable(request, Context([database]))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +103,14 @@ def database(folder: Path, kernel: Kernel) -> Path:
     """The user's database after one analysis."""
     path = folder / "mine" / "own.duckdb"
     seen: list[tuple[int, int]] = []
-    found = analyze(kernel, kernel.definition.problem(), GPU, path, progress=lambda *done: seen.append(done))
+    found = analyze(
+        kernel,
+        kernel.definition.problem(),
+        GPU,
+        path,
+        None,
+        ProfilingOptions(progress=lambda *done: seen.append(done)),
+    )
     assert (found.profiled, found.known, found.failures) == (8, 0, ())
     assert seen[-1] == (8, 8)
     return path
@@ -102,7 +129,7 @@ def test_an_interrupted_analysis_goes_on_where_it_stopped(kernel: Kernel, tmp_pa
 
     path = tmp_path / "own.duckdb"
     with pytest.raises(KeyboardInterrupt):
-        analyze(kernel, kernel.definition.problem(), GPU, path, progress=stop)
+        analyze(kernel, kernel.definition.problem(), GPU, path, None, ProfilingOptions(progress=stop))
     found = analyze(kernel, kernel.definition.problem(), GPU, path)
     assert found.known >= 3
     assert found.known + found.profiled == 8
@@ -131,8 +158,10 @@ def test_what_was_refused_once_is_not_tried_again(
         children.append(len(multiprocessing.active_children()))
 
     def failures() -> dict[str, str]:
-        found = analyze(kernel, problem, GPU, tmp_path / "own.duckdb", processes=1, progress=look)
-        assert found.advice.best.choice.config == {"threads": 64, "stride": 1}
+        found = analyze(
+            kernel, problem, GPU, tmp_path / "own.duckdb", None, ProfilingOptions(processes=1, progress=look)
+        )
+        assert found.recommendation.best.config == {"threads": 64, "stride": 1}
         return {" ".join(map(str, failure.config.values())): failure.message for failure in found.failures}
 
     first = failures()
@@ -145,7 +174,7 @@ def test_what_was_refused_once_is_not_tried_again(
     assert max(children) == 0
     (tmp_path / "rowsum.cu").write_text(SOURCE)  # mended: another kernel
     kernel = load_kernel(tmp_path / "kernel.toml")
-    assert not analyze(kernel, problem, GPU, tmp_path / "own.duckdb", processes=1).failures
+    assert not analyze(kernel, problem, GPU, tmp_path / "own.duckdb", None, ONE).failures
 
 
 def test_a_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path: Path) -> None:
@@ -154,29 +183,29 @@ def test_a_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path
     space = Space(kernel, GPU.sm, GPU.limits, "f32", problem.layout)
     only = [space.config(int(row)) for row in space.at(problem).rows[:2]]
     path = tmp_path / "own.duckdb"
-    found = analyze(kernel, problem, GPU, path, only=only, processes=1)
-    assert (found.profiled, found.advice.sampled) == (2, (0, 0))
+    found = analyze(kernel, problem, GPU, path, None, ProfilingOptions(only=only, processes=1))
+    assert (found.profiled, found.recommendation.about_kernel.sampled_blocks) == (2, (0, 0))
     other = kernel.definition.problem("f32", rows=4096, columns=4096)
-    assert analyze(kernel, other, GPU, path, only=only).profiled == 0
+    assert analyze(kernel, other, GPU, path, None, ProfilingOptions(only=only)).profiled == 0
 
 
 def test_lanes_that_read_side_by_side_are_recommended(kernel: Kernel, database: Path) -> None:
-    advice = recommend_kernel("rowsum", GPU, {}, objective="latency", databases=[database])
-    assert advice.candidates == 8
-    assert advice.best.choice.config["stride"] == 1
-    assert advice.best.choice.versus_occupancy.slowdown <= 0
-    assert any("sample" in note for note in advice.notes)
+    answer = ask(database, Query("latency"))
+    assert answer.candidates == 8
+    assert answer.best.config["stride"] == 1
+    assert answer.best.versus_occupancy.slowdown <= 0
+    assert any("sample" in note for note in answer.notes)
 
 
 def test_the_front_is_over_configs_and_power_limits(database: Path) -> None:
-    advice = recommend_kernel("rowsum", GPU, {}, top=8, databases=[database])
-    latency = [c.choice.latency_s.value for c in advice.choices]
-    energy = [c.choice.energy_j.value for c in advice.choices]
+    answer = ask(database, Query(top=8))
+    latency = [c.latency_s.value for c in answer.choices]
+    energy = [c.energy_j.value for c in answer.choices]
     assert latency == sorted(latency)
     assert energy == sorted(energy, reverse=True)
-    assert len({c.power_limit_w for c in advice.choices}) > 1
-    assert {c.power_limit_w for c in advice.choices} <= {GPU.tdp_w, *power_limits(GPU)}
-    held = recommend_kernel("rowsum", GPU, {}, limits=[200.0], databases=[database])
+    assert len({c.power_limit_w for c in answer.choices}) > 1
+    assert {c.power_limit_w for c in answer.choices} <= {GPU.tdp_w, *power_limits(GPU)}
+    held = ask(database, Query(power_limit_w=200.0))
     assert {c.power_limit_w for c in held.choices} == {200.0}
 
 
@@ -189,9 +218,9 @@ def with_rows(database: Path, folder: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def measurement(kernel: Kernel, found: Advice, at: int, factor: float, **given: Any) -> dict[str, Any]:
+def measurement(kernel: Kernel, found: Recommendation, at: int, factor: float, **given: Any) -> dict[str, Any]:
     """Choice `at` measured at the card's default limit: `factor` times as long as predicted, at the predicted power."""
-    choice = found.choices[at].choice
+    choice = found.choices[at]
     latency = choice.latency_s.value * factor
     return {
         "gpu": GPU.name, "device": "NVIDIA GeForce RTX 4090", "kernel": kernel.name, "kernel_hash": kernel.hash,
@@ -203,178 +232,183 @@ def measurement(kernel: Kernel, found: Advice, at: int, factor: float, **given: 
 
 
 @pytest.fixture(scope="module")
-def predicted(database: Path) -> Advice:
+def predicted(database: Path) -> Recommendation:
     """All eight configs at the default limit."""
-    return recommend_kernel("rowsum", GPU, {}, objective="latency", top=8, limits=[GPU.tdp_w], databases=[database])
+    return ask(database, Query("latency", top=8, power_limit_w=GPU.tdp_w))
 
 
 def test_a_measured_config_is_shown_with_its_measurement_and_the_others_on_its_scale(
-    kernel: Kernel, database: Path, predicted: Advice, tmp_path: Path
+    kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
     path = with_rows(database, tmp_path, [measurement(kernel, predicted, at, 1.5) for at in (2, 3, 4)])
-    for advice in (
-        recommend_kernel("rowsum", GPU, {}, objective="latency", top=8, limits=[GPU.tdp_w], databases=[path]),
-        analyze(kernel, predicted.problem, GPU, path, objective="latency", top=8).advice,
+    for answer in (
+        ask(path, Query("latency", top=8, power_limit_w=GPU.tdp_w)),
+        analyze(kernel, predicted.problem, GPU, path, Query("latency", top=8)).recommendation,
     ):
-        by_config = {tuple(c.choice.config.values()): c for c in advice.choices if c.power_limit_w == GPU.tdp_w}
+        by_config = {tuple(c.config.values()): c for c in answer.choices if c.power_limit_w == GPU.tdp_w}
         for at, before in enumerate(predicted.choices):
-            if (now := by_config.get(tuple(before.choice.config.values()))) is None:
+            if (now := by_config.get(tuple(before.config.values()))) is None:
                 continue  # as fast at another limit
-            ratio = now.choice.latency_s.value / before.choice.latency_s.value
+            ratio = now.latency_s.value / before.latency_s.value
             if at in (2, 3, 4):
-                assert (now.choice.source, now.choice.energy_j.source) == ("measured", "measured")
-                assert (now.choice.sessions, now.choice.device) == (1, "NVIDIA GeForce RTX 4090")
+                assert (now.source, now.energy_j.source) == ("measured", "measured")
+                assert now.measurement == MeasuredOn(1, "2026-03-01T12:00:00Z", "NVIDIA GeForce RTX 4090")
                 assert ratio == pytest.approx(1.5)
             else:
-                assert (now.choice.source, now.choice.sessions) == ("prior", 0)
+                assert (now.source, now.measurement) == ("prior", None)
                 assert 1.2 < ratio < 1.5
-        assert any("put on the scale of 3 configs measured" in note for note in advice.notes)
+        assert any("put on the scale of 3 configs measured" in note for note in answer.notes)
 
 
 def test_a_config_found_to_be_slow_is_not_recommended_at_another_power_limit(
-    kernel: Kernel, database: Path, predicted: Advice, tmp_path: Path
+    kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
     rows = [measurement(kernel, predicted, at, 3.0 if at == 0 else 1.0) for at in range(8)]
     path = with_rows(database, tmp_path, rows)
-    slow = predicted.best.choice.config
-    held = recommend_kernel("rowsum", GPU, {}, objective="latency", top=8, limits=[300.0], databases=[path])
-    assert held.best.choice.config != slow
-    assert {c.choice.source for c in held.choices} == {"prior"}
-    front = recommend_kernel("rowsum", GPU, {}, top=8, databases=[path])
-    assert slow not in [c.choice.config for c in front.choices]
+    slow = predicted.best.config
+    held = ask(path, Query("latency", top=8, power_limit_w=300.0))
+    assert held.best.config != slow
+    assert {c.source for c in held.choices} == {"prior"}
+    front = ask(path, Query(top=8))
+    assert slow not in [c.config for c in front.choices]
 
 
 def test_measurements_at_a_limit_that_is_tried_count_there_alone(
-    kernel: Kernel, database: Path, predicted: Advice, tmp_path: Path
+    kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
     rows = [measurement(kernel, predicted, 0, 1.0, power_limit_w=300.0)]
     path = with_rows(database, tmp_path, rows)
-    at = {
-        limit: recommend_kernel("rowsum", GPU, {}, objective="latency", top=8, limits=[limit], databases=[path])
-        for limit in (300.0, GPU.tdp_w, 200.0)
-    }
-    measured = {limit: [c for c in advice.choices if c.choice.sessions] for limit, advice in at.items()}
+    at = {limit: ask(path, Query("latency", top=8, power_limit_w=limit)) for limit in (300.0, GPU.tdp_w, 200.0)}
+    measured = {limit: [c for c in answer.choices if c.measurement] for limit, answer in at.items()}
     assert [len(found) for found in measured.values()] == [1, 0, 0]
-    said = [any("another power limit or clock, not used" in note for note in advice.notes) for advice in at.values()]
+    said = [any("another power limit or clock, not used" in note for note in answer.notes) for answer in at.values()]
     assert said == [False, True, True]
 
 
 def test_a_card_with_a_limit_of_its_own_is_answered_for_at_that_limit(
-    kernel: Kernel, database: Path, predicted: Advice, tmp_path: Path
+    kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
     path = with_rows(database, tmp_path, [measurement(kernel, predicted, 0, 0.5, power_limit_w=333.0)])
-    advice = recommend_kernel("rowsum", GPU, {}, objective="latency", databases=[path])
-    assert (advice.best.power_limit_w, advice.best.choice.source) == (333.0, "measured")
+    answer = ask(path, Query("latency"))
+    assert (answer.best.power_limit_w, answer.best.source) == (333.0, "measured")
 
 
 def test_a_config_that_failed_is_left_out_and_that_is_said(
-    kernel: Kernel, database: Path, predicted: Advice, tmp_path: Path
+    kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
     nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
     path = with_rows(database, tmp_path, [measurement(kernel, predicted, 0, 1.0) | nothing | {"outcome": "incorrect"}])
-    advice = recommend_kernel("rowsum", GPU, {}, objective="latency", top=8, databases=[path])
-    assert advice.candidates == 7
-    assert predicted.best.choice.config not in [c.choice.config for c in advice.choices]
-    assert any("1 config failed on this GPU and left out (1 incorrect)" in note for note in advice.notes)
+    answer = ask(path, Query("latency", top=8))
+    assert answer.candidates == 7
+    assert predicted.best.config not in [c.config for c in answer.choices]
+    assert any("1 config failed on this GPU and left out (1 incorrect)" in note for note in answer.notes)
 
 
 def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
-    kernel: Kernel, database: Path, predicted: Advice, tmp_path: Path
+    kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
     nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
     wrong = measurement(kernel, predicted, 7, 1.0) | nothing | {"outcome": "incorrect"}
     rows = [measurement(kernel, predicted, 2, 1.5), measurement(kernel, predicted, 3, 1.5), wrong]
-    ranked = pick_config.ranked_for_kernel("rowsum", GPU, {}, None, None, None, [with_rows(database, tmp_path, rows)])
-    before = predicted.choices[2].choice
-    subject = explain(ranked, pick_config.choose(ranked, before.config, "latency", 0))
-    choice = subject.limited.choice
-    assert (choice.source, choice.energy_j.source, choice.sessions) == ("measured", "measured", 1)
+    candidates = own_candidates(with_rows(database, tmp_path, rows))
+    before = predicted.choices[2]
+    subject = explain(candidates, pick_config(candidates, before.config, "latency", 0))
+    choice = subject.choice
+    assert (choice.source, choice.energy_j.source) == ("measured", "measured")
+    assert choice.measurement is not None
     assert choice.latency_s.value == pytest.approx(1.5 * before.latency_s.value)
     assert subject.prior["latency_s"] == pytest.approx(before.latency_s.value)
     assert subject.prior["energy_j"] == pytest.approx(before.energy_j.value)
     assert sum(subject.energy_j.values()) == pytest.approx(choice.energy_j.value)
     assert subject.figures["time"] == choice.latency_s.value
     # That it took longer than predicted is no gain of the others: prediction is held against prediction.
-    position = int(np.flatnonzero(ranked.latency_s[0] == choice.latency_s.value)[0])
-    changes = advise_changes(ranked, position, objective="latency")
+    position = int(np.flatnonzero(candidates.latency_s[0] == choice.latency_s.value)[0])
+    changes = what_if(candidates, position, objective="latency")
     gains = [change.time for change in changes if change.source == "prior"]
-    assert min(gains) >= predicted.best.choice.latency_s.value / before.latency_s.value - 1.001
-    assert ranked.about([subject.limited]) == ["rowsum: 1 config failed on this GPU and left out (1 incorrect)"]
+    assert min(gains) >= predicted.best.latency_s.value / before.latency_s.value - 1.001
+    kernel_candidates = candidates.kernels[0]
+    assert list(of_measurements(kernel_candidates.runnable, None)) == [
+        "rowsum: 1 config failed on this GPU and left out (1 incorrect)"
+    ]
     with pytest.raises(UsageError, match="it failed when it was measured"):
-        pick_config.choose(ranked, predicted.choices[7].choice.config, "latency", 0)
+        pick_config(candidates, predicted.choices[7].config, "latency", 0)
 
 
-def test_configs_that_spill_are_left_out_unless_all_do(kernel: Kernel, database: Path, predicted: Advice) -> None:
+def test_configs_that_spill_are_left_out_unless_all_do(
+    kernel: Kernel, database: Path, predicted: Recommendation
+) -> None:
     problem = predicted.problem
-    (table,) = profiles_of(kernel, problem, GPU, [database]).values()
+    (profiles,) = Context([database]).profiles(kernel, problem, GPU).values()
     some, every = np.arange(8) % 4 == 0, np.ones(8, bool)
     for spills, left, said in ((some, 6, "2 configs spill.*left out"), (every, 8, "8 configs spill.*none is left out")):
-        spilled = {0: replace(table, spill_bytes=spills.astype(np.int64))}
-        found = advise(kernel, problem, GPU, spilled)
+        table = StaticTable.of(kernel, problem, GPU, {0: replace(profiles, spill_bytes=spills.astype(np.int64))})
+        found = kernel_recommendation(candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query())
         assert found.candidates == left
         assert any(re.search(said, note) for note in found.notes)
 
 
-def test_what_cannot_run_says_what_it_needs(kernel: Kernel, database: Path, predicted: Advice) -> None:
+def test_what_cannot_run_says_what_it_needs(kernel: Kernel, database: Path, predicted: Recommendation) -> None:
     problem = kernel.definition.problem(width=16)
-    profiles = profiles_of(kernel, predicted.problem, GPU, [database])
+    profiles = Context([database]).profiles(kernel, predicted.problem, GPU)
+    table = StaticTable.of(kernel, predicted.problem, GPU, profiles)
     with pytest.raises(KernrecError, match=r"can run .* on rtx4090: it needs 'threads <= width'"):
-        Ranked(kernel, problem, GPU, profiles, [])
+        kernel_recommendation(candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query())
     shape = {"m": 64, "n": 64, "k": 64}
     with pytest.raises(KernrecError, match="there is one for m of at most 32, or for f32 in nn") as raised:
-        pick_config.ranked_for_op("matmul", GPU, shape, "f32", "nt", None, "latency")
+        explainable(Request(GPU.name, "matmul", None, shape, "f32", "nt", Query("latency")), Context([]))
     assert "\n" not in str(raised.value)
 
 
 def test_what_was_not_analysed_is_said_with_what_to_run(database: Path) -> None:
     with pytest.raises(KernrecError, match=r"sm_90.*kernrec analyze rowsum\.cu.*--gpu h100"):
-        recommend_kernel("rowsum", find_gpu("h100"), {}, databases=[database])
+        ask(database, gpu="h100")
     with pytest.raises(KernrecError, match=r"--shape rows=10,width=512"):
-        recommend_kernel("rowsum", GPU, {"rows": 10}, databases=[database])
+        ask(database, shape={"rows": 10})
     with pytest.raises(UsageError, match="did you mean rowsum"):
-        recommend_kernel("rowsums", GPU, {}, databases=[database])
+        ask(database, name="rowsums")
     # Another card of the same architecture needs nothing new.
-    assert recommend_kernel("rowsum", find_gpu("l40s"), {}, databases=[database]).candidates == 8
+    assert ask(database, gpu="l40s").candidates == 8
 
 
 def test_an_explanation_adds_up_and_its_advice_is_what_the_change_would_do(database: Path) -> None:
-    ranked = pick_config.ranked_for_kernel("rowsum", GPU, {}, None, None, None, [database])
-    slow = pick_config.choose(ranked, {"stride": 8, "threads": 32}, "energy", 0)
-    subject = explain(ranked, slow)
-    choice = subject.limited.choice
+    candidates = own_candidates(database)
+    slow = pick_config(candidates, {"stride": 8, "threads": 32}, "energy", 0)
+    subject = explain(candidates, slow)
+    choice = subject.choice
     assert sum(subject.energy_j.values()) == pytest.approx(choice.energy_j.value)
     (launch,) = subject.launches
     assert (launch.blocks, launch.threads, launch.shared_bytes) == (65536, 32, 128)
     assert launch.occupancy == pytest.approx(launch.resident_blocks / GPU.limits.max_warps_per_sm)
-    assert max(launch.time_s, key=lambda name: launch.time_s[name]) == choice.limit
+    assert max(launch.time_s, key=lambda name: launch.time_s[name]) == choice.bottleneck
     read = next(access for access in launch.accesses if (access.buffer, access.what) == ("x", "read"))
     assert read.sectors_per_request == pytest.approx(32)
     assert read.useful == pytest.approx(1 / 8)
-    changes = advise_changes(ranked, slow, objective="energy")
+    changes = what_if(candidates, slow, objective="energy")
     assert changes == sorted(changes, key=lambda change: -change.gain)
     first = next(change for change in changes if change.what == "stride 8 -> 1")
-    other = explain(ranked, pick_config.choose(ranked, {"stride": 1, "threads": 32}, "energy", 0))
-    assert first.energy == pytest.approx(other.limited.choice.energy_j.value / choice.energy_j.value - 1)
+    other = explain(candidates, pick_config(candidates, {"stride": 1, "threads": 32}, "energy", 0))
+    assert first.energy == pytest.approx(other.choice.energy_j.value / choice.energy_j.value - 1)
     assert first.changes["DRAM traffic"] == pytest.approx(difference(subject, other)["DRAM traffic"])
     assert first.changes["DRAM traffic"] < -0.5
 
 
 def test_a_config_is_found_by_part_of_its_values(database: Path) -> None:
-    ranked = pick_config.ranked_for_kernel("rowsum", GPU, {}, None, None, 250.0, [database])
-    limit = pick_config.limit_of(ranked, 250.0)
-    position = pick_config.choose(ranked, {"threads": 128}, "latency", limit)
-    alike = np.flatnonzero(ranked.group.space.columns["threads"][ranked.rows] == 128)
-    assert ranked.latency_s[limit, position] == ranked.latency_s[limit, alike].min()
+    candidates = own_candidates(database, 250.0)
+    limit = point_number(candidates, 250.0)
+    position = pick_config(candidates, {"threads": 128}, "latency", limit)
+    alike = np.flatnonzero(candidates.kernels[0].table.space.columns["threads"][candidates.kernels[0].rows] == 128)
+    assert candidates.latency_s[limit, position] == candidates.latency_s[limit, alike].min()
     for given, says in (({"thread": 1}, "did you mean threads"), ({"threads": 33}, "accepted are 32")):
         with pytest.raises(UsageError, match=says):
-            pick_config.choose(ranked, given, "latency", limit)
+            pick_config(candidates, given, "latency", limit)
 
 
 def test_library_kernels_are_explained_too() -> None:
-    ranked = pick_config.ranked_for_op("matmul", GPU, {"m": 512, "n": 512, "k": 512}, None, None, None, "latency", [])
-    position = pick_config.choose(ranked, {}, "latency", 0)
-    subject = explain(ranked, position)
-    assert sum(subject.energy_j.values()) == pytest.approx(subject.limited.choice.energy_j.value)
+    shape = {"m": 512, "n": 512, "k": 512}
+    candidates = explainable(Request(GPU.name, "matmul", None, shape, query=Query("latency")), Context([]))
+    position = pick_config(candidates, {}, "latency", 0)
+    subject = explain(candidates, position)
+    assert sum(subject.energy_j.values()) == pytest.approx(subject.choice.energy_j.value)
     assert subject.roofline.flops == 2 * 512**3
     assert subject.roofline.achieved_flops <= subject.roofline.attainable_flops
 
@@ -394,7 +428,7 @@ def test_a_spec_that_does_not_fit_gets_one_line(folder: Path, tmp_path: Path, ol
     (tmp_path / "rowsum.cu").write_text(SOURCE)
     kernel = load_kernel(tmp_path / "kernel.toml")
     with pytest.raises(UsageError, match=says) as raised:
-        analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", processes=1)
+        analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", None, ONE)
     assert "\n" not in str(raised.value)
 
 
@@ -403,7 +437,7 @@ def test_a_source_that_is_wrong_says_file_and_line(folder: Path, tmp_path: Path)
     (tmp_path / "rowsum.cu").write_text(SOURCE.replace("STRIDE", "STRIDE * PITCH"))
     kernel = load_kernel(tmp_path / "kernel.toml")
     with pytest.raises(KernrecError, match=r'rowsum.cu:5: identifier "PITCH" is undefined'):
-        analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", processes=1)
+        analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", None, ONE)
 
 
 def test_an_implementation_of_a_known_op_needs_no_problem_of_its_own(folder: Path, tmp_path: Path) -> None:
@@ -433,8 +467,8 @@ def test_an_implementation_of_a_known_op_needs_no_problem_of_its_own(folder: Pat
     """)
     kernel = load_kernel(tmp_path / "kernel.toml")
     problem = kernel.definition.problem(rows=4096, columns=4096)
-    found = analyze(kernel, problem, GPU, tmp_path / "own.duckdb", processes=1)
+    found = analyze(kernel, problem, GPU, tmp_path / "own.duckdb", None, ONE)
     assert (found.profiled, found.failures) == (2, ())
     # Whoever reads 64 MiB once cannot be faster than memory, and a warp a row with loads in flight is not far from it.
     least_s = problem.bytes / GPU.memory_bandwidth
-    assert least_s < found.advice.best.choice.latency_s.value < 2 * least_s
+    assert least_s < found.recommendation.best.latency_s.value < 2 * least_s

@@ -50,7 +50,7 @@ def test_wide_layers_in_f16_keep_tensor_cores_busy(
 def test_large_depthwise_layers_are_bound_by_memory(recommender: Recommender, dtype: str, layout: str) -> None:
     answer = recommender.recommend("conv", "rtx4090", DEPTHWISE, dtype, layout, FASTEST)
     assert answer.best.kernel.name == "conv2d_depthwise"
-    assert answer.best.limit == "DRAM"
+    assert answer.best.bottleneck == "DRAM"
     assert 0.7 <= _bandwidth_share(answer) <= 1.0
 
 

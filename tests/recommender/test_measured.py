@@ -5,13 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from kernrec.cli.app import run
+from kernrec.gpu import find_gpu
 from kernrec.op import find_op
-from kernrec.recommender import Choice, Query, Recommendation, Recommender
-from kernrec.recommender.candidate_set import Group, Pool
+from kernrec.recommender import Choice, Objective, Query, Recommendation, Recommender
+from kernrec.recommender.candidate_set import candidate_set
+from kernrec.recommender.choices import build_choices
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.shortlist import shortlist
+from kernrec.recommender.result import MeasuredOn
 from kernrec.store import Database, Evidence
 from kernrec.store.measurement import Measurement
 
@@ -84,19 +88,19 @@ def test_a_measured_config_has_its_measurement(ask: Ask, predicted: tuple[Choice
     assert best.latency_s.low == pytest.approx(slow.latency_s.value * 0.51 * 0.98)
     assert best.latency_s.high == pytest.approx(slow.latency_s.value * 0.51 * 1.03)
     assert (best.latency_s.source, best.energy_j.source) == ("measured", "measured")
-    assert (best.sessions, best.measured_at, best.device) == (2, "2026-03-02T12:00:00Z", "NVIDIA H200")
+    assert best.measurement == MeasuredOn(2, "2026-03-02T12:00:00Z", "NVIDIA H200")
     assert json.loads(json.dumps(best.as_dict()))["device"] == "NVIDIA H200"
 
 
 def test_a_measured_config_is_found_however_slow_it_was_predicted_to_be(ask: Ask) -> None:
     recommender = Recommender([])
-    (candidates,) = recommender.candidates_for(PROBLEM, recommender.recommend("matmul", GPU, SHAPE).gpu)
-    at = candidates.space.at(PROBLEM)
-    runnable = candidates.rows(at)
-    left_out = next(r for r in runnable.tolist() if r not in candidates.shortlist(at, runnable))
+    (table,) = recommender.context.tables(PROBLEM, find_gpu(GPU))
+    at = table.space.at(PROBLEM)
+    runnable = table.runnable(at)
+    left_out = next(r for r in runnable.tolist() if r not in shortlist(table, at, runnable))
     first = recommender.recommend("matmul", GPU, SHAPE).best
-    answer = ask([row(first, 1e-3, config=candidates.space.config(left_out))])
-    assert answer.best.config == candidates.space.config(left_out)
+    answer = ask([row(first, 1e-3, config=table.space.config(left_out))])
+    assert answer.best.config == table.space.config(left_out)
     assert answer.best.source == "measured"
 
 
@@ -204,17 +208,20 @@ def test_a_front_of_predictions_keeps_its_order(ask: Ask) -> None:
     assert [str(choice.place) for choice in answer.choices] == [f"~{i + 1}" for i in range(len(answer.choices))]
 
 
-def test_candidates_of_two_kernels_are_one_pool(predicted: tuple[Choice, ...]) -> None:
-    recommender = Recommender([])
-    (candidates,) = recommender.candidates_for(PROBLEM, predicted[0].gpu)
-    groups = [Group(candidates, PROBLEM, limit, None, Evidence()) for limit in (None, 300.0)]
-    pool = Pool(groups)
-    count = len(groups[0].rows)
-    assert len(pool.costs.latency_s) == count + len(groups[1].rows)
-    free, limited = pool.choices(np.array([3, count + 3]), PROBLEM, predicted[0].gpu, "latency")
-    assert free.latency_s.value == groups[0].estimates.latency_s[3]
-    assert limited.latency_s.value == groups[1].estimates.latency_s[3]
-    assert limited.config == candidates.space.config(int(groups[1].rows[3]))
+def test_candidates_of_two_kernels_and_points_are_one_table() -> None:
+    problem = find_op("matmul").problem("f16", "nt", m=16, n=4096, k=4096)
+    gpu = find_gpu(GPU)
+    tables = Recommender([]).context.tables(problem, gpu)
+    points = [OperatingPoint(), OperatingPoint(300.0)]
+    candidates = candidate_set(tables, problem, points, Evidence())
+    first, second = candidates.kernels[:2]
+    count = len(first.rows)
+    assert candidates.latency_s.shape == (2, sum(len(kernel.rows) for kernel in candidates.kernels))
+    free, limited = build_choices(candidates, [(0, 3), (1, count + 3)], Objective.LATENCY)
+    assert free.latency_s.value == candidates.latency_s[0, 3] == first.points[0].costs.latency.value[3]
+    assert limited.latency_s.value == candidates.latency_s[1, count + 3] == second.points[1].costs.latency.value[3]
+    assert (free.config, limited.config) == (first.config(3), second.config(3))
+    assert (free.power_limit_w, limited.power_limit_w) == (gpu.tdp_w, 300.0)
     assert limited.power_w < 300.1
 
 

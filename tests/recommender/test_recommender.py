@@ -11,9 +11,12 @@ import kernrec
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.op import find_op
-from kernrec.recommender import Query, Recommender
+from kernrec.recommender import Query, Recommender, Request
+from kernrec.recommender.candidate_set import candidate_set
 from kernrec.recommender.emit import emit_cuda
-from kernrec.store import shipped_profiles
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.recommender.estimate.prediction import predict
+from kernrec.store import Evidence, shipped_profiles
 
 SQUARE = {"m": 4096, "n": 4096, "k": 4096}
 CONV = {"c": 64, "h": 56, "w": 56, "k": 64, "r": 3, "s": 3, "padding": 1}
@@ -119,15 +122,10 @@ def test_the_shortlist_loses_little(recommender: Recommender, problem: tuple[str
     op, dims = problem
     short = {o: recommender.recommend(op, gpu, dims, query=Query(o, top=1)).best for o in ("latency", "energy")}
     chosen = find_op(op).problem(**dims)
-    best_s, best_j = np.inf, np.inf
-    for group in recommender.candidates_for(chosen, find_gpu(gpu)):
-        at = group.space.at(chosen)
-        if not len(rows := group.rows(at)):
-            continue
-        limited = group.apply_power_limit(group.predict(chosen, at, rows))
-        best_s, best_j = min(best_s, limited.latency_s.min()), min(best_j, limited.energy_j.min())
-    assert short["latency"].latency_s.value <= best_s * 1.08
-    assert short["energy"].energy_j.value <= best_j * 1.08
+    tables = recommender.context.tables(chosen, find_gpu(gpu))
+    whole = candidate_set(tables, chosen, [DEFAULT_POINT], Evidence(), whole_space=True)
+    assert short["latency"].latency_s.value <= whole.latency_s.min() * 1.08
+    assert short["energy"].energy_j.value <= whole.energy_j.min() * 1.08
 
 
 def test_each_objective_is_best_at_what_it_names(recommender: Recommender) -> None:
@@ -182,10 +180,10 @@ def test_the_function_and_the_recommender_agree() -> None:
 
 
 def test_a_workload_is_answered_layer_by_layer(recommender: Recommender) -> None:
-    title, layers = recommender.recommend_workload("conv", "rtx4090", query=Query("latency", top=1))
+    title, layers = recommender.answer_workload(Request("rtx4090", "conv", query=Query("latency", top=1)))
     assert "ResNet-50" in title
-    assert sum(count for _, count, _ in layers) == 53
-    assert all(answer.problem.op == "conv2d" for _, _, answer in layers)
+    assert sum(layer.count for layer in layers) == 53
+    assert all(layer.answer.problem.op == "conv2d" for layer in layers)
 
 
 def test_an_answer_survives_json(recommender: Recommender) -> None:
@@ -238,19 +236,19 @@ def test_a_kernel_without_profiles_is_named(recommender: Recommender, monkeypatc
 
 def test_a_problem_is_estimated_once_for_all_that_is_wanted_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     estimated = []
-    real = Recommender._estimated
-    monkeypatch.setattr(Recommender, "_estimated", lambda self, *asked: estimated.append(asked) or real(self, *asked))
+    real = Recommender._candidates
+    monkeypatch.setattr(Recommender, "_candidates", lambda self, *given: estimated.append(given) or real(self, *given))
     recommender = Recommender([])
     for query in (Query("latency", top=3), Query("energy"), Query(max_slowdown=0.1), Query(power_limit_w=250.0)):
         found = recommender.recommend("matmul", "a100", "m=640,n=512,k=384", query=query)
         alone = Recommender([]).recommend("matmul", "a100", "m=640,n=512,k=384", query=query)
         assert found.as_dict() == alone.as_dict()
-    assert [limits for _, _, limits in estimated if limits[0] is None] == [(None, None)] * 4  # once, and thrice alone
+    assert [point for _, _, point in estimated].count(DEFAULT_POINT) == 4  # once, and thrice alone
     assert len(estimated) == 2 + 4
 
 
 def test_of_no_config_there_is_nothing_to_predict(recommender: Recommender) -> None:
     problem = find_op("matmul").problem(m=512, n=512, k=512)
-    (candidates,) = recommender.candidates_for(problem, find_gpu("rtx4090"))
-    prediction = candidates.predict(problem, candidates.space.at(problem), np.empty(0, dtype=np.int64))
-    assert len(prediction.core_s) == len(candidates.apply_power_limit(prediction).energy_j) == 0
+    (table,) = recommender.context.tables(problem, find_gpu("rtx4090"))
+    prediction = predict(table, problem, table.space.at(problem), np.empty(0, dtype=np.int64))
+    assert np.size(prediction.nominal.core_s) == len(prediction.limited().energy_j) == 0

@@ -7,8 +7,8 @@ configs are.
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,15 +18,13 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, able_kernels
 from kernrec.measure.device.replay import Recording
-from kernrec.model.prior.calibration import Calibration
 from kernrec.model.search.expected_improvement import ExpectedImprovement
 from kernrec.op import Problem
 from kernrec.profile.profile_user_kernel import compile_job_for
-from kernrec.store import Stack, canonical_json
+from kernrec.store import canonical_json
 
 if TYPE_CHECKING:
-    from kernrec.recommender.estimate.candidates import Candidates
-    from kernrec.recommender.estimate.correction import Learned
+    from kernrec.recommender.context import Context
 
 _MEMORY_SHARE = 0.5
 """Of the card's memory, what the tensors of a problem may take: the reference and rotating copies lie beside them."""
@@ -85,28 +83,42 @@ class PlannedProblem:
         return {"problem": self.problem.key, "baseline": self.baseline}
 
 
-def library_targets(
+@dataclass(frozen=True)
+class PlanOptions:
+    """How many configs of a problem are measured, and which."""
+
+    most: int | None = None
+    """Configs of a problem at most; None for its whole space."""
+    drawn: bool = False
+    """Whether they are drawn at random, not chosen by the search."""
+    seed: int = 0
+
+
+def plan_library(
     problems: Iterable[tuple[str, Problem]],
     gpu: GPU,
-    stack: Stack,
-    most: int | None,
-    seed: int = 0,
-    drawn: bool = False,
+    context: "Context",
+    options: PlanOptions,
     kernel: Kernel | None = None,
-    models: Path | None = None,
 ) -> list[PlannedProblem]:
-    """The targets for (name, problem) pairs on a GPU, from the kernels of the library, or from `kernel` alone.
+    """The plan for (name, problem) pairs on a GPU, from the kernels of the library, or from `kernel` alone.
 
-    most: configs measured of a problem, None: its whole space; as a search chooses them, or `drawn` at random. models:
-    folder of calibrations and trained models, whose estimates go before the prior's. Raises `UsageError` for a problem
-    that nothing can run.
+    Args:
+        problems: names and problems, in the order in which they are measured.
+        gpu: the GPU.
+        context: profiles to predict from, and the models that correct the prior.
+        options: how many configs, and which.
+        kernel: the only kernel to measure; None for every kernel of the library that computes the problem.
+
+    Raises:
+        UsageError: nothing can run a problem, or it does not fit into the GPU's memory.
     """
-    planner = _Planner(gpu, stack, seed, kernel, models)
-    targets = []
+    draw = np.random.default_rng(options.seed)
+    planned = []
     for name, problem in problems:
         check_memory(problem, gpu)
-        targets.append(planner.target(name, problem, most, drawn))
-    return targets
+        planned.append(_planned(name, _Ranking.of(problem, gpu, context, kernel, draw), options, draw))
+    return planned
 
 
 def check_memory(problem: Problem, gpu: GPU) -> None:
@@ -118,18 +130,18 @@ def check_memory(problem: Problem, gpu: GPU) -> None:
         )
 
 
-def recorded_targets(recordings: Iterable[Recording], most: int | None, seed: int = 0) -> list[PlannedProblem]:
-    """The recorded configs of each problem: of somebody else's kernels nothing is predicted, so the search has what
-    was measured alone."""
-    targets = []
+def plan_recordings(recordings: Iterable[Recording], most: int | None, seed: int = 0) -> list[PlannedProblem]:
+    """The recorded configs of each problem. Nothing is predicted of kernels that are not kernrec's: the search has only
+    what was measured to go by."""
+    planned = []
     for recording in recordings:
         tasks = tuple(
             Task(kernel, recording.kernel_hashes[kernel], dict(outcome.config), recording.problem)
             for (kernel, _), outcome in recording.outcomes.items()
         )
         search = ExpectedImprovement(_tunables(tasks), seed=seed)
-        targets.append(PlannedProblem(recording.problem.key, recording.problem, tasks, most=most, search=search))
-    return targets
+        planned.append(PlannedProblem(recording.problem.key, recording.problem, tasks, most=most, search=search))
+    return planned
 
 
 def _tunables(tasks: Sequence[Task]) -> np.ndarray:
@@ -147,107 +159,79 @@ def _tunables(tasks: Sequence[Task]) -> np.ndarray:
     return columns
 
 
-class _Planner:
-    """Orders configs; the candidates of a kernel are made once for all problems of a dtype and layout."""
+def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.random.Generator) -> PlannedProblem:
+    """The configs that can run a problem: by predicted latency, and after them those without a prediction."""
+    problem, order = ranking.problem, ranking.order
+    if options.drawn:
+        draw.shuffle(order)
+    tasks = tuple(ranking.task(which, row) for _, which, row in (order[: options.most] if options.drawn else order))
+    if options.drawn:
+        probability = len(tasks) / len(order)
+        return PlannedProblem(name, problem, tasks, probability=probability, baseline=ranking.baseline)
+    predicted = np.array([math.nan if rank >= _UNPREDICTED else rank for rank, _, _ in order])
+    search = ExpectedImprovement(_tunables(tasks), predicted, options.seed)
+    return PlannedProblem(name, problem, tasks, most=options.most, search=search, baseline=ranking.baseline)
 
-    def __init__(self, gpu: GPU, stack: Stack, seed: int, only: Kernel | None, models: Path | None) -> None:
-        from kernrec.recommender.estimate.model_store import Trained
 
-        self._gpu = gpu
-        self._seed = seed
-        self._only = only
-        self._stack = stack
-        self._draw = np.random.default_rng(seed)
-        self._known: dict[tuple[str, str, str], _Ranked] = {}
-        self._trained = Trained(models, stack)
+@dataclass(frozen=True)
+class _Ranking:
+    """The configs that can run a problem, in the order of their predicted latency."""
 
-    def target(self, name: str, problem: Problem, most: int | None, drawn: bool) -> PlannedProblem:
-        """The first configs that can run a problem: by predicted latency, and after them those without a prediction."""
-        if self._only:
-            self._only.require(problem.dtype, problem.layout, self._gpu.sm)
-            kernels: tuple[Kernel, ...] = (self._only,)
-        else:
-            kernels = able_kernels(problem.op, problem.dtype, problem.layout, self._gpu.sm)
-        spaces = [self._space(kernel, problem) for kernel in kernels]
-        learned = self._trained.model(problem.op, self._gpu)
-        ranks = [space.ranks(problem, self._draw, learned) for space in spaces]
-        order = sorted(
-            ((rank, which, row) for which, (rows, by) in enumerate(ranks) for row, rank in zip(rows, by, strict=True)),
+    problem: Problem
+    kernels: tuple[Kernel, ...]
+    spaces: tuple[Space, ...]
+    order: list[tuple[float, int, int]]
+    """(seconds, or a number above any where nothing is predicted; number of the kernel; row of its space)."""
+    baseline: dict[str, int] | None
+    """The config whose output the others have to have, where neither an op nor the spec says what is right: the first
+    one of the spec that can run, and has a profile if any has."""
+
+    @classmethod
+    def of(
+        cls, problem: Problem, gpu: GPU, context: "Context", only: Kernel | None, draw: np.random.Generator
+    ) -> "_Ranking":
+        """Of one kernel or of all that compute the problem; `UsageError` where no config can run it."""
+        from kernrec.recommender.candidate_set import candidate_set
+        from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+        from kernrec.recommender.infeasible import why_not
+        from kernrec.store import Evidence
+
+        if only:
+            only.require(problem.dtype, problem.layout, gpu.sm)
+        kernels = (only,) if only else able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
+        tables = {}
+        for kernel in kernels:
+            with suppress(KernrecError):  # no profiles of this source: any order is as good
+                tables[kernel.name] = context.kernel_table(kernel, problem, gpu)
+        predicted = {}
+        if tables:
+            model = context.models.model(problem.op, gpu)
+            candidates = candidate_set(
+                list(tables.values()), problem, [DEFAULT_POINT], Evidence(), model, whole_space=True
+            )
+            predicted = {found.table.kernel.name: found for found in candidates.kernels}
+        spaces = tuple(
+            tables[kernel.name].space
+            if kernel.name in tables
+            else Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
+            for kernel in kernels
         )
+        order = []
+        for which, (kernel, space) in enumerate(zip(kernels, spaces, strict=True)):
+            rank = _UNPREDICTED + draw.random(len(space))
+            if (found := predicted.get(kernel.name)) is not None:
+                rank[found.rows] = found.points[0].costs.latency.value
+            order += [(float(rank[row]), which, int(row)) for row in space.at(problem).rows]
         if not order:
-            from kernrec.recommender.infeasible import why_not
+            reason = "" if only else why_not(kernels, problem, gpu)
+            raise UsageError(f"no config of any kernel can run {problem.key} on {gpu.name}{reason}")
+        baseline = None
+        if only and only.declares_problem and not only.references:
+            found = predicted.get(only.name)
+            baseline = spaces[0].config(int(min(spaces[0].at(problem).rows if found is None else found.rows)))
+        return cls(problem, kernels, spaces, sorted(order), baseline)
 
-            reason = "" if self._only else why_not(kernels, problem, self._gpu)
-            raise UsageError(f"no config of any kernel can run {problem.key} on {self._gpu.name}{reason}")
-        if drawn:
-            self._draw.shuffle(order)
-        tasks = tuple(
-            Task(kernels[which].name, kernels[which].hash, spaces[which].config(row), problem, kernels[which])
-            for _, which, row in (order[:most] if drawn else order)
-        )
-        own = self._only
-        baseline = spaces[0].first(problem) if own and own.declares_problem and not own.references else None
-        if drawn:
-            return PlannedProblem(name, problem, tasks, probability=len(tasks) / len(order), baseline=baseline)
-        predicted = np.array([math.nan if rank >= _UNPREDICTED else rank for rank, _, _ in order])
-        search = ExpectedImprovement(_tunables(tasks), predicted, self._seed)
-        return PlannedProblem(name, problem, tasks, most=most, search=search, baseline=baseline)
-
-    def _space(self, kernel: Kernel, problem: Problem) -> "_Ranked":
-        # Profiles of sampled blocks are of one problem.
-        key = (kernel.name, problem.dtype, problem.key if kernel.sampled else problem.layout)
-        if key not in self._known:
-            calibration = self._trained.calibration(self._gpu)
-            self._known[key] = _Ranked(kernel, self._gpu, problem, self._stack, calibration)
-        return self._known[key]
-
-
-class _Ranked:
-    """The space of one kernel, with the prior where there are profiles of its code to predict from."""
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        gpu: GPU,
-        like: Problem,
-        stack: Stack,
-        calibration: Calibration | None,
-    ) -> None:
-        from kernrec.recommender.power_sweep import candidates_of
-
-        self._candidates: Candidates | None = None
-        try:
-            profiles = stack.profiles(kernel.name, kernel.hash, gpu.sm)
-            self._candidates = candidates_of(kernel, like, gpu, profiles, calibration)
-            self._space = self._candidates.space
-        except KernrecError:  # no profiles of this source: any order is as good
-            self._space = Space(kernel, gpu.sm, gpu.limits, like.dtype, like.layout)
-
-    def config(self, row: int) -> dict[str, int]:
-        """The config in a row."""
-        return self._space.config(row)
-
-    def first(self, problem: Problem) -> dict[str, int]:
-        """The first config in the spec's order that can run a problem; if any has a profile, the first of those."""
-        at = self._space.at(problem)
-        profiled = self._candidates.rows(at) if self._candidates is not None else at.rows
-        return self.config(int(min(profiled if len(profiled) else at.rows)))
-
-    def ranks(
-        self, problem: Problem, draw: np.random.Generator, learned: "Learned | None"
-    ) -> tuple[list[int], list[float]]:
-        """Rows that can run a problem, and what to order them by: seconds, or, unpredicted, a number above any."""
-        at = self._space.at(problem)
-        rank = _UNPREDICTED + draw.random(len(self._space))
-        if self._candidates is not None and len(rows := self._candidates.rows(at)):
-            prediction = self._candidates.predict(problem, at, rows)
-            limited = self._candidates.apply_power_limit(prediction)
-            rank[rows] = limited.latency_s
-            reach = learned.reach(self._candidates.gpu, self._candidates.kernel) if learned is not None else None
-            if reach is not None:
-                from kernrec.recommender.estimate.correction import Correction
-
-                where = np.arange(len(rows))
-                found = Correction.of(reach, self._candidates, problem, at, prediction, limited, where)
-                rank[rows] *= np.exp(found.ratios["latency"])
-        return at.rows.tolist(), rank[at.rows].tolist()
+    def task(self, which: int, row: int) -> Task:
+        """The task of measuring one config."""
+        kernel = self.kernels[which]
+        return Task(kernel.name, kernel.hash, self.spaces[which].config(row), self.problem, kernel)

@@ -1,11 +1,11 @@
 """Learned estimates: the prior corrected by a model of what devices did, where one was trained.
 
-reach      what a model knows of a GPU and kernel says how wide its intervals are: those of problems, GPUs or kernels
-           that were held out
+scope      what a model was trained on says how wide its intervals are: those of problems, GPUs or kernels that were
+           held out
 scored     the candidates that the prior finds fastest and most frugal; trees for more would take too long
-the rest   put on the scale of those scored, so that a prior that is too low does not place them before
+the rest   put on the scale of those scored, so that a prior that is too low does not rank them first
 adapted    where some configs were measured on this very GPU and problem, the model's error there corrects the
-           others at once, in scale and in shape (`model.adapt`), with nothing trained again
+           others at once, in scale and in shape (`model.learn.adaptation`), with nothing trained again
 """
 
 import math
@@ -16,15 +16,14 @@ from typing import Any
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel, SpaceAt
+from kernrec.kernel import Kernel
 from kernrec.model.learn.adaptation import adapt, thinned
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, groups_needed, unknown_interval
 from kernrec.model.learn.model import Model
 from kernrec.model.prior.power import LimitedCosts
-from kernrec.op import Problem
-from kernrec.recommender.estimate.candidates import Candidates, Prediction
-from kernrec.recommender.estimate.estimates import LEARNED, Estimates
+from kernrec.recommender.estimate.costs import LEARNED, Costs, Estimates, replaced
 from kernrec.recommender.estimate.model_inputs import features_of, inputs_of
+from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.store import MeasuredAnswer
 
 Array = np.ndarray
@@ -33,17 +32,19 @@ SCORED = 64
 """Candidates that the trees are asked about."""
 
 FEWEST, MOST = 5, 64
-"""Measurements of a problem from which on its other configs are adapted, and how many are looked at."""
+"""Measurements of a problem from which on its other configs are adapted, and how many are used at most."""
 
 
 @dataclass(frozen=True)
-class Learned:
-    """A model with its name and what it was trained on. shipped: with kernrec, not trained here."""
+class TrainedModel:
+    """A model with its name and what it was trained on."""
 
     model: Model
     name: str
     training: Mapping[str, Any]
+    """The part of the model's card that tells of its training data."""
     shipped: bool = False
+    """Whether it came with kernrec, not from the user's own training."""
 
     @property
     def summary(self) -> str:
@@ -52,71 +53,71 @@ class Learned:
         configs = f"{rows} configs of {problems} problem{'s' * (problems != 1)}"
         return f"{configs} on {', '.join(self.model.gpus)}" + (" (ships with kernrec)" if self.shipped else "")
 
-    def reach(self, gpu: GPU, kernel: Kernel) -> "Reach | None":
-        """What it knows of a kernel on a GPU; None where it has nothing to say.
+    def scope(self, gpu: GPU, kernel: Kernel) -> "ModelScope | None":
+        """What it knows of a kernel on a GPU; None where it does not apply.
 
-        Of a kernel that it was not trained on it speaks only where models of other kernels were better than the prior
-        on each that was held out.
+        To a kernel that it was not trained on it applies only where models of other kernels were better than the prior
+        on each kernel that was held out.
         """
         model = self.model
         known = model.kernels.get(kernel.name) == kernel.hash
         if not known and not model.helps_new_kernels:
             return None
-        return Reach(self, gpu.name, kernel.name, gpu.name in model.gpus, known)
+        return ModelScope(self, gpu.name, kernel.name, gpu.name in model.gpus, known)
 
 
 @dataclass(frozen=True)
-class Reach:
-    """A model asked about a kernel on a GPU. gpu_known, kernel_known: whether it was trained on them.
+class ModelScope:
+    """A model applied to a kernel on a GPU."""
 
-    adapted_to: configs measured on this very GPU and problem that its answers were adapted to.
-    """
-
-    learned: Learned
+    trained: TrainedModel
     gpu: str
     kernel: str
     gpu_known: bool
+    """Whether it was trained on this GPU."""
     kernel_known: bool
+    """Whether it was trained on this kernel, source and all."""
     adapted_to: int = 0
+    """Configs measured on this very GPU and problem that its estimates were adapted to."""
 
-    def after(self, measured: int) -> "Reach":
-        """The same, where so many configs were measured on this GPU and problem; a few adapt nothing."""
+    def after(self, measured: int) -> "ModelScope":
+        """The same, where so many configs were measured on this GPU and problem; a few do not adapt it."""
         return replace(self, adapted_to=min(measured, MOST) if measured >= FEWEST else 0)
 
     @property
     def model(self) -> Model:
         """The model itself."""
-        return self.learned.model
+        return self.trained.model
 
     def interval(self, quantity: str) -> Interval:
         """The interval of `latency` or `energy` on problems that were not measured: the widest that applies."""
         return interval_of(self.model, quantity, self.gpu if self.gpu_known else None, self.kernel_known)
 
     @property
-    def said(self) -> str:
-        """What a reader has to know of it, in a line."""
-        what = f"source learned: the prior corrected by model {self.learned.name}, trained on {self.learned.summary}"
-        new = [
-            *([] if self.gpu_known else [f"nothing was measured on {self.gpu}"]),
-            *([] if self.kernel_known else [f"nothing of {self.kernel}"]),
-        ]
-        stands_on = self.interval("latency").summary
+    def note(self) -> str:
+        """What the reader of an answer has to know of it, in a line."""
+        trained = self.trained
+        parts = [f"source learned: the prior corrected by model {trained.name}, trained on {trained.summary}"]
+        basis = self.interval("latency").summary
         if self.adapted_to:
-            new = [f"adapted to {self.adapted_to} configs measured on this problem"]
+            parts.append(f"adapted to {self.adapted_to} configs measured on this problem")
             if self.adapted_to >= groups_needed():
-                stands_on = "those, each left out"
-        return "; ".join([what, *new, f"90 % interval from {stands_on}"])
+                basis = "those, each left out"
+        else:
+            parts += [] if self.gpu_known else [f"nothing was measured on {self.gpu}"]
+            parts += [] if self.kernel_known else [f"nothing of {self.kernel}"]
+        return "; ".join([*parts, f"90 % interval from {basis}"])
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
-            "name": self.learned.name,
+            "name": self.trained.name,
             "kernel": self.kernel,
-            "shipped": self.learned.shipped,
-            "rows": self.learned.training["rows"],
-            "problems": len(self.learned.training["problems"]),
+            "shipped": self.trained.shipped,
+            "rows": self.trained.training["rows"],
+            "problems": len(self.trained.training["problems"]),
             "gpus": list(self.model.gpus),
-            "data_sha256": self.learned.training["data_sha256"],
+            "data_sha256": self.trained.training["data_sha256"],
             "gpu_measured": self.gpu_known,
             "kernel_measured": self.kernel_known,
             "adapted_to_configs": self.adapted_to,
@@ -129,133 +130,117 @@ class Reach:
 
 def interval_of(model: Model, quantity: str, gpu: str | None, kernel_known: bool) -> Interval:
     """The widest interval that applies on problems that were not measured; gpu: None for one not trained on."""
-    found = model.intervals.get(quantity, {})
-    given = [(gpu and found.get(gpu)) or found.get("*") or unknown_interval("problem")]
+    by_group = model.intervals.get(quantity, {})
+    given = [(gpu and by_group.get(gpu)) or by_group.get("*") or unknown_interval("problem")]
     if gpu is None:
-        given.append(found.get(NEW_GPU) or unknown_interval("GPU"))
+        given.append(by_group.get(NEW_GPU) or unknown_interval("GPU"))
     if not kernel_known:
-        given.append(found.get(NEW_KERNEL) or unknown_interval("kernel"))
+        given.append(by_group.get(NEW_KERNEL) or unknown_interval("kernel"))
     return max(given, key=lambda interval: interval.width)
 
 
 @dataclass(frozen=True)
 class Correction:
-    """What a model says of candidates: log(expected / prior) at positions `where`, and how far they lie outside.
+    """What a model predicts of some of the candidates."""
 
-    rows: their features (len(where), F).
-    """
-
-    reach: Reach
+    scope: ModelScope
     where: Array
-    rows: Array
+    """Positions of the candidates that the model was asked about, ascending."""
+    features: Array
+    """Theirs, (len(where), F)."""
     ratios: Mapping[str, Array]
+    """log(expected / prior) by head (`latency`, `power`), each (len(where),)."""
     distance: Array
+    """How far they lie outside of what the model was trained on, (len(where),)."""
 
     @classmethod
-    def of(
-        cls,
-        reach: Reach,
-        candidates: Candidates,
-        problem: Problem,
-        at: SpaceAt,
-        prediction: Prediction,
-        limited: LimitedCosts,
-        where: Array,
-    ) -> "Correction":
+    def of(cls, scope: ModelScope, prediction: Prediction, limited: LimitedCosts, where: Array) -> "Correction":
         """The model's answer about the candidates at positions `where` of a prediction and its costs."""
-        inputs = inputs_of(candidates, problem, at, prediction, limited, where)
-        rows = features_of(candidates, reach.model.columns, inputs, prediction.rows.take(where))
-        return cls(reach, where, rows, *reach.model.log_ratio(rows))
+        inputs = inputs_of(prediction, limited, where)
+        features = features_of(prediction.table, scope.model.columns, inputs, prediction.rows.take(where))
+        return cls(scope, where, features, *scope.model.log_ratio(features))
 
-    def correct(self, predicted: Estimates) -> Estimates:
-        """The estimates with the model's in their place."""
-        return with_learned(predicted, self.reach, self.where, self.ratios, self.distance)
+    def correct(self, predicted: Costs) -> Costs:
+        """The model's estimates in place of the prior's; candidates that it was not asked about get its scale."""
+        latency_log = self.ratios["latency"]
+        # A model without measured power says nothing new of it: energy remains the prior's power for the learned time.
+        power_log = self.ratios.get("power", np.zeros(len(self.where)))
 
-    def adapted(self, predicted: Estimates, positions: Array, measured: Sequence[MeasuredAnswer]) -> Estimates:
-        """Corrected estimates in the light of what was measured on this GPU and problem, at `positions`."""
-        return adapted(predicted, self.where, self.rows, positions, measured)
+        def factor(log: Array) -> Array:
+            factors = np.full(len(predicted.power_w), math.exp(_median(log)))
+            factors[self.where] = np.exp(log)
+            return factors
+
+        latency = self._interval("latency", predicted.latency.scaled(factor(latency_log)))
+        energy = predicted.energy.scaled(factor(latency_log + power_log))
+        if "power" in self.ratios:
+            energy = self._interval("energy", energy)
+        return Costs(latency, energy, predicted.power_w * factor(power_log))
+
+    def _interval(self, quantity: str, estimates: Estimates) -> Estimates:
+        """The estimates with the model's interval and source at `where`."""
+        value = estimates.value[self.where]
+        low, high = self.scope.interval(quantity).around(value, self.distance)
+        return replaced(estimates, self.where, (value, low, high), LEARNED)
+
+    def adapted(self, predicted: Costs, positions: Array, measured: Sequence[MeasuredAnswer]) -> Costs:
+        """Corrected costs in the light of what was measured on this GPU and problem.
+
+        Fewer than `FEWEST` measurements are left to the common scale, which `costs.with_measured` finds.
+
+        Args:
+            predicted: costs from `correct`.
+            positions: the candidates that were measured, among `where`.
+            measured: what was measured of them, in the same order.
+        """
+        if len(positions) < FEWEST:
+            return predicted
+        place = np.searchsorted(self.where, positions)
+        if len(place) > MOST:
+            keep = thinned(len(place), MOST)
+            place, measured = place[keep], [measured[i] for i in keep]
+        at = self.where[place]
+        latency = np.array([row.latency_s for row in measured])
+        energy = np.array([np.nan if row.energy_j is None else row.energy_j for row in measured])
+        adaptations = {"latency": adapt(self.features[place], np.log(latency / predicted.latency.value[at]))}
+        known = np.isfinite(energy)
+        if known.sum() >= FEWEST:
+            residual = np.log(energy[known] / predicted.energy.value[at[known]])
+            adaptations["energy"] = adapt(self.features[place[known]], residual)
+        factors = {name: np.exp(adaptation.correction(self.features)) for name, adaptation in adaptations.items()}
+        # With latency alone the power stays as it was.
+        factors.setdefault("energy", factors["latency"])
+
+        def scaled(quantity: str, estimates: Estimates) -> Estimates:
+            value, low, high = (
+                column[self.where] * factors[quantity] for column in (estimates.value, estimates.low, estimates.high)
+            )
+            adaptation = adaptations.get(quantity)
+            if adaptation is not None and adaptation.interval.groups >= groups_needed():
+                low, high = adaptation.interval.around(value)
+            return replaced(estimates, self.where, (value, low, high), None)
+
+        power = predicted.power_w.copy()
+        power[self.where] *= factors["energy"] / factors["latency"]
+        return Costs(scaled("latency", predicted.latency), scaled("energy", predicted.energy), power)
 
 
-def worth_scoring(estimates: Estimates, always: Array) -> Array:
+def worth_scoring(costs: Costs, always: Array) -> Array:
     """Positions of the candidates that the trees are asked about, ascending: the most promising, and those of `always`.
 
     All, where enough were measured to say that others are promising than the prior thinks; that takes milliseconds.
     """
-    count = len(estimates.latency_s)
+    count = len(costs.power_w)
     if count <= SCORED or len(always) >= FEWEST:
         return np.arange(count)
     chosen = np.zeros(count, dtype=bool)
-    for cost in (estimates.latency_s, estimates.energy_j):
-        chosen[np.argpartition(cost, SCORED // 2)[: SCORED // 2]] = True
+    for estimates in (costs.latency, costs.energy):
+        chosen[np.argpartition(estimates.value, SCORED // 2)[: SCORED // 2]] = True
     chosen[always] = True
     return np.flatnonzero(chosen)
-
-
-def with_learned(
-    predicted: Estimates, reach: Reach, where: Array, ratios: Mapping[str, Array], distance: Array
-) -> Estimates:
-    """The estimates with the model's at positions `where`; ratios, distance: as from `Model.log_ratio`."""
-    latency_log = ratios["latency"]
-    power_log = ratios.get("power", np.zeros(len(where)))
-    columns = {name: column.copy() for name, column in vars(predicted).items()}
-    # A model without measured power says nothing new of it: energy remains the prior's power for the learned time.
-    shift = {
-        "latency_s": latency_log,
-        "power_w": power_log,
-        "energy_j": latency_log + power_log,
-    }
-    for name, log in shift.items():
-        factor = np.full(len(predicted.latency_s), math.exp(_median(log)))
-        factor[where] = np.exp(log)
-        columns[name] *= factor
-        if name != "power_w":
-            stem, unit = name.split("_")
-            for bound in (f"{stem}_low_{unit}", f"{stem}_high_{unit}"):
-                columns[bound] *= factor
-    for quantity, name in (("latency", "latency_s"), ("energy", "energy_j")):
-        if quantity == "energy" and "power" not in ratios:
-            continue
-        stem, unit = name.split("_")
-        low, high = reach.interval(quantity).around(columns[name][where], distance)
-        columns[f"{stem}_low_{unit}"][where], columns[f"{stem}_high_{unit}"][where] = low, high
-        columns[f"{stem}_source"][where] = LEARNED
-    return replace(predicted, **columns)
 
 
 def _median(values: Array) -> float:
     """As `np.median`, which takes longer than the trees."""
     ascending = np.sort(values).tolist()
     return 0.5 * float(ascending[(len(ascending) - 1) // 2] + ascending[len(ascending) // 2])
-
-
-def adapted(
-    predicted: Estimates, where: Array, rows: Array, positions: Array, measured: Sequence[MeasuredAnswer]
-) -> Estimates:
-    """The estimates at positions `where` (features: `rows`), corrected by what was measured at `positions` among them.
-
-    Fewer than `FEWEST` measurements are left to the common scale, which `estimates.with_measured` finds.
-    """
-    if len(positions) < FEWEST:
-        return predicted
-    at = np.searchsorted(where, positions)
-    if len(at) > MOST:
-        keep = thinned(len(at), MOST)
-        at, measured = at[keep], [measured[i] for i in keep]
-    latency = np.array([row.latency_s for row in measured])
-    energy = np.array([np.nan if row.energy_j is None else row.energy_j for row in measured])
-    columns = {name: column.copy() for name, column in vars(predicted).items()}
-    found = {"latency": adapt(rows[at], np.log(latency / predicted.latency_s[where[at]]))}
-    known = np.isfinite(energy)
-    if known.sum() >= FEWEST:
-        found["energy"] = adapt(rows[at[known]], np.log(energy[known] / predicted.energy_j[where[at[known]]]))
-    factor = {quantity: np.exp(correction.correction(rows)) for quantity, correction in found.items()}
-    # With latency alone the power stays as it was.
-    factor.setdefault("energy", factor["latency"])
-    columns["power_w"][where] *= factor["energy"] / factor["latency"]
-    for quantity, unit in (("latency", "s"), ("energy", "j")):
-        value, low, high = f"{quantity}_{unit}", f"{quantity}_low_{unit}", f"{quantity}_high_{unit}"
-        for name in (value, low, high):
-            columns[name][where] *= factor[quantity]
-        if quantity in found and found[quantity].interval.groups >= groups_needed():
-            columns[low][where], columns[high][where] = found[quantity].interval.around(columns[value][where])
-    return replace(predicted, **columns)

@@ -1,18 +1,18 @@
-"""What the databases know of one kernel's candidates on a problem: which rows of its space ran, and how they did.
+"""The measured rows of one kernel on one problem: which rows of its space ran, and how they did.
 
 Not every row of the log applies. A config of another version of the source is another config; one that ran at another
-power limit or clock than the query's has other costs; one that failed is not to be recommended at all.
+power limit or clock than the request's has other costs; one that failed is never recommended.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel, SpaceAt
-from kernrec.kernel.space import Space
+from kernrec.kernel import Kernel, Space, SpaceAt
+from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.store import Evidence, FailedConfig, MeasuredAnswer
 
 _SAME_W = 0.5
@@ -22,65 +22,91 @@ _SAME_HZ = 7.5e6
 
 
 @dataclass(frozen=True)
-class Known:
-    """rows: of the space, ascending, that `measured`, in the same order, is about. failed: rows that may not be chosen.
-
-    failures: how many of them by outcome. stale: configs measured or failed with another version of the source.
-    elsewhere: configs measured at other power limits or clocks only.
-    """
+class MeasuredRows:
+    """What databases hold of one kernel on one problem, GPU and operating point."""
 
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """Rows of the space that `measured`, in the same order, is about; ascending."""
     measured: tuple[MeasuredAnswer, ...] = ()
     failed: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """Rows of the space that failed and may not be chosen; ascending."""
     failures: Mapping[str, int] = field(default_factory=dict)
+    """How many of them there are by outcome."""
     stale: int = 0
+    """Configs that were measured, or failed, with another version of the source."""
     elsewhere: int = 0
+    """Configs that were measured at other operating points only."""
+
+    def at(self, rows: np.ndarray) -> tuple[np.ndarray, list[MeasuredAnswer]]:
+        """(positions in `rows`, ascending row numbers, that were measured; what was measured of them)."""
+        if not len(self.rows):
+            return _NONE, []
+        positions = np.flatnonzero(np.isin(rows, self.rows))
+        return positions, [self.measured[i] for i in np.searchsorted(self.rows, rows[positions])]
 
 
-NOTHING = Known()
+NOTHING = MeasuredRows()
+_NONE = np.empty(0, dtype=np.int64)
 
 
-def known(
-    space: Space, at: SpaceAt, gpu: GPU, evidence: Evidence, power_limit_w: float | None, clock_hz: float | None
-) -> Known:
-    """What of `evidence` is about this space on this problem, at the query's power limit and clock."""
+def measured_rows(
+    space: Space, at: SpaceAt, gpu: GPU, evidence: Evidence, points: Sequence[OperatingPoint]
+) -> tuple[MeasuredRows, ...]:
+    """What of `evidence` is about this space on this problem, at each operating point.
+
+    `elsewhere` counts the configs that were measured at none of the points.
+    """
     kernel = space.kernel
     measured = [row for row in evidence.measured if row.kernel == kernel.name]
     failed = [row for row in evidence.failed if row.kernel == kernel.name]
     if not measured and not failed:
-        return NOTHING
+        return (NOTHING,) * len(points)
+    each = [_at_point(space, at, (gpu, point), measured, failed) for point in points]
+    if len(each) == 1:
+        return (each[0],)
+    everywhere = np.unique(np.concatenate([here.rows for here in each]))
+    return tuple(replace(here, elsewhere=here.elsewhere - len(np.setdiff1d(everywhere, here.rows))) for here in each)
+
+
+def _at_point(
+    space: Space,
+    at: SpaceAt,
+    where: tuple[GPU, OperatingPoint],
+    measured: Sequence[MeasuredAnswer],
+    failed: Sequence[FailedConfig],
+) -> MeasuredRows:
+    kernel = space.kernel
     ours = [row for row in measured if row.kernel_hash == kernel.hash]
     failed_ours = [row for row in failed if row.kernel_hash == kernel.hash]
-    here = [row for row in ours if applies(row, gpu, power_limit_w, clock_hz)]
+    here = [row for row in ours if applies(row, *where)]
     failed_rows = space.find([row.config for row in failed_ours])
-    outcomes = {int(row): one.outcome for row, one in zip(failed_rows, failed_ours, strict=True) if row >= 0}
+    outcomes = {int(row): failure.outcome for row, failure in zip(failed_rows, failed_ours, strict=True) if row >= 0}
     rows = space.find([row.config for row in here])
     # A limit equal to the default may be written in two ways: of two answers that apply the latest counts.
     latest: dict[int, MeasuredAnswer] = {}
-    for row, one in sorted(zip(rows.tolist(), here, strict=True), key=lambda pair: pair[1].measured_at):
+    for row, answer in sorted(zip(rows.tolist(), here, strict=True), key=lambda pair: pair[1].measured_at):
         if row >= 0 and at.valid[row] and row not in outcomes:
-            latest[row] = one
+            latest[row] = answer
     chosen = sorted(latest)
-    return Known(
-        np.array(chosen, dtype=np.int64),
-        tuple(latest[row] for row in chosen),
-        np.array(sorted(outcomes), dtype=np.int64),
-        Counter(outcomes.values()),
-        len(_stale(measured, kernel) | _stale(failed, kernel)),
-        len(_configs(ours) - _configs(here)) if len(here) < len(ours) else 0,
+    return MeasuredRows(
+        rows=np.array(chosen, dtype=np.int64),
+        measured=tuple(latest[row] for row in chosen),
+        failed=np.array(sorted(outcomes), dtype=np.int64),
+        failures=Counter(outcomes.values()),
+        stale=len(_stale(measured, kernel) | _stale(failed, kernel)),
+        elsewhere=len(_configs(ours) - _configs(here)) if len(here) < len(ours) else 0,
     )
 
 
-def applies(row: MeasuredAnswer, gpu: GPU, power_limit_w: float | None, clock_hz: float | None) -> bool:
-    """Whether a row was measured at the query's power limit (None: the default) and core clock (None: not locked)."""
+def applies(row: MeasuredAnswer, gpu: GPU, point: OperatingPoint) -> bool:
+    """Whether a row was measured at an operating point: its power limit and locked core clock."""
     default = gpu.tdp_w
-    limit = default if power_limit_w is None else power_limit_w
-    was = default if row.power_limit_w is None else row.power_limit_w
-    if abs(limit - was) > _SAME_W or row.locked_memory_clock_hz is not None:
+    limit = default if row.power_limit_w is None else row.power_limit_w
+    if abs(point.limit_w(gpu) - limit) > _SAME_W or row.locked_memory_clock_hz is not None:
         return False
-    if clock_hz is None or row.locked_sm_clock_hz is None:
-        return clock_hz is None and row.locked_sm_clock_hz is None
-    return abs(clock_hz - row.locked_sm_clock_hz) <= _SAME_HZ
+    if point.clock_hz is None or row.locked_sm_clock_hz is None:
+        return point.clock_hz is None and row.locked_sm_clock_hz is None
+    return abs(point.clock_hz - row.locked_sm_clock_hz) <= _SAME_HZ
 
 
 def _stale(rows: Iterable[MeasuredAnswer | FailedConfig], kernel: Kernel) -> set[tuple[object, ...]]:

@@ -18,10 +18,10 @@ from kernrec.model.prior.calibration import Calibration
 from kernrec.store import Stack
 
 if TYPE_CHECKING:
-    from kernrec.recommender.estimate.correction import Learned
+    from kernrec.recommender.estimate.correction import TrainedModel
 
 
-class Trained:
+class ModelStore:
     """The calibrations and models of some folders, each read once, from the first folder that has it.
 
     stack: what they should have been trained on; models that ship with kernrec say themselves what that was.
@@ -33,7 +33,7 @@ class Trained:
         self._own = folder
         self._folders = [found for found in (folder, shipped) if found is not None and found.is_dir()]
         self._stack = stack
-        self._read: dict[str, Learned | None] = {}
+        self._read: dict[str, TrainedModel | None] = {}
         self._unsaid: list[str] = []
         self._said: set[str] = set()
         self._calibrations: dict[str, Calibration] = {}
@@ -46,7 +46,7 @@ class Trained:
     @classmethod
     def beside(
         cls, databases: Sequence[Path | str] | None, stack: Stack | None = None, calibrated: bool = True
-    ) -> "Trained":
+    ) -> "ModelStore":
         """What lies beside the first of some databases; None: the user's own."""
         folder = paths.models() if databases is None else None
         if databases:
@@ -62,7 +62,7 @@ class Trained:
         """The calibration of a GPU's architecture."""
         return self._calibrations.get(gpu.arch)
 
-    def model(self, op: str, gpu: GPU) -> "Learned | None":
+    def model(self, op: str, gpu: GPU) -> "TrainedModel | None":
         """The model of an op on a GPU, or of the op on any, that corrects the prior in use."""
         if not self._folders:
             return None
@@ -83,7 +83,7 @@ class Trained:
             self._said.add(text)
             self._unsaid.append(text)
 
-    def _load(self, name: str) -> "Learned | None":
+    def _load(self, name: str) -> "TrainedModel | None":
         try:
             path = next((path for folder in self._folders if (path := folder / f"{name}.json").exists()), None)
         except OSError as error:
@@ -94,7 +94,7 @@ class Trained:
         # Who has no model does not wait for what reads and uses one.
         from kernrec.model.learn.model_file import load
         from kernrec.model.prior.prior_fingerprint import SAME_PRIOR, fingerprint_change
-        from kernrec.recommender.estimate.correction import Learned
+        from kernrec.recommender.estimate.correction import TrainedModel
 
         try:
             model, card = load(path)
@@ -111,7 +111,7 @@ class Trained:
             return None
         if path.parent == self._own:
             self._compare(name, training)
-        return Learned(model, name, training, shipped=path.parent != self._own)
+        return TrainedModel(model, name, training, shipped=path.parent != self._own)
 
     def _compare(self, name: str, training: Mapping[str, Any]) -> None:
         """Says where a model was trained on other measurements than the databases hold."""
@@ -127,7 +127,7 @@ class Trained:
                 " (`kernrec train` renews it)"
             )
 
-    def _corrects(self, found: "Learned", gpu: GPU) -> bool:
+    def _corrects(self, found: "TrainedModel", gpu: GPU) -> bool:
         """Whether a model's residuals are of the prior in use on a GPU."""
         then = found.training["prior"]["calibrations"].get(gpu.arch)
         one = self.calibration(gpu)

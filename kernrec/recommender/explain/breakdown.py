@@ -1,6 +1,6 @@
-"""Why a config costs what it is expected to cost: where its time goes, where its joules go, and what would change them.
+"""Why a config costs what it is expected to cost: where its time and its joules go, how it accesses memory.
 
-Everything is computed from the same estimates that ranked the config; nothing is looked up in a list of good advice.
+Everything is computed from the same estimates that ranked the config; nothing comes from a list of rules.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,11 @@ import numpy as np
 from kernrec.gpu import LIMITERS
 from kernrec.model.prior.demand import events
 from kernrec.model.prior.power import DRAM, LimitedCosts
-from kernrec.recommender.power_sweep import Limited, Ranked
+from kernrec.recommender.candidate_set import CandidateSet, KernelCandidates
+from kernrec.recommender.choices import build_choice
+from kernrec.recommender.result import Choice
 
+TAIL = "tail-wave utilization"
 _SECTOR_BYTES = 32
 _WARP = 32
 _PARTS = {
@@ -27,58 +30,69 @@ _PARTS = {
     "dram": "DRAM",
 }
 """What the parts of the power model are called."""
-_PRIOR = (("latency", "s"), ("energy", "j"), ("power", "w"))
 
 
 @dataclass(frozen=True)
 class Access:
-    """How one buffer is read or written: 32-byte sectors moved by a request of a warp, and useful bytes of theirs."""
+    """How one buffer is read or written."""
 
     buffer: str
     what: str
+    """`read`, `write` or `atomic`."""
     sectors_per_request: float
+    """32-byte sectors that a request of a warp moves."""
     useful: float
+    """Share of the sectors' bytes that the warp asked for."""
 
 
 @dataclass(frozen=True)
 class LaunchDetail:
-    """One launch of a config.
-
-    capped_by: what keeps more blocks from an SM. waves: rounds of blocks over the whole GPU; tail: share of the last
-    round's places that hold a block. time_s: seconds by resource, of which the longest limits. mix: share of issued
-    instructions by class. conflicts: shared-memory wavefronts over what they were without bank conflicts.
-    """
+    """One launch of a config."""
 
     entry: str
     blocks: int
     threads: int
+    """Of a block."""
     registers: int
+    """Of a thread."""
     shared_bytes: int
+    """Of a block."""
     occupancy: float
+    """Resident warps over the most an SM holds."""
     resident_blocks: int
+    """Of an SM."""
     capped_by: str
+    """The resource that keeps more blocks from an SM."""
     waves: float
+    """Rounds of blocks over the whole GPU."""
     tail: float
+    """Tail-wave utilization: share of the GPU that the last round of blocks fills."""
     time_s: Mapping[str, float]
+    """Seconds by resource; the longest is the bottleneck."""
     mix: Mapping[str, float]
+    """Share of issued instructions by class, the largest first."""
     accesses: tuple[Access, ...]
     conflicts: float
+    """Shared-memory wavefronts over those without bank conflicts."""
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Operations and bytes past L2 of a config against what the GPU can do; `counted`: no op says the operations.
-
-    flops: operations; intensity: of a byte; ridge: the intensity from which the peak is in reach.
-    """
+    """Operations and DRAM bytes of a config against what the GPU can do."""
 
     flops: float
+    """Floating-point operations."""
     counted: bool
+    """Whether they were counted in the profile, for no op states them."""
     dram_bytes: float
     intensity: float
+    """Operations per byte."""
     achieved_flops: float
+    """Operations per second."""
     peak_flops: float
+    """Operations per second that the GPU can do."""
     bandwidth: float
+    """Bytes per second past L2."""
 
     @property
     def ridge(self) -> float:
@@ -93,25 +107,24 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A config at a power limit, taken apart. figures: what is compared between configs, by name.
+    """A config at an operating point, taken apart."""
 
-    prior: latency, energy and power as static analysis alone predicts them; the costs of `limited` may be measured, or
-    corrected by measurements. `energy_j` adds up to the energy of `limited`, in the shares that are predicted; so are
-    the times by resource and the traffic.
-    """
-
-    limited: Limited
+    choice: Choice
+    """The config with its costs, which may be measured, or corrected by measurements."""
     prior: Mapping[str, float]
+    """`latency_s`, `energy_j` and `power_w` as static analysis alone predicts them."""
     launches: tuple[LaunchDetail, ...]
     energy_j: Mapping[str, float]
+    """Energy by component: the energy of `choice`, in the shares that are predicted."""
     roofline: Roofline
     figures: Mapping[str, float]
+    """What is compared between configs, by name."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""
         roof = {f.name: getattr(self.roofline, f.name) for f in fields(self.roofline)}
         return {
-            **self.limited.as_dict(),
+            **self.choice.as_dict(),
             "prior": dict(self.prior),
             "launch_details": [
                 {**vars(launch), "accesses": [vars(access) for access in launch.accesses]} for launch in self.launches
@@ -122,50 +135,48 @@ class Explanation:
         }
 
 
-def explain(ranked: Ranked, position: int, limit: int = 0) -> Explanation:
-    """The candidate at `position` of `ranked`, at its power limit number `limit`."""
-    group, at, row = ranked.group, ranked.at, int(ranked.rows[position])
-    performed = group.performed(at, row)
-    counted = [group.counts(at, index, row) for index in performed]
-    places = ranked.prediction.places(position)
-    bandwidth = group.bandwidth
-    dram_bytes = float(sum(ranked.prediction.times.dram_s[place] for place in places)) * bandwidth
-    limited = ranked.choice(limit, position)
+def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanation:
+    """The candidate at `position` of a set of one kernel, at operating point number `point`."""
+    (kernel,) = candidates.kernels
+    table, at, row, prediction = kernel.table, kernel.runnable.at, int(kernel.rows[position]), kernel.prediction
+    performed = table.performed(at, row)
+    places = prediction.places(position)
+    dram_bytes = float(sum(prediction.times.dram_s[place] for place in places)) * table.bandwidth
+    choice = build_choice(candidates, point, position)
     launches = tuple(
-        _detail(ranked, index, row, group.counts(at, index, row, asked=True), ranked.prediction.times.parts(place))
+        _detail(kernel, index, row, prediction.times.parts(place))
         for index, place in zip(performed, places, strict=True)
     )
     total: dict[str, float] = {}
-    for counts in counted:
-        for metric, value in counts.items():
+    for index in performed:
+        for metric, value in table.counts(at, index, row).items():
             total[metric] = total.get(metric, 0.0) + value
-    costs = ranked.limited[limit]
-    one = LimitedCosts(*(np.array([getattr(costs, f.name)[position]]) for f in fields(LimitedCosts)))
-    prior = {f"{what}_{unit}": float(getattr(one, f"{what}_{unit}")[0]) for what, unit in _PRIOR}
-    scale = limited.choice.energy_j.value / prior["energy_j"]
+    costs = kernel.points[point].limited
+    limited = LimitedCosts(*(np.array([getattr(costs, f.name)[position]]) for f in fields(LimitedCosts)))
+    prior = {name: float(getattr(limited, name)[0]) for name in ("latency_s", "energy_j", "power_w")}
+    scale = choice.energy_j.value / prior["energy_j"]
     parts: dict[str, float] = {}
-    for group_name, joules in group.power.breakdown({**events(total), DRAM: dram_bytes}, one).items():
-        name = _PARTS.get(group_name, group_name)
+    for component, joules in table.power.breakdown({**events(total), DRAM: dram_bytes}, limited).items():
+        name = _PARTS.get(component, component)
         parts[name] = parts.get(name, 0.0) + float(np.ravel(joules)[0]) * scale
     return Explanation(
-        limited=limited,
+        choice=choice,
         prior=prior,
         launches=launches,
         energy_j=parts,
-        roofline=_roofline(ranked, total, dram_bytes, bandwidth, limited.choice.latency_s.value),
-        figures=_figures(total, dram_bytes, launches, limited),
+        roofline=_roofline(choice, total, dram_bytes, table.bandwidth),
+        figures=_figures(choice, total, dram_bytes, launches),
     )
 
 
-def _detail(
-    ranked: Ranked, index: int, row: int, counts: Mapping[str, float], parts: Mapping[str, float]
-) -> LaunchDetail:
-    group, at = ranked.group, ranked.at
-    registers, shared, held = group.held(at, index, row)
-    spec = group.kernel.launches[index]
+def _detail(kernel: KernelCandidates, index: int, row: int, parts: Mapping[str, float]) -> LaunchDetail:
+    table, at = kernel.table, kernel.runnable.at
+    counts = table.counts(at, index, row, requested=True)
+    registers, shared, held = table.resources(at, index, row)
+    spec = table.kernel.launches[index]
     rows = np.array([row])
     blocks, threads = (int((at.column(e, rows) + np.zeros(1, np.int64))[0]) for e in (spec.blocks, spec.threads))
-    waves = blocks / (held.blocks * ranked.gpu.sms)
+    waves = blocks / (held.blocks * table.gpu.sms)
     issued = max(counts.get("issue", 0.0), 1.0)
     mix = {m.removeprefix("issue."): value / issued for m, value in counts.items() if m.startswith("issue.") and value}
     moved = sum(counts.get(f"shared.{what}_wavefronts", 0.0) for what in ("load", "store", "atomic"))
@@ -189,35 +200,33 @@ def _detail(
 
 
 def _accesses(counts: Mapping[str, float]) -> Sequence[Access]:
-    found = []
+    accesses = []
     for metric, requests in counts.items():
         if metric.startswith("global.") and metric.endswith("_requests") and requests:
             buffer, _, what = metric.removeprefix("global.").removesuffix("_requests").rpartition(".")
             base = metric.removesuffix("_requests")
             sectors, useful = counts.get(f"{base}_sectors", 0.0), counts.get(f"{base}_bytes", 0.0)
             moved = max(sectors * _SECTOR_BYTES, 1.0)
-            found.append(Access(buffer, what, sectors / requests, min(useful / moved, 1.0)))
-    return found
+            accesses.append(Access(buffer, what, sectors / requests, min(useful / moved, 1.0)))
+    return accesses
 
 
-def _roofline(
-    ranked: Ranked, total: Mapping[str, float], dram_bytes: float, bandwidth: float, latency_s: float
-) -> Roofline:
-    flops = float(ranked.problem.flops)
+def _roofline(choice: Choice, total: Mapping[str, float], dram_bytes: float, bandwidth: float) -> Roofline:
+    problem, gpu = choice.problem, choice.gpu
+    flops = float(problem.flops)
     counted = flops <= 0
     tensor = sum(value for metric, value in total.items() if metric.startswith("mma."))
     if counted:
         flops = tensor + 2.0 * _WARP * sum(total.get(f"issue.{kind}", 0.0) for kind in ("fma32", "f16", "f64"))
-    dtype = ranked.problem.dtype
-    peak = ranked.gpu.peak_flops(dtype, tensor > 0) or ranked.gpu.peak_flops("f32")
+    peak = gpu.peak_flops(problem.dtype, tensor > 0) or gpu.peak_flops("f32")
     moved = max(dram_bytes, 1.0)
-    return Roofline(flops, counted, dram_bytes, flops / moved, flops / latency_s, peak, bandwidth)
+    return Roofline(flops, counted, dram_bytes, flops / moved, flops / choice.latency_s.value, peak, bandwidth)
 
 
 def _figures(
-    total: Mapping[str, float], dram_bytes: float, launches: Sequence[LaunchDetail], limited: Limited
+    choice: Choice, total: Mapping[str, float], dram_bytes: float, launches: Sequence[LaunchDetail]
 ) -> dict[str, float]:
-    """What of two configs is compared; each a number of which less or more can be said."""
+    """The figures by which two configs are compared."""
     sectors = sum(v for m, v in total.items() if m.startswith("global.") and m.endswith("_sectors"))
     wavefronts = sum(v for m, v in total.items() if m.startswith("shared.") and m.endswith("_wavefronts"))
     main = max(launches, key=lambda launch: max(launch.time_s.values()))
@@ -227,8 +236,8 @@ def _figures(
         "shared-memory wavefronts": wavefronts,
         "instructions": total.get("issue", 0.0),
         "occupancy": main.occupancy,
-        "places filled in the last wave": main.tail,
-        "energy": limited.choice.energy_j.value,
-        "time": limited.choice.latency_s.value,
-        "power": limited.choice.power_w,
+        TAIL: main.tail,
+        "energy": choice.energy_j.value,
+        "time": choice.latency_s.value,
+        "power": choice.power_w,
     }

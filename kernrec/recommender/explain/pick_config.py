@@ -1,117 +1,112 @@
-"""Finding what is to be explained: a kernel for an op or by name, ranked on a problem, and one of its configs."""
+"""Which config is explained: the kernel of a request, over a range of power limits, and one of its configs."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from kernrec.errors import KernrecError, UsageError, unknown
-from kernrec.gpu import GPU
+from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel, Space, able_kernels
 from kernrec.op import Problem, find_op
-from kernrec.recommender.estimate.model_store import Trained
+from kernrec.recommender.candidate_set import CandidateSet, candidate_set
+from kernrec.recommender.context import Context
 from kernrec.recommender.infeasible import why_not
-from kernrec.recommender.kernel_advice import find_own_kernel, profiles_of
-from kernrec.recommender.power_sweep import Ranked, power_limits
-from kernrec.store import Stack
-
-OBJECTIVES = ("latency", "energy", "edp")
+from kernrec.recommender.recommender import none_runs, power_limits, problem_of, sweep
+from kernrec.recommender.request import SCALAR_OBJECTIVES, Objective, Request, objective_named
 
 
-def ranked_for_op(
-    op: str,
-    gpu: GPU,
-    shape: Mapping[str, int],
-    dtype: str | None,
-    layout: str | None,
-    power_limit_w: float | None,
-    objective: str,
-    databases: Sequence[Path] | None = None,
-) -> Ranked:
-    """The kernel of an op whose best config is the best for the objective, ranked on the problem."""
-    problem = find_op(op).problem(dtype, layout, **shape)
-    found, failures = [], []
+def explainable(request: Request, context: Context) -> CandidateSet:
+    """The candidates of the kernel that a request is about, at the default power limit, which comes first, the one that
+    is asked for, and a range of them.
+
+    With an op it is the kernel whose best config is the best for the objective.
+
+    Raises:
+        UsageError: a name is unknown, or the objective is a Pareto front.
+        KernrecError: nothing can run the problem, or there are no profiles to predict from.
+    """
+    gpu = find_gpu(request.gpu)
+    if request.kernel is not None:
+        kernel = context.kernel(request.kernel)
+        candidates = _candidates([kernel], problem_of(kernel, request), gpu, request, context)
+        if not candidates.kernels:
+            raise none_runs(candidates.considered[0])
+        return candidates
+    problem = find_op(request.op or "").problem(request.dtype, request.layout, **request.dims)
     kernels = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
+    candidates = _candidates(kernels, problem, gpu, request, context)
+    point = point_number(candidates, request.query.power_limit_w)
+    value = scalar_objective(request.query.objective).value_of(candidates.latency_s[point], candidates.energy_j[point])
+    return candidates.only(candidates.locate(int(value.argmin()))[0])
+
+
+def _candidates(
+    kernels: Sequence[Kernel], problem: Problem, gpu: GPU, request: Request, context: Context
+) -> CandidateSet:
+    """Every config of those kernels that have profiles; the first reason where no config can be estimated."""
+    limit_w = request.query.power_limit_w
+    points = sweep(gpu, [*([] if limit_w is None else [limit_w]), *power_limits(gpu)])
+    tables, failures = [], []
     for kernel in kernels:
         try:
-            found.append(rank(kernel, problem, gpu, power_limit_w, databases))
+            tables.append(context.kernel_table(kernel, problem, gpu))
         except KernrecError as error:
             failures.append(error)
-    if not found:
-        spaces = (Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout) for kernel in kernels)
-        if any(len(space) and len(space.at(problem).rows) for space in spaces):
-            raise failures[0]
-        raise KernrecError(
-            f"no config of any kernel can run {problem.key} on {gpu.name}{why_not(kernels, problem, gpu)}"
-        )
-    return min(found, key=lambda ranked: float(cost(ranked, objective)[limit_of(ranked, power_limit_w)].min()))
+    if tables:
+        evidence = context.evidence(problem, gpu, [table.kernel for table in tables])
+        model = context.models.model(problem.op, gpu)
+        candidates = candidate_set(tables, problem, points, evidence, model, whole_space=True)
+        if candidates.kernels or request.kernel is not None:
+            return candidates
+        failures += [none_runs(considered) for considered in candidates.considered]
+    spaces = (Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout) for kernel in kernels)
+    if request.kernel is not None or any(len(space) and len(space.at(problem).rows) for space in spaces):
+        raise failures[0]
+    raise KernrecError(f"no config of any kernel can run {problem.key} on {gpu.name}{why_not(kernels, problem, gpu)}")
 
 
-def ranked_for_kernel(
-    name: str,
-    gpu: GPU,
-    shape: Mapping[str, int],
-    dtype: str | None,
-    layout: str | None,
-    power_limit_w: float | None,
-    databases: Sequence[Path] | None = None,
-) -> Ranked:
-    """A kernel of the user's or the library's, ranked on a problem."""
-    kernel = find_own_kernel(name, databases)
-    problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **shape)
-    return rank(kernel, problem, gpu, power_limit_w, databases)
+def point_number(candidates: CandidateSet, power_limit_w: float | None) -> int:
+    """The number of the operating point with a power limit; None for the default one."""
+    if power_limit_w is None:
+        return 0
+    return [point.power_limit_w for point in candidates.points].index(power_limit_w)
 
 
-def rank(
-    kernel: Kernel, problem: Problem, gpu: GPU, power_limit_w: float | None, databases: Sequence[Path] | None
-) -> Ranked:
-    """All configs of a kernel on a problem under a range of power limits, the one given among them."""
-    given = [] if power_limit_w is None else [power_limit_w]
-    profiles = profiles_of(kernel, problem, gpu, databases)
-    evidence = Stack(databases).evidence(gpu.name, problem.op, [kernel.name], problem.key)
-    trained = Trained.beside(databases)
-    return Ranked(kernel, problem, gpu, profiles, [*given, *power_limits(gpu)], evidence, trained)
+def scalar_objective(name: str) -> Objective:
+    """The objective of this name, which has one value for each config (`UsageError`)."""
+    return objective_named(name, SCALAR_OBJECTIVES)
 
 
-def limit_of(ranked: Ranked, power_limit_w: float | None) -> int:
-    """The number of a power limit of `ranked`; None: of the default one."""
-    return 0 if power_limit_w is None else ranked.limits.index(power_limit_w)
+def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective: str, point: int) -> int:
+    """The best candidate among those whose tunables have these values; `UsageError` without any.
 
-
-def cost(ranked: Ranked, objective: str) -> np.ndarray:
-    """What an objective minimises, (limits, C)."""
-    return cost_of(ranked.latency_s, ranked.energy_j, objective)
-
-
-def cost_of(latency_s: np.ndarray, energy_j: np.ndarray, objective: str) -> np.ndarray:
-    """What an objective minimises, of these costs."""
-    if objective not in OBJECTIVES:
-        raise unknown("objective", objective, OBJECTIVES)
-    if objective == "latency":
-        return latency_s
-    return energy_j * (latency_s if objective == "edp" else 1.0)
-
-
-def choose(ranked: Ranked, given: Mapping[str, int], objective: str, limit: int) -> int:
-    """The best candidate among those whose tunables have the `given` values; raises `UsageError` without any."""
-    columns = ranked.group.space.columns
-    matches = np.ones(len(ranked.rows), dtype=bool)
-    for name, value in given.items():
+    Args:
+        candidates: a set of one kernel.
+        tunables: values of some tunables.
+        objective: `latency`, `energy` or `edp`.
+        point: number of the operating point.
+    """
+    (kernel,) = candidates.kernels
+    spec, columns, problem = kernel.table.kernel, kernel.table.space.columns, candidates.problem
+    matches = np.ones(len(kernel.rows), dtype=bool)
+    for name, value in tunables.items():
         if name not in columns:
-            raise unknown(f"tunable of {ranked.kernel.name}", name, columns)
-        values = next(tunable.values for tunable in ranked.kernel.tunables if tunable.name == name)
+            raise unknown(f"tunable of {spec.name}", name, columns)
+        values = next(tunable.values for tunable in spec.tunables if tunable.name == name)
         if value not in values:
-            raise UsageError(f"{ranked.kernel.name}: {name} is {value}, accepted are {', '.join(map(str, values))}")
-        matches &= columns[name][ranked.rows] == value
+            raise UsageError(f"{spec.name}: {name} is {value}, accepted are {', '.join(map(str, values))}")
+        matches &= columns[name][kernel.rows] == value
     among = np.flatnonzero(matches)
     if not len(among):
-        wanted = ", ".join(f"{name}={value}" for name, value in given.items())
-        why = ""
-        if len(given) == len(columns):
-            misfit = ranked.kernel.misfit(given, ranked.problem, ranked.gpu.limits)
-            failed = (ranked.group.space.config(int(row)) == given for row in ranked.known.failed)
-            why = f": it does not keep {misfit!r}" if misfit else ": it failed when it was measured" * any(failed)
+        wanted = ", ".join(f"{name}={value}" for name, value in tunables.items())
+        reason = ""
+        if len(tunables) == len(columns):
+            misfit = spec.misfit(tunables, problem, candidates.gpu.limits)
+            failed = kernel.runnable.measured[0].failed
+            has_failed = any(kernel.table.space.config(int(row)) == tunables for row in failed)
+            reason = f": it does not keep {misfit!r}" if misfit else ": it failed when it was measured" * has_failed
         raise UsageError(
-            f"no config of {ranked.kernel.name} with {wanted} can run {ranked.problem.key} on {ranked.gpu.name}{why}"
+            f"no config of {spec.name} with {wanted} can run {problem.key} on {candidates.gpu.name}{reason}"
         )
-    return int(among[cost(ranked, objective)[limit, among].argmin()])
+    latency, energy = candidates.latency_s[point, among], candidates.energy_j[point, among]
+    return int(among[scalar_objective(objective).value_of(latency, energy).argmin()])

@@ -1,8 +1,8 @@
-"""What to change about a config: its neighbours in the space and other power limits, by what they should gain.
+"""What if: the neighbors of a config in its space, and other power limits, by what they should gain.
 
-A config that was measured missed its prediction by something, of which a part is its own. Held against the predictions
-of configs that nobody ran, a slow surprise would make every change look like a gain. So a config that was not measured
-is taken to miss its prediction by as much as one that was: the gain is that from prediction to prediction.
+A measured config missed its prediction by some factor, of which a part is its own. Compared with predictions of configs
+that nobody ran, a config that turned out slow would make every change look like a gain. So a config that was not
+measured is taken to miss its prediction by as much as the one that was: the gain is from prediction to prediction.
 """
 
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.recommender.estimate.estimates import SOURCES
+from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.estimate.costs import SOURCES, Source
 from kernrec.recommender.explain.breakdown import Explanation, explain
-from kernrec.recommender.explain.pick_config import cost_of
+from kernrec.recommender.explain.pick_config import scalar_objective
 from kernrec.recommender.notes import sources_of
-from kernrec.recommender.power_sweep import Ranked
 
 _WORTH = 0.002
 """Gains below this are not worth a line: far inside the model's spread."""
@@ -26,89 +26,100 @@ _COSTS = ("energy", "time", "power")
 
 @dataclass(frozen=True)
 class Change:
-    """One change. what: `tile_y 2 -> 4`; gain: fraction of the objective saved; changes: of the figures that changed
-    most, as fractions; energy, time: of the cost before, as fractions (-0.11 is 11 % less). source: of all
-    these costs, the least sure of them.
-    """
+    """One change of a config or of the power limit, and what it should gain."""
 
     what: str
+    """The change: `tile_y 2 -> 4`."""
     gain: float
+    """Fraction of the objective that it saves."""
     energy: float
+    """Change of the energy as a fraction of that before: -0.11 is 11 % less."""
     time: float
+    """Change of the latency, the same."""
     changes: dict[str, float]
-    source: str
+    """The other figures that change most, the same."""
+    source: Source
+    """Of all these costs, the least sure source."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return vars(self)
 
 
-def advise_changes(
-    ranked: Ranked, position: int, limit: int = 0, objective: str = "energy", top: int = 5
+def what_if(
+    candidates: CandidateSet, position: int, point: int = 0, objective: str = "energy", top: int = 5
 ) -> list[Change]:
-    """The changes of one tunable, of two, or of the power limit that gain most in `objective`, best first.
+    """The changes of one tunable, of two, or of the power limit that gain most, best first.
 
-    objective: `energy`, `latency` or `edp`. The figures are those of estimates of the changed config, not of rules.
+    The figures are those of estimates of the changed config, not of rules.
+
+    Args:
+        candidates: a set of one kernel.
+        position: the candidate that is changed.
+        point: number of the operating point.
+        objective: `energy`, `latency` or `edp`.
+        top: how many changes are returned at most.
     """
-    latency, energy = _comparable(ranked, position, limit)
-    costs = cost_of(latency, energy, objective)
-    now = costs[limit, position]
-    here = explain(ranked, position, limit)
-    columns = {name: column[ranked.rows] for name, column in ranked.group.space.columns.items()}
-    differs = np.stack([column != column[position] for column in columns.values()])
+    (kernel,) = candidates.kernels
+    latency, energy = _comparable(candidates, position, point)
+    costs = scalar_objective(objective).value_of(latency, energy)
+    now = costs[point, position]
+    here = explain(candidates, position, point)
+    columns = [column[kernel.rows] for column in kernel.table.space.columns.values()]
+    differs = np.stack([column != column[position] for column in columns])
     distance = differs.sum(axis=0)
-    found: list[tuple[float, int, int]] = []
+    gains: list[tuple[float, int, int]] = []
     best_alone: dict[int, float] = {}
     for tunable in range(len(columns)):
         changed = np.flatnonzero((distance == 1) & differs[tunable])
         if len(changed):
-            best = int(changed[costs[limit, changed].argmin()])
-            best_alone[tunable] = 1.0 - float(costs[limit, best] / now)
-            found.append((best_alone[tunable], limit, best))
-    for one in range(len(columns)):
-        for other in range(one):
-            changed = np.flatnonzero((distance == 2) & differs[one] & differs[other])
+            best = int(changed[costs[point, changed].argmin()])
+            best_alone[tunable] = 1.0 - float(costs[point, best] / now)
+            gains.append((best_alone[tunable], point, best))
+    for second in range(len(columns)):
+        for first in range(second):
+            changed = np.flatnonzero((distance == 2) & differs[second] & differs[first])
             if len(changed):
-                best = int(changed[costs[limit, changed].argmin()])
-                gain = 1.0 - float(costs[limit, best] / now)
-                if gain > max(best_alone.get(one, 0.0), best_alone.get(other, 0.0)) + _PAIR_WORTH:
-                    found.append((gain, limit, best))
+                best = int(changed[costs[point, changed].argmin()])
+                gain = 1.0 - float(costs[point, best] / now)
+                if gain > max(best_alone.get(second, 0.0), best_alone.get(first, 0.0)) + _PAIR_WORTH:
+                    gains.append((gain, point, best))
     lowest = int(costs[:, position].argmin())
-    if lowest != limit:
-        found.append((1.0 - float(costs[lowest, position] / now), lowest, position))
-    found.sort(key=lambda entry: -entry[0])
+    if lowest != point:
+        gains.append((1.0 - float(costs[lowest, position] / now), lowest, position))
+    gains.sort(key=lambda entry: -entry[0])
     return [
-        _advice(
+        _change(
             here,
-            explain(ranked, other, there),
+            explain(candidates, other, there),
             gain,
-            float(energy[there, other] / energy[limit, position] - 1.0),
-            float(latency[there, other] / latency[limit, position] - 1.0),
+            float(energy[there, other] / energy[point, position] - 1.0),
+            float(latency[there, other] / latency[point, position] - 1.0),
         )
-        for gain, there, other in found[:top]
+        for gain, there, other in gains[:top]
         if gain > _WORTH
     ]
 
 
-def _comparable(ranked: Ranked, position: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """Latencies and energies (limits, C) that changes from the config at `position` are judged by."""
-    latency, energy, here = ranked.latency_s.copy(), ranked.energy_j.copy(), ranked.costs[limit]
+def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np.ndarray, np.ndarray]:
+    """Latencies and energies (points, C) that changes of the config at `position` are judged by."""
+    latency, energy, here = candidates.latency_s.copy(), candidates.energy_j.copy(), candidates.kernels[0].points[point]
     if position in here.measured:
-        others = np.setdiff1d(np.arange(len(ranked.rows)), list(here.measured))
-        latency[limit, others] *= here.estimates.latency_s[position] / here.predicted.latency_s[position]
-        energy[limit, others] *= here.estimates.energy_j[position] / here.predicted.energy_j[position]
+        others = np.setdiff1d(np.arange(latency.shape[1]), list(here.measured))
+        latency[point, others] *= here.costs.latency.value[position] / here.predicted.latency.value[position]
+        energy[point, others] *= here.costs.energy.value[position] / here.predicted.energy.value[position]
     return latency, energy
 
 
-def _advice(here: Explanation, there: Explanation, gain: float, energy: float, time: float) -> Change:
+def _change(here: Explanation, there: Explanation, gain: float, energy: float, time: float) -> Change:
     changes = difference(here, there)
     shown = sorted((name for name in changes if name not in _COSTS), key=lambda name: -abs(changes[name]))
-    before, after = here.limited, there.limited
-    sources = sources_of([before.choice, after.choice])
+    before, after = here.choice, there.choice
+    sources = sources_of([before, after])
     parts = [
-        f"{name} {value} -> {after.choice.config[name]}"
-        for name, value in before.choice.config.items()
-        if after.choice.config[name] != value
+        f"{name} {value} -> {after.config[name]}"
+        for name, value in before.config.items()
+        if after.config[name] != value
     ]
     if after.power_limit_w != before.power_limit_w:
         parts.append(f"power limit {before.power_limit_w:g} W -> {after.power_limit_w:g} W")
@@ -124,8 +135,8 @@ def _advice(here: Explanation, there: Explanation, gain: float, energy: float, t
 
 def difference(before: Explanation, after: Explanation) -> dict[str, float]:
     """How much each figure changes, as a fraction of what it was; from nothing counts as one."""
-    found = {}
+    changes = {}
     for name, value in before.figures.items():
         new = after.figures[name]
-        found[name] = new / value - 1.0 if value else float(new > 0)
-    return found
+        changes[name] = new / value - 1.0 if value else float(new > 0)
+    return changes

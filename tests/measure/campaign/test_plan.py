@@ -17,11 +17,12 @@ from kernrec.measure.campaign.campaign import Campaign, CampaignSettings
 from kernrec.measure.campaign.compile_queue import CompiledVariant, CompileQueue
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.campaign.plan import Task, library_targets
+from kernrec.measure.campaign.plan import PlanOptions, Task, plan_library
 from kernrec.measure.campaign.results import MeasuringEffort
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.op import find_op
 from kernrec.recommender import Query, Recommender
+from kernrec.recommender.context import Context
 from kernrec.store import Database, Stack
 from tests.helpers.rig import KERNEL
 
@@ -39,21 +40,21 @@ def nvrtc() -> None:
 
 
 def test_the_first_config_is_the_one_that_would_be_recommended() -> None:
-    (target,) = library_targets([("gemv", MATVEC)], GPU, Stack([]), None)
+    (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
     best = Recommender([]).recommend("matvec", "h200", MATVEC.dim, query=Query("latency")).best
     assert target.tasks[0].kernel_name == best.kernel.name
     assert target.tasks[0].config == dict(best.config)
 
 
 def test_the_plan_is_the_whole_space_each_config_once() -> None:
-    (target,) = library_targets([("gemv", MATVEC)], GPU, Stack([]), None)
+    (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
     space = Space(find_kernel("matvec_rows"), GPU.sm, GPU.limits, MATVEC.dtype, MATVEC.layout)
     keys = [task.key for task in target.tasks]
     assert len(keys) == len(set(keys)) == int(space.valid(MATVEC).sum())
 
 
 def test_an_effort_takes_some_of_the_space_and_the_most_promising_one_first() -> None:
-    (whole,), (few,) = (library_targets([("gemv", MATVEC)], GPU, Stack([]), most) for most in (None, 7))
+    (whole,), (few,) = (plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions(most)) for most in (None, 7))
     assert few.tasks == whole.tasks
     assert (whole.most, few.most) == (None, 7)
     assert few.search is not None
@@ -62,8 +63,8 @@ def test_an_effort_takes_some_of_the_space_and_the_most_promising_one_first() ->
 
 def test_a_drawn_sample_is_spread_over_the_space_and_says_how_likely_each_config_was() -> None:
     problem = find_op("matmul").problem(m=1024, n=1024, k=1024)
-    (whole,) = library_targets([("gemm", problem)], GPU, Stack([]), None)
-    (drawn,) = library_targets([("gemm", problem)], GPU, Stack([]), 100, drawn=True)
+    (whole,) = plan_library([("gemm", problem)], GPU, Context([]), PlanOptions())
+    (drawn,) = plan_library([("gemm", problem)], GPU, Context([]), PlanOptions(100, drawn=True))
     assert whole.probability is None
     assert drawn.probability == pytest.approx(100 / len(whole.tasks))
     places = [whole.tasks.index(task) for task in drawn.tasks]
@@ -74,18 +75,20 @@ def test_a_drawn_sample_is_spread_over_the_space_and_says_how_likely_each_config
 def test_a_problem_that_the_card_cannot_hold_is_refused() -> None:
     problem = find_op("matmul").problem(m=40_000, n=40_000, k=40_000)
     with pytest.raises(UsageError, match=r"needs 17\.9 GiB; at most 8\.0 are used"):
-        library_targets([("large", problem)], find_gpu("t4"), Stack([]), None)
+        plan_library([("large", problem)], find_gpu("t4"), Context([]), PlanOptions())
 
 
 def test_a_kernel_whose_source_has_no_profile_is_planned_in_random_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stack, "profiles", lambda *_: {})
-    one, same, other = (library_targets([("gemv", MATVEC)], GPU, Stack([]), 20, seed)[0].tasks for seed in (1, 1, 2))
+    one, same, other = (
+        plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions(20, seed=seed))[0].tasks for seed in (1, 1, 2)
+    )
     assert one == same != other
 
 
 def test_rows_of_library_kernels_carry_what_was_compiled(nvrtc: None, tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
-    (target,) = library_targets([("softmax", SOFTMAX)], GPU, Stack([]), 3)
+    (target,) = plan_library([("softmax", SOFTMAX)], GPU, Context([]), PlanOptions(3))
     ahead = CompileQueue(GPU.sm, processes=2)
     with Journal(journal_path(database)) as journal:
         client, settings = WorkerClient({"device": "faulty"}), CampaignSettings("s", MeasuringEffort(None, 0))
@@ -118,7 +121,7 @@ def _used(ahead: CompileQueue, tasks: Sequence[Task]) -> list[CompiledVariant]:
 def test_what_is_wanted_later_does_not_wait_for_what_nobody_uses(nvrtc: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A problem whose time is over leaves codes behind that are compiled and never asked for."""
     monkeypatch.setattr(compile_queue, "VARIANTS_AHEAD", 2)
-    (first,), (second,) = (library_targets([("", p)], GPU, Stack([]), 6) for p in (SOFTMAX, MATVEC))
+    (first,), (second,) = (plan_library([("", p)], GPU, Context([]), PlanOptions(6)) for p in (SOFTMAX, MATVEC))
     ahead = CompileQueue(GPU.sm, processes=1)
     try:
         ahead.want(first.tasks)
@@ -133,7 +136,7 @@ def test_code_that_does_not_compile_is_a_stored_outcome_with_the_compilers_words
     from dataclasses import replace
 
     kernel = replace(find_kernel("softmax_rows"), source="this is no CUDA", hash="broken")
-    (target,) = library_targets([("softmax", SOFTMAX)], GPU, Stack([]), 1)
+    (target,) = plan_library([("softmax", SOFTMAX)], GPU, Context([]), PlanOptions(1))
     task = Task(KERNEL[0], "broken", target.tasks[0].config, SOFTMAX, kernel)
     ahead = CompileQueue(GPU.sm, processes=1)
     ahead.want([task])

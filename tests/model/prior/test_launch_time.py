@@ -13,29 +13,34 @@ from kernrec.kernel import find_kernel
 from kernrec.model.prior.demand import QUANTITIES, Demand
 from kernrec.model.prior.launch_time import Array, LaunchWork, alone_clk, launch_time
 from kernrec.model.prior.microarchitecture import microarchitecture
-from kernrec.model.prior.power import PowerModel
+from kernrec.model.prior.power import LimitedCosts
 from kernrec.op import Problem, find_op
-from kernrec.recommender.estimate.candidates import Candidates
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import shipped_profiles
 
 KERNELS = {"matmul_simt": ("matmul", "nn"), "conv2d_implicit_gemm_simt": ("conv2d", "nchw")}
 sizes = st.integers(1, 4096)
 
 
-def candidates(kernel: str, gpu: GPU) -> Candidates:
+def table_of(kernel: str, gpu: GPU, problem: Problem) -> StaticTable:
     spec = find_kernel(kernel)
-    profiles = shipped_profiles(kernel, spec.hash, gpu.sm)
-    return Candidates(spec, gpu, PowerModel.for_gpu(gpu), "f32", KERNELS[kernel][1], profiles)
+    return StaticTable.of(spec, problem, gpu, shipped_profiles(kernel, spec.hash, gpu.sm))
+
+
+def costs(table: StaticTable, problem: Problem, limit_w: float | None = None) -> LimitedCosts:
+    """Of every config that can run the problem."""
+    at = table.space.at(problem)
+    return predict(table, problem, at, table.runnable(at)).limited(OperatingPoint(limit_w))
 
 
 def changed(base: GPU, **change: float) -> GPU:
     return replace(base, name="changed", **change)  # type: ignore[arg-type]
 
 
-def settled_s(kernel: str, gpu: GPU, problem: Problem, limit_w: float | None = None) -> np.ndarray:
-    group = candidates(kernel, gpu)
-    at = group.space.at(problem)
-    return group.apply_power_limit(group.predict(problem, at, group.rows(at)), limit_w).latency_s
+def latency_s(kernel: str, gpu: GPU, problem: Problem, limit_w: float | None = None) -> np.ndarray:
+    return costs(table_of(kernel, gpu, problem), problem, limit_w).latency_s
 
 
 ADA = find_gpu("rtx4090")
@@ -47,7 +52,7 @@ matmuls = st.builds(lambda m, n, k: find_op("matmul").problem(m=m, n=n, k=k), si
 def test_nothing_is_faster_than_the_roofline(problem: Problem, name: str) -> None:
     gpu = find_gpu(name)
     roofline = max(problem.flops / gpu.peak_flops("f32"), 0.0)
-    assert settled_s("matmul_simt", gpu, problem).min() > roofline
+    assert latency_s("matmul_simt", gpu, problem).min() > roofline
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -70,7 +75,7 @@ def test_more_of_a_resource_is_never_slower(kernel: str, better: Callable[[GPU],
         problem = op.problem(**dims)
         # The power limit is the card's; without it the comparison is of time alone.
         base = changed(ADA, tdp_w=5000.0, power_max_w=5000.0)
-        before, after = settled_s(kernel, base, problem), settled_s(kernel, better(base), problem)
+        before, after = latency_s(kernel, base, problem), latency_s(kernel, better(base), problem)
         assert (after <= before * 1.0000001).all()
 
 
@@ -79,11 +84,11 @@ def test_more_of_a_resource_is_never_slower(kernel: str, better: Callable[[GPU],
 def test_a_problem_twice_as_long_takes_no_less(m: int, n: int, k: int, dim: str) -> None:
     op = find_op("matmul")
     dims = {"m": m, "n": n, "k": k}
-    group = candidates("matmul_simt", ADA)
     small, large = op.problem(**dims), op.problem(**{**dims, dim: dims[dim] * 2})
-    at, at_large = group.space.at(small), group.space.at(large)
-    rows = np.intersect1d(group.rows(at), group.rows(at_large))
-    p, q = group.predict(small, at, rows), group.predict(large, at_large, rows)
+    table = table_of("matmul_simt", ADA, small)
+    at, at_large = table.space.at(small), table.space.at(large)
+    rows = np.intersect1d(table.runnable(at), table.runnable(at_large))
+    p, q = predict(table, small, at, rows).nominal, predict(table, large, at_large, rows).nominal
     assert (q.core_s >= p.core_s * 0.999).all()
     assert (q.core_j >= p.core_j * 0.999).all()
 
@@ -92,17 +97,16 @@ def test_a_problem_twice_as_long_takes_no_less(m: int, n: int, k: int, dim: str)
 @given(matmuls, st.floats(150.0, 600.0), st.floats(150.0, 600.0))
 def test_a_lower_power_limit_is_never_faster(problem: Problem, one: float, other: float) -> None:
     low, high = sorted((one, other))
-    assert (settled_s("matmul_simt", ADA, problem, low) >= settled_s("matmul_simt", ADA, problem, high) * 0.9999).all()
+    assert (latency_s("matmul_simt", ADA, problem, low) >= latency_s("matmul_simt", ADA, problem, high) * 0.9999).all()
 
 
 @settings(max_examples=25, deadline=None)
 @given(matmuls, st.sampled_from(["t4", "a100", "rtx3090", "rtx4090", "h200"]))
 def test_power_lies_between_idle_and_the_limit(problem: Problem, name: str) -> None:
-    group = candidates("matmul_simt", find_gpu(name))
-    at = group.space.at(problem)
-    limited = group.apply_power_limit(group.predict(problem, at, group.rows(at)))
-    assert (limited.power_w >= group.power.idle_w * 0.999).all()
-    assert (limited.power_w <= group.gpu.tdp_w * 1.001).all()
+    table = table_of("matmul_simt", find_gpu(name), problem)
+    limited = costs(table, problem)
+    assert (limited.power_w >= table.power.idle_w * 0.999).all()
+    assert (limited.power_w <= table.gpu.tdp_w * 1.001).all()
     assert limited.energy_j == pytest.approx(limited.power_w * limited.latency_s)
 
 
@@ -111,11 +115,7 @@ def test_attention_is_as_fast_on_the_a100_as_is_published_of_its_like(causal: in
     """FlashAttention-2 (arXiv 2307.08691): up to 73 % of 312 TFLOP/s, and not far below on long sequences."""
     dims = {"heads": 32, "kv_heads": 8, "queries": 4096, "head_dim": 128, "causal": causal}
     problem = find_op("attention").problem("f16", **dims)
-    spec, gpu = find_kernel("attention_mma"), find_gpu("a100-sxm4-80gb")
-    profiles = shipped_profiles(spec.name, spec.hash, gpu.sm)
-    group = Candidates(spec, gpu, PowerModel.for_gpu(gpu), "f16", "bhsd", profiles)
-    at = group.space.at(problem)
-    best_s = group.apply_power_limit(group.predict(problem, at, group.rows(at))).latency_s.min()
+    best_s = costs(table_of("attention_mma", find_gpu("a100-sxm4-80gb"), problem), problem).latency_s.min()
     assert 180e12 <= problem.flops / best_s <= 230e12
 
 

@@ -14,11 +14,13 @@ from kernrec.compile import NoCompilerError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import load_kernel
 from kernrec.op import find_op
-from kernrec.recommender import Query, Recommender
-from kernrec.recommender.analyze_kernel import analyze
-from kernrec.recommender.estimate.model_store import Trained
-from kernrec.recommender.explain.pick_config import ranked_for_op
-from kernrec.recommender.kernel_advice import recommend_kernel
+from kernrec.recommender import Query, Recommender, Request
+from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze
+from kernrec.recommender.choices import build_choice
+from kernrec.recommender.context import Context
+from kernrec.recommender.estimate.model_store import ModelStore
+from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.explain.pick_config import explainable
 from kernrec.store import Database, Stack
 from kernrec.store.measurement import Measurement
 
@@ -51,13 +53,13 @@ def simulated(gpu: str, problems: int, factor: Callable[[int], float], configs: 
     recommender, draw = Recommender([]), np.random.default_rng(0)
     for number in range(problems):
         problem = find_op("matmul").problem(m=192 * (number + 1), n=512, k=256)
-        (candidates,) = recommender.candidates_for(problem, find_gpu(gpu))
-        at = candidates.space.at(problem)
-        rows = np.sort(draw.choice(candidates.rows(at), configs, replace=False))
-        limited = candidates.apply_power_limit(candidates.predict(problem, at, rows))
+        (table,) = recommender.context.tables(problem, find_gpu(gpu))
+        at = table.space.at(problem)
+        rows = np.sort(draw.choice(table.runnable(at), configs, replace=False))
+        limited = predict(table, problem, at, rows).limited()
         for at_row, latency, power in zip(rows, limited.latency_s, limited.power_w, strict=True):
             took = float(latency * factor(number) * np.exp(draw.normal(0, 0.02)))
-            yield row(gpu, candidates.kernel, candidates.space.config(int(at_row)), problem, took, float(power))
+            yield row(gpu, table.kernel, table.space.config(int(at_row)), problem, took, float(power))
 
 
 def trained_on(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -116,13 +118,13 @@ def test_an_interval_widens_with_distance_from_what_was_measured(one_gpu: Path) 
 
 
 def test_a_kernel_never_measured_stays_with_the_prior_unless_others_helped(one_gpu: Path) -> None:
-    learned = Trained.beside([one_gpu]).model("matmul", find_gpu("rtx4090"))
+    learned = ModelStore.beside([one_gpu]).model("matmul", find_gpu("rtx4090"))
     assert learned is not None
     recommender = Recommender([one_gpu])
     half = find_op("matmul").problem("f16", "nn", **NEW)
-    kernels = [candidates.kernel for candidates in recommender.candidates_for(half, find_gpu("rtx4090"))]
+    kernels = [table.kernel for table in recommender.context.tables(half, find_gpu("rtx4090"))]
     strange = next(kernel for kernel in kernels if kernel.name not in learned.model.kernels)
-    assert learned.reach(find_gpu("rtx4090"), strange) is None  # one kernel alone says nothing of another
+    assert learned.scope(find_gpu("rtx4090"), strange) is None  # one kernel alone says nothing of another
     choices = recommender.recommend("matmul", "rtx4090", NEW, dtype="f16", query=Query("latency", top=40)).choices
     assert {choice.source for choice in choices if choice.kernel.name == strange.name} == {"prior"}
 
@@ -132,17 +134,18 @@ def test_explanations_and_single_kernels_come_through_the_same_chain(
 ) -> None:
     answer = Recommender([one_gpu]).recommend("matmul", "rtx4090", NEW, query=FASTEST)
     card = find_gpu("rtx4090")
-    advice = recommend_kernel("matmul_simt", card, NEW, objective="latency", databases=[one_gpu])
-    best = next(limited.choice for limited in advice.choices if limited.power_limit_w == card.tdp_w)
+    request = Request(card.name, kernel="matmul_simt", shape=NEW, query=Query("latency"))
+    advice = Recommender([one_gpu]).answer(request)
+    best = next(choice for choice in advice.choices if choice.power_limit_w == card.tdp_w)
     assert best.latency_s.source == best.energy_j.source == "learned"
     assert best.latency_s.value == pytest.approx(answer.best.latency_s.value, rel=0.02)
     assert [note for note in advice.notes if note.startswith("source learned")] == [
         note for note in answer.notes if note.startswith("source learned")
     ]
-    plain = recommend_kernel("matmul_simt", card, NEW, objective="latency", databases=[])
-    assert best.latency_s.value / plain.best.choice.latency_s.value == pytest.approx(FACTOR, rel=0.1)
-    ranked = ranked_for_op("matmul", card, NEW, None, None, None, "latency", [one_gpu])
-    assert ranked.choice(0, ranked.fastest).choice.latency_s == best.latency_s
+    plain = Recommender([]).answer(request)
+    assert best.latency_s.value / plain.best.latency_s.value == pytest.approx(FACTOR, rel=0.1)
+    explained = explainable(Request(card.name, "matmul", shape=NEW, query=Query("latency")), Context([one_gpu]))
+    assert build_choice(explained, 0, explained.fastest).latency_s == best.latency_s
     shape = ",".join(f"{name}={extent}" for name, extent in NEW.items())
     assert run(["explain", "--op", "mm", "--gpu", "rtx4090", "--shape", shape, "--db", str(one_gpu)]) == 0
     said = capsys.readouterr()
@@ -183,23 +186,24 @@ def test_a_kernel_of_the_users_is_learned_from_its_own_measurements(tmp_path: Pa
     rows = []
     try:
         for problem in problems:
-            advice = analyze(kernel, problem, gpu, path, objective="latency", top=4, processes=1).advice
+            found = analyze(kernel, problem, gpu, path, Query("latency", top=4), ProfilingOptions(processes=1))
             rows += [
-                row(gpu.name, kernel, dict(c.choice.config), problem, c.choice.latency_s.value * 1.7, c.choice.power_w)
-                for c in advice.choices
+                row(gpu.name, kernel, dict(c.config), problem, c.latency_s.value * 1.7, c.power_w)
+                for c in found.recommendation.choices
             ]
     except NoCompilerError as error:
         pytest.skip(str(error))
     trained_on(path, rows[:-4])
     measured, learned = (
-        recommend_kernel("mine", gpu, problem.dim, objective="latency", databases=[path]) for problem in problems[-2:]
+        Recommender([path]).answer(Request(gpu.name, kernel="mine", shape=problem.dim, query=Query("latency")))
+        for problem in problems[-2:]
     )
-    assert measured.best.choice.latency_s.source == "measured"
-    assert learned.best.choice.latency_s.source == "learned"
+    assert measured.best.latency_s.source == "measured"
+    assert learned.best.latency_s.source == "learned"
     for limited in learned.choices:
-        truth = next(r["latency_s"] for r in rows[-4:] if r["config"] == dict(limited.choice.config))
-        assert limited.choice.latency_s.low < truth < limited.choice.latency_s.high
-        assert limited.choice.latency_s.value == pytest.approx(truth, rel=0.15)
-    model = Trained.beside([path], Stack([path])).model("reduce", gpu)
+        truth = next(r["latency_s"] for r in rows[-4:] if r["config"] == dict(limited.config))
+        assert limited.latency_s.low < truth < limited.latency_s.high
+        assert limited.latency_s.value == pytest.approx(truth, rel=0.15)
+    model = ModelStore.beside([path], Stack([path])).model("reduce", gpu)
     assert model is not None
     assert model.model.kernels == {"mine": kernel.hash}

@@ -6,8 +6,10 @@ from kernrec.gpu import find_gpu
 from kernrec.model.learn.features import matrix, names
 from kernrec.op import find_op
 from kernrec.recommender import Recommender
-from kernrec.recommender.candidate_set import Group
+from kernrec.recommender.candidate_set import candidate_set
 from kernrec.recommender.estimate.model_inputs import features_of, inputs_of
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.recommender.estimate.prediction import predict
 from kernrec.store import Evidence
 
 
@@ -16,12 +18,12 @@ def test_features_kept_for_a_space_are_those_made_for_the_candidates() -> None:
     recommender = Recommender([])
     for m in (512, 1000):
         problem = find_op("matmul").problem(m=m, n=256, k=384)
-        (candidates,) = recommender.candidates_for(problem, gpu)
-        group = Group(candidates, problem, None, None, Evidence())
-        where = np.arange(0, len(group.rows), 7)
-        inputs = inputs_of(candidates, problem, group.at, group.prediction, group.limited, where)
+        (table,) = recommender.context.tables(problem, gpu)
+        (kernel,) = candidate_set([table], problem, [DEFAULT_POINT], Evidence()).kernels
+        where = np.arange(0, len(kernel.rows), 7)
+        inputs = inputs_of(kernel.prediction, kernel.points[0].limited, where)
         for columns in (names([*inputs.tunables, "of_another_kernel"]), names(), names(["block_m"])[::-1]):
-            found = features_of(candidates, columns, inputs, group.rows[where])
+            found = features_of(table, columns, inputs, kernel.rows[where])
             expected = matrix(inputs, columns)
             assert found.dtype == expected.dtype
             np.testing.assert_array_equal(found, expected)
@@ -29,9 +31,8 @@ def test_features_kept_for_a_space_are_those_made_for_the_candidates() -> None:
 
 def test_of_no_candidates_there_are_facts_all_the_same() -> None:
     problem, gpu = find_op("matmul").problem(m=512, n=256, k=384), find_gpu("rtx4090")
-    (candidates,) = Recommender([]).candidates_for(problem, gpu)
+    (table,) = Recommender([]).context.tables(problem, gpu)
     none = np.empty(0, dtype=np.int64)
-    at = candidates.space.at(problem)
-    prediction = candidates.predict(problem, at, none)
-    inputs = inputs_of(candidates, problem, at, prediction, candidates.apply_power_limit(prediction), none)
+    prediction = predict(table, problem, table.space.at(problem), none)
+    inputs = inputs_of(prediction, prediction.limited(), none)
     assert matrix(inputs, names(list(inputs.tunables))).shape == (0, len(names(list(inputs.tunables))))

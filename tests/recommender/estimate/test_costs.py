@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.recommender.estimate.estimates import (
+from kernrec.recommender.estimate.costs import (
     ENERGY_DRIFT,
     LATENCY_DRIFT,
     MEASURED,
     PRIOR,
+    Costs,
     Estimates,
     with_measured,
 )
@@ -20,12 +21,14 @@ from kernrec.store import MeasuredAnswer
 COUNT = 8
 
 
-def predicted() -> Estimates:
+def predicted() -> Costs:
     latency = np.linspace(1e-3, 2e-3, COUNT)
     energy = latency * 200.0
     source = np.zeros(COUNT, dtype=np.int8)
-    return Estimates(
-        latency, latency / 2, latency * 2, energy, energy / 2, energy * 2, energy / latency, source, source
+    return Costs(
+        Estimates(latency, latency / 2, latency * 2, source),
+        Estimates(energy, energy / 2, energy * 2, source),
+        energy / latency,
     )
 
 
@@ -47,28 +50,28 @@ factors = st.lists(st.tuples(st.floats(0.2, 5), st.none() | st.floats(0.5, 2)), 
 def test_the_measured_are_as_measured_and_the_rest_keep_their_order(drawn: list[tuple[float, float | None]]) -> None:
     before, positions = predicted(), np.arange(len(drawn))
     rows = [
-        measured(before.latency_s[i] * t, None if p is None else before.energy_j[i] * t * p)
+        measured(before.latency.value[i] * t, None if p is None else before.energy.value[i] * t * p)
         for i, (t, p) in enumerate(drawn)
     ]
     after, scale = with_measured(before, positions, rows)
     assert scale is not None
     assert scale.configs == len(rows)
     for i, one in enumerate(rows):
-        assert after.latency_s[i] == one.latency_s
-        assert after.latency_source[i] == MEASURED
-        assert after.energy_source[i] == (PRIOR if one.energy_j is None else MEASURED)
+        assert after.latency.value[i] == one.latency_s
+        assert after.latency.source[i] == MEASURED
+        assert after.energy.source[i] == (PRIOR if one.energy_j is None else MEASURED)
         if one.energy_j is not None:
-            assert after.energy_j[i] == one.energy_j
+            assert after.energy.value[i] == one.energy_j
             assert after.power_w[i] == pytest.approx(one.energy_j / one.latency_s)
     rest = slice(len(rows), None)
-    assert (np.diff(after.latency_s[rest]) > 0).all()
-    assert after.latency_s[rest] == pytest.approx(before.latency_s[rest] * scale.latency)
-    assert after.energy_j[rest] == pytest.approx(before.energy_j[rest] * scale.latency * scale.power)
-    assert (after.latency_source[rest] == PRIOR).all()
-    assert (after.latency_low_s < after.latency_s).all()
-    assert (after.latency_s < after.latency_high_s).all()
-    assert (after.energy_low_j < after.energy_j).all()
-    assert (after.energy_j < after.energy_high_j).all()
+    assert (np.diff(after.latency.value[rest]) > 0).all()
+    assert after.latency.value[rest] == pytest.approx(before.latency.value[rest] * scale.latency)
+    assert after.energy.value[rest] == pytest.approx(before.energy.value[rest] * scale.latency * scale.power)
+    assert (after.latency.source[rest] == PRIOR).all()
+    assert (after.latency.low < after.latency.value).all()
+    assert (after.latency.value < after.latency.high).all()
+    assert (after.energy.low < after.energy.value).all()
+    assert (after.energy.value < after.energy.high).all()
 
 
 @given(st.floats(0.2, 5), st.integers(1, COUNT - 1))
@@ -76,7 +79,7 @@ def test_the_scale_lies_between_what_was_predicted_and_what_was_measured(factor:
     before = predicted()
     weights = []
     for n in (count, count + 1):
-        rows = [measured(latency * factor, None) for latency in before.latency_s[:n]]
+        rows = [measured(latency * factor, None) for latency in before.latency.value[:n]]
         _, scale = with_measured(before, np.arange(n), rows)
         assert scale is not None
         weights.append(np.log(scale.latency))
@@ -89,17 +92,17 @@ def test_more_measurements_make_the_rest_surer() -> None:
     before = predicted()
     widths = []
     for n in (1, 3, 7):
-        after, _ = with_measured(before, np.arange(n), [measured(t, None) for t in before.latency_s[:n]])
-        widths.append(float(after.latency_high_s[-1] / after.latency_s[-1]))
-        assert after.energy_high_j[-1] / after.energy_j[-1] == pytest.approx(2.0)  # of power nothing was learnt
+        after, _ = with_measured(before, np.arange(n), [measured(t, None) for t in before.latency.value[:n]])
+        widths.append(float(after.latency.high[-1] / after.latency.value[-1]))
+        assert after.energy.high[-1] / after.energy.value[-1] == pytest.approx(2.0)  # of power nothing was learnt
     assert 2.0 > widths[0] > widths[1] > widths[2] > 1.0
 
 
 def test_a_stated_interval_is_at_least_as_wide_as_the_card_drifts() -> None:
     exact = {"latency_low_s": 1e-3, "latency_high_s": 1e-3, "energy_low_j": 0.1, "energy_high_j": 0.3}
     after, _ = with_measured(predicted(), np.array([2]), [measured(1e-3, 0.2, **exact)])
-    assert after.latency_low_s[2] == pytest.approx(1e-3 * (1 - LATENCY_DRIFT))
-    assert after.latency_high_s[2] == pytest.approx(1e-3 * (1 + LATENCY_DRIFT))
-    assert (after.energy_low_j[2], after.energy_high_j[2]) == (0.1, 0.3)
+    assert after.latency.low[2] == pytest.approx(1e-3 * (1 - LATENCY_DRIFT))
+    assert after.latency.high[2] == pytest.approx(1e-3 * (1 + LATENCY_DRIFT))
+    assert (after.energy.low[2], after.energy.high[2]) == (0.1, 0.3)
     after, _ = with_measured(predicted(), np.array([2]), [measured(1e-3, 0.2)])
-    assert after.energy_low_j[2] < 0.2 * (1 - ENERGY_DRIFT)  # nobody stated it: not sure at all
+    assert after.energy.low[2] < 0.2 * (1 - ENERGY_DRIFT)  # nobody stated it: not sure at all

@@ -1,0 +1,122 @@
+"""The tables of choices that `recommend` and `analyze` print."""
+
+from typing import TYPE_CHECKING
+
+from kernrec.cli.format import config_text, interval_text, measurement_text, print_notes, source_text
+from kernrec.cli.quantity import human, percent
+from kernrec.cli.table import print_table
+
+if TYPE_CHECKING:
+    from kernrec.recommender import Choice, Layer, Recommendation
+
+Column = tuple[str, str]
+"""Heading and alignment."""
+
+
+def print_choices(answer: "Recommendation") -> None:
+    """The choices for one problem, and the notes; of a kernel beside what the occupancy heuristic picks."""
+    about = answer.about_kernel
+    title = f"{answer.problem.key} on {answer.gpu.title}, objective {answer.objective}"
+    if about is None:
+        title += f", power limit {human(answer.power_limit_w, 'W')}"
+    elif answer.problem.op != about.kernel.name:
+        title = f"{about.kernel.name} {title}"
+    shown = [*answer.choices, *([about.heuristic] if about else [])]
+    measured = any(choice.measurement for choice in shown)
+    cells = [
+        {**_costs(choice), **(_of_kernel(choice) if about else _of_op(choice)), **_tail(choice, measured)}
+        for choice in shown
+    ]
+    if about:
+        cells[-1]["config", "left"] += "  <- occupancy heuristic"
+    order = _KERNEL_ORDER if about else _OP_ORDER
+    columns = [column for column in order if column in cells[0]]
+    print_table(title, columns, [[row[column] for column in columns] for row in cells])
+    print_notes(answer.notes)
+
+
+def print_layers(title: str, layers: "list[Layer]") -> None:
+    """The first choice of each layer, and the notes."""
+    first = layers[0].answer
+    measured = any(layer.answer.best.measurement for layer in layers)
+    cells: list[dict[Column, str]] = []
+    for layer in layers:
+        best = layer.answer.best
+        row = {
+            ("layer", "left"): layer.name,
+            ("count", "right"): str(layer.count),
+            ("kernel", "left"): best.kernel.name,
+        }
+        row |= {column: text for column, text in _costs(best).items() if column != _GRID}
+        cells.append(row | {_ENERGY_VS_OCCUPANCY: percent(-best.versus_occupancy.energy_saved)} | _tail(best, measured))
+    columns = list(cells[0])
+    title = f"{title} on {first.gpu.title}, objective {first.objective}: the first choice of each layer"
+    print_table(title, columns, [[row[column] for column in columns] for row in cells])
+    print_notes(note for layer in layers for note in layer.answer.notes)
+
+
+_GRID = ("grid x block", "right")
+_ENERGY_VS_OCCUPANCY = ("energy vs occupancy", "right")
+_TIME_VS_OCCUPANCY = ("time vs occupancy", "right")
+
+
+def _costs(choice: "Choice") -> dict[Column, str]:
+    first = choice.launches[0]
+    return {
+        _GRID: f"{first.blocks} x {first.threads}",
+        ("latency (90 %)", "right"): interval_text(choice.latency_s, "s"),
+        ("energy (90 %)", "right"): interval_text(choice.energy_j, "J"),
+        ("power", "right"): human(choice.power_w, "W"),
+        ("source", "left"): source_text(choice),
+        ("bottleneck", "left"): choice.bottleneck,
+    }
+
+
+def _of_op(choice: "Choice") -> dict[Column, str]:
+    return {
+        ("rank", "right"): str(choice.place),
+        ("kernel", "left"): choice.kernel.name,
+        ("energy vs fastest", "right"): percent(-choice.versus_fastest.energy_saved),
+        ("time vs fastest", "right"): percent(choice.versus_fastest.slowdown),
+        _ENERGY_VS_OCCUPANCY: percent(-choice.versus_occupancy.energy_saved),
+        _TIME_VS_OCCUPANCY: percent(choice.versus_occupancy.slowdown),
+    }
+
+
+def _of_kernel(choice: "Choice") -> dict[Column, str]:
+    return {
+        ("power limit", "right"): human(choice.power_limit_w, "W"),
+        ("occupancy", "right"): f"{choice.occupancy * 100:.0f} %",
+        _ENERGY_VS_OCCUPANCY: percent(-choice.versus_occupancy.energy_saved),
+        _TIME_VS_OCCUPANCY: percent(choice.versus_occupancy.slowdown),
+    }
+
+
+def _tail(choice: "Choice", measured: bool) -> dict[Column, str]:
+    shown = {("measured", "left"): measurement_text(choice)} if measured else {}
+    return shown | {("config", "left"): config_text(choice.config)}
+
+
+_COSTS: tuple[Column, ...] = (
+    _GRID,
+    ("latency (90 %)", "right"),
+    ("energy (90 %)", "right"),
+    ("power", "right"),
+    ("source", "left"),
+    ("bottleneck", "left"),
+)
+_VERSUS_OCCUPANCY: tuple[Column, ...] = (
+    _ENERGY_VS_OCCUPANCY,
+    _TIME_VS_OCCUPANCY,
+    ("measured", "left"),
+    ("config", "left"),
+)
+_OP_ORDER: tuple[Column, ...] = (
+    ("rank", "right"),
+    ("kernel", "left"),
+    *_COSTS,
+    ("energy vs fastest", "right"),
+    ("time vs fastest", "right"),
+    *_VERSUS_OCCUPANCY,
+)
+_KERNEL_ORDER: tuple[Column, ...] = (("power limit", "right"), *_COSTS, ("occupancy", "right"), *_VERSUS_OCCUPANCY)

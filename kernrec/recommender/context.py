@@ -1,0 +1,142 @@
+"""The context of requests, opened once: databases, models and calibrations, and the static tables made from them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from kernrec import paths
+from kernrec.errors import KernrecError, UsageError, unknown
+from kernrec.gpu import GPU
+from kernrec.kernel import Kernel, Space, able_kernels, find_kernel
+from kernrec.kernel.spec_reader import kernel_from
+from kernrec.op import Problem
+from kernrec.recommender.estimate.model_store import ModelStore
+from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.store import Database, Evidence, ProfileTable, Stack
+
+
+class Context:
+    """Databases, the models and calibrations beside them, and static tables, each of which is made once.
+
+    Args:
+        databases: files that are asked before the shipped database; None for the user's own, if there is one.
+        calibrated: whether the prior takes the coefficients that were fitted to measurements, where there are some.
+        models: what was trained; None for what lies beside the first database.
+        keep_open: the database files stay open, for a program that asks once and ends.
+    """
+
+    def __init__(
+        self,
+        databases: Sequence[Path | str] | None = None,
+        calibrated: bool = True,
+        models: ModelStore | None = None,
+        keep_open: bool = False,
+    ) -> None:
+        self.stack = Stack(databases, keep_open)
+        self.models = models or ModelStore.beside(databases, self.stack, calibrated)
+        self._databases = databases
+        self._tables: dict[tuple[str, str, str, str], StaticTable] = {}
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel of this name: the newest in the user's databases, else one of the library (`UsageError`)."""
+        known: list[str] = []
+        for path in own_databases(self._databases):
+            with Database.open(path) as database:
+                for known_name, spec, source in database.kernels():
+                    known.append(known_name)
+                    if known_name == name:
+                        return kernel_from(json.loads(spec), name, source)
+        try:
+            return find_kernel(name)
+        except UsageError:
+            if known:
+                raise unknown("kernel", name, known) from None
+            raise
+
+    def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
+        """What the databases hold of a problem on a GPU."""
+        return self.stack.evidence(gpu.name, problem.op, [kernel.name for kernel in kernels], problem.key)
+
+    def tables(self, problem: Problem, gpu: GPU) -> list[StaticTable]:
+        """The static tables of every kernel of the library that implements a problem on a GPU.
+
+        Raises:
+            KernrecError: no database holds profiles of one of them.
+        """
+        kernels = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
+        return [self._table(kernel, problem, gpu) for kernel in kernels]
+
+    def kernel_table(self, kernel: Kernel, problem: Problem, gpu: GPU) -> StaticTable:
+        """The static table of one kernel, a user's or the library's.
+
+        Raises:
+            KernrecError: there are no profiles for the GPU's architecture, or for the problem; the message says which
+                command makes them.
+        """
+        if (known := self._tables.get(_key(kernel, problem, gpu))) is not None:
+            return known
+        return self._made(kernel, problem, gpu, self.profiles(kernel, problem, gpu))
+
+    def profiles(self, kernel: Kernel, problem: Problem, gpu: GPU) -> dict[int, ProfileTable]:
+        """The profiles of a kernel that hold on a problem, by launch; `KernrecError` as for `kernel_table`."""
+        if profiles := self.find_profiles(kernel, problem, gpu):
+            return profiles
+        again = f"`kernrec analyze {kernel.source_name} --spec ... --gpu {gpu.name}"
+        if not self.stack.profiles(kernel.name, kernel.hash, gpu.sm):
+            raise KernrecError(f"kernel {kernel.name} was not analyzed for {gpu.arch}: run {again}`")
+        dims = ",".join(f"{name}={value}" for name, value in problem.dims)
+        raise KernrecError(
+            f"kernel {kernel.name} was not analyzed on {problem.key} for {gpu.arch}: run {again} --shape {dims}`"
+        )
+
+    def find_profiles(self, kernel: Kernel, problem: Problem, gpu: GPU) -> dict[int, ProfileTable]:
+        """The profiles of a kernel that hold on a problem, by launch; empty where there are none.
+
+        Profiles of a kernel that is profiled by a sample of blocks hold on the problem that was sampled.
+        """
+        profiles = self.stack.profiles(kernel.name, kernel.hash, gpu.sm)
+        if not kernel.sampled or not profiles:
+            return profiles
+        keys = set(Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout).configs_on(problem).keys)
+        of_problem = {index: _restricted(table, keys) for index, table in profiles.items()}
+        return of_problem if any(table.variant_keys for table in of_problem.values()) else {}
+
+    def _table(self, kernel: Kernel, problem: Problem, gpu: GPU) -> StaticTable:
+        if (known := self._tables.get(_key(kernel, problem, gpu))) is not None:
+            return known
+        return self._made(kernel, problem, gpu, self.stack.profiles(kernel.name, kernel.hash, gpu.sm))
+
+    def _made(self, kernel: Kernel, problem: Problem, gpu: GPU, profiles: dict[int, ProfileTable]) -> StaticTable:
+        table = StaticTable.of(kernel, problem, gpu, profiles, self.models.calibration(gpu))
+        if not kernel.sampled:  # profiles of sampled blocks hold on one problem, and a program may ask about many
+            self._tables[_key(kernel, problem, gpu)] = table
+        return table
+
+
+def _key(kernel: Kernel, problem: Problem, gpu: GPU) -> tuple[str, str, str, str]:
+    return f"{kernel.name} {kernel.hash}", gpu.name, problem.dtype, problem.layout
+
+
+def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:
+    """The rows of a table whose variants are among `keys`."""
+    rows = np.array([row for row, key in enumerate(table.variant_keys) if key in keys], dtype=np.int64)
+    return replace(
+        table,
+        variant_keys=tuple(table.variant_keys[row] for row in rows.tolist()),
+        registers=table.registers[rows],
+        spill_bytes=table.spill_bytes[rows],
+        stack_bytes=table.stack_bytes[rows],
+        static_smem_bytes=table.static_smem_bytes[rows],
+        counts=table.counts[rows],
+    )
+
+
+def own_databases(databases: Sequence[Path | str] | None) -> list[Path]:
+    """The databases given, else the user's own if there is one."""
+    if databases:
+        return [Path(path) for path in databases]
+    own = paths.user_database()
+    return [own] if own.exists() else []

@@ -1,0 +1,234 @@
+"""What each candidate is expected to cost, how sure that is, and where the number comes from.
+
+    prior     what the analytic model predicts, with its spread against cards that others measured
+    measured  rows of the database for this GPU and problem take the place of predictions; the predictions that remain
+              are first put on the scale of the measurements
+
+An estimate from any other source goes between the two: a function from `Costs` to `Costs`.
+
+Why predictions are put on the measured scale: most of a prediction's error is common to all configs of a kernel on a
+problem. A prior that is 30 % too low would rank every config that nobody ran before all that somebody ran, and the
+reader would be sent away from the configs that are known to be good.
+
+How: let r be the logarithms of measured over predicted, of latency and of power separately, over the n configs of a
+kernel that were measured. The error of a prediction has a part of the config's own, of variance s = OWN x V, and a part
+common to the kernel and problem, of variance t = (1 - OWN) x V, where V is the variance behind the prior's interval.
+The common part is then expected to be w x median(r) with
+
+    w = t / (t + s / n)
+
+which is 0.65 for one measurement and 0.90 for five. Where predictions turned out too low by more than t allows for, t
+is median(r)**2: in doubt a config that somebody ran is ranked before one that nobody ran. The variance that remains is
+s + t (1 - w); the intervals of the remaining predictions shrink with its square root.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from kernrec.model.prior.launch_time import INTERVAL
+from kernrec.model.prior.power import LimitedCosts
+from kernrec.store import MeasuredAnswer
+
+Array = np.ndarray
+
+
+class Source(StrEnum):
+    """Where a number comes from, the least sure source first."""
+
+    PRIOR = "prior"
+    LEARNED = "learned"
+    MEASURED = "measured"
+
+
+SOURCES = tuple(Source)
+"""Arrays of sources hold positions in this tuple."""
+PRIOR, LEARNED, MEASURED = range(3)
+
+OWN = 0.35
+"""Share of a prediction's variance that is the config's own. On recorded convolution spaces of three GPUs, five
+measurements that fixed the scale cut a transferred model's error from 44 / 16 / 30 % to 26 / 10 / 7 %: to 0.59, the
+median of the three, and so its variance to 0.35."""
+_VARIANCE = (math.log(INTERVAL) / 1.645) ** 2  # of the prior: a 90 % interval is 1.645 deviations to either side
+
+LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
+"""Least half-width of a measured interval, as a fraction: the drift of the card that the protocol lets pass before it
+measures again. The interval that one session states does not include it."""
+UNSTATED_ENERGY = 0.12
+"""Half-width of a measured energy whose interval nobody stated: the error that MEASURING.md, section 5, gives for an
+energy counter read at start and stop of one second."""
+
+
+@dataclass(frozen=True, eq=False)
+class Estimates:
+    """One quantity of C candidates with its 90 % interval, in SI units; every field an array (C,)."""
+
+    value: Array
+    low: Array
+    high: Array
+    source: Array
+    """Positions in `SOURCES`."""
+
+    def scaled(self, factor: Array | float) -> "Estimates":
+        """Values and intervals multiplied by a factor; the source stays."""
+        return Estimates(self.value * factor, self.low * factor, self.high * factor, self.source)
+
+    def narrowed(self, factor: float, width: float) -> "Estimates":
+        """Values multiplied by `factor`, the logarithmic width of their intervals by `width`."""
+        value = self.value * factor
+        return Estimates(
+            value, value * (self.low / self.value) ** width, value * (self.high / self.value) ** width, self.source
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """The cost table of C candidates at one operating point."""
+
+    latency: Estimates
+    """Seconds."""
+    energy: Estimates
+    """Joules."""
+    power_w: Array
+    """Mean power while running, (C,)."""
+
+
+@dataclass(frozen=True)
+class Rescaling:
+    """By what the predictions of a kernel were multiplied to fit what was measured."""
+
+    latency: float
+    power: float
+    configs: int
+    """How many measured configs the factors stand on."""
+    latency_width: float
+    """Factor of the logarithmic width of latency intervals."""
+    power_width: float
+    """Factor of the logarithmic width of power intervals."""
+
+    def apply(self, predicted: Costs) -> Costs:
+        """Predictions of the same kernel and problem on the scale of the measurements."""
+        # Energy is power for a time: it stays as unsure as the less certain of the two.
+        return Costs(
+            predicted.latency.narrowed(self.latency, self.latency_width),
+            predicted.energy.narrowed(self.latency * self.power, max(self.latency_width, self.power_width)),
+            predicted.power_w * self.power,
+        )
+
+
+def prior_costs(limited: LimitedCosts) -> Costs:
+    """What the analytic model predicts."""
+    source = np.full(len(limited.latency_s), PRIOR, dtype=np.int8)
+
+    def estimates(value: Array) -> Estimates:
+        return Estimates(value, value / INTERVAL, value * INTERVAL, source)
+
+    return Costs(estimates(limited.latency_s), estimates(limited.energy_j), limited.power_w)
+
+
+def with_measured(
+    predicted: Costs, positions: Array, measured: Sequence[MeasuredAnswer]
+) -> tuple[Costs, Rescaling | None]:
+    """The costs with measurements in place of predictions, and the rest on their scale.
+
+    Where only latency was measured, energy is the predicted power for the measured time, and its source remains that of
+    the prediction.
+
+    Args:
+        predicted: costs of all candidates.
+        positions: the candidates that were measured, ascending.
+        measured: what was measured of them, in the same order.
+    """
+    if not len(positions):
+        return predicted, None
+    latency = np.array([row.latency_s for row in measured])
+    energy = np.array([np.nan if row.energy_j is None else row.energy_j for row in measured])
+    has_energy = ~np.isnan(energy)
+    with_energy = positions[has_energy]
+    latency_scale, latency_width = _scale(latency / predicted.latency.value[positions])
+    power_scale, power_width = _scale((energy / latency)[has_energy] / predicted.power_w[with_energy])
+    rescaling = Rescaling(latency_scale, power_scale, len(positions), latency_width, power_width)
+    rescaled = rescaling.apply(predicted)
+
+    times = latency / rescaled.latency.value[positions]
+    by_energy = rescaled.energy
+    joules, joules_low, joules_high = (c.copy() for c in (by_energy.value, by_energy.low, by_energy.high))
+    for column in (joules, joules_low, joules_high):
+        column[positions] *= times
+    # Only the rows with a measured energy are taken from these.
+    low, high = _interval(
+        energy,
+        [row.energy_low_j for row in measured],
+        [row.energy_high_j for row in measured],
+        ENERGY_DRIFT,
+        UNSTATED_ENERGY,
+    )
+    latency_low, latency_high = _interval(
+        latency, [row.latency_low_s for row in measured], [row.latency_high_s for row in measured], LATENCY_DRIFT, 0.0
+    )
+    power = rescaled.power_w.copy()
+    power[with_energy] = [
+        row.energy_j / row.latency_s if row.power_w is None else row.power_w
+        for row in measured
+        if row.energy_j is not None
+    ]
+    return Costs(
+        replaced(rescaled.latency, positions, (latency, latency_low, latency_high), MEASURED),
+        replaced(
+            Estimates(joules, joules_low, joules_high, by_energy.source),
+            with_energy,
+            (energy[has_energy], low[has_energy], high[has_energy]),
+            MEASURED,
+        ),
+        power,
+    ), rescaling
+
+
+def replaced(
+    estimates: Estimates, positions: Array, columns: tuple[Array, Array, Array], source: int | None
+) -> Estimates:
+    """A copy with other numbers at some positions: (value, low, high) and, unless None, their source."""
+    copies = [column.copy() for column in (estimates.value, estimates.low, estimates.high, estimates.source)]
+    for copy, column in zip(copies, columns, strict=False):
+        copy[positions] = column
+    if source is not None:
+        copies[3][positions] = source
+    value, low, high, sources = copies
+    return Estimates(value, low, high, sources)
+
+
+def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs, rescaling: Rescaling) -> Costs:
+    """Predictions at one operating point in the light of measurements at another, `elsewhere`.
+
+    What a measured config missed its prediction by there, it is expected to miss it by here; the others are put on the
+    scale of the measurements. All of them remain predictions, with the intervals of predictions.
+    """
+    here, base = rescaling.apply(predicted), rescaling.apply(predicted_elsewhere)
+    latency = elsewhere.latency.value / base.latency.value  # 1 where nothing was measured
+    energy = elsewhere.energy.value / base.energy.value
+    return Costs(here.latency.scaled(latency), here.energy.scaled(energy), here.power_w * (energy / latency))
+
+
+def _scale(ratios: Array) -> tuple[float, float]:
+    """(what to multiply predictions by, what to multiply the logarithmic width of their intervals by)."""
+    if not len(ratios):
+        return 1.0, 1.0
+    middle = float(np.median(np.log(ratios)))
+    own, common = OWN * _VARIANCE, max((1.0 - OWN) * _VARIANCE, max(middle, 0.0) ** 2)
+    weight = common / (common + own / len(ratios))
+    return math.exp(weight * middle), math.sqrt((own + common * (1.0 - weight)) / _VARIANCE)
+
+
+def _interval(
+    value: Array, low: Sequence[float | None], high: Sequence[float | None], least: float, unstated: float
+) -> tuple[Array, Array]:
+    """The stated interval around measured values, at least as wide as the card drifts; arrays (N,)."""
+
+    def stated(bounds: Sequence[float | None], side: float) -> Array:
+        known = np.array([np.nan if bound is None else bound for bound in bounds])
+        return np.where(np.isnan(known), value * (1.0 + side * unstated), known)
+
+    return np.minimum(stated(low, -1.0), value * (1.0 - least)), np.maximum(stated(high, 1.0), value * (1.0 + least))

@@ -1,0 +1,22 @@
+"""How a GPU is run: its power limit and its core clock."""
+
+from dataclasses import dataclass
+
+from kernrec.gpu import GPU
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """How the GPU runs."""
+
+    power_limit_w: float | None = None
+    """Power limit; None for the GPU's default, its TDP."""
+    clock_hz: float | None = None
+    """Locked core clock; None where the clock is not locked: it boosts as far as the power limit lets it."""
+
+    def limit_w(self, gpu: GPU) -> float:
+        """The power limit in watts, the default one included."""
+        return gpu.tdp_w if self.power_limit_w is None else self.power_limit_w
+
+
+DEFAULT_POINT = OperatingPoint()

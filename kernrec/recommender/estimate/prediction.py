@@ -1,0 +1,133 @@
+"""The prior's prediction: time and energy of configs on one problem, before any power limit."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernrec.kernel import SpaceAt
+from kernrec.kernel.spec import WORKSPACE_BYTES
+from kernrec.model.prior.dram_traffic import TensorAccess, dram_bytes, sampled_dram_bytes
+from kernrec.model.prior.epilogue import epilogue
+from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, LaunchWork, join, launch_time
+from kernrec.model.prior.power import LimitedCosts, NominalCosts
+from kernrec.op import Problem
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.estimate.static_table import Array, StaticTable
+
+_Columns = Mapping[str, Array | float]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Time and energy of C configs of a kernel on one problem; arrays (C,) unless said otherwise."""
+
+    table: StaticTable
+    problem: Problem
+    at: SpaceAt
+    """The space of the table on the problem."""
+    rows: Array
+    """Rows of the space, ascending."""
+    nominal: NominalCosts
+    """Seconds at the boost clock by what bounds them, joules at nominal voltage."""
+    times: LaunchTime
+    """Of all launches, one launch after the other."""
+    launches: tuple[tuple[int, Array], ...]
+    """For each launch where it begins in `times`, and the positions in `rows` that perform it."""
+
+    def limited(self, point: OperatingPoint = DEFAULT_POINT) -> LimitedCosts:
+        """Latency, power and energy at an operating point."""
+        return self.table.power.apply_power_limit(self.nominal, point.power_limit_w, point.clock_hz)
+
+    def bottleneck(self, position: int) -> str:
+        """The resource that takes longest in the longest launch of the candidate at this position."""
+        times = self.times
+        return times.bottleneck(
+            max(self.places(position), key=lambda place: max(times.core_s[place], times.dram_s[place]))
+        )
+
+    def places(self, position: int) -> list[int]:
+        """Where the launches of the candidate at this position are in `times`, in order."""
+        places = []
+        for start, performed in self.launches:
+            place = int(np.searchsorted(performed, position))
+            if place < len(performed) and performed[place] == position:
+                places.append(start + place)
+        return places
+
+
+def predict(table: StaticTable, problem: Problem, at: SpaceAt, rows: Array) -> Prediction:
+    """The prior's time and energy of the configs `rows` (ascending) on a problem."""
+    count = len(rows)
+    tensors: dict[str, Array | float] = {name: float(t.bytes) for name, t in problem.tensors.items()}
+    performed: list[Array] = []
+    works: list[LaunchWork] = []
+    for index, spec in enumerate(table.kernel.launches):
+        positions = np.flatnonzero(table.geometry(at, index).performed.take(rows))
+        if count and not len(positions):
+            continue
+        subset = rows.take(positions)
+        scratch = {
+            w.name: np.multiply(at.column(w.elements, subset), float(WORKSPACE_BYTES[w.dtype]))
+            for w in table.kernel.workspaces
+            if w.name in spec.reads or w.name in spec.writes
+        }
+        performed.append(positions)
+        works.append(_work(table, index, subset, at, tensors | scratch))
+    # All launches at once: a pass over the arrays costs more by its calls than by their length.
+    work = join(works)
+    times = launch_time(table.gpu, table.demand[0], work)
+    if table.calibration:
+        times = table.calibration.apply_to_time(times)
+    moved_j = work.dram_bytes * table.power.event_j("dram.bytes")
+    sums = np.zeros((5, count))
+    sums[4] = START_S
+    starts, start = [], 0
+    for positions in performed:
+        part = slice(start, start + len(positions))
+        for total, value in zip(sums, (times.core_s, times.dram_s, times.core_j, moved_j), strict=False):
+            total[positions] += value[part]
+        sums[4][positions] += LAUNCH_S
+        starts.append(start)
+        start = part.stop
+    # A profile of sampled blocks is of this very problem, and has it all.
+    if not table.kernel.sampled and (more := epilogue(table.gpu, table.power, problem)):
+        slower = table.calibration.core_time if table.calibration else 1.0
+        more_s, more_j = more.dram_bytes / table.bandwidth, more.dram_bytes * table.power.event_j("dram.bytes")
+        sums[:4] += np.array([[slower * more.core_s], [more_s], [more.core_j], [more_j]])
+    core_s, dram_s, core_j, dram_j, fixed_s = sums
+    nominal = NominalCosts(core_s, dram_s, fixed_s, core_j, dram_j)
+    return Prediction(table, problem, at, rows, nominal, times, tuple(zip(starts, performed, strict=True)))
+
+
+def _work(table: StaticTable, index: int, rows: Array, at: SpaceAt, tensor_bytes: _Columns) -> LaunchWork:
+    """What one launch of these rows does on a problem."""
+    spec, launch, geometry = table.kernel.launches[index], table.launches[index], table.geometry(at, index)
+
+    def each(value: Array | float) -> Array:
+        """One value for each row, also where it is the same for all."""
+        return value if isinstance(value, np.ndarray) else np.full(len(rows), value)
+
+    gpu = table.gpu
+    resident = geometry.resident.take(rows)
+    blocks = each(at.column(spec.blocks, rows))
+    loops = [table.trips(at, index, loop, rows, blocks) for loop in launch.loops]
+    concurrent = resident * float(gpu.sms)
+    moved: Array | float
+    if launch.sample is not None:
+        x, y, z = (each(at.column(extent, rows)).astype(np.float64) for extent in spec.grid)
+        footprints = launch.sample.footprints(launch.variant.take(rows), tensor_bytes, table.scratch)
+        moved = sampled_dram_bytes((x, y, z), footprints, concurrent, float(gpu.l2_bytes))
+    else:
+        order = [(axis, at.column(extent, rows)) for axis, extent in spec.order]
+        access = TensorAccess(launch.reads, launch.writes, tensor_bytes, table.scratch)
+        moved = dram_bytes(order, access, blocks, concurrent, float(gpu.l2_bytes))
+    return LaunchWork(
+        variants=launch.variant.take(rows) + table.demand[1][index],
+        terms=(blocks, *[each(total) for total, _ in loops]),
+        depth=tuple([each(depth) for _, depth in loops]),
+        concurrent=resident,
+        warps=geometry.warps.take(rows),
+        prefetch=geometry.prefetch.take(rows),
+        dram_bytes=each(moved),
+    )

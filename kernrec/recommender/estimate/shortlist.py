@@ -1,0 +1,59 @@
+"""The shortlist: of a large space the configs that are worth a full estimate, found by quick measures."""
+
+import numpy as np
+
+from kernrec.kernel import SpaceAt
+from kernrec.model.prior.launch_time import LAUNCH_S
+from kernrec.model.prior.microarchitecture import microarchitecture
+from kernrec.recommender.estimate.static_table import Array, LaunchGeometry, StaticTable
+
+SHORTLIST = 512
+"""Configs that are estimated in full; of more, the most promising. What that loses: `tools/check_shortlist.py`."""
+
+_SECOND_PASS_CLK = 2500.0  # blocks of little work: started, loaded once, stored
+
+
+def shortlist(table: StaticTable, at: SpaceAt, rows: Array) -> Array:
+    """At most `SHORTLIST` of `rows`: those that look fastest, and those that look most frugal.
+
+    The quick measures are rounds of blocks times the longer of work and latency, where of a block's pipes only the
+    busiest counts, and the joules of the core. A second pass counts as launched and nothing more; DRAM is left out.
+    """
+    if len(rows) <= SHORTLIST:
+        return rows
+    gpu, launches = table.gpu, table.kernel.launches
+    clocks, joules = np.zeros(len(rows)), np.zeros(len(rows))
+    for index, spec in enumerate(launches):
+        geometry = table.geometry(at, index)
+        positions = np.flatnonzero(geometry.performed.take(rows))
+        clocks[positions] += LAUNCH_S * gpu.boost_clock_hz + _SECOND_PASS_CLK * (index > 0)
+        if spec.entry == launches[0].entry:
+            quick_clk, quick_j = _quick(table, at, index, rows.take(positions), geometry)
+            clocks[positions] += quick_clk
+            joules[positions] += quick_j
+    slower = table.calibration.core_time if table.calibration else 1.0
+    joules += clocks * (slower * table.power.static_w / gpu.boost_clock_hz)
+    promising = np.zeros(len(rows), dtype=bool)
+    for cost in (clocks, joules):
+        promising[np.argpartition(cost, SHORTLIST // 2)[: SHORTLIST // 2]] = True
+    return rows[promising]
+
+
+def _quick(table: StaticTable, at: SpaceAt, index: int, rows: Array, geometry: LaunchGeometry) -> tuple[Array, Array]:
+    """(clocks, joules of the core) of one launch of these rows, quickly."""
+    spec, launch = table.kernel.launches[index], table.launches[index]
+    memory_clk = microarchitecture(table.gpu).dram_latency_clk
+    blocks = at.column(spec.blocks, rows)
+    (work, alone, dynamic), *loops = ([rate.take(rows) for rate in term] for term in geometry.quick)
+    dynamic *= blocks
+    trips: Array | float = 0.0
+    for (work_trip, alone_trip, dynamic_trip), loop in zip(loops, launch.loops, strict=True):
+        total, depth = table.trips(at, index, loop, rows, blocks)
+        trips = trips + depth
+        work += work_trip * depth
+        alone += alone_trip * depth
+        dynamic += dynamic_trip * total
+    waits = trips * (memory_clk / np.maximum(geometry.prefetch.take(rows), 1.0))
+    per_sm = np.ceil(blocks / table.gpu.sms)
+    rounds = np.ceil(per_sm / geometry.resident.take(rows))
+    return np.maximum(per_sm * work, rounds * (np.maximum(alone, waits) + memory_clk)), dynamic

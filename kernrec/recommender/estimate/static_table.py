@@ -1,0 +1,294 @@
+"""The static table: the configs of one kernel on one GPU, joined with their static profiles.
+
+Everything that does not depend on the problem is computed once, here. What a problem adds is in `shortlist` (which
+configs are worth a full estimate) and `prediction` (their time and energy).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from kernrec.errors import KernrecError
+from kernrec.gpu import GPU, Occupancy, occupancy
+from kernrec.kernel import Expression, Kernel, Space, SpaceAt
+from kernrec.model.prior.calibration import Calibration
+from kernrec.model.prior.demand import CORE_J, PIPES, Demand, demand, side_by_side
+from kernrec.model.prior.launch_time import alone_clk
+from kernrec.model.prior.microarchitecture import microarchitecture
+from kernrec.model.prior.power import PowerModel
+from kernrec.op import Problem
+from kernrec.recommender.estimate.sampled_launch import SampledLaunch, read_sample
+from kernrec.store import ProfileTable
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class LaunchTable:
+    """One launch of every config of a space: its profiles, and what they ask of the GPU."""
+
+    demand: Demand
+    """By row of the profile table."""
+    variant: Array
+    """Row of the space -> row of the profile table, -1 where the launch is not profiled; (rows,)."""
+    profiles: ProfileTable
+    """Of a kernel profiled by a sample of blocks: without the sectors that L1 answers."""
+    sample: SampledLaunch | None
+    """Of a kernel profiled by a sample of blocks: what its spec does not declare."""
+    reads: Mapping[str, frozenset[str]]
+    """Tensor -> the axes of the walk that select its tiles."""
+    writes: Mapping[str, frozenset[str]]
+    incomplete: bool
+    """Whether some variant of the space has no profile of this launch."""
+
+    @property
+    def loops(self) -> tuple[str, ...]:
+        """The loops whose trips the profiles count, in order."""
+        return self.profiles.terms[1:]
+
+
+@dataclass(frozen=True)
+class LaunchGeometry:
+    """One launch of every row of a space; arrays (rows,)."""
+
+    performed: Array
+    """Whether the config performs the launch."""
+    warps: Array
+    """Warps of a block."""
+    prefetch: Array
+    """Trips whose loads are in flight ahead."""
+    resident: Array
+    """Blocks that an SM holds; 0 where the launch does not fit."""
+    occupancy: Array
+    """Resident warps over the most an SM holds."""
+    quick: tuple[tuple[Array, Array, Array], ...]
+    """For each term of the demand: clocks of the busiest pipe, clocks of a block alone, joules of the core."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of a space can be estimated."""
+
+    unprofiled: int
+    """Variants that no database has a profile of."""
+    spilling: int
+    """Variants that spill registers."""
+    spilling_used: bool
+    """Whether variants that spill are candidates: all that is profiled of a user's kernel spills."""
+
+
+@dataclass(frozen=True, eq=False)
+class StaticTable:
+    """The configs of a kernel for one GPU, dtype and layout; rows are those of `space`.
+
+    A kernel that is profiled by a sample of blocks has a table for each problem, for its profiles hold on one.
+    """
+
+    kernel: Kernel
+    gpu: GPU
+    space: Space
+    power: PowerModel
+    """Calibrated where there is a calibration."""
+    calibration: Calibration | None
+    launches: tuple[LaunchTable, ...]
+    usable: Array
+    """Rows whose code fits and does not spill (unless all do), bool (rows,)."""
+    coverage: Coverage
+    _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        kernel: Kernel,
+        problem: Problem,
+        gpu: GPU,
+        profiles: Mapping[int, ProfileTable],
+        calibration: Calibration | None = None,
+    ) -> "StaticTable":
+        """The table of a kernel for the dtype and layout of a problem.
+
+        Args:
+            kernel: the kernel.
+            problem: any problem of the dtype and layout; of a kernel profiled by a sample of blocks the very problem.
+            gpu: the GPU.
+            profiles: static profiles by launch index.
+            calibration: coefficients of the prior that were fitted to measurements; None for the data sheet's.
+
+        Raises:
+            KernrecError: a launch has no profiles for the GPU's architecture.
+        """
+        power = PowerModel.for_gpu(gpu)
+        power = calibration.apply_to_power(power) if calibration else power
+        space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
+        variants = space.configs_on(problem) if kernel.sampled else space.variants
+        spills, profiled = np.zeros(len(variants.keys), dtype=bool), np.ones(len(variants.keys), dtype=bool)
+        unprofiled = profiled.copy()
+        launches: list[LaunchTable] = []
+        for index, spec in enumerate(kernel.launches):
+            if (table := profiles.get(index)) is None:
+                raise KernrecError(
+                    f"no database holds profiles of {kernel.name} {kernel.hash} for {gpu.arch}"
+                    " (tools/build_database.py makes them)"
+                )
+            place = {key: row for row, key in enumerate(table.variant_keys)}
+            rows = np.array([place.get(key, -1) for key in variants.keys], dtype=np.int64)
+            unprofiled &= rows < 0  # a variant need not have every launch
+            spills |= (rows >= 0) & (table.spill_bytes[rows] > 0)
+            profiled &= rows >= 0
+            sample = read_sample(kernel, index, table, rows, space.at(problem), gpu) if kernel.sampled else None
+            table = table if sample is None else sample.table
+            launches.append(
+                LaunchTable(
+                    demand=demand(gpu, power, table.metrics, table.terms, table.counts),
+                    variant=rows[variants.index],
+                    profiles=table,
+                    sample=sample,
+                    reads={name: frozenset(axes) for name, axes in spec.reads.items()},
+                    writes={name: frozenset(axes) for name, axes in spec.writes.items()},
+                    incomplete=bool((rows < 0).any()),
+                )
+            )
+        # Spilled bytes are counted nowhere, so variants that spill are left out; but some users' kernels have no other.
+        spilling_used = kernel.sampled and bool(profiled.any() and spills[profiled].all())
+        return cls(
+            kernel=kernel,
+            gpu=gpu,
+            space=space,
+            power=power,
+            calibration=calibration,
+            launches=tuple(launches),
+            usable=(~spills | spilling_used)[variants.index],
+            coverage=Coverage(int(unprofiled.sum()), int(spills.sum()), spilling_used),
+        )
+
+    def __len__(self) -> int:
+        return len(self.space)
+
+    @cached_property
+    def demand(self) -> tuple[Demand, list[int]]:
+        """The demands of all launches side by side, and where each launch begins there."""
+        return side_by_side([launch.demand for launch in self.launches])
+
+    @cached_property
+    def scratch(self) -> frozenset[str]:
+        """The tensors that live between launches only."""
+        return frozenset(workspace.name for workspace in self.kernel.workspaces)
+
+    @cached_property
+    def bandwidth(self) -> float:
+        """Bytes per second past L2 that a launch is taken to reach."""
+        calibrated = self.calibration.dram_time if self.calibration else 1.0
+        return self.gpu.memory_bandwidth * microarchitecture(self.gpu).dram_efficiency / calibrated
+
+    def runnable(self, at: SpaceAt, measured: Array | None = None) -> Array:
+        """Row numbers of the configs that can run a problem and whose every launch is profiled, ascending.
+
+        Args:
+            at: the space on the problem.
+            measured: rows known to run; they count even where their code spills.
+        """
+        usable = self.usable
+        if measured is not None and len(measured):
+            usable = usable.copy()
+            usable[measured] = True
+        can = at.valid & usable & (self.geometry(at, 0).resident > 0)
+        for index, launch in enumerate(self.launches):
+            if launch.incomplete:
+                can &= (launch.variant >= 0) | ~self.geometry(at, index).performed
+        return np.flatnonzero(can)
+
+    def trips(self, at: SpaceAt, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
+        """(trips of a loop over the whole grid, trips in the longest block) of a launch of these rows."""
+        spec, launch = self.kernel.launches[index], self.launches[index]
+        if launch.sample is not None:
+            rounds = launch.sample.rounds.take(launch.variant.take(rows))
+            return rounds * blocks, rounds
+        return at.column(spec.trips[loop], rows), at.column(spec.depth[loop], rows)
+
+    def launch_shape(self, at: SpaceAt, rows: Array) -> tuple[Array, ...]:
+        """(threads, blocks, resident blocks, registers, shared bytes) of these rows' first launch; arrays (C,)."""
+        spec, launch, resident = self.kernel.launches[0], self.launches[0], self.geometry(at, 0).resident.take(rows)
+        threads, blocks, dynamic = (
+            at.column(e, rows) + np.zeros(len(rows)) for e in (spec.threads, spec.blocks, spec.shared)
+        )
+        variant, profiles = launch.variant.take(rows), launch.profiles
+        static = profiles.static_smem_bytes.take(variant)
+        return threads, blocks, resident, profiles.registers.take(variant), static + dynamic
+
+    def performed(self, at: SpaceAt, row: int) -> list[int]:
+        """The launches, by number, that one config performs."""
+        return [index for index in range(len(self.launches)) if self.geometry(at, index).performed[row]]
+
+    def counts(self, at: SpaceAt, index: int, row: int, requested: bool = False) -> dict[str, float]:
+        """What launch number `index` of one config does on the problem, in total, by metric of its profile.
+
+        Of a kernel profiled by a sample of blocks, sectors that L1 answers are counted only where `requested` is set.
+        """
+        launch, rows = self.launches[index], np.array([row])
+        table = launch.sample.asked if requested and launch.sample is not None else launch.profiles
+        blocks = at.column(self.kernel.launches[index].blocks, rows) + np.zeros(1)
+        totals = [blocks, *(self.trips(at, index, loop, rows, blocks)[0] + np.zeros(1) for loop in launch.loops)]
+        values = table.counts[launch.variant[row]] @ np.array([float(total[0]) for total in totals])
+        return dict(zip(table.metrics, values.tolist(), strict=True))
+
+    def resources(self, at: SpaceAt, index: int, row: int) -> tuple[int, int, Occupancy[int, float]]:
+        """(registers per thread, bytes of shared memory per block, occupancy) of a launch of one config."""
+        launch, rows = self.launches[index], np.array([row])
+        spec = self.kernel.launches[index]
+        threads, dynamic = (int((at.column(e, rows) + np.zeros(1, np.int64))[0]) for e in (spec.threads, spec.shared))
+        registers = int(launch.profiles.registers[launch.variant[row]])
+        shared = int(launch.profiles.static_smem_bytes[launch.variant[row]]) + dynamic
+        return registers, shared, occupancy(self.gpu.limits, threads, registers, shared)
+
+    def occupancy(self, at: SpaceAt, row: int) -> float:
+        """Resident warps over the most an SM holds, of the first launch of one config."""
+        return float(self.geometry(at, 0).occupancy[row])
+
+    def occupancy_choice(self, at: SpaceAt, rows: Array) -> int:
+        """The row, of `rows`, that the occupancy heuristic picks.
+
+        The heuristic is that of `cudaOccupancyMaxPotentialBlockSize`: the most resident warps, of equals the largest
+        block; of equals the first config in canonical order, for the heuristic has no other criterion.
+        """
+        geometry = self.geometry(at, 0)
+        score = geometry.occupancy.take(rows) * 4096.0 + geometry.warps.take(rows)
+        return int(rows[score.argmax()])
+
+    def geometry(self, at: SpaceAt, index: int) -> LaunchGeometry:
+        """The geometry of a launch on a problem; kept where it is the same on every problem, as for most kernels."""
+        if known := self._geometries.get(index):
+            return known
+        spec, launch = self.kernel.launches[index], self.launches[index]
+        profiles = launch.profiles
+        when = [] if spec.when is None else [spec.when]
+
+        def column(expression: Expression) -> Array:
+            return np.broadcast_to(np.asarray(at.column(expression), dtype=np.float64), (len(self.space),))
+
+        warps = np.ceil(column(spec.threads) / 32.0)
+        held = occupancy(
+            self.gpu.limits,
+            column(spec.threads).astype(np.int64),
+            profiles.registers[launch.variant],
+            profiles.static_smem_bytes[launch.variant] + column(spec.shared).astype(np.int64),
+        )
+        geometry = LaunchGeometry(
+            performed=np.ones(len(self.space), dtype=bool) if spec.when is None else column(spec.when) != 0,
+            warps=warps,
+            prefetch=column(spec.prefetch),
+            resident=held.blocks.astype(np.float64),
+            occupancy=held.fraction,
+            quick=tuple(
+                (
+                    rates[: len(PIPES)].max(axis=0).take(launch.variant),
+                    alone_clk(rates, warps, launch.variant),
+                    rates[CORE_J].take(launch.variant),
+                )
+                for rates in launch.demand.rates
+            ),
+        )
+        if all(self.space.fixed(e) for e in (spec.threads, spec.shared, spec.prefetch, *when)):
+            self._geometries[index] = geometry
+        return geometry

@@ -1,0 +1,78 @@
+"""The answer of `kernrec explain`: a config taken apart, perhaps beside another one, and the changes that gain most."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.context import Context
+from kernrec.recommender.estimate.costs import Source
+from kernrec.recommender.explain.breakdown import Explanation, explain
+from kernrec.recommender.explain.pick_config import explainable, pick_config, point_number
+from kernrec.recommender.explain.what_if import Change, difference, what_if
+from kernrec.recommender.notes import of_measurements, of_predictions, sources_of
+from kernrec.recommender.request import Request
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is said of a config."""
+
+    candidates: CandidateSet
+    """All configs of its kernel over a range of power limits."""
+    point: int
+    """Number of the operating point that is explained."""
+    subject: Explanation
+    other: Explanation | None
+    """The config that it is compared with."""
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def difference(self) -> dict[str, float]:
+        """How much each figure changes from the other config to the subject; empty without another."""
+        return difference(self.other, self.subject) if self.other else {}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; keys carry their unit."""
+        answer = {**self.subject.as_dict(), "advice": [change.as_dict() for change in self.changes]}
+        if self.other is not None:
+            answer |= {"against": self.other.as_dict(), "difference": self.difference}
+        return answer
+
+
+def report(
+    request: Request,
+    context: Context,
+    config: Mapping[str, int],
+    against: Mapping[str, int] | None = None,
+    top: int = 5,
+) -> Report:
+    """Explains the best config with these tunables.
+
+    Args:
+        request: the problem; its query's objective is `latency`, `energy` or `edp`.
+        context: databases and models.
+        config: values of some tunables.
+        against: values of some tunables of the config to compare with; None for no comparison.
+        top: how many changes are proposed at most.
+
+    Raises:
+        UsageError: a name is unknown, or no config has these tunables.
+        KernrecError: nothing can run the problem, or there are no profiles to predict from.
+    """
+    candidates = explainable(request, context)
+    objective, point = request.query.objective, point_number(candidates, request.query.power_limit_w)
+    position = pick_config(candidates, config, objective, point)
+    subject, other = explain(candidates, position, point), None
+    changes = what_if(candidates, position, point, objective, top)
+    if against is not None:
+        other = explain(candidates, pick_config(candidates, against, objective, point), point)
+    shown = [subject.choice, *([other.choice] if other else [])]
+    sources = sources_of(shown)
+    kernel = candidates.kernels[0]
+    notes = [*context.models.warnings(), *of_predictions(candidates, sources)]
+    notes += of_measurements(kernel.runnable, kernel if sources - {Source.MEASURED} else None)
+    if any(choice.measurement for choice in shown):
+        notes.append("times by resource, traffic and shares of energy are predicted, whatever was measured")
+    return Report(candidates, point, subject, other, tuple(changes), tuple(notes))

@@ -1,0 +1,104 @@
+"""What is asked of the recommender: `Request` names the problem and the GPU, `Query` says which configs are wanted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from kernrec.errors import UsageError, unknown
+from kernrec.op.shape import parse_shape
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+
+
+class Objective(StrEnum):
+    """What a choice is judged by."""
+
+    PARETO = "pareto"
+    """The front of latency and energy."""
+    LATENCY = "latency"
+    ENERGY = "energy"
+    EDP = "edp"
+    """Energy-delay product: energy x latency."""
+
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """The quantities that decide: `latency`, `energy` or both."""
+        return (self.value,) if self in (Objective.LATENCY, Objective.ENERGY) else ("latency", "energy")
+
+    def value_of(self, latency_s: np.ndarray, energy_j: np.ndarray) -> np.ndarray:
+        """What the objective minimizes, elementwise; a Pareto front has no single value (`UsageError`)."""
+        if self is Objective.PARETO:
+            raise unknown("objective", self.value, SCALAR_OBJECTIVES)
+        if self is Objective.LATENCY:
+            return latency_s
+        return energy_j * latency_s if self is Objective.EDP else energy_j
+
+
+SCALAR_OBJECTIVES = (Objective.LATENCY, Objective.ENERGY, Objective.EDP)
+
+
+def objective_named(name: str, known: tuple[Objective, ...] = tuple(Objective)) -> Objective:
+    """The objective of this name; `UsageError` with the nearest known one."""
+    if name not in known:
+        raise unknown("objective", name, known)
+    return Objective(name)
+
+
+@dataclass(frozen=True)
+class Query:
+    """Which configs are wanted, and how the GPU will be run. None leaves a bound out."""
+
+    objective: str = Objective.PARETO
+    max_slowdown: float | None = None
+    """Fraction above the fastest config's latency that is accepted."""
+    max_power_w: float | None = None
+    """Mean power that a choice may draw."""
+    power_limit_w: float | None = None
+    """Power limit of the GPU; None for its default, and for one kernel for a range of limits."""
+    clock_hz: float | None = None
+    """Locked core clock; None where it is not locked."""
+    top: int = 5
+    """How many choices are returned at most."""
+
+    def __post_init__(self) -> None:
+        objective_named(self.objective)
+        if self.top < 1:
+            raise UsageError(f"top is {self.top}; at least 1 is accepted")
+        if self.max_slowdown is not None and not self.max_slowdown >= 0:
+            raise UsageError(f"max slowdown is {self.max_slowdown:g}; a fraction of at least 0 is accepted")
+        if self.max_power_w is not None and not self.max_power_w > 0:
+            raise UsageError(f"max power is {self.max_power_w:g} W; a positive power is accepted")
+
+    @property
+    def point(self) -> OperatingPoint:
+        """The operating point that is asked for."""
+        return OperatingPoint(self.power_limit_w, self.clock_hz)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A problem, a GPU and a query. Names are as people type them; one of `op` and `kernel` is given.
+
+    With `op` every kernel that implements the op is considered, at the query's operating point. With `kernel` it is
+    that kernel alone, a user's own or one of the library, over a range of power limits where the query names none.
+    """
+
+    gpu: str
+    op: str | None = None
+    kernel: str | None = None
+    shape: str | Mapping[str, int] = field(default_factory=dict)
+    """Dimensions, as text (`m=1,n=2,k=3`) or by name; what is left out has the op's or the spec's default."""
+    dtype: str | None = None
+    """Data type; the first one of the op or kernel by default."""
+    layout: str | None = None
+    query: Query = field(default_factory=Query)
+
+    def __post_init__(self) -> None:
+        if (self.op is None) == (self.kernel is None):
+            raise UsageError("a request names an op or a kernel, exactly one of them")
+
+    @property
+    def dims(self) -> Mapping[str, int]:
+        """The dimensions by name."""
+        return parse_shape(self.shape) if isinstance(self.shape, str) else self.shape

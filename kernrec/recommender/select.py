@@ -1,0 +1,74 @@
+"""Which candidates are chosen: the query's bounds, then its objective."""
+
+import numpy as np
+
+from kernrec.errors import UsageError
+from kernrec.recommender.candidate_set import Array, CandidateSet
+from kernrec.recommender.estimate.costs import MEASURED
+from kernrec.recommender.pareto import pareto_front, spread
+from kernrec.recommender.request import Objective, Query
+
+Picked = tuple[int, int]
+"""Number of the operating point, position of the candidate."""
+
+
+def select(candidates: CandidateSet, query: Query, first: int = 0) -> list[Picked]:
+    """At most `query.top` choices in order: best first, of a Pareto front the fastest first.
+
+    Args:
+        candidates: a set that is not empty.
+        query: bounds and objective.
+        first: operating points before it are compared with, but not chosen.
+
+    Raises:
+        UsageError: no candidate keeps the bounds.
+    """
+    latency, energy = candidates.latency_s[first:], candidates.energy_j[first:]
+    count = latency.shape[1]
+    if len(latency) > 1:
+        # A power limit that does not bind gives the same prediction as the default one: the measured one is taken.
+        of_equals = 1.0 - 1e-9 * (candidates.latency_source[first:] == MEASURED)
+        latency, energy = latency * of_equals, energy * of_equals
+    allowed = _allowed(latency, candidates.power_w[first:], query)
+    if query.objective == Objective.PARETO:
+        flat = latency.ravel(), energy.ravel()
+        if allowed is not None:
+            flat = flat[0][allowed], flat[1][allowed]
+        picked = spread(pareto_front(*flat), *flat, query.top)
+        picked = picked if allowed is None else allowed[picked]
+    else:
+        picked = _least(Objective(query.objective).value_of(latency, energy), allowed, query.top)
+    return [(first + point, position) for point, position in (divmod(int(place), count) for place in picked)]
+
+
+def _allowed(latency: Array, power: Array, query: Query) -> Array | None:
+    """Places in the flattened table that keep the bounds, ascending; None for all of them."""
+    if query.max_power_w is None and query.max_slowdown is None:
+        return None
+    flat, watts = latency.ravel(), power.ravel()
+    allowed = np.arange(len(flat))
+    if query.max_power_w is not None:
+        allowed = np.flatnonzero(watts <= query.max_power_w)
+        if not len(allowed):
+            raise UsageError(
+                f"no config stays below {query.max_power_w:g} W; the least is {watts.min():.4g} W"
+                " (a lower power limit or clock lowers it)"
+            )
+    if query.max_slowdown is not None:
+        seconds = flat[allowed]
+        allowed = allowed[seconds <= seconds.min() * (1.0 + query.max_slowdown)]
+    return allowed
+
+
+def _least(value: Array, allowed: Array | None, top: int) -> Array:
+    """Places of the least values, each candidate at its best operating point; of equals the first candidate."""
+    points, count = value.shape
+    if allowed is not None:
+        kept = np.full(value.size, np.inf)
+        kept[allowed] = value.ravel()[allowed]
+        value = kept.reshape(points, count)
+    best = value[0] if points == 1 else value.min(axis=0)
+    top = min(top, int(np.isfinite(best).sum()))
+    among = np.flatnonzero(best <= np.partition(best, top - 1)[top - 1])
+    order = among[np.argsort(best[among], kind="stable")][:top]
+    return order if points == 1 else value.argmin(axis=0)[order] * count + order
