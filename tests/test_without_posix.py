@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.process import environment
+from tests.helpers.recording import make_recording
 
 WITHOUT_POSIX = """
-import concurrent.futures, multiprocessing, os, signal, subprocess, sys, tempfile
+import concurrent.futures, multiprocessing, os, signal, subprocess, sys, tempfile, types
+kill, SIGKILL = os.kill, signal.SIGKILL
+subprocess.Popen.kill = lambda process: kill(process.pid, SIGKILL)  # which Windows does without a signal
 for module in ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"):
     sys.modules[module] = None
 POSIX = {
@@ -21,6 +24,7 @@ for module, names in POSIX.items():
     for name in names.split():
         if hasattr(module, name):
             delattr(module, name)
+sys.modules["msvcrt"] = types.SimpleNamespace(locking=lambda *_: None, LK_NBLCK=2)
 from kernrec.cli.app import run
 sys.exit(run(sys.argv[1:]))
 """
@@ -68,6 +72,15 @@ def test_doctor_answers_without_posix(tmp_path: Path) -> None:
     done = run_without_posix("doctor", tmp_path)
     assert "Traceback" not in done.stderr
     assert "kernrec" in done.stdout
+
+
+def test_a_replay_is_collected_without_posix(tmp_path: Path) -> None:
+    make_recording(tmp_path / "recording.duckdb", configs=20)
+    line = "collect --device replay --replay recording.duckdb --db own.duckdb --effort quick"
+    done = run_without_posix(line, tmp_path)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, done.stderr
+    assert "rows are new" in done.stdout
 
 
 def run_without_posix(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":

@@ -17,38 +17,36 @@ if TYPE_CHECKING:
 
 _SHOWN_EVERY_S = 0.5
 _REPLAYED_LINES = 20
-_ROUGH_S = (
-    1.0  # cards renew what they say of power every 15 to 100 ms (arXiv 2312.02741, "Part-time Power Measurements")
-)
+_ROUGH_S = 1.0  # cards update their power sensor every 15 to 100 ms (arXiv 2312.02741, "Part-time Power Measurements")
 
 
 def monitor(
-    command: Annotated[list[str] | None, typer.Argument(help="What to run, after --.")] = None,
-    pid: Annotated[int | None, typer.Option(help="Watch while this process runs, instead.")] = None,
-    replay: Annotated[Path | None, typer.Option(help="Show a recorded trace, instead; no GPU is needed.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Write the samples: a .csv or .parquet file.")] = None,
-    period: Annotated[str, typer.Option(help="Time between samples: 100ms.")] = "100ms",
+    command: Annotated[list[str] | None, typer.Argument(help="Command to run, after --.")] = None,
+    pid: Annotated[int | None, typer.Option(help="Monitor while this process runs instead.")] = None,
+    replay: Annotated[Path | None, typer.Option(help="Show a recorded trace instead; no GPU is needed.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write the samples to a .csv or .parquet file.")] = None,
+    period: Annotated[str, typer.Option(help="Time between two samples, such as 100ms.")] = "100ms",
     calls: Annotated[
-        int | None, typer.Option(help="How often the command calls the kernel: for joules a call.")
+        int | None, typer.Option(help="How often the command calls the kernel, to print joules per call.")
     ] = None,
     device: Annotated[
-        str, typer.Option(help="The GPU: its number in nvidia-smi, or its UUID; the first visible one by default.")
+        str, typer.Option(help="GPU: its number in nvidia-smi, or its UUID. Default: the first visible one.")
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Watch a GPU while a command runs, and sum up: energy, mean power, clocks, temperature, throttle reasons.
+    """Monitor a GPU while a command runs, and print energy, mean power, clocks, temperature and throttle reasons.
 
     Standard output and the exit status are the command's; the summary goes to standard error. Signals are passed on to
-    it; what it leaves running is not waited for. Energy is of the whole board. NVML does not count launches: --calls
-    says how many there were.
+    the command; processes that it leaves running are not waited for. Energy is of the whole board. NVML does not count
+    launches: give their number with --calls.
     """
     from kernrec.measure.monitor.trace import TraceFile, TraceSample, read_trace, summarize_trace, write_trace
     from kernrec.measure.monitor.watch import NvmlReader, watch_command, watch_process
 
     if sum([bool(command), pid is not None, replay is not None]) != 1:
-        raise UsageError("give one of: a command after --, --pid, --replay")
+        raise UsageError("give exactly one of: a command after --, --pid, --replay")
     if trace is not None and trace.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"--trace {trace}: a .csv or .parquet file is expected")
+        raise UsageError(f"--trace {trace}: expected a .csv or .parquet file")
     if calls is not None and calls < 1:
         raise UsageError(f"--calls {calls}: at least 1 is accepted")
     period_s = duration("--period", period)
@@ -67,7 +65,7 @@ def monitor(
     else:
         reader = NvmlReader(device)
         live, notes = _Live(), reader.notes
-        what = f"{reader.name}, a sample every {human(period_s, 's')}"
+        what = f"{reader.name}, one sample every {human(period_s, 's')}"
         with nullcontext() if trace is None else TraceFile(trace) as file:
 
             def show(sample: TraceSample) -> None:
@@ -83,8 +81,8 @@ def monitor(
             live.end()
     summary = summarize_trace(samples, calls)
     if summary.energy_j is not None and summary.duration_s < _ROUGH_S:
-        notes.append("energy over less than a second is rough: cards renew their readings every 15 to 100 ms only")
-    # As `time` does it: standard output belongs to the command.
+        notes.append("energy over less than a second is rough: cards update their sensors only every 15 to 100 ms")
+    # Standard output belongs to the command, as with `time`.
     stream = sys.stderr if command else sys.stdout
     if as_json:
         print(json.dumps({**summary.as_dict(), "exit_status": status, "notes": notes}, indent=2), file=stream)
@@ -96,7 +94,7 @@ def monitor(
 
 
 class _Live:
-    """The state of the GPU on one line of a terminal, on standard error; elsewhere nothing."""
+    """The state of the GPU in one line on standard error, if that is a terminal."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
@@ -108,13 +106,13 @@ class _Live:
             print(f"\r{line(sample)}   ", end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Ends the line."""
+        """End the line."""
         if self._live and self._shown >= 0:
             print(file=sys.stderr)
 
 
 def line(sample: "TraceSample") -> str:
-    """A sample in words."""
+    """A sample as text."""
     parts = [human(sample.time_s, "s")]
     if sample.power_w is not None:
         parts.append(human(sample.power_w, "W"))
@@ -122,7 +120,7 @@ def line(sample: "TraceSample") -> str:
         parts.append(human(sample.sm_clock_hz, "Hz"))
     if sample.temperature_c is not None:
         parts.append(f"{sample.temperature_c:.0f} C")
-    return ", ".join([*parts, sample.reasons.replace("|", ", ") or "not held back"])
+    return ", ".join([*parts, sample.reasons.replace("|", ", ") or "not throttled"])
 
 
 def _lines(summary: "TraceSummary", what: str) -> list[str]:
@@ -132,14 +130,14 @@ def _lines(summary: "TraceSummary", what: str) -> list[str]:
         lines.append(f"  energy       {human(summary.energy_j, 'J')} ({source}, whole board)")
     if summary.mean_power_w is not None and summary.max_power_w is not None:
         mean, most = human(summary.mean_power_w, "W"), human(summary.max_power_w, "W")
-        lines.append(f"  power        mean {mean}, most {most}")
+        lines.append(f"  power        mean {mean}, maximum {most}")
     if summary.mean_sm_clock_hz is not None and summary.min_sm_clock_hz is not None:
         mean, lowest = human(summary.mean_sm_clock_hz, "Hz"), human(summary.min_sm_clock_hz, "Hz")
-        lines.append(f"  core clock   mean {mean}, least {lowest}")
+        lines.append(f"  core clock   mean {mean}, minimum {lowest}")
     if summary.max_temperature_c is not None:
-        lines.append(f"  temperature  most {summary.max_temperature_c:.0f} C")
+        lines.append(f"  temperature  maximum {summary.max_temperature_c:.0f} C")
     reasons = [f"{name} {share * 100:.0f} %" for name, share in summary.throttled.items()]
-    lines.append(f"  held back    {', '.join(reasons) or 'never'} (share of samples)")
+    lines.append(f"  throttled    {', '.join(reasons) or 'never'} (share of samples)")
     if summary.joules_per_call is not None:
         lines.append(
             f"  per call     {human(summary.joules_per_call, 'J')} ({summary.calls} calls, idle power included)"

@@ -1,4 +1,4 @@
-"""Being told to end while there is something to keep: SIGTERM and a closed terminal stop a command as Ctrl-C does."""
+"""SIGTERM and a closed terminal (SIGHUP) stop a command as Ctrl-C does, so that it can save what it has."""
 
 import signal
 from collections.abc import Iterator
@@ -16,24 +16,24 @@ class Ended(KeyboardInterrupt):
 
 
 def exit_status(stop: KeyboardInterrupt) -> int:
-    """What a shell expects of a program that ended so: 128 and the signal."""
+    """Exit status of a program that a signal ended: 128 plus the signal."""
     return 128 + (stop.number if isinstance(stop, Ended) else signal.SIGINT)
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Within, such signals are raised as `Ended`; one that somebody has handled or ignored already is left to that."""
+    """Raise these signals as `Ended` for a while; those that are already handled or ignored are left alone."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         raise Ended(number)
 
     names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     numbers = [getattr(signal, name) for name in names]
-    taken = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
-    for number in taken:
+    default = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in default:
         signal.signal(number, end)
     try:
         yield
     finally:
-        for number in taken:
+        for number in default:
             signal.signal(number, signal.SIG_DFL)

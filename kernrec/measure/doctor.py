@@ -1,4 +1,4 @@
-"""What this machine can measure and what it cannot, found out by trying: `kernrec doctor`."""
+"""`kernrec doctor` as a library call: what this machine can measure, found by trying."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,30 +21,40 @@ _PROBE_LIMIT_S = 60.0
 
 @dataclass(frozen=True)
 class CardDiagnosis:
-    """One card. latency, energy: whether they can be measured; problems: why not and what else to know, a line each."""
+    """One card of this machine."""
 
     index: int
+    """As `nvidia-smi` counts."""
     name: str
+    """Name given by the driver."""
     gpu: str | None
+    """Name in the GPU catalog; None if it is not there."""
     latency: bool
+    """Whether latency can be measured."""
     energy: bool
+    """Whether energy can be measured."""
     problems: tuple[str, ...]
+    """Why something cannot be measured, and what else to know, one line each."""
     info: DeviceInfo | None = None
+    """None if the card was not probed."""
     probe: Probe | None = None
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything `kernrec doctor` says. compiler: None where there is none; problems: of the machine, a line each."""
+    """What this machine can measure."""
 
     compiler: str | None
+    """Its name and version; None if there is none."""
     database: str
+    """State of the database, in one line."""
     cards: tuple[CardDiagnosis, ...]
     problems: tuple[str, ...]
+    """Of the machine, one line each."""
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """What can be measured here, of `latency` and `energy`."""
+        """Which of `latency` and `energy` can be measured here."""
         usable = [card for card in self.cards if self.compiler is not None]
         return tuple(kind for kind in ("latency", "energy") if any(getattr(card, kind) for card in usable))
 
@@ -54,12 +64,12 @@ class Diagnosis:
 
 
 def diagnose(database: Path) -> Diagnosis:
-    """Look at the compiler, the database and every card of this machine; each card is probed for some ten seconds."""
+    """Check the compiler, the database and every card of this machine; each card is probed for about ten seconds."""
     problems = []
-    found: str | None = None
+    compiler_name: str | None = None
     sms: tuple[int, ...] = ()
     try:
-        found, sms = compiler(), supported_sms()
+        compiler_name, sms = compiler(), supported_sms()
     except KernrecError as error:
         problems.append(str(error))
     try:
@@ -67,20 +77,20 @@ def diagnose(database: Path) -> Diagnosis:
     except KernrecError as error:
         present = []
         problems.append(str(error))
-    examined = tuple(_examine(card, sms, found is not None) for card in present)
-    return Diagnosis(found, _database(database), examined, tuple(problems))
+    diagnosed = tuple(_diagnose_card(card, sms, compiler_name is not None) for card in present)
+    return Diagnosis(compiler_name, _database(database), diagnosed, tuple(problems))
 
 
-def _examine(card: Card, sms: tuple[int, ...], compiles: bool) -> CardDiagnosis:
+def _diagnose_card(card: Card, sms: tuple[int, ...], compiles: bool) -> CardDiagnosis:
     problems = [f"used by {card.others} other processes: expect noise"] if card.others else []
     try:
         known = find_gpu(card.name)
     except UsageError as error:
         return CardDiagnosis(card.index, card.name, None, False, False, (*problems, str(error)))
     if compiles and known.sm not in sms:
-        problems.append(f"the compiler makes no code for sm_{known.sm}")
+        problems.append(f"the compiler does not support sm_{known.sm}")
         return CardDiagnosis(card.index, card.name, known.name, False, False, tuple(problems))
-    if not compiles:  # the probe's own kernels need compiling too
+    if not compiles:  # the kernels of the probe need a compiler too
         return CardDiagnosis(
             card.index, card.name, known.name, False, False, (*problems, "not probed without a compiler")
         )
@@ -111,9 +121,9 @@ def _database(path: Path) -> str:
     if holder is not None:
         journal = f"; a collector (PID {holder}) is filling it"
     elif records:
-        journal = f"; {records} measurements of a collector that was killed wait for the next one"
+        journal = f"; {records} measurements of a killed collector will be added by the next one"
     if not path.exists():
-        return f"{path} does not exist yet; collecting makes it{journal}"
+        return f"{path} does not exist yet; `kernrec collect` creates it{journal}"
     try:
         with Database.open(path) as database:
             return f"{path}: {database.counts()['measurement']} measurements{journal}"

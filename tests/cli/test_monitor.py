@@ -168,9 +168,9 @@ def test_a_trace_that_cannot_be_written_is_said_before_the_command_runs(nvml: di
 @pytest.mark.parametrize(
     ("environment", "device", "says"),
     [
-        ({"GPUS": "2"}, [], ["GPU 0,", "one of 2 GPUs", "rough"]),
+        ({"GPUS": "2"}, [], ["GPU 0,", "one of the 2 GPUs", "rough"]),
         ({"GPUS": "2", "CUDA_VISIBLE_DEVICES": "1"}, [], ["GPU 1,", "MIG is on"]),
-        ({"GPUS": "2", "CUDA_VISIBLE_DEVICES": "GPU-1111,GPU-0000"}, [], ["GPU 1,", "one of 2 GPUs"]),
+        ({"GPUS": "2", "CUDA_VISIBLE_DEVICES": "GPU-1111,GPU-0000"}, [], ["GPU 1,", "one of the 2 GPUs"]),
         ({"GPUS": "2", "CUDA_VISIBLE_DEVICES": "MIG-1234"}, [], ["GPU 1,", "MIG is on"]),
         ({"GPUS": "2", "CUDA_VISIBLE_DEVICES": "1"}, ["--device", "0"], ["GPU 0,"]),
         ({"GPUS": "2"}, ["--device", "GPU-1111"], ["GPU 1,"]),
@@ -227,9 +227,9 @@ def test_a_trace_is_shown_without_a_gpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says", "status"),
     [
-        ([], "give one of", 2),
+        ([], "give exactly one of", 2),
         (["--replay", "missing.csv"], "missing.csv cannot be read", 2),
-        (["--replay", "a.csv", "--pid", "1"], "give one of", 2),
+        (["--replay", "a.csv", "--pid", "1"], "give exactly one of", 2),
         (["--replay", "a.csv", "--trace", "t.json"], ".csv or .parquet", 2),
         (["--replay", "a.csv", "--period", "3"], "100ms", 2),
         (["--replay", "a.csv", "--calls", "0"], "at least 1", 2),

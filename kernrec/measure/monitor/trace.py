@@ -1,6 +1,6 @@
-"""A recording of a GPU over time: power, energy, clocks, temperature and throttle reasons, and what they add up to.
+"""Traces of a GPU over time (power, energy, clocks, temperature and throttle reasons), their files and their summary.
 
-A trace is a table with one row a sample and the columns of `TraceSample`, in CSV or Parquet.
+A trace is a table with one row per sample and the fields of `TraceSample` as columns, in CSV or Parquet.
 """
 
 import csv
@@ -22,18 +22,18 @@ _MOST_SAMPLES = 20_000_000
 
 @dataclass(frozen=True)
 class TraceSample:
-    """What was read at one time. time_s: since the start; None: the device does not tell.
-
-    energy_j: its energy counter, from an arbitrary start. reasons: why its clocks are held back, names joined by `|`.
-    """
+    """The sensors at one time; None for a sensor that the device does not have."""
 
     time_s: float
+    """Since the start."""
     power_w: float | None
     energy_j: float | None
+    """The energy counter, from an arbitrary start."""
     sm_clock_hz: float | None
     memory_clock_hz: float | None
     temperature_c: float | None
     reasons: str
+    """Throttle reasons, joined by `|`."""
 
 
 COLUMNS = tuple(field.name for field in fields(TraceSample))
@@ -41,27 +41,26 @@ COLUMNS = tuple(field.name for field in fields(TraceSample))
 
 @dataclass(frozen=True)
 class TraceSummary:
-    """A trace in numbers, of the whole board, idle power included.
-
-    energy_from: `counter`, or `power` where it is integrated from samples of power. throttled: share of the samples by
-    reason. joules_per_call: where the number of calls is known.
-    """
+    """Summary of a trace, of the whole board, idle power included."""
 
     duration_s: float
     samples: int
     energy_j: float | None
     energy_from: str
+    """`counter`, or `power` if the energy is integrated from power samples."""
     mean_power_w: float | None
     max_power_w: float | None
     mean_sm_clock_hz: float | None
     min_sm_clock_hz: float | None
     max_temperature_c: float | None
     throttled: dict[str, float]
+    """Share of the samples by throttle reason."""
     calls: int | None = None
+    """How often the kernel was called; None if unknown."""
 
     @property
     def joules_per_call(self) -> float | None:
-        """Gross energy over calls."""
+        """Energy per call, idle power included; None if the number of calls is unknown."""
         return self.energy_j / self.calls if self.calls and self.energy_j is not None else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -70,7 +69,7 @@ class TraceSummary:
 
 
 def summarize_trace(samples: Sequence[TraceSample], calls: int | None = None) -> TraceSummary:
-    """What a trace says. Raises `UsageError` for one without samples."""
+    """The summary of a trace. Raises `UsageError` if it has no samples."""
     if not samples:
         raise UsageError("the trace has no samples")
     duration = samples[-1].time_s - samples[0].time_s
@@ -99,7 +98,7 @@ def summarize_trace(samples: Sequence[TraceSample], calls: int | None = None) ->
 
 
 def _energy(samples: Sequence[TraceSample], power: Sequence[tuple[float, float]]) -> tuple[float | None, str]:
-    """(joules, how they were found): the counter's difference, else power integrated by trapezoids."""
+    """(joules, source): the difference of the counter, else power integrated by trapezoids."""
     first, last = samples[0].energy_j, samples[-1].energy_j
     if first is not None and last is not None and last >= first:
         return last - first, "counter"
@@ -109,11 +108,11 @@ def _energy(samples: Sequence[TraceSample], power: Sequence[tuple[float, float]]
 
 
 class TraceFile:
-    """A trace that grows on disk, by the path's ending CSV or Parquet, and is there whole at the end of a `with`.
+    """A trace file that is complete at the end of a `with` block; CSV or Parquet, by the suffix of its path.
 
-    Until then its samples are in `.NAME.part` beside it, a CSV file which `read_trace` reads too: killed, nothing is
-    lost that was seen. Raises `UsageError` where it cannot be written, before anything is watched; that there is no
-    room for more only at the end, for what is watched has to go on.
+    Until then the samples are in `.NAME.part` beside it, a CSV file that `read_trace` can read too: a monitor that is
+    killed loses nothing. Raises `UsageError` at once if the file cannot be written, but at the end if the disk becomes
+    full, because the monitored program must go on.
     """
 
     def __init__(self, path: Path) -> None:
@@ -133,7 +132,7 @@ class TraceFile:
         return self
 
     def add(self, sample: TraceSample) -> None:
-        """One more sample, on its way to the disk when this returns."""
+        """Add a sample and write it out."""
         if self._full is None:
             try:
                 self._writer.writerow(["" if value is None else value for value in vars(sample).values()])
@@ -147,7 +146,7 @@ class TraceFile:
         if self._full is not None:
             raise self._failed(self._full) from None
         if kind is not None:
-            self.part.unlink(missing_ok=True)  # nothing could be begun
+            self.part.unlink(missing_ok=True)  # nothing was started
             return
         try:
             self._publish()
@@ -166,7 +165,7 @@ class TraceFile:
 
 
 def write_trace(path: Path, samples: Iterable[TraceSample]) -> None:
-    """Writes a trace in one step. Raises `UsageError` if it cannot."""
+    """Write a whole trace. Raises `UsageError` if it cannot be written."""
     with TraceFile(path) as file:
         for sample in samples:
             file.add(sample)
@@ -195,7 +194,7 @@ def _to_parquet(table: Path, path: Path) -> None:
 
 
 def read_trace(path: Path) -> list[TraceSample]:
-    """A trace from a CSV or Parquet file. Raises `UsageError` for a file that is none, naming the row."""
+    """The samples in a CSV or Parquet file. Raises `UsageError`, which names the row, if the file is not a trace."""
     try:
         if path.stat().st_size > _LARGEST_FILE:
             raise UsageError(f"{path} is larger than {_LARGEST_FILE} bytes")
@@ -203,7 +202,7 @@ def read_trace(path: Path) -> list[TraceSample]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     except (UnicodeDecodeError, csv.Error):
-        raise UsageError(f"{path} is no trace: not a table of text") from None
+        raise UsageError(f"{path} is not a trace: it is not a table of text") from None
     samples = []
     for number, row in enumerate(rows, 1):
         if number > _MOST_SAMPLES:
@@ -228,18 +227,18 @@ def _parquet_rows(path: Path) -> list[dict[str, Any]]:
 
     try:
         with duckdb.connect() as connection:
-            found = connection.execute("SELECT * FROM read_parquet($1)", [[str(path)]])
-            names = [column[0] for column in found.description or ()]
+            cursor = connection.execute("SELECT * FROM read_parquet($1)", [[str(path)]])
+            names = [column[0] for column in cursor.description or ()]
             _check_columns(path, names)
-            return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
     except duckdb.Error:
-        raise UsageError(f"{path} is no Parquet file") from None
+        raise UsageError(f"{path} is not a Parquet file") from None
 
 
 def _check_columns(path: Path, names: Sequence[str]) -> None:
     missing = [name for name in COLUMNS if name not in names]
     if missing:
-        raise UsageError(f"{path} is no trace: column {missing[0]} is missing")
+        raise UsageError(f"{path} is not a trace: column {missing[0]} is missing")
 
 
 def _sample(path: Path, number: int, row: dict[str, Any]) -> TraceSample:

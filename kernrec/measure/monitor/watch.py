@@ -1,10 +1,10 @@
-"""Watching a GPU while something else runs: samples at a stated period, from NVML or from a recorded trace.
+"""Recording a GPU's sensors while another program runs: samples at a fixed period, from NVML.
 
     start --- sample --- sample --- ... --- sample --- the command has ended
           |<- period ->|
 
-Reading costs the GPU nothing and the CPU some 0.1 ms a sample. What is read is of the whole board: other processes and
-idle power count too. Settings of the card are never touched.
+Reading costs the GPU nothing and the CPU about 0.1 ms per sample. The values are of the whole board: other processes
+and idle power are included. Settings of the card are not changed.
 """
 
 import os
@@ -12,16 +12,19 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.monitor.trace import TraceSample
+from kernrec.util.process import is_alive
 
-_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
-_LOOK_S = 0.2  # so often it is looked whether somebody asked to stop
-_POLL_S = 0.02  # where the end of a process has to be looked for
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # exit statuses of a shell
+_CHECK_S = 0.2
+"""How often it is checked whether the monitor was asked to stop."""
+_POLL_S = 0.02
+"""How often it is checked whether a process has ended, on systems that cannot report it."""
 
 REASONS = {
     0x01: "idle",
@@ -38,51 +41,59 @@ REASONS = {
 
 
 class Reader(Protocol):
-    """What can be sampled."""
+    """A device that can be sampled."""
 
     def read(self, time_s: float) -> TraceSample:
-        """The state of the device now, stamped `time_s`."""
+        """The present state of the device, with the time stamp `time_s`."""
 
 
 class NvmlReader:
-    """Reads one GPU of this machine through NVML. Raises `KernrecError` where there is none.
-
-    device: `auto`, the first that `CUDA_VISIBLE_DEVICES` leaves; a number, as `nvidia-smi` counts; or the start of a
-    UUID. notes: what the reader of its numbers has to know, one line each.
-    """
+    """Reads one GPU of this machine through NVML."""
 
     def __init__(self, device: str = "auto") -> None:
+        """Find the GPU.
+
+        Args:
+            device: `auto`, the first that `CUDA_VISIBLE_DEVICES` shows; a number, as `nvidia-smi` counts; or the start
+                of a UUID.
+
+        Raises:
+            KernrecError: if there is no such GPU.
+        """
         try:
             import pynvml
         except ImportError:
-            raise KernrecError("watching a GPU needs NVML: pip install '.[measure]'") from None
+            raise KernrecError("monitoring a GPU needs NVML: pip install '.[measure]'") from None
         self._nvml = pynvml
         self.notes: list[str] = []
+        """What the user has to know about the values, one line each."""
         try:
             pynvml.nvmlInit()
             self._handle = self._find(device, pynvml.nvmlDeviceGetCount())
             self.name = _text(pynvml.nvmlDeviceGetName(self._handle))
         except pynvml.NVMLError as error:
-            raise KernrecError(f"no NVIDIA GPU can be watched here: {error}") from None
-        mig = self._ask_raw("nvmlDeviceGetMigMode", self._handle)
+            raise KernrecError(f"no NVIDIA GPU can be monitored here: {error}") from None
+        mig = self._query("nvmlDeviceGetMigMode", self._handle)
         if mig and mig[0]:
             self.notes.append("MIG is on: power and energy are the whole card's, of all its slices")
-        running = self._ask_raw("nvmlDeviceGetComputeRunningProcesses", self._handle) or ()
+        running = self._query("nvmlDeviceGetComputeRunningProcesses", self._handle) or ()
         if others := len({process.pid for process in running} - {os.getpid()}):
             self.notes.append(f"{others} other processes use this GPU already; their energy counts too")
 
     def _find(self, device: str, count: int) -> Any:
-        """The handle of the GPU that is meant."""
+        """The handle of the GPU that the user named."""
         nvml = self._nvml
         if not count:
-            raise KernrecError("no NVIDIA GPU can be watched here: the driver knows none")
-        wanted, of = device, count
+            raise KernrecError("no NVIDIA GPU can be monitored here: the driver finds none")
+        wanted = device
         if device == "auto":
-            named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")]
-            of = len(named) if "CUDA_VISIBLE_DEVICES" in os.environ else count
-            wanted = named[0] if named[0] not in ("", "-1") else "0"
-            if of > 1:
-                self.notes.append(f"one of {of} GPUs that the command can use is watched; --device names another")
+            visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")]
+            usable = len(visible) if "CUDA_VISIBLE_DEVICES" in os.environ else count
+            wanted = visible[0] if visible[0] not in ("", "-1") else "0"
+            if usable > 1:
+                self.notes.append(
+                    f"only one of the {usable} GPUs that the command can use is monitored; choose another with --device"
+                )
         if wanted.startswith("MIG-"):
             slice_ = nvml.nvmlDeviceGetHandleByUUID(wanted)
             return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice_)
@@ -93,26 +104,26 @@ class NvmlReader:
                     return handle
         elif wanted.isdecimal() and int(wanted) < count:
             return nvml.nvmlDeviceGetHandleByIndex(int(wanted))
-        raise UsageError(f"GPU {wanted} is not there; this machine has {count}, numbered from 0")
+        raise UsageError(f"there is no GPU {wanted}; this machine has {count}, numbered from 0")
 
     def read(self, time_s: float) -> TraceSample:
-        """The state of the GPU now."""
+        """The present state of the GPU."""
         nvml, handle = self._nvml, self._handle
-        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
-        if reasons is None:  # the name it had before driver 535
-            reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        reasons = self._number("nvmlDeviceGetCurrentClocksEventReasons", handle)
+        if reasons is None:  # the name of this function before driver 535
+            reasons = self._number("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         return TraceSample(
             time_s=time_s,
-            power_w=_scaled(self._ask("nvmlDeviceGetPowerUsage", handle), 1e-3),
-            energy_j=_scaled(self._ask("nvmlDeviceGetTotalEnergyConsumption", handle), 1e-3),
-            sm_clock_hz=_scaled(self._ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM), 1e6),
-            memory_clock_hz=_scaled(self._ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_MEM), 1e6),
-            temperature_c=_scaled(self._ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU), 1.0),
+            power_w=_scaled(self._number("nvmlDeviceGetPowerUsage", handle), 1e-3),
+            energy_j=_scaled(self._number("nvmlDeviceGetTotalEnergyConsumption", handle), 1e-3),
+            sm_clock_hz=_scaled(self._number("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM), 1e6),
+            memory_clock_hz=_scaled(self._number("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_MEM), 1e6),
+            temperature_c=_scaled(self._number("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU), 1.0),
             reasons=reason_names(reasons or 0),
         )
 
-    def _ask_raw(self, function: str, *arguments: Any) -> Any:
-        """What NVML says; None where this GPU or driver does not."""
+    def _query(self, function: str, *arguments: Any) -> Any:
+        """The result of an NVML function; None if this GPU or driver does not support it."""
         call = getattr(self._nvml, function, None)
         if call is None:
             return None
@@ -121,9 +132,9 @@ class NvmlReader:
         except self._nvml.NVMLError:
             return None
 
-    def _ask(self, function: str, *arguments: Any) -> float | None:
-        found = self._ask_raw(function, *arguments)
-        return None if found is None else float(found)
+    def _number(self, function: str, *arguments: Any) -> float | None:
+        value = self._query(function, *arguments)
+        return None if value is None else float(value)
 
 
 def _text(value: str | bytes) -> str:
@@ -131,7 +142,7 @@ def _text(value: str | bytes) -> str:
 
 
 def reason_names(bits: float) -> str:
-    """NVML's bits as names joined by `|`."""
+    """The names of NVML's reason bits, joined by `|`."""
     return "|".join(name for bit, name in REASONS.items() if int(bits) & bit)
 
 
@@ -139,91 +150,119 @@ def _scaled(value: float | None, scale: float) -> float | None:
     return None if value is None else value * scale
 
 
-Ended = Callable[[float], bool]
-"""Waits at most so many seconds for the end of something, and says whether it has come."""
-Show = Callable[[TraceSample], None]
+WaitForEnd = Callable[[float], bool]
+"""Waits at most so many seconds for the end of something, and returns whether it has ended."""
+ShowSample = Callable[[TraceSample], None]
 
 
-def watch(reader: Reader, period_s: float, begin: Callable[[], Ended], show: Show) -> None:
-    """Shows a sample, begins something, shows one every `period_s` until that has ended, and one more."""
+def record_samples(reader: Reader, period_s: float, begin: Callable[[], WaitForEnd], show: ShowSample) -> None:
+    """Take a sample, begin something, take samples until it has ended, and one more.
+
+    Args:
+        reader: takes the samples.
+        period_s: time between two samples.
+        begin: begins what is to be monitored.
+        show: called with each sample.
+    """
     start = time.monotonic()
     show(reader.read(0.0))
     ended = begin()
     due = time.monotonic() + period_s
-    while not ended(min(max(due - time.monotonic(), 0.0), _LOOK_S)):
+    while not ended(min(max(due - time.monotonic(), 0.0), _CHECK_S)):
         if time.monotonic() >= due:
             due = max(due + period_s, time.monotonic())
             show(reader.read(time.monotonic() - start))
     show(reader.read(time.monotonic() - start))
 
 
-def watch_command(command: Sequence[str], reader: Reader, period_s: float, show: Show) -> int:
-    """Runs a command and watches until it ends; its exit status, 128 plus the signal for one that a signal ended.
+def watch_command(command: Sequence[str], reader: Reader, period_s: float, show: ShowSample) -> int:
+    """Run a command and record samples until it ends.
 
-    Ctrl-C goes to the command, as without us, and what asks us to end is passed on to it. What it leaves running is
-    not waited for. Raises `KernrecError` where it cannot be started.
+    Ctrl-C reaches the command as without a monitor, and other signals that ask the monitor to end are passed on to the
+    command. Processes that the command leaves running are not waited for.
+
+    Returns:
+        The command's exit status; 128 plus the signal if a signal ended it.
+
+    Raises:
+        KernrecError: if the command cannot be started.
     """
-    client: subprocess.Popen[bytes] | None = None
-    asked: list[int] = []
+    process: subprocess.Popen[bytes] | None = None
+    received: list[int] = []
 
     def pass_on(number: int, frame: object) -> None:
-        asked.append(number)
-        if client is not None:
-            client.send_signal(number)
+        received.append(number)
+        if process is not None:
+            process.send_signal(number)
 
-    def begin() -> Ended:
-        nonlocal client
+    def begin() -> WaitForEnd:
+        nonlocal process
         try:
-            client = subprocess.Popen(list(command), preexec_fn=restore)
+            process = subprocess.Popen(list(command))
         except OSError as error:
             failure = KernrecError(f"{command[0]} cannot be run: {error.strerror or error}")
             failure.exit_status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
             raise failure from None
-        for number in asked:  # while it was being started
-            client.send_signal(number)
-        return _ending(client.pid, lambda: client.poll() is not None)
+        for number in received:  # while it was being started
+            process.send_signal(number)
+        running = process
+        return _end_of(running.pid, lambda: running.poll() is not None)
 
-    quiet = dict.fromkeys((signal.SIGINT, signal.SIGQUIT), signal.SIG_IGN)  # the terminal sends them to the command too
-    with _handled({**quiet, signal.SIGTERM: pass_on, signal.SIGHUP: pass_on}) as restore:
+    # The terminal sends the first two to the command too. They get a handler, for a command would inherit signals that
+    # are ignored, but not handlers.
+    handlers: dict[signal.Signals, Any] = dict.fromkeys(_signals("SIGINT", "SIGQUIT"), _do_nothing)
+    handlers |= dict.fromkeys(_signals("SIGTERM", "SIGHUP"), pass_on)
+    with _handled(handlers):
         try:
-            watch(reader, period_s, begin, show)
+            record_samples(reader, period_s, begin, show)
         finally:
-            status = client.wait() if client is not None else 0
+            status = process.wait() if process is not None else 0
     return status if status >= 0 else 128 - status
 
 
-def watch_process(pid: int, reader: Reader, period_s: float, show: Show) -> None:
-    """Watches until the process `pid` has ended, or somebody asks to stop. Raises `UsageError` where there is none."""
-    if not alive(pid):
+def watch_process(pid: int, reader: Reader, period_s: float, show: ShowSample) -> None:
+    """Record samples until a process has ended, or a signal asks the monitor to end.
+
+    Raises:
+        UsageError: if there is no such process.
+    """
+    if not is_alive(pid):
         raise UsageError(f"there is no process {pid}")
-    asked: list[int] = []
-    ended = _ending(pid, lambda: not alive(pid))
-    stop = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda number, frame: asked.append(number))
-    with _handled(stop):
-        watch(reader, period_s, lambda: lambda seconds: bool(asked) or ended(seconds), show)
+    received: list[int] = []
+    ended = _end_of(pid, lambda: not is_alive(pid))
+
+    def stop(number: int, frame: object) -> None:
+        received.append(number)
+
+    with _handled(dict.fromkeys(_signals("SIGINT", "SIGTERM", "SIGHUP"), stop)):
+        record_samples(reader, period_s, lambda: lambda seconds: bool(received) or ended(seconds), show)
+
+
+def _signals(*names: str) -> list[signal.Signals]:
+    """The signals of these names that this system has."""
+    return [getattr(signal, name) for name in names if hasattr(signal, name)]
+
+
+def _do_nothing(number: int, frame: object) -> None:
+    pass
 
 
 @contextmanager
-def _handled(handlers: dict[signal.Signals, Any]) -> Iterator[Callable[[], None]]:
-    """Handles signals; gives what a child calls to have them as they were. Those that are ignored stay so."""
+def _handled(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
+    """Handle signals for a while; those that are ignored stay ignored."""
     before = {number: signal.getsignal(number) for number in handlers}
-    taken = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
-
-    def restore() -> None:
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)
-
-    for number in taken:
+    replaced = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in replaced:
         signal.signal(number, handlers[number])
     try:
-        yield restore
+        yield
     finally:
-        for number, handler in taken.items():
+        for number, handler in replaced.items():
             signal.signal(number, handler)
 
 
-def _ending(pid: int, gone: Callable[[], bool]) -> Ended:
-    """Tells the end of a process at once where the system can (Linux, `pidfd_open`), else within 20 ms."""
+def _end_of(pid: int, gone: Callable[[], bool]) -> WaitForEnd:
+    """Wait for the end of a process: it is noticed at once if the system can (Linux, `pidfd_open`), else in 20 ms."""
     handle = None
     with suppress(AttributeError, OSError):
         handle = os.pidfd_open(pid)
@@ -236,16 +275,3 @@ def _ending(pid: int, gone: Callable[[], bool]) -> Ended:
         return gone()
 
     return ended
-
-
-def alive(pid: int) -> bool:
-    """Whether there is such a process."""
-    if pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -63,7 +63,7 @@ def test_a_trace_comes_back_as_it_was_written(kind: str, tmp_path: Path) -> None
         (HEADER.encode() + b"\n0,nan,,,,,\n", "row 1: power_w is 'nan'"),
         (HEADER.encode() + b"\n,1,,,,,\n", "time_s is missing"),
         (HEADER.encode() + b"\n2,1,,,,,\n1,1,,,,,\n", "row 2: time goes backwards"),
-        (b"\xff\xfe\x00", "no trace"),
+        (b"\xff\xfe\x00", "is not a trace"),
     ],
 )
 def test_a_file_that_is_no_trace_gets_one_line(content: bytes, says: str, tmp_path: Path) -> None:
@@ -73,5 +73,5 @@ def test_a_file_that_is_no_trace_gets_one_line(content: bytes, says: str, tmp_pa
         read_trace(path)
     assert says in str(raised.value)
     assert "\n" not in str(raised.value)
-    with pytest.raises(UsageError, match=r"no Parquet file|column"):
+    with pytest.raises(UsageError, match=r"not a Parquet file|column"):
         read_trace(path.rename(tmp_path / "t.parquet"))

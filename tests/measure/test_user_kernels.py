@@ -28,7 +28,7 @@ from kernrec.measure.device.nvml import Card, NoGPUError, cards
 from kernrec.op import parse_shape
 from kernrec.profile.ptx_kernel import kernel_of_ptx
 from kernrec.store import Database
-from kernrec.training import load_measurements
+from kernrec.training.load_measurements import MeasurementRequest, load_measurements
 from tests.helpers.machine import GPU as H200
 from tests.helpers.machine import compile_all, install
 from tests.helpers.paths import ROOT
@@ -237,7 +237,7 @@ def test_a_problem_of_the_specs_own_is_held_against_the_first_config(any_bench: 
     bench = any_bench
     bench.spec(DECLARED)
     answer, said = bench.measure()
-    assert "nothing says what is right: results are held against the output of unroll=1" in said
+    assert "nothing defines the right result: results are compared with the output of unroll=1" in said
     assert sorted(config["unroll"] for config in measured(answer)) == [1, 4]
     outcomes = {row["config"]["unroll"]: row for row in bench.rows()}
     assert {unroll: row["outcome"] for unroll, row in outcomes.items()} == {1: "ok", 4: "ok", 8: "incorrect"}
@@ -246,7 +246,7 @@ def test_a_problem_of_the_specs_own_is_held_against_the_first_config(any_bench: 
     assert outcomes[8]["numeric_error"] > 0.5 > 1e-4 > outcomes[8]["tolerance"]
     assert outcomes[1]["input_distribution"] == "x normal, y zeros"
     assert "0 measured, 3 known before" in bench.measure()[1]
-    (group,) = load_measurements.read([bench.database]).groups
+    (group,) = load_measurements(MeasurementRequest((bench.database,))).groups
     assert (len(group.latency_s), group.gpu, group.kernel) == (2, bench.gpu.name, "mine")
     assert group.inputs.tunables["unroll"].tolist() == [1, 4]
 

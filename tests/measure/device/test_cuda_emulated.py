@@ -19,7 +19,7 @@ from kernrec.kernel import Space, find_kernel
 from kernrec.op import find_op
 
 SM = 90
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 Pick = Callable[[dict[str, int]], bool]
 
 CASES: list[tuple[str, str, str | None, dict[str, int], Pick]] = [

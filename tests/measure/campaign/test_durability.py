@@ -26,7 +26,7 @@ CHILD_KILLS = 16
 @pytest.fixture(scope="module")
 def server() -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["rig"])
+    context.set_forkserver_preload(["tests.helpers.rig"])
     return context
 
 

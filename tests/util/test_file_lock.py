@@ -1,0 +1,74 @@
+"""Locks on files, with the operating system's `flock` and, on a system without it, with locks on bytes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from kernrec.util import file_lock
+from kernrec.util.file_lock import try_lock
+from tests.helpers.process import environment
+
+HOLD = """
+import os, sys
+from kernrec.util.file_lock import try_lock
+print(try_lock(os.open(sys.argv[1], os.O_RDWR)), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "file").write_text("content")
+    return tmp_path / "file"
+
+
+def test_a_lock_keeps_other_processes_out_until_its_process_is_gone(path: Path) -> None:
+    ours = os.open(path, os.O_RDWR)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "True\n"
+        assert not try_lock(ours)
+        assert not try_lock(ours, shared=True)
+        other.kill()
+        other.wait()
+        assert try_lock(ours)
+    os.close(ours)
+
+
+def test_several_may_share_a_lock_and_closing_releases_it(path: Path) -> None:
+    first, second, third = (os.open(path, os.O_RDWR) for _ in range(3))
+    assert try_lock(first, shared=True)
+    assert try_lock(second, shared=True)
+    assert not try_lock(third)
+    os.close(first)
+    os.close(second)
+    assert try_lock(third)
+    os.close(third)
+
+
+def test_without_flock_one_byte_far_beyond_the_end_is_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    locked: set[tuple[int, int]] = set()
+
+    def locking(descriptor: int, mode: int, size: int) -> None:
+        place = os.lseek(descriptor, 0, os.SEEK_CUR), size
+        if place in locked:
+            raise OSError
+        locked.add(place)
+
+    monkeypatch.setattr(file_lock, "fcntl", None)  # as on Windows
+    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
+    first, second = (os.open(path, os.O_RDWR) for _ in range(2))
+    assert try_lock(first)
+    assert not try_lock(second)
+    ((position, size),) = locked
+    assert size == 1
+    assert position > 1 << 32
+    assert os.read(first, 100) == b"content"  # the position is as it was
+    os.close(first)
+    os.close(second)
