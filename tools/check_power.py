@@ -95,7 +95,7 @@ def check_dram(data: Path) -> float:
 
 
 def show_all() -> None:
-    """Print what the model says of every catalogued GPU at its boost clock, without a power limit."""
+    """Print the model's powers of every GPU of the catalog at its boost clock, without a power limit."""
     print("at the boost clock, no power limit: idle, full-rate f32 FMA, DRAM copy at full bandwidth (W), and the TDP")
     for gpu in all_gpus():
         model = PowerModel.for_gpu(gpu)

@@ -1,13 +1,14 @@
-"""Holds the prior's latency against what real cards did, on shapes that others measured.
+"""Compare the prior's latency with published measurements of real GPUs.
 
     python tools/check_prior.py [--data ../shared/data]
 
     f32 conv2d  RTX 3090, 8 shapes: the best latency an auto-scheduler found (anchors/conv2d_f32_ansor.csv)
     f16 matmul  RTX 3090, 21 shapes: the best of 122 Triton tilings (anchors/matmul_f16_rtx3090.csv)
-    attention   A100, H100 and RTX 5090: what is published of FlashAttention-2
+    attention   A100, H100 and RTX 5090: published throughput of FlashAttention-2
 
-For each shape: our predicted best over the measured best. They are other kernels on the same card, so a ratio of 1 is
-not the aim; the level is. Exits 1 when an aim is missed, 2 without the data.
+For each shape it prints the best predicted latency over the best measured one. These are other kernels on the same GPU,
+so the ratios need not be 1, but they should be close to it on average. Exits 1 when an aim is missed, 2 without the
+data.
 """
 
 import argparse
@@ -24,16 +25,24 @@ from kernrec.recommender import Query, Recommender
 
 @dataclass(frozen=True)
 class Anchor:
-    """A file of measured latencies, how its rows are read, and the level that is aimed at."""
+    """A file of measured latencies."""
 
     file: str
+    """Its name."""
     op: str
+    """The op that was measured."""
     dtype: str
+    """Its data type."""
     dims: tuple[str, ...]
+    """Columns that hold the dimensions."""
     gpu: Callable[[Mapping[str, str]], str]
+    """The GPU of a row."""
     latency_column: str
+    """The column that holds the latency."""
     mean: tuple[float, float]
+    """Aim for the geometric mean of predicted over measured latency."""
     each: tuple[float, float]
+    """Aim for each shape's predicted over measured latency."""
 
 
 ANCHORS = (
@@ -62,15 +71,20 @@ ANCHORS = (
 
 @dataclass(frozen=True)
 class Published:
-    """Operations per second that FlashAttention-2 is said to reach, in TFLOP/s, and who says so; `aimed`: whether it
-    is an aim."""
+    """Published throughput of an attention kernel."""
 
     gpu: str
+    """The GPU."""
     dtype: str
+    """Data type."""
     dims: Mapping[str, int]
+    """Dimensions."""
     tflops: tuple[float, float]
+    """Range of the throughput, in TFLOP/s."""
     source: str
+    """Where it was published."""
     aimed: bool = True
+    """Whether missing the range is a failure."""
 
 
 _LONG = {"heads": 32, "kv_heads": 8, "queries": 4096, "head_dim": 128}
@@ -89,7 +103,7 @@ PUBLISHED = (
 
 
 def main() -> int:
-    """Prints a line per shape and the geometric mean of each anchor."""
+    """Print a line per shape and the geometric mean of each anchor."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
     folder = parser.parse_args().data / "anchors"
@@ -101,27 +115,28 @@ def main() -> int:
 
 
 def check_attention(recommender: Recommender) -> int:
-    """Prints what is predicted of attention beside what is published; 1 when an aim is missed."""
+    """Print predicted and published throughput of attention; returns 1 when an aim is missed."""
     missed = 0
     print("attention, TFLOP/s")
-    for one in PUBLISHED:
+    for entry in PUBLISHED:
         best = recommender.recommend(
-            "attention", one.gpu, dict(one.dims), one.dtype, query=Query("latency", top=1)
+            "attention", entry.gpu, dict(entry.dims), entry.dtype, query=Query("latency", top=1)
         ).best
-        reached = find_op("attention").problem(one.dtype, None, **one.dims).flops / best.latency_s.value / 1e12
-        low, high = one.tflops
-        missed |= one.aimed and not low <= reached <= high
-        shape = " ".join(f"{name}={value}" for name, value in one.dims.items())
-        aim = "aim" if one.aimed else "published"
-        print(f"  {one.gpu:15} {shape:55} predicted {reached:4.0f}, {aim} {low:g} to {high:g}  ({one.source})")
+        flops = find_op("attention").problem(entry.dtype, None, **entry.dims).flops
+        predicted = flops / best.latency_s.value / 1e12
+        low, high = entry.tflops
+        missed |= entry.aimed and not low <= predicted <= high
+        shape = " ".join(f"{name}={value}" for name, value in entry.dims.items())
+        aim = "aim" if entry.aimed else "published"
+        print(f"  {entry.gpu:15} {shape:55} predicted {predicted:4.0f}, {aim} {low:g} to {high:g}  ({entry.source})")
     return int(missed)
 
 
 def check(recommender: Recommender, anchor: Anchor, folder: Path) -> int:
-    """Prints one anchor; 1 when its aim is missed."""
+    """Print one anchor; returns 1 when its aim is missed."""
     ratios, outside = [], []
     print(f"{anchor.op} {anchor.dtype}, {anchor.file}")
-    print(f"  {'shape':44} {'measured us':>11} {'predicted us':>12} {'ratio':>6}  limit, config")
+    print(f"  {'shape':44} {'measured us':>11} {'predicted us':>12} {'ratio':>6}  bottleneck, config")
     with (folder / anchor.file).open() as file:
         for row in csv.DictReader(file):
             dims = {name: int(row[name]) for name in anchor.dims}

@@ -1,8 +1,8 @@
-"""How soon does a search find the best config? kernrec's search beside Kernel Tuner, on spaces measured completely.
+"""Compare how soon kernrec's search and Kernel Tuner find the best config, on completely measured spaces.
 
     python tools/compare_kernel_tuner.py [--data ../shared/data] [--repeats 10] [--throughput 100]
 
-Needs `pip install kernel-tuner` for its half; without it kernrec's is printed alone. Kernel Tuner runs in simulation
+Without Kernel Tuner (`pip install kernel-tuner`) only kernrec's results are printed. Kernel Tuner runs in simulation
 mode on the recordings, kernrec's search (`kernrec.model.search.expected_improvement`, which `kernrec collect` uses)
 on the same, each measurement the median of ten of the recorded run times. A figure is the best of the first k configs
 that ran over the optimum, both by their recorded mean, the mean over repeats; configs that failed cost Kernel Tuner
@@ -39,30 +39,28 @@ STRATEGIES = ("random_sample", "genetic_algorithm", "bayes_opt")
 _COSTS = ("compile", "verification", "benchmark", "strategy", "framework")
 SAMPLES = 10  # run times that a screening takes at least
 
-# What a prototype reached on the convolution (A100, A4000), from its notes: the prior alone, trained on two other GPUs.
-PROTOTYPE = {
-    "prior": {"a100": "1.46 1.25 1.11 1.00", "a4000": "1.26 1.22 1.13 1.02"},
-    "trained": {"a100": "1.34 1.13 1.01 1.00", "a4000": "1.00 1.00 1.00 1.00"},
-}
-
 
 @dataclass(frozen=True)
 class Space:
-    """One recording: configs that ran, in the order of the file. tunables (C, T), those that vary; samples_s (C, S)."""
+    """One recording: the C configs that ran, in the order of the file."""
 
     title: str
+    """Name of the GPU, or of the problem and the GPU."""
     names: tuple[str, ...]
+    """The T tunables that vary."""
     tunables: Array
+    """Their values, (C, T)."""
     samples_s: Array
+    """Recorded run times, (C, S)."""
 
     @property
     def time_s(self) -> Array:
-        """What a config takes."""
+        """Mean time of each config, (C,)."""
         return self.samples_s.mean(axis=1)
 
 
 def main() -> int:
-    """Prints a table for each space."""
+    """Print a table for each space."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
     parser.add_argument("--repeats", type=int, default=10, help="searches to average over")
@@ -82,23 +80,19 @@ def main() -> int:
         header(space)
         theirs(space, arguments.repeats)
         prior, trained = predictions(space, recorded, name)
-        line("kernrec, nothing predicted", *searched(space, None, arguments.repeats))
-        line("kernrec, prior alone", *searched(space, prior, arguments.repeats), PROTOTYPE["prior"][name])
-        line(
-            "kernrec, trained on the other GPU",
-            *searched(space, trained, arguments.repeats),
-            PROTOTYPE["trained"][name],
-        )
-        line("  of these offspring alone", *searched(space, trained, arguments.repeats, bred=True))
+        line("kernrec, without predictions", *searched(space, None, arguments.repeats))
+        line("kernrec, prior only", *searched(space, prior, arguments.repeats))
+        line("kernrec, trained on the other GPU", *searched(space, trained, arguments.repeats))
+        line("  the same, scoring offspring only", *searched(space, trained, arguments.repeats, bred=True))
     gemm = read(folder / "gemm-rtx3090.kernel_tuner.json.gz", "matmul, RTX 3090")
     header(gemm)
     theirs(gemm, arguments.repeats)
-    line("kernrec, nothing predicted", *searched(gemm, None, arguments.repeats))
+    line("kernrec, without predictions", *searched(gemm, None, arguments.repeats))
     return 0
 
 
 def read(path: Path, title: str) -> Space:
-    """The configs of a file that ran."""
+    """The configs of a file that ran successfully."""
     ran = [result for result in read_results(path).results if result.samples_s]
     names = [name for name in ran[0].config if len({result.config[name] for result in ran}) > 1]
     return Space(
@@ -110,7 +104,7 @@ def read(path: Path, title: str) -> Space:
 
 
 def predictions(space: Space, recorded: dict[str, Recorded], name: str) -> tuple[Array, Array]:
-    """(the prior's times, those of a model trained on the other GPU's space), NaN for configs without either."""
+    """(the prior's times, those of a model trained on the other GPU's space), each (C,); NaN where unknown."""
     here, (other,) = recorded[name], [recorded[key] for key in recorded if key != name]
     unknown = np.full(len(other), np.nan)
     group = RowGroup("other", "recorded", "convolution", "kernel_tuner", "", other.inputs, other.time_s, unknown)
@@ -119,8 +113,8 @@ def predictions(space: Space, recorded: dict[str, Recorded], name: str) -> tuple
     trained = prior * np.exp(model.log_ratio(model.rows(here.inputs))[0]["latency"])
     rows = zip(*(here.inputs.tunables[key].tolist() for key in space.names), strict=True)
     place = {row: i for i, row in enumerate(rows)}
-    at = np.array([place.get(tuple(row), -1) for row in space.tunables.tolist()])
-    return tuple(np.where(at < 0, np.nan, values[at]) for values in (prior, trained))  # type: ignore[return-value]
+    position = np.array([place.get(tuple(row), -1) for row in space.tunables.tolist()])
+    return tuple(np.where(position < 0, np.nan, values[position]) for values in (prior, trained))  # type: ignore[return-value]
 
 
 def searched(space: Space, predicted_s: Array | None, repeats: int, bred: bool = False) -> tuple[Array, float]:
@@ -131,10 +125,10 @@ def searched(space: Space, predicted_s: Array | None, repeats: int, bred: bool =
     before, start = expected_improvement.SCORED, time.process_time()
     expected_improvement.SCORED = 0 if bred else before
     try:
-        found = [_curve(space, search(space, predicted_s, seed)) for seed in range(repeats)]
+        curves = [_curve(space, search(space, predicted_s, seed)) for seed in range(repeats)]
     finally:
         expected_improvement.SCORED = before
-    return np.mean(found, axis=0), (time.process_time() - start) / repeats
+    return np.mean(curves, axis=0), (time.process_time() - start) / repeats
 
 
 def search(space: Space, predicted_s: Array | None, seed: int) -> list[int]:
@@ -142,23 +136,23 @@ def search(space: Space, predicted_s: Array | None, seed: int) -> list[int]:
     draw = np.random.default_rng(seed)
     next_configs = expected_improvement.ExpectedImprovement(space.tunables, predicted_s, seed)
     seen: list[int] = []
-    said: list[float] = []
+    measured_s: list[float] = []
     while len(seen) < max(COUNTS):
-        order = next_configs.order(np.array(seen, dtype=np.int64), np.array(said))
+        order = next_configs.order(np.array(seen, dtype=np.int64), np.array(measured_s))
         for i in order[: next_configs.batch(len(seen))].tolist():
             seen.append(i)
-            said.append(float(np.median(draw.choice(space.samples_s[i], SAMPLES))))
+            measured_s.append(float(np.median(draw.choice(space.samples_s[i], SAMPLES))))
     return seen
 
 
 def theirs(space: Space, repeats: int) -> None:
-    """A line for each of Kernel Tuner's strategies."""
+    """Print a line for each of Kernel Tuner's strategies."""
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import kernel_tuner
     except ImportError:
-        print("  Kernel Tuner is not installed (pip install kernel-tuner): its half is left out")
+        print("  Kernel Tuner is not installed (pip install kernel-tuner): its results are left out")
         return
     values = [sorted(set(column)) for column in space.tunables.astype(np.int64).T.tolist()]
     place = {",".join(str(int(v)) for v in row): i for i, row in enumerate(space.tunables)}
@@ -175,14 +169,14 @@ def theirs(space: Space, repeats: int) -> None:
         },
     }  # fmt: skip
 
-    def recorded(*row: object, **named: object) -> bool:  # it asks in both ways
+    def recorded(*row: object, **named: object) -> bool:  # Kernel Tuner calls it in both ways
         return ",".join(str(value) for value in (row or named.values())) in place
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "cache.json"
         file.write_text(json.dumps(cache))
         for strategy in STRATEGIES:
-            found, start = [], time.process_time()
+            curves, start = [], time.process_time()
             for seed in range(repeats):
                 with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
                     warnings.simplefilter("ignore")
@@ -191,26 +185,25 @@ def theirs(space: Space, repeats: int) -> None:
                         restrictions=[recorded], strategy=strategy, strategy_options={"max_fevals": max(COUNTS)},
                         simulation_mode=True, cache=str(file), quiet=True, lang="CUDA", seed=seed,
                     )  # fmt: skip
-                asked = [place[",".join(str(result[name]) for name in space.names)] for result in results]
-                found.append(_curve(space, list(dict.fromkeys(asked))))
-            line(f"Kernel Tuner, {strategy}", np.mean(found, axis=0), (time.process_time() - start) / repeats)
+                measured = [place[",".join(str(result[name]) for name in space.names)] for result in results]
+                curves.append(_curve(space, list(dict.fromkeys(measured))))
+            line(f"Kernel Tuner, {strategy}", np.mean(curves, axis=0), (time.process_time() - start) / repeats)
 
 
 def _curve(space: Space, seen: list[int]) -> list[float]:
-    """The best of the first k over the optimum; a search that ends early keeps what it has."""
+    """The best of the first k over the optimum, for each of `COUNTS`; an early end keeps the last value."""
     best = np.minimum.accumulate(space.time_s[seen]) / space.time_s.min()
     return [float(best[min(count, len(best)) - 1]) for count in COUNTS]
 
 
 def header(space: Space) -> None:
-    """The head of a table."""
+    """Print the head of a table."""
     print(f"\n{space.title}: {len(space.tunables)} configs; best / optimum after", *COUNTS, "measured")
 
 
-def line(label: str, found: Array, seconds: float, prototype: str | None = None) -> None:
-    """One line of a table."""
-    theirs = f" [prototype {prototype}]" if prototype else ""
-    print(f"  {label:36}{'  '.join(f'{value:.2f}' for value in found)}   {seconds:6.2f} s of CPU{theirs}", flush=True)
+def line(label: str, curve: Array, seconds: float) -> None:
+    """Print one line of a table."""
+    print(f"  {label:36}{'  '.join(f'{value:.2f}' for value in curve)}   {seconds:6.2f} s of CPU", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
-"""What the learner reaches on recorded spaces of real GPUs, beside what a prototype reached there.
+"""Accuracy of the prior, of trained models and of adaptation on recorded spaces of real GPUs.
 
     python tools/evaluate_spaces.py [--data ../shared/data] [--seeds 5]
 
-Convolution, A100 and RTX A4000 (`tools/recorded_convolution.py`): the prior alone; trained on one GPU and asked about
-the other, with no measurement there and after a few; 1 %, 2 % and 5 % of one GPU's space; what each part of the learner
-brings. Then the same on those configs of the A100 that ran at one clock: a sixth of that recording, its 37 fastest
-configs among them, caught the card at a clock of up to 1.84 times the others' (`tools/recorded_clock.py`), which no
-property of a config tells. Such rows are never trained on when another GPU is predicted, as `kernrec train` leaves out
-what was measured at another clock. At last a matrix product on an RTX 3090 of which the tunables alone are known.
+Convolution on the A100 and the RTX A4000 (`tools/recorded_convolution.py`): the prior alone; a model trained on one GPU
+and applied to the other, without measurements there and after a few; 1 %, 2 % and 5 % of one GPU's space measured; and
+an ablation of the model's features and weights. Then the same on the configs of the A100 that ran at one clock: a sixth
+of that recording, including its 37 fastest configs, ran at a clock of up to 1.84 times that of the others
+(`tools/recorded_clock.py`), which no property of a config explains. Such rows are never trained on when another GPU is
+predicted, as `kernrec train` leaves out rows measured at another clock. Finally a matrix product on an RTX 3090 of
+which only the tunables are known.
 
-Each space is one problem, so nothing here is about shapes that nobody measured, and rows that were measured are left
-out of every score. Exits 0 without the data, 1 when an aim is missed.
+Each space is one problem, so nothing here is about unmeasured shapes. Rows that were measured are left out of every
+score. Exits 0 without the data, 1 when an aim is missed.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-# The matrices are small: a second thread would spin more than it works. NumPy reads this when it is imported.
+# The matrices are so small that a second thread would mostly wait. NumPy reads this variable when it is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
@@ -48,7 +49,7 @@ Array = np.ndarray
 PRODUCT = "gemm-rtx3090.kernel_tuner.json.gz"
 OTHER = {"a100": "a4000", "a4000": "a100"}
 
-# What the prototype reached (A100, A4000), from its notes; its transfer was trained on two other GPUs.
+# Results of an earlier prototype (A100, A4000); its transfer was trained on two other GPUs.
 PROTOTYPE: dict[str, dict[str, tuple[float, float]]] = {
     "prior alone": {"rank": (0.87, 0.83), "top-1 %": (1.61, 1.24), "reduction": (0.876, 0.933)},
     "another GPU's ranking": {"rank": (0.85, 0.92), "top-10": (1.49, 1.00), "top-1 %": (1.47, 1.00)},
@@ -66,41 +67,48 @@ AIMS: dict[str, dict[str, tuple[float | None, float | None]]] = {
 COLUMNS = ("rank", "top-1", "top-10", "top-1 %", "reduction", "error", "coverage", "width")
 HIGHER = {"rank", "reduction"}
 Draw = Callable[[Array, int, np.random.Generator], Array]
-"""Which configs to measure: (features, how many, random numbers) -> rows."""
-ALONE = TrainingSettings(threads=1)  # small data: a second thread waits more than it works
+"""Chooses which configs to measure: (features, how many, random numbers) -> rows."""
+ONE_THREAD = TrainingSettings(threads=1)  # the data are so small that a second thread would mostly wait
 
 
 @dataclass(frozen=True)
 class Space:
-    """A recording with what is known of its configs; arrays over those that ran."""
+    """A recorded space: the C configs that ran."""
 
     name: str
+    """Short name of the GPU."""
     inputs: ModelInputs
+    """What features are computed from."""
     time_s: Array
+    """Measured time, (C,)."""
 
     def __len__(self) -> int:
         return len(self.time_s)
 
     @property
     def prior_s(self) -> Array:
+        """Predicted time of the prior, (C,)."""
         return self.inputs.latency_s
 
     @cached_property
     def matrix(self) -> Array:
+        """Features, (C, F)."""
         columns = features.names(tuple(sorted(self.inputs.tunables)))
         return features.matrix(self.inputs, columns).astype(np.float64)
 
     @property
     def configs(self) -> list[tuple[float, ...]]:
+        """The values of the tunables of each config."""
         return list(zip(*(self.inputs.tunables[name].tolist() for name in TUNABLES), strict=True))
 
     @property
     def group(self) -> RowGroup:
+        """The space as training data."""
         unknown = np.full(len(self), np.nan)
         return RowGroup(self.name, "recorded", "convolution", "kernel_tuner", "", self.inputs, self.time_s, unknown)
 
     def take(self, rows: Array) -> "Space":
-        """These configs alone."""
+        """The space of these configs only."""
 
         def cut(value: Any) -> Any:
             if isinstance(value, dict):
@@ -112,7 +120,7 @@ class Space:
 
 
 def main() -> int:
-    """Prints every table."""
+    """Print every table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
     parser.add_argument("--seeds", type=int, default=5, help="random samples of a space to average over")
@@ -125,26 +133,26 @@ def main() -> int:
     recorded = load(folder)
     spaces = {name: Space(name, space.inputs, space.time_s) for name, space in recorded.items()}
     steady = spaces | {"a100": spaces["a100"].take(np.flatnonzero(at_one_clock(spaces["a100"], folder)))}
-    models = {name: train(Dataset((steady[OTHER[name]].group,)), ALONE) for name in spaces}
+    models = {name: train(Dataset((steady[OTHER[name]].group,)), ONE_THREAD) for name in spaces}
     print(f"convolution, {' / '.join(f'{recorded[n].gpu.title}, {len(s)} configs' for n, s in spaces.items())}")
     print("top-k: best of the first k over the optimum; error: median; coverage and width of the 90 % interval")
     header()
     missed = show("random", {name: random_scores(space) for name, space in spaces.items()})
     missed += show("largest occupancy", {n: judge(s.time_s, -occupancy(s), absolute=False) for n, s in spaces.items()})
     missed += shows(spaces, spaces, models, seeds)
-    print("\nwhat each part brings, trained on the other GPU")
+    print("\nablation of features and weights, trained on the other GPU")
     header()
     for label, predictions in ablation(spaces, steady).items():
         missed += show(label, {n: judge(s.time_s, predictions[n]) for n, s in spaces.items()})
     missed += show("  + adaptation, 1 %", {n: few(s, len(s) // 100, seeds, models[n]) for n, s in spaces.items()})
     left = 1.0 - len(steady["a100"]) / len(spaces["a100"])
     print(f"\nthe same on the {len(steady['a100'])} configs of the A100 that ran at one clock ({left:.0%} left out)")
-    print("(in brackets what the prototype reached on all)")
+    print("(in brackets the prototype's results on all configs)")
     header()
     missed += shows({"a100": steady["a100"]}, steady, models, seeds, ", one clock")
     if (folder / PRODUCT).is_file():
         product = read_product(folder / PRODUCT)
-        print(f"\nmatrix product, RTX 3090, {len(product)} configs of which the tunables alone are known")
+        print(f"\nmatrix product, RTX 3090, {len(product)} configs of which only the tunables are known")
         header()
         for share in (0.01, 0.02):
             show(of_space(share), {product.name: few(product, round(share * len(product)), seeds)})
@@ -155,7 +163,7 @@ def main() -> int:
 def shows(
     spaces: dict[str, Space], trained: dict[str, Space], models: dict[str, Model], seeds: int, suffix: str = ""
 ) -> list[str]:
-    """Prints what is reached on `spaces` without and with measurements there; gives the aims that were missed."""
+    """Print the results on `spaces` without and with measurements there; returns the aims that were missed."""
     others = {n: shared(s, trained[OTHER[n]]) for n, s in spaces.items()}
     missed = show("prior alone", {n: prior_scores(s) for n, s in spaces.items()}, suffix)
     missed += show("another GPU's ranking", {n: judge(*both, absolute=False) for n, both in others.items()}, suffix)
@@ -166,26 +174,27 @@ def shows(
         found = {n: few(s, round(share * len(s)), seeds) for n, s in spaces.items()}
         missed += show(of_space(share), found, suffix)
     five = {n: round(0.05 * len(s)) for n, s in spaces.items()}
-    missed += show("  5 %, drawn apart", {n: few(s, five[n], seeds, draw=apart) for n, s in spaces.items()}, suffix)
+    missed += show("  5 %, spread out", {n: few(s, five[n], seeds, draw=spread_out) for n, s in spaces.items()}, suffix)
     return missed + show(
         "  transfer, then 5 %", {n: few(s, five[n], seeds, models[n]) for n, s in spaces.items()}, suffix
     )
 
 
 def of_space(share: float) -> str:
+    """The label of a share of a space."""
     return f"{share * 100:.0f} % of the space"
 
 
 def at_one_clock(space: Space, folder: Path) -> Array:
-    """Which configs of the recorded A100 ran at its base clock from first launch to last."""
-    course = recorded_clock.read(folder / recorded_clock.FILE)
-    keys = [tuple(float(config[name]) for name in TUNABLES) for config in course.configs]
-    raised = dict(zip(keys, recorded_clock.raised(course).tolist(), strict=True))
+    """Which configs of the recorded A100 ran at its base clock from the first launch to the last, (C,)."""
+    recording = recorded_clock.read(folder / recorded_clock.FILE)
+    keys = [tuple(float(config[name]) for name in TUNABLES) for config in recording.configs]
+    raised = dict(zip(keys, recorded_clock.raised(recording).tolist(), strict=True))
     return np.array([not raised[config] for config in space.configs])
 
 
 def read_product(path: Path) -> Space:
-    """The recorded matrix product: a kernel without a profile, the roofline's time in the prior's place."""
+    """The recorded matrix product: a kernel without a profile, with the roofline's time as the prior."""
     with gzip.open(path) as file:
         content = json.load(file)
     rows = [row for row in content["cache"].values() if isinstance(row["time"], int | float)]
@@ -204,35 +213,35 @@ def read_product(path: Path) -> Space:
 
 
 def judge(measured: Array, predicted: Array, absolute: bool = True) -> dict[str, float]:
-    """The scores of predicted times, or with `absolute` False of a ranking alone."""
+    """The scores of predicted times; with `absolute` False, of their ranking only."""
     order = scores.order_of(predicted)
-    found = {
+    ranking = {
         "rank": scores.rank_correlation(predicted, measured),
         "top-1": 1.0 / scores.efficiency_at(measured, order, 1),
         "top-10": 1.0 / scores.efficiency_at(measured, order, 10),
         "top-1 %": 1.0 / scores.efficiency_at(measured, order, len(order) // 100),
         "reduction": scores.reduction(measured, order),
     }
-    return found | ({"error": scores.median_error(measured, predicted)} if absolute else {})
+    return ranking | ({"error": scores.median_error(measured, predicted)} if absolute else {})
 
 
 def prior_scores(space: Space) -> dict[str, float]:
-    """The prior's scores, with its stated interval."""
+    """The prior's scores, with its interval."""
     low, high = space.prior_s / INTERVAL, space.prior_s * INTERVAL
     stated = {"coverage": scores.coverage(space.time_s, low, high), "width": scores.mean_width(low, high)}
     return judge(space.time_s, space.prior_s) | stated
 
 
 def random_scores(space: Space) -> dict[str, float]:
-    """A random order's expected scores."""
+    """The expected scores of a random order."""
     count = len(space.time_s)
     tops = {"top-1": 1, "top-10": 10, "top-1 %": count // 100}
-    found = {name: 1.0 / scores.expected_random(space.time_s, k)[0] for name, k in tops.items()}
-    return {"rank": 0.0, **found, "reduction": scores.expected_random(space.time_s, 1)[1]}
+    best = {name: 1.0 / scores.expected_random(space.time_s, k)[0] for name, k in tops.items()}
+    return {"rank": 0.0, **best, "reduction": scores.expected_random(space.time_s, 1)[1]}
 
 
 def occupancy(space: Space) -> Array:
-    """Resident warps, of equals the larger block."""
+    """A score that is largest where most warps are resident; of equals where the block is larger."""
     assert space.inputs.resident is not None
     assert space.inputs.threads is not None
     warps = np.ceil(space.inputs.threads / 32)
@@ -240,21 +249,21 @@ def occupancy(space: Space) -> Array:
 
 
 def shared(space: Space, other: Space) -> tuple[Array, Array]:
-    """(times here, times there) of the configs that ran on both."""
-    keys = {config: at for at, config in enumerate(other.configs)}
-    both = [(at, keys[config]) for at, config in enumerate(space.configs) if config in keys]
+    """(times in `space`, times in `other`) of the configs that ran in both."""
+    keys = {config: row for row, config in enumerate(other.configs)}
+    both = [(row, keys[config]) for row, config in enumerate(space.configs) if config in keys]
     here, there = np.array(both).T
     return space.time_s[here], other.time_s[there]
 
 
 def expected(model: Model, space: Space) -> Array:
-    """Latency that a model trained elsewhere expects."""
+    """The latency that a model predicts."""
     ratios, _ = model.log_ratio(model.rows(space.inputs))
     return space.prior_s * np.exp(ratios["latency"])
 
 
 def transferred(model: Model, space: Space) -> dict[str, float]:
-    """Scores of a model trained elsewhere, with the interval that a query states of a GPU it was not trained on."""
+    """Scores of a model trained on another GPU, with the interval that a query states for a new GPU."""
     predicted = expected(model, space)
     distance = model.extent.distance(model.rows(space.inputs))
     low, high = interval_of(model, "latency", None, kernel_known=True).around(predicted, distance)
@@ -263,13 +272,16 @@ def transferred(model: Model, space: Space) -> dict[str, float]:
 
 
 def at_random(matrix: Array, count: int, draw: np.random.Generator) -> Array:
-    """`count` rows of a matrix, each as likely as any."""
+    """`count` random rows of a matrix, all with the same probability."""
     return draw.permutation(len(matrix))[:count]
 
 
-def apart(matrix: Array, count: int, draw: np.random.Generator) -> Array:
-    """`count` rows far from one another: each as likely as its squared distance to those before, as k-means++ begins
-    (Arthur and Vassilvitskii, 2007). Nothing measured is looked at."""
+def spread_out(matrix: Array, count: int, draw: np.random.Generator) -> Array:
+    """`count` random rows far from one another, without looking at measurements.
+
+    The probability of a row is proportional to its squared distance from the rows drawn so far, as in the
+    initialization of k-means++ (Arthur and Vassilvitskii, 2007).
+    """
     spread = matrix.std(axis=0)
     rows = ((matrix - matrix.mean(axis=0)) / np.where(spread > 1e-6, spread, np.inf)).astype(np.float32)
     chosen, nearest = [int(draw.integers(len(rows)))], np.full(len(rows), np.inf)
@@ -280,25 +292,25 @@ def apart(matrix: Array, count: int, draw: np.random.Generator) -> Array:
 
 
 def few(space: Space, count: int, seeds: int, model: Model | None = None, draw: Draw = at_random) -> dict[str, float]:
-    """Scores on the rest of a space after `count` configs, drawn by `draw`, were measured; the mean over seeds."""
+    """Scores on the rest of a space after `count` configs, chosen by `draw`, were measured; the mean over seeds."""
     base = space.prior_s if model is None else expected(model, space)
-    found = []
+    results = []
     for seed in range(seeds):
         seen = draw(space.matrix, count, np.random.default_rng(seed))
         rest = np.setdiff1d(np.arange(len(base)), seen)
         correction = adapt(space.matrix[seen], np.log(space.time_s[seen] / base[seen]))
         predicted = base[rest] * np.exp(correction.correction(space.matrix[rest]))
         low, high = correction.interval.around(predicted)
-        found.append(
+        results.append(
             judge(space.time_s[rest], predicted)
             | {"coverage": scores.coverage(space.time_s[rest], low, high), "width": scores.mean_width(low, high)}
         )
-    return {name: float(np.mean([one[name] for one in found])) for name in found[0]}
+    return {name: float(np.mean([result[name] for result in results])) for name in results[0]}
 
 
 def ablation(spaces: dict[str, Space], trained: dict[str, Space]) -> dict[str, dict[str, Array]]:
-    """Predictions for each GPU by models that know more and more, and with other weights."""
-    found: dict[str, dict[str, Array]] = {}
+    """Predictions for each GPU by models with more and more features, and with other loss weights."""
+    predictions: dict[str, dict[str, Array]] = {}
     for label, parts, sharpness in (
         ("schedule", ("schedule",), 0.0),
         ("  + static", ("schedule", "static"), 0.0),
@@ -307,18 +319,18 @@ def ablation(spaces: dict[str, Space], trained: dict[str, Space]) -> dict[str, d
         ("  + weights, exponent 1", features.GROUPS, 1.0),
         ("  weights, exponent 2", features.GROUPS, 2.0),
     ):
-        found[label] = {}
+        predictions[label] = {}
         for name, space in spaces.items():
             groups = [trained[OTHER[name]].group, space.group]
             if parts != features.GROUPS:
-                # Without the prior what is learned is the time itself, over the roofline's.
+                # Without the prior, the model learns the time over the roofline's time.
                 groups = [
                     replace(g, inputs=replace(g.inputs, latency_s=np.full(len(g), _roofline_s(g)))) for g in groups
                 ]
-            model = train(Dataset((groups[0],), parts), replace(ALONE, sharpness=sharpness))
+            model = train(Dataset((groups[0],), parts), replace(ONE_THREAD, sharpness=sharpness))
             ratios, _ = model.log_ratio(model.rows(groups[1].inputs))
-            found[label][name] = groups[1].inputs.latency_s * np.exp(ratios["latency"])
-    return found
+            predictions[label][name] = groups[1].inputs.latency_s * np.exp(ratios["latency"])
+    return predictions
 
 
 def _roofline_s(group: RowGroup) -> float:
@@ -331,24 +343,25 @@ def header() -> None:
     print(f"  {'':24}{'GPU':7}" + "".join(f"{name:>17}" for name in COLUMNS))
 
 
-def show(label: str, found: dict[str, dict[str, float]], suffix: str = "") -> list[str]:
-    """Prints a line for each GPU; gives the aims that were missed, `suffix` behind the GPU's name."""
-    return [one for name, values in found.items() for one in line(label, name, values, suffix)]
+def show(label: str, results: dict[str, dict[str, float]], suffix: str = "") -> list[str]:
+    """Print a line for each GPU; returns the aims that were missed, with `suffix` behind the GPU's name."""
+    return [miss for name, values in results.items() for miss in line(label, name, values, suffix)]
 
 
-def line(label: str, name: str, found: dict[str, float], suffix: str) -> list[str]:
-    """Prints one line, the prototype's figure in brackets; gives the aims that were missed."""
+def line(label: str, name: str, result: dict[str, float], suffix: str) -> list[str]:
+    """Print one line, with the prototype's results in brackets; returns the aims that were missed."""
     cells, missed = "", []
-    at = list(OTHER).index(name) if name in OTHER else None
+    position = list(OTHER).index(name) if name in OTHER else None
     for column in COLUMNS:
-        value = found.get(column)
-        theirs = None if at is None else PROTOTYPE.get(label, {}).get(column)
-        aim = None if at is None else AIMS.get(label, {}).get(column, (None, None))[at]
+        value = result.get(column)
+        prototype = None if position is None else PROTOTYPE.get(label, {}).get(column)
+        aim = None if position is None else AIMS.get(label, {}).get(column, (None, None))[position]
         text = "" if value is None else f"{value:.4f}" if column == "reduction" else f"{value:.3f}"
         bad = value is not None and aim is not None and (value < aim if column in HIGHER else value > aim)
         if bad:
             missed.append(f"{label}, {name}{suffix}: {column} {text}, aim {aim}")
-        cells += f"{text + ('!' if bad else '') + (f' [{theirs[at]:g}]' if theirs and at is not None else ''):>17}"
+        bracket = f" [{prototype[position]:g}]" if prototype and position is not None else ""
+        cells += f"{text + ('!' if bad else '') + bracket:>17}"
     print(f"  {label:24}{name:7}{cells}", flush=True)
     return missed
 

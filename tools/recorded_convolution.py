@@ -1,18 +1,18 @@
-"""The recorded convolution space as kernrec's prior sees a kernel: a demand, its work, a time on two GPUs.
+"""The recorded convolution space as input of kernrec's prior: the demand and work of each config on two GPUs.
 
-`convolution-static-a100-a4000.parquet` (shared data) holds what others measured of Kernel Tuner's 2D convolution (f32,
-15x15 filter, 4096x4096 outputs) on an A100 and an RTX A4000, beside counts of its PTX. This adapter is for checks and
-evaluations alone; nothing in the package reads such files.
+`convolution-static-a100-a4000.parquet` (shared data) has measurements of Kernel Tuner's 2D convolution (f32, 15x15
+filter, 4096x4096 outputs) on an A100 and an RTX A4000 that others made, and counts of its PTX. This adapter is for
+checks and evaluations only; nothing in the package reads such files.
 
-What the file says and what is derived here:
-- Counts are per thread, loops weighted by a guess. Filter loops are corrected to the FMAs that the op has; the loop
-  that stages the input in shared memory to the requests that its bounds give (`_stage_rows`).
-- `mov` and `ld_const` are PTX that the assembler folds into operands.
-- The A100 stood at its base clock, which is its clock here (`tools/recorded_clock.py` shows it and names the configs
-  that caught it higher).
-- L1 serves the loads of configs without shared memory, as often as words of a request share one of its 32 banks, and
-  what a block touches at all, its tile and a border of 7 on each side, comes from L2 once.
-- What a block stages that its neighbours stage too waits for L2, the rest for DRAM.
+What is derived from the file:
+- Its counts are per thread, with guessed trip counts of loops. Filter loops are scaled to the FMAs of the op; the loop
+  that stages the input in shared memory is scaled to the requests that its bounds give (`_stage_rows`).
+- `mov` and `ld_const` are PTX instructions that the assembler folds into operands.
+- The A100 ran at its base clock, which is its clock here (`tools/recorded_clock.py` shows this and finds the configs
+  that ran at a higher clock).
+- In configs without shared memory, L1 serves the loads, with one wavefront per word of a request in the same one of its
+  32 banks. The bytes that a block accesses, its tile and a border of 7 on each side, come from L2 once.
+- Staged data that neighboring blocks stage too comes from L2, the rest from DRAM.
 """
 
 from collections.abc import Mapping
@@ -39,32 +39,35 @@ TUNABLES = (
 )  # fmt: skip
 _OUTPUT, _FILTER = 4096, 15
 _BORDER = _FILTER - 1
-_STAGED_LOADS = 28.0  # of the staging loop in the file's counts
-_ROW = 2.0  # what a warp computes for a row besides, in the arithmetic of a load; from the assembler's code of some
-_UNROLL = 4  # loads of the staging loop that are in flight together, as NVCC unrolls loops of unknown bounds
+_STAGED_LOADS = 28.0  # loads of the staging loop in the file's counts
+_ROW = 2.0  # other arithmetic of a warp per row, in units of the arithmetic of a load; from the SASS of some configs
+_UNROLL = 4  # loads of the staging loop in flight at the same time: how often NVCC unrolls loops of unknown bounds
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """One GPU's half of the file: valid configs alone, arrays (C,)."""
+    """One GPU's part of the file: the C valid configs."""
 
     gpu: GPU
+    """The GPU."""
     columns: Mapping[str, Array]
+    """Columns of the file, (C,) each."""
     time_s: Array
+    """Measured time, (C,)."""
 
     def __len__(self) -> int:
         return len(self.time_s)
 
     @cached_property
     def limited(self) -> LimitedCosts:
-        """The prior's estimate of each config."""
+        """The prior's costs of each config."""
         power = PowerModel.for_gpu(self.gpu)
         t, dram_j = self.times, self.work.dram_bytes * power.event_j("dram.bytes")
         return power.apply_power_limit(NominalCosts(t.core_s, t.dram_s, LAUNCH_S, t.core_j, dram_j))
 
     @cached_property
     def inputs(self) -> ModelInputs:
-        """What the learner's features are made of."""
+        """What features are computed from."""
         c, t, work = self.columns, self.times, self.work
         return ModelInputs(
             gpu=self.gpu,
@@ -89,35 +92,37 @@ class Recorded:
 
     @cached_property
     def times(self) -> LaunchTime:
+        """The prior's time of each config."""
         return launch_time(self.gpu, self.demand, self.work)
 
     @cached_property
     def demand(self) -> Demand:
+        """The demand of each config."""
         names, counts = self.counts
         return demand(self.gpu, PowerModel.for_gpu(self.gpu), names, ("block", "waits"), counts)
 
     @cached_property
     def counts(self) -> tuple[tuple[str, ...], Array]:
-        """(metrics, (C, metrics, terms)): warp-level counts of each config by term, as a static profile has them.
+        """(names of metrics, warp-level counts of each config by term (C, metrics, terms)), as in a static profile.
 
-        All belong to the block; what its loop has is that it waits.
+        All counts are per block; the loop term only stands for waits for memory.
         """
         c = self.columns
         shared = c["use_shmem"] == 1
-        # Counts of loops over the filter, as far as they were not unrolled, are weighted wrongly in the file.
+        # The file has wrong trip counts for loops over the filter that were not unrolled.
         outputs = c["tile_size_x"] * c["tile_size_y"]
         scale = _FILTER**2 * outputs / c["per_thread_fma"]
         found: dict[str, Array] = {}
 
         def put(metric: str, per_thread: Array, staged: Array | None = None) -> None:
             per_block = per_thread * self.warps
-            # What of a staging config is not the filter's arithmetic belongs to its loop.
+            # In a config with staging, everything but the filter's arithmetic belongs to the staging loop.
             if staged is not None:
                 per_block = np.where(shared, per_thread * staged / _STAGED_LOADS, per_block * scale)
             found[metric] = per_block
 
         rows, beside = self._stage_rows
-        memory = rows * (c["tile_size_x"] * beside + 1.0)  # requests: columns, and a border
+        memory = rows * (c["tile_size_x"] * beside + 1.0)  # requests: columns and a border
         arithmetic = memory + _ROW * rows * beside
 
         put("issue.fma32", _FILTER**2 * outputs)
@@ -144,11 +149,12 @@ class Recorded:
 
     @property
     def warps(self) -> Array:
+        """Warps per block, (C,)."""
         return np.ceil(self.columns["threads_per_block"] / 32)
 
     @cached_property
     def _stage_rows(self) -> tuple[Array, Array]:
-        """(rows in which a block stages its input, two to a warp where they are short; warps side by side)."""
+        """(rows in which a block stages its input, two per warp where they are short; warps beside each other)."""
         c = self.columns
         together = np.where((c["block_size_x"] == 16) & (c["block_size_y"] > 1), 2.0, 1.0)
         rows = np.ceil((c["block_size_y"] * c["tile_size_y"] + _BORDER) / together)
@@ -156,11 +162,12 @@ class Recorded:
 
     @cached_property
     def wavefronts(self) -> Array:
-        """Clocks that L1 takes for a request, on average over a block's warps: the most words that share a bank.
+        """Clocks that L1 takes for a request, the mean over a block's warps: the most words in one bank.
 
-        L1 and shared memory are one array of 32 banks, and four tags are looked up in a clock: that words lie in two
-        lines costs nothing (G. Smith of NVIDIA, forums.developer.nvidia.com, topic 49571). On the A100 loads of one row
-        take down to 1.12 clocks here, whatever their alignment, of two rows, as blocks 16 wide have them, 2.06.
+        L1 and shared memory are one array of 32 banks, and four tags are compared per clock, so words in two lines take
+        no longer (G. Smith of NVIDIA, forums.developer.nvidia.com, topic 49571). In this recording, loads of one row
+        take as little as 1.12 clocks on the A100, whatever their alignment; loads of two rows (blocks of width 16)
+        take 2.06.
         """
         c = self.columns
         shapes = np.stack([c["block_size_x"], c["block_size_y"]], axis=1).astype(np.int64)
@@ -169,7 +176,7 @@ class Recorded:
 
     @cached_property
     def stage_waits(self) -> Array:
-        """How often a block waits for staged loads, in latencies of DRAM: what neighbours stage too is in L2."""
+        """How often a block waits for staged loads, in latencies of DRAM; data of neighboring blocks is in L2."""
         c, figures = self.columns, microarchitecture(self.gpu)
         down = np.ceil((c["block_size_y"] * c["tile_size_y"] + _BORDER) / c["block_size_y"])
         across = np.ceil((c["block_size_x"] * c["tile_size_x"] + _BORDER) / c["block_size_x"])
@@ -179,6 +186,7 @@ class Recorded:
 
     @cached_property
     def work(self) -> LaunchWork:
+        """The work of each config's launch."""
         c = self.columns
         held = occupancy(
             self.gpu.limits,
@@ -188,7 +196,7 @@ class Recorded:
         )
         blocks = c["grid_x"] * c["grid_y"]
         moved = 4.0 * ((_OUTPUT + _BORDER) ** 2 + _OUTPUT**2)
-        # Spilled registers stay in the caches as far as the stacks of all resident threads fit there.
+        # Spilled registers stay in L2 as far as the stacks of all resident threads fit there.
         stacks = c["stack_bytes"] * c["threads_per_block"] * held.blocks * self.gpu.sms
         missed = np.maximum(1.0 - self.gpu.l2_bytes / np.maximum(stacks, 1.0), 0.0)
         spilled = (c["spill_load_bytes"] + c["spill_store_bytes"]) * c["threads_per_block"] * blocks
@@ -196,8 +204,8 @@ class Recorded:
             variants=np.arange(len(self)),
             terms=(blocks, blocks * self.stage_waits),
             depth=(self.stage_waits,),
-            # The recordings were compiled by another compiler: where ours takes registers that do not fit, one block
-            # did.
+            # The recorded kernels were compiled by another compiler: where ours needs more registers than fit, one
+            # block per SM is assumed.
             concurrent=np.maximum(held.blocks.astype(np.float64), 1.0),
             warps=self.warps,
             prefetch=np.zeros(len(self)),
@@ -206,22 +214,25 @@ class Recorded:
 
 
 def _border(c: Mapping[str, Array]) -> Array:
-    """Words of the input that a block touches: its outputs and the filter's border."""
+    """Words of the input that a block accesses: its outputs and the filter's border."""
     wide = c["block_size_x"] * c["tile_size_x"] + _BORDER
     return wide * (c["block_size_y"] * c["tile_size_y"] + _BORDER)
 
 
 def _conflicts(width: int, height: int) -> float:
-    """Most words of a warp's request that share a bank, the mean over the warps of a block; rows lie a row of the
-    input apart."""
+    """The most words of a warp's request in one bank, the mean over the warps of a block; the lanes' rows are one input
+    row apart."""
     lanes = np.arange(width * height)
     words = lanes // width * (_OUTPUT + _BORDER) + lanes % width
     return float(np.mean([np.bincount(words[i : i + 32] % 32).max() for i in range(0, len(words), 32)]))
 
 
 def load(folder: Path) -> dict[str, Recorded]:
-    """Both GPUs' recordings from `folder` (shared data, `spaces`), by the file's prefix; what did not run is left
-    out."""
+    """The recordings of both GPUs, by the column prefix of the file; configs that did not run are left out.
+
+    Args:
+        folder: `spaces` of the shared data.
+    """
     with duckdb.connect() as connection:
         table = connection.execute("FROM read_parquet(?)", [str(folder / FILE)]).fetchnumpy()
     raw = {name: np.ma.filled(values, np.nan) if values.dtype.kind == "f" else values for name, values in table.items()}

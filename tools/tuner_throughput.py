@@ -1,9 +1,9 @@
-"""How many configs a second kernrec's collector and Kernel Tuner get through: one kernel, the same configs, one GPU.
+"""Compare how many configs per second kernrec's collector and Kernel Tuner measure, of one kernel on one GPU.
 
-Run by `compare_kernel_tuner.py --throughput N`. The kernel is the library's f32 convolution on a layer of ResNet-50;
-its configs are N whose launches take the same arguments, for Kernel Tuner passes one list to all. Both compile from
-cold, check every result against the reference and time it; kernrec then tells the energy of the fastest, Kernel Tuner
-that of all when it is asked to (`NVMLObserver`), which is the second of its lines.
+Run by `compare_kernel_tuner.py --throughput N`. The kernel is the library's f32 convolution on a layer of ResNet-50,
+with N configs whose launches take the same arguments, because Kernel Tuner passes one list of arguments to all. Both
+start without compiled code, check every result against the reference and measure its time. kernrec then measures the
+energy of the fastest configs; Kernel Tuner measures the energy of all of them in its second line (`NVMLObserver`).
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _SCALARS: dict[str, Any] = {"u32": np.uint32, "i32": np.int32, "f32": np.float32
 
 
 def compare(count: int) -> int:
-    """Prints a line for each; exit status 1 without a GPU or Kernel Tuner."""
+    """Print a line for each tuner; exit status 1 without a GPU or Kernel Tuner."""
     try:
         card = find_card()
     except NoGPUError as error:
@@ -51,15 +51,15 @@ def compare(count: int) -> int:
     launches = alike(Space(KERNEL, gpu.sm, gpu.limits, PROBLEM.dtype, PROBLEM.layout), count)
     print(f"{card.name}: {len(launches)} configs of {KERNEL.name} on {PROBLEM.key}")
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["KERNREC_CACHE"] = f"{folder}/cache"  # nothing compiled lies ready
+        os.environ["KERNREC_CACHE"] = f"{folder}/cache"  # an empty cache of compiled code
         start = time.perf_counter()
         rows = ours([config for config, _ in launches], gpu.sm, chosen.uuid, Path(folder))
-        said("kernrec collect", len(launches), rows, time.perf_counter() - start)
+        print_line("kernrec collect", len(launches), rows, time.perf_counter() - start)
     for with_energy in (False, True):
         start = time.perf_counter()
         rows = theirs(KERNEL, PROBLEM, launches, with_energy)
-        said(
-            f"Kernel Tuner, {'energy of all' if with_energy else 'time alone'}",
+        print_line(
+            f"Kernel Tuner, {'with energy of all' if with_energy else 'time only'}",
             len(launches),
             rows,
             time.perf_counter() - start,
@@ -68,14 +68,15 @@ def compare(count: int) -> int:
 
 
 def alike(space: Space, count: int) -> list[tuple[dict[str, int], BoundLaunch]]:
-    """At most `count` configs of one launch and a code of their own, of the most whose entry and arguments agree."""
+    """At most `count` configs of one launch and different variants, from the largest set with the same entry and
+    arguments."""
     groups: dict[Any, dict[str, tuple[dict[str, int], BoundLaunch]]] = {}
     for row in np.random.default_rng(0).permutation(space.at(PROBLEM).rows).tolist():
         config = space.config(row)
         first, *more = bind_launches(KERNEL, config, PROBLEM, space.sm)
         if not more:
-            code = KERNEL.variant_key(config, PROBLEM.dtype, PROBLEM.layout)
-            groups.setdefault((first.entry, first.arguments), {}).setdefault(code, (config, first))
+            variant = KERNEL.variant_key(config, PROBLEM.dtype, PROBLEM.layout)
+            groups.setdefault((first.entry, first.arguments), {}).setdefault(variant, (config, first))
     return list(max(groups.values(), key=len).values())[:count]
 
 
@@ -128,7 +129,7 @@ def theirs(
     def launch_of(params: dict[str, Any]) -> BoundLaunch:
         return by_row[tuple(params[name] for name in rows[0])]
 
-    def among(*row: object, **named: object) -> bool:  # it asks in both ways
+    def among(*row: object, **named: object) -> bool:  # Kernel Tuner calls it in both ways
         return (row or tuple(named.values())) in by_row
 
     observers = [_energy_observer()] if with_energy else None
@@ -151,7 +152,7 @@ def _energy_observer() -> Any:
     return NVMLObserver(["nvml_energy"])
 
 
-def said(label: str, count: int, times_ms: list[float], seconds: float) -> None:
+def print_line(label: str, count: int, times_ms: list[float], seconds: float) -> None:
     """One line of the comparison."""
     best = f"{min(times_ms):.4f} ms" if times_ms else "none"
     print(f"  {label:32}{count / seconds:8.2f} configs/s   {len(times_ms)} ran, best {best}", flush=True)

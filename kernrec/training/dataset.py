@@ -1,4 +1,4 @@
-"""Measurements as the learner sees them: features, the prior, what the device did, and which rows go together."""
+"""Measurements as training data: features, the prior's predictions, measured costs, and groups of rows."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,16 +15,24 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class RowGroup:
-    """The measured configs of one kernel on one GPU and problem; arrays (N,), energy NaN where nobody measured it."""
+    """The N measured configs of one kernel on one GPU and problem."""
 
     gpu: str
+    """Catalog name of the GPU."""
     problem: str
+    """Key of the problem."""
     op: str
+    """Name of the op."""
     kernel: str
+    """Name of the kernel."""
     kernel_hash: str
+    """Hash of its source."""
     inputs: ModelInputs
+    """What features are computed from."""
     latency_s: Array
+    """Measured latency, (N,)."""
     energy_j: Array
+    """Measured energy, (N,); NaN where it was not measured."""
 
     def __len__(self) -> int:
         return len(self.latency_s)
@@ -32,10 +40,16 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Groups one after the other; arrays (N,) over all rows."""
+    """The rows of several groups, concatenated; arrays (N,) over all rows.
+
+    Raises:
+        UsageError: there is no group.
+    """
 
     groups: tuple[RowGroup, ...]
+    """The groups."""
     parts: tuple[str, ...] = features.GROUPS
+    """The groups of features that are used."""
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -46,35 +60,38 @@ class Dataset:
 
     @cached_property
     def tunables(self) -> tuple[str, ...]:
+        """Names of the tunables of all kernels, sorted."""
         return tuple(sorted({name for group in self.groups for name in group.inputs.tunables}))
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """The features' names."""
+        """Names of the features."""
         return features.names(self.tunables, self.parts)
 
     @cached_property
     def matrix(self) -> Array:
-        """Features (N, F), float32."""
+        """The features, (N, F), float32."""
         return np.concatenate([features.matrix(group.inputs, self.columns) for group in self.groups])
 
     def numbers(self, *fields: str) -> Array:
-        """One number a row for each distinct value of these fields of its group: what is held out together."""
+        """A number per row, (N,): rows whose groups agree in these fields of `RowGroup` have the same number."""
         keys = [tuple(getattr(group, field) for field in fields) for group in self.groups]
         known = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return np.repeat([known[key] for key in keys], [len(group) for group in self.groups])
 
     @cached_property
     def latency_s(self) -> Array:
+        """Measured latency, (N,)."""
         return np.concatenate([group.latency_s for group in self.groups])
 
     @cached_property
     def energy_j(self) -> Array:
+        """Measured energy, (N,); NaN where it was not measured."""
         return np.concatenate([group.energy_j for group in self.groups])
 
     @cached_property
     def prior(self) -> dict[str, Array]:
-        """The prior's latency (s) and power (W)."""
+        """The prior's latency (s) and power (W), by head."""
         return {
             "latency": np.concatenate([group.inputs.latency_s for group in self.groups]),
             "power": np.concatenate([group.inputs.power_w for group in self.groups]),
@@ -82,16 +99,16 @@ class Dataset:
 
     @cached_property
     def residual(self) -> dict[str, Array]:
-        """log(measured / prior) for each head; NaN where it was not measured."""
+        """log(measured / prior) by head; NaN where it was not measured."""
         measured = {"latency": self.latency_s, "power": self.energy_j / self.latency_s}
         return {head: np.log(measured[head] / self.prior[head]) for head in HEADS}
 
     @cached_property
     def held_out(self) -> tuple[str, Array]:
-        """What is exchangeable here, and its number for each row.
+        """What cross-validation holds out as a whole, and its number for each row, (N,).
 
-        Problems where there are at least 3; else GPUs or kernels, whichever has more; else, of one kernel on one GPU,
-        the configs that share the value of its most varied tunable.
+        `problem` if there are at least 3; else `GPU` or `kernel`, whichever has more values; else `tunable`: of one
+        kernel on one GPU, the configs that share a value of the tunable with the most values.
         """
         by_problem = self.numbers("problem", "op")
         if by_problem.max() >= 2:
@@ -101,5 +118,5 @@ class Dataset:
             return ("GPU", by_gpu) if by_gpu.max() >= by_kernel.max() else ("kernel", by_kernel)
         columns = [[group.inputs.tunables[name] for group in self.groups] for name in self.tunables]
         varied = [np.unique(np.concatenate(column), return_inverse=True)[1] for column in columns]
-        widest = max(varied, key=lambda found: int(found.max()), default=np.zeros(len(self), np.int64))
+        widest = max(varied, key=lambda numbers: int(numbers.max()), default=np.zeros(len(self), np.int64))
         return "tunable", widest

@@ -1,7 +1,7 @@
-"""How good a recommendation is: the definitions of quality, as functions of predicted and measured costs.
+"""The definitions of recommendation quality, as functions of predicted and measured costs.
 
-All costs are positive; arrays (C,) over the configs of one problem. `order` is the recommended order: indices into the
-configs, first recommended first.
+All costs are positive arrays (C,) over the configs of one problem. `order` is the recommended order: positions of the
+configs, the first recommendation first.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 NEAR = 0.05
-"""Within this fraction of the best a config counts as found."""
+"""A config within this fraction of the best counts as good."""
 
 
 def order_of(predicted: Array) -> Array:
-    """The recommended order of predicted costs; of equals the earlier config first."""
+    """The recommended order by predicted costs; of equal costs the earlier config comes first."""
     return np.argsort(predicted, kind="stable")
 
 
 def efficiency_at(measured: Array, order: Array, k: int) -> float:
-    """Best measured cost of the space over the best among the first `k` recommended; 1 is perfect."""
+    """Best measured cost of the space over the best among the first `k` recommendations; 1 is perfect."""
     return float(measured.min() / measured[order[: max(k, 1)]].min())
 
 
@@ -32,12 +32,12 @@ def efficiency_curve(measured: Array, order: Array) -> Array:
 
 
 def hit(measured: Array, order: Array, near: float = NEAR) -> bool:
-    """Whether the first recommendation is within `near` of the best; the share of problems is the accuracy."""
+    """Whether the first recommendation is within `near` of the best. Accuracy is the share of problems with a hit."""
     return bool(measured[order[0]] <= measured.min() * (1.0 + near))
 
 
 def reduction(measured: Array, order: Array, near: float = NEAR) -> float:
-    """1 - (configs to measure in recommended order until one is within `near` of the best) / (configs)."""
+    """1 - (configs to measure, in recommended order, until one is within `near` of the best) / (configs)."""
     first = int(np.argmax(measured[order] <= measured.min() * (1.0 + near)))
     return 1.0 - (first + 1) / len(measured)
 
@@ -48,7 +48,7 @@ def coverage(measured: Array, low: Array, high: Array) -> float:
 
 
 def mean_width(low: Array, high: Array) -> float:
-    """Geometric mean of the intervals' upper over lower ends; 1 is a point."""
+    """Geometric mean of the intervals' upper over lower ends; 1 for an interval of zero width."""
     return float(np.exp(np.mean(np.log(high / low))))
 
 
@@ -66,8 +66,13 @@ def rank_correlation(a: Array, b: Array) -> float:
 
 
 def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Array) -> float:
-    """Hypervolume of the recommended configs' true costs over that of all configs; the worst of both costs bounds
-    it."""
+    """Hypervolume of the recommended configs' measured costs over that of all configs.
+
+    Args:
+        latency: measured latency of all configs, (C,).
+        energy: measured energy of all configs, (C,).
+        recommended: positions of the recommended configs.
+    """
     worst = float(latency.max()) * 1.0000001, float(energy.max()) * 1.0000001
     chosen = np.asarray(recommended, dtype=np.int64)
     whole = hypervolume(latency, energy, worst)
@@ -75,7 +80,7 @@ def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Arr
 
 
 def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> float:
-    """Area that the points dominate up to `bound` (latency, energy); points beyond it add nothing."""
+    """The area that points dominate up to `bound` (latency, energy); points beyond it do not count."""
     inside = (latency < bound[0]) & (energy < bound[1])
     by_latency = np.lexsort((energy[inside], latency[inside]))
     x, y = latency[inside][by_latency], np.minimum.accumulate(energy[inside][by_latency])
@@ -85,20 +90,20 @@ def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> fl
 
 
 def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[float, float]:
-    """(energy saved, slowdown) of a config against a baseline's, as fractions of the baseline's costs."""
+    """(energy saved, slowdown) of a config against a baseline config, as fractions of the baseline's costs."""
     return float(1.0 - energy[chosen] / energy[baseline]), float(latency[chosen] / latency[baseline] - 1.0)
 
 
 def expected_random(measured: Array, k: int, near: float = NEAR) -> tuple[float, float]:
-    """(efficiency@k, reduction) of a random order, each exactly in expectation.
+    """The exact expected values of (efficiency@k, reduction) for a random order.
 
-    Of the n configs in ascending order the i-th is the best of k drawn without replacement with probability
-    C(n - 1 - i, k - 1) / C(n, k); the first of g good ones comes at (n + 1) / (g + 1) on average.
+    Of n configs in ascending order, the i-th is the best of k drawn without replacement with probability
+    C(n - 1 - i, k - 1) / C(n, k). The first of g good configs comes at position (n + 1) / (g + 1) on average.
     """
     ascending = np.sort(measured)
     n, k = len(ascending), max(1, min(k, len(ascending)))
     later = np.arange(n)
-    # survives[i]: none of the first i is drawn, as a running product of (n - k - j) / (n - j).
+    # survives[i] is the probability that none of the first i is drawn, a running product of (n - k - j) / (n - j).
     ratios = np.clip((n - k - later) / (n - later), 0.0, None)
     survives = np.concatenate([[1.0], np.cumprod(ratios)])
     efficiency = float(((survives[:-1] - survives[1:]) * (ascending[0] / ascending)).sum())

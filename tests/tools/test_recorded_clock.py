@@ -24,13 +24,17 @@ def launches(first_ms: float, last_ms: float, count: int = 32) -> np.ndarray:
 
 def test_what_follows_a_long_config_is_marked_and_what_follows_a_pause_is_not(clock) -> None:  # type: ignore[no-untyped-def]
     steady, long = launches(1.0, 1.0), launches(5.0, 5.0)
-    course = clock.Course([{}] * 4, np.array([10.0, 11.0, 12.2, 15.0]), np.stack([steady, long, steady, steady]))
-    assert clock.raised(course).tolist() == [False, False, True, False]
+    recording = clock.ClockRecording(
+        [{}] * 4, np.array([10.0, 11.0, 12.2, 15.0]), np.stack([steady, long, steady, steady])
+    )
+    assert clock.raised(recording).tolist() == [False, False, True, False]
 
 
 def test_a_config_whose_launches_change_is_marked(clock) -> None:  # type: ignore[no-untyped-def]
-    course = clock.Course([{}] * 2, np.array([10.0, 20.0]), np.stack([launches(1.8, 1.0), launches(1.0, 1.0)]))
-    assert clock.raised(course).tolist() == [True, False]
+    recording = clock.ClockRecording(
+        [{}] * 2, np.array([10.0, 20.0]), np.stack([launches(1.8, 1.0), launches(1.0, 1.0)])
+    )
+    assert clock.raised(recording).tolist() == [True, False]
 
 
 @pytest.mark.skipif(
@@ -38,14 +42,14 @@ def test_a_config_whose_launches_change_is_marked(clock) -> None:  # type: ignor
 )
 def test_the_recorded_needle_is_a_raised_clock(clock) -> None:  # type: ignore[no-untyped-def]
     """Each step comes after 100 ms of launches and is no larger than boost over base clock allows."""
-    course = clock.read(SPACES / clock.FILE)
-    up = np.flatnonzero(course.step > 1.25)
+    recording = clock.read(SPACES / clock.FILE)
+    up = np.flatnonzero(recording.step > 1.25)
     assert len(up) > 100
-    assert min(course.launches_s[i, : clock.at_step(course.launches_s[i])].sum() for i in up) >= 0.1
-    assert course.step.max() <= 1410 / 765 * 1.01
-    marked = clock.raised(course)
+    assert min(recording.launches_s[i, : clock.at_step(recording.launches_s[i])].sum() for i in up) >= 0.1
+    assert recording.step.max() <= 1410 / 765 * 1.01
+    marked = clock.raised(recording)
     assert 0.1 < marked.mean() < 0.2
-    assert marked[np.argsort(course.launches_s.mean(axis=1))[:35]].all()
+    assert marked[np.argsort(recording.launches_s.mean(axis=1))[:35]].all()
 
 
 def test_without_the_recording_nothing_is_read(clock, tmp_path: Path, capsys, monkeypatch) -> None:  # type: ignore[no-untyped-def]
