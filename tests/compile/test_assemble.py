@@ -27,9 +27,9 @@ SUM = """
 
 def test_without_an_assembler_registers_are_estimated_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assemble, "assembler", lambda: None)
-    found = assemble.assemble(SUM, 86, "sum.ptx")
-    assert found.compiler == ESTIMATED
-    resources = found.resources["sum"]
+    compiled = assemble.assemble(SUM, 86, "sum.ptx")
+    assert compiled.compiler == ESTIMATED
+    resources = compiled.resources["sum"]
     assert resources.static_smem_bytes == 512
     assert 6 <= resources.registers <= 10  # an address and four values
     if assembler() is not None:

@@ -78,5 +78,5 @@ def test_no_folder_keeps_nothing():
 
 
 @given(st.lists(st.text()), st.lists(st.text()))
-def test_keys_are_equal_only_for_equal_parts(one, other):
-    assert (CompileCache.key(*one) == CompileCache.key(*other)) == (one == other)
+def test_keys_are_equal_only_for_equal_parts(first, second):
+    assert (CompileCache.key(*first) == CompileCache.key(*second)) == (first == second)

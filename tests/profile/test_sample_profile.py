@@ -19,7 +19,7 @@ extents = st.integers(1, 40)
 
 
 @given(grid=st.tuples(extents, extents, st.integers(1, 5)))
-def test_every_block_is_stood_for_once(grid: tuple[int, int, int]) -> None:
+def test_every_block_is_represented_once(grid: tuple[int, int, int]) -> None:
     sample = choose_blocks(grid)
     total = grid[0] * grid[1] * grid[2]
     assert sample.total == total
@@ -32,7 +32,7 @@ def test_every_block_is_stood_for_once(grid: tuple[int, int, int]) -> None:
 
 
 @given(grid=st.tuples(extents, extents, st.just(1)))
-def test_a_sample_is_exact_where_a_block_is_as_its_place_along_each_axis(grid: tuple[int, int, int]) -> None:
+def test_a_sample_is_exact_where_work_depends_on_the_place_along_each_axis(grid: tuple[int, int, int]) -> None:
     def work(x: int, y: int) -> int:
         return (3 if x == grid[0] - 1 else 7) * (2 if y == 0 else 5)
 
@@ -88,7 +88,7 @@ def test_values_decide_where_branches_do_and_the_profile_says_so(nvrtc: str, tmp
     assert every["depends.load"] == 1
 
 
-def test_neighbours_that_share_a_halo_are_seen_to(nvrtc: str, tmp_path: Path) -> None:
+def test_neighbors_share_the_sectors_of_a_halo(nvrtc: str, tmp_path: Path) -> None:
     counts = metrics(tmp_path, "constant 1")
     # Each block reads 128 + 32 values of 4 bytes: 20 sectors, of which the next block reads 4 again.
     assert counts["touch.x.read"] == 20

@@ -26,8 +26,10 @@ def kernel(body: str):  # type: ignore[no-untyped-def]
 
 
 def test_an_index_that_was_loaded_makes_an_address_of_data() -> None:
-    found = data_dependences(kernel("mul.wide.u32 %rd5, %r3, 4; add.s64 %rd6, %rd2, %rd5;\nld.global.u32 %r4, [%rd6];"))
-    assert [(d.kind, d.text) for d in found] == [("load", "ld.global.u32 %r4, [%rd6];")]
+    dependences = data_dependences(
+        kernel("mul.wide.u32 %rd5, %r3, 4; add.s64 %rd6, %rd2, %rd5;\nld.global.u32 %r4, [%rd6];")
+    )
+    assert [(d.kind, d.text) for d in dependences] == [("load", "ld.global.u32 %r4, [%rd6];")]
 
 
 def test_a_value_that_is_only_computed_with_is_no_dependence() -> None:

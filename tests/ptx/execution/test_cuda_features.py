@@ -168,7 +168,7 @@ def test_integer_intrinsics(arch: str) -> None:
         both * 2**7 // 2**32,
         both // 2**32,
         both // 2 ** (i % 32).astype(object),
-        sum(octets[:, at] << 8 * place for place, at in enumerate((0, 4, 1, 5))),
+        sum(octets[:, index] << 8 * place for place, index in enumerate((0, 4, 1, 5))),
         [bits.count("1") for bits in bits_of(x)],
         [bits.find("1") for bits in bits_of(y)],
         [32 - bits.rfind("1") for bits in bits_of(x)],
@@ -379,7 +379,7 @@ def test_jump_tables_early_returns_and_arrays_in_local_memory(arch: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("__device__ __noinline__ int f(int n) { return n < 2 ? n : f(n - 1) + f(n - 2) * n; }\n"
          'extern "C" __global__ void k(int* x) { x[threadIdx.x] = f(threadIdx.x); }', "call.uni: of a pointer"),
@@ -394,7 +394,7 @@ def test_jump_tables_early_returns_and_arrays_in_local_memory(arch: str) -> None
     ],
     ids=["recursion", "function pointer", "printf", "assert", "fns", "mbarrier"],
 )  # fmt: skip
-def test_what_cannot_be_executed_is_named_with_its_line(source: str, said: str) -> None:
-    with pytest.raises(EmulationError, match=said) as raised:
+def test_what_cannot_be_executed_is_named_with_its_line(source: str, message: str) -> None:
+    with pytest.raises(EmulationError, match=message) as raised:
         run(source, "sm_86", np.zeros(N, np.int32))
     assert re.search(r"PTX line \d+", str(raised.value))

@@ -97,11 +97,11 @@ def loop(trips: str) -> str:
 
 def test_a_uniform_loop_is_counted_by_its_trips() -> None:
     y = np.zeros(64, np.uint32)
-    one = run(loop("mov.u32 %r5, 1;"), "u64 y", ["y"], {"y": y}, block=(64,))
+    single = run(loop("mov.u32 %r5, 1;"), "u64 y", ["y"], {"y": y}, block=(64,))
     ten = run(loop("mov.u32 %r5, 10;"), "u64 y", ["y"], {"y": y}, block=(64,))
     assert (y == 45).all()
-    assert ten["issue"] - one["issue"] == 2 * 9 * 4  # 2 warps, 9 more trips, 4 instructions each
-    assert ten["issue.alu"] - one["issue.alu"] == 2 * 9 * 2
+    assert ten["issue"] - single["issue"] == 2 * 9 * 4  # 2 warps, 9 more trips, 4 instructions each
+    assert ten["issue.alu"] - single["issue.alu"] == 2 * 9 * 2
     assert ten["lanes"] == 32 * ten["issue"]
 
 
@@ -262,7 +262,7 @@ def test_a_trap_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"entry": "kk"}, "unknown kernel 'kk'; did you mean k"),
         ({"arguments": []}, "takes 1 arguments, not 0"),
@@ -276,11 +276,11 @@ def test_a_trap_is_an_error() -> None:
         ({"buffers": {"y": np.zeros((4, 4))[:, ::2]}}, "C-contiguous"),
     ],
 )
-def test_misuse_is_told_in_one_line(change: dict[str, object], said: str) -> None:
+def test_misuse_is_one_line(change: dict[str, object], message: str) -> None:
     given: dict[str, object] = {"entry": "k", "grid": (1,), "block": (32,), "arguments": ["y"]}
     given |= {"buffers": {"y": np.zeros(4)}} | change
     blocks = given.pop("blocks", None)
     with pytest.raises(UsageError) as error:
         emulate(module("", "u64 y"), KernelLaunch(**given), blocks=blocks)  # type: ignore[arg-type]
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)

@@ -275,10 +275,10 @@ def test_a_product_under_a_predicate_runs_for_whole_warps_that_are_on() -> None:
 
 @pytest.mark.parametrize("text", [ONE, "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r3}, [0];"])
 def test_a_warp_without_all_its_threads_is_an_error(text: str) -> None:
-    said = r"not all 32 threads of the warp of block \(0, 0, 0\) thread \(32, 0, 0\)"
-    with pytest.raises(EmulationError, match=said):
+    message = r"not all 32 threads of the warp of block \(0, 0, 0\) thread \(32, 0, 0\)"
+    with pytest.raises(EmulationError, match=message):
         run(text, block=(48,), shared_bytes=128)
-    with pytest.raises(EmulationError, match=said):
+    with pytest.raises(EmulationError, match=message):
         run("mov.u32 %r9, %tid.x; setp.lt.u32 %p1, %r9, 40; @%p1 " + text, block=(64,), shared_bytes=128)
 
 

@@ -41,12 +41,12 @@ def load_matrices(number: int, trans: bool, rows: np.ndarray, arch: str) -> tupl
 def test_loaded_matrices_are_what_direct_loads_give(number: int, trans: bool, arch: str) -> None:
     rng = np.random.default_rng(number)
     # Rows at random places; lanes whose addresses are not used point out of bounds.
-    at = rng.permutation(256)[:64].reshape(2, 32) * 16
-    at[:, 8 * number :] = 1 << 20
-    x, out, _ = load_matrices(number, trans, at.reshape(-1), arch)
+    starts = rng.permutation(256)[:64].reshape(2, 32) * 16
+    starts[:, 8 * number :] = 1 << 20
+    x, out, _ = load_matrices(number, trans, starts.reshape(-1), arch)
     for warp in range(2):
         for matrix in range(number):
-            rows = at[warp, 8 * matrix : 8 * matrix + 8] // 2
+            rows = starts[warp, 8 * matrix : 8 * matrix + 8] // 2
             elements = x[:, rows[:, None] + np.arange(8)]
             if trans:
                 elements = elements.transpose(0, 2, 1)
@@ -68,8 +68,8 @@ def test_loaded_matrices_are_what_direct_loads_give(number: int, trans: bool, ar
 )
 def test_a_matrix_takes_as_many_wavefronts_as_its_busiest_bank(place: Callable[[int], int], per_matrix: int) -> None:
     for number in (1, 2, 4):
-        at = np.array([place(lane % 8) + lane // 8 % 4 * 1024 for lane in range(64)])
-        _, _, counts = load_matrices(number, False, at, "sm_80")
+        starts = np.array([place(lane % 8) + lane // 8 % 4 * 1024 for lane in range(64)])
+        _, _, counts = load_matrices(number, False, starts, "sm_80")
         warps = 6
         assert counts["issue.ld_shared"] == warps
         assert counts["shared.load_ideal"] == warps * number

@@ -44,8 +44,8 @@ def nearest(value: Fraction, values: Values) -> float:
     limit = Fraction(float(finite[-1])) + (Fraction(float(finite[-1])) - Fraction(float(finite[-2]))) / 2
     if size >= limit:
         return math.copysign(math.inf, value)
-    at = int(np.searchsorted(finite, float(size)))
-    around = [i for i in range(at - 2, at + 3) if 0 <= i < len(finite)]
+    index = int(np.searchsorted(finite, float(size)))
+    around = [i for i in range(index - 2, index + 3) if 0 <= i < len(finite)]
     best = min(around, key=lambda i: (abs(Fraction(float(finite[i])) - size), i & 1))
     return math.copysign(float(finite[best]), value)
 
@@ -114,14 +114,14 @@ def test_minimum_and_maximum_and_signs(kind: str, values: Values, a: list[int], 
 
 @pytest.mark.parametrize(("kind", "values"), FORMATS)
 def test_special_values_and_clamps(kind: str, values: Values) -> None:
-    one, infinity, nan = (0x3C00, 0x7C00, 0x7E00) if kind == "f16" else (0x3F80, 0x7F80, 0x7FC0)
-    x = np.array([one, one | 0x8000, infinity, infinity | 0x8000, nan, 0, 1, 0x8001] * 4, np.uint16)
+    unit, infinity, nan = (0x3C00, 0x7C00, 0x7E00) if kind == "f16" else (0x3F80, 0x7F80, 0x7FC0)
+    x = np.array([unit, unit | 0x8000, infinity, infinity | 0x8000, nan, 0, 1, 0x8001] * 4, np.uint16)
 
     def of(text: str) -> list[float]:
         return values(apply(text, [x], ["b16"], "b16"))[:8].tolist()
 
     same = values(x)[:8]
-    relu = of(f"mov.b16 %rs15, 0x8000; fma.rn.relu.{kind} {{d}}, {{a0}}, 0x{one:x}, %rs15")
+    relu = of(f"mov.b16 %rs15, 0x8000; fma.rn.relu.{kind} {{d}}, {{a0}}, 0x{unit:x}, %rs15")
     assert relu[:4] == [1, 0, math.inf, 0]
     np.testing.assert_array_equal(of(f"add.{kind} {{d}}, {{a0}}, {{a0}}"), 2 * same)
     np.testing.assert_array_equal(of(f"sub.{kind} {{d}}, {{a0}}, {{a0}}"), [0, 0, *[math.nan] * 3, 0, 0, 0])
@@ -311,8 +311,8 @@ def test_the_intrinsics_of_the_cuda_headers(kind: str, arch: str) -> None:
 )
 def test_atomic_sums_of_halves_round_after_every_addition(text: str, dtype: str, values: Values) -> None:
     word = np.zeros(4, np.uint16)
-    one = 0x3C00 if values is f16_values else 0x3F80
-    body = f"mov.b16 %rs1, 0x{one:x}; mov.b32 %r1, {{%rs1, %rs1}}; ld.param.u64 %rd1, [w];" + text
+    unit = 0x3C00 if values is f16_values else 0x3F80
+    body = f"mov.b16 %rs1, 0x{unit:x}; mov.b32 %r1, {{%rs1, %rs1}}; ld.param.u64 %rd1, [w];" + text
     counts = run(body, "u64 w", ["w"], {"w": word}, block=(512,))
     parts = {"b16": 1, "b32": 2}[dtype] * (2 if "v2" in text else 1)
     total = 512 if values is f16_values else 256  # 256 + 1 rounds back to 256 in bfloat16

@@ -164,6 +164,6 @@ def test_atomics_take_turns() -> None:
 
 def test_turns_keep_order_and_never_repeat() -> None:
     index = np.array([3, 1, 3, 3, 2, 1])
-    found = turns(index)
-    assert [sorted(index[t].tolist()) for t in found] == [[1, 2, 3], [1, 3], [3]]
-    assert [t[index[t] == 3].tolist() for t in found] == [[0], [2], [3]]
+    groups = turns(index)
+    assert [sorted(index[t].tolist()) for t in groups] == [[1, 2, 3], [1, 3], [3]]
+    assert [t[index[t] == 3].tolist() for t in groups] == [[0], [2], [3]]

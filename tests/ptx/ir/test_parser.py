@@ -96,7 +96,7 @@ def test_debug_sections_and_pragmas_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "line 1: no .version"),
         (HEAD + ".entry k()\n{\nbra NOWHERE;\n}", "line 6: no label 'NOWHERE'"),
@@ -108,15 +108,15 @@ def test_debug_sections_and_pragmas_are_passed_over() -> None:
         (HEAD + ".entry k()\n{\nld.b32 %r1, [%r2*4];\n}", "line 6: cannot read the operand '%r2*4'"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_its_line(text: str, said: str) -> None:
+def test_what_cannot_be_read_is_named_with_its_line(text: str, message: str) -> None:
     with pytest.raises(ParseError) as error:
         parse(text)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_registers_declared_without_a_space() -> None:
     body = "{.reg.b32 f, g;\n .reg .pred p;\n mov.b32 f, 5; mov.b32 g, f; }"
-    found = parse(f".version 8.0\n.target sm_80\n.address_size 64\n.entry k() {{ .reg.b32 %r<3>; {body} ret; }}")
-    assert sorted(found.functions["k"].registers.values()) == ["b32", "b32", "pred"]
-    assert found.functions["k"].ranges == {"%r": ("b32", 3)}
+    module = parse(f".version 8.0\n.target sm_80\n.address_size 64\n.entry k() {{ .reg.b32 %r<3>; {body} ret; }}")
+    assert sorted(module.functions["k"].registers.values()) == ["b32", "b32", "pred"]
+    assert module.functions["k"].ranges == {"%r": ("b32", 3)}

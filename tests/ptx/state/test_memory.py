@@ -239,11 +239,11 @@ def test_a_forgotten_wait_leaves_stale_data() -> None:
 
 
 def test_the_newest_groups_stay_in_flight() -> None:
-    one = "cp.async.ca.shared.global [%r2], [%rd1], 16; cp.async.commit_group;"
-    two = "cp.async.ca.shared.global [%r2], [%rd1+512], 16; cp.async.commit_group;"
-    x, out, _ = copied(one + two + "cp.async.wait_group 1;")
+    first = "cp.async.ca.shared.global [%r2], [%rd1], 16; cp.async.commit_group;"
+    second = "cp.async.ca.shared.global [%r2], [%rd1+512], 16; cp.async.commit_group;"
+    x, out, _ = copied(first + second + "cp.async.wait_group 1;")
     np.testing.assert_array_equal(out, x)
-    x, out, _ = copied(one + two + "cp.async.wait_group 0;")
+    x, out, _ = copied(first + second + "cp.async.wait_group 0;")
     np.testing.assert_array_equal(out, x + 128)
 
 
@@ -276,7 +276,7 @@ def test_each_thread_waits_for_its_own_copies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "access", "said"),
+    ("address", "access", "message"),
     [
         (
             strided(4, 65536 - 64),
@@ -303,8 +303,8 @@ def test_each_thread_waits_for_its_own_copies() -> None:
         ),
     ],
 )
-def test_a_bad_access_names_where_and_who(address: str, access: str, said: str) -> None:
-    with pytest.raises(EmulationError, match=said) as error:
+def test_a_bad_access_names_where_and_who(address: str, access: str, message: str) -> None:
+    with pytest.raises(EmulationError, match=message) as error:
         read(address, access, shared_bytes=100)
     assert "PTX line" in str(error.value)
     assert "\n" not in str(error.value)

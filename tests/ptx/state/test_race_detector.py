@@ -29,7 +29,7 @@ def test_ordered_accesses_pass(body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (WRITE + READ_OTHER, r"warp 0 of block number 0 reads byte 508 of shared memory, which warp 3 wrote"),
         (READ_OTHER + WRITE, r"writes byte 0 of shared memory, which warp 3 read"),
@@ -38,8 +38,8 @@ def test_ordered_accesses_pass(body: str) -> None:
         ("mov.u32 %r2, 16; " + READ_OWN + WRITE, r"which several warps read"),
     ],
 )
-def test_unordered_accesses_are_named(body: str, said: str) -> None:
-    with pytest.raises(EmulationError, match=said):
+def test_unordered_accesses_are_named(body: str, message: str) -> None:
+    with pytest.raises(EmulationError, match=message):
         check(body)
     run(HEAD + body, block=(128,))  # without the check it runs
 
