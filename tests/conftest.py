@@ -39,3 +39,11 @@ def nvrtc() -> str:
         return compiler()
     except NoCompilerError as error:
         pytest.skip(str(error))
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest reads -m
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test that is not marked `slow` is `fast`."""
+    for item in items:
+        if item.get_closest_marker("slow") is None:
+            item.add_marker(pytest.mark.fast)

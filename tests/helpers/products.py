@@ -55,7 +55,7 @@ def run(
 ) -> np.ndarray:
     """c as the kernel leaves it in memory; what it does not write is NaN."""
     _, module = compiled(kernel, config, problem.dtype, problem.layout, sm)
-    return execute(kernel, config, problem, sm, module, given, check_races=check_races)["c"]
+    return execute(kernel, config, problem, sm, module, dict(given), check_races=check_races)["c"]
 
 
 def whole_numbers(problem: Problem) -> dict[str, np.ndarray]:
