@@ -6,6 +6,7 @@ import numpy as np
 
 import kernrec
 from kernrec.store import Database
+from kernrec.store.measurement import Measurement
 
 
 def make_measured_database(path: Path, problems: int = 12, configs: int = 12, factor: float = 1.3) -> None:
@@ -36,4 +37,4 @@ def make_measured_database(path: Path, problems: int = 12, configs: int = 12, fa
                 }
             )
     with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(rows)
+        database.add_measurements(map(Measurement.from_columns, rows))
