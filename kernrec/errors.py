@@ -1,82 +1,84 @@
-"""What kernrec raises: one base class, a subclass for misuse, and the "nearest known name" message.
+"""The exceptions of kernrec, and the message for an unknown name, which suggests the nearest known ones.
 
-The command line prints the message of a `KernrecError` on one line and exits with its `exit_status`;
-library callers catch it like any exception.
+The command line prints the message of a `KernrecError` on one line and exits with its `exit_status`; callers of the
+library catch it like any other exception.
 """
 
 from collections.abc import Iterable
 
 
 class KernrecError(Exception):
-    """Something kernrec was asked for could not be done; the message is one line."""
+    """kernrec could not do what it was asked for; the message is one line."""
 
     exit_status = 1
 
 
 class UsageError(KernrecError):
-    """What was given cannot be used: unknown name, impossible value, wrong kind of file."""
+    """The input cannot be used: an unknown name, an impossible value or the wrong kind of file."""
 
     exit_status = 2
 
 
-def nearest(given: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """The known names closest to `given`, at most `count`; compares without case, spaces, '-' and '_'.
-
-    Names that begin with it, shortest first; where none does, those that the fewest slips of the keyboard turn into it;
-    else the longest that it begins with.
-    """
-    wanted = _fold(given)
-    folded: dict[str, str] = {}
-    for name in known:
-        folded.setdefault(_fold(name), name)
-    if wanted and (longer := sorted((name for name in folded if name.startswith(wanted)), key=len)):
-        return [folded[name] for name in longer[:count]]
-    slips = {name: _slips(wanted, name) for name in folded}
-    close = [name for name, number in slips.items() if number <= max(1, _MOST_SLIPS * max(len(wanted), len(name)))]
-    if not close:
-        begun = [name for name in folded if len(name) >= _LEAST_BEGUN and wanted.startswith(name)]
-        return [folded[max(begun, key=len)]] if begun else []
-    least = min((slips[name] for name in close), default=0)
-    # Of equals those with the same letters: swapping two is the commoner slip.
-    close = sorted((name for name in close if slips[name] == least), key=lambda name: sorted(name) != sorted(wanted))
-    return [folded[name] for name in close][:count]
-
-
-_LONGEST = 80  # letters of what was given that are looked at
-_LEAST_BEGUN = 3  # letters of a known name that what was given begins with: many words begin with `m`
-_MOST_SLIPS = 0.4
-"""Of the letters of the longer name: with more of them wrong it is another one."""
-
-
-def _fold(name: str) -> str:
+def fold(name: str) -> str:
+    """`name` without what people write in different ways: case, spaces and punctuation."""
     return "".join(c for c in name.lower() if c.isalnum())
 
 
-def _slips(one: str, other: str) -> int:
-    """Letters added, left out, mistaken or swapped with their neighbour: the optimal string alignment distance."""
-    before: list[int] = []
-    last = list(range(len(other) + 1))
-    for i, letter in enumerate(one, start=1):
-        row = [i]
-        for j, wanted in enumerate(other, start=1):
-            row.append(min(row[-1] + 1, last[j] + 1, last[j - 1] + (letter != wanted)))
-            if i > 1 and j > 1 and one[i - 2] == wanted and letter == other[j - 2]:
-                row[-1] = min(row[-1], before[j - 2] + 1)
-        before, last = last, row
-    return last[-1]
+def nearest(given: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The known names most similar to `given`, compared without case, spaces and punctuation.
+
+    Names that begin with `given` come first, shortest first. Without any, the most similar names by `difflib` are
+    taken; without any of those, the longest name that `given` begins with.
+
+    Args:
+        given: What the user typed.
+        known: The names to choose from.
+        count: The most names to return.
+    """
+    wanted = fold(given)
+    folded: dict[str, str] = {}
+    for name in known:
+        folded.setdefault(fold(name), name)
+    if wanted and (longer := sorted((name for name in folded if name.startswith(wanted)), key=len)):
+        return [folded[name] for name in longer[:count]]
+    similarity = {name: _similarity(wanted, name) for name in folded}
+    best = max(similarity.values(), default=(0.0, False))
+    if best[0] >= _LEAST_SIMILARITY:
+        return [folded[name] for name, value in similarity.items() if value == best][:count]
+    prefixes = [name for name in folded if len(name) >= _SHORTEST_PREFIX and wanted.startswith(name)]
+    return [folded[max(prefixes, key=len)]] if prefixes else []
+
+
+_LONGEST = 80
+"""Letters of what was given that are compared."""
+_SHORTEST_PREFIX = 3
+"""Letters of a known name that what was given begins with: many words begin with `m`."""
+_LEAST_SIMILARITY = 0.5
+"""Half of the letters in common and in the same order, as `u7` and `u8`."""
+
+
+def _similarity(wanted: str, name: str) -> tuple[float, bool]:
+    """How similar two names are, from 0 to 1, and whether they have the same letters: two may be swapped."""
+    from difflib import SequenceMatcher  # only when an error is made
+
+    return SequenceMatcher(None, wanted, name, autojunk=False).ratio(), sorted(wanted) == sorted(name)
 
 
 def unknown(kind: str, given: object, known: Iterable[str], see: str | None = None) -> UsageError:
-    """A `UsageError` for a name nobody knows, naming the nearest known ones.
+    """A `UsageError` for an unknown name that suggests the nearest known ones.
 
-    `see` is the command that lists them all, shown when it is given.
+    Args:
+        kind: What the name should be of, such as `GPU`.
+        given: What the user typed.
+        known: The names to choose from.
+        see: The command that lists all of them, if there is one.
     """
     names = list(known)
     close = nearest(str(given)[:_LONGEST], names)
     if close:
         hint = f"did you mean {' or '.join(close)}?"
     elif len(names) <= 12:
-        hint = f"known: {', '.join(names)}" if names else "there is none"
+        hint = f"known: {', '.join(names)}" if names else "there are none"
     else:
         hint = f"{len(names)} are known"
     if see:

@@ -1,9 +1,6 @@
 """Messages for names that nobody knows."""
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from kernrec.errors import UsageError, _slips, nearest, unknown
+from kernrec.errors import UsageError, nearest, unknown
 
 
 def test_the_nearest_name_ignores_case_and_separators() -> None:
@@ -24,14 +21,6 @@ def test_only_the_nearest_are_named() -> None:
     assert nearest("shared_memory_bytes", ["grid", "shared"]) == ["shared"]
     assert nearest("margin", ["m", "n"]) == []  # begins with a name, as many words do
     assert nearest("nvidia", cards) == []
-
-
-@given(st.text("ab1", max_size=8), st.text("ab1", max_size=8))
-def test_slips_are_a_distance_that_a_swap_or_a_letter_makes_one(one: str, other: str) -> None:
-    assert _slips(one, other) == _slips(other, one) <= max(len(one), len(other))
-    assert (_slips(one, other) == 0) == (one == other)
-    assert _slips(one + "x", one) == 1
-    assert _slips(one + "xy" + other, one + "yx" + other) == 1
 
 
 def test_few_known_names_are_listed_when_none_is_near() -> None:

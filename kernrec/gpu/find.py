@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import UsageError, fold, unknown
 from kernrec.gpu.entry import GPU, SmLimits
 from kernrec.util.cache import shipped_toml
 
@@ -43,7 +43,7 @@ def find_gpu(name: str) -> GPU:
     Raises `UnknownGPU` for any other name.
     """
     known = _names()
-    entry = known.get(fold(name)) if isinstance(name, str) else None
+    entry = known.get(fold_gpu(name)) if isinstance(name, str) else None
     if entry is None:
         canonical = dict.fromkeys(gpu for _, gpu in known.values())
         raise UnknownGPU(str(unknown("GPU", name, canonical, see="kernrec gpus")))
@@ -55,9 +55,9 @@ def all_gpus() -> tuple[GPU, ...]:
     return tuple(_load(*entry) for entry in dict.fromkeys(_names().values()))
 
 
-def fold(name: str) -> str:
+def fold_gpu(name: str) -> str:
     """What of a GPU's name is compared: letters and digits in lower case, without the vendor's leading words."""
-    text = "".join(c for c in name.lower() if c.isalnum())
+    text = fold(name)
     while word := next((w for w in _LEADING_WORDS if text.startswith(w)), None):
         text = text.removeprefix(word)
     return text
@@ -76,7 +76,7 @@ _generation_file = cache(_read)
 def _names() -> Mapping[str, tuple[str, str]]:
     """Folded name -> (generation, name of the GPU)."""
     return {
-        fold(known): (generation, gpu)
+        fold_gpu(known): (generation, gpu)
         for generation, gpus in _names_file().items()
         for gpu, aliases in gpus.items()
         for known in (gpu, *aliases)

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import UsageError, fold, unknown
 from kernrec.kernel.spec import Kernel
 from kernrec.kernel.spec_reader import load_kernel
 from kernrec.op import find_op
@@ -49,9 +49,9 @@ def _load(name: str) -> Kernel:
 
 def find_kernel(name: str) -> Kernel:
     """The kernel of this name; case, spaces, `-` and `_` do not matter. Raises `UsageError` naming the nearest."""
-    folded = _fold(str(name))
+    folded = fold(str(name))
     for known in kernel_names():
-        if _fold(known) == folded:
+        if fold(known) == folded:
             return _load(known)
     raise unknown("kernel", name, kernel_names(), see="kernrec kernels")
 
@@ -91,7 +91,3 @@ def implemented(op: str, sm: int) -> str:
                 found.setdefault(dtype, {}).update(dict.fromkeys(kernel.layouts))
     listed = (f"{dtype} ({', '.join(found[dtype])})" for dtype in find_op(op).dtypes if dtype in found)
     return "implemented are " + ", ".join(listed)
-
-
-def _fold(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isalnum())

@@ -136,7 +136,7 @@ class _Reader:
             description=description,
             source_name=source_name,
             source=source,
-            hash=_hash(top.data, source),
+            hash=kernel_hash(top.data, source),
             tunables=tunables,
             lets=lets,
             constraints=constraints,
@@ -425,7 +425,7 @@ def _implied(launch: Launch) -> list[Expression]:
     return parsed if launch.when is None else [where(launch.when, rule) for rule in parsed]
 
 
-def _hash(data: Mapping[str, Any], source: str) -> str:
+def kernel_hash(data: Mapping[str, Any], source: str) -> str:
     """16 hex digits over spec and source; tunables count in their order, prose does not."""
     spec = {key: value for key, value in data.items() if key != "description"}
     spec["tunables"] = [

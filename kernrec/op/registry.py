@@ -2,7 +2,7 @@
 
 import re
 
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import UsageError, fold, unknown
 from kernrec.op.attention import ATTENTION
 from kernrec.op.conv2d import CONV2D
 from kernrec.op.elementwise import ELEMENTWISE
@@ -15,7 +15,6 @@ from kernrec.op.rmsnorm import RMSNORM
 from kernrec.op.shape import parse_shape
 from kernrec.op.softmax import SOFTMAX
 from kernrec.op.transpose import TRANSPOSE
-from kernrec.util.names import fold
 
 _OPS = (ATTENTION, CONV2D, ELEMENTWISE, LAYERNORM, MATMUL, MATVEC, REDUCE, RMSNORM, SOFTMAX, TRANSPOSE)
 _KEY = re.compile(r"(\w+)\[([^\[\]]*)\](\w+),(\w+)")

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from kernrec import paths
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import UsageError, fold, unknown
 from kernrec.op.problem import Op, Problem
 from kernrec.op.registry import find_op
-from kernrec.util.names import fold, short
+from kernrec.util.names import short
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,4 @@
-"""Names as people type them, and values as messages show them."""
-
-
-def fold(name: str) -> str:
-    """`name` without what people vary: case, spaces and punctuation."""
-    return "".join(c for c in name.lower() if c.isalnum())
+"""Values as messages show them."""
 
 
 def short(value: object) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.gpu import UnknownGPU, all_gpus, find_gpu, limits
-from kernrec.gpu.find import fold
+from kernrec.gpu.find import fold_gpu as fold
 
 
 @pytest.mark.parametrize(
