@@ -1,12 +1,14 @@
 """The search that a campaign follows: on spaces whose truth is known, so that what it finds can be counted."""
 
 import itertools
+import sys
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernrec.errors import KernrecError
 from kernrec.model.search import expected_improvement
 from kernrec.model.search.expected_improvement import FIRST, ExpectedImprovement
 
@@ -101,3 +103,11 @@ def test_every_order_has_each_config_not_tried_once_and_the_same_again(tried: in
     one, again = (ExpectedImprovement(space, seed=seed).order(seen, truth[seen]).tolist() for _ in range(2))
     assert one == again
     assert sorted(one + seen.tolist()) == list(range(len(rows)))
+
+
+def test_without_scikit_learn_one_line_names_the_extra_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.gaussian_process", None)
+    with pytest.raises(KernrecError, match=r"^choosing which configs to measure needs sklearn.*'\.\[train\]'`$"):
+        ExpectedImprovement(SPACE)
