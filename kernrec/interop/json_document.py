@@ -1,4 +1,4 @@
-"""JSON that nobody vouches for: bounded in size, finite in its numbers, perhaps compressed, perhaps cut short."""
+"""Untrusted JSON: bounded in size, with finite numbers only, possibly compressed, possibly cut short."""
 
 import json
 import math
@@ -11,25 +11,25 @@ from typing import Any, BinaryIO
 from kernrec.errors import UsageError
 
 MOST_BYTES = 512 * 2**20
-"""The largest file that is read, uncompressed; a full recording of 18,000 configs is 17 MB."""
+"""The largest file that is read, uncompressed; a recording of 18,000 configs has 17 MB."""
 
-_CHUNK = 2**16  # bytes, so that what they unpack to stays small: gzip packs a thousand into one
+_CHUNK = 2**16  # bytes: small, because gzip may expand them a thousandfold
 _GZIP = b"\x1f\x8b"
 _SPACE = re.compile(r"[ \t\r\n]*")
-# What a cut leaves of a literal, a number or an escape, from where the decoder stops to understand it.
+# What remains of a literal, a number or an escape that was cut short, from where the decoder fails.
 _STUMP = re.compile(
     r"t(r(ue?)?)?|f(a(l(se?)?)?)?|n(u(ll?)?)?|N(aN?)?|-?(I(n(f[a-z]*)?)?)?|[.eE][+-]?|\\?u?[0-9a-fA-F]{0,4}"
 )
 
 
-class CutShort(Exception):  # noqa: N818 - not a failure: the reader takes what came before it
-    """The text ends where something had to follow."""
+class CutShort(Exception):  # noqa: N818 - not a failure: the reader uses what came before
+    """The text ends too early."""
 
 
 def read_text(path: Path) -> tuple[str, bool]:
-    """(the text of a file, whether it is whole); `.gz` or not is seen from its first bytes.
+    """(the text of a file, whether it is complete); whether it is compressed is detected from its first bytes.
 
-    Raises `UsageError` for what cannot be read, is larger than `MOST_BYTES` or is not text.
+    Raises `UsageError` for a file that cannot be read, is larger than `MOST_BYTES` or is not text.
     """
     try:
         with path.open("rb") as file:
@@ -45,7 +45,7 @@ def read_text(path: Path) -> tuple[str, bool]:
 
 
 def _read(file: BinaryIO, path: Path) -> tuple[bytes, bool]:
-    """(content, whether it is whole) of a file that may be compressed; of a damaged one what comes before that."""
+    """(content, whether it is complete) of a file that may be compressed; if damaged, what precedes the damage."""
     parts: list[bytes] = []
     size = 0
     packed = None
@@ -75,13 +75,13 @@ def _refuse(constant: str) -> float:
 _decoder = json.JSONDecoder(parse_constant=_refuse)
 
 
-def decode(text: str, at: int = 0) -> tuple[Any, int]:
-    """(the JSON value that begins at a position, the position after it).
+def decode(text: str, start: int = 0) -> tuple[Any, int]:
+    """(the JSON value that begins at `start`, the position after it).
 
-    Raises `CutShort` where the text ends within it, `ValueError` in one line for what is not JSON.
+    Raises `CutShort` if the text ends within the value, and `ValueError` of one line for anything that is not JSON.
     """
     try:
-        return _decoder.raw_decode(text, at)
+        return _decoder.raw_decode(text, start)
     except json.JSONDecodeError as error:
         if error.msg.startswith("Unterminated string") or _STUMP.fullmatch(text, error.pos):
             raise CutShort from None
@@ -90,46 +90,46 @@ def decode(text: str, at: int = 0) -> tuple[Any, int]:
         raise ValueError("it is nested too deeply") from None
 
 
-def members(text: str, at: int = 0) -> Generator[tuple[str, int], int, int]:
-    """(name, position of its value) of the members of the JSON object at a position, one after the other.
+def members(text: str, start: int = 0) -> Generator[tuple[str, int], int, int]:
+    """(name, position of its value) of each member of the JSON object at `start`, one after the other.
 
-    The values are not looked at: send back the position after each. Returns the position after the object. Raises as
-    `decode` does.
+    The values are not parsed: send the position after each value to the generator. It returns the position after the
+    object, and raises as `decode` does.
     """
-    at = expect(text, at, "{")
-    if text[at] == "}":
-        return at + 1
+    position = expect(text, start, "{")
+    if text[position] == "}":
+        return position + 1
     while True:
-        name, at = decode(text, at)
+        name, position = decode(text, position)
         if not isinstance(name, str):
             raise ValueError(f"expected a name, found {name!r:.40}")
-        at = yield name, expect(text, _after_space(text, at), ":")
-        at = _after_space(text, at)
-        if text[at : at + 1] == "}":
-            return at + 1
-        at = expect(text, at, ",")
+        position = yield name, expect(text, _after_space(text, position), ":")
+        position = _after_space(text, position)
+        if text[position : position + 1] == "}":
+            return position + 1
+        position = expect(text, position, ",")
 
 
-def expect(text: str, at: int, char: str) -> int:
-    """The position after `char`, which has to be the next one, and any space around it."""
-    at = _after_space(text, at)
-    if at >= len(text) or (text[at] != char and _STUMP.fullmatch(text, at)):
+def expect(text: str, start: int, char: str) -> int:
+    """The position after `char`, which has to be the next character, and after any space around it."""
+    position = _after_space(text, start)
+    if position >= len(text) or (text[position] != char and _STUMP.fullmatch(text, position)):
         raise CutShort
-    if text[at] != char:
-        raise ValueError(f"expected '{char}', found {text[at : at + 20]!r}")
-    at = _after_space(text, at + 1)
-    if at >= len(text):
+    if text[position] != char:
+        raise ValueError(f"expected '{char}', found {text[position : position + 20]!r}")
+    position = _after_space(text, position + 1)
+    if position >= len(text):
         raise CutShort
-    return at
+    return position
 
 
-def _after_space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
+def _after_space(text: str, start: int) -> int:
+    match = _SPACE.match(text, start)
+    return match.end() if match else start
 
 
 def finite(value: object, what: str) -> float:
-    """`value` as a finite float; raises `ValueError` naming what it was to be."""
+    """`value` as a finite float; raises `ValueError` that begins with `what`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{what} is {value!r:.40}, not a number")
     try:

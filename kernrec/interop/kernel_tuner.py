@@ -6,9 +6,9 @@
     "64": {"bx": 64, "time": "RuntimeFailedConfig", "timestamp": "2024-05-01 12:00"}}
     }
 
-Entries are appended while the tuner runs and the brackets closed at its end, so a file may stop at any byte: every
-entry that is complete is read. Times are in milliseconds, energies in joules, powers in watts; a config that failed has
-an error's name in place of a number (Kernel Tuner 1.5, `util.py` and `observers/`).
+Entries are appended while the tuner runs and the brackets are closed at its end, so a file may end at any byte: every
+complete entry is read. Times are in milliseconds, energies in joules, powers in watts; a config that failed has the
+name of an error in place of a number (Kernel Tuner 1.5, `util.py` and `observers/`).
 """
 
 from collections.abc import Mapping
@@ -43,12 +43,12 @@ _OUTCOMES = {
 
 
 def outcome_of(error: str) -> Outcome:
-    """The outcome that an error's name stands for; raises `ValueError` for what is no such name."""
+    """The outcome that the name of an error stands for; raises `ValueError` for an unknown name."""
     if error in _OUTCOMES:
         return _OUTCOMES[error]
     if "timeout" in error.lower():
         return Outcome.TIMEOUT
-    raise ValueError(f"{error!r:.40} is neither a time nor an error that is known ({', '.join(_OUTCOMES)})")
+    raise ValueError(f"{error!r:.40} is neither a time nor a known error ({', '.join(_OUTCOMES)})")
 
 
 def read_cache(text: str, path: object) -> ForeignResults:
@@ -56,20 +56,20 @@ def read_cache(text: str, path: object) -> ForeignResults:
     header: dict[str, Any] = {}
     results: list[ForeignResult] = []
     dropped = 0
-    at_member = members(text)
+    next_member = members(text)
     try:
-        name, at = next(at_member)
+        name, position = next(next_member)
         while True:
             if name == "cache":
-                at, dropped = _entries(text, at, _keys(header), results)
-                if at == len(text):
+                position, dropped = _entries(text, position, _keys(header), results)
+                if position == len(text):
                     break
             else:
-                header[name], at = decode(text, at)
-            name, at = at_member.send(at)
+                header[name], position = decode(text, position)
+            name, position = next_member.send(position)
     except StopIteration as done:
         if text[done.value :].strip():
-            raise UsageError(f"{path} is damaged: something follows its end") from None
+            raise UsageError(f"{path} is damaged: there is text after its end") from None
     except CutShort:
         if not results:
             raise UsageError(f"{path} is cut short before its first complete entry") from None
@@ -84,7 +84,7 @@ def read_cache(text: str, path: object) -> ForeignResults:
 
 
 def _keys(header: Mapping[str, Any]) -> list[str]:
-    """The names of the tunables, which come before the entries."""
+    """The names of the tunables, which precede the entries."""
     keys, params = header.get("tune_params_keys"), header.get("tune_params")
     if not keys and isinstance(params, dict):
         keys = list(params)
@@ -93,26 +93,27 @@ def _keys(header: Mapping[str, Any]) -> list[str]:
     return keys
 
 
-def _entries(text: str, at: int, keys: list[str], found: list[ForeignResult]) -> tuple[int, int]:
-    """Appends the entries of the object at a position to `found`; (position after it, incomplete entries at its end).
+def _entries(text: str, start: int, keys: list[str], results: list[ForeignResult]) -> tuple[int, int]:
+    """Append the entries of the object at `start` to `results`.
 
-    Where the text is cut short, that position is its end.
+    Returns:
+        (position after the object, incomplete entries at its end). If the text is cut short, the position is its end.
     """
-    end = at + 1
-    at_member = members(text, at)
+    end = start + 1
+    next_member = members(text, start)
     try:
-        name, at = next(at_member)
+        name, position = next(next_member)
         while True:
-            value, end = decode(text, at)
+            value, end = decode(text, position)
             try:
-                found.append(_result(value, keys))
+                results.append(_result(value, keys))
             except ValueError as error:
                 raise ValueError(f"entry {name!r:.60}: {error}") from None
-            name, at = at_member.send(end)
+            name, position = next_member.send(end)
     except StopIteration as done:
         return done.value, 0
     except CutShort:
-        if not found:
+        if not results:
             raise
         return len(text), int(bool(text[end:].strip(" \t\r\n,")))
 
@@ -124,7 +125,7 @@ def _result(entry: object, keys: list[str]) -> ForeignResult:
         raise ValueError(f"it lacks the tunable {missing[0]}")
     config, limits = split_limits(config_of({key: entry[key] for key in keys}))
     if not config:
-        raise ValueError("it has no tunable but limits of the card")
+        raise ValueError("it has no tunables except limits of the card")
     measured_at = time_of(entry.get("timestamp"))
     error = _error(entry)
     if error is not None:

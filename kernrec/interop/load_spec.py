@@ -1,4 +1,4 @@
-"""The kernel of a spec file in whichever of the known forms it is written."""
+"""Loading the kernel of a spec file, a kernel.toml or a T1 file."""
 
 from pathlib import Path
 
@@ -8,9 +8,14 @@ from kernrec.kernel import Kernel, load_kernel
 
 
 def load_spec(spec: Path, source: Path) -> tuple[Kernel, list[str]]:
-    """The kernel that `spec`, a kernel.toml or a T1 file, makes of `source`; and what of the spec was left out.
+    """(the kernel that a spec describes, notes on the parts of the spec that were ignored).
 
-    Raises `UsageError`, also where a kernel.toml is about another source.
+    Args:
+        spec: a kernel.toml or a T1 file.
+        source: the file of the kernel.
+
+    Raises:
+        UsageError: for a bad spec, and for a kernel.toml that describes another source.
     """
     if spec.suffix == ".json":
         return load_t1(spec, source)

@@ -1,9 +1,9 @@
-"""Expressions of the autotuning community (Python's notation, as Kernel Tuner and KTT take it) in that of kernel.toml.
+"""Expressions in Python's notation, as Kernel Tuner and KTT take them, translated to the notation of kernel.toml.
 
-The text is parsed, never run: a closed set of nodes is rewritten into the grammar of `kernrec.kernel.expression`, and
-lists of values (`[1, 2]`, `list(range(32, 1025, 32))`, `[2**i for i in range(6)]`, sums of these) are worked out here.
-Beyond that grammar: `ProblemSize[0]`, `max(p)` and `min(p)` of one tuning parameter (over its values), `x in [...]`,
-`&&`, `||`, `int(a / b)`, `math.ceil(a / b)` and `p["name"]`.
+The text is parsed, never executed: a closed set of nodes is rewritten into the grammar of `kernrec.kernel.expression`,
+and lists of values (`[1, 2]`, `list(range(32, 1025, 32))`, `[2**i for i in range(6)]`, sums of these) are evaluated
+here. Supported beyond that grammar: `ProblemSize[0]`, `max(p)` and `min(p)` of one tuning parameter (over its values),
+`x in [...]`, `&&`, `||`, `int(a / b)`, `math.ceil(a / b)` and `p["name"]`.
 """
 
 import ast
@@ -25,19 +25,26 @@ def _tree(what: str, text: str) -> ast.expr:
     try:
         return ast.parse(python, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise UsageError(f"{what}: {text!r:.80} is no expression") from None
+        raise UsageError(f"{what}: {text!r:.80} is not an expression") from None
 
 
 class Translator:
-    """Rewrites expressions. names: how each parameter is called in kernel.toml; values: those it takes, by old name."""
+    """Translates expressions."""
 
     def __init__(self, names: Mapping[str, str], values: Mapping[str, Sequence[int]], dimensions: int) -> None:
+        """Make a translator.
+
+        Args:
+            names: name in kernel.toml of each parameter.
+            values: values of each parameter, by its original name.
+            dimensions: of the problem size.
+        """
         self.names = names
         self.values = values
         self.dimensions = dimensions
 
     def expression(self, what: str, text: str) -> str:
-        """An expression in the grammar of kernel.toml; `UsageError` beginning with `what` where there is none."""
+        """The expression in the grammar of kernel.toml; raises `UsageError` that begins with `what`."""
         try:
             return ast.unparse(self._node(_tree(what, text)))
         except _RefusedError as refused:
@@ -93,15 +100,15 @@ class Translator:
                 if name == "ceil":
                     return ast.Call(ast.Name("ceil_div"), [left, right], [])
                 return ast.BinOp(left, ast.FloorDiv(), right)
-            one = ast.Constant(1)
+            divisor = ast.Constant(1)
             if name == "ceil":
-                return ast.Call(ast.Name("ceil_div"), [self._node(first), one], [])
-            return ast.BinOp(self._node(first), ast.FloorDiv(), one)
+                return ast.Call(ast.Name("ceil_div"), [self._node(first), divisor], [])
+            return ast.BinOp(self._node(first), ast.FloorDiv(), divisor)
         raise _RefusedError(f"the function {name} is not supported")
 
     def _membership(self, left: ast.expr, membership: ast.cmpop, chosen: ast.expr) -> ast.expr:
         if not isinstance(chosen, ast.List | ast.Tuple | ast.Set) or not chosen.elts:
-            raise _RefusedError(f"{ast.unparse(chosen)!r:.60} is no list")
+            raise _RefusedError(f"{ast.unparse(chosen)!r:.60} is not a list")
         inside = isinstance(membership, ast.In)
         parts: list[ast.expr] = [
             ast.Compare(self._node(left), [ast.Eq() if inside else ast.NotEq()], [self._node(item)])
@@ -111,7 +118,7 @@ class Translator:
 
 
 class _RefusedError(Exception):
-    """What in an expression has no counterpart."""
+    """A part of an expression that cannot be translated."""
 
 
 def _called(function: ast.expr) -> str:
@@ -119,11 +126,11 @@ def _called(function: ast.expr) -> str:
         return function.attr
     if isinstance(function, ast.Name):
         return function.id
-    raise _RefusedError(f"{ast.unparse(function)!r:.60} is no function")
+    raise _RefusedError(f"{ast.unparse(function)!r:.60} is not a function")
 
 
 def read_values(what: str, given: object) -> list[Any]:
-    """The values of a parameter: a JSON list, or the text of one. Raises `UsageError` beginning with `what`."""
+    """The values of a parameter from a JSON list or the text of a list; raises `UsageError` that begins with `what`."""
     if isinstance(given, list):
         return given
     if not isinstance(given, str):
@@ -133,7 +140,7 @@ def read_values(what: str, given: object) -> list[Any]:
     except (_RefusedError, TypeError, ZeroDivisionError) as refused:
         raise UsageError(f"{what}: {given!r:.80}: {refused}") from None
     if not isinstance(values, list | range):
-        raise UsageError(f"{what}: {given!r:.80} is no list of values")
+        raise UsageError(f"{what}: {given!r:.80} is not a list of values")
     return list(values)
 
 

@@ -1,4 +1,4 @@
-"""Any file of results: which format it is, is seen from its content."""
+"""Reading any file of results; its format is detected from its content."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from kernrec.interop.t4 import read_document
 
 
 def read_results(path: Path) -> ForeignResults:
-    """The results in a T4 file or a Kernel Tuner cache, compressed by gzip or not.
+    """The results in a T4 file or a Kernel Tuner cache, which may be compressed by gzip.
 
-    Raises `UsageError`, in one line that names the file, for anything else and for what is wrong in it.
+    Raises `UsageError`, in one line that names the file, for any other file and for errors in it.
     """
     text, whole = read_text(path)
     try:
@@ -28,24 +28,24 @@ def read_results(path: Path) -> ForeignResults:
     try:
         document, end = decode(text)
         if text[end:].strip():
-            raise ValueError("something follows its end")
+            raise ValueError("there is text after its end")
     except CutShort:
-        raise UsageError(f"{path} is cut short; a T4 file has to be whole") from None
+        raise UsageError(f"{path} is cut short; a T4 file must be complete") from None
     except ValueError as error:
         raise UsageError(f"{path} is not JSON: {error}") from None
     if not whole:
-        raise UsageError(f"{path} is cut short; a T4 file has to be whole")
+        raise UsageError(f"{path} is cut short; a T4 file must be complete")
     return read_document(document, path)
 
 
 def _kind(text: str) -> str | None:
-    """The first member of the document that tells what it is: `cache`, `results` or None."""
-    at_member = members(text)
+    """The first member of the document that identifies its format, `cache` or `results`; None without either."""
+    next_member = members(text)
     try:
-        name, at = next(at_member)
+        name, position = next(next_member)
         while name not in ("cache", "results"):
-            _, at = decode(text, at)
-            name, at = at_member.send(at)
+            _, position = decode(text, position)
+            name, position = next_member.send(position)
     except StopIteration:
         return None
     return name

@@ -1,10 +1,11 @@
-"""T1, the autotuning community's description of a tuning problem (JSON, schema 1.0.0), as a kernel of ours.
+"""T1, the autotuning community's description of a tuning problem (JSON, schema 1.0.0), read as a kernrec kernel.
 
-Read as Kernel Tuner and KTT read it: the grid is `ProblemSize` over `GridDivX`, `GridDivY` and `GridDivZ` where those
-are given, else `GlobalSize`, which counts blocks for `GlobalSizeType` CUDA and threads for OpenCL. Parameters become
-macros of their own name. An argument of `MemoryType` Symbol (`MemType` Constant) that the source declares
-`__constant__` is filled there; it is passed too where the kernel has a parameter for it. `FillType` Random is uniform
-up to `FillValue`. ReferenceData says what outputs have to be. What neither depends on (Search, Budget) is passed over.
+It is read as Kernel Tuner and KTT read it: the grid is `ProblemSize` over `GridDivX`, `GridDivY` and `GridDivZ` if
+those are given, else `GlobalSize`, which counts blocks for `GlobalSizeType` CUDA and threads for OpenCL. Parameters
+become macros of the same name. An argument of `MemoryType` Symbol (`MemType` Constant) that the source declares
+`__constant__` is written to the symbol, and also passed if the kernel has a parameter for it. `FillType` Random is
+uniform up to `FillValue`. ReferenceData defines the expected outputs. Members without effect on either (Search, Budget)
+are ignored.
 """
 
 import json
@@ -34,9 +35,17 @@ _AXES = "XYZ"
 
 
 def load_t1(path: Path, source: Path | None = None) -> tuple[Kernel, list[str]]:
-    """The kernel that a T1 file describes, and what of it was left out, in words.
+    """The kernel that a T1 file describes.
 
-    source: the kernel's file; None: the one that the T1 file names, beside it. Raises `UsageError`.
+    Args:
+        path: of the T1 file.
+        source: the file of the kernel; None: the one that the T1 file names, beside it.
+
+    Returns:
+        (the kernel, notes on the parts of the description that were ignored).
+
+    Raises:
+        UsageError: for a file that is not a valid description.
     """
     try:
         if path.stat().st_size > _LARGEST_FILE:
@@ -55,7 +64,7 @@ def load_t1(path: Path, source: Path | None = None) -> tuple[Kernel, list[str]]:
 
 
 class _T1Reader:
-    """One T1 file."""
+    """Reads one T1 file."""
 
     def __init__(self, where: str, data: Any) -> None:
         self.where = where
@@ -68,21 +77,21 @@ class _T1Reader:
         self.conditions = [self.table("Conditions", c) for c in self.list(space, "Conditions", [])]
         language = self.need(self.kernel, "Language")
         if language != "CUDA":
-            raise UsageError(f"{where}: Language is {language!r:.40}, only CUDA can be analysed")
+            raise UsageError(f"{where}: Language is {language!r:.40}, only CUDA can be analyzed")
         for key in ("KernelName", "KernelFile"):
             if not isinstance(self.need(self.kernel, key), str):
                 raise UsageError(f"{where}: {key}: expected text")
 
     def spec(self, source_name: str, source: str) -> dict[str, Any]:
-        """The kernel.toml, as data, that says the same."""
+        """The equivalent kernel.toml, as data."""
         tunables: dict[str, Any] = {}
         names: dict[str, str] = {}
         values: dict[str, list[int]] = {}
         for parameter in self.parameters:
-            name, found = self.parameter(parameter)
-            ours = self.ours(name, tunables)
-            tunables[ours] = {"values": found, "define": name}
-            names[name], values[name] = ours, found
+            name, numbers = self.parameter(parameter)
+            identifier = self.identifier(name, tunables)
+            tunables[identifier] = {"values": numbers, "define": name}
+            names[name], values[name] = identifier, numbers
         sizes = self.list(self.kernel, "ProblemSize", [])
         if not all(type(size) is int and size > 0 for size in sizes) or len(sizes) > 3:
             raise UsageError(f"{self.where}: ProblemSize: expected one to three positive integers, got {sizes!r:.60}")
@@ -118,14 +127,14 @@ class _T1Reader:
         name = re.sub(r"\W+", "_", given.lower()).strip("_")[:40]
         return name if is_identifier(name) else f"k_{name}"[:40]
 
-    def ours(self, name: str, taken: Mapping[str, Any]) -> str:
-        """A parameter's name as an identifier of kernel.toml."""
-        ours = name.lower().lstrip("_")
-        while ours in taken or not is_identifier(ours):
-            ours = f"t_{ours}"
-            if len(ours) > 60:
-                raise UsageError(f"{self.where}: {name!r:.60} is no name for a parameter")
-        return ours
+    def identifier(self, name: str, taken: Mapping[str, Any]) -> str:
+        """The name of a parameter as an identifier of kernel.toml that is not taken yet."""
+        identifier = name.lower().lstrip("_")
+        while identifier in taken or not is_identifier(identifier):
+            identifier = f"t_{identifier}"
+            if len(identifier) > 60:
+                raise UsageError(f"{self.where}: {name!r:.60} is not a valid name for a parameter")
+        return identifier
 
     def parameter(self, parameter: Mapping[str, Any]) -> tuple[str, list[int]]:
         name = str(self.need(parameter, "Name"))
@@ -161,7 +170,7 @@ class _T1Reader:
         return self.translator.expression(f"{self.where}: {key}", str(text))
 
     def arguments(self, source: str, values: Mapping[str, list[int]]) -> tuple[dict[str, Any], list[str], list[str]]:
-        """(tensors, arguments in order, terms of the dynamic shared memory)."""
+        """(tensors, arguments in order, terms of the size of dynamic shared memory)."""
         tensors: dict[str, Any] = {}
         passed: list[tuple[str, bool]] = []
         shared: list[str] = []
@@ -186,34 +195,34 @@ class _T1Reader:
             if memory not in ("Vector", "Symbol"):
                 raise UsageError(f"{what}: {unknown('MemoryType', memory, _MEMORIES)}")
             size = self.elements(what, argument, values)
-            ours = self.ours(name, {**tensors, "i": 0})
+            identifier = self.identifier(name, {**tensors, "i": 0})
             symbol = re.search(rf"__constant__[^;=]*\b{re.escape(name)}\b", source) is not None
             if memory == "Symbol" and not symbol:
                 raise UsageError(f"{what}: the source has no __constant__ {name}")
             role = "constant" if symbol else _ROLES.get(argument.get("AccessType", "ReadWrite"), "inout")
-            tensors[ours] = {
+            tensors[identifier] = {
                 "shape": [f"({size}) * {width}" if width > 1 else size],
                 "dtype": dtype,
                 "role": role,
                 "values": self.fill(what, argument, dtype),
             }
-            if symbol and ours != name:
-                tensors[ours]["symbol"] = name
-            passed.append((ours, symbol))
-            if tensors[ours]["role"] in ("output", "inout") and name in references:
-                tensors[ours]["reference"] = self.fill(what, references[name], dtype)
+            if symbol and identifier != name:
+                tensors[identifier]["symbol"] = name
+            passed.append((identifier, symbol))
+            if tensors[identifier]["role"] in ("output", "inout") and name in references:
+                tensors[identifier]["reference"] = self.fill(what, references[name], dtype)
         if not all("reference" in t for t in tensors.values() if t["role"] in ("output", "inout")):
             for tensor in tensors.values():
                 tensor.pop("reference", None)
             if references:
-                self.notes.append("ReferenceData was left out: it is not of every output")
+                self.notes.append("ReferenceData was ignored: it does not cover every output")
         parameters = _parameters(source, self.kernel["KernelName"])
         if parameters is None or parameters < len(passed):
             passed = [entry for entry in passed if not entry[1]]
         return tensors, [text for text, _ in passed], shared
 
     def references(self) -> dict[str, dict[str, Any]]:
-        """By the name of an argument, the one of ReferenceData that says what it has to be in the end."""
+        """By name of an argument, the argument of ReferenceData with its expected final contents."""
         data = self.table("ReferenceData", self.kernel.get("ReferenceData") or {})
         given = [self.table("ReferenceArguments", g) for g in self.list(data, "ReferenceArguments", [])]
         pairs = [self.table("ValidationPairs", pair) for pair in self.list(data, "ValidationPairs", [])]
@@ -226,7 +235,7 @@ class _T1Reader:
         return {str(self.need(pair, "TargetName")): named[pair["ReferenceName"]] for pair in pairs}
 
     def type(self, what: str, argument: Mapping[str, Any]) -> tuple[str, int]:
-        """(element type, elements in one) of an argument."""
+        """(element type, elements per vector) of an argument."""
         given = str(self.need(argument, "Type"))
         if match := _VECTOR.fullmatch(given):
             return _TYPES[match[1]], int(match[2])
@@ -236,11 +245,11 @@ class _T1Reader:
 
     def elements(self, what: str, argument: Mapping[str, Any], values: Mapping[str, list[int]]) -> str:
         text = self.translator.expression(f"{what}: Size", str(argument.get("Size", 1)))
-        for name, ours in self.translator.names.items():
-            if re.search(rf"\b{ours}\b", text):
+        for name, identifier in self.translator.names.items():
+            if re.search(rf"\b{identifier}\b", text):
                 if len(values[name]) > 1:
                     raise UsageError(f"{what}: Size depends on {name}, which has several values: write max({name})")
-                text = re.sub(rf"\b{ours}\b", str(values[name][0]), text)
+                text = re.sub(rf"\b{identifier}\b", str(values[name][0]), text)
         return text
 
     def fill(self, what: str, argument: Mapping[str, Any], dtype: str) -> str:
@@ -257,7 +266,7 @@ class _T1Reader:
             return f"expression {inner.expression(f'{what}: DataSource', source)}"
         if kind == "BinaryRaw":
             return f"raw {source}"
-        raise UsageError(f"{what}: FillType {kind!r:.40} is none of Constant, Random, Generator, Script, BinaryRaw")
+        raise UsageError(f"{what}: FillType {kind!r:.40} is not one of Constant, Random, Generator, Script, BinaryRaw")
 
     def defines(self) -> dict[str, str]:
         defines = {}
@@ -266,7 +275,7 @@ class _T1Reader:
             if match := re.fullmatch(r"-D\s*([A-Za-z_]\w*)(?:=(.*))?", text):
                 defines[match[1]] = match[2] or "1"
             elif not re.fullmatch(r"-{1,2}std[= ].*|-O\d|-lineinfo", text):
-                self.notes.append(f"compiler option {text!r} was left out")
+                self.notes.append(f"compiler option {text!r} was ignored")
         return defines
 
     def table(self, key: str, value: Any) -> dict[str, Any]:
@@ -283,7 +292,7 @@ class _T1Reader:
 
     def need(self, table: Mapping[str, Any], key: str) -> Any:
         if key not in table:
-            raise UsageError(f"{self.where}: {key} is missing: this is no T1 description")
+            raise UsageError(f"{self.where}: {key} is missing: this is not a T1 description")
         return table[key]
 
 
@@ -302,7 +311,7 @@ def _number(value: Any, dtype: str) -> str:
 
 
 def _parameters(source: str, name: str) -> int | None:
-    """How many parameters a kernel's source declares; None where that cannot be told."""
+    """How many parameters a kernel's source declares; None if that is unclear."""
     match = re.search(rf"\b{re.escape(name)}\s*\(([^()]*)\)\s*\{{", source)
     if match is None or "#" in match[1]:
         return None

@@ -1,6 +1,7 @@
-"""The database: measurements, static profiles and what they refer to, in DuckDB files and shipped Parquet.
+"""The database: measurements, static profiles and what they refer to, in DuckDB files and shipped Parquet files.
 
-`Stack` is how a query sees it all; `Database` is one file; `write_profiles` makes what ships.
+A query reads a `Stack` of databases; `Database` is one file; `write_profiles` makes the Parquet files that ship. The
+type of a measurement is in `kernrec.store.measurement`, which a query does not import.
 """
 
 from kernrec.store.database import Database

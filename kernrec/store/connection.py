@@ -1,14 +1,14 @@
 """Opening DuckDB files, and DuckDB's errors as one line each.
 
-Whatever a path turns out to be - nothing, a folder, another program's file, half a database, a database in use -
-opening it says so in one line and leaves it as it was. DuckDB is imported where a file is opened: a query that needs
-none would wait longer for it than for its answer.
+If a path is not a readable database (nothing, a folder, another program's file, a damaged database, one in use),
+opening it raises an error of one line and changes nothing. DuckDB is imported where a file is opened: importing it
+takes longer than a query that needs no database.
 """
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache as once
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,11 +17,11 @@ from kernrec.errors import UsageError
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-# The oldest DuckDB that must be able to read what is written here.
+# The oldest DuckDB that can read the files written here.
 STORAGE_VERSION = "v1.2.0"
 
-# One thread: our queries are small, and starting DuckDB's thread pool costs more than they do. Extensions
-# are never fetched: kernrec works offline.
+# One thread: our queries are small, and starting DuckDB's thread pool takes longer than they do. Extensions are never
+# downloaded: kernrec works offline.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,
     "storage_compatibility_version": STORAGE_VERSION,
@@ -37,11 +37,11 @@ def connect_memory() -> "DuckDBPyConnection":
     return duckdb.connect(":memory:", config=_CONFIG)
 
 
-_shared = once(connect_memory)
+_shared = cache(connect_memory)
 
 
 def memory() -> "DuckDBPyConnection":
-    """A cursor for reading Parquet files; they share one database, for opening it takes longer than most reads."""
+    """A cursor for reading Parquet files. All share one database, because opening one takes longer than most reads."""
     return _shared().cursor()
 
 
@@ -51,9 +51,15 @@ def quoted(text: object) -> str:
 
 
 def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection":
-    """A connection to the database file at `path`; raises `UsageError` and changes nothing when there is none.
+    """A connection to a database file.
 
-    create: make the file, and its folder, when there is none yet.
+    Args:
+        path: of the file.
+        read_only: whether it will only be read.
+        create: whether to create the file and its folder if they do not exist.
+
+    Raises:
+        UsageError: if there is no database; nothing is changed then.
     """
     import duckdb
 
@@ -67,7 +73,7 @@ def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                f"cannot make the folder {path.parent}: {(error.strerror or str(error)).lower()}"
+                f"cannot create the folder {path.parent}: {(error.strerror or str(error)).lower()}"
             ) from None
     existed = path.exists()
     try:
@@ -75,7 +81,7 @@ def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection
             return duckdb.connect(str(path), read_only=read_only, config=_CONFIG)
     except UsageError:
         if not existed:
-            path.unlink(missing_ok=True)  # the beginning of a file for which the disk had no room
+            path.unlink(missing_ok=True)  # an incomplete file on a full disk
         raise
 
 
@@ -83,16 +89,16 @@ _HEADER_BYTES = 3 * 4096  # before a file's blocks: https://duckdb.org/docs/stab
 
 
 def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
-    """Raise `UsageError` for a file that cannot hold what it says it does: DuckDB finds out only on reading it.
+    """Raise `UsageError` for a file that is too short for its blocks; DuckDB notices that only when it reads them.
 
-    Only the blocks in use count: DuckDB cuts free ones off the end of a file but goes on listing them.
+    Only the blocks in use count: DuckDB cuts free blocks off the end of a file but still lists them.
     """
     sizes = connection.execute("SELECT block_size * used_blocks FROM pragma_database_size()").fetchone()
     if sizes is not None and path.stat().st_size < _HEADER_BYTES + sizes[0]:
         raise UsageError(f"{path} is damaged or cut short")
 
 
-# What DuckDB's messages mean, in the words of this program; the first that is found is said.
+# What DuckDB's messages mean, in the words of this program; the first match counts.
 _MEANINGS = (
     (r"not a valid DuckDB database|Cannot launch in-memory database", "is not a DuckDB database"),
     (r"Could not set lock.*\(PID (\d+)\)", r"is in use by another process (PID \1); close it there and try again"),
@@ -120,10 +126,10 @@ def one_line(path: Path | str) -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
-        said = str(error)
+        message = str(error)
         for pattern, meaning in _MEANINGS:
-            if match := re.search(pattern, said):
-                meant = match.expand(meaning).replace("INSTALLED", duckdb.__version__)
-                raise UsageError(f"{path} {meant}") from None
-        first = next((line.strip() for line in said.splitlines() if line.strip()), type(error).__name__)
+            if match := re.search(pattern, message):
+                text = match.expand(meaning).replace("INSTALLED", duckdb.__version__)
+                raise UsageError(f"{path} {text}") from None
+        first = next((line.strip() for line in message.splitlines() if line.strip()), type(error).__name__)
         raise UsageError(f"{path}: {first}") from None

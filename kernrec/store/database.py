@@ -1,4 +1,4 @@
-"""A database file: the log of measurements and what it refers to, opened, filled, asked and merged."""
+"""A database file: opening, adding rows, queries and merging."""
 
 import json
 import shutil
@@ -27,20 +27,21 @@ if TYPE_CHECKING:
     from kernrec.store.measurement import Measurement
 
 _CHUNK = 2000
-"""Measurements that are inserted at a time; a recording of a large space need not be in memory twice."""
+"""Measurements that are inserted at a time, so that a large recording is not in memory twice."""
 
 
 @dataclass(frozen=True)
 class DatabaseContents:
-    """What one database has something of: rows of its log, and (kernel, hash, architecture) with profiles.
-
-    least, greatest: keys of its measurements; None without one.
-    """
+    """Summary of a database."""
 
     measurements: int
+    """Rows of its log."""
     least: str | None
+    """Least key of a measurement; None without measurements."""
     greatest: str | None
+    """Greatest key of a measurement."""
     profiled: frozenset[tuple[str, str, int]]
+    """(kernel, hash, architecture) with profiles."""
 
 
 class Database:
@@ -55,10 +56,16 @@ class Database:
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = True, create: bool = False) -> "Database":
-        """Open the database at `path`, its schema brought up to date, also where it will only be read.
+        """Open a database and bring its schema up to date, even if it will only be read.
 
-        create: make it when there is none (needs `read_only=False`). A file that is no database of ours, or that is
-        damaged, in use or of a newer schema, is left as it was.
+        Args:
+            path: of the file.
+            read_only: whether it will only be read.
+            create: whether to create it if it does not exist (needs `read_only=False`).
+
+        Raises:
+            UsageError: for a file that is not a kernrec database, damaged, in use or of a newer schema; it is not
+                changed.
         """
         path = Path(path)
         existed = path.exists()
@@ -95,13 +102,13 @@ class Database:
 
     @classmethod
     def memory(cls) -> "Database":
-        """An empty database that lives as long as this object."""
+        """An empty database in memory."""
         connection = connect_memory()
         migrate(connection, 0)
         return cls(connection, "the database in memory")
 
     def close(self) -> None:
-        """Write out what is pending and let go of the file."""
+        """Write pending changes and close the file."""
         self._connection.close()
 
     def __enter__(self) -> "Database":
@@ -113,17 +120,22 @@ class Database:
         self.close()
 
     def add(self, table: str, rows: Iterable[Row]) -> list[str]:
-        """Add rows to `gpu`, `kernel`, `config`, `problem`, `profile` or `measurement`; gives their keys, in order.
+        """Add rows to a table, all or nothing; rows that are there already are not added again.
 
-        A row names the columns of `db/schema` but the key; what it leaves out is NULL. A mapping or list for a text
-        column is stored as canonical JSON. A row that is there already is not added again. All or nothing.
+        Args:
+            table: `gpu`, `kernel`, `config`, `problem`, `profile` or `measurement`.
+            rows: values by column (`db/schema`), without the key; columns left out are NULL. A mapping or list for a
+                text column is stored as canonical JSON.
+
+        Returns:
+            The keys of the rows, in order.
         """
         self._check(table)
         with one_line(self.path):
             return store_rows.insert(self._connection, table, rows)
 
     def add_measurements(self, measurements: "Iterable[Measurement]") -> list[str]:
-        """Add measurements, with their configs and problems; gives their keys, in order. All or nothing."""
+        """Add measurements with their configs and problems, all or nothing; returns their keys, in order."""
         keys: list[str] = []
         remaining = iter(measurements)
         with one_line(self.path):
@@ -159,15 +171,15 @@ class Database:
         for row in self.rows("problem"):
             row["dims"] = json.loads(str(row["dims"]))
             problems[row.pop("problem_id")] = row
-        found = []
+        measurements = []
         for row in self.rows("measurement", **equal):
             del row["measurement_id"]
             row |= {"config": configs[row.pop("config_id")], "problem": problems[row.pop("problem_id")]}
-            found.append(Measurement.from_columns(row))
-        return found
+            measurements.append(Measurement.from_columns(row))
+        return measurements
 
     def add_profiles(self, rows: Iterable[ProfileRow]) -> list[str]:
-        """Add static profiles; gives their keys, in order."""
+        """Add static profiles; returns their keys, in order."""
         return self.add("profile", (row.columns() for row in rows))
 
     def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
@@ -183,22 +195,22 @@ class Database:
             return store_rows.as_dicts(self._connection.execute(query, list(equal.values())))
 
     def kernels(self, name: str | None = None) -> list[tuple[str, str, str]]:
-        """(name, spec, source) of the kernels in the database, those added last first; `name`: of this name only."""
+        """(name, spec, source) of the kernels in the database, or of those with this name; the last added is first."""
         query = "SELECT name, spec, source FROM kernel WHERE $1 IS NULL OR name = $1 ORDER BY rowid DESC"
         with one_line(self.path):
             return self._connection.execute(query, [name]).fetchall()
 
     def log(self, gpu: str, op: str, problem_key: str | None = None) -> MeasurementLog:
-        """The answers and failures of a GPU and op by problem, or of one problem alone."""
+        """The answers and failures of a GPU and op by problem, or of one problem only."""
         with one_line(self.path):
             return read_log(self._connection, gpu, op, problem_key)
 
     def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[MeasuredAnswer]:
-        """What was measured of these kernels on a GPU and problem, fastest first, by the rule of `MeasuredAnswer`."""
+        """The measured answers of these kernels on a GPU and problem, fastest first."""
         return list(evidence([self.log(gpu, "", problem_key)], kernels, problem_key).measured)
 
     def measured_problems(self, gpu: str) -> frozenset[str]:
-        """The keys of all problems with a good measurement on `gpu`."""
+        """The keys of all problems with a measurement on `gpu` that ran well."""
         query = """
             SELECT DISTINCT problem.key FROM whole_card_rows JOIN problem USING (problem_id)
             WHERE gpu = ? AND outcome = 'ok'
@@ -207,14 +219,14 @@ class Database:
             return frozenset(key for (key,) in self._connection.execute(query, [gpu]).fetchall())
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-        """The static profiles of a kernel's source on one architecture, by launch; empty without any."""
+        """The static profiles of a kernel's source on one architecture, by launch; empty if there are none."""
         with one_line(self.path):
             return query_profiles(self._connection, "profile", kernel, kernel_hash, sm)
 
     def merge(self, other: Path) -> int:
-        """Add every row of the database at `other` that is not here; gives how many were new. All or nothing.
+        """Add all rows of another database that are not here yet, all or nothing; returns how many were new.
 
-        Nothing is written there: one of an older schema is copied and the copy brought up to date.
+        The other database is not changed: if its schema is older, a copy of it is brought up to date.
         """
         before = sum(self.counts().values())
         with _at_this_schema(Path(other)) as file:
@@ -243,9 +255,9 @@ class Database:
             return schema_version(self._connection, self.path)
 
     def tally(self) -> list[dict[str, object]]:
-        """How many measurements there are of each GPU, op, kernel and outcome, in that order.
+        """How many measurements there are for each GPU, op, kernel and outcome, in that order.
 
-        replayed, mig: how many of them a replay said again, and how many are of a MIG slice.
+        `replayed` and `mig` count those of them that were replayed, and those of MIG slices.
         """
         query = """
             SELECT gpu, op, kernel, outcome, count(*) AS measurements,
@@ -262,11 +274,11 @@ class Database:
         """How many rows each table has."""
         query = "SELECT " + ", ".join(f"(SELECT count(*) FROM {table})" for table in TABLES)
         with one_line(self.path):
-            found = self._connection.execute(query).fetchone()
-        return dict(zip(TABLES, found or (), strict=True))
+            counts = self._connection.execute(query).fetchone()
+        return dict(zip(TABLES, counts or (), strict=True))
 
     def contents(self) -> DatabaseContents:
-        """What it has something of."""
+        """A summary of the database."""
         logged = "SELECT count(*), min(measurement_id), max(measurement_id) FROM measurement"
         with one_line(self.path):
             rows, least, greatest = self._connection.execute(logged).fetchone() or (0, None, None)
@@ -274,7 +286,7 @@ class Database:
         return DatabaseContents(int(rows), least, greatest, frozenset(profiled))
 
     def content_hash(self) -> str:
-        """A hash of all rows, whatever the order they came in; equal for databases of equal content."""
+        """A hash of all rows, independent of the order in which they were added."""
         with one_line(self.path):
             keys = {
                 table: [
@@ -285,7 +297,7 @@ class Database:
         return content_hash(keys, digits=32)
 
     def altered(self) -> list[str]:
-        """The keys of rows whose content does not hash to them: changed by other hands than ours."""
+        """The keys of rows whose content has another hash, because something changed them."""
         wrong = []
         for table in TABLES:
             for row in self.rows(table):
@@ -302,7 +314,7 @@ class Database:
 
 @contextmanager
 def _at_this_schema(path: Path) -> Iterator[Path]:
-    """A database of today's schema with the content of the one at `path`: itself, or a copy that lives as long."""
+    """The database at `path` if its schema is up to date, else a temporary copy that is brought up to date."""
     if Database.check(path) == len(migrations()):
         yield path
         return
@@ -316,7 +328,7 @@ def _at_this_schema(path: Path) -> Iterator[Path]:
 
 
 def _bring_up_to_date(path: Path, version: int) -> None:
-    """Migrate a file that was to be read only: whoever updates kernrec should not have to update databases by hand."""
+    """Migrate a file that was to be read only: updating kernrec should not require updating databases by hand."""
     try:
         Database.open(path, read_only=False).close()
     except UsageError as error:

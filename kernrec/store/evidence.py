@@ -1,4 +1,4 @@
-"""What the log says when a recommendation asks: answers with their intervals, failures, and who else was faster."""
+"""What a recommendation reads of the measurement log: measured answers with their intervals, and failures."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,14 +6,12 @@ from datetime import datetime
 
 @dataclass(frozen=True)
 class MeasuredAnswer:
-    """What the log says of one config on one GPU and problem, at one power limit and clock.
+    """The measured costs of one config on one GPU and problem, at one power limit and clock.
 
-    The rule: rows of the newest protocol only; in each session the most thorough tier, the median of its rows;
-    then the median over `sessions`. `energy_j` and `power_w` are None where nobody measured energy;
-    `power_limit_w` and the locked clocks are None for the card's default and an unlocked clock. The 90 % intervals
-    cover both what a session states and what sessions differ by (`db/schema/002_answers.sql`); None where the only
-    session stated none. measured_at: the latest, UTC. device: as the driver named it.
-    replayed: a recording's rows said again, where nobody measured. A MIG slice's rows are in no answer.
+    They are combined by the rule of `db/schema/004_row_state.sql`: of the newest protocol, in each session the rows of
+    the most thorough tier, their median; then the median over sessions. The 90 % intervals cover both the uncertainty
+    within a session and the differences between sessions; None if the only session states none. MIG slices count for
+    nothing.
     """
 
     kernel: str
@@ -21,41 +19,48 @@ class MeasuredAnswer:
     config: dict[str, int]
     latency_s: float
     energy_j: float | None
+    """None if energy was not measured."""
     power_w: float | None
     sessions: int
     protocol_version: int
     measured_at: datetime
+    """The latest, UTC."""
     device: str | None
+    """Name given by the driver."""
     power_limit_w: float | None
+    """None: the card's default."""
     locked_sm_clock_hz: float | None
+    """None: not locked."""
     locked_memory_clock_hz: float | None = None
+    """None: not locked."""
     latency_low_s: float | None = None
     latency_high_s: float | None = None
     energy_low_j: float | None = None
     energy_high_j: float | None = None
     replayed: bool = False
+    """Whether these are replayed rows, which count only where nothing was measured."""
 
 
 @dataclass(frozen=True)
 class FailedConfig:
-    """A config that did not run well on one GPU and problem: the outcome, and when it was last seen (UTC)."""
+    """A config that failed on one GPU and problem."""
 
     kernel: str
     kernel_hash: str
     config: dict[str, int]
     outcome: str
     failed_at: datetime
+    """The latest, UTC."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that databases say of one GPU and problem.
-
-    measured: of the kernels asked for, fastest first. failed: their configs that failed, but for those that ran well
-    afterwards; what was `incorrect` once stays wrong, for a race does not show every time. foreign: of every other
-    kernel, the fastest config at each power limit and clock.
-    """
+    """Everything that databases contain about one GPU and problem."""
 
     measured: tuple[MeasuredAnswer, ...] = ()
+    """Of the requested kernels, fastest first."""
     failed: tuple[FailedConfig, ...] = ()
+    """Configs of the requested kernels that failed and did not run well later; `incorrect` ones stay, because a race
+    does not show every time."""
     foreign: tuple[MeasuredAnswer, ...] = ()
+    """Of all other kernels, the fastest config at each power limit and clock."""

@@ -1,4 +1,4 @@
-"""Identity by content: what is equal has one canonical text, and that text's hash is its key everywhere."""
+"""Identity by content: equal values have the same canonical text, whose hash is their key in every database."""
 
 import json
 from hashlib import sha256

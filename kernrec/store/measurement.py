@@ -315,23 +315,6 @@ class Measurement:
         return _json(_columns(self))
 
 
-def upgrade_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns as schemas up to 3 had them, in the form of today; `db/schema/004_row_state.sql` does the same.
-
-    An open block was told by the error text of a row that ran well, a replay by the end of `measured_by`.
-    """
-    upgraded = dict(columns)
-    if upgraded.get("outcome") == Outcome.OK and upgraded.get("error") == _OPEN_BLOCK_TEXT:
-        upgraded |= {"error": None, "block_open": True}
-    measured_by = str(upgraded.get("measured_by") or "")
-    if measured_by.startswith("kernrec ") and measured_by.endswith(_REPLAY_SUFFIX):
-        upgraded |= {"measured_by": measured_by.removesuffix(_REPLAY_SUFFIX), "replayed": True}
-    return upgraded
-
-
-_OPEN_BLOCK_TEXT = "the run ended before the reference kernels were looked at again"
-_REPLAY_SUFFIX = " replay"
-
 _PARTS: dict[str, Any] = {
     "identity": MeasurementIdentity,
     "protocol": ProtocolInfo,

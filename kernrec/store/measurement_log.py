@@ -1,7 +1,8 @@
-"""The log of measurements as queries read it: every answer and failure of one GPU and op, in memory, by problem.
+"""The measurement log as queries read it: all answers and failures of one GPU and op, in memory, by problem.
 
-Opening a DuckDB file takes longer than answering from one, and an open one cannot be written to by others. So a program
-that asks many questions reads the log of its GPU and op once; one that asks a single question reads that problem alone.
+Opening a DuckDB file takes longer than reading an answer from it, and while it is open no other program can write to
+it. So a program with many queries reads the log of its GPU and op once; one with a single query reads that problem
+only.
 """
 
 import json
@@ -26,10 +27,10 @@ _ANSWERS = """
     WHERE gpu = $1
 """
 _LIMITS = slice(10, 13)  # of a row: power limit and locked clocks
-_LATENCY, _AT, _REPLAYED = 3, 8, -1
+_LATENCY, _MEASURED_AT, _REPLAYED = 3, 8, -1
 
-# What is quarantined says something of the card, not of the config; `constraint` is what the space knows itself.
-# A failure that was replayed is older than anything that ran well.
+# Quarantined rows are about the card, not the config; `constraint` is known to the space anyway. A replayed failure
+# counts as older than anything that ran well.
 _FAILURES = """
     SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables, outcome,
            max(CASE WHEN replayed THEN TIMESTAMP '1970-01-01' ELSE measured_at END)
@@ -40,7 +41,7 @@ _FAILURES = """
 
 @dataclass(frozen=True, eq=False)
 class MeasurementLog:
-    """What one database says of a GPU: by problem's key, the rows of `answer`, and failures by outcome."""
+    """What one database contains about a GPU: by key of the problem, the rows of `answer`, and failures by outcome."""
 
     answers: Mapping[str, list[_Row]]
     failures: Mapping[str, list[_Row]]
@@ -50,11 +51,11 @@ def read_log(connection: "DuckDBPyConnection", gpu: str, op: str, problem_key: s
     """The log of a GPU and op, or of one problem alone."""
     where, values = "AND problem.op = $2", [gpu, op]
     if problem_key is not None:
-        found = connection.execute("SELECT problem_id FROM problem WHERE key = ?", [problem_key]).fetchone()
-        if found is None:
+        row = connection.execute("SELECT problem_id FROM problem WHERE key = ?", [problem_key]).fetchone()
+        if row is None:
             return MeasurementLog({}, {})
-        # As a constant it reaches the scan of the log, which a join would read whole.
-        where, values = "AND problem_id = $2", [gpu, found[0]]
+        # As a constant it is applied while the log is scanned; a join would read the whole log.
+        where, values = "AND problem_id = $2", [gpu, row[0]]
     return MeasurementLog(
         _by_problem(connection.execute(f"{_ANSWERS} {where} ORDER BY latency_s, tunables", values).fetchall()),
         _by_problem(connection.execute(f"{_FAILURES} {where} GROUP BY ALL ORDER BY ALL", values).fetchall()),
@@ -62,9 +63,9 @@ def read_log(connection: "DuckDBPyConnection", gpu: str, op: str, problem_key: s
 
 
 def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key: str) -> Evidence:
-    """What the logs of several databases say of a problem.
+    """What the logs of several databases contain about a problem.
 
-    Of each answer that of the first database that has one counts, a replayed one only where no database has another.
+    The answer of the first database that has one counts; a replayed answer only if no database has a measured one.
     """
     if not any(problem_key in log.answers or problem_key in log.failures for log in logs):
         return Evidence()
@@ -75,17 +76,17 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
     for log in logs:
         for row in log.answers.get(problem_key, ()):
             if row[0] in names:
-                about = (*row[:3], *row[_LIMITS])
-                if about not in answers or answers[about][_REPLAYED] > row[_REPLAYED]:
-                    answers[about] = row
+                config_key = (*row[:3], *row[_LIMITS])
+                if config_key not in answers or answers[config_key][_REPLAYED] > row[_REPLAYED]:
+                    answers[config_key] = row
             elif (limits := row[_LIMITS]) not in foreign or _before(row, foreign[limits]):
                 foreign[limits] = row
         failures += [row for row in log.failures.get(problem_key, ()) if row[0] in names]
-    well: dict[_Row, datetime] = {}
+    ran_well: dict[_Row, datetime] = {}
     if failures:
         for row in answers.values():
-            well[row[:3]] = max(well.get(row[:3], row[_AT]), row[_AT])
-    failed = [row for row in failures if row[3] == "incorrect" or row[4] > well.get(row[:3], datetime.min)]
+            ran_well[row[:3]] = max(ran_well.get(row[:3], row[_MEASURED_AT]), row[_MEASURED_AT])
+    failed = [row for row in failures if row[3] == "incorrect" or row[4] > ran_well.get(row[:3], datetime.min)]
     return Evidence(
         tuple(MeasuredAnswer(*row) for row in _with_config(sorted(answers.values(), key=_latency))),
         tuple(FailedConfig(*row) for row in _with_config(failed)),
@@ -101,15 +102,15 @@ def _latency(row: _Row) -> float:
     return float(row[_LATENCY])
 
 
-def _by_problem(found: list[_Row]) -> dict[str, list[_Row]]:
-    rows: dict[str, list[_Row]] = {}
-    for key, *row in found:
-        rows.setdefault(key, []).append(tuple(row))
-    return rows
+def _by_problem(rows: list[_Row]) -> dict[str, list[_Row]]:
+    by_problem: dict[str, list[_Row]] = {}
+    for key, *row in rows:
+        by_problem.setdefault(key, []).append(tuple(row))
+    return by_problem
 
 
-def _with_config(found: Sequence[_Row]) -> Iterable[_Row]:
+def _with_config(rows: Sequence[_Row]) -> Iterable[_Row]:
     """The rows with their config parsed."""
-    # One text for all configs: a parser's start costs more than a config.
-    configs = json.loads(f"[{','.join(row[2] for row in found)}]")
-    return ((*row[:2], config, *row[3:]) for row, config in zip(found, configs, strict=True))
+    # One text for all configs: calling the parser costs more than parsing a config.
+    configs = json.loads(f"[{','.join(row[2] for row in rows)}]")
+    return ((*row[:2], config, *row[3:]) for row, config in zip(rows, configs, strict=True))

@@ -1,8 +1,8 @@
-"""The schema: numbered SQL files that ship with kernrec, each applied once and recorded in the database."""
+"""The schema: numbered SQL files that ship with kernrec; each is applied once and recorded in the database."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache as once
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,14 +22,14 @@ _REWRITTEN = {4: "block_open OR replayed"}
 
 @dataclass(frozen=True)
 class Migration:
-    """One step of the schema: file `NNN_name.sql`."""
+    """One step of the schema, the file `NNN_name.sql`."""
 
     number: int
     name: str
     sql: str
 
 
-@once
+@cache
 def migrations() -> tuple[Migration, ...]:
     """The steps that ship with kernrec, in order, numbered from 1 without a gap."""
     files = sorted(paths.shipped("db/schema").glob("[0-9][0-9][0-9]_*.sql"))
@@ -37,7 +37,7 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def migrate(connection: "DuckDBPyConnection", done: int) -> None:
-    """Apply the steps after number `done`, each whole or not at all."""
+    """Apply the steps after number `done`, each in a transaction."""
     for step in migrations()[done:]:
         connection.execute("BEGIN")
         try:
@@ -55,21 +55,21 @@ def migrate(connection: "DuckDBPyConnection", done: int) -> None:
 def schema_version(connection: "DuckDBPyConnection", path: Path | str) -> int:
     """The number of the last step applied; 0 for a database without any table.
 
-    Raises `UsageError` for somebody else's database and for one that a newer kernrec has migrated further.
+    Raises `UsageError` for a database of another program and for one that a newer kernrec has migrated.
     """
-    # Six times as fast as `duckdb_tables()`, which also looks at what the tables hold.
+    # Six times as fast as `duckdb_tables()`, which also reads statistics of the tables.
     query = "SELECT table_name FROM information_schema.tables WHERE table_type = 'BASE TABLE'"
     tables = {name for (name,) in connection.execute(query).fetchall()}
     if not tables:
         return 0
     if not tables.issuperset(("migration", *TABLES)):
         raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
-    found = connection.execute("SELECT id, name FROM migration ORDER BY id").fetchall()
+    applied = connection.execute("SELECT id, name FROM migration ORDER BY id").fetchall()
     known = [(step.number, step.name) for step in migrations()]
-    if len(found) > len(known) and found[: len(known)] == known:
+    if len(applied) > len(known) and applied[: len(known)] == known:
         raise UsageError(
-            f"{path} has schema {len(found)}, made by a newer kernrec; this one knows schemas up to {len(known)}"
+            f"{path} has schema {len(applied)}, made by a newer kernrec; this one knows schemas up to {len(known)}"
         )
-    if not found or found != known[: len(found)]:
+    if not applied or applied != known[: len(applied)]:
         raise UsageError(f"{path} has a schema that this kernrec does not know")
-    return len(found)
+    return len(applied)

@@ -1,7 +1,7 @@
 """Static profiles as rows to store and as arrays to compute with, in Parquet files and in databases.
 
-Shipped profiles are one Parquet file per kernel, sorted by architecture. What a query reads of one is kept in the
-user's cache as arrays: DuckDB, which reads Parquet, takes longer to import than the rest of a query together.
+Shipped profiles are one Parquet file per kernel, sorted by architecture. What a query reads of a file is cached as
+arrays: importing DuckDB, which reads Parquet, takes longer than all the rest of a query.
 """
 
 import json
@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ProfileRow:
-    """The static profile of one launch of one compiled variant of a kernel on one architecture.
-
-    variant: the compile-time tunables, dtype and layout of the variant. counts: float64 (metrics, terms),
-    events per block (first term) and per trip of each loop (the others).
-    """
+    """The static profile of one launch of one compiled variant of a kernel on one architecture."""
 
     kernel: str
     kernel_hash: str
@@ -40,7 +36,9 @@ class ProfileRow:
     launch: int
     entry: str
     variant: Mapping[str, int | str]
+    """Compile-time tunables, dtype and layout of the variant."""
     registers: int
+    """Per thread."""
     spill_bytes: int
     stack_bytes: int
     static_smem_bytes: int
@@ -49,6 +47,7 @@ class ProfileRow:
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
+    """float64 (metrics, terms): events per block (first term) and per trip of each loop (the other terms)."""
 
     def columns(self) -> dict[str, object]:
         """The row as the table `profile` takes it."""
@@ -70,26 +69,28 @@ _COLUMN_OF_FIELD = {"variant_key": "code_key", "variant": "code"}
 
 @dataclass(frozen=True, eq=False)
 class ProfileTable:
-    """All compiled variants of one launch of a kernel on one architecture, side by side.
-
-    variant_keys: (rows,), ascending. registers, spill_bytes, stack_bytes, static_smem_bytes: int64 (rows,).
-    counts: float64 (rows, metrics, terms); a metric that a variant's profile lacks is 0 there.
-    """
+    """All compiled variants of one launch of a kernel on one architecture, side by side."""
 
     launch: int
     entry: str
     variant_keys: tuple[str, ...]
+    """(rows,), ascending."""
     registers: np.ndarray
+    """int64 (rows,), per thread."""
     spill_bytes: np.ndarray
+    """int64 (rows,)."""
     stack_bytes: np.ndarray
+    """int64 (rows,)."""
     static_smem_bytes: np.ndarray
+    """int64 (rows,)."""
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
+    """float64 (rows, metrics, terms); a metric that a variant's profile lacks is 0."""
 
 
 def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-    """The shipped profiles of a kernel, by launch; empty when this kernel or source is not shipped."""
+    """The shipped profiles of a kernel, by launch; empty if this kernel or source is not shipped."""
     path = paths.shipped("db/prebuilt") / f"{kernel}.profile.parquet"
     try:
         content = path.read_bytes()
@@ -130,15 +131,17 @@ def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[in
 def read_profile_rows(path: Path) -> list[ProfileRow]:
     """Every row of a Parquet file of profiles, in the order of the file."""
     with one_line(path):
-        found = as_dicts(memory().execute(f"FROM read_parquet({_pattern(path)})"))
-    return [_from_columns(row) for row in found]
+        rows = as_dicts(memory().execute(f"FROM read_parquet({_pattern(path)})"))
+    return [_from_columns(row) for row in rows]
 
 
 def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
-    """Write `rows` to a Parquet file, sorted, in one step: the old file stays until the new one is whole.
+    """Write rows to a Parquet file, sorted; an old file is replaced once the new one is complete.
 
-    The same rows in any order give the same content hash, and with the same DuckDB the same bytes. Raises
-    `UsageError` when two rows are of the same launch, variant and architecture.
+    The same rows in any order give the same content hash and, with the same version of DuckDB, the same bytes.
+
+    Raises:
+        UsageError: if two rows are of the same launch, variant and architecture.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -146,11 +149,11 @@ def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
         with one_line(path), connect_memory() as connection:
             migrate(connection, 0)
             insert(connection, "profile", [row.columns() for row in rows])
-            twice = connection.execute(
+            duplicate = connection.execute(
                 "SELECT kernel, code_key, sm, launch FROM profile GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL LIMIT 1"
             ).fetchone()
-            if twice:
-                raise UsageError("two different profiles of {} variant {} on sm_{}, launch {}".format(*twice))
+            if duplicate:
+                raise UsageError("two different profiles of {} variant {} on sm_{}, launch {}".format(*duplicate))
             connection.execute(
                 "COPY (SELECT * EXCLUDE profile_id FROM profile ORDER BY kernel, kernel_hash, sm, launch, code_key) "
                 f"TO {quoted(temporary.absolute())} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 19, "
@@ -162,39 +165,46 @@ def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
 
 
 def profiles_hash(rows: Iterable[ProfileRow]) -> str:
-    """A hash of the rows' content, whatever their order and the format of the file they came from."""
+    """A hash of the rows' content, independent of their order and of the file they came from."""
     return content_hash(sorted(canonical_json(row.columns()) for row in rows), digits=32)
 
 
 def query_profiles(
     connection: "DuckDBPyConnection", source: str, kernel: str, kernel_hash: str, sm: int
 ) -> dict[int, ProfileTable]:
-    """The profiles in `source`, a table name or function, as arrays, by launch.
+    """The profiles in a table as arrays, by launch.
 
-    Where a variant was profiled twice, with different compilers, the newest compiler's profile is taken.
+    If a variant was profiled with several compilers, the newest compiler's profile is taken.
+
+    Args:
+        connection: to query.
+        source: a table name or function.
+        kernel: name of the kernel.
+        kernel_hash: hash of its source.
+        sm: architecture.
     """
     chosen = f"FROM {source} WHERE sm = $1 AND kernel_hash = $2 AND kernel = $3"
     values = [sm, kernel_hash, kernel]
-    # Two scans in the same order: unnesting the lists in DuckDB gives one array instead of one a row.
-    found = connection.execute(
+    # Two scans in the same order: unnesting the lists in DuckDB gives one array instead of one per row.
+    columns = connection.execute(
         "SELECT launch, entry, code_key, registers, spill_bytes, stack_bytes, static_smem_bytes, compiler, metrics, "
         f"terms {chosen}",
         values,
     ).fetchnumpy()
     flat = connection.execute(f"SELECT unnest(counts) AS counts {chosen}", values).fetchnumpy()["counts"]
-    launches = found["launch"]
-    kinds = list(zip(found["metrics"].tolist(), found["terms"].tolist(), strict=True))
+    launches = columns["launch"]
+    kinds = list(zip(columns["metrics"].tolist(), columns["terms"].tolist(), strict=True))
     sizes = {kind: len(kind[0].split()) * len(kind[1].split()) for kind in set(kinds)}
     ends = np.cumsum([sizes[kind] for kind in kinds], dtype=np.int64)
     tables = {}
     for launch in sorted(set(launches.tolist())):
-        rows = _newest(np.flatnonzero(launches == launch), found["code_key"], found["compiler"])
-        tables[launch] = _table(launch, rows, found, kinds, ends, flat)
+        rows = _newest(np.flatnonzero(launches == launch), columns["code_key"], columns["compiler"])
+        tables[launch] = _table(launch, rows, columns, kinds, ends, flat)
     return tables
 
 
 def _newest(rows: np.ndarray, keys: np.ndarray, compilers: np.ndarray) -> np.ndarray:
-    """Of `rows`, one for each variant, in order of key: the one by the newest compiler."""
+    """Of these rows, for each variant the one by the newest compiler, in order of key."""
 
     def age(row: int) -> tuple[list[int], str]:
         name, _, version = compilers[row].rpartition(" ")
@@ -251,5 +261,5 @@ def _from_columns(row: Row) -> ProfileRow:
 
 
 def _pattern(path: Path) -> str:
-    """A path as the file pattern, in SQL, that only it matches."""
+    """A path as a file pattern in SQL that matches only this path."""
     return quoted("".join(f"[{char}]" if char in "*?[" else char for char in str(path.absolute())))

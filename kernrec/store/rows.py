@@ -1,4 +1,4 @@
-"""Rows on their way into the database: columns checked against the schema, values made canonical, keys computed."""
+"""Adding rows to the database: columns are checked against the schema, values made canonical, keys computed."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,15 +16,15 @@ Row = Mapping[str, object]
 
 
 def columns(connection: "DuckDBPyConnection", table: str) -> dict[str, str]:
-    """The columns of `table` in order, with their types; the first is its key."""
-    found = connection.execute(f"DESCRIBE {table}").fetchall()
-    return {name: kind for name, kind, *_ in found}
+    """The columns of a table in order, with their types; the first is its key."""
+    described = connection.execute(f"DESCRIBE {table}").fetchall()
+    return {name: kind for name, kind, *_ in described}
 
 
 def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) -> list[str]:
-    """Add `rows` to `table` but for those it has; gives the key of each row, in order.
+    """Add rows to a table, without those that it has already; returns the key of each row, in order.
 
-    Raises `UsageError` for an unknown column or a value that its column cannot hold, and adds nothing then.
+    Raises `UsageError` for an unknown column or a value that its column cannot hold; nothing is added then.
     """
     kinds = columns(connection, table)
     key, *names = kinds
@@ -37,7 +37,7 @@ def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) ->
         filled[key].append(row_key(table, values))
         for name, value in values.items():
             filled[name].append(value)
-    # Whole columns as parameters, laid side by side: one statement, far quicker than one for each row.
+    # Whole columns as parameters of one statement, which is much faster than a statement per row.
     side_by_side = ", ".join(f"unnest(${i}::{kind}[])" for i, kind in enumerate(kinds.values(), start=1))
     connection.execute(f"INSERT INTO {table} SELECT {side_by_side} ON CONFLICT DO NOTHING", list(filled.values()))
     return [str(key) for key in filled[key]]
@@ -53,7 +53,7 @@ def rewrite_keys(connection: "DuckDBPyConnection", table: str, condition: str) -
 
 
 def row_key(table: str, values: Row) -> str:
-    """The key of a row: the hash of its table and its columns (but the key) that are not NULL."""
+    """The key of a row: the hash of its table and its columns that are not NULL, without the key."""
     content = {name: _plain(value) for name, value in values.items() if value is not None}
     return content_hash({"table": table, **content}, digits=32 if table == "measurement" else 16)
 
@@ -63,7 +63,7 @@ def _plain(value: object) -> object:
 
 
 def _value(table: str, name: str, kind: str, value: object) -> object:
-    """`value` as the column holds it, so that a row has the same key before it is stored and after."""
+    """A value as its column holds it, so that a row has the same key before and after it is stored."""
     if value is None:
         return None
     try:
@@ -75,7 +75,7 @@ def _value(table: str, name: str, kind: str, value: object) -> object:
 def _whole(value: object) -> int:
     if isinstance(value, bool):
         raise TypeError
-    return index(value)  # type: ignore[arg-type]  # raises TypeError by itself, for NumPy's integers does not
+    return index(value)  # type: ignore[arg-type]  # raises TypeError itself, but not for NumPy's integers
 
 
 def _number(value: object) -> float:
@@ -84,7 +84,7 @@ def _number(value: object) -> float:
     number = float(value)  # type: ignore[arg-type]
     if not math.isfinite(number):
         raise ValueError
-    return number + 0.0  # -0.0 and 0.0 are equal, so they are one value here
+    return number + 0.0  # -0.0 becomes 0.0, which it equals
 
 
 def _truth(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""A stack of databases that answers as one: those given in their order, and what ships with kernrec last."""
+"""A stack of databases that answers like a single one; the first database comes first, the shipped data last."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,24 +14,31 @@ from kernrec.store.profiles import ProfileTable, shipped_profiles
 
 
 class Stack:
-    """Read-only view over `databases`; None stands for the user's own (`KERNREC_DB`), if there is one.
+    """Read-only view of several databases.
 
-    A file is open only while it is asked, so that a collector can write to it between two questions. keep_open: it
-    stays open, for a program that asks at once and ends, and need not wait for it twice. Raises `UsageError` where a
-    database that was asked for cannot be read.
+    A file is open only while it is read, so that a collector can write to it between two queries.
     """
 
     def __init__(self, databases: Sequence[Path | str] | None = None, keep_open: bool = False) -> None:
+        """Check that the databases can be read.
+
+        Args:
+            databases: their files; None: the user's own (`KERNREC_DB`), if there is one.
+            keep_open: whether files stay open, for a program that ends after its query and should open them only once.
+
+        Raises:
+            UsageError: if a database cannot be read.
+        """
         if databases is None:
             own = paths.user_database()
             databases = [own] if own.exists() or os.environ.get("KERNREC_DB") else []
-        # One that is named twice, by a link too, holds no more than once.
+        # A database that is named twice, also by a link, counts once.
         self._paths = list({os.path.realpath(path): Path(path) for path in databases}.values())
         self._read: tuple[tuple[int, int], ...] | None = None
         self._logs: dict[tuple[str, str], list[MeasurementLog] | None] = {}
         self._contents: list[DatabaseContents] = []
         self._open: dict[Path, Database] | None = {} if keep_open else None
-        self._refresh()  # a file that cannot be read says so now, not in the middle of an answer
+        self._refresh()  # a file that cannot be read is an error now, not in the middle of a query
 
     def _databases(self) -> Iterator[Database]:
         for path in self._paths:
@@ -46,7 +53,7 @@ class Stack:
         return nullcontext(self._open[path])
 
     def _refresh(self) -> None:
-        """What is kept of the files is of the files as they are: opening one takes longer than most questions."""
+        """Drop what was read of the files if they have changed; opening them for every query would take too long."""
         if (version := self.version()) != self._read:
             self._logs.clear()
             self._contents = [database.contents() for database in self._databases()]
@@ -58,25 +65,25 @@ class Stack:
         for path, contents in zip(self._paths, self._contents, strict=True):
             if (kernel, kernel_hash, sm) in contents.profiled:
                 with self._database(path) as database:
-                    if found := database.profiles(kernel, kernel_hash, sm):
-                        return found
+                    if profiles := database.profiles(kernel, kernel_hash, sm):
+                        return profiles
         return shipped_profiles(kernel, kernel_hash, sm)
 
     def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:
-        """What all databases say of a GPU and problem: measurements of these kernels, failures, faster others.
+        """What all databases contain about a GPU and problem: measurements of these kernels, failures, faster others.
 
-        Of each config, power limit and clock the first database that has it is believed. The first question about a
-        GPU and op reads one problem, the second the whole log of both, which then answers until a file changes.
+        For each config, power limit and clock the first database that has it counts. The first query about a GPU and op
+        reads one problem; the second reads the whole log of both, which then answers until a file changes.
         """
         if not self._paths:
             return Evidence()
         self._refresh()
-        asked = gpu, op
-        if asked not in self._logs:
-            self._logs[asked] = None
+        gpu_and_op = gpu, op
+        if gpu_and_op not in self._logs:
+            self._logs[gpu_and_op] = None
             return evidence([db.log(gpu, op, problem_key) for db in self._databases()], kernels, problem_key)
-        if (logs := self._logs[asked]) is None:
-            logs = self._logs[asked] = [database.log(gpu, op) for database in self._databases()]
+        if (logs := self._logs[gpu_and_op]) is None:
+            logs = self._logs[gpu_and_op] = [database.log(gpu, op) for database in self._databases()]
         return evidence(logs, kernels, problem_key)
 
     def measured_problems(self, gpu: str) -> frozenset[str]:
@@ -84,18 +91,18 @@ class Stack:
         return frozenset[str]().union(*(database.measured_problems(gpu) for database in self._databases()))
 
     def measurements(self) -> int:
-        """How many rows the logs of all databases hold."""
+        """How many rows the logs of all databases have."""
         self._refresh()
         return sum(contents.measurements for contents in self._contents)
 
     def mark(self) -> str:
-        """Tells logs of as many rows apart: made of the least and the greatest key of a measurement."""
+        """Distinguishes logs of the same length: a hash of the least and the greatest key of a measurement."""
         self._refresh()
         ends = [end for contents in self._contents for end in (contents.least, contents.greatest) if end is not None]
         return content_hash([min(ends), max(ends)]) if ends else ""
 
     def version(self) -> tuple[tuple[int, int], ...]:
-        """Changes whenever one of the files does, so that answers kept from before can be dropped."""
+        """Modification time and size of each file: after a change, cached answers have to be dropped."""
         return tuple(_written(path) for path in self._paths)
 
 
@@ -103,5 +110,5 @@ def _written(path: Path) -> tuple[int, int]:
     try:
         seen = path.stat()
     except OSError:
-        return (0, 0)  # whoever asks it next says what is wrong
+        return (0, 0)  # the next attempt to open it reports the error
     return seen.st_mtime_ns, seen.st_size

@@ -180,7 +180,7 @@ def test_a_t1_file_is_a_spec_too(folder: Path, run: Run) -> None:
     (folder / "scale.json").write_text(json.dumps(t1))
     done = run("analyze", folder / "scale.cu", "--spec", folder / "scale.json", "--gpu", "t4", "--json")
     assert json.loads(done.stdout)["candidates"] == 2, done.stderr
-    assert "'-maxrregcount=32' was left out" in done.stderr
+    assert "'-maxrregcount=32' was ignored" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_a_compressed_cache_that_is_cut_short_is_read_as_far_as_it_goes(write: W
     [
         (cache(), "holds no results"),
         (cache(entry(time=-1.0)), "entry '32,1': time is -0.001 s"),
-        (cache(entry(time="fast")), "'fast' is neither a time nor an error that is known"),
+        (cache(entry(time="fast")), "'fast' is neither a time nor a known error"),
         (cache(entry(times=[0.1, "x"])), "time is 'x', not a number"),
         (cache(entry(timestamp="yesterday")), "timestamp is 'yesterday'"),
         (cache(entry(bx=[1])), "tunable bx is [1]"),

@@ -55,10 +55,10 @@ def test_what_kernel_tuner_knows_beside_python_is_worked_out() -> None:
         ("lambda p: p", "not supported"),
         ("MGW % 2", "did you mean MWG"),
         ("ProblemSize[2]", "has 2 dimensions"),
-        ("MWG %% 2", "is no expression"),
+        ("MWG %% 2", "is not an expression"),
         ("MWG & 3 == 0", None),
         ("1 +" * 3000 + "1", "at most 4000"),
-        ("(" * 500 + "1" + ")" * 500, "no expression"),
+        ("(" * 500 + "1" + ")" * 500, "not an expression"),
     ],
 )
 def test_nothing_else_is_let_through(text: str, says: str | None) -> None:

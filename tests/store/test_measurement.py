@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.op import find_op
 from kernrec.store import Database
+from kernrec.store.earlier_rows import upgrade_columns
 from kernrec.store.measurement import (
     CardState,
     CodeInfo,
@@ -26,7 +27,6 @@ from kernrec.store.measurement import (
     ProblemRecord,
     ProtocolInfo,
     Tier,
-    upgrade_columns,
 )
 from kernrec.store.migrations import migrations
 

@@ -16,7 +16,8 @@ from kernrec.measure.device import replay
 from kernrec.measure.protocol import measure_config
 from kernrec.op import Problem, problem_from_key
 from kernrec.store import Database
-from kernrec.store.measurement import Measurement, Outcome, upgrade_columns
+from kernrec.store.earlier_rows import upgrade_columns
+from kernrec.store.measurement import Measurement, Outcome
 
 _OUR_PROTOCOLS = (measure_config.VERSION, replay.PROTOCOL_VERSION)
 
