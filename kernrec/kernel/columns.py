@@ -229,9 +229,12 @@ class Evaluation:
                     by_domain[domain] = by_domain[domain] & truth if domain in by_domain else truth
                 elif not value:
                     return np.zeros(self._columns.rows, dtype=bool)
-        mask = np.ones(self._columns.rows, dtype=bool)
-        for domain, truth in by_domain.items():
-            mask &= truth if domain.index is None else truth.take(domain.index)
+        masks = [truth if domain.index is None else truth.take(domain.index) for domain, truth in by_domain.items()]
+        if not masks:
+            return np.ones(self._columns.rows, dtype=bool)
+        mask = masks[0] if len(masks) == 1 else masks[0] & masks[1]
+        for other in masks[2:]:
+            mask &= other
         return mask
 
     def value(self, plan: _Plan) -> Any:

@@ -6,6 +6,7 @@ A card is measured at one operating point as a rule. What was found there counts
 it corrects the predictions, or a config that was found to be slow would be recommended at every point but that one.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -251,7 +252,7 @@ class CandidateSet:
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
         """(number of the kernel, the kernel, the candidate's position among its own)."""
-        number = int(np.searchsorted(self.starts, position, side="right")) - 1
+        number = bisect_right(self.starts, position) - 1
         return number, self.kernels[number], position - self.starts[number]
 
     def only(self, number: int) -> "CandidateSet":

@@ -1,8 +1,9 @@
 """Choices from a candidate set: the picked candidates with everything a reader wants to know of them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidate_set import CandidateSet, KernelCandidates
 from kernrec.recommender.estimate.costs import SOURCES, Estimates, Source
 from kernrec.recommender.request import Objective
 from kernrec.recommender.result import Choice, Comparison, Estimate, MeasuredOn
@@ -14,40 +15,53 @@ _ALONE = Place(1, False, True)
 
 def build_choices(candidates: CandidateSet, picked: Sequence[Picked], objective: Objective) -> tuple[Choice, ...]:
     """The picked candidates in order, each with its place among them."""
-    costs = [estimates_of(candidates, point, position) for point, position in picked]
+    located = [_located(candidates, point, position) for point, position in picked]
     which = [("latency", "energy").index(quantity) for quantity in objective.quantities]
-    deciding = [[cost[i] for i in which] for cost in costs]
+    deciding = [[(place.latency, place.energy)[i] for i in which] for place in located]
     ranks = places(
         [[(estimate.low, estimate.high) for estimate in estimates] for estimates in deciding],
         [all(estimate.source is Source.MEASURED for estimate in estimates) for estimates in deciding],
     )
-    return tuple(_build(candidates, pair, cost, place) for pair, cost, place in zip(picked, costs, ranks, strict=True))
+    return tuple([_build(candidates, place, rank) for place, rank in zip(located, ranks, strict=True)])
 
 
 def build_choice(candidates: CandidateSet, point: int, position: int) -> Choice:
     """One candidate at one operating point, by itself."""
-    return _build(candidates, (point, position), estimates_of(candidates, point, position), _ALONE)
+    return _build(candidates, _located(candidates, point, position), _ALONE)
 
 
-def estimates_of(candidates: CandidateSet, point: int, position: int) -> tuple[Estimate, Estimate]:
-    """Latency and energy of one candidate at one operating point."""
-    _, kernel, own = candidates.locate(position)
+@dataclass(frozen=True)
+class _Located:
+    """A picked candidate: its kernel, its position among the kernel's candidates, and its costs."""
+
+    point: int
+    number: int
+    """Of the kernel in the set."""
+    kernel: KernelCandidates
+    position: int
+    latency: Estimate
+    energy: Estimate
+
+
+def _located(candidates: CandidateSet, point: int, position: int) -> _Located:
+    number, kernel, own = candidates.locate(position)
     costs = kernel.points[point].costs
-    return _estimate(costs.latency, own), _estimate(costs.energy, own)
+    return _Located(point, number, kernel, own, _estimate(costs.latency, own), _estimate(costs.energy, own))
 
 
 def _estimate(estimates: Estimates, position: int) -> Estimate:
-    value, low, high, source = (
-        column[position].item() for column in (estimates.value, estimates.low, estimates.high, estimates.source)
+    return Estimate(
+        float(estimates.value[position]),
+        float(estimates.low[position]),
+        float(estimates.high[position]),
+        SOURCES[estimates.source[position]],
     )
-    return Estimate(value, low, high, SOURCES[source])
 
 
-def _build(candidates: CandidateSet, picked: Picked, costs: tuple[Estimate, Estimate], place: Place) -> Choice:
-    point, position = picked
-    number, kernel, own = candidates.locate(position)
+def _build(candidates: CandidateSet, located: _Located, rank: Place) -> Choice:
+    point, kernel, own = located.point, located.kernel, located.position
+    latency, energy = located.latency, located.energy
     table, costs_there = kernel.table, kernel.points[point]
-    latency, energy = costs
 
     def against(other: int) -> Comparison:
         """Compared with another candidate at the first operating point."""
@@ -63,7 +77,7 @@ def _build(candidates: CandidateSet, picked: Picked, costs: tuple[Estimate, Esti
         problem=candidates.problem,
         gpu=candidates.gpu,
         point=candidates.points[point],
-        place=place,
+        place=rank,
         latency_s=latency,
         energy_j=energy,
         power_w=float(costs_there.costs.power_w[own]),
@@ -71,7 +85,7 @@ def _build(candidates: CandidateSet, picked: Picked, costs: tuple[Estimate, Esti
         bottleneck=kernel.prediction.bottleneck(own),
         occupancy=table.occupancy(kernel.runnable.at, int(kernel.rows[own])),
         versus_fastest=against(candidates.fastest),
-        versus_occupancy=against(candidates.starts[number] + kernel.heuristic),
+        versus_occupancy=against(candidates.starts[located.number] + kernel.heuristic),
         measurement=None
         if measured is None
         else MeasuredOn(measured.sessions, measured.measured_at.isoformat() + "Z", measured.device),

@@ -39,6 +39,7 @@ class Context:
         self.models = models or ModelStore.beside(databases, self.stack, calibrated)
         self._databases = databases
         self._tables: dict[tuple[str, str, str, str], StaticTable] = {}
+        self._of_op: dict[tuple[str, str, str, str], tuple[StaticTable, ...]] = {}
 
     def kernel(self, name: str) -> Kernel:
         """The kernel of this name: the newest in the user's databases, else one of the library (`UsageError`)."""
@@ -60,14 +61,17 @@ class Context:
         """What the databases hold of a problem on a GPU."""
         return self.stack.evidence(gpu.name, problem.op, [kernel.name for kernel in kernels], problem.key)
 
-    def tables(self, problem: Problem, gpu: GPU) -> list[StaticTable]:
+    def tables(self, problem: Problem, gpu: GPU) -> tuple[StaticTable, ...]:
         """The static tables of every kernel of the library that implements a problem on a GPU.
 
         Raises:
             KernrecError: no database holds profiles of one of them.
         """
-        kernels = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
-        return [self._table(kernel, problem, gpu) for kernel in kernels]
+        key = problem.op, gpu.name, problem.dtype, problem.layout
+        if (known := self._of_op.get(key)) is None:
+            kernels = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
+            known = self._of_op[key] = tuple(self._table(kernel, problem, gpu) for kernel in kernels)
+        return known
 
     def kernel_table(self, kernel: Kernel, problem: Problem, gpu: GPU) -> StaticTable:
         """The static table of one kernel, a user's or the library's.

@@ -189,15 +189,25 @@ class StaticTable:
             at: the space on the problem.
             measured: rows known to run; they count even where their code spills.
         """
-        usable = self.usable
+        geometry = self.geometry(at, 0)
         if measured is not None and len(measured):
-            usable = usable.copy()
+            usable = self.usable.copy()
             usable[measured] = True
-        can = at.valid & usable & (self.geometry(at, 0).resident > 0)
+            can = at.valid & usable & (geometry.resident > 0)
+        else:
+            can = at.valid & (self._fitting if geometry is self._geometries.get(0) else self._fits(geometry))
         for index, launch in enumerate(self.launches):
             if launch.incomplete:
                 can &= (launch.variant >= 0) | ~self.geometry(at, index).performed
         return np.flatnonzero(can)
+
+    @cached_property
+    def _fitting(self) -> Array:
+        """The usable rows whose first launch fits, where its geometry is the same on every problem."""
+        return self._fits(self._geometries[0])
+
+    def _fits(self, geometry: LaunchGeometry) -> Array:
+        return self.usable & (geometry.resident > 0)
 
     def trips(self, at: SpaceAt, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
         """(trips of a loop over the whole grid, trips in the longest block) of a launch of these rows."""
