@@ -31,7 +31,7 @@ def emulate(
 ) -> None:
     """Run a kernel on the CPU and count its instructions, memory sectors, bank conflicts and barriers; needs no GPU.
 
-    Accesses out of bounds, deadlocks, endless loops and unknown instructions are errors that name the line of the PTX.
+    Accesses out of bounds, deadlocks, endless loops and unsupported instructions are errors that name their PTX line.
     """
     import numpy as np
 

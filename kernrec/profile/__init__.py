@@ -1,1 +1,1 @@
-"""Static profiles: a kernel's configs compiled, emulated on sampled blocks or probes, and fitted. No GPU."""
+"""Static profiles: a kernel's configs are compiled, emulated on sampled blocks or probes, and fitted; no GPU."""

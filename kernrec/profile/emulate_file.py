@@ -170,8 +170,8 @@ def emulate_file(launch: FileLaunch, *, check_races: bool = False, budget: int =
         Totals by metric, as of `kernrec.ptx.emulate`.
 
     Raises:
-        KernrecError: in one line: what the compiler or the emulator refuses, such as an unknown instruction, an access
-            out of bounds, a deadlock, or a race.
+        KernrecError: in one line: what the compiler or the emulator refuses, such as an unsupported instruction, an
+            access out of bounds, a deadlock, or a race.
     """
     path = launch.path
     if budget < 1:

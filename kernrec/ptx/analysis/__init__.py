@@ -1,1 +1,1 @@
-"""What PTX says without being executed: cost of issue, register pressure, dependence on data."""
+"""Static analysis of PTX: issue cost, register pressure, data dependence."""

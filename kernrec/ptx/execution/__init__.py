@@ -1,1 +1,1 @@
-"""The emulator: basic blocks of many thread blocks at once, and the barriers between them."""
+"""The emulator: schedules the basic blocks of many thread blocks at once, and holds them at barriers."""

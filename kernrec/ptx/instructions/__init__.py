@@ -1,1 +1,1 @@
-"""Semantics of the instructions, each registered with the decoder."""
+"""Semantics of instructions, and the decoder that they register with."""

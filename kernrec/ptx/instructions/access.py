@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import BlockDecoder, UnknownFormError, copy_row, elementwise, steps
+from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError, copy_row, elementwise, steps
 from kernrec.ptx.instructions.packing import Compute, Elementwise, Step
 from kernrec.ptx.ir.program import Address, Immediate, Instruction, Operand, Register, Vector
 from kernrec.ptx.state.access import Access
@@ -33,14 +33,14 @@ def _items(operand: Operand, elements: int) -> tuple[Operand, ...]:
     if isinstance(operand, Vector):
         return operand.items
     if elements != 1:
-        raise UnknownFormError("a vector access without a vector operand")
+        raise UnsupportedFormError("a vector access without a vector operand")
     return (operand,)
 
 
 def address_of(operand: Operand) -> Address:
     """The operand as an address."""
     if not isinstance(operand, Address):
-        raise UnknownFormError(f"address {operand}")
+        raise UnsupportedFormError(f"address {operand}")
     return operand
 
 
@@ -128,7 +128,7 @@ def _run_store(memory: Memory, shared: SharedSelection, access: Access, sources:
 @steps("cp")
 def _copy(decoder: BlockDecoder, ins: Instruction) -> Step:
     if ins.modifiers[:1] != ("async",) or "bulk" in ins.modifiers or "mbarrier" in ins.modifiers:
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     copies = decoder.memory.async_copies
     all_lanes = decoder.lanes.shape.numbers
     running_lanes = decoder.running_lanes(ins)
@@ -144,7 +144,7 @@ def _copy(decoder: BlockDecoder, ins: Instruction) -> Step:
     if "wait_group" in ins.modifiers:
         number = ins.operands[0]
         if not isinstance(number, Immediate):
-            raise UnknownFormError("wait_group without a literal")
+            raise UnsupportedFormError("wait_group without a literal")
         allowed = int(number.value)
         return lambda: copies.wait(running(), allowed)
     return _start_copy(decoder, ins)
@@ -152,13 +152,13 @@ def _copy(decoder: BlockDecoder, ins: Instruction) -> Step:
 
 def _start_copy(decoder: BlockDecoder, ins: Instruction) -> Step:
     if "shared" not in ins.modifiers or "global" not in ins.modifiers:
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     literal = ins.operands[2]
     if not isinstance(literal, Immediate) or literal.value not in (4, 8, 16):
-        raise UnknownFormError("a copy of other than 4, 8 or 16 bytes")
+        raise UnsupportedFormError("a copy of other than 4, 8 or 16 bytes")
     size = int(literal.value)
     if "cg" in ins.modifiers and size != 16:
-        raise UnknownFormError("a copy of other than 4, 8 or 16 bytes")
+        raise UnsupportedFormError("a copy of other than 4, 8 or 16 bytes")
     ends = []
     for operand, space in zip(ins.operands, ("shared", "global"), strict=False):
         shared, offset = decoder.selection(ins, address_of(operand))
@@ -250,7 +250,7 @@ def _cvta(ins: Instruction) -> Elementwise:
     if window == 0:
         function: Compute = copy_row
     elif kind != "u64":
-        raise UnknownFormError("a 32-bit generic address")
+        raise UnsupportedFormError("a 32-bit generic address")
     elif "to" in ins.modifiers:
         function = _windowed(base, True)
     else:

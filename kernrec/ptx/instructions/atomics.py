@@ -1,4 +1,4 @@
-"""`atom`, `red` (of vectors and packed halves too) and fences. Lanes that hit the same address take turns in order."""
+"""`atom`, `red` (of vectors and packed halves too) and fences. Lanes with the same address take turns in order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.ptx.instructions.access import address_of, space_of
-from kernrec.ptx.instructions.decoder import BlockDecoder, UnknownFormError, steps
+from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError, steps
 from kernrec.ptx.instructions.packing import Step
 from kernrec.ptx.instructions.rounding import bf16_values, exact_to_bf16, two_sum
 from kernrec.ptx.ir.program import Instruction, Operand, Register, Vector
@@ -47,10 +47,10 @@ def _atomic(decoder: BlockDecoder, ins: Instruction) -> Step:
     name = next((m for m in ins.modifiers if m in _OPERATIONS), None)
     kind = next((m for m in reversed(ins.modifiers) if m in DTYPES), None)
     if name is None or kind is None:
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     operation = _OPERATIONS[name]
     if "f" in kind and name not in ("add", "min", "max", "exch"):
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     if "bf16" in kind and name != "exch":
         operation = _bf16(operation)
     operands = list(ins.operands)
@@ -125,7 +125,7 @@ class _AtomicStep:
 
 
 def turns(index: Array) -> list[Array]:
-    """Positions of `index` in groups without repeats, such that equal entries keep their order."""
+    """Positions of `index` in groups without repeated entries; equal entries keep their order from group to group."""
     order = np.argsort(index, kind="stable")
     ranked = index[order]
     first = np.flatnonzero(np.concatenate(([True], ranked[1:] != ranked[:-1])))

@@ -1,4 +1,4 @@
-"""Bits moved, counted, cut out and put in: shifts, fields, permutations of bytes, any logic of three operands.
+"""Operations on bits: shifts, bit fields, counting, permutation of bytes, logic of three operands.
 
 Shifts by the width or more give 0 (or the sign), as the PTX ISA manual says (sections 9.7.1 and 9.7.8).
 """
@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import UnknownFormError, elementwise
+from kernrec.ptx.instructions.decoder import UnsupportedFormError, elementwise
 from kernrec.ptx.instructions.packing import Compute, Elementwise
 from kernrec.ptx.ir.program import Immediate, Instruction
 from kernrec.ptx.state.types import WIDTHS, Array
@@ -164,7 +164,7 @@ def _lop3(table: int) -> Compute:
 def _lop3_(ins: Instruction) -> Elementwise:
     table = ins.operands[4]
     if not isinstance(table, Immediate) or len(ins.modifiers) > 1:
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     return Elementwise(_lop3(int(table.value)), ins.operands[0], "b32", ins.operands[1:4], ("b32",) * 3)
 
 
@@ -182,12 +182,12 @@ def _prmt(a: Array, b: Array, c: Array, out: Array) -> None:
 @elementwise("prmt")
 def _prmt_(ins: Instruction) -> Elementwise:
     if len(ins.modifiers) > 1:
-        raise UnknownFormError("a special mode of prmt")
+        raise UnsupportedFormError("a special mode of prmt")
     return Elementwise(_prmt, ins.operands[0], "u32", ins.operands[1:], ("u32",) * 3)
 
 
 def _amount(given: Array, wrap: bool) -> Array:
-    """How many bits an operand of a `.wrap` or `.clamp` instruction means, 0 to 32."""
+    """The number of bits, 0 to 32, that an operand of a `.wrap` or `.clamp` instruction stands for."""
     return (given & np.uint32(31) if wrap else np.minimum(given, np.uint32(32))).astype(np.uint64)
 
 

@@ -1,14 +1,14 @@
 """Extended-precision integer arithmetic: `add.cc addc sub.cc subc mad.cc madc`.
 
-The carry (or borrow) of a thread lives in a row of its own, `%carry`. An instruction that takes it and gives a new one
-first computes the new one beside it, because both are needed until the result is there.
+The carry (or borrow) of each thread is kept in a row of its own, `%carry`. An instruction that reads and writes it
+first computes the new carry in `%carry_next`, because the old one is needed until the result is computed.
 """
 
 from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import UnknownFormError, copy_row, elementwise
+from kernrec.ptx.instructions.decoder import UnsupportedFormError, copy_row, elementwise
 from kernrec.ptx.instructions.integer import integer_multiply
 from kernrec.ptx.instructions.packing import Compute, Elementwise
 from kernrec.ptx.ir.program import Instruction, Register
@@ -39,7 +39,7 @@ def _difference(a: Array, b: Array, borrow: Array | None) -> tuple[Array, Array]
 
 @lru_cache(None)
 def _part(operation: str, product: Compute | None, carried: bool, which: int) -> Compute:
-    """The result (`which` 0) or the carry (1) of one instruction; `product` makes the first summand of `mad`."""
+    """The result (`which` 0) or the carry (1) of one instruction; `product` computes the first summand of `mad`."""
     law = _difference if operation == "sub" else _sum
 
     def run(*rows: Array) -> None:
@@ -57,11 +57,11 @@ def _part(operation: str, product: Compute | None, carried: bool, which: int) ->
 
 
 def carrying(ins: Instruction) -> list[Elementwise]:
-    """An instruction that takes or gives a carry, as elementwise ones in order."""
+    """An instruction that reads or writes a carry, as elementwise instructions in order."""
     kind, operation = ins.modifiers[-1], ins.opcode[:3]
-    carried, gives = ins.opcode.endswith("c"), "cc" in ins.modifiers
+    carried, sets = ins.opcode.endswith("c"), "cc" in ins.modifiers
     if kind not in ("u32", "s32", "u64", "s64"):
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     product: Compute | None = None
     d, *sources = ins.operands
     types = [kind] * len(sources)
@@ -74,7 +74,7 @@ def carrying(ins: Instruction) -> list[Elementwise]:
         sources.append(_CARRY)
         types.append("u32")
     result = Elementwise(_part(operation, product, carried, 0), d, kind, tuple(sources), tuple(types))
-    if not gives:
+    if not sets:
         return [result]
     carry = Elementwise(_part(operation, product, carried, 1), _NEXT, "u32", tuple(sources), tuple(types))
     return [carry, result, Elementwise(copy_row, _CARRY, "u32", (_NEXT,), ("u32",))]

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import UnknownFormError, copy_row, elementwise
+from kernrec.ptx.instructions.decoder import UnsupportedFormError, copy_row, elementwise
 from kernrec.ptx.instructions.packing import Compute, Elementwise
 from kernrec.ptx.instructions.rounding import bf16_values, directed, exact_to_bf16, flush, tf32_bits
 from kernrec.ptx.ir.program import Instruction
@@ -29,7 +29,7 @@ def _clamped(value: Array, dtype: np.dtype[np.generic]) -> Array:
 
 
 def _exactly(value: Array) -> tuple[Array, Array | float]:
-    """A value as float64, and the rest that does not fit."""
+    """A value as float64, and the remainder that does not fit."""
     exact = value.astype(np.float64)
     if value.dtype.kind in "iu" and value.dtype.itemsize == 8:
         return exact, (value.astype(np.longdouble) - exact).astype(np.float64)
@@ -111,13 +111,13 @@ def _cvt(ins: Instruction) -> Elementwise:
     *modifiers, to, source = ins.modifiers
     marks = tuple(modifiers)
     if not _MARKS.issuperset(marks) or to not in DTYPES or source not in DTYPES:
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     if to in ("f16x2", "bf16x2"):
         if source != "f32" or len(ins.operands) != 3:
-            raise UnknownFormError("")
+            raise UnsupportedFormError
         return Elementwise(_pair(to[:-2], marks), ins.operands[0], "b32", ins.operands[1:], ("f32", "f32"))
     if "x2" in source or source == "tf32" or len(ins.operands) != 2 or (to == "tf32" and source != "f32"):
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     if to not in _FLOATS and source not in _FLOATS and WIDTHS[to] == WIDTHS[source] and "sat" not in marks:
         return Elementwise(copy_row, ins.operands[0], to, ins.operands[1:], (to,))
     return Elementwise(_conversion(to, source, marks), ins.operands[0], to, ins.operands[1:], (source,))

@@ -43,11 +43,11 @@ _STEPS: dict[str, StepBuilder] = {}
 
 
 class UnsupportedInstructionError(EmulationError):
-    """The emulator does not know this instruction, or this form of it."""
+    """The emulator does not support this instruction, or this form of it."""
 
 
-class UnknownFormError(Exception):
-    """Raised by a builder that does not know the form of an instruction; the text says what is unknown."""
+class UnsupportedFormError(Exception):
+    """Raised by a builder for a form of an instruction that it does not support; the text says what of it."""
 
 
 def elementwise(*opcodes: str) -> Callable[[ElementwiseBuilder], ElementwiseBuilder]:
@@ -134,15 +134,15 @@ class OperandResolver:
             try:
                 return self.registers.register(operand.name)
             except KeyError:
-                raise UnknownFormError(f"register {operand.name}") from None
+                raise UnsupportedFormError(f"register {operand.name}") from None
         if isinstance(operand, Immediate):
             return self.registers.constant(WIDTHS[kind], literal_bits(operand, kind))
         if isinstance(operand, Symbol):
             if operand.name not in self.symbols:
-                raise UnknownFormError(f"symbol {operand.name!r}")
+                raise UnsupportedFormError(f"symbol {operand.name!r}")
             value = self.symbols[operand.name] + operand.offset
             return self.registers.constant(WIDTHS[kind], value & (1 << WIDTHS[kind]) - 1)
-        raise UnknownFormError(f"operand {operand}")
+        raise UnsupportedFormError(f"operand {operand}")
 
     def row(self, operand: Operand, kind: str) -> Array:
         """The lanes of an operand as PTX type `kind`."""
@@ -172,7 +172,7 @@ class BlockDecoder(OperandResolver):
                 continue
             try:
                 self._instruction(ins)
-            except UnknownFormError as error:
+            except UnsupportedFormError as error:
                 raise unsupported(self.function, ins, str(error)) from None
             except (EmulationError, IndexError, ValueError, TypeError, KeyError) as error:
                 if isinstance(error, UnsupportedInstructionError):
@@ -248,7 +248,7 @@ class BlockDecoder(OperandResolver):
             return
         build_step = _STEPS.get(ins.opcode)
         if build_step is None:
-            raise UnknownFormError("")
+            raise UnsupportedFormError
         rows = set(self._rows_of(ins))
         self._steps.flush_conflicting(rows, rows)
         step = build_step(self, ins)
@@ -306,7 +306,7 @@ class BlockDecoder(OperandResolver):
 
 
 def unsupported(function: Function, ins: Instruction, detail: str = "") -> UnsupportedInstructionError:
-    """The error for an instruction the emulator does not know."""
+    """The error for an instruction that the emulator does not support; `detail`: what of it."""
     return UnsupportedInstructionError(
-        f"{location(function, ins)}: the emulator does not know {ins.name}{': ' + detail if detail else ''}"
+        f"{location(function, ins)}: the emulator does not support {ins.name}{': ' + detail if detail else ''}"
     )

@@ -1,10 +1,10 @@
 """Floating-point instructions.
 
-`add`, `sub`, `mul`, `div.rn`, `sqrt.rn`, `rcp.rn` round once, as IEEE 754 asks. So does `fma` of f32 and f16 (of normal
-results): the exact product is added in float64, and where that sum was itself rounded onto a tie of f32, what it lost
-decides. `fma` of f64 adds the rounding errors of product and sum back. bfloat16 rounds once, always: its sums carry
-their rounding error along. The `approx` instructions return the float64 result rounded: closer to the true value than
-the hardware's tables, and within their documented error.
+`add`, `sub`, `mul`, `div.rn`, `sqrt.rn`, `rcp.rn` round once, as IEEE 754 requires. So does `fma` of f32 and f16 (for
+normal results): the exact product is added in float64, and where that sum was itself rounded onto a tie of f32, its
+rounding error decides. `fma` of f64 adds the rounding errors of product and sum back. bfloat16 always rounds once: its
+sums carry their rounding error along. The `approx` instructions return the rounded float64 result, which is closer to
+the true value than the hardware's tables and within the documented error.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kernrec.ptx.instructions.carry import carrying
-from kernrec.ptx.instructions.decoder import UnknownFormError, elementwise
+from kernrec.ptx.instructions.decoder import UnsupportedFormError, elementwise
 from kernrec.ptx.instructions.integer import INTEGERS, integer_divide, integer_multiply, integer_plain, maximum, minimum
 from kernrec.ptx.instructions.packing import Compute, Elementwise
 from kernrec.ptx.instructions.rounding import (
@@ -40,7 +40,7 @@ def _fma32(a: Array, b: Array, c: Array, out: Array) -> None:
     total = product + c
     tie = (total.view(np.int64) & _F32_TAIL) == _F32_TIE
     if tie.any():
-        # The sum was rounded too: where that put it on a tie of f32, what it lost decides.
+        # The sum was rounded too: where that put it on a tie of f32, its rounding error decides.
         lost = two_sum(product, np.asarray(c, dtype=np.float64))[1]
         total = np.where(tie & (lost != 0), np.nextafter(total, np.copysign(np.inf, lost)), total)
     np.copyto(out, total, casting="same_kind")
@@ -116,7 +116,7 @@ _BASE: dict[str, Compute] = {
 
 
 def _saturated(a: Array) -> Array:
-    """Clamped to the unit interval; NaN becomes 0 (`.sat`)."""
+    """Values clamped to the unit interval; NaN becomes 0 (`.sat`)."""
     return np.clip(np.where(np.isnan(a), 0, a), 0, 1)
 
 
@@ -132,7 +132,7 @@ def _base(opcode: str, nan: bool) -> Compute:
 
 
 class _Modifiers(NamedTuple):
-    """What modifiers ask of a floating-point instruction."""
+    """The modifiers of a floating-point instruction."""
 
     mode: str = "rn"
     """Rounding: `rn`, `rz`, `rm` or `rp`."""
@@ -159,7 +159,7 @@ def _function(opcode: str, kind: str, modifiers: _Modifiers) -> Compute:
         base = _base(opcode, nan)
     if mode != "rn":
         if kind == "f64":
-            raise UnknownFormError(f"rounding .{mode} of f64")
+            raise UnsupportedFormError(f"rounding .{mode} of f64")
         base = _directed(opcode, mode)
     if not (ftz or sat or relu):
         return base
@@ -194,7 +194,7 @@ def _bf16(opcode: str, modifiers: _Modifiers) -> Compute:
     if opcode in _SIGNS:
         return _SIGNS[opcode]
     if mode != "rn":
-        raise UnknownFormError(f"rounding .{mode} of bf16")
+        raise UnsupportedFormError(f"rounding .{mode} of bf16")
     base = None if opcode == "fma" else _base(opcode, nan)
 
     def run(*rows: Array) -> None:
@@ -227,7 +227,7 @@ _KNOWN = frozenset({"rn", "rz", "rm", "rp", "ftz", "sat", "NaN", "relu", "approx
 def _floating(ins: Instruction, count: int) -> Elementwise:
     *marks, kind = ins.modifiers
     if kind not in _FLOATS or not _KNOWN.issuperset(marks) or len(ins.operands) != count + 1:
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     mode = next((m for m in marks if m in _MODES), "rn")
     modifiers = _Modifiers(mode, "ftz" in marks, "sat" in marks, "NaN" in marks, "relu" in marks)
     function = _bf16(ins.opcode, modifiers) if "bf16" in kind else _function(ins.opcode, kind, modifiers)

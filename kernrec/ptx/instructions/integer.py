@@ -1,11 +1,11 @@
-"""Integer arithmetic and logic. Arithmetic wraps, as the PTX ISA manual says (section 9.7.1 and on); bits: bits.py."""
+"""Integer arithmetic and logic. Arithmetic wraps, as the PTX ISA manual says (from section 9.7.1 on)."""
 
 from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import UnknownFormError, elementwise
+from kernrec.ptx.instructions.decoder import UnsupportedFormError, elementwise
 from kernrec.ptx.instructions.packing import Compute, Elementwise
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.types import DTYPES, WIDTHS, Array
@@ -89,10 +89,10 @@ def integer_multiply(ins: Instruction) -> Elementwise:
     d, *sources = ins.operands
     plus = ins.opcode in ("mad", "mad24")
     if "cc" in ins.modifiers or "sat" in ins.modifiers:
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     if ins.opcode in ("mul24", "mad24"):
         if "hi" in ins.modifiers:
-            raise UnknownFormError("")
+            raise UnsupportedFormError
         return Elementwise(_mad24 if plus else _mul24, d, kind, tuple(sources), (kind,) * len(sources))
     if "wide" in ins.modifiers:
         result = wide(kind)
@@ -109,7 +109,7 @@ def _multiply24(ins: Instruction) -> Elementwise:
 
 
 def _divide(a: Array, b: Array, out: Array) -> None:
-    """Truncating division; a zero divisor gives all ones, as the hardware does."""
+    """Truncating division; a zero divisor gives all ones, as on the hardware."""
     zero = b == 0
     safe = np.where(zero, b.dtype.type(1), b)
     quotient = a // safe
@@ -162,12 +162,12 @@ _SATURATING = {"add": _saturating(False), "sub": _saturating(True)}
 
 
 def minimum(a: Array, b: Array, out: Array) -> None:
-    """The lesser; NaN where one is NaN."""
+    """The smaller value; NaN where one of them is NaN."""
     np.minimum(a, b, out=out)
 
 
 def maximum(a: Array, b: Array, out: Array) -> None:
-    """The greater; NaN where one is NaN."""
+    """The larger value; NaN where one of them is NaN."""
     np.maximum(a, b, out=out)
 
 
@@ -188,7 +188,7 @@ def integer_plain(ins: Instruction) -> Elementwise:
     if "sat" in ins.modifiers:
         function = _SATURATING[ins.opcode]
     elif len(ins.modifiers) > 1:
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     return Elementwise(function, ins.operands[0], kind, ins.operands[1:], (kind,) * (len(ins.operands) - 1))
 
 
@@ -267,5 +267,5 @@ def _differences(kind: str, add: bool) -> Compute:
 def _vabsdiff4(ins: Instruction) -> Elementwise:
     result, kind, other, *add = ins.modifiers
     if kind != other or add not in ([], ["add"]):
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     return Elementwise(_differences(kind, bool(add)), ins.operands[0], result, ins.operands[1:], (kind, kind, result))

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import BlockDecoder, UnknownFormError, steps
+from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError, steps
 from kernrec.ptx.instructions.packing import Step
 from kernrec.ptx.instructions.rounding import bf16_values, tf32_of
 from kernrec.ptx.instructions.warp import whole_warps
@@ -250,7 +250,7 @@ def _rows(decoder: BlockDecoder, operand: Operand, kind: str, registers: int) ->
     width = _TYPES[kind].width
     refs = [decoder.ref(item, f"b{width}") for item in items]
     if len(refs) != registers or any(ref[0] != width for ref in refs):
-        raise UnknownFormError(f"a fragment of .{kind} takes {registers} registers of {width} bits")
+        raise UnsupportedFormError(f"a fragment of .{kind} takes {registers} registers of {width} bits")
     return tuple(row for _, row in refs)
 
 
@@ -260,9 +260,9 @@ def _mma(decoder: BlockDecoder, ins: Instruction) -> Step | None:
     saturates = "satfinite" in layout
     known = (sync, aligned) == ("sync", "aligned") and layout[:2] == ["row", "col"] and len(layout) == 2 + saturates
     if not known or a not in _SHAPES or b not in _SHAPES or not {c, d} <= set(_RESULTS[a]):
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     if shape not in _SHAPES[a] or _RESULTS[a] != _RESULTS[b] or (a != b and "8" not in b):
-        raise UnknownFormError(f"shape {shape} of .{a} and .{b}")
+        raise UnsupportedFormError(f"shape {shape} of .{a} and .{b}")
     m, k = int(shape[1 : shape.index("n")]), int(shape[shape.index("k") + 1 :])
     kind = _Kind(m, k, a, b, c, d, saturates)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.ptx.instructions.access import address_of
-from kernrec.ptx.instructions.decoder import BlockDecoder, UnknownFormError, steps
+from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError, steps
 from kernrec.ptx.instructions.packing import Step
 from kernrec.ptx.instructions.warp import whole_warps
 from kernrec.ptx.ir.program import Instruction, Operand, Vector
@@ -23,9 +23,9 @@ def _matrices(ins: Instruction) -> tuple[int, bool]:
     marks = set(ins.modifiers)
     number = next((n for n in (1, 2, 4) if f"x{n}" in marks), 0)
     if not number or not {"sync", "aligned", "m8n8", "b16"} <= marks or ins.modifiers[-1] != "b16":
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     if marks - {"sync", "aligned", "m8n8", f"x{number}", "trans", "shared", "cta", "b16"}:
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     return number, "trans" in marks
 
 
@@ -100,7 +100,7 @@ def _move(decoder: BlockDecoder, ins: Instruction, address: Operand, registers: 
     items = registers.items if isinstance(registers, Vector) else (registers,)
     rows = [decoder.row(item, "b32").reshape(-1, 32) for item in items]
     if len(rows) != number:
-        raise UnknownFormError(f"{len(rows)} registers for {number} matrices")
+        raise UnsupportedFormError(f"{len(rows)} registers for {number} matrices")
     shared, offset = decoder.selection(ins, address_of(address), 8 * number)
     space = "shared" if "shared" in ins.modifiers else "generic"
     access = Access(decoder.function, ins, space, offset, 16, 8, rows_of_matrices=True)
@@ -120,7 +120,7 @@ def _store_matrices(decoder: BlockDecoder, ins: Instruction) -> Step:
 @steps("movmatrix")
 def _move_matrix(decoder: BlockDecoder, ins: Instruction) -> Step:
     if ins.modifiers != ("sync", "aligned", "m8n8", "trans", "b16"):
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     target, source = (decoder.row(operand, "b32").reshape(-1, 32) for operand in ins.operands)
     running_lanes = decoder.running_lanes(ins)
 

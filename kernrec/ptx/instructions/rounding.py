@@ -1,8 +1,8 @@
 """Rounding to narrow formats: directed modes, flushing to zero, bfloat16 and tf32.
 
 NumPy has no bfloat16 and no tf32. A bfloat16 is its 16 bits (`uint16`), a tf32 the `float32` bits it lives in
-(`uint32`). What is exact in float64 plus a rest is first rounded to odd, which keeps enough of the rest for the one
-rounding that follows to be right (S. Boldo and G. Melquiond, "When double rounding is odd", 2005).
+(`uint32`). A value that is exact as a float64 plus a remainder is first rounded to odd, which keeps enough of the
+remainder for the rounding that follows to be correct (S. Boldo and G. Melquiond, "When double rounding is odd", 2005).
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ _TF32_LOST = 13  # bits of a float32 that tf32 does not have
 
 
 def is_subnormal(a: Array) -> Array:
-    """Where a number is smaller than the smallest normal number; true for zeros."""
+    """Whether a number is smaller in magnitude than the smallest normal number; true for zeros."""
     below: Array = np.abs(a) < _TINY[a.dtype]
     return below
 
@@ -29,14 +29,14 @@ def flush(a: Array) -> Array:
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """The rounded sum, and what rounding took away."""
+    """The rounded sum, and its rounding error."""
     total = a + b
     back = total - a
     return total, (a - (total - back)) + (b - back)
 
 
 def two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """The rounded product of float64 numbers, and what rounding took away."""
+    """The rounded product of float64 numbers, and its rounding error."""
 
     def split(x: Array) -> tuple[Array, Array]:
         scaled = x * 134217729.0
@@ -118,5 +118,5 @@ def tf32_bits(a: Array, mode: str) -> Array:
 
 
 def tf32_of(bits: Array) -> Array:
-    """The bits of a register that a tensor core looks at: the last 13 are ignored."""
+    """The bits of a register that a tensor core reads: the last 13 are ignored."""
     return bits & np.uint32((1 << 32) - (1 << _TF32_LOST))

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import UnknownFormError, copy_row, elementwise
+from kernrec.ptx.instructions.decoder import UnsupportedFormError, copy_row, elementwise
 from kernrec.ptx.instructions.packing import Compute, Elementwise
 from kernrec.ptx.instructions.rounding import bf16_values, flush
 from kernrec.ptx.ir.program import Immediate, Instruction, Negated, Operand, Pair, Register, Vector
@@ -110,7 +110,7 @@ def _setp(ins: Instruction) -> Elementwise | list[Elementwise]:
     for second, destination in zip((False, True), targets, strict=False):
         if destination == Register("_"):
             continue
-        # The second result is the complement, but of a packed type it is that of the upper half.
+        # The second result is the complement; of a packed type, it is the result of the upper half.
         function, complement = (_half(compare, int(second)), False) if "x2" in kind else (compare, second)
         if combine is None:
             function = _complement(function) if complement else function
@@ -144,7 +144,7 @@ def _set_function(compare: Compute, result: str, kind: str) -> Compute:
 def _set(ins: Instruction) -> Elementwise:
     name, *middle, result, kind = ins.modifiers
     if any(m in _COMBINE for m in middle):
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     function = _set_function(comparison(name, kind, "ftz" in middle), result, kind)
     return Elementwise(function, ins.operands[0], result, ins.operands[1:], (kind, kind))
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import BlockDecoder, UnknownFormError, steps
+from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError, steps
 from kernrec.ptx.instructions.packing import Step
 from kernrec.ptx.ir.program import Instruction, Negated, Operand, Pair, Register
 from kernrec.ptx.state.errors import EmulationError, location
@@ -52,7 +52,7 @@ def _put(row: Array, values: Array, mask: Array) -> None:
 def _shuffle(decoder: BlockDecoder, ins: Instruction) -> Step:
     mode = next((m for m in ins.modifiers if m in ("up", "down", "bfly", "idx")), None)
     if mode is None or ins.modifiers[0] != "sync":
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     target = ins.operands[0]
     first, second = (target.first, target.second) if isinstance(target, Pair) else (target, None)
     out = decoder.row(first, "b32")
@@ -108,7 +108,7 @@ def _flag(decoder: BlockDecoder, operand: Operand) -> tuple[Array, bool]:
 def _vote(decoder: BlockDecoder, ins: Instruction) -> Step:
     mode = next((m for m in ins.modifiers if m in ("all", "any", "uni", "ballot")), None)
     if mode is None or ins.modifiers[0] != "sync":
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     out = decoder.row(ins.operands[0], "b32" if mode == "ballot" else "pred")
     flag, negated = _flag(decoder, ins.operands[1])
     running = _running(decoder, ins)
@@ -152,7 +152,7 @@ def _match(decoder: BlockDecoder, ins: Instruction) -> Step:
     source = decoder.row(ins.operands[1], kind)
     running = _running(decoder, ins)
     if mode not in ("any", "all"):
-        raise UnknownFormError("")
+        raise UnsupportedFormError
 
     def run() -> None:
         mask = running()
@@ -183,7 +183,7 @@ _REDUCE: dict[str, tuple[np.ufunc, int]] = {
 def _redux(decoder: BlockDecoder, ins: Instruction) -> Step:
     operation, kind = ins.modifiers[1], ins.modifiers[-1]
     if operation not in _REDUCE or kind[0] == "f" or len(ins.modifiers) != 3:
-        raise UnknownFormError("")
+        raise UnsupportedFormError
     ufunc, neutral = _REDUCE[operation]
     out = decoder.row(ins.operands[0], kind)
     source = decoder.row(ins.operands[1], kind)

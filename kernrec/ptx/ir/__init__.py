@@ -1,1 +1,1 @@
-"""PTX text as data: parser, program, declarations, inlined calls."""
+"""PTX as data: the parser, the program it makes, and inlining of calls."""

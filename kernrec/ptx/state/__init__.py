@@ -1,1 +1,1 @@
-"""What a running kernel holds: registers of the lanes, memories, and what their use costs."""
+"""State of a running kernel: lanes, registers, memories, and what accesses to them cost."""

@@ -387,10 +387,10 @@ def test_jump_tables_early_returns_and_arrays_in_local_memory(arch: str) -> None
          'extern "C" __global__ void k(int* x) { int (*h)(int) = *x ? f : g; *x = h(3); }', "mov.u64: symbol"),
         ('extern "C" __global__ void k(int* x) { printf("%d", *x); }', "call.uni: of a pointer"),
         ('extern "C" __global__ void k(int* x) { assert(*x); }', "__assertfail.* trapped"),
-        ('extern "C" __global__ void k(int* x) { asm("fns.b32 %0, 5, 0, 1;" : "=r"(*x)); }', "does not know fns.b32"),
+        ('extern "C" __global__ void k(int* x) { asm("fns.b32 %0, 5, 0, 1;" : "=r"(*x)); }', "not support fns.b32"),
         ('extern "C" __global__ void k(int* x) { __shared__ long long b;\n'
          'asm("mbarrier.init.shared.b64 [%0], 1;" :: "r"((int)__cvta_generic_to_shared(&b))); }',
-         "does not know mbarrier.init.shared.b64"),
+         "does not support mbarrier.init.shared.b64"),
     ],
     ids=["recursion", "function pointer", "printf", "assert", "fns", "mbarrier"],
 )  # fmt: skip

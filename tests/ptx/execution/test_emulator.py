@@ -224,7 +224,7 @@ def test_packed_moves_and_overwrites_keep_program_order() -> None:
 def test_an_unknown_instruction_is_named_with_its_line_only_when_reached() -> None:
     body = "\nmov.u32 %r1, %tid.x;\nsetp.eq.u32 %p1, %r1, 99;\n@!%p1 bra OVER;\nfrobnicate.u32 %r1, %r1;\nOVER:\n"
     run(body)
-    with pytest.raises(EmulationError, match=r"PTX line \d+, `frobnicate.u32 %r1, %r1`: .*not know frobnicate.u32"):
+    with pytest.raises(EmulationError, match=r"PTX line \d+, `frobnicate.u32 %r1, %r1`: .*not support frobnicate.u32"):
         run(body.replace("@!%p1", "@%p1"))
 
 

@@ -296,7 +296,7 @@ def test_a_warp_without_all_its_threads_is_an_error(text: str) -> None:
     ],
 )
 def test_unknown_shapes_and_types_are_named(text: str) -> None:
-    with pytest.raises(EmulationError, match=r"PTX line \d+, .*the emulator does not know"):
+    with pytest.raises(EmulationError, match=r"PTX line \d+, .*the emulator does not support"):
         run(text, shared_bytes=256)
 
 
