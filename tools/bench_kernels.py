@@ -32,7 +32,7 @@ from kernrec.compile import CompileError, CompileJob, compile_many, compile_sour
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, all_kernels
-from kernrec.op import Problem, decode, encode, find_op, inputs, reference
+from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
 from kernrec.profile.probe_profile import emulate_config
 from kernrec.ptx import parse
 from kernrec.recommender import Query, Recommender
@@ -343,7 +343,7 @@ def emulated_counts(kernel: Kernel, dtype: str, layout: str, card: Card) -> dict
     """Warp instructions by entry, as the emulator estimates them."""
     config, problem = one_run(kernel, dtype, layout, card.sm)
     compiled = compile_source(kernel.source, card.sm, kernel.defines(config, dtype, layout))
-    outputs = {n: encode(np.zeros(t.shape), dtype) for n, t in problem.tensors.items() if t.role == "output"}
+    outputs = {n: encode_elements(np.zeros(t.shape), dtype) for n, t in problem.tensors.items() if t.role == "output"}
     counts: dict[str, int] = {}
     launches = emulate_config(kernel, config, problem, card.sm, parse(compiled.ptx), {**inputs(problem), **outputs})
     for launch, counted in launches:
@@ -361,7 +361,7 @@ def difference(problem: Problem, outputs: dict[str, np.ndarray], expected: dict[
         right = expected[name]
         bound = (problem.flops / right.size + 16) * 2.0**-24 * (1 + np.abs(right))
         bound += _ROUNDING[problem.dtype] * (np.abs(right) + bound) + 2.0**-24
-        wrong = ~(np.abs(decode(got, problem.dtype) - right) <= bound)
+        wrong = ~(np.abs(decode_elements(got, problem.dtype) - right) <= bound)
         if wrong.any():
             return f"{int(wrong.sum())} of {wrong.size} values of {name} are wrong"
     return None

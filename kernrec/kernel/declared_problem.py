@@ -29,7 +29,7 @@ from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.expression import Expression, expected_name, is_identifier, parse
-from kernrec.kernel.spec import Sample
+from kernrec.kernel.spec import TensorValues
 from kernrec.kernel.toml_table import Table, what
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.op.problem import Dim, Names, Op
@@ -45,16 +45,14 @@ _NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?")
 
 @dataclass(frozen=True)
 class Declared:
-    """What a `[problem]` table declares: an op, what there is in its tensors, and which of them are what.
-
-    constants: by tensor, the symbol it fills. The others are as in `Kernel`.
-    """
+    """What a `[problem]` table declares; the fields but `op` are those of `Kernel`."""
 
     op: Op
-    samples: Mapping[str, Sample]
+    """The op that the table describes, for this kernel alone."""
+    initial_values: Mapping[str, TensorValues]
     constants: Mapping[str, str]
     inouts: frozenset[str]
-    references: Mapping[str, Sample]
+    references: Mapping[str, TensorValues]
     tolerance: float | None
 
 
@@ -70,11 +68,11 @@ def declared_problem(table: Table, name: str) -> Declared:
         raise table.fail("tolerance", "a number between 0 and 1", tolerance)
     shapes: dict[str, tuple[Expression, ...]] = {}
     types: dict[str, str] = {}
-    samples: dict[str, Sample] = {}
+    initial_values: dict[str, TensorValues] = {}
     outputs: list[str] = []
     constants: dict[str, str] = {}
     inouts: list[str] = []
-    references: dict[str, Sample] = {}
+    references: dict[str, TensorValues] = {}
     tensors = table.take("tensors", dict, "a table of tensors")
     if not 1 <= len(tensors) <= _MOST_TENSORS:
         raise table.fail("tensors", f"1 to {_MOST_TENSORS} tensors", len(tensors))
@@ -93,12 +91,12 @@ def declared_problem(table: Table, name: str) -> Declared:
         if role in ("output", "inout"):
             outputs.append(tensor)
             if "reference" in data:
-                references[tensor] = read_sample(inner, "reference", "", known)
+                references[tensor] = read_tensor_values(inner, "reference", "", known)
         if role == "inout":
             inouts.append(tensor)
         if role == "constant":
             constants[tensor] = inner.string("symbol", tensor)
-        samples[tensor] = read_sample(inner, "values", "zeros" if role == "output" else "normal", known)
+        initial_values[tensor] = read_tensor_values(inner, "values", "zeros" if role == "output" else "normal", known)
         for digest in ("digest", "reference_digest"):  # of files of values, put there when the spec was read
             inner.string(digest, "")
         inner.done()
@@ -122,7 +120,7 @@ def declared_problem(table: Table, name: str) -> Declared:
         element_types=types,
     )
     op.shapes({dim.name: int(dim.default or 1) for dim in dims}, LAYOUT)  # an impossible shape says so now
-    return Declared(op, samples, constants, frozenset(inouts), references, tolerance)
+    return Declared(op, initial_values, constants, frozenset(inouts), references, tolerance)
 
 
 def _no_reference(sizes: Names, layout: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,19 +179,19 @@ def _shape(kernel: str, tensor: str, shape: tuple[Expression, ...], sizes: Names
     return tuple(extents)
 
 
-def read_sample(table: Table, key: str, default: str, known: list[str]) -> Sample:
+def read_tensor_values(table: Table, key: str, default: str, known: list[str]) -> TensorValues:
     """What `values` says: the kind of values and its numbers."""
     text = table.string(key, default).strip()
     kind, _, rest = text.partition(" ")
     if kind == "expression":
         _expression(table, key, rest, [*known, "i"])
-        return Sample(kind, (), rest)
+        return TensorValues(kind, (), rest)
     if text.endswith(".npy"):
-        return Sample("file", (), text)
+        return TensorValues("file", (), text)
     if kind == "raw" and rest:
-        return Sample("raw", (), rest)
+        return TensorValues("raw", (), rest)
     numbers = rest.split()
     if kind not in _NUMBERS or len(numbers) != _NUMBERS[kind] or not all(map(_NUMBER.fullmatch, numbers)):
         expected = "normal, zeros, constant C, uniform A B, integers A B, 'expression ...', a .npy file or 'raw FILE'"
         raise table.fail(key, expected, text)
-    return Sample(kind, tuple(float(number) for number in numbers))
+    return TensorValues(kind, tuple(float(number) for number in numbers))

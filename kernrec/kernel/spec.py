@@ -1,7 +1,7 @@
 """A kernel as data: tunables, constraints, launches and arguments around one CUDA C++ source.
 
-`load_kernel` (load.py) reads these from a `kernel.toml`; `Space` (space.py) enumerates a kernel's configs, and
-`bind_launches` (binding.py) fixes one of them for one problem. Names an expression may use: the tunables, the
+`load_kernel` (spec_reader.py) reads these from a `kernel.toml`; `Space` (space.py) enumerates a kernel's configs, and
+`bind_launches` (binding.py) fixes one of them for one problem. An expression may use these names: the tunables, the
 dimensions of the op (derived ones too), `dtype`, `layout`, `dtype_bytes`, `sm` (89 for sm_89) and the lets before it;
 constraints may also use the limits of the GPU listed in `LIMITS`.
 """
@@ -54,16 +54,16 @@ SCALAR_RANGES = {
 
 @dataclass(frozen=True)
 class Tunable:
-    """One lever of a kernel. `launch`: passed at run time, so it does not change the compiled code.
-
-    define: the macro that gives the source its value; None: the name in upper case.
-    """
+    """One parameter of a kernel that a config sets."""
 
     name: str
     values: tuple[int, ...]
+    """The values it can take."""
     meaning: str
     launch: bool = False
+    """Whether it is passed at run time, so that it does not change the compiled code."""
     define: str | None = None
+    """The macro that gives the source its value; None: the name in upper case."""
 
     @property
     def macro(self) -> str:
@@ -72,17 +72,15 @@ class Tunable:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """The values that a tensor has when its kernel is executed by the emulator.
-
-    kind: `normal`, `zeros`, `constant` (numbers[0]), `uniform` (from numbers[0] to numbers[1]), `integers` (the same,
-    the second excluded), `expression` (text: of the flat index `i` and the problem's names) `file` (text: a `.npy`) or
-    `raw` (text: a file of nothing but values).
-    """
+class TensorValues:
+    """How the values of a tensor are made, where a spec declares a problem of its own."""
 
     kind: str
+    """`normal`, `zeros`, `constant`, `uniform`, `integers`, `expression`, `file` (a `.npy`) or `raw` (bare values)."""
     numbers: tuple[float, ...] = ()
+    """The constant, or the bounds of `uniform` and `integers` (the second excluded)."""
     text: str = ""
+    """The expression (of the flat index `i` and the problem's names), or the file's name."""
 
     def __str__(self) -> str:
         numbers = " ".join(f"{number:g}" for number in self.numbers)
@@ -116,82 +114,93 @@ class ScalarArgument:
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """One launch of a kernel: geometry, arguments, and what the analytic model needs to know of it.
-
-    order: (axis, extent), fastest-varying first: how consecutive blocks walk the tiles. reads, writes: the axes that
-    select which tile of a tensor or workspace a block touches. trips: how often each loop body runs, over the whole
-    grid; depth: how often in the longest block. prefetch: loop trips whose global loads are in flight ahead. probes:
-    small problems of full tiles on which blocks are emulated. blocks, threads: grid and block size multiplied out.
-    """
+    """One launch of a kernel: its geometry, its arguments, and what the analytic model needs to know of it."""
 
     entry: str
+    """The name of the function."""
     when: Expression | None
+    """Whether the launch takes place; None: always."""
     grid: tuple[Expression, Expression, Expression]
     block: tuple[Expression, Expression, Expression]
     blocks: Expression
+    """The product of `grid`."""
     threads: Expression
+    """The product of `block`."""
     shared: Expression
+    """Dynamic shared memory, in bytes."""
     arguments: tuple[PointerArgument | ScalarArgument, ...]
     order: tuple[tuple[str, Expression], ...]
+    """How consecutive blocks walk the tiles: (axis, extent), the fastest-varying axis first."""
     reads: Mapping[str, tuple[str, ...]]
+    """For each tensor or workspace that is read, the axes that select which of its tiles a block reads."""
     writes: Mapping[str, tuple[str, ...]]
+    """The same for those that are written."""
     trips: Mapping[str, Expression]
+    """How often each loop body runs, summed over the whole grid."""
     depth: Mapping[str, Expression]
+    """How often each loop body runs in the block that runs it most often."""
     prefetch: Expression
+    """How many trips of the loop ahead its global loads are issued."""
     probes: tuple[Mapping[str, Expression], ...]
+    """Small problems of full tiles on which blocks are emulated."""
 
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """One implementation of an op, identified by its name and by `hash` (of spec and source; prose does not count).
-
-    min_sm: the first architecture it runs on; dtype_min_sm: that of the dtypes that need a later one.
-    constraints: as written in the spec; implied: what every launch must keep besides (block, shared memory and grid
-    within the limits of the GPU). Each is true for a config that can run. definition: the op, or what a spec of its own
-    problem declares in place of one. spec: the spec itself as plain data, from which `kernel_from` makes the kernel
-    again. macros: defined for every config. Of a problem of the spec's own: samples: what the emulator and a device
-    find in the tensors. constants: the tensors that fill `__constant__` symbols of the source, with the symbol's name.
-    inouts: those that a launch finds filled and changes. references: what it has to leave in every output, where the
-    spec knows; tolerance: how far from it is right, where the spec says.
-    """
+    """One implementation of an op, identified by its name and its hash."""
 
     name: str
     op: str
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     min_sm: int
+    """The first architecture it runs on."""
     dtype_min_sm: Mapping[str, int]
+    """The first architecture for each dtype that needs a later one."""
     description: str
     source_name: str
     source: str
+    """CUDA C++ with its headers in place, or PTX."""
     hash: str
+    """Of spec and source; descriptions and meanings do not count."""
     tunables: tuple[Tunable, ...]
     lets: Mapping[str, Expression]
+    """Named expressions, which later expressions may use."""
     constraints: tuple[Expression, ...]
+    """As the spec gives them; each is true for a config that can run."""
     implied: tuple[Expression, ...]
+    """What every launch must satisfy besides: block, shared memory and grid are within the limits of the GPU."""
     launches: tuple[Launch, ...]
     workspaces: tuple[Workspace, ...]
     definition: "Op"
+    """The op, or what a spec with a problem of its own declares in place of one."""
     spec: Mapping[str, Any]
+    """The spec as plain data, from which `kernel_from` makes the kernel again."""
     macros: Mapping[str, str] = field(default_factory=dict)
-    samples: Mapping[str, Sample] = field(default_factory=dict)
+    """Macros that are defined for every config."""
+    initial_values: Mapping[str, TensorValues] = field(default_factory=dict)
+    """For a problem of the spec's own: what its tensors hold before the launch."""
     constants: Mapping[str, str] = field(default_factory=dict)
+    """Tensors that fill `__constant__` symbols of the source, with the name of the symbol."""
     inouts: frozenset[str] = frozenset()
-    references: Mapping[str, Sample] = field(default_factory=dict)
+    """Tensors that are both read and written."""
+    references: Mapping[str, TensorValues] = field(default_factory=dict)
+    """The expected values of every output, where the spec declares them."""
     tolerance: float | None = None
+    """The largest accepted error against `references`, where the spec declares one."""
 
     @property
     def declares_problem(self) -> bool:
-        """Whether its problem is one that its spec declares, in place of an op that kernrec knows."""
-        return bool(self.samples)
+        """Whether the spec declares a problem of its own, instead of naming an op of kernrec."""
+        return bool(self.initial_values)
 
     @property
     def sampled(self) -> bool:
-        """Whether a launch comes without probes: its profile is then that of sampled blocks of one problem."""
+        """Whether a launch has no probes: it is then profiled on sampled blocks of one problem."""
         return any(not launch.probes for launch in self.launches)
 
     def require(self, dtype: str, layout: str, sm: int | None = None) -> None:
-        """Raises `UsageError` where the kernel does not implement this dtype or layout, or not on this architecture."""
+        """Raises `UsageError` if the kernel does not implement this dtype or layout on this architecture."""
         if dtype not in self.dtypes:
             raise unknown(f"dtype of kernel {self.name}", dtype, self.dtypes)
         if layout not in self.layouts:
@@ -204,7 +213,7 @@ class Kernel:
         return self.dtype_min_sm.get(dtype, self.min_sm)
 
     def config(self, given: Config) -> dict[str, int]:
-        """`given` in canonical order; `UsageError` for an unknown or missing tunable, or a value it does not take."""
+        """`given` in the order of the tunables; `UsageError` for an unknown or missing tunable, or an invalid value."""
         names = [tunable.name for tunable in self.tunables]
         for name in given:
             if name not in names:
@@ -218,7 +227,7 @@ class Kernel:
         return {name: int(given[name]) for name in names}
 
     def defines(self, config: Config, dtype: str, layout: str) -> dict[str, str]:
-        """Preprocessor macros that fix the code of a config: `BLOCK_M` -> `128`, `DTYPE_F32` -> `1`."""
+        """Preprocessor macros that select the compiled variant of a config: `BLOCK_M` -> `128`, `DTYPE_F32` -> `1`."""
         fixed = {tunable.macro: str(config[tunable.name]) for tunable in self.tunables if not tunable.launch}
         return {**self.macros, **fixed, f"DTYPE_{dtype.upper()}": "1", f"LAYOUT_{layout.upper()}": "1"}
 
@@ -249,7 +258,7 @@ class Kernel:
         return names
 
     def misfit(self, config: Config, problem: "Problem", limits: "SmLimits") -> str | None:
-        """The first constraint that a config does not keep on a problem and GPU; None when it can run."""
+        """The first constraint that a config violates on a problem and GPU; None if it can run."""
         names = self.namespace(config, problem, limits.sm) | {name: getattr(limits, name) for name in LIMITS}
         return next((c.text for c in (*self.constraints, *self.implied) if not c.evaluate(names)), None)
 

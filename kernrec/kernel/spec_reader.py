@@ -150,7 +150,7 @@ class _Reader:
             definition=op,
             spec=top.data,
             macros=macros,
-            samples=declared.samples if declared else {},
+            initial_values=declared.initial_values if declared else {},
             constants=declared.constants if declared else {},
             inouts=declared.inouts if declared else frozenset(),
             references=declared.references if declared else {},

@@ -268,7 +268,7 @@ def _distribution(kernel: Kernel | None) -> str:
     """What inputs hold, as rows state it."""
     if kernel is None or not kernel.declares_problem:
         return "normal; weights of a sum over the root of its terms"
-    samples = ", ".join(f"{name} {sample}" for name, sample in kernel.samples.items())
+    samples = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())
     if kernel.inouts:
         return f"{samples}; {', '.join(sorted(kernel.inouts))} as earlier launches left it"
     return samples

@@ -6,7 +6,7 @@
 ('matmul[m=512,n=512,k=64]f32,nn', 33554432, 1310720)
 """
 
-from kernrec.op.data import decode, encode, inputs, reference
+from kernrec.op.data import decode_elements, encode_elements, inputs, reference
 from kernrec.op.problem import Dim, Op, Problem, Tensor
 from kernrec.op.registry import all_ops, find_op, problem_from_key, problem_from_shape
 from kernrec.op.shape import parse_shape
@@ -17,8 +17,8 @@ __all__ = [
     "Problem",
     "Tensor",
     "all_ops",
-    "decode",
-    "encode",
+    "decode_elements",
+    "encode_elements",
     "find_op",
     "inputs",
     "parse_shape",

@@ -1,7 +1,7 @@
-"""Tensors with values: seeded inputs as they lie in memory, and the float64 results that kernels are held against.
+"""Values of tensors: seeded inputs in their memory format, and the float64 results that kernels are compared with.
 
-NumPy has no bfloat16, so a bf16 tensor is kept as its bit patterns (uint16). `encode` and `decode` go between values
-and what lies in memory, for every dtype.
+NumPy has no bfloat16, so a bf16 tensor is kept as its bit patterns (uint16). `encode_elements` and `decode_elements`
+convert between values and the memory format, for every dtype.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NUMPY = {"f64": "float64", "f32": "float32", "f16": "float16", "tf32": "float32"}
 
 
-def encode(values: "Array", dtype: str) -> "Array":
+def encode_elements(values: "Array", dtype: str) -> "Array":
     """`values` rounded to `dtype` (to nearest, ties to even), as an array of that dtype (bf16: bit patterns)."""
     import numpy as np
 
@@ -31,8 +31,8 @@ def encode(values: "Array", dtype: str) -> "Array":
     return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
 
 
-def decode(stored: "Array", dtype: str) -> "Array":
-    """The float64 values of an array made by `encode` or left in memory by a kernel."""
+def decode_elements(stored: "Array", dtype: str) -> "Array":
+    """The float64 values of an array made by `encode_elements` or left in memory by a kernel."""
     import numpy as np
 
     if dtype == "bf16":
@@ -58,7 +58,7 @@ def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
             mean, deviation = chosen.get(name, (0, 1))
             values *= deviation
             values += mean
-            filled[name] = encode(values, tensor.dtype)
+            filled[name] = encode_elements(values, tensor.dtype)
     return filled
 
 
@@ -73,5 +73,5 @@ def reference(problem: Problem, inputs: "Mapping[str, Array]") -> "dict[str, Arr
             if name not in inputs or inputs[name].size != tensor.elements:
                 given = f"has {inputs[name].size} elements" if name in inputs else "is missing"
                 raise UsageError(f"input {name} of {problem.key} {given}; {tensor.elements} are needed")
-            values[name] = decode(inputs[name], tensor.dtype).reshape(tensor.shape)
+            values[name] = decode_elements(inputs[name], tensor.dtype).reshape(tensor.shape)
     return problem.definition.reference(problem.sizes, problem.layout, values)

@@ -86,7 +86,7 @@ def workload(name: str) -> Workload:
     names = workloads()
     for known in names:
         if fold(known) == fold(name):
-            return load(paths.shipped("datasets/workloads") / f"{known}.toml")
+            return load_workload(paths.shipped("datasets/workloads") / f"{known}.toml")
     raise unknown("workload", name, names)
 
 
@@ -96,7 +96,7 @@ def default_workload(op: str | Op) -> Workload:
 
 
 @lru_cache(maxsize=32)
-def load(path: Path) -> Workload:
+def load_workload(path: Path) -> Workload:
     """The workload set in a file. Raises `UsageError` when it is not one, naming the file and what is wrong."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))

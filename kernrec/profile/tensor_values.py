@@ -8,8 +8,8 @@ import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.kernel.expression import parse
-from kernrec.kernel.spec import Kernel, Sample
-from kernrec.op import Problem, Tensor, encode
+from kernrec.kernel.spec import Kernel, TensorValues
+from kernrec.op import Problem, Tensor, encode_elements
 from kernrec.op import inputs as op_inputs
 
 ELEMENTS = {
@@ -77,7 +77,7 @@ def sample_tensors(
     Raises:
         UsageError: a file does not hold its tensor.
     """
-    if not kernel.samples:
+    if not kernel.initial_values:
         total = sum(tensor.bytes for tensor in problem.tensors.values())
         filled = op_inputs(problem, seed) if total <= DRAWN_BYTES else {}
         return {
@@ -86,7 +86,7 @@ def sample_tensors(
         }
     draw = np.random.default_rng(seed)
     return {
-        name: _filled(tensor, kernel.samples[name], problem.sizes, folder, draw)
+        name: _filled(tensor, kernel.initial_values[name], problem.sizes, folder, draw)
         for name, tensor in problem.tensors.items()
     }
 
@@ -101,7 +101,7 @@ def reference_tensors(kernel: Kernel, problem: Problem, folder: Path | None = No
 
 
 def _filled(
-    tensor: Tensor, sample: Sample, sizes: Mapping[str, int], folder: Path | None, draw: np.random.Generator
+    tensor: Tensor, sample: TensorValues, sizes: Mapping[str, int], folder: Path | None, draw: np.random.Generator
 ) -> np.ndarray:
     kind, count = ELEMENTS[tensor.dtype], tensor.elements
     if sample.kind == "zeros":
@@ -129,7 +129,7 @@ def _filled(
 
 def _encoded(values: np.ndarray, dtype: str) -> np.ndarray:
     if dtype in ("f64", "f32", "f16", "bf16"):
-        return np.ascontiguousarray(encode(np.asarray(values), dtype))
+        return np.ascontiguousarray(encode_elements(np.asarray(values), dtype))
     return np.ascontiguousarray(values.astype(np.int64).astype(ELEMENTS[dtype]))
 
 

@@ -93,7 +93,7 @@ def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
     what = (("branch", "branches"), ("load", "addresses of loads"), ("store", "addresses of stores"))
     for metric, name in what:
         if count := sum(_with_metric(launch.profiles, f"depends.{metric}") for launch in table.launches):
-            values = ", ".join(f"{name} {sample}" for name, sample in kernel.samples.items())
+            values = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())
             yield (
                 f"{name} depend on data in {_configs(count)}: counted with the sample inputs"
                 f" ({values or 'random values'}); other inputs may behave otherwise"

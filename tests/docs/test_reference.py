@@ -38,7 +38,7 @@ def test_every_kind_of_values_is_accepted(reference: ModuleType) -> None:
     for text in reference.VALUES:
         tensors = {"x": {"shape": ["n"], "values": text}, "y": {"shape": ["n"], "role": "output"}}
         spec = reference._OF_ITS_OWN | {"problem": {"dims": {"n": 64}, "tensors": tensors}}
-        assert kernel_from(spec, "spec", "__global__ void run() {}").samples["x"]
+        assert kernel_from(spec, "spec", "__global__ void run() {}").initial_values["x"]
 
 
 def test_every_environment_variable_is_listed(reference: ModuleType) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from kernrec.compile import Compiled, NoCompilerError, compile_source
 from kernrec.kernel import Kernel
-from kernrec.op import Problem, decode, encode, find_op
+from kernrec.op import Problem, decode_elements, encode_elements, find_op
 from kernrec.ptx import Module, parse
 from tests.helpers.trial import execute
 
@@ -62,7 +62,7 @@ def whole_numbers(problem: Problem) -> dict[str, np.ndarray]:
     """Inputs whose products, and sums of them in any order, are exact in f32."""
     generator = np.random.default_rng(0)
     return {
-        name: encode(generator.integers(-16, 17, tensor.shape).astype(np.float64), tensor.dtype)
+        name: encode_elements(generator.integers(-16, 17, tensor.shape).astype(np.float64), tensor.dtype)
         for name, tensor in problem.tensors.items()
         if tensor.role == "input"
     }
@@ -89,5 +89,5 @@ def worst(c: np.ndarray, expected: np.ndarray, sums: np.ndarray, problem: Proble
     if problem.sizes["activation"]:
         bound = 1.13 * bound + 2.0**-20 * sums
     bound += HALF_STEP[problem.dtype] * (np.abs(expected) + bound) + 2.0**-25
-    error = np.abs(decode(c, problem.dtype) - expected)
+    error = np.abs(decode_elements(c, problem.dtype) - expected)
     return float(np.where(np.isfinite(error), error / bound, np.inf).max())

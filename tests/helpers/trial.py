@@ -19,7 +19,7 @@ from kernrec.compile import Compiled, NoCompilerError, compile_source
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, all_kernels
 from kernrec.kernel.binding import bind_launches, workspaces
-from kernrec.op import Problem, decode, encode, find_op, inputs, reference
+from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
 from kernrec.profile.probe_profile import kernel_launch
 from kernrec.ptx import Module, emulate, parse
 
@@ -41,7 +41,7 @@ Run = tuple[Config, Problem]
 
 def _of_sums(problem: Problem, value: Tensors, expected: np.ndarray) -> np.ndarray:
     """Of a sum of products, sum |a b|."""
-    absolute = {name: encode(np.abs(v), problem.dtype) for name, v in value.items()}
+    absolute = {name: encode_elements(np.abs(v), problem.dtype) for name, v in value.items()}
     return reference(problem, absolute)[find_op(problem.op).outputs[0]]
 
 
@@ -306,7 +306,7 @@ def _remaining(case: Case, chosen: list[Run]) -> Iterator[Run]:
 def unwritten(problem: Problem) -> Tensors:
     """The outputs of a problem before a kernel ran: NaN throughout."""
     return {
-        name: encode(np.full(tensor.shape, np.nan), problem.dtype)
+        name: encode_elements(np.full(tensor.shape, np.nan), problem.dtype)
         for name, tensor in problem.tensors.items()
         if tensor.role == "output"
     }
@@ -341,7 +341,7 @@ def run(case: Case, config: Config, problem: Problem, given: Tensors, budget: in
 def flaws(problem: Problem, given: Tensors, outputs: Tensors) -> list[str]:
     """How outputs differ from the op's float64 reference by more than f32 sums, rounded once, can."""
     trial, found = OPS[problem.op], []
-    value = {name: decode(tensor, problem.dtype) for name, tensor in given.items()}
+    value = {name: decode_elements(tensor, problem.dtype) for name, tensor in given.items()}
     expected = reference(problem, given)
     for name, got in outputs.items():
         bound = np.zeros(got.shape)
@@ -349,7 +349,7 @@ def flaws(problem: Problem, given: Tensors, outputs: Tensors) -> list[str]:
             relative = count * 2.0**-24 + OPERANDS.get(problem.dtype, 0.0)
             bound = relative * trial.magnitude(problem, value, expected[name])
             bound += ROUNDING[problem.dtype] * (np.abs(expected[name]) + bound) + LEAST[problem.dtype]
-        wrong = ~(np.abs(decode(got, problem.dtype) - expected[name]) <= bound)
+        wrong = ~(np.abs(decode_elements(got, problem.dtype) - expected[name]) <= bound)
         if wrong.any():
             found.append(f"{wrong.sum()} of {wrong.size} values of {name} are wrong on {problem.key}")
     return found

@@ -79,7 +79,7 @@ def test_all_that_a_t1_file_says_arrives(load: Callable[..., Any]) -> None:
         "weights": ((8,), "input"),
     }
     assert kernel.constants == {"weights": "weights"}
-    assert kernel.samples["x"].numbers == (0.0, 2.5)
+    assert kernel.initial_values["x"].numbers == (0.0, 2.5)
 
 
 def test_a_grid_without_a_problem_size_is_the_global_size(load: Callable[..., Any]) -> None:

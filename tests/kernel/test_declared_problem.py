@@ -51,7 +51,7 @@ def test_a_declared_problem_has_what_an_op_has(folder: Path) -> None:
 def test_a_kernel_travels_to_another_process_whole(folder: Path) -> None:
     kernel = load_kernel(folder / "kernel.toml")
     again = pickle.loads(pickle.dumps(kernel))
-    assert (again.hash, again.source, again.samples) == (kernel.hash, kernel.source, kernel.samples)
+    assert (again.hash, again.source, again.initial_values) == (kernel.hash, kernel.source, kernel.initial_values)
     assert again.definition.problem().key == kernel.definition.problem().key
 
 

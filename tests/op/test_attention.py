@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from kernrec.errors import UsageError
-from kernrec.op import Problem, decode, find_op, inputs, reference
+from kernrec.op import Problem, decode_elements, find_op, inputs, reference
 
 ATTENTION = find_op("attention")
 
@@ -36,7 +36,9 @@ def meeting(d: dict[str, int], query: int) -> int:
 def test_attention_is_its_definition(problem: Problem, seed: int) -> None:
     d = problem.sizes
     stored = inputs(problem, seed)
-    values = {name: decode(tensor, problem.dtype) for name, tensor in stored.items()} | reference(problem, stored)
+    values = {name: decode_elements(tensor, problem.dtype) for name, tensor in stored.items()} | reference(
+        problem, stored
+    )
     assert values["o"].shape == problem.tensors["o"].shape == problem.tensors["q"].shape
 
     def at(name: str, batch: int, head: int, token: int) -> np.ndarray:

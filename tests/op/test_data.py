@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from kernrec.errors import UsageError
-from kernrec.op import Problem, all_ops, decode, encode, find_op, inputs, reference
+from kernrec.op import Problem, all_ops, decode_elements, encode_elements, find_op, inputs, reference
 
 MATMUL, CONV2D = find_op("matmul"), find_op("conv2d")
 
@@ -128,7 +128,7 @@ def test_bf16_keeps_the_nearest_value_with_ties_to_even(values: list[float]) -> 
     exact = np.array(values, dtype=np.float32)
     bits = exact.view(np.uint32) & np.uint32(0xFFFF0000)
     with np.errstate(invalid="ignore", over="ignore"):  # signalling NaNs
-        rounded = decode(encode(exact, "bf16"), "bf16")
+        rounded = decode_elements(encode_elements(exact, "bf16"), "bf16")
         below, above = (b.view(np.float32).astype(np.float64) for b in (bits, bits + np.uint32(0x10000)))
     for value, low, high, got in zip(exact.astype(np.float64), below, above, rounded, strict=True):
         if np.isnan(value):
@@ -141,8 +141,8 @@ def test_bf16_keeps_the_nearest_value_with_ties_to_even(values: list[float]) -> 
 
 @pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16", "tf32"])
 def test_what_is_decoded_encodes_to_the_same_bits(dtype: str) -> None:
-    stored = encode(np.linspace(-3, 3, 101), dtype)
-    assert_array_equal(encode(decode(stored, dtype), dtype), stored)
+    stored = encode_elements(np.linspace(-3, 3, 101), dtype)
+    assert_array_equal(encode_elements(decode_elements(stored, dtype), dtype), stored)
 
 
 def test_every_op_has_a_reference_that_fills_its_outputs() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from kernrec.op import decode, find_op, inputs, reference
+from kernrec.op import decode_elements, find_op, inputs, reference
 
 sizes = st.integers(1, 12)
 seeds = st.integers(0, 100)
@@ -18,7 +18,7 @@ def run(op: str, seed: int = 0, **dims: int) -> tuple[dict[str, Any], np.ndarray
     """(inputs as float64, result) of a problem of this op."""
     problem = find_op(op).problem(**dims)
     tensors = inputs(problem, seed)
-    return {name: decode(tensor, "f32") for name, tensor in tensors.items()}, reference(problem, tensors)["y"]
+    return {name: decode_elements(tensor, "f32") for name, tensor in tensors.items()}, reference(problem, tensors)["y"]
 
 
 @given(sizes, sizes, seeds)

@@ -8,7 +8,7 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.op import all_ops
-from kernrec.op.workload import Workload, default_workload, load, workload, workloads
+from kernrec.op.workload import Workload, default_workload, load_workload, workload, workloads
 
 EXPECTED = (
     "bert-base",
@@ -171,7 +171,7 @@ def test_a_file_that_is_no_workload_is_refused_by_name(tmp_path: Path, text: str
     path = tmp_path / "x.toml"
     path.write_text(text)
     with pytest.raises(UsageError) as caught:
-        load(path)
+        load_workload(path)
     assert "x.toml" in str(caught.value)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -179,4 +179,4 @@ def test_a_file_that_is_no_workload_is_refused_by_name(tmp_path: Path, text: str
 
 def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"absent\.toml"):
-        load(tmp_path / "absent.toml")
+        load_workload(tmp_path / "absent.toml")

@@ -20,7 +20,7 @@ from kernrec.compile import Compiled, NoCompilerError
 from kernrec.compile.nvrtc import compiler
 from kernrec.errors import UsageError
 from kernrec.kernel import all_kernels, find_kernel
-from kernrec.op import encode, find_op, inputs, reference
+from kernrec.op import encode_elements, find_op, inputs, reference
 from kernrec.ptx import KernelLaunch, emulate, parse
 from tests.helpers.paths import TOOLS
 
@@ -170,11 +170,11 @@ def test_what_rounding_explains_is_right_and_the_rest_is_wrong(op: str, dtype: s
     problem = find_op(op).problem(dtype, None, **bench_kernels.CHECKED[op][0])
     expected = reference(problem, inputs(problem))
     (name, right), *_ = expected.items()
-    assert bench_kernels.difference(problem, {name: encode(right, dtype)}, expected) is None
+    assert bench_kernels.difference(problem, {name: encode_elements(right, dtype)}, expected) is None
     for wrong in (np.nan, 0.0):
         changed = right.copy()
         changed.flat[np.abs(right).argmax()] = wrong
-        assert "1 of" in bench_kernels.difference(problem, {name: encode(changed, dtype)}, expected)
+        assert "1 of" in bench_kernels.difference(problem, {name: encode_elements(changed, dtype)}, expected)
 
 
 def test_a_file_that_holds_no_results_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from kernrec.kernel import Kernel
 from kernrec.measure.device.interface import OutputError
 from kernrec.op import Problem
-from kernrec.op.data import decode
+from kernrec.op.data import decode_elements
 
 _UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "tf32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 _INNER_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0 * 2.0**-11}
@@ -71,7 +71,7 @@ def rounding(dtype: str, terms: float) -> float:
 
 def values(stored: Any, dtype: str) -> Any:
     """What an output holds, as `compare` takes what is expected: float64, or the whole numbers that they are."""
-    return decode(stored, dtype) if dtype in _UNIT_ROUNDOFF else stored
+    return decode_elements(stored, dtype) if dtype in _UNIT_ROUNDOFF else stored
 
 
 def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: float, reference: str) -> OutputError:

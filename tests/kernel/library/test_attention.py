@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kernrec.compile import Compiled, NoCompilerError, compile_source
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, bind_launches, find_kernel
-from kernrec.op import Problem, decode, encode, find_op, inputs, reference
+from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
 from kernrec.profile.probe_profile import emulate_config, profile_variant
 from kernrec.ptx import EmulationError, Module, parse
 from tests.helpers.trial import execute
@@ -103,7 +103,7 @@ def _run(
     sm = _sm(kernel, problem.dtype)
     _, module = _compile(kernel, config, problem.dtype)
     o = execute(kernel, config, problem, sm, module, given, check_races=check_races)["o"]
-    return decode(o, problem.dtype)
+    return decode_elements(o, problem.dtype)
 
 
 def _bound(kernel: Kernel, problem: Problem, given: dict[str, np.ndarray], expected: np.ndarray) -> np.ndarray:
@@ -114,7 +114,7 @@ def _bound(kernel: Kernel, problem: Problem, given: dict[str, np.ndarray], expec
     number. Then come the sums over the keys, rescaled once a tile, and the rounding of the result.
     """
     dim, dtype = problem.names, problem.dtype
-    value = {name: decode(tensor, dtype) for name, tensor in given.items()}
+    value = {name: decode_elements(tensor, dtype) for name, tensor in given.items()}
     size = problem.definition.reference(problem.sizes, problem.layout, value | {"v": np.abs(value["v"])})["o"]
     longest = [np.linalg.norm(value[name], axis=-1).max() for name in "qk"]
     of_score = (dim["head_dim"] + 8) * UNIT * longest[0] * longest[1] / np.sqrt(dim["head_dim"])
@@ -220,7 +220,7 @@ def test_every_block_issues_what_its_profile_says_whatever_the_edges(case: Case)
     profiles = {p.launch: p.profile for p in profile_variant(kernel, configs, dtype, "bhsd", sm, compiled)}
     for shape in SHAPES[:4]:
         problem = _problem(dtype, dim, shape)
-        buffers = {**inputs(problem), "o": encode(np.zeros(problem.tensors["o"].shape), dtype)}
+        buffers = {**inputs(problem), "o": encode_elements(np.zeros(problem.tensors["o"].shape), dtype)}
         for bound, counts in emulate_config(kernel, _fitting(case, problem), problem, sm, module, buffers):
             expected = profiles[bound.index].counts({"block": bound.blocks, **bound.trips})
             for metric, count in expected.items():

@@ -10,7 +10,7 @@ import pytest
 from kernrec.compile import Compiled, NoCompilerError, compile_source
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, find_kernel
-from kernrec.op import Problem, decode, encode, find_op, inputs, reference
+from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
 from kernrec.profile.probe_profile import emulate_config, profile_variant
 from kernrec.ptx import EmulationError, Module, parse
 from tests.helpers.trial import execute
@@ -186,14 +186,16 @@ def _is_right(case: Case, infinite: bool = False) -> bool:
     if infinite:
         image = given["x"][0] if case.layout == "nchw" else given["x"][0].transpose(2, 0, 1)
         down, right = image.shape[1] // 2, image.shape[2] // 2
-        image[0, down - 1 : down + 1, right - 1 : right + 1] = encode(np.array(np.inf), case.dtype)
-    absolute = {name: encode(np.abs(decode(value, case.dtype)), case.dtype) for name, value in given.items()}
+        image[0, down - 1 : down + 1, right - 1 : right + 1] = encode_elements(np.array(np.inf), case.dtype)
+    absolute = {
+        name: encode_elements(np.abs(decode_elements(value, case.dtype)), case.dtype) for name, value in given.items()
+    }
     terms = problem.names["c"] // problem.names["groups"] * problem.names["r"] * problem.names["s"]
     with np.errstate(invalid="ignore"):
         expected, magnitude = (reference(problem, tensors)["y"] for tensors in (given, absolute))
         bound = (terms + 1) * 2.0**-24 * magnitude
         bound += ROUNDING[case.dtype] * (np.abs(expected) + bound) + LEAST[case.dtype]
-        near = np.abs(decode(_run(case, given), case.dtype) - expected) <= bound
+        near = np.abs(decode_elements(_run(case, given), case.dtype) - expected) <= bound
     return bool((near | ~np.isfinite(expected)).all())
 
 
@@ -225,7 +227,7 @@ def test_edges_issue_exactly_what_the_profile_of_full_tiles_says(case: Case) -> 
         for p in profile_variant(case.kernel, configs, case.dtype, case.layout, case.sm, compiled)
     }  # fmt: skip
     problem = case.problem
-    buffers = {**inputs(problem), "y": encode(np.zeros(problem.tensors["y"].shape), case.dtype)}
+    buffers = {**inputs(problem), "y": encode_elements(np.zeros(problem.tensors["y"].shape), case.dtype)}
     for bound, counts in emulate_config(case.kernel, case.config, problem, case.sm, module, buffers):
         expected = profiles[bound.index].counts({"block": bound.blocks, **bound.trips})
         for metric, count in expected.items():

@@ -7,7 +7,7 @@ from kernrec.errors import UsageError
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, bind_launches, find_kernel
 from kernrec.kernel.binding import Pointer
-from kernrec.op import decode, encode, inputs, reference
+from kernrec.op import decode_elements, encode_elements, inputs, reference
 from kernrec.ptx import EmulationError
 from tests.helpers.products import Config, broken, matmul, run, worst
 
@@ -55,7 +55,10 @@ def test_bias_and_activation_are_those_of_the_reference(
 
 def _expected(problem, given) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[no-untyped-def]
     """The reference's c, and sum |a b| + |bias|."""
-    sizes = {name: encode(np.abs(decode(value, problem.dtype)), problem.dtype) for name, value in given.items()}
+    sizes = {
+        name: encode_elements(np.abs(decode_elements(value, problem.dtype)), problem.dtype)
+        for name, value in given.items()
+    }
     plain = matmul(problem.dtype, problem.layout, **(problem.dim | {"activation": 0}))
     return reference(problem, given)["c"], reference(plain, sizes)["c"]
 

@@ -8,7 +8,7 @@ import pytest
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import limits
 from kernrec.kernel import Space, find_kernel
-from kernrec.op import encode, inputs, reference
+from kernrec.op import encode_elements, inputs, reference
 from kernrec.profile.probe_profile import emulate_config, profile_variant
 from kernrec.ptx import EmulationError
 from tests.helpers.products import Config, awkward, bits, broken, compiled, run, whole_numbers
@@ -57,7 +57,7 @@ def test_exact_sums_are_rounded_to_nearest_bit_for_bit(sm: int, config: Config, 
     for dtype in KERNEL.dtypes if sm >= 80 and layout == "nn" else ("f16",):
         problem = awkward(config, dtype, layout)
         given = whole_numbers(problem)
-        expected = encode(reference(problem, given)["c"], dtype)
+        expected = encode_elements(reference(problem, given)["c"], dtype)
         assert bits(run(KERNEL, config, problem, given, sm)) == bits(expected)
 
 
@@ -87,7 +87,7 @@ def test_slivers_far_below_one_tile_come_out_right(config: Config, dims: Config)
     problem = awkward(config, "f16", "nt", **dims)
     config = config | {"split_k": 1}
     given = whole_numbers(problem)
-    assert bits(run(KERNEL, config, problem, given, SM)) == bits(encode(reference(problem, given)["c"], "f16"))
+    assert bits(run(KERNEL, config, problem, given, SM)) == bits(encode_elements(reference(problem, given)["c"], "f16"))
 
 
 @LAYOUTS
@@ -98,7 +98,7 @@ def test_partial_tiles_issue_exactly_what_full_ones_do(sm: int, config: Config, 
     profiles = {p.launch: p.profile for p in profile_variant(KERNEL, configs, "f16", layout, sm, code)}
     problem = awkward(config, "f16", layout)
     given = inputs(problem)
-    buffers = {**given, "c": encode(np.zeros(problem.tensors["c"].shape), "f16")}
+    buffers = {**given, "c": encode_elements(np.zeros(problem.tensors["c"].shape), "f16")}
     for bound, counts in emulate_config(KERNEL, config, problem, sm, module, buffers):
         expected = profiles[bound.index].counts({"block": bound.blocks, **bound.trips})
         for metric, count in expected.items():
@@ -169,7 +169,7 @@ def test_breaking_one_thing_in_the_source_is_noticed(replacement: Sequence[str],
     kernel, sm = broken(KERNEL, *replacement), 75 if config in TURING else SM
     problem = awkward(config, "f16", "nn")
     given = whole_numbers(problem)
-    expected = encode(reference(problem, given)["c"], "f16")
+    expected = encode_elements(reference(problem, given)["c"], "f16")
     try:
         c = run(kernel, config, problem, given, sm, check_races=True)
     except EmulationError:

@@ -8,7 +8,7 @@ from kernrec.kernel.spec_reader import kernel_from
 from kernrec.measure.device.correctness import compare, tolerance, tolerances
 from kernrec.measure.device.interface import OutputError
 from kernrec.op import find_op
-from kernrec.op.data import encode, inputs, reference
+from kernrec.op.data import encode_elements, inputs, reference
 
 MATMUL = find_op("matmul")
 
@@ -22,15 +22,15 @@ def _errors(dtype: str, k: int, spoil: float = 0.0) -> tuple[float, int, float]:
         np.asarray(reference_values(given[name], dtype), dtype=np.float32).reshape(problem.tensors[name].shape)
         for name in ("a", "b")
     )
-    found = encode((a @ b).astype(np.float64) + spoil, dtype)
+    found = encode_elements((a @ b).astype(np.float64) + spoil, dtype)
     errors = compare(found.reshape(-1), dtype, expected, np, 0.0, "")
     return errors.largest, errors.unwritten, tolerance(problem)
 
 
 def reference_values(stored: np.ndarray, dtype: str) -> np.ndarray:
-    from kernrec.op.data import decode
+    from kernrec.op.data import decode_elements
 
-    return decode(stored, dtype)
+    return decode_elements(stored, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
@@ -62,7 +62,7 @@ def test_the_peaks_of_a_softmax_are_rounded_on_their_own_scale() -> None:
     problem = find_op("softmax").problem(dtype="f16", rows=4, columns=20_000)
     expected = reference(problem, inputs(problem, seed=0))["y"]
     assert expected.max() > 10.0 * np.sqrt(np.mean(expected**2))
-    errors = compare(encode(expected, "f16").reshape(-1), "f16", expected, np, 0.0, "")
+    errors = compare(encode_elements(expected, "f16").reshape(-1), "f16", expected, np, 0.0, "")
     assert errors.largest <= tolerance(problem)
 
 

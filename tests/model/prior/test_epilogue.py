@@ -9,7 +9,7 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
 from kernrec.model.prior.epilogue import epilogue
 from kernrec.model.prior.power import PowerModel
-from kernrec.op import encode, find_op, inputs
+from kernrec.op import encode_elements, find_op, inputs
 from kernrec.profile.probe_profile import emulate_config
 from kernrec.ptx import parse
 from kernrec.recommender import Query, Recommender
@@ -32,7 +32,9 @@ def test_the_instructions_are_those_that_the_kernels_execute(name: str, dtype: s
 
     def counted(bias: int, activation: int) -> dict[str, float]:
         problem = MATMUL.problem(dtype, "nn", m=64, n=64, k=32, bias=bias, activation=activation)
-        outputs = {n: encode(np.zeros(t.shape), dtype) for n, t in problem.tensors.items() if t.role == "output"}
+        outputs = {
+            n: encode_elements(np.zeros(t.shape), dtype) for n, t in problem.tensors.items() if t.role == "output"
+        }
         total: dict[str, float] = {}
         for _, counts in emulate_config(kernel, config, problem, GPU.sm, module, {**inputs(problem), **outputs}):
             for metric, count in counts.items():
