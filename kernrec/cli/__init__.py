@@ -1,7 +1,7 @@
 """Command line, one file per command (Typer): renders, never computes.
 
-Standard output carries the answer alone; notes, progress and errors go to standard error. Exit status 2 is misuse,
-1 is failure.
+Standard output carries the answer alone; notes, progress and errors go to standard error. Exit status 2 is
+misuse, 1 is failure, 70 an internal error, of which a report is in the cache folder.
 """
 
 import os

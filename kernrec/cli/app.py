@@ -1,6 +1,7 @@
 """The Typer application: every command by name, and errors as one line with the right exit status."""
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -27,7 +28,6 @@ from kernrec.version import __version__
 app = typer.Typer(
     help="Offline recommender of GPU kernel configurations: latency and energy, no GPU needed.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -57,8 +57,22 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
 def run(arguments: Sequence[str]) -> int:
     """Runs one command line; the exit status."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed, as by `>&-`: what is said there goes nowhere
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as we live
+        stream = getattr(sys, name)
+        if stream is None:  # closed, as by `>&-`: what is printed there goes nowhere
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open until the process ends
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")  # a console without Unicode shows `?` for what it cannot show
+    try:
+        return _run(arguments)
+    except Exception as error:
+        from kernrec.cli.crash_report import EXIT_STATUS, crash_report, debugging
+
+        if debugging():
+            raise
+        return _fail(crash_report(error, arguments), EXIT_STATUS)
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         status = app(list(arguments), prog_name="kernrec", standalone_mode=False)
         sys.stdout.flush()
@@ -70,19 +84,19 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     except BrokenPipeError:
-        _give_up_output()  # the reader has what it wanted (`| head`)
+        _discard_output()  # the reader has what it wanted (`| head`)
         return 0
     except OSError as error:
         if error.filename is not None and error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG):
             return _fail(f"{error.filename} cannot be reached: {os.strerror(error.errno).lower()}", 1)
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise
-        _give_up_output()
+        _discard_output()
         return _fail(f"standard output cannot be written: {error.strerror}", 1)
 
 
-def _give_up_output() -> None:
-    """What is still to be written to standard output goes nowhere: it would fail once more."""
+def _discard_output() -> None:
+    """Send the rest of standard output nowhere: writing it would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,0 +1,43 @@
+"""The last resort: what an unforeseen exception leaves behind, instead of a traceback on the terminal."""
+
+import os
+import platform
+import sys
+import traceback
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from kernrec import paths
+from kernrec.util.atomic_write import write_whole
+from kernrec.version import __version__
+
+EXIT_STATUS = 70
+"""EX_SOFTWARE of sysexits.h: an internal error."""
+
+
+def crash_report(error: Exception, arguments: Sequence[str]) -> str:
+    """Write a report of an exception that no command handles; returns the line to show the user."""
+    now = datetime.now(UTC)
+    folder = paths.cache() / "crashes"
+    file = folder / f"{now:%Y%m%dT%H%M%S}-{os.getpid()}.txt"
+    report = [
+        f"kernrec {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        f"{now:%Y-%m-%d %H:%M:%S} UTC",
+        f"arguments: {list(arguments)}",
+        "",
+        "".join(traceback.format_exception(error)),
+    ]
+    summary = f"internal error in kernrec {__version__}: {type(error).__name__}"
+    if message := " ".join(str(error).split()):
+        summary += f": {message[:200]}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(file, "\n".join(report).encode(errors="backslashreplace"))
+    except OSError:
+        return f"{summary}; KERNREC_DEBUG=1 shows where"
+    return f"{summary}; details are in {file}, please report them"
+
+
+def debugging() -> bool:
+    """Whether the user wants the traceback (`KERNREC_DEBUG=1`)."""
+    return os.environ.get("KERNREC_DEBUG", "") not in ("", "0") and sys.stderr is not None

@@ -1,0 +1,126 @@
+"""The command line as a whole: help of every command, shell completion, and what an unforeseen error leaves behind."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from kernrec.cli import app as application
+from kernrec.cli.app import app, run
+from tests.helpers.process import environment
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command of the tree with the words that name it."""
+    yield path, command
+    for name, sub_command in getattr(command, "commands", {}).items():
+        yield from commands(sub_command, (*path, name))
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+NAMES = [" ".join(path) for path in COMMANDS]
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=NAMES)
+def test_every_command_and_option_has_a_help_sentence(path: tuple[str, ...]) -> None:
+    command = COMMANDS[path]
+    assert command.help
+    assert command.help.splitlines()[0].rstrip().endswith((".", ":"))
+    missing = [
+        parameter.name
+        for parameter in command.params
+        if parameter.param_type_name == "option" and not (parameter.help or "").strip()
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=NAMES)
+def test_help_fits_eighty_columns(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    assert run([*path, "--help"]) == 0
+    output, errors = capsys.readouterr()
+    assert not errors
+    assert f"Usage: {' '.join(['kernrec', *path])}" in output
+    assert max(map(len, output.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_is_installed(shell: str, tmp_path: Path) -> None:
+    variables = environment(HOME=str(tmp_path), _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    command = [sys.executable, "-m", "kernrec", "--install-completion", shell]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    script = {"bash": ".bash_completions/kernrec.sh", "zsh": ".zfunc/_kernrec"}[shell]
+    assert "_KERNREC_COMPLETE" in (tmp_path / script).read_text()
+    assert script.split("/")[0] in (tmp_path / f".{shell}rc").read_text()
+
+
+def test_completion_completes_commands_and_options() -> None:
+    def completions(words: str) -> list[str]:
+        variables = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_KERNREC_COMPLETE": "complete_bash"}
+        command = [sys.executable, "-m", "kernrec"]
+        done = subprocess.run(command, env=environment(**variables), capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    assert completions("kernrec re") == ["recommend"]
+    assert completions("kernrec recommend --obj") == ["--objective"]
+
+
+def fail(arguments: object, **options: object) -> None:
+    raise ZeroDivisionError("division\nby zero")
+
+
+@pytest.fixture
+def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A command line that raises something nobody foresaw; returns its cache folder."""
+    monkeypatch.setattr(application, "app", fail)
+    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("KERNREC_DEBUG", raising=False)
+    return tmp_path / "cache"
+
+
+def test_an_unforeseen_error_is_one_line_and_a_file(failing: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["gpus"]) == 70
+    output, errors = capsys.readouterr()
+    assert not output
+    (report,) = (failing / "crashes").iterdir()
+    (line,) = errors.splitlines()
+    version = subprocess.run([sys.executable, "-m", "kernrec", "--version"], capture_output=True, text=True, check=True)
+    assert line == (
+        f"kernrec: internal error in kernrec {version.stdout.strip()}: ZeroDivisionError: division by zero; "
+        f"details are in {report}, please report them"
+    )
+    details = report.read_text()
+    assert "arguments: ['gpus']" in details
+    assert "Traceback (most recent call last)" in details
+    assert "in fail" in details
+
+
+def test_without_a_cache_folder_the_line_names_the_variable(failing: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failing.write_text("a file where the folder should be")
+    assert run(["gpus"]) == 70
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("ZeroDivisionError: division by zero; KERNREC_DEBUG=1 shows where")
+
+
+@pytest.mark.usefixtures("failing")
+def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNREC_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        run(["gpus"])
+
+
+def test_a_pipe_without_unicode_gets_its_table() -> None:
+    command = [sys.executable, "-m", "kernrec", "gpus"]
+    variables = environment(PYTHONIOENCODING="cp1252")
+    done = subprocess.run(command, env=variables, capture_output=True, check=True)
+    lines = done.stdout.decode("cp1252").splitlines()
+    assert set(lines[1]) == {"-"}
+    assert len(lines) > 40
