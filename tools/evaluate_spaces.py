@@ -171,8 +171,8 @@ def shows(
     for count in (5, 20):
         missed += show(f"{count} measurements", {n: few(s, count, seeds, models[n]) for n, s in spaces.items()}, suffix)
     for share in (0.01, 0.02, 0.05):
-        found = {n: few(s, round(share * len(s)), seeds) for n, s in spaces.items()}
-        missed += show(of_space(share), found, suffix)
+        results = {n: few(s, round(share * len(s)), seeds) for n, s in spaces.items()}
+        missed += show(of_space(share), results, suffix)
     five = {n: round(0.05 * len(s)) for n, s in spaces.items()}
     missed += show("  5 %, spread out", {n: few(s, five[n], seeds, draw=spread_out) for n, s in spaces.items()}, suffix)
     return missed + show(

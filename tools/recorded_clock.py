@@ -73,13 +73,13 @@ def read(path: Path) -> ClockRecording:
 def raised(recording: ClockRecording) -> Array:
     """Whether each measurement may have run at a raised clock, wholly or in part, (N,)."""
     began = recording.end_s - recording.busy_s
-    found = np.maximum(recording.step, 1.0 / recording.step) > STEP
+    marked = np.maximum(recording.step, 1.0 / recording.step) > STEP
     until = -np.inf
     for i, busy in enumerate(recording.busy_s):
-        found[i] |= began[i] < until
+        marked[i] |= began[i] < until
         if busy > BUSY_S:
             until = recording.end_s[i] + HOLD_S
-    return found
+    return marked
 
 
 def main() -> int:
@@ -118,12 +118,12 @@ def twins(recording: ClockRecording) -> Array:
     NaN where there is none."""
     median = np.median(recording.launches_s, axis=1)
     place = {tuple(config.items()): i for i, config in enumerate(recording.configs)}
-    found = np.full(len(median), np.nan)
+    ratios = np.full(len(median), np.nan)
     for i, config in enumerate(recording.configs):
         twin = place.get(tuple((config | {"read_only": 1 - config["read_only"]}).items()))  # type: ignore[operator]
         if config["use_shmem"] and twin is not None:
-            found[i] = median[i] / median[twin]
-    return found
+            ratios[i] = median[i] / median[twin]
+    return ratios
 
 
 if __name__ == "__main__":

@@ -112,14 +112,14 @@ class Recorded:
         # The file has wrong trip counts for loops over the filter that were not unrolled.
         outputs = c["tile_size_x"] * c["tile_size_y"]
         scale = _FILTER**2 * outputs / c["per_thread_fma"]
-        found: dict[str, Array] = {}
+        counts: dict[str, Array] = {}
 
         def put(metric: str, per_thread: Array, staged: Array | None = None) -> None:
             per_block = per_thread * self.warps
             # In a config with staging, everything but the filter's arithmetic belongs to the staging loop.
             if staged is not None:
                 per_block = np.where(shared, per_thread * staged / _STAGED_LOADS, per_block * scale)
-            found[metric] = per_block
+            counts[metric] = per_block
 
         rows, beside = self._stage_rows
         memory = rows * (c["tile_size_x"] * beside + 1.0)  # requests: columns and a border
@@ -136,16 +136,16 @@ class Recorded:
         put("issue.setp", c["per_thread_setp"], arithmetic)
         put("issue.branch", c["per_thread_bra"], arithmetic)
         put("issue.ld_local", c["spill_load_bytes"] / 4 + c["spill_store_bytes"] / 4)
-        found["issue"] = np.sum(list(found.values()), axis=0)
-        found["barriers"] = c["per_thread_bar"]
-        found["shared.load_wavefronts"] = found["issue.ld_shared"] * c["shared_bank_conflict_degree"]
-        found["shared.store_wavefronts"] = found["issue.st_shared"]
-        found["l1.wavefronts"] = found["issue.ld_global"] * self.wavefronts
-        found["global.input.read_sectors"] = _border(c) / 8
-        found["global.output.write_sectors"] = found["issue.st_global"] * 4.0
-        found["local.read_sectors"] = found["issue.ld_local"] * 4
-        per_block = np.stack(list(found.values()), axis=1)
-        return tuple(found), np.stack([per_block, np.zeros_like(per_block)], axis=-1)
+        counts["issue"] = np.sum(list(counts.values()), axis=0)
+        counts["barriers"] = c["per_thread_bar"]
+        counts["shared.load_wavefronts"] = counts["issue.ld_shared"] * c["shared_bank_conflict_degree"]
+        counts["shared.store_wavefronts"] = counts["issue.st_shared"]
+        counts["l1.wavefronts"] = counts["issue.ld_global"] * self.wavefronts
+        counts["global.input.read_sectors"] = _border(c) / 8
+        counts["global.output.write_sectors"] = counts["issue.st_global"] * 4.0
+        counts["local.read_sectors"] = counts["issue.ld_local"] * 4
+        per_block = np.stack(list(counts.values()), axis=1)
+        return tuple(counts), np.stack([per_block, np.zeros_like(per_block)], axis=-1)
 
     @property
     def warps(self) -> Array:
@@ -236,7 +236,7 @@ def load(folder: Path) -> dict[str, Recorded]:
     with duckdb.connect() as connection:
         table = connection.execute("FROM read_parquet(?)", [str(folder / FILE)]).fetchnumpy()
     raw = {name: np.ma.filled(values, np.nan) if values.dtype.kind == "f" else values for name, values in table.items()}
-    found = {}
+    recordings = {}
     for prefix, name in GPUS.items():
         gpu = find_gpu(name)
         if prefix == "a100":
@@ -247,5 +247,5 @@ def load(folder: Path) -> dict[str, Recorded]:
             for key, values in raw.items()
             if not key.startswith(("a100", "a4000")) and (not key.startswith("sm8") or key.startswith(f"sm{gpu.sm}_"))
         }
-        found[prefix] = Recorded(gpu, columns, raw[f"{prefix}_time_s"][ran].astype(np.float64))
-    return found
+        recordings[prefix] = Recorded(gpu, columns, raw[f"{prefix}_time_s"][ran].astype(np.float64))
+    return recordings

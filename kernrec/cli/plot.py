@@ -1,4 +1,4 @@
-"""The picture of an explanation: roofline, all candidates with their front, and energy by component (Matplotlib)."""
+"""The figure of an explanation: roofline, all candidates with their front, and energy by component."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from kernrec.recommender.explain.breakdown import Explanation
     from kernrec.recommender.explain.report import Report
 
-_SEEN = 3.0  # times the least cost: candidates beyond would press the front into a corner
-_COLOURS = ("C0", "C1")
+_VISIBLE = 3.0  # times the least cost; showing candidates beyond it would squeeze the front into a corner
+_COLORS = ("C0", "C1")
 
 Shown = list[tuple[str, "Explanation"]]
+"""(label, explanation) of the config, and of the one it is compared with."""
 
 
 def draw(path: Path, report: "Report") -> None:
@@ -33,17 +34,18 @@ def draw(path: Path, report: "Report") -> None:
     _bars(bars, shown)
     choice = report.subject.choice
     title = f"{choice.kernel.name} on {choice.gpu.title} at {choice.power_limit_w:g} W: {choice.problem.key}"
-    figure.suptitle("\n".join([title, *(_named(name, explanation) for name, explanation in shown)]), fontsize=10)
+    figure.suptitle("\n".join([title, *(_title(name, explanation) for name, explanation in shown)]), fontsize=10)
     save_figure(figure, path)
 
 
-def _named(name: str, explanation: "Explanation") -> str:
+def _title(name: str, explanation: "Explanation") -> str:
+    """The line of the title that names a config."""
     choice = explanation.choice
     return f"{name} ({source_text(choice)}): {config_text(choice.config)}"
 
 
 def _units(axis: Any, unit: str) -> None:
-    """Ticks as plain numbers with a prefix and their unit: 200 us, 1.5 ms."""
+    """Label the ticks with numbers, SI prefix and unit: 200 us, 1.5 ms."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if axis.get_scale() == "log" else MaxNLocator(6))
@@ -52,27 +54,29 @@ def _units(axis: Any, unit: str) -> None:
 
 
 def _roofline(axes: Any, shown: Shown) -> None:
+    """Draw the roofline of the GPU and the configs on it."""
     roof = shown[0][1].roofline
     points = [explanation.roofline for _, explanation in shown]
     ends = [*(point.intensity for point in points), roof.ridge]
     x = np.geomspace(min(ends) / 6, max(ends) * 6, 200)
     axes.loglog(x, np.minimum(x * roof.bandwidth, roof.peak_flops), color="black")
-    for (name, _), point, colour in zip(shown, points, _COLOURS, strict=False):
+    for (name, _), point, color in zip(shown, points, _COLORS, strict=False):
         share = point.achieved_flops / point.attainable_flops
         label = f"{name}: {human(point.achieved_flops, 'FLOP/s')}, {share * 100:.0f} % of attainable"
-        axes.loglog([point.intensity], [point.achieved_flops], "o", color=colour, label=label)
-        axes.vlines(point.intensity, point.achieved_flops, point.attainable_flops, colour, linestyle=":")
-    said = f"DRAM {human(roof.bandwidth, 'B/s')}, peak {human(roof.peak_flops, 'FLOP/s')}"
+        axes.loglog([point.intensity], [point.achieved_flops], "o", color=color, label=label)
+        axes.vlines(point.intensity, point.achieved_flops, point.attainable_flops, color, linestyle=":")
+    peaks = f"DRAM {human(roof.bandwidth, 'B/s')}, peak {human(roof.peak_flops, 'FLOP/s')}"
     what = "counted operations" if roof.counted else "operations"
-    axes.set(xlabel=f"{what} per byte of DRAM traffic", title=f"roofline: {said}")
+    axes.set(xlabel=f"{what} per byte of DRAM traffic", title=f"roofline: {peaks}")
     _units(axes.yaxis, "FLOP/s")
     axes.grid(True, color="0.92")
-    # The roof rises from the left: the lower right is free.
+    # The roofline rises from the left, so the lower right corner is free.
     axes.set_ylim(top=roof.peak_flops * 2, bottom=min(p.achieved_flops for p in points) / 8)
     axes.legend(loc="lower right", fontsize=8)
 
 
 def _cloud(axes: Any, report: "Report", shown: Shown) -> None:
+    """Draw latency and energy of all candidates, the fronts and the configs."""
     from kernrec.recommender.estimate.costs import MEASURED
     from kernrec.recommender.pareto import pareto_front
 
@@ -84,10 +88,10 @@ def _cloud(axes: Any, report: "Report", shown: Shown) -> None:
     chosen = [explanation.choice for _, explanation in shown]
     marked = [(choice.latency_s.value, choice.energy_j.value) for choice in chosen]
     marked.append((float(latency[heuristic]), float(energy[heuristic])))
-    most_s = max(_SEEN * latency.min(), *(1.1 * seconds for seconds, _ in marked))
-    most_j = max(_SEEN * energy.min(), *(1.1 * joules for _, joules in marked))
+    most_s = max(_VISIBLE * latency.min(), *(1.1 * seconds for seconds, _ in marked))
+    most_j = max(_VISIBLE * energy.min(), *(1.1 * joules for _, joules in marked))
     beyond = int(((latency > most_s) | (energy > most_j)).sum())
-    left_out = f" ({beyond} of them beyond)" if beyond else ""
+    left_out = f" ({beyond} of them outside)" if beyond else ""
     axes.plot(latency, energy, ".", color="silver", markersize=3, label=f"{len(latency)} candidates{left_out}")
     if measured.any():
         axes.plot(latency[measured], energy[measured], "x", color="0.3", label=f"{int(measured.sum())} measured")
@@ -99,8 +103,8 @@ def _cloud(axes: Any, report: "Report", shown: Shown) -> None:
     front = pareto_front(latency, energy)
     axes.plot(latency[front], energy[front], "k.-", markersize=5, label=f"front at {limits[point]:g} W")
     axes.plot([latency[heuristic]], [energy[heuristic]], "^", color="C3", label="occupancy heuristic")
-    for (name, _), choice, colour in zip(shown, chosen, _COLOURS, strict=False):
-        axes.plot([choice.latency_s.value], [choice.energy_j.value], "o", color=colour, label=name)
+    for (name, _), choice, color in zip(shown, chosen, _COLORS, strict=False):
+        axes.plot([choice.latency_s.value], [choice.energy_j.value], "o", color=color, label=name)
     axes.set(xlabel="latency", ylabel="energy", title="candidates")
     axes.set_xlim(0.9 * candidates.latency_s.min(), min(most_s, 1.05 * latency[energy <= most_j].max()))
     axes.set_ylim(0.9 * candidates.energy_j.min(), min(most_j, 1.05 * energy[latency <= most_s].max()))
@@ -111,6 +115,7 @@ def _cloud(axes: Any, report: "Report", shown: Shown) -> None:
 
 
 def _bars(axes: Any, shown: Shown) -> None:
+    """Draw the energy of each component of the configs."""
     joules: dict[str, list[float]] = {}
     for index, (_, explanation) in enumerate(shown):
         for name, value in explanation.energy_j.items():
@@ -118,13 +123,13 @@ def _bars(axes: Any, shown: Shown) -> None:
     names = sorted((name for name in joules if max(joules[name]) > 0), key=lambda name: max(joules[name]))
     height = 0.8 / len(shown)
     places = np.arange(len(names))
-    for index, ((label, explanation), colour) in enumerate(zip(shown, _COLOURS, strict=False)):
+    for index, ((label, explanation), color) in enumerate(zip(shown, _COLORS, strict=False)):
         values = [joules[name][index] for name in names]
         whole = sum(explanation.energy_j.values())
-        at = places + height * ((len(shown) - 1) / 2 - index)
-        bars = axes.barh(at, values, height, color=colour, label=f"{label}: {human(whole, 'J')}")
-        said = [f" {human(value, 'J')}, {value / whole * 100:.0f} %" if value else "" for value in values]
-        axes.bar_label(bars, said, fontsize=8)
+        positions = places + height * ((len(shown) - 1) / 2 - index)
+        bars = axes.barh(positions, values, height, color=color, label=f"{label}: {human(whole, 'J')}")
+        texts = [f" {human(value, 'J')}, {value / whole * 100:.0f} %" if value else "" for value in values]
+        axes.bar_label(bars, texts, fontsize=8)
     axes.set_yticks(places, names)
     axes.set(xlabel="energy", title="energy by component, in predicted shares")
     axes.margins(x=0.25)

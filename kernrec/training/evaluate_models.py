@@ -135,7 +135,7 @@ def evaluate(request: EvaluationRequest, progress: Callable[[str], None] = lambd
 
 def score_methods(problems: Sequence[HeldOutProblem]) -> list[MethodScore]:
     """The scores of each quantity and method, over the problems to which the method applies."""
-    found = []
+    method_scores = []
     for quantity in QUANTITIES:
         measured = [problem for problem in problems if np.isfinite(problem.measured(quantity)).all()]
         for method in METHODS:
@@ -143,8 +143,8 @@ def score_methods(problems: Sequence[HeldOutProblem]) -> list[MethodScore]:
                 problem for problem in measured if method == "random" or problem.expected(method, quantity) is not None
             ]
             if applicable:
-                found.append(_mean_score(method, quantity, applicable))
-    return found
+                method_scores.append(_mean_score(method, quantity, applicable))
+    return method_scores
 
 
 def _mean_score(method: str, quantity: str, problems: list[HeldOutProblem]) -> MethodScore:
@@ -163,39 +163,39 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
     expected = problem.expected(method, quantity)
     if expected is None:  # the random order, in expectation
         near = (measured <= measured.min() * (1.0 + scores.NEAR)).mean()
-        found = {f"efficiency@{k}": scores.expected_random(measured, k)[0] for k in TOPS}
-        return found | {"accuracy": float(near), "reduction": scores.expected_random(measured, 1)[1]}
+        values = {f"efficiency@{k}": scores.expected_random(measured, k)[0] for k in TOPS}
+        return values | {"accuracy": float(near), "reduction": scores.expected_random(measured, 1)[1]}
     order = scores.order_of(expected)
-    found = {f"efficiency@{k}": scores.efficiency_at(measured, order, k) for k in TOPS}
-    found |= {
+    values = {f"efficiency@{k}": scores.efficiency_at(measured, order, k) for k in TOPS}
+    values |= {
         "accuracy": float(scores.hit(measured, order)),
         "reduction": scores.reduction(measured, order),
         "rank_correlation": scores.rank_correlation(expected, measured),
     }
     if method in ("learned", "calibrated", "prior"):
-        found["median_error"] = scores.median_error(measured, expected)
+        values["median_error"] = scores.median_error(measured, expected)
         if quantity != "edp":
             low, high = expected / INTERVAL, expected * INTERVAL
             if method == "learned":
                 low, high = problem.low[quantity], problem.high[quantity]
-            found |= {"coverage": scores.coverage(measured, low, high), "width": scores.mean_width(low, high)}
+            values |= {"coverage": scores.coverage(measured, low, high), "width": scores.mean_width(low, high)}
     if quantity == "energy":
-        found |= _savings(method, problem, order)
-    return found
+        values |= _savings(method, problem, order)
+    return values
 
 
 def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, float]:
     """What the choices of a method save, and how much of the front it finds."""
     costs = problem.predicted[method]
     front = pareto_front(costs["latency"], costs["energy"])
-    found = {"front_recall": scores.front_recall(problem.latency_s, problem.energy_j, front)}
+    values = {"front_recall": scores.front_recall(problem.latency_s, problem.energy_j, front)}
     occupancy = problem.predicted["occupancy"]["latency"]
     if np.isfinite(occupancy).all():
         saved = scores.savings(problem.latency_s, problem.energy_j, int(order[0]), int(occupancy.argmin()))
-        found["energy_saved"], found["slowdown"] = saved
+        values["energy_saved"], values["slowdown"] = saved
     if method != "occupancy":  # its rank is the same for energy and latency
         fast = np.flatnonzero(costs["latency"] <= costs["latency"].min() * (1.0 + MOST_SLOWDOWN))
         frugal = int(fast[costs["energy"][fast].argmin()])
         saved = scores.savings(problem.latency_s, problem.energy_j, frugal, int(problem.latency_s.argmin()))
-        found["frugal_saved"], found["frugal_slowdown"] = saved
-    return found
+        values["frugal_saved"], values["frugal_slowdown"] = saved
+    return values

@@ -139,22 +139,22 @@ class Feature:
 
 
 def _pipe_features() -> list[Feature]:
-    found = []
+    pipe_features = []
     for pipe in PIPES:
         short = pipe.replace(" ", "_").lower()
-        found.append(
+        pipe_features.append(
             Feature(
                 f"{short}_work", "static", "log2", f"time of the {pipe} pipe over the roofline's",
                 f"log2(pipe_s[{pipe}] / roofline_s)", lambda q, pipe=pipe: q.log_ratio(q.pipe(pipe), q.roofline_s),  # type: ignore[misc]
             )
         )  # fmt: skip
-        found.append(
+        pipe_features.append(
             Feature(
                 f"{short}_share", "prior", "1", f"time of the {pipe} pipe over that of all busy pipes",
                 f"pipe_s[{pipe}] / busy_s", lambda q, pipe=pipe: q.pipe(pipe) / np.maximum(q.busy_s, 1e-30),  # type: ignore[misc]
             )
         )  # fmt: skip
-    return found
+    return pipe_features
 
 
 FEATURES: tuple[Feature, ...] = (
