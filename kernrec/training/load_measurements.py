@@ -244,10 +244,10 @@ def _row_group(
 
 def _profiled_inputs(table: StaticTable, problem: Problem, rows: list[_Row]) -> tuple[ModelInputs, Array]:
     """(inputs of the rows that are in a kernel's space, positions of those rows)."""
-    at = table.space.at(problem)
+    space = table.space.at(problem)
     place = table.space.find([row.config for row in rows])
-    usable = np.flatnonzero(np.isin(place, table.runnable(at)))
-    prediction = predict(table, problem, at, place[usable])
+    usable = np.flatnonzero(np.isin(place, table.runnable(space)))
+    prediction = predict(table, problem, space, place[usable])
     return inputs_of(prediction, prediction.limited(), np.arange(len(usable))), usable
 
 
