@@ -18,6 +18,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.op import all_ops, problem_from_key
 from kernrec.store import Database
 from kernrec.store.connection import memory, one_line, quoted
+from kernrec.store.earlier_rows import upgrade_columns
 from kernrec.store.measurement import Measurement
 
 _ROWS = """
@@ -80,12 +81,15 @@ def export(database: Path, folder: Path) -> list[tuple[Path, int]]:
 
 
 def read(path: Path) -> list[dict[str, object]]:
-    """The rows of a file, as `Database.add_measurements` takes them."""
+    """The rows of a file, as `Measurement.from_columns` takes them."""
     with one_line(path):
         cursor = memory().execute(f"FROM read_parquet({quoted(path.absolute())})")
         names = [column[0] for column in cursor.description or ()]
         rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-    return [row | {"config": json.loads(row["config"]), "problem": problem_from_key(row["problem"])} for row in rows]
+    return [
+        upgrade_columns(row) | {"config": json.loads(row["config"]), "problem": problem_from_key(row["problem"])}
+        for row in rows
+    ]
 
 
 def bring_in(folder: Path, database: Path) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
+from kernrec.interop.results import EXTERNAL
 from kernrec.kernel import Kernel, able_kernels
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.prior.calibration import Calibration
@@ -225,7 +226,7 @@ def _row_group(
     kernels: _MeasuredKernels, gpu: GPU, problem: Problem, key: _GroupKey, rows: list[_Row], left_out: Counter[str]
 ) -> RowGroup | None:
     """The usable rows of a group; None where there are none. Counts the others in `left_out`."""
-    if key.kernel_hash.startswith("external:"):
+    if key.kernel_hash.startswith(EXTERNAL):
         inputs, usable = _inputs_without_source(gpu, problem, rows), np.arange(len(rows))
     else:
         table = kernels.table(problem, gpu, key)

@@ -1,6 +1,6 @@
-"""Section 6 of the protocol: everyone is screened, few get their energy measured, and fewer are measured with care.
+"""Which configs are measured in which tier: all are screened, some get coarse energy, and a few are finals.
 
-Pure choices over arrays of costs; what is measured, and how, is told elsewhere.
+These are pure functions of measured costs.
 """
 
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 COARSE_SHARE = 0.15
-"""Of the screened configs, the fastest that get coarse energy."""
+"""Share of the screened configs, the fastest ones, that get coarse energy."""
 RANDOM_SHARE = 0.05
-"""Of the others, those drawn for it all the same, or a learner would see the energy of fast configs alone."""
+"""Share of the other configs that are drawn for it too, so that a model sees the energy of slow configs as well."""
 
 
 def coarse_selection(latency_s: Sequence[float], draw: np.random.Generator) -> list[tuple[int, float]]:
-    """(position, probability of having been selected) of the configs that get coarse energy, the fastest first."""
+    """(position, probability of selection) of the configs that get coarse energy, the fastest first."""
     order = np.argsort(np.asarray(latency_s), kind="stable")
     certain = min(len(order), max(1, round(COARSE_SHARE * len(order)))) if len(order) else 0
     drawn = draw.random(len(order) - certain) < RANDOM_SHARE
@@ -23,10 +23,11 @@ def coarse_selection(latency_s: Sequence[float], draw: np.random.Generator) -> l
 
 
 def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], count: int) -> list[int]:
-    """At most `count` positions, nearest to the latency/energy front first.
+    """At most `count` positions, those nearest to the latency/energy front first.
 
-    The distance of a config is by how much, as a fraction, both its costs must fall until no other beats it in both.
-    Of more than `count` configs on the front itself the ends come first and then those between, evenly.
+    The distance of a config from the front is the fraction by which both its costs must fall until no other config
+    beats it in both. If more than `count` configs are on the front itself, both ends and evenly spaced ones between
+    them are chosen.
     """
     t, e = np.log(np.asarray(latency_s, dtype=np.float64)), np.log(np.asarray(energy_j, dtype=np.float64))
     if not len(t):
@@ -34,7 +35,7 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
     walk = np.lexsort((e, t))
     lowest = np.minimum.accumulate(e[walk])
     best = walk[np.concatenate(([True], e[walk][1:] < lowest[:-1]))]
-    # How far a point of the front beats another in the cost where it beats it least: positive where it dominates it.
+    # By how much a point of the front beats another in the cost where it beats it least; positive if it dominates it.
     beats = np.minimum(t[:, None] - t[best], e[:, None] - e[best])
     distance = np.maximum(beats.max(axis=1), 0.0)
     order = np.lexsort((t, distance))
@@ -45,5 +46,5 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
 
 
 def interleaved(count: int, rounds: int, draw: np.random.Generator) -> list[int]:
-    """The order in which `count` finals are measured: every round all of them, each round in an order of its own."""
+    """The order in which `count` finals are measured: all of them in each round, each round in a random order."""
     return [int(i) for _ in range(rounds) for i in draw.permutation(count)]

@@ -1,8 +1,8 @@
-"""Correct before fast: how far a result is from what it should be, and how far rounding alone can take it.
+"""Comparing results with their reference: the error of an output, and the largest error that rounding explains.
 
-The error of an element is held against the RMS of the whole output, or against the element itself where that is larger:
-one that happens to be near zero is not wrong because its own relative error is large, and one that is far out (the peak
-of a softmax) is not wrong because it is rounded on its own scale.
+The error of an element is relative to the RMS of the whole output, or to the element itself if that is larger: an
+element near zero is not wrong because its own relative error is large, and a very large one (the peak of a softmax) is
+not wrong because it is rounded at its own scale.
 """
 
 from types import ModuleType
@@ -15,27 +15,30 @@ from kernrec.op.data import decode_elements
 
 _UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "tf32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 _INNER_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0 * 2.0**-11}
-"""Of what sums are made of: weights in 16 bits, both factors of a product in TF32."""
+"""Unit roundoff of the terms of sums: weights in 16 bits, both factors of a product in TF32."""
 _LARGEST_DEVIATIONS = 8.0
-"""The largest of 10^9 normal errors is 6 standard deviations out; a little more for errors that are not normal."""
+"""In standard deviations: the largest of 10^9 normal errors is 6; a little more for errors that are not normal."""
 _OTHER_ROUNDINGS = 16
-"""Of what is not a sum: an exponential, a root, a mean taken away."""
+"""Roundings other than those of a sum: an exponential, a root, a subtracted mean."""
 _UNSTATED_TERMS = 4096.0
-"""Of the sums of a kernel whose spec states no FLOPs."""
+"""Terms per sum of a kernel whose spec states no FLOPs."""
 _PIECE = 1 << 22
 
 
 def tolerance(problem: Problem) -> float:
     """The largest error of an op's result that rounding explains."""
-    terms = max(_terms(problem), problem.sizes.get("columns", 1))  # what normalises sums along columns
+    terms = max(_terms(problem), problem.sizes.get("columns", 1))  # ops that normalize also sum along columns
     return rounding(problem.dtype, terms)
 
 
 def tolerances(problem: Problem, kernel: Kernel | None) -> dict[str, float]:
-    """The largest error of each output that is not wrong; 0: it has to be equal.
+    """The largest error of each output that counts as correct; 0: it has to be equal.
 
-    kernel: the one whose spec declares the problem. What the spec says counts; else whole numbers have to be equal, and
-    others may differ by rounding, of both sides where the other side is the output of another config.
+    Args:
+        problem: with the outputs.
+        kernel: the kernel whose spec declares the problem; None for the problem of an op. A tolerance in the spec
+            counts; otherwise whole numbers have to be equal, and other numbers may differ by rounding, on both sides
+            if the expected output is that of another config.
     """
     outputs = [name for name, tensor in problem.tensors.items() if tensor.role == "output"]
     if kernel is None:
@@ -45,7 +48,7 @@ def tolerances(problem: Problem, kernel: Kernel | None) -> dict[str, float]:
     sides = 1.0 if kernel.references else 2.0
     terms = _terms(problem) or _UNSTATED_TERMS
     types = {name: problem.tensors[name].dtype for name in outputs}
-    return {name: sides * rounding(of, terms) if of in _UNIT_ROUNDOFF else 0.0 for name, of in types.items()}
+    return {name: sides * rounding(dtype, terms) if dtype in _UNIT_ROUNDOFF else 0.0 for name, dtype in types.items()}
 
 
 def _terms(problem: Problem) -> float:
@@ -54,14 +57,14 @@ def _terms(problem: Problem) -> float:
 
 
 def rounding(dtype: str, terms: float) -> float:
-    """The largest error of sums of so many terms that rounding explains.
+    """The largest error of sums of `terms` terms that rounding explains.
 
     The output is rounded to its dtype, by at most its unit roundoff u. Inner results of kernels in 16 bits (the weights
     of attention) may be rounded too, each by 0.42 u on average over a uniform error and mantissa; in a sum of them
-    these errors add up as the terms do. Sums are kept in f32, in f64 for f64: after k terms of random sign, each
-    partial sum rounded, the error's deviation is u sqrt(k / 2) of the result's, in whatever order they are added
-    (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2); sums of one sign are off by no more,
-    relatively.
+    these errors add up as the terms do. Sums are kept in f32, or in f64 for f64: after k terms of random sign, with
+    each partial sum rounded, the standard deviation of the error is u sqrt(k / 2) of the result's, in any order of
+    addition (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2); the relative error of sums of one
+    sign is not larger.
     """
     rounded = _UNIT_ROUNDOFF[dtype]
     summed = min(rounded, _UNIT_ROUNDOFF["f32"])
@@ -70,16 +73,23 @@ def rounding(dtype: str, terms: float) -> float:
 
 
 def values(stored: Any, dtype: str) -> Any:
-    """What an output holds, as `compare` takes what is expected: float64, or the whole numbers that they are."""
+    """The values of an output as `compare` expects its reference: float64, or whole numbers unchanged."""
     return decode_elements(stored, dtype) if dtype in _UNIT_ROUNDOFF else stored
 
 
 def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: float, reference: str) -> OutputError:
-    """The errors of one output. stored: as a kernel left it in memory, flat; expected: as many elements, by `values`.
+    """The error of one output.
 
-    Both are arrays of the array module `xp` (numpy, cupy). An element that is expected to be NaN is not compared: it is
-    one that the config whose output is expected did not write. Goes through the output in pieces, for as float64 it may
-    not fit beside its reference.
+    The output is compared in pieces, because as float64 it may not fit in memory beside its reference.
+
+    Args:
+        stored: the output as a kernel left it in memory, flat; an array of the module `xp`.
+        dtype: of the output.
+        expected: as many elements, as `values` gives them. NaN marks an element that is not compared, because the
+            config whose output is expected did not write it.
+        xp: the array module, NumPy or CuPy.
+        allowed: largest error that counts as correct.
+        reference: what `expected` is, as rows state it.
     """
     expected = expected.reshape(-1)
     pieces = [slice(start, start + _PIECE) for start in range(0, expected.size, _PIECE)]
@@ -88,10 +98,10 @@ def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: flo
     rms = (squares / max(known, 1)) ** 0.5
     largest, unwritten = 0.0, 0
     for piece in pieces:
-        wanted, found = expected[piece], values(stored[piece], dtype)
-        unwritten += int(xp.count_nonzero(xp.isfinite(wanted) & ~xp.isfinite(found)))
-        unequal = (found != wanted) & (wanted == wanted)  # of whole numbers beyond 2^53 too, as float64 would not tell
-        apart = xp.abs(_finite(found, xp) - _finite(wanted, xp)) / xp.maximum(xp.abs(_finite(wanted, xp)), rms or 1.0)
+        wanted, actual = expected[piece], values(stored[piece], dtype)
+        unwritten += int(xp.count_nonzero(xp.isfinite(wanted) & ~xp.isfinite(actual)))
+        unequal = (actual != wanted) & (wanted == wanted)  # exact also for whole numbers beyond 2^53, unlike float64
+        apart = xp.abs(_finite(actual, xp) - _finite(wanted, xp)) / xp.maximum(xp.abs(_finite(wanted, xp)), rms or 1.0)
         infinite = unequal & ~xp.isfinite(wanted)
         if int(xp.count_nonzero(unequal)):
             least = xp.maximum(apart, 2.0**-60) + infinite
@@ -100,5 +110,5 @@ def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: flo
 
 
 def _finite(numbers: Any, xp: ModuleType) -> Any:
-    """As float64, with zeros in place of what is no number."""
+    """As float64, with zeros in place of NaN and infinities."""
     return xp.where(xp.isfinite(numbers), numbers, 0).astype("float64")

@@ -13,7 +13,6 @@ from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.results import MeasuringEffort, Progress
 from kernrec.measure.device.interface import MeasurementFailure
-from kernrec.measure.protocol.drift import DriftMonitor
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import find_op
 from kernrec.store import Database
@@ -165,28 +164,3 @@ def test_a_device_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch:
         KernrecError, match=r"^the device cannot be opened: the measuring process ended with exit status 1$"
     ):
         collect(tmp_path / "k.duckdb", target(1))
-
-
-def _looks(*latencies: float) -> list[str | None]:
-    drift = DriftMonitor()
-    return [drift.update({"compute": {"latency_s": t}, "memory": {"latency_s": 1.0}}) for t in latencies]
-
-
-def test_a_reference_that_is_two_percent_slower_is_a_drift_and_half_a_percent_is_none() -> None:
-    assert _looks(1.0, 1.005, 0.995) == [None, None, None]
-    assert _looks(1.0, 1.02)[1] == "reference kernels drifted: compute latency +2.0%"
-
-
-def test_after_a_drift_the_card_is_held_against_what_it_is_now() -> None:
-    assert [bool(text) for text in _looks(1.0, 1.02, 1.021, 1.0)] == [False, True, False, True]
-
-
-def test_energy_may_drift_by_two_percent() -> None:
-    drift = DriftMonitor()
-    drift.update({"compute": {"latency_s": 1.0, "energy_j": 1.0}})
-    assert drift.update({"compute": {"latency_s": 1.0, "energy_j": 1.015}}) is None
-    assert (
-        drift.update({"compute": {"latency_s": 1.0, "energy_j": 1.03}})
-        == "reference kernels drifted: compute energy +3.0%"
-    )
-    assert drift.energy == pytest.approx(1.03)

@@ -1,0 +1,87 @@
+"""From the journal into the database: nothing is lost or added twice, and each block is judged by how it ended."""
+
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.measure.campaign.ingest import ingest, measurements_of
+from kernrec.measure.campaign.journal import Journal, journal_path
+from kernrec.store import Database
+
+PROBLEM = "elementwise[n=64]f32,row"
+
+
+def drained(path: Path) -> list[dict]:
+    records: list[dict] = []
+    with Journal(path) as journal:
+        journal.drain(records.extend)
+    return records
+
+
+def row(**given: object) -> dict:
+    return {
+        "row": {
+            "gpu": "h200-sxm", "kernel": "k", "kernel_hash": "h", "config": {"a": 1}, "problem": PROBLEM,
+            "protocol_version": 1, "tier": "screen", "session": "s", "block": 0, "measured_at": "2026-01-01T00:00:00",
+            "latency_s": 1e-3, "outcome": "ok",
+        } | given
+    }  # fmt: skip
+
+
+def test_rows_of_a_block_that_nobody_closed_stay_and_say_so() -> None:
+    records = [
+        row(block=0), {"closed": 0, "session": "s"}, row(block=1), row(block=1, outcome="timeout", error="slow"),
+        {"closed": 1, "session": "another"},
+    ]  # fmt: skip
+    found = [(m.outcome, m.error, m.origin.block_open) for m in measurements_of(records)]
+    assert found == [("ok", None, None), ("ok", None, True), ("timeout", "slow", None)]
+
+
+def test_rows_of_a_block_in_which_the_card_drifted_are_quarantined() -> None:
+    records = [
+        row(block=0), row(block=1, config={"a": 2}), row(block=1, outcome="timeout", error="slow", latency_s=None),
+        {"closed": 0, "session": "s"}, {"drifted": 1, "session": "s", "error": "reference kernels drifted"},
+        row(block=1, session="another"), {"closed": 1, "session": "another"},
+    ]  # fmt: skip
+    found = [(m.outcome, m.error) for m in measurements_of(records)]
+    assert found == [
+        ("ok", None), ("quarantined", "reference kernels drifted"), ("timeout", "slow"), ("ok", None),
+    ]  # fmt: skip
+
+
+def test_the_journal_is_emptied_only_when_the_database_has_its_rows(tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    with Journal(journal_path(database)) as journal:
+        journal.append(row())
+        journal.append(row(latency_s=-1.0))  # no run time: the database refuses all of them
+        with pytest.raises(UsageError):
+            ingest(journal, database)
+    assert [r["row"]["latency_s"] for r in drained(journal_path(database))] == [1e-3, -1.0]
+
+
+def test_ingesting_twice_adds_nothing(tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    for _ in range(2):  # as after a kill between the database's commit and the emptying of the journal
+        with Journal(journal_path(database)) as journal:
+            journal.append(row())
+            assert ingest(journal, database) == 1
+    with Database.open(database) as opened:
+        assert opened.counts()["measurement"] == 1
+
+
+def test_a_problem_that_only_a_spec_declares_comes_back_without_the_spec(tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    about = {"key": "mine[n=3]f32,any", "op": "mine", "dims": {"n": 3}, "dtype": "f32", "layout": "any"}
+    with Journal(journal_path(database)) as journal:
+        journal.append(row(problem=about))
+        journal.append(row(problem=PROBLEM))  # as earlier versions wrote it
+        assert ingest(journal, database) == 2
+    with Database.open(database) as opened:
+        assert {str(problem["key"]) for problem in opened.rows("problem")} == {about["key"], PROBLEM}
+        assert opened.altered() == []
+
+
+def test_a_journal_that_an_earlier_version_left_behind_gets_the_columns_of_today() -> None:
+    (measurement,) = measurements_of([row(measured_by="kernrec 0.1.0 replay"), {"closed": 0, "session": "s"}])
+    assert (measurement.origin.measured_by, measurement.origin.replayed) == ("kernrec 0.1.0", True)
