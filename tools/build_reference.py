@@ -313,7 +313,9 @@ def _kind(item: Any) -> str:
 def _answer(arguments: Sequence[str]) -> Any:
     program = [sys.executable, "-m", "kernrec", *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(program, capture_output=True, text=True, env=environment, check=True, cwd=ROOT)
+    done = subprocess.run(program, capture_output=True, text=True, env=environment, check=False, cwd=ROOT)
+    if done.returncode:
+        raise RuntimeError(f"kernrec {' '.join(arguments)}: {done.stderr.strip()}")
     return json.loads(done.stdout)
 
 
