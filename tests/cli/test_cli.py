@@ -11,7 +11,6 @@ import duckdb
 import pytest
 
 from kernrec.gpu import all_gpus
-from tests.helpers.paths import ROOT
 
 MATMUL = ("recommend", "--op", "matmul", "--gpu", "rtx4090", "--shape", "m=512,n=512,k=512")
 
@@ -69,12 +68,10 @@ def test_listings_come_as_table_and_json(command: str) -> None:
         assert {row["name"] for row in rows} == {gpu.name for gpu in all_gpus()}
 
 
-def test_every_command_has_help_and_a_place_in_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text()
+def test_every_command_has_help() -> None:
     listed = run("--help").stdout
     for command in ("recommend", "emulate", "gpus", "ops", "kernels"):
         assert command in listed
-        assert f"kernrec {command}" in readme
         assert run(command, "--help").returncode == 0
 
 

@@ -10,9 +10,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer.main
 
+from kernrec.cli.app import app
 from kernrec.kernel.expression import FUNCTIONS
 from kernrec.kernel.spec_reader import kernel_from
+from tests.helpers.markdown import blocks, pages
 from tests.helpers.paths import ROOT, TOOLS
 
 
@@ -60,17 +63,27 @@ def test_every_field_of_an_answer_has_a_meaning(reference: ModuleType) -> None:
         assert not [f"{command}: {name}" for name in reference.FIELDS[command] if name not in names]
 
 
-def test_every_command_is_in_the_reference(reference: ModuleType) -> None:
-    import typer.main
-
-    from kernrec.cli.app import app
-
-    page = reference.commands()
+def _commands() -> list[str]:
+    names = []
     for name, command in getattr(typer.main.get_command(app), "commands").items():  # noqa: B009 - a group has them
-        for inner in getattr(command, "commands", {"": None}):
-            assert f"## `kernrec {name} {inner}".rstrip() + "`" in page
+        names += [f"{name} {inner}".rstrip() for inner in getattr(command, "commands", {"": None})]
+    return names
 
 
+def test_every_command_is_in_the_reference(reference: ModuleType) -> None:
+    page = reference.commands()
+    assert not [name for name in _commands() if f"## `kernrec {name}`" not in page]
+
+
+def test_every_command_has_an_example() -> None:
+    shown = "".join(block.code for page in pages() for block in blocks(page))
+    listed = {"gpus", "ops", "kernels"}  # named in the text of "Getting started"
+    assert not [
+        name for name in _commands() if f"kernrec {name} " not in shown.replace("\n", " ") and name not in listed
+    ]
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("mkdocs", path=str(Path(sys.executable).parent)) is None, reason="needs the extra docs"
 )
