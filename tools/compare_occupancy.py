@@ -147,7 +147,7 @@ def agreement_of(candidates: CandidateSet) -> Agreement:
     kernel = candidates.kernels[0]
     latency, energy, pick = candidates.latency_s[0], candidates.energy_j[0], kernel.heuristic
     table = kernel.table
-    occupancy = np.array([table.occupancy(kernel.runnable.at, int(row)) for row in kernel.rows])
+    occupancy = np.array([table.occupancy(kernel.runnable.on_problem, int(row)) for row in kernel.rows])
     return Agreement(
         kernel=table.kernel.name,
         problem=candidates.problem.key,

@@ -7,7 +7,7 @@ from kernrec.cli.quantity import human, percent
 from kernrec.cli.table import print_table
 
 if TYPE_CHECKING:
-    from kernrec.recommender import Choice, Layer, Recommendation
+    from kernrec.recommender import Choice, LayerAnswer, Recommendation
 
 Column = tuple[str, str]
 """Heading and alignment."""
@@ -35,7 +35,7 @@ def print_choices(answer: "Recommendation") -> None:
     print_notes(answer.notes)
 
 
-def print_layers(title: str, layers: "list[Layer]") -> None:
+def print_layers(title: str, layers: "list[LayerAnswer]") -> None:
     """The first choice of each layer, and the notes."""
     first = layers[0].answer
     measured = any(layer.answer.best.measurement for layer in layers)

@@ -96,14 +96,14 @@ def info(as_json: AsJson = False, db: Path_ = None) -> None:
     Models and calibrations beside it are listed too.
     """
     from kernrec.cli.format import print_notes
-    from kernrec.recommender.estimate.model_store import what_was_learned
+    from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
 
     path = db or paths.user_database()
     with Database.open(path) as database:
         tally, counts = database.tally(), database.counts()
         schema, content = database.schema, database.content_hash()
-    learned, wrong = what_was_learned(path.parent / "models")
+    learned, wrong = stored_models(path.parent / "models")
     print_notes(wrong)
     if as_json:
         about = {"path": str(path), "schema": schema, "content_hash": content, "rows": counts}

@@ -11,7 +11,7 @@
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, Scratch, bind_launches, probe_problems, workspaces
 from kernrec.kernel.expression import Expression, parse
 from kernrec.kernel.library import able_kernels, all_kernels, find_kernel, implemented, kernel_names, kernels_for
-from kernrec.kernel.space import LaunchColumns, Space, SpaceAt, Variants
+from kernrec.kernel.space import LaunchColumns, ProblemSpace, Space, Variants
 from kernrec.kernel.spec import Config, Kernel, Launch, PointerArgument, ScalarArgument, Tunable, Workspace, config_text
 from kernrec.kernel.spec_reader import load_kernel
 
@@ -24,11 +24,11 @@ __all__ = [
     "LaunchColumns",
     "Pointer",
     "PointerArgument",
+    "ProblemSpace",
     "Scalar",
     "ScalarArgument",
     "Scratch",
     "Space",
-    "SpaceAt",
     "Tunable",
     "Variants",
     "Workspace",

@@ -136,16 +136,16 @@ class Space:
         """Whether an expression has the same values on every problem."""
         return not self._columns.plan(expression).dynamic
 
-    def at(self, problem: "Problem") -> "SpaceAt":
+    def at(self, problem: "Problem") -> "ProblemSpace":
         """This space on a problem; keep the answer to ask it more than one question."""
-        return SpaceAt(self, problem)
+        return ProblemSpace(self, problem)
 
     def valid(self, problem: "Problem") -> np.ndarray:
         """Which configs keep the constraints that depend on the problem, bool (rows,)."""
         return self.at(problem).valid
 
     def names(self, problem: "Problem", rows: np.ndarray | None = None) -> dict[str, Column]:
-        """Every name of the kernel's expressions with its value on a problem; see `SpaceAt.names`."""
+        """Every name of the kernel's expressions with its value on a problem; see `ProblemSpace.names`."""
         return self.at(problem).names(rows)
 
     def _split(self, constraints: Iterable[Expression]) -> tuple[list[tuple[int, Expression]], list[Expression]]:
@@ -183,7 +183,7 @@ class Space:
         return columns
 
 
-class SpaceAt:
+class ProblemSpace:
     """A space on one problem. Every expression is evaluated at most once, and spread only over the rows asked for."""
 
     def __init__(self, space: Space, problem: "Problem") -> None:

@@ -7,7 +7,7 @@ select.py, choices.py, result.py, notes.py   the selection, and the answer that 
 recommender.py  the engine that puts these together; `analyze_kernel.py` and `explain/` ask it too
 """
 
-from kernrec.recommender.recommender import Layer, Recommender
+from kernrec.recommender.recommender import LayerAnswer, Recommender
 from kernrec.recommender.request import Objective, Query, Request
 from kernrec.recommender.result import Choice, Comparison, Estimate, Recommendation
 
@@ -15,7 +15,7 @@ __all__ = [
     "Choice",
     "Comparison",
     "Estimate",
-    "Layer",
+    "LayerAnswer",
     "Objective",
     "Query",
     "Recommendation",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.kernel import SpaceAt
+from kernrec.kernel import ProblemSpace
 from kernrec.model.prior.power import LimitedCosts
 from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import Costs, Rescaling, carried_over, prior_costs, with_measured
@@ -38,7 +38,7 @@ class RunnableConfigs:
 
     table: StaticTable
     problem: Problem
-    at: SpaceAt
+    on_problem: ProblemSpace
     """The space of the table on the problem."""
     measured: tuple[MeasuredRows, ...]
     """What databases hold of it at each operating point."""
@@ -52,15 +52,15 @@ class RunnableConfigs:
         cls, table: StaticTable, problem: Problem, points: Sequence[OperatingPoint], evidence: Evidence
     ) -> "RunnableConfigs":
         """Those of a kernel's table on a problem, in the light of what databases hold."""
-        at = table.space.at(problem)
-        measured = measured_rows(table.space, at, table.gpu, evidence, points)
+        on_problem = table.space.at(problem)
+        measured = measured_rows(table.space, on_problem, table.gpu, evidence, points)
         everywhere = measured[0].rows if len(points) == 1 else np.unique(np.concatenate([m.rows for m in measured]))
-        rows = table.runnable(at, everywhere)
+        rows = table.runnable(on_problem, everywhere)
         first = measured[0]
         unprofiled = [m for row, m in zip(first.rows, first.measured, strict=True) if row not in rows]
         if len(first.failed):
             rows = np.setdiff1d(rows, first.failed, assume_unique=True)
-        return cls(table, problem, at, measured, rows, tuple(unprofiled))
+        return cls(table, problem, on_problem, measured, rows, tuple(unprofiled))
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,10 +121,10 @@ class KernelCandidates:
             whole_space: False leaves out configs that are not on the shortlist, and asks the model about the most
                 promising ones alone.
         """
-        table, at = runnable.table, runnable.at
-        heuristic = table.occupancy_choice(at, runnable.rows)
+        table, on_problem = runnable.table, runnable.on_problem
+        heuristic = table.occupancy_choice(on_problem, runnable.rows)
         rows = runnable.rows if whole_space else _shortlisted(runnable, heuristic)
-        prediction = predict(table, runnable.problem, at, rows)
+        prediction = predict(table, runnable.problem, on_problem, rows)
         limited = [prediction.limited(point) for point in points]
         predicted = [prior_costs(costs) for costs in limited]
         taken = [measured.at(rows) for measured in runnable.measured]
@@ -142,7 +142,7 @@ class KernelCandidates:
 
 def _shortlisted(runnable: RunnableConfigs, heuristic: int) -> Array:
     """The rows worth a full estimate: the shortlist, what was measured, and what the occupancy heuristic picks."""
-    rows = shortlist(runnable.table, runnable.at, runnable.rows)
+    rows = shortlist(runnable.table, runnable.on_problem, runnable.rows)
     for measured in runnable.measured:
         if len(measured.rows):
             rows = np.union1d(rows, np.intersect1d(measured.rows, runnable.rows, assume_unique=True))

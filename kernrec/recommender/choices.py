@@ -83,7 +83,7 @@ def _build(candidates: CandidateSet, located: _Located, rank: Place) -> Choice:
         power_w=float(costs_there.costs.power_w[own]),
         clock_hz=float(costs_there.limited.clock_hz[own]),
         bottleneck=kernel.prediction.bottleneck(own),
-        occupancy=table.occupancy(kernel.runnable.at, int(kernel.rows[own])),
+        occupancy=table.occupancy(kernel.runnable.on_problem, int(kernel.rows[own])),
         versus_fastest=against(candidates.fastest),
         versus_occupancy=against(candidates.starts[located.number] + kernel.heuristic),
         measurement=None

@@ -83,10 +83,10 @@ def _elsewhere(problem: Problem, gpu: GPU) -> list[str]:
     """The same shape in the dtype's other layouts, and in the layout's other dtypes."""
     op = problem.definition
     others = [(problem.dtype, layout) for layout in op.layouts] + [(dtype, problem.layout) for dtype in op.dtypes]
-    found: dict[str, list[str]] = {}
+    runnable: dict[str, list[str]] = {}
     for dtype, layout in others:
         other = op.problem(dtype, layout, **_sizes(problem))
         kernels = [kernel for kernel in kernels_for(op.name, dtype, layout) if kernel.least_sm(dtype) <= gpu.sm]
         if _run(_spaces(kernels, other, gpu), other):
-            found.setdefault(dtype, []).append(layout)
-    return [f"{dtype} in {' or '.join(layouts)}" for dtype, layouts in found.items()]
+            runnable.setdefault(dtype, []).append(layout)
+    return [f"{dtype} in {' or '.join(layouts)}" for dtype, layouts in runnable.items()]

@@ -41,7 +41,7 @@ def of_predictions(candidates: CandidateSet, sources: set[Source]) -> Iterator[s
         yield from dict.fromkeys(kernel.scope.note for kernel in candidates.kernels if kernel.scope)
     if sources & {Source.PRIOR, Source.LEARNED}:
         calibrations = (kernel.table.calibration for kernel in candidates.kernels)
-        yield from dict.fromkeys(f"the prior's coefficients: {found.summary}" for found in calibrations if found)
+        yield from dict.fromkeys(f"the prior's coefficients: {fitted.summary}" for fitted in calibrations if fitted)
 
 
 def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | None) -> Iterator[str]:

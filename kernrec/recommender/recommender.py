@@ -40,7 +40,7 @@ POWER_LIMITS = 8
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerAnswer:
     """The answer for one layer of a workload set."""
 
     name: str
@@ -93,7 +93,7 @@ class Recommender:
         kernel = self.context.kernel(request.kernel)
         return self.answer_kernel(kernel, problem_of(kernel, request), gpu, request.query)
 
-    def answer_workload(self, request: Request, workload: str | None = None) -> tuple[str, list[Layer]]:
+    def answer_workload(self, request: Request, workload: str | None = None) -> tuple[str, list[LayerAnswer]]:
         """The workload set's title, and the answers for its layers of the request's op; the shape is the layers'.
 
         Args:
@@ -111,7 +111,7 @@ class Recommender:
                 f"workload {chosen.name} has no {definition.name} layer; give another --workload or a shape"
             )
         answers = [
-            Layer(layer.name, layer.count, self._answer_op(layer.problem, gpu, request.query)) for layer in layers
+            LayerAnswer(layer.name, layer.count, self._answer_op(layer.problem, gpu, request.query)) for layer in layers
         ]
         return chosen.title, answers
 
@@ -242,11 +242,11 @@ def none_runs(considered: RunnableConfigs) -> KernrecError:
     kernel, gpu = table.kernel, table.gpu
     if failed := len(considered.measured[0].failed):
         reason = f"{failed} failed when they were measured"
-    elif not len(considered.at.rows):
+    elif not len(considered.on_problem.rows):
         reason = f"it needs {refusing_constraint(kernel, problem, gpu) or 'another shape'!r}"
     else:
         reason = (
-            f"of {len(considered.at.rows)} that its constraints leave none is profiled, fits an SM and does without"
+            f"of {len(considered.on_problem.rows)} that its constraints leave none is profiled, fits an SM and does without"
             " spilling"
         )
     return KernrecError(f"no config of {kernel.name} can run {problem.key} on {gpu.name}: {reason}")

@@ -46,7 +46,7 @@ def places(intervals: Sequence[Sequence[Interval]], exact: Sequence[bool]) -> li
                 tied.add(numbers[leader])
             else:
                 leader = i
-    follows = [False, *(_overlap(one, other) for one, other in pairwise(intervals)), False]
+    follows = [False, *(_overlap(*pair) for pair in pairwise(intervals)), False]
     return [
         Place(number, exact[i], number in tied if exact[i] else follows[i] or follows[i + 1])
         for i, number in enumerate(numbers)

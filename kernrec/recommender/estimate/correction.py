@@ -199,13 +199,13 @@ class Correction:
         if len(place) > MOST:
             keep = thinned(len(place), MOST)
             place, measured = place[keep], [measured[i] for i in keep]
-        at = self.where[place]
+        candidates = self.where[place]
         latency = np.array([row.latency_s for row in measured])
         energy = np.array([np.nan if row.energy_j is None else row.energy_j for row in measured])
-        adaptations = {"latency": adapt(self.features[place], np.log(latency / predicted.latency.value[at]))}
+        adaptations = {"latency": adapt(self.features[place], np.log(latency / predicted.latency.value[candidates]))}
         known = np.isfinite(energy)
         if known.sum() >= FEWEST:
-            residual = np.log(energy[known] / predicted.energy.value[at[known]])
+            residual = np.log(energy[known] / predicted.energy.value[candidates[known]])
             adaptations["energy"] = adapt(self.features[place[known]], residual)
         factors = {name: np.exp(adaptation.correction(self.features)) for name, adaptation in adaptations.items()}
         # With latency alone the power stays as it was.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel, Space, SpaceAt
+from kernrec.kernel import Kernel, ProblemSpace, Space
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.store import Evidence, FailedConfig, MeasuredAnswer
 
@@ -50,7 +50,7 @@ _NONE = np.empty(0, dtype=np.int64)
 
 
 def measured_rows(
-    space: Space, at: SpaceAt, gpu: GPU, evidence: Evidence, points: Sequence[OperatingPoint]
+    space: Space, on_problem: ProblemSpace, gpu: GPU, evidence: Evidence, points: Sequence[OperatingPoint]
 ) -> tuple[MeasuredRows, ...]:
     """What of `evidence` is about this space on this problem, at each operating point.
 
@@ -61,7 +61,7 @@ def measured_rows(
     failed = [row for row in evidence.failed if row.kernel == kernel.name]
     if not measured and not failed:
         return (NOTHING,) * len(points)
-    each = [_at_point(space, at, (gpu, point), measured, failed) for point in points]
+    each = [_at_point(space, on_problem, (gpu, point), measured, failed) for point in points]
     if len(each) == 1:
         return (each[0],)
     everywhere = np.unique(np.concatenate([here.rows for here in each]))
@@ -70,7 +70,7 @@ def measured_rows(
 
 def _at_point(
     space: Space,
-    at: SpaceAt,
+    on_problem: ProblemSpace,
     where: tuple[GPU, OperatingPoint],
     measured: Sequence[MeasuredAnswer],
     failed: Sequence[FailedConfig],
@@ -85,7 +85,7 @@ def _at_point(
     # A limit equal to the default may be written in two ways: of two answers that apply the latest counts.
     latest: dict[int, MeasuredAnswer] = {}
     for row, answer in sorted(zip(rows.tolist(), here, strict=True), key=lambda pair: pair[1].measured_at):
-        if row >= 0 and at.valid[row] and row not in outcomes:
+        if row >= 0 and on_problem.valid[row] and row not in outcomes:
             latest[row] = answer
     chosen = sorted(latest)
     return MeasuredRows(

@@ -18,7 +18,7 @@ def inputs_of(prediction: Prediction, limited: LimitedCosts, where: Array) -> Mo
     """The inputs of the candidates at positions `where` of a prediction and its costs."""
     table, nominal = prediction.table, prediction.nominal
     rows = prediction.rows.take(where)
-    threads, blocks, resident, registers, shared = table.launch_shape(prediction.at, rows)
+    threads, blocks, resident, registers, shared = table.launch_shape(prediction.on_problem, rows)
     pipe_s, busy_s, wait_s, l2_s = _times(prediction, where)
     return ModelInputs(
         gpu=table.gpu,

@@ -1,9 +1,9 @@
-"""What was learned from measurements and lies beside their database: calibrations of the prior, and models.
+"""The model store: calibrations of the prior and trained models, which lie beside the database of their measurements.
 
     beside the first database   `models/calibration.json`, `models/<op>@<gpu>.json`, else `models/<op>.json`
     with kernrec                the same in `models` of its prebuilt database, asked last
 
-What cannot be used is said in one line, once, and left out: the answer is then what it would be without.
+A file that cannot be used is reported in one line, once, and left out: the answer is then as it would be without it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,24 +24,26 @@ if TYPE_CHECKING:
 class ModelStore:
     """The calibrations and models of some folders, each read once, from the first folder that has it.
 
-    stack: what they should have been trained on; models that ship with kernrec say themselves what that was.
-    calibrated: False leaves calibrations out.
+    Args:
+        folder: the user's models; None for those that ship with kernrec alone.
+        stack: the databases that the user's models should have been trained on.
+        calibrated: False leaves calibrations out.
     """
 
     def __init__(self, folder: Path | None, stack: Stack, calibrated: bool = True) -> None:
         shipped = paths.shipped("db/prebuilt") / "models"
         self._own = folder
-        self._folders = [found for found in (folder, shipped) if found is not None and found.is_dir()]
+        self._folders = [known for known in (folder, shipped) if known is not None and known.is_dir()]
         self._stack = stack
         self._read: dict[str, TrainedModel | None] = {}
-        self._unsaid: list[str] = []
-        self._said: set[str] = set()
+        self._pending: list[str] = []
+        self._reported: set[str] = set()
         self._calibrations: dict[str, Calibration] = {}
         for place in reversed(self._folders if calibrated else []):
             try:
                 self._calibrations |= calibration.load(place)
             except KernrecError as error:
-                self._say(f"{error}; not used")
+                self._warn(f"{error}; not used")
 
     @classmethod
     def beside(
@@ -69,25 +71,25 @@ class ModelStore:
         for name in (f"{op}@{gpu.name}", op):
             if name not in self._read:
                 self._read[name] = self._load(name)
-            if (found := self._read[name]) and self._corrects(found, gpu):
-                return found
+            if (model := self._read[name]) and self._corrects(model, gpu):
+                return model
         return None
 
     def warnings(self) -> tuple[str, ...]:
         """What is wrong with what was read since the last call."""
-        said, self._unsaid = tuple(self._unsaid), []
-        return said
+        pending, self._pending = tuple(self._pending), []
+        return pending
 
-    def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._unsaid.append(text)
+    def _warn(self, text: str) -> None:
+        if text not in self._reported:
+            self._reported.add(text)
+            self._pending.append(text)
 
     def _load(self, name: str) -> "TrainedModel | None":
         try:
             path = next((path for folder in self._folders if (path := folder / f"{name}.json").exists()), None)
         except OSError as error:
-            self._say(f"cannot look for models in {Path(error.filename).parent}: {error.strerror}; none is used")
+            self._warn(f"cannot look for models in {Path(error.filename).parent}: {error.strerror}; none is used")
             return None
         if path is None:
             return None
@@ -99,12 +101,12 @@ class ModelStore:
         try:
             model, card = load(path)
         except KernrecError as error:
-            self._say(f"{error}; not used")
+            self._warn(f"{error}; not used")
             return None
         training = card["training"]
         if (changed := fingerprint_change(training["prior"]["probe"])) > SAME_PRIOR:
             by = f"by up to {changed:.0%}" if changed < 10 else "beyond recognition"
-            self._say(
+            self._warn(
                 f"model {name} corrects another version of the prior, which has changed {by.replace('%', ' %')} since;"
                 " not used (`kernrec train` renews it)"
             )
@@ -117,40 +119,41 @@ class ModelStore:
         """Says where a model was trained on other measurements than the databases hold."""
         trained, now = training["measurements"], self._stack.measurements()
         if trained != now:
-            self._say(
+            self._warn(
                 f"model {name} was trained on {trained} measurements, the databases in use hold {now}"
                 " (`kernrec train` renews it)"
             )
         elif training["mark"] != self._stack.mark():
-            self._say(
+            self._warn(
                 f"model {name} was trained on other measurements than the {now} that the databases in use hold"
                 " (`kernrec train` renews it)"
             )
 
-    def _corrects(self, found: "TrainedModel", gpu: GPU) -> bool:
+    def _corrects(self, model: "TrainedModel", gpu: GPU) -> bool:
         """Whether a model's residuals are of the prior in use on a GPU."""
-        then = found.training["prior"]["calibrations"].get(gpu.arch)
-        one = self.calibration(gpu)
-        now = one.hash if one else None
+        then = model.training["prior"]["calibrations"].get(gpu.arch)
+        fitted = self.calibration(gpu)
+        now = fitted.hash if fitted else None
         if then == now:
             return True
         names = [f"calibration {known}" if known else "the data sheet's coefficients" for known in (then, now)]
-        self._say(
-            f"model {found.name} corrects the prior with {names[0]} of {gpu.arch}, in use are {names[1]}; not used"
+        self._warn(
+            f"model {model.name} corrects the prior with {names[0]} of {gpu.arch}, in use are {names[1]}; not used"
             " (`kernrec train` renews it)"
         )
         return False
 
 
-def what_was_learned(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+def stored_models(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """(a row for each model and calibration that a folder holds, a line for each file that is neither)."""
     from kernrec.model.learn.model_file import load
 
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     wrong: list[str] = []
     try:
-        for arch, one in sorted(calibration.load(folder).items()):
-            found.append(_row(f"calibration of {arch}", one.hash, one.rows, one.problems, one.gpus, "data sheets"))
+        for arch, fitted in sorted(calibration.load(folder).items()):
+            about = fitted.hash, fitted.rows, fitted.problems, fitted.gpus
+            rows.append(_row(f"calibration of {arch}", *about, "data sheets"))
     except KernrecError as error:
         wrong.append(str(error))
     for path in sorted(folder.glob("*.json")):
@@ -164,8 +167,8 @@ def what_was_learned(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
         training = card["training"]
         prior = ", ".join(f"{arch} {known}" for arch, known in sorted(training["prior"]["calibrations"].items()))
         of = f"model {path.stem}", training["data_sha256"][:12], training["rows"], len(training["problems"])
-        found.append(_row(*of, model.gpus, f"calibrated: {prior}" if prior else "data sheets"))
-    return found, wrong
+        rows.append(_row(*of, model.gpus, f"calibrated: {prior}" if prior else "data sheets"))
+    return rows, wrong
 
 
 def _row(name: str, digest: str, rows: int, problems: int, gpus: Sequence[str], prior: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernrec.kernel import SpaceAt
+from kernrec.kernel import ProblemSpace
 from kernrec.kernel.spec import WORKSPACE_BYTES
 from kernrec.model.prior.dram_traffic import TensorAccess, dram_bytes, sampled_dram_bytes
 from kernrec.model.prior.epilogue import epilogue
@@ -24,7 +24,7 @@ class Prediction:
 
     table: StaticTable
     problem: Problem
-    at: SpaceAt
+    on_problem: ProblemSpace
     """The space of the table on the problem."""
     rows: Array
     """Rows of the space, ascending."""
@@ -56,24 +56,24 @@ class Prediction:
         return places
 
 
-def predict(table: StaticTable, problem: Problem, at: SpaceAt, rows: Array) -> Prediction:
+def predict(table: StaticTable, problem: Problem, on_problem: ProblemSpace, rows: Array) -> Prediction:
     """The prior's time and energy of the configs `rows` (ascending) on a problem."""
     count = len(rows)
     tensors: dict[str, Array | float] = {name: float(t.bytes) for name, t in problem.tensors.items()}
     performed: list[Array] = []
     works: list[LaunchWork] = []
     for index, spec in enumerate(table.kernel.launches):
-        positions = np.flatnonzero(table.geometry(at, index).performed.take(rows))
+        positions = np.flatnonzero(table.geometry(on_problem, index).performed.take(rows))
         if count and not len(positions):
             continue
         subset = rows.take(positions)
         scratch = {
-            w.name: np.multiply(at.column(w.elements, subset), float(WORKSPACE_BYTES[w.dtype]))
+            w.name: np.multiply(on_problem.column(w.elements, subset), float(WORKSPACE_BYTES[w.dtype]))
             for w in table.kernel.workspaces
             if w.name in spec.reads or w.name in spec.writes
         }
         performed.append(positions)
-        works.append(_work(table, index, subset, at, tensors | scratch))
+        works.append(_work(table, index, subset, on_problem, tensors | scratch))
     # All launches at once: a pass over the arrays costs more by its calls than by their length.
     work = join(works)
     times = launch_time(table.gpu, table.demand[0], work)
@@ -97,12 +97,12 @@ def predict(table: StaticTable, problem: Problem, at: SpaceAt, rows: Array) -> P
         sums[:4] += np.array([[slower * more.core_s], [more_s], [more.core_j], [more_j]])
     core_s, dram_s, core_j, dram_j, fixed_s = sums
     nominal = NominalCosts(core_s, dram_s, fixed_s, core_j, dram_j)
-    return Prediction(table, problem, at, rows, nominal, times, tuple(zip(starts, performed, strict=True)))
+    return Prediction(table, problem, on_problem, rows, nominal, times, tuple(zip(starts, performed, strict=True)))
 
 
-def _work(table: StaticTable, index: int, rows: Array, at: SpaceAt, tensor_bytes: _Columns) -> LaunchWork:
+def _work(table: StaticTable, index: int, rows: Array, on_problem: ProblemSpace, tensor_bytes: _Columns) -> LaunchWork:
     """What one launch of these rows does on a problem."""
-    spec, launch, geometry = table.kernel.launches[index], table.launches[index], table.geometry(at, index)
+    spec, launch, geometry = table.kernel.launches[index], table.launches[index], table.geometry(on_problem, index)
 
     def each(value: Array | float) -> Array:
         """One value for each row, also where it is the same for all."""
@@ -110,16 +110,16 @@ def _work(table: StaticTable, index: int, rows: Array, at: SpaceAt, tensor_bytes
 
     gpu = table.gpu
     resident = geometry.resident.take(rows)
-    blocks = each(at.column(spec.blocks, rows))
-    loops = [table.trips(at, index, loop, rows, blocks) for loop in launch.loops]
+    blocks = each(on_problem.column(spec.blocks, rows))
+    loops = [table.trips(on_problem, index, loop, rows, blocks) for loop in launch.loops]
     concurrent = resident * float(gpu.sms)
     moved: Array | float
     if launch.sample is not None:
-        x, y, z = (each(at.column(extent, rows)).astype(np.float64) for extent in spec.grid)
+        x, y, z = (each(on_problem.column(extent, rows)).astype(np.float64) for extent in spec.grid)
         footprints = launch.sample.footprints(launch.variant.take(rows), tensor_bytes, table.scratch)
         moved = sampled_dram_bytes((x, y, z), footprints, concurrent, float(gpu.l2_bytes))
     else:
-        order = [(axis, at.column(extent, rows)) for axis, extent in spec.order]
+        order = [(axis, on_problem.column(extent, rows)) for axis, extent in spec.order]
         access = TensorAccess(launch.reads, launch.writes, tensor_bytes, table.scratch)
         moved = dram_bytes(order, access, blocks, concurrent, float(gpu.l2_bytes))
     return LaunchWork(

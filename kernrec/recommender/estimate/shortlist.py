@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kernrec.kernel import SpaceAt
+from kernrec.kernel import ProblemSpace
 from kernrec.model.prior.launch_time import LAUNCH_S
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.recommender.estimate.static_table import Array, LaunchGeometry, StaticTable
@@ -13,7 +13,7 @@ SHORTLIST = 512
 _SECOND_PASS_CLK = 2500.0  # blocks of little work: started, loaded once, stored
 
 
-def shortlist(table: StaticTable, at: SpaceAt, rows: Array) -> Array:
+def shortlist(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Array:
     """At most `SHORTLIST` of `rows`: those that look fastest, and those that look most frugal.
 
     The quick measures are rounds of blocks times the longer of work and latency, where of a block's pipes only the
@@ -24,11 +24,11 @@ def shortlist(table: StaticTable, at: SpaceAt, rows: Array) -> Array:
     gpu, launches = table.gpu, table.kernel.launches
     clocks, joules = np.zeros(len(rows)), np.zeros(len(rows))
     for index, spec in enumerate(launches):
-        geometry = table.geometry(at, index)
+        geometry = table.geometry(on_problem, index)
         positions = np.flatnonzero(geometry.performed.take(rows))
         clocks[positions] += LAUNCH_S * gpu.boost_clock_hz + _SECOND_PASS_CLK * (index > 0)
         if spec.entry == launches[0].entry:
-            quick_clk, quick_j = _quick(table, at, index, rows.take(positions), geometry)
+            quick_clk, quick_j = _quick(table, on_problem, index, rows.take(positions), geometry)
             clocks[positions] += quick_clk
             joules[positions] += quick_j
     slower = table.calibration.core_time if table.calibration else 1.0
@@ -39,16 +39,18 @@ def shortlist(table: StaticTable, at: SpaceAt, rows: Array) -> Array:
     return rows[promising]
 
 
-def _quick(table: StaticTable, at: SpaceAt, index: int, rows: Array, geometry: LaunchGeometry) -> tuple[Array, Array]:
+def _quick(
+    table: StaticTable, on_problem: ProblemSpace, index: int, rows: Array, geometry: LaunchGeometry
+) -> tuple[Array, Array]:
     """(clocks, joules of the core) of one launch of these rows, quickly."""
     spec, launch = table.kernel.launches[index], table.launches[index]
     memory_clk = microarchitecture(table.gpu).dram_latency_clk
-    blocks = at.column(spec.blocks, rows)
+    blocks = on_problem.column(spec.blocks, rows)
     (work, alone, dynamic), *loops = ([rate.take(rows) for rate in term] for term in geometry.quick)
     dynamic *= blocks
     trips: Array | float = 0.0
     for (work_trip, alone_trip, dynamic_trip), loop in zip(loops, launch.loops, strict=True):
-        total, depth = table.trips(at, index, loop, rows, blocks)
+        total, depth = table.trips(on_problem, index, loop, rows, blocks)
         trips = trips + depth
         work += work_trip * depth
         alone += alone_trip * depth

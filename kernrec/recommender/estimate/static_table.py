@@ -12,7 +12,7 @@ import numpy as np
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, Occupancy, occupancy
-from kernrec.kernel import Expression, Kernel, Space, SpaceAt
+from kernrec.kernel import Expression, Kernel, ProblemSpace, Space
 from kernrec.model.prior.calibration import Calibration
 from kernrec.model.prior.demand import CORE_J, PIPES, Demand, demand, side_by_side
 from kernrec.model.prior.launch_time import alone_clk
@@ -137,7 +137,7 @@ class StaticTable:
             unprofiled &= rows < 0  # a variant need not have every launch
             spills |= (rows >= 0) & (table.spill_bytes[rows] > 0)
             profiled &= rows >= 0
-            sample = read_sample(kernel, index, table, rows, space.at(problem), gpu) if kernel.sampled else None
+            sample = read_sample(index, table, rows, space.at(problem), gpu) if kernel.sampled else None
             table = table if sample is None else sample.table
             launches.append(
                 LaunchTable(
@@ -182,23 +182,23 @@ class StaticTable:
         calibrated = self.calibration.dram_time if self.calibration else 1.0
         return self.gpu.memory_bandwidth * microarchitecture(self.gpu).dram_efficiency / calibrated
 
-    def runnable(self, at: SpaceAt, measured: Array | None = None) -> Array:
+    def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
         """Row numbers of the configs that can run a problem and whose every launch is profiled, ascending.
 
         Args:
-            at: the space on the problem.
+            on_problem: the space on the problem.
             measured: rows known to run; they count even where their code spills.
         """
-        geometry = self.geometry(at, 0)
+        geometry = self.geometry(on_problem, 0)
         if measured is not None and len(measured):
             usable = self.usable.copy()
             usable[measured] = True
-            can = at.valid & usable & (geometry.resident > 0)
+            can = on_problem.valid & usable & (geometry.resident > 0)
         else:
-            can = at.valid & (self._fitting if geometry is self._geometries.get(0) else self._fits(geometry))
+            can = on_problem.valid & (self._fitting if geometry is self._geometries.get(0) else self._fits(geometry))
         for index, launch in enumerate(self.launches):
             if launch.incomplete:
-                can &= (launch.variant >= 0) | ~self.geometry(at, index).performed
+                can &= (launch.variant >= 0) | ~self.geometry(on_problem, index).performed
         return np.flatnonzero(can)
 
     @cached_property
@@ -209,64 +209,73 @@ class StaticTable:
     def _fits(self, geometry: LaunchGeometry) -> Array:
         return self.usable & (geometry.resident > 0)
 
-    def trips(self, at: SpaceAt, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
+    def trips(self, on_problem: ProblemSpace, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
         """(trips of a loop over the whole grid, trips in the longest block) of a launch of these rows."""
         spec, launch = self.kernel.launches[index], self.launches[index]
         if launch.sample is not None:
             rounds = launch.sample.rounds.take(launch.variant.take(rows))
             return rounds * blocks, rounds
-        return at.column(spec.trips[loop], rows), at.column(spec.depth[loop], rows)
+        return on_problem.column(spec.trips[loop], rows), on_problem.column(spec.depth[loop], rows)
 
-    def launch_shape(self, at: SpaceAt, rows: Array) -> tuple[Array, ...]:
+    def launch_shape(self, on_problem: ProblemSpace, rows: Array) -> tuple[Array, ...]:
         """(threads, blocks, resident blocks, registers, shared bytes) of these rows' first launch; arrays (C,)."""
-        spec, launch, resident = self.kernel.launches[0], self.launches[0], self.geometry(at, 0).resident.take(rows)
+        spec, launch, resident = (
+            self.kernel.launches[0],
+            self.launches[0],
+            self.geometry(on_problem, 0).resident.take(rows),
+        )
         threads, blocks, dynamic = (
-            at.column(e, rows) + np.zeros(len(rows)) for e in (spec.threads, spec.blocks, spec.shared)
+            on_problem.column(e, rows) + np.zeros(len(rows)) for e in (spec.threads, spec.blocks, spec.shared)
         )
         variant, profiles = launch.variant.take(rows), launch.profiles
         static = profiles.static_smem_bytes.take(variant)
         return threads, blocks, resident, profiles.registers.take(variant), static + dynamic
 
-    def performed(self, at: SpaceAt, row: int) -> list[int]:
+    def performed(self, on_problem: ProblemSpace, row: int) -> list[int]:
         """The launches, by number, that one config performs."""
-        return [index for index in range(len(self.launches)) if self.geometry(at, index).performed[row]]
+        return [index for index in range(len(self.launches)) if self.geometry(on_problem, index).performed[row]]
 
-    def counts(self, at: SpaceAt, index: int, row: int, requested: bool = False) -> dict[str, float]:
+    def counts(self, on_problem: ProblemSpace, index: int, row: int, requested: bool = False) -> dict[str, float]:
         """What launch number `index` of one config does on the problem, in total, by metric of its profile.
 
         Of a kernel profiled by a sample of blocks, sectors that L1 answers are counted only where `requested` is set.
         """
         launch, rows = self.launches[index], np.array([row])
-        table = launch.sample.asked if requested and launch.sample is not None else launch.profiles
-        blocks = at.column(self.kernel.launches[index].blocks, rows) + np.zeros(1)
-        totals = [blocks, *(self.trips(at, index, loop, rows, blocks)[0] + np.zeros(1) for loop in launch.loops)]
+        table = launch.sample.requested if requested and launch.sample is not None else launch.profiles
+        blocks = on_problem.column(self.kernel.launches[index].blocks, rows) + np.zeros(1)
+        totals = [
+            blocks,
+            *(self.trips(on_problem, index, loop, rows, blocks)[0] + np.zeros(1) for loop in launch.loops),
+        ]
         values = table.counts[launch.variant[row]] @ np.array([float(total[0]) for total in totals])
         return dict(zip(table.metrics, values.tolist(), strict=True))
 
-    def resources(self, at: SpaceAt, index: int, row: int) -> tuple[int, int, Occupancy[int, float]]:
+    def resources(self, on_problem: ProblemSpace, index: int, row: int) -> tuple[int, int, Occupancy[int, float]]:
         """(registers per thread, bytes of shared memory per block, occupancy) of a launch of one config."""
         launch, rows = self.launches[index], np.array([row])
         spec = self.kernel.launches[index]
-        threads, dynamic = (int((at.column(e, rows) + np.zeros(1, np.int64))[0]) for e in (spec.threads, spec.shared))
+        threads, dynamic = (
+            int((on_problem.column(e, rows) + np.zeros(1, np.int64))[0]) for e in (spec.threads, spec.shared)
+        )
         registers = int(launch.profiles.registers[launch.variant[row]])
         shared = int(launch.profiles.static_smem_bytes[launch.variant[row]]) + dynamic
         return registers, shared, occupancy(self.gpu.limits, threads, registers, shared)
 
-    def occupancy(self, at: SpaceAt, row: int) -> float:
+    def occupancy(self, on_problem: ProblemSpace, row: int) -> float:
         """Resident warps over the most an SM holds, of the first launch of one config."""
-        return float(self.geometry(at, 0).occupancy[row])
+        return float(self.geometry(on_problem, 0).occupancy[row])
 
-    def occupancy_choice(self, at: SpaceAt, rows: Array) -> int:
+    def occupancy_choice(self, on_problem: ProblemSpace, rows: Array) -> int:
         """The row, of `rows`, that the occupancy heuristic picks.
 
         The heuristic is that of `cudaOccupancyMaxPotentialBlockSize`: the most resident warps, of equals the largest
         block; of equals the first config in canonical order, for the heuristic has no other criterion.
         """
-        geometry = self.geometry(at, 0)
+        geometry = self.geometry(on_problem, 0)
         score = geometry.occupancy.take(rows) * 4096.0 + geometry.warps.take(rows)
         return int(rows[score.argmax()])
 
-    def geometry(self, at: SpaceAt, index: int) -> LaunchGeometry:
+    def geometry(self, on_problem: ProblemSpace, index: int) -> LaunchGeometry:
         """The geometry of a launch on a problem; kept where it is the same on every problem, as for most kernels."""
         if known := self._geometries.get(index):
             return known
@@ -275,7 +284,7 @@ class StaticTable:
         when = [] if spec.when is None else [spec.when]
 
         def column(expression: Expression) -> Array:
-            return np.broadcast_to(np.asarray(at.column(expression), dtype=np.float64), (len(self.space),))
+            return np.broadcast_to(np.asarray(on_problem.column(expression), dtype=np.float64), (len(self.space),))
 
         warps = np.ceil(column(spec.threads) / 32.0)
         held = occupancy(

@@ -33,7 +33,7 @@ _PARTS = {
 
 
 @dataclass(frozen=True)
-class Access:
+class BufferAccess:
     """How one buffer is read or written."""
 
     buffer: str
@@ -71,7 +71,7 @@ class LaunchDetail:
     """Seconds by resource; the longest is the bottleneck."""
     mix: Mapping[str, float]
     """Share of issued instructions by class, the largest first."""
-    accesses: tuple[Access, ...]
+    accesses: tuple[BufferAccess, ...]
     conflicts: float
     """Shared-memory wavefronts over those without bank conflicts."""
 
@@ -138,8 +138,13 @@ class Explanation:
 def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanation:
     """The candidate at `position` of a set of one kernel, at operating point number `point`."""
     (kernel,) = candidates.kernels
-    table, at, row, prediction = kernel.table, kernel.runnable.at, int(kernel.rows[position]), kernel.prediction
-    performed = table.performed(at, row)
+    table, on_problem, row, prediction = (
+        kernel.table,
+        kernel.runnable.on_problem,
+        int(kernel.rows[position]),
+        kernel.prediction,
+    )
+    performed = table.performed(on_problem, row)
     places = prediction.places(position)
     dram_bytes = float(sum(prediction.times.dram_s[place] for place in places)) * table.bandwidth
     choice = build_choice(candidates, point, position)
@@ -149,7 +154,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     )
     total: dict[str, float] = {}
     for index in performed:
-        for metric, value in table.counts(at, index, row).items():
+        for metric, value in table.counts(on_problem, index, row).items():
             total[metric] = total.get(metric, 0.0) + value
     costs = kernel.points[point].limited
     limited = LimitedCosts(*(np.array([getattr(costs, f.name)[position]]) for f in fields(LimitedCosts)))
@@ -170,12 +175,14 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
 
 
 def _detail(kernel: KernelCandidates, index: int, row: int, parts: Mapping[str, float]) -> LaunchDetail:
-    table, at = kernel.table, kernel.runnable.at
-    counts = table.counts(at, index, row, requested=True)
-    registers, shared, held = table.resources(at, index, row)
+    table, on_problem = kernel.table, kernel.runnable.on_problem
+    counts = table.counts(on_problem, index, row, requested=True)
+    registers, shared, held = table.resources(on_problem, index, row)
     spec = table.kernel.launches[index]
     rows = np.array([row])
-    blocks, threads = (int((at.column(e, rows) + np.zeros(1, np.int64))[0]) for e in (spec.blocks, spec.threads))
+    blocks, threads = (
+        int((on_problem.column(e, rows) + np.zeros(1, np.int64))[0]) for e in (spec.blocks, spec.threads)
+    )
     waves = blocks / (held.blocks * table.gpu.sms)
     issued = max(counts.get("issue", 0.0), 1.0)
     mix = {m.removeprefix("issue."): value / issued for m, value in counts.items() if m.startswith("issue.") and value}
@@ -199,7 +206,7 @@ def _detail(kernel: KernelCandidates, index: int, row: int, parts: Mapping[str, 
     )
 
 
-def _accesses(counts: Mapping[str, float]) -> Sequence[Access]:
+def _accesses(counts: Mapping[str, float]) -> Sequence[BufferAccess]:
     accesses = []
     for metric, requests in counts.items():
         if metric.startswith("global.") and metric.endswith("_requests") and requests:
@@ -207,7 +214,7 @@ def _accesses(counts: Mapping[str, float]) -> Sequence[Access]:
             base = metric.removesuffix("_requests")
             sectors, useful = counts.get(f"{base}_sectors", 0.0), counts.get(f"{base}_bytes", 0.0)
             moved = max(sectors * _SECTOR_BYTES, 1.0)
-            accesses.append(Access(buffer, what, sectors / requests, min(useful / moved, 1.0)))
+            accesses.append(BufferAccess(buffer, what, sectors / requests, min(useful / moved, 1.0)))
     return accesses
 
 
