@@ -246,8 +246,8 @@ def none_runs(considered: RunnableConfigs) -> KernrecError:
         reason = f"it needs {refusing_constraint(kernel, problem, gpu) or 'another shape'!r}"
     else:
         reason = (
-            f"of {len(considered.on_problem.rows)} that its constraints leave none is profiled, fits an SM and does without"
-            " spilling"
+            f"of {len(considered.on_problem.rows)} configs that keep its constraints none is profiled, fits an SM and"
+            " does not spill"
         )
     return KernrecError(f"no config of {kernel.name} can run {problem.key} on {gpu.name}: {reason}")
 
