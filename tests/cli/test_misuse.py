@@ -38,7 +38,7 @@ EXPLAIN = ("explain", "--op", "matmul", "--gpu", "t4", "--shape", "m=64,n=64,k=6
         ((*ANALYZE, "--budget", "0"), "at least 1 is accepted"),
         ((*ANALYZE, "--grid", "3"), "--grid is for PTX; of twice.cu the spec says how it is launched"),
         ((*ANALYZE, "--shared", "0"), "--shared is for PTX"),
-        ((*ANALYZE[:-1], "broken.json/own.duckdb"), "cannot make the folder"),
+        ((*ANALYZE[:-1], "broken.json/own.duckdb"), "cannot create the folder"),
         (("emulate", "twice.cu", "x=f32[32]", "--budget", "0"), "at least 1 is accepted"),
         (("emulate", "twice.cu", "x=f32[32]", "--shared", "-4"), "0 or more are accepted"),
         (("recommend", "--kernel", "twice", "--gpu", "t4", "--emit", "cuda"), "--kernel goes with --shape"),
