@@ -1,5 +1,6 @@
 """A recommended config as CUDA source that compiles as it stands: tunables fixed, launch line in a comment."""
 
+from kernrec.kernel import Config, Kernel
 from kernrec.kernel.binding import Pointer, workspaces
 from kernrec.recommender.result import Choice
 
@@ -35,6 +36,10 @@ def emit_cuda(choice: Choice) -> str:
     launched = [f"{t.name} = {choice.config[t.name]}" for t in kernel.tunables if t.launch]
     if launched:
         lines.append(f"// Chosen at launch, inside grid and arguments: {', '.join(launched)}.")
-    defines = kernel.defines(choice.config, problem.dtype, problem.layout)
-    lines += [f"#define {name} {value}" for name, value in defines.items()]
-    return "\n".join(lines) + "\n\n" + kernel.source
+    return "\n".join(lines) + "\n" + variant_source(kernel, choice.config, problem.dtype, problem.layout)
+
+
+def variant_source(kernel: Kernel, config: Config, dtype: str, layout: str) -> str:
+    """The source of one compiled variant, with its tunables, dtype and layout defined in front of it."""
+    defines = kernel.defines(config, dtype, layout)
+    return "".join(f"#define {name} {value}\n" for name, value in defines.items()) + "\n" + kernel.source

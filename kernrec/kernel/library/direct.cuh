@@ -2,55 +2,27 @@
 //
 // Defined before the include: DTYPE_F32, DTYPE_F16 or DTYPE_BF16 as 1.
 
+#include "packet.cuh"
+
 #if DTYPE_F32
 using Element = float;
 #else
 using Element = unsigned short;  // the bits of one f16 or bf16
 #endif
 
-// N neighbouring elements as they lie in memory; a scalar half has a word to itself.
+// N neighbouring elements.
 template <unsigned N>
-struct Packet {
-    static constexpr unsigned BYTES = N * sizeof(Element);
-    static constexpr unsigned WORDS = BYTES < 4 ? 1 : BYTES / 4;
-    static_assert(BYTES == 2 || BYTES == 4 || BYTES == 8 || BYTES == 16, "one load");
-    alignas(BYTES < 4 ? 4 : BYTES) unsigned word[WORDS];
-};
+using Elements = Packet<N * sizeof(Element)>;
 
-// One load instruction under a predicate, no branch: zeros unless `place` is below `end`.
+// Zeros unless `place` is below `end`.
 template <unsigned N>
-__device__ __forceinline__ Packet<N> load(const Element* source, unsigned place, unsigned end) {
-    Packet<N> p;
-    if constexpr (Packet<N>::BYTES == 16)
-        asm volatile(
-            "{ .reg .pred p; setp.lt.u32 p, %5, %6;\n"
-            "  mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;\n"
-            "  @p ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4]; }"
-            : "=&r"(p.word[0]), "=&r"(p.word[1]), "=&r"(p.word[2]), "=&r"(p.word[3])
-            : "l"(source), "r"(place), "r"(end));
-    else if constexpr (Packet<N>::BYTES == 8)
-        asm volatile(
-            "{ .reg .pred p; setp.lt.u32 p, %3, %4;\n"
-            "  mov.b32 %0, 0; mov.b32 %1, 0;\n"
-            "  @p ld.global.nc.v2.b32 {%0, %1}, [%2]; }"
-            : "=&r"(p.word[0]), "=&r"(p.word[1])
-            : "l"(source), "r"(place), "r"(end));
-    else if constexpr (Packet<N>::BYTES == 4)
-        asm volatile("{ .reg .pred p; setp.lt.u32 p, %2, %3; mov.b32 %0, 0; @p ld.global.nc.b32 %0, [%1]; }"
-                     : "=&r"(p.word[0])
-                     : "l"(source), "r"(place), "r"(end));
-    else
-        asm volatile(
-            "{ .reg .pred p; .reg .b16 half; setp.lt.u32 p, %2, %3; mov.b16 half, 0;\n"
-            "  @p ld.global.nc.b16 half, [%1]; cvt.u32.u16 %0, half; }"
-            : "=&r"(p.word[0])
-            : "l"(source), "r"(place), "r"(end));
-    return p;
+__device__ __forceinline__ Elements<N> load(const Element* source, unsigned place, unsigned end) {
+    return load_packet<N * sizeof(Element)>(source, place, end);
 }
 
 // The value of element `i` of a packet.
-template <unsigned N>
-__device__ __forceinline__ float value(const Packet<N>& p, unsigned i) {
+template <unsigned BYTES>
+__device__ __forceinline__ float value(const Packet<BYTES>& p, unsigned i) {
 #if DTYPE_F32
     return __uint_as_float(p.word[i]);
 #elif DTYPE_F16
@@ -96,7 +68,7 @@ __device__ __forceinline__ unsigned pack(float first, float second) {
 // Stores N values, rounded, if `place` is below `end`; no branch.
 template <unsigned N>
 __device__ __forceinline__ void store(Element* target, const float* number, unsigned place, unsigned end) {
-    Packet<N> p;
+    Elements<N> p;
 #if DTYPE_F32
 #pragma unroll
     for (unsigned i = 0; i < N; ++i) p.word[i] = __float_as_uint(number[i]);
@@ -108,25 +80,7 @@ __device__ __forceinline__ void store(Element* target, const float* number, unsi
         for (unsigned i = 0; i < N / 2; ++i) p.word[i] = pack(number[2 * i], number[2 * i + 1]);
     }
 #endif
-    if constexpr (Packet<N>::BYTES == 16)
-        asm volatile("{ .reg .pred p; setp.lt.u32 p, %5, %6; @p st.global.v4.b32 [%0], {%1, %2, %3, %4}; }" ::"l"(
-                         target),
-                     "r"(p.word[0]), "r"(p.word[1]), "r"(p.word[2]), "r"(p.word[3]), "r"(place), "r"(end)
-                     : "memory");
-    else if constexpr (Packet<N>::BYTES == 8)
-        asm volatile("{ .reg .pred p; setp.lt.u32 p, %3, %4; @p st.global.v2.b32 [%0], {%1, %2}; }" ::"l"(target),
-                     "r"(p.word[0]), "r"(p.word[1]), "r"(place), "r"(end)
-                     : "memory");
-    else if constexpr (Packet<N>::BYTES == 4)
-        asm volatile("{ .reg .pred p; setp.lt.u32 p, %2, %3; @p st.global.b32 [%0], %1; }" ::"l"(target),
-                     "r"(p.word[0]), "r"(place), "r"(end)
-                     : "memory");
-    else
-        asm volatile(
-            "{ .reg .pred p; .reg .b16 half; setp.lt.u32 p, %2, %3; cvt.u16.u32 half, %1;\n"
-            "  @p st.global.b16 [%0], half; }" ::"l"(target),
-            "r"(p.word[0]), "r"(place), "r"(end)
-            : "memory");
+    store_packet(target, p, place, end);
 }
 
 // Rows of WIDTH floats in shared memory that threads read N at a time, neighbours beside each other. Quads of a thread

@@ -2,6 +2,8 @@
 // activation. Both are the same for a whole launch, chosen when it is launched: a uniform branch, so that without them
 // nothing but the branch is paid, and the code space does not grow. And the second pass of split-K, which applies them.
 
+#include "packet.cuh"
+
 enum Activation : unsigned { NONE, RELU, GELU, SILU };
 
 __device__ __forceinline__ float bias_at(const float* bias, unsigned column) { return bias[column]; }
@@ -37,11 +39,6 @@ __device__ __forceinline__ void activate(unsigned activation, const Each& each) 
         each([=](float x) { return gated(x, linear, cubic); });
     }
 }
-
-template <unsigned N>
-struct alignas(4 * N) Floats {
-    float value[N];
-};
 
 // For N successive elements of C a thread, from `first` on (of `elements`, a multiple of N; past the last, those are
 // taken again): the sum over s of partial[s * elements + i], in the order of s, with bias and activation. A row of C

@@ -1,23 +1,15 @@
 // The body of a matrix product on tensor cores, whatever its elements: which tile of C is a block's, how the tiles of A
 // and B come into shared memory, the loop over them, and stores of sums in f32.
 //
-// Defined before the include: the tunables, THROUGH_REGISTERS (0: tiles are loaded by cp.async), UNIT (elements of one
-// write to shared memory), MMA_K (reduction of one step), Scalar (an element), ATile and BTile (see mma.cuh), Sums, and
-// the `Fragments` of one step for a warp, which `read` themselves and `multiply` into Sums.
+// Defined before the include: what mma_tiles.cuh needs, UNIT (elements of one write to shared memory) and Scalar (an
+// element).
 //
 // Edges cost what full tiles cost: what lies past an edge is filled with zeros by copies that read nothing, and stores
 // are predicated. So every block executes prologue + trips * body instructions, for any trips >= 1.
 //
 // A tensor holds at most 2^31 elements: offsets of elements within one product fit 32 unsigned bits.
 
-constexpr unsigned WARPS_N = BLOCK_N / WARP_N;
-constexpr unsigned THREADS = 32 * WARPS_N * (BLOCK_M / WARP_M);
-constexpr unsigned SLOT = ATile::BYTES + BTile::BYTES;
-
-static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "warps tile the block");
-static_assert(WARP_M % 16 == 0 && WARP_N % 32 == 0, "whole mma tiles, four of them beside each other");
-static_assert(BLOCK_K / MMA_K % 2 == 0, "fragments alternate");
-static_assert(!THROUGH_REGISTERS || (STAGES == 2 && FRAGMENTS == 1), "through registers, more stages gain nothing");
+#include "mma_tiles.cuh"
 
 // `pointer` ROWS rows of `pitch` elements further. In one instruction: as C++, the 64-bit product would be kept in two
 // registers throughout the loop.
@@ -29,21 +21,16 @@ __device__ __forceinline__ const Scalar* rows_ahead(const Scalar* pointer, unsig
 
 #if THROUGH_REGISTERS
 // 16 bytes on their way through registers; zeros where `inside` is false.
-struct Packet {
-    unsigned word[4];
+struct Staged {
+    Packet<16> packet;
 
     __device__ __forceinline__ void start(const Scalar* source, bool inside) {
-        asm volatile(
-            "{ .reg .pred p; setp.ne.u32 p, %5, 0;\n"
-            "  mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;\n"
-            "  @p ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4]; }"
-            : "=&r"(word[0]), "=&r"(word[1]), "=&r"(word[2]), "=&r"(word[3])
-            : "l"(source), "r"(unsigned(inside)));
+        packet = load_packet<16>(source, inside);
     }
 
     __device__ __forceinline__ void finish(unsigned target) const {
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(target), "r"(word[0]), "r"(word[1]),
-                     "r"(word[2]), "r"(word[3])
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(target), "r"(packet.word[0]),
+                     "r"(packet.word[1]), "r"(packet.word[2]), "r"(packet.word[3])
                      : "memory");
     }
 };
@@ -64,7 +51,7 @@ struct Loader {
 #if THROUGH_REGISTERS && VECTOR == 1
     Pair staged[LOADS];
 #elif THROUGH_REGISTERS
-    Packet staged[LOADS];
+    Staged staged[LOADS];
 #endif
 
     // From the tile at `extent_begin` (of `extent` rows of A or columns of B) and `k_begin`; past `k_end` are zeros.
@@ -140,11 +127,11 @@ struct Work {
 };
 
 // sums += the tile of A times the tile of B, for the warp's part of C at `warp_row` and `warp_column` of the block's.
-__device__ __forceinline__ void multiply_tiles(Sums& sums, const Scalar* a, const Scalar* b, unsigned m, unsigned n,
-                                               unsigned k, const Work& work, unsigned warp_row, unsigned warp_column) {
+__device__ __forceinline__ void multiply_matrices(Sums& sums, const Scalar* a, const Scalar* b, unsigned m, unsigned n,
+                                                  unsigned k, const Work& work, unsigned warp_row,
+                                                  unsigned warp_column) {
     extern __shared__ __align__(128) unsigned char shared[];
     const unsigned slots = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    const unsigned trips = work.trips;
 
     Loader<ATile> a_loader(a + size_t(blockIdx.z) * m * k, m, k, work.tile_row, work.k_begin, work.k_end);
     Loader<BTile> b_loader(b + size_t(blockIdx.z) * n * k, n, k, work.tile_column, work.k_begin, work.k_end);
@@ -155,72 +142,14 @@ __device__ __forceinline__ void multiply_tiles(Sums& sums, const Scalar* a, cons
         commit_copies();
 #endif
     };
-    const unsigned a_place = ATile::fragment_place(warp_row), b_place = BTile::fragment_place(warp_column);
-
-#if THROUGH_REGISTERS
-    Fragments fragments;
     const auto settle = [&](unsigned slot) {
+#if THROUGH_REGISTERS
         a_loader.settle(slot);
         b_loader.settle(slot + ATile::BYTES);
+#endif
     };
-    fetch(slots);
-    settle(slots);
-    __syncthreads();
-    unsigned read = 0;
-#pragma unroll 1
-    for (unsigned trip = 0; trip < trips; ++trip) {
-        fetch(slots);
-#pragma unroll
-        for (unsigned step = 0; step < BLOCK_K; step += MMA_K) {
-            fragments.read(slots + read, a_place, b_place, step);
-            fragments.multiply(sums);
-        }
-        read = SLOT - read;
-        settle(slots + read);
-        __syncthreads();
-    }
-#else
-    const auto next = [](unsigned slot) { return slot == (STAGES - 1) * SLOT ? 0 : slot + SLOT; };
-    const auto previous = [](unsigned slot) { return slot == 0 ? (STAGES - 1) * SLOT : slot - SLOT; };
-#pragma unroll
-    for (unsigned stage = 0; stage + 1 < STAGES; ++stage) fetch(slots + stage * SLOT);
-    unsigned read = 0;
-#if FRAGMENTS == 2
-    Fragments fragments[2];
-    wait_for_copies<STAGES - 2>();
-    __syncthreads();
-    fragments[0].read(slots, a_place, b_place, 0);
-#pragma unroll 1
-    for (unsigned trip = 0; trip < trips; ++trip) {
-        fetch(slots + previous(read));
-#pragma unroll
-        for (unsigned step = 0; step < BLOCK_K; step += MMA_K) {
-            if (step + MMA_K == BLOCK_K) {
-                wait_for_copies<STAGES - 2>();
-                __syncthreads();  // the next tile has landed for all, and all have read this one
-                read = next(read);
-            }
-            fragments[(step / MMA_K + 1) % 2].read(slots + read, a_place, b_place, (step + MMA_K) % BLOCK_K);
-            fragments[step / MMA_K % 2].multiply(sums);
-        }
-    }
-#else
-    Fragments fragments;
-#pragma unroll 1
-    for (unsigned trip = 0; trip < trips; ++trip) {
-        wait_for_copies<STAGES - 2>();
-        __syncthreads();  // the tile of this trip has landed for all, and all have done with the slot written next
-        fetch(slots + previous(read));
-#pragma unroll
-        for (unsigned step = 0; step < BLOCK_K; step += MMA_K) {
-            fragments.read(slots + read, a_place, b_place, step);
-            fragments.multiply(sums);
-        }
-        read = next(read);
-    }
-#endif
-    wait_for_copies<0>();
-#endif
+    const unsigned a_place = ATile::fragment_place(warp_row), b_place = BTile::fragment_place(warp_column);
+    multiply_tiles(sums, slots, work.trips, a_place, b_place, fetch, settle);
 }
 
 // Bias and activation of the warp's sums; `column` is the lane's first, n columns.
@@ -249,21 +178,15 @@ __device__ __forceinline__ void finish(Sums& sums, const Scalar* __restrict__ bi
     });
 }
 
-// Writes the sums to `output` of m x n; from `row` and `column`, the lane's first.
-__device__ __forceinline__ void write_sums(const Sums& sums, float* output, unsigned row, unsigned column, unsigned m,
-                                           unsigned n) {
-#pragma unroll
-    for (unsigned i = 0; i < WARP_M / 8; ++i, row += 8) {
-#pragma unroll
-        for (unsigned j = 0; j < WARP_N / 8; ++j) {
-            const float* sum = sums[i / 2][j] + i % 2 * 2;
-            const unsigned at = column + j * 8;
-#if VECTOR == 1
-            store(output + (row * n + at), sum[0], row < m && at < n);
-            store(output + (row * n + at + 1), sum[1], row < m && at + 1 < n);
-#else
-            store(output + (row * n + at), sum[0], sum[1], row < m && at < n);
-#endif
-        }
+// A row-major matrix of m x n that sums are stored to; `row` is the lane's first.
+template <class Element>
+struct Matrix {
+    Element* first;
+    unsigned row, m, n;
+
+    __device__ __forceinline__ Element* at(unsigned column, unsigned next = 0) const {
+        return first + (row * n + column + next);
     }
-}
+
+    __device__ __forceinline__ bool holds(unsigned column) const { return row < m && column < n; }
+};

@@ -14,6 +14,8 @@
 //
 // A tensor holds at most 2^31 elements: element offsets fit 32 unsigned bits.
 
+#include "packet.cuh"
+
 #if DTYPE_F32
 using Element = float;
 #else
@@ -21,48 +23,13 @@ using Element = unsigned short;  // the bits of one f16 or bf16
 #endif
 
 constexpr unsigned BYTES = VECTOR * sizeof(Element);  // of a packet
-constexpr unsigned WORDS = BYTES < 4 ? 1 : BYTES / 4;
 constexpr unsigned STEP_K = ROW_THREADS * VECTOR;
 constexpr unsigned TRIP_K = STEP_K * UNROLL;
 constexpr unsigned BLOCK_ROWS = THREADS / ROW_THREADS * ROWS;
 constexpr unsigned SUMS = ROWS * COLUMNS;
 constexpr unsigned REDUCE_THREADS = 256;
 
-static_assert(BYTES == 2 || BYTES == 4 || BYTES == 16, "one load instruction");
 static_assert(32 % ROW_THREADS == 0 && THREADS % 32 == 0, "the lanes of a row are in one warp");
-
-struct Packet {
-    unsigned word[WORDS];
-};
-
-// One load instruction under a predicate, no branch: zeros where `place` is not before `end`.
-__device__ __forceinline__ Packet load(const Element* source, unsigned place, unsigned end) {
-    Packet p;
-    if constexpr (BYTES == 16)
-        asm volatile(
-            "{ .reg .pred p; setp.lt.u32 p, %5, %6;\n"
-            "  mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;\n"
-            "  @p ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4]; }"
-            : "=&r"(p.word[0]), "=&r"(p.word[1]), "=&r"(p.word[2]), "=&r"(p.word[3])
-            : "l"(source), "r"(place), "r"(end));
-    else if constexpr (BYTES == 4)
-        asm volatile("{ .reg .pred p; setp.lt.u32 p, %2, %3; mov.b32 %0, 0; @p ld.global.nc.b32 %0, [%1]; }"
-                     : "=&r"(p.word[0])
-                     : "l"(source), "r"(place), "r"(end));
-    else
-        asm volatile(
-            "{ .reg .pred p; .reg .b16 h; setp.lt.u32 p, %2, %3; mov.b16 h, 0;\n"
-            "  @p ld.global.nc.b16 h, [%1]; cvt.u32.u16 %0, h; }"
-            : "=r"(p.word[0])
-            : "l"(source), "r"(place), "r"(end));
-    return p;
-}
-
-__device__ __forceinline__ void store(float* target, float value, bool inside) {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.f32 [%0], %1; }" ::"l"(target), "f"(value),
-                 "r"(unsigned(inside))
-                 : "memory");
-}
 
 #if !DTYPE_F32
 // Rounds to nearest even.
@@ -82,19 +49,21 @@ __device__ __forceinline__ Element encode(float value) {
 }
 
 __device__ __forceinline__ void store(Element* target, float value, bool inside) {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.b16 [%0], %1; }" ::"l"(target),
-                 "h"(encode(value)), "r"(unsigned(inside))
-                 : "memory");
+    store_half(target, encode(value), inside);
 }
 #endif
 
-__device__ __forceinline__ void decode(float (&value)[VECTOR], const Packet& p) {
+__device__ __forceinline__ void store(float* target, float value, bool inside) {
+    store_floats<1>(target, &value, inside);
+}
+
+__device__ __forceinline__ void decode(float (&value)[VECTOR], const Packet<BYTES>& p) {
 #if DTYPE_F32
 #pragma unroll
     for (unsigned i = 0; i < VECTOR; ++i) value[i] = __uint_as_float(p.word[i]);
 #else
 #pragma unroll
-    for (unsigned i = 0; i < WORDS; ++i) {
+    for (unsigned i = 0; i < Packet<BYTES>::WORDS; ++i) {
         float low, high;
 #if DTYPE_BF16
         low = __uint_as_float(p.word[i] << 16);
@@ -158,12 +127,12 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* x, Y* 
     float sum[SUMS] = {};
 #pragma unroll 1
     for (unsigned trip = 0; trip < trips; ++trip) {
-        Packet a_packet[UNROLL][ROWS];
+        Packet<BYTES> a_packet[UNROLL][ROWS];
 #pragma unroll
         for (unsigned u = 0; u < UNROLL; ++u)
 #pragma unroll
             for (unsigned r = 0; r < ROWS; ++r)
-                a_packet[u][r] = load(a_source[r] + u * STEP_K, at_k + u * STEP_K, k_end);
+                a_packet[u][r] = load_packet<BYTES>(a_source[r] + u * STEP_K, at_k + u * STEP_K, k_end);
 #pragma unroll
         for (unsigned u = 0; u < UNROLL; ++u) {
             float row[ROWS][VECTOR];
@@ -173,7 +142,7 @@ __device__ __forceinline__ void multiply(const Element* a, const Element* x, Y* 
 #pragma unroll
             for (unsigned c = 0; c < COLUMNS; ++c) {
                 float vector[VECTOR];
-                decode(vector, load(vector_source, at_k + u * STEP_K, c < columns ? k_end : 0));
+                decode(vector, load_packet<BYTES>(vector_source, at_k + u * STEP_K, c < columns ? k_end : 0));
                 vector_source += k;
 #pragma unroll
                 for (unsigned r = 0; r < ROWS; ++r)

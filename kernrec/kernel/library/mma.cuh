@@ -8,6 +8,8 @@
 // Rows are made of 16-byte chunks, exchanged by an XOR with the row number: then 8 successive rows at one chunk, and 8
 // successive chunks as they are copied, both cover all 32 banks. No padding, no bank conflicts.
 
+#include "packet.cuh"
+
 #if DTYPE_BF16
 #define ELEMENT "bf16"
 #else
@@ -18,15 +20,28 @@ using Element = unsigned short;  // the bits of one f16 or bf16
 
 constexpr unsigned CHUNK_BYTES = 16;
 constexpr unsigned CHUNK = CHUNK_BYTES / sizeof(Element);
-constexpr unsigned STEP_K = 16;  // reduction of one mma.sync.m16n8k16
+[[maybe_unused]] constexpr unsigned STEP_K = 16;  // reduction of one mma.sync.m16n8k16
 
-// d += a b, for a 16 x 16 (a[half of the rows][half of the reduction]) and b 16 x 8 (b[half of the reduction]).
-__device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[2][2], const unsigned (&b)[2]) {
+#if !DTYPE_TF32
+// d += a b, for a 16 x 16 (a[half of the rows][half of the reduction]) and b 16 x 8 (b[half of the reduction]). Before
+// sm_80, which have no mma.sync of that shape, two of half the reduction.
+#if __CUDA_ARCH__ >= 800
+__device__ __forceinline__ void multiply_add(float (&d)[4], const unsigned (&a)[2][2], const unsigned (&b)[2]) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32." ELEMENT "." ELEMENT ".f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0][0]), "r"(a[1][0]), "r"(a[0][1]), "r"(a[1][1]), "r"(b[0]), "r"(b[1]));
 }
+#else
+__device__ __forceinline__ void multiply_add(float (&d)[4], const unsigned (&a)[2][2], const unsigned (&b)[2]) {
+#pragma unroll
+    for (unsigned half = 0; half < 2; ++half)
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0][half]), "r"(a[1][half]), "r"(b[half]));
+}
+#endif
+#endif
 
 // The tile of one operand in shared memory. ALONG_K: the reduction is contiguous.
 template <unsigned EXTENT, unsigned REDUCTION, bool ALONG_K>
@@ -120,44 +135,14 @@ struct Pair {
 // Two elements in a word, the first in its lower half, each rounded to nearest.
 __device__ __forceinline__ unsigned pack(float first, float second) {
     unsigned word;
+#if __CUDA_ARCH__ >= 800
     asm("cvt.rn." ELEMENT "x2.f32 %0, %2, %1;" : "=r"(word) : "f"(first), "f"(second));
+#else
+    asm("{ .reg .b16 low, high; cvt.rn.f16.f32 low, %1; cvt.rn.f16.f32 high, %2; mov.b32 %0, {low, high}; }"
+        : "=r"(word)
+        : "f"(first), "f"(second));
+#endif
     return word;
-}
-
-// Stores under a predicate, no branch.
-__device__ __forceinline__ void store(float* target, float first, float second, bool inside) {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; @p st.global.v2.f32 [%0], {%1, %2}; }" ::"l"(target),
-                 "f"(first), "f"(second), "r"(unsigned(inside))
-                 : "memory");
-}
-
-__device__ __forceinline__ void store(float* target, float value, bool inside) {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.f32 [%0], %1; }" ::"l"(target), "f"(value),
-                 "r"(unsigned(inside))
-                 : "memory");
-}
-
-__device__ __forceinline__ void store(Element* target, Element value, bool inside) {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.b16 [%0], %1; }" ::"l"(target), "h"(value),
-                 "r"(unsigned(inside))
-                 : "memory");
-}
-
-template <unsigned WORDS>
-__device__ __forceinline__ void store(Element* target, const unsigned* words, bool inside) {
-    if constexpr (WORDS == 4)
-        asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p st.global.v4.b32 [%0], {%1, %2, %3, %4}; }" ::"l"(
-                         target),
-                     "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(unsigned(inside))
-                     : "memory");
-    else if constexpr (WORDS == 2)
-        asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; @p st.global.v2.b32 [%0], {%1, %2}; }" ::"l"(target),
-                     "r"(words[0]), "r"(words[1]), "r"(unsigned(inside))
-                     : "memory");
-    else
-        asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.b32 [%0], %1; }" ::"l"(target), "r"(words[0]),
-                     "r"(unsigned(inside))
-                     : "memory");
 }
 
 // Among four neighbouring lanes, word i of lane j becomes word j of lane i: a lane that held two columns of each of
@@ -177,7 +162,7 @@ __device__ __forceinline__ void transpose_quad(unsigned (&word)[4]) {
     }
 }
 
-constexpr unsigned REDUCE_THREADS = 256;
+[[maybe_unused]] constexpr unsigned REDUCE_THREADS = 256;
 
 // output[i] = sum over s of partial[s * elements + i], in the order of s, rounded once: N elements a thread.
 template <unsigned N>
@@ -190,32 +175,24 @@ __device__ __forceinline__ void add_partials(const float* partial, Element* outp
 #pragma unroll 1
     for (unsigned split = 0; split < splits; ++split) {
         float next[N];
-        if constexpr (N == 4)
-            asm volatile(
-                "{ .reg .pred p; setp.ne.u32 p, %5, 0;\n"
-                "  mov.f32 %0, 0f00000000; mov.f32 %1, 0f00000000; mov.f32 %2, 0f00000000; mov.f32 %3, 0f00000000;\n"
-                "  @p ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4]; }"
-                : "=&f"(next[0]), "=&f"(next[1]), "=&f"(next[2]), "=&f"(next[3])
-                : "l"(partial), "r"(unsigned(inside)));
-        else
+        if constexpr (N == 4) {
+            const Floats<4> four = load_floats<4>(partial, inside);
 #pragma unroll
-            for (unsigned i = 0; i < N; ++i)
-                asm volatile(
-                    "{ .reg .pred p; setp.ne.u32 p, %2, 0;\n"
-                    "  mov.f32 %0, 0f00000000;\n"
-                    "  @p ld.global.nc.f32 %0, [%1]; }"
-                    : "=&f"(next[i])
-                    : "l"(partial + i), "r"(unsigned(inside)));
+            for (unsigned i = 0; i < N; ++i) next[i] = four.value[i];
+        } else {
+#pragma unroll
+            for (unsigned i = 0; i < N; ++i) next[i] = load_floats<1>(partial + i, inside).value[0];
+        }
 #pragma unroll
         for (unsigned i = 0; i < N; ++i) sum[i] += next[i];
         partial += elements;
     }
     if constexpr (N == 1) {
-        store(output + first, Element(pack(sum[0], 0)), inside);
+        store_half(output + first, Element(pack(sum[0], 0)), inside);
     } else {
-        unsigned words[N / 2];
+        Packet<2 * N> words;
 #pragma unroll
-        for (unsigned i = 0; i < N / 2; ++i) words[i] = pack(sum[2 * i], sum[2 * i + 1]);
-        store<N / 2>(output + first, words, inside);
+        for (unsigned i = 0; i < N / 2; ++i) words.word[i] = pack(sum[2 * i], sum[2 * i + 1]);
+        store_packet(output + first, words, inside);
     }
 }

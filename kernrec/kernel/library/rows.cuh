@@ -13,8 +13,11 @@
 constexpr unsigned THREADS = THREADS_PER_ROW * ROWS_PER_BLOCK;
 constexpr unsigned WARPS_PER_ROW = THREADS_PER_ROW / 32;
 constexpr unsigned PACKET_STEP = THREADS_PER_ROW * VECTOR;  // columns between two packets of a thread
-constexpr unsigned CHUNK = PACKET_STEP * PACKETS;           // columns that the threads of a row hold at once
+// Columns that the threads of a row hold at once.
+[[maybe_unused]] constexpr unsigned CHUNK = PACKET_STEP * PACKETS;
 constexpr unsigned VALUES = PACKETS * VECTOR;               // values that a thread holds at once
+
+#include "packet.cuh"
 
 #if DTYPE_F32
 using Element = float;
@@ -23,47 +26,20 @@ using Element = unsigned short;  // the bits of one f16 or bf16
 #endif
 
 constexpr unsigned PER_WORD = 4 / sizeof(Element);
-constexpr unsigned WORDS = VECTOR == 1 ? 1 : VECTOR / PER_WORD;  // of a packet; a scalar half has one to itself
+constexpr unsigned BYTES = VECTOR * sizeof(Element);  // of a packet
 
 static_assert(THREADS_PER_ROW % 32 == 0 && (WARPS_PER_ROW & (WARPS_PER_ROW - 1)) == 0, "a power of two of whole warps");
 static_assert(VECTOR == 1 || VECTOR * sizeof(Element) == 16, "scalar or 16-byte loads");
 
 // What stands for the columns past the end of a row, two halves or one float to a word.
-constexpr unsigned ZERO = 0;
+[[maybe_unused]] constexpr unsigned ZERO = 0;
 #if DTYPE_F32
-constexpr unsigned MINUS_INFINITY = 0xff800000;
+[[maybe_unused]] constexpr unsigned MINUS_INFINITY = 0xff800000;
 #elif DTYPE_F16
-constexpr unsigned MINUS_INFINITY = 0xfc00fc00;
+[[maybe_unused]] constexpr unsigned MINUS_INFINITY = 0xfc00fc00;
 #else
-constexpr unsigned MINUS_INFINITY = 0xff80ff80;
+[[maybe_unused]] constexpr unsigned MINUS_INFINITY = 0xff80ff80;
 #endif
-
-// One load instruction under a predicate, no branch: FILL where `inside` is false.
-template <unsigned FILL>
-__device__ __forceinline__ void load(unsigned (&word)[WORDS], const Element* source, bool inside) {
-    if constexpr (WORDS == 4)
-        asm volatile(
-            "{ .reg .pred p; setp.ne.u32 p, %5, 0;\n"
-            "  mov.b32 %0, %6; mov.b32 %1, %6; mov.b32 %2, %6; mov.b32 %3, %6;\n"
-            "  @p ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4]; }"
-            : "=&r"(word[0]), "=&r"(word[1]), "=&r"(word[2]), "=&r"(word[3])
-            : "l"(source), "r"(unsigned(inside)), "n"(FILL));
-    else if constexpr (sizeof(Element) == 4)
-        asm volatile(
-            "{ .reg .pred p; setp.ne.u32 p, %2, 0;\n"
-            "  mov.b32 %0, %3;\n"
-            "  @p ld.global.nc.b32 %0, [%1]; }"
-            : "=&r"(word[0])
-            : "l"(source), "r"(unsigned(inside)), "n"(FILL));
-    else
-        asm volatile(
-            "{ .reg .pred p; .reg .b16 half; setp.ne.u32 p, %2, 0;\n"
-            "  mov.b16 half, %3;\n"
-            "  @p ld.global.nc.b16 half, [%1];\n"
-            "  cvt.u32.u16 %0, half; }"
-            : "=&r"(word[0])
-            : "l"(source), "r"(unsigned(inside)), "n"(FILL & 0xffff));
-}
 
 // The first or second value of a word.
 __device__ __forceinline__ float unpack(unsigned word, bool second) {
@@ -109,36 +85,29 @@ __device__ __forceinline__ unsigned pack(float first, float second) {
 #endif
 }
 
-// Stores a float under a predicate, no branch, whatever the elements are.
 __device__ __forceinline__ void store_float(float* target, float value, bool inside) {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.f32 [%0], %1; }" ::"l"(target), "f"(value),
-                 "r"(unsigned(inside))
-                 : "memory");
+    store_floats<1>(target, &value, inside);
 }
 
-// Stores one element under a predicate, no branch.
+// Stores one element, rounded, if `inside`.
 __device__ __forceinline__ void store(Element* target, float value, bool inside) {
 #if DTYPE_F32
     store_float(target, value, inside);
 #else
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.b16 [%0], %1; }" ::"l"(target),
-                 "h"(static_cast<unsigned short>(round_to_element(value))), "r"(unsigned(inside))
-                 : "memory");
+    store_half(target, static_cast<unsigned short>(round_to_element(value)), inside);
 #endif
 }
 
-// Stores the packet that begins at `value`.
+// Stores the packet that begins at `value`, rounded, if `inside`.
 __device__ __forceinline__ void store(Element* target, const float* value, bool inside) {
     if constexpr (VECTOR == 1) {
         store(target, value[0], inside);
     } else {
-        unsigned word[WORDS];
+        Packet<BYTES> p;
 #pragma unroll
-        for (unsigned i = 0; i < WORDS; ++i)
-            word[i] = PER_WORD == 1 ? __float_as_uint(value[i]) : pack(value[i * PER_WORD], value[i * PER_WORD + 1]);
-        asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p st.global.v4.b32 [%0], {%1, %2, %3, %4}; }" ::"l"(target),
-                     "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3]), "r"(unsigned(inside))
-                     : "memory");
+        for (unsigned i = 0; i < Packet<BYTES>::WORDS; ++i)
+            p.word[i] = PER_WORD == 1 ? __float_as_uint(value[i]) : pack(value[i * PER_WORD], value[i * PER_WORD + 1]);
+        store_packet(target, p, inside);
     }
 }
 
@@ -161,16 +130,16 @@ struct Row {
     // Chunk from column `first` on of a vector as long as a row.
     template <unsigned FILL>
     __device__ __forceinline__ void read(float (&value)[VALUES], const Element* vector, unsigned first) const {
-        unsigned word[PACKETS][WORDS];
+        Packet<BYTES> packet[PACKETS];
         const unsigned start = first + column;
         vector += start;
 #pragma unroll
         for (unsigned p = 0; p < PACKETS; ++p)
-            load<FILL>(word[p], vector + p * PACKET_STEP, start + p * PACKET_STEP < columns);
+            packet[p] = load_packet<BYTES, FILL>(vector + p * PACKET_STEP, start + p * PACKET_STEP < columns);
 #pragma unroll
         for (unsigned i = 0; i < VALUES; ++i) {
             const unsigned in_packet = i % VECTOR;
-            value[i] = unpack(word[i / VECTOR][in_packet / PER_WORD], in_packet % PER_WORD);
+            value[i] = unpack(packet[i / VECTOR].word[in_packet / PER_WORD], in_packet % PER_WORD);
         }
     }
 

@@ -4,52 +4,9 @@
 // Defined before the include: ASYNC_COPY, BLOCK_K, VECTOR, and the constants THREADS, LANES_N, RUN, FRAGMENT_K and
 // B_VECTOR (floats in a load of the operand that lies across the reduction).
 
+#include "packet.cuh"
+
 constexpr unsigned REDUCE_THREADS = 256;
-
-// What one load moves: N floats.
-template <unsigned N>
-struct Packet {
-    float value[N];
-};
-
-// One load instruction under a predicate, no branch: zeros where `inside` is false.
-template <unsigned N>
-__device__ __forceinline__ Packet<N> load(const float* source, bool inside) {
-    Packet<N> packet;
-    if constexpr (N == 4) {
-        asm volatile(
-            "{ .reg .pred p; setp.ne.u32 p, %5, 0;\n"
-            "  mov.f32 %0, 0f00000000; mov.f32 %1, 0f00000000; mov.f32 %2, 0f00000000; mov.f32 %3, 0f00000000;\n"
-            "  @p ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4]; }"
-            : "=f"(packet.value[0]), "=f"(packet.value[1]), "=f"(packet.value[2]), "=f"(packet.value[3])
-            : "l"(source), "r"(unsigned(inside)));
-    } else {
-        asm volatile(
-            "{ .reg .pred p; setp.ne.u32 p, %2, 0;\n"
-            "  mov.f32 %0, 0f00000000;\n"
-            "  @p ld.global.nc.f32 %0, [%1]; }"
-            : "=f"(packet.value[0])
-            : "l"(source), "r"(unsigned(inside)));
-    }
-    return packet;
-}
-
-template <unsigned N>
-__device__ __forceinline__ void store(float* target, const float* value, bool inside) {
-    if constexpr (N == 4) {
-        asm volatile(
-            "{ .reg .pred p; setp.ne.u32 p, %5, 0;\n"
-            "  @p st.global.v4.f32 [%4], {%0, %1, %2, %3}; }" ::"f"(value[0]),
-            "f"(value[1]), "f"(value[2]), "f"(value[3]), "l"(target), "r"(unsigned(inside))
-            : "memory");
-    } else {
-        asm volatile(
-            "{ .reg .pred p; setp.ne.u32 p, %2, 0;\n"
-            "  @p st.global.f32 [%1], %0; }" ::"f"(value[0]),
-            "l"(target), "r"(unsigned(inside))
-            : "memory");
-    }
-}
 
 // One load of a thread on its way from global to shared memory: N floats, or zeros where `inside` is false.
 template <unsigned N>
@@ -67,10 +24,10 @@ struct Transfer {
                          : "memory");
     }
 #else
-    Packet<N> packet;
+    Floats<N> packet;
 
     __device__ __forceinline__ void start(float*, const float* source, bool inside) {
-        packet = load<N>(source, inside);
+        packet = load_floats<N>(source, inside);
     }
 
     __device__ __forceinline__ void finish(float* target) const {
@@ -127,13 +84,13 @@ __device__ __forceinline__ void add_partials(const float* partial, float* output
     const unsigned first = (blockIdx.x * REDUCE_THREADS + threadIdx.x) * N;
     const bool inside = first < elements;
     partial += first;
-    Packet<N> sum = {};
+    Floats<N> sum = {};
 #pragma unroll 1
     for (unsigned split = 0; split < splits; ++split) {
-        const Packet<N> next = load<N>(partial, inside);
+        const Floats<N> next = load_floats<N>(partial, inside);
 #pragma unroll
         for (unsigned i = 0; i < N; ++i) sum.value[i] += next.value[i];
         partial += elements;
     }
-    store<N>(output + first, sum.value, inside);
+    store_floats<N>(output + first, sum.value, inside);
 }

@@ -284,8 +284,7 @@ MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
     ("query < queries;", "true;", CASES[2], PROMPT),
     ("in_tile < tile_queries &&", "true ||", CASES[2], {**PROMPT, "heads": 3}),
     ("inside && (g * EXCHANGED + chunk) * CHUNK < head_dim", "inside", CASES[2], PROMPT),
-    ("store<1>(o + (start + at), words + j, inside && at < head_dim)", "store<1>(o + (start + at), words + j, inside)",
-     CASES[2], PROMPT),
+    ("Packet<4>{words[j]}, inside && at < head_dim)", "Packet<4>{words[j]}, inside)", CASES[2], PROMPT),
     ("int(i * GROUPS) < left ? columns : 0", "columns", CASES[12], DECODE),
     ("const bool inside = at < elements;", "const bool inside = true;", CASES[12], DECODE),
     # masks

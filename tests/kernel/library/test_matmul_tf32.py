@@ -100,15 +100,15 @@ BREAKS = [
     (0, "nn", "< rows_left &&", "<= rows_left &&"),
     (6, "nn", "columns_left > 0", "true"),
     (0, "tn", "rows_left -= BLOCK_K", "rows_left -= 0"),
-    (7, "nn", "row < m && at + 1 < n", "row < m"),
-    (0, "nn", "row < m && at < n", "at < n"),
+    (7, "nn", "sum + 1, target.holds(at + 1)", "sum + 1, target.holds(at)"),
+    (0, "nn", "row < m && column < n", "column < n"),
     (1, "nn", "min(blockIdx.y, longer_shares)", "0"),
     (2, "tn", "row % 4 * 2", "row % 4"),
     (2, "nn", "i % 2 * 4;", "i % 2 * 2;"),
     (2, "nn", "extent + lane / 4)", "extent + lane / 8)"),
     (1, "nt", "lane / 16 * WORDS", "lane / 8 % 2 * WORDS"),
     (5, "nn", "T::exchange(i * ROW_STEP)", "0"),
-    (1, "nt", '"r"(a[i][1][0]), "r"(a[i][0][1])', '"r"(a[i][0][1]), "r"(a[i][1][0])'),
+    (1, "nt", '"r"(a[1][0]), "r"(a[0][1])', '"r"(a[0][1]), "r"(a[1][0])'),
 ]
 
 

@@ -225,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 for (unsigned i = 0; i < MS; ++i)
 #pragma unroll
                     for (unsigned h = 0; h < 2; ++h)
-                        mma(score[i][2 * j + h], q_fragment[HELD ? step : 0][i], fragment[h]);
+                        multiply_add(score[i][2 * j + h], q_fragment[HELD ? step : 0][i], fragment[h]);
             }
         }
 #if STAGES == 1
@@ -290,7 +290,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
                 for (unsigned i = 0; i < MS; ++i)
 #pragma unroll
-                    for (unsigned h = 0; h < 2; ++h) mma(result[i][2 * j + h], weight[i], fragment[h]);
+                    for (unsigned h = 0; h < 2; ++h) multiply_add(result[i][2 * j + h], weight[i], fragment[h]);
             }
         }
 #if STAGES > 1
@@ -349,10 +349,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
                 for (unsigned j = 0; j < HEAD / 8; ++j) {
                     const unsigned at = j * 8 + lane % 4 * 2;
-                    store(target + at, result[i][j][2 * h], result[i][j][2 * h + 1], inside && at < head_dim);
+                    store_floats<2>(target + at, result[i][j] + 2 * h, inside && at < head_dim);
                 }
-                store(stats + 2 * (size_t(split) * rows + row), greatest[i][h] * scale, sum[i][h],
-                      inside && lane % 4 == 0);
+                const float stat[2] = {greatest[i][h] * scale, sum[i][h]};
+                store_floats<2>(stats + 2 * (size_t(split) * rows + row), stat, inside && lane % 4 == 0);
             } else {
                 const float over = 1 / sum[i][h];
                 unsigned words[HEAD / 8];
@@ -365,13 +365,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                         unsigned(&four)[4] = *reinterpret_cast<unsigned(*)[4]>(words + j);
                         transpose_quad(four);
                         const unsigned at = j * 8 + lane % 4 * 8;
-                        store<4>(o + (start + at), four, inside && at < head_dim);
+                        store_packet(o + (start + at), Packet<16>{four[0], four[1], four[2], four[3]},
+                                     inside && at < head_dim);
                     }
                 } else {
 #pragma unroll
                     for (unsigned j = 0; j < HEAD / 8; ++j) {
                         const unsigned at = j * 8 + lane % 4 * 2;
-                        store<1>(o + (start + at), words + j, inside && at < head_dim);
+                        store_packet(o + (start + at), Packet<4>{words[j]}, inside && at < head_dim);
                     }
                 }
             }
@@ -383,7 +384,7 @@ extern "C" __global__ void __launch_bounds__(COMBINE_THREADS)
     attention_mma_combine(const float* __restrict__ partial, const float* __restrict__ stats, Element* __restrict__ o,
                           const unsigned elements, const unsigned head_dim, const unsigned splits) {
     combine<4>(partial, stats, elements, head_dim, splits, [o](unsigned at, const float (&value)[4], bool inside) {
-        const unsigned words[2] = {pack(value[0], value[1]), pack(value[2], value[3])};
-        store<2>(o + at, words, inside);
+        const Packet<8> rounded = {pack(value[0], value[1]), pack(value[2], value[3])};
+        store_packet(o + at, rounded, inside);
     });
 }

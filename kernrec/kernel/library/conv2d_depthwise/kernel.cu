@@ -31,12 +31,13 @@ constexpr unsigned THREADS = LANES * THREADS_P * THREADS_Q;
 constexpr unsigned TAPS = FILTER * FILTER;
 constexpr unsigned WEIGHTS = TAPS * CHANNELS;
 constexpr unsigned FILTER_PITCH = CHANNELS + 4;  // floats; taps of a channel lie in different banks
-constexpr unsigned FILTER_FLOATS = TAPS * FILTER_PITCH + (4 - TAPS * FILTER_PITCH % 4) % 4;  // the inputs follow
+// The inputs follow the filters.
+[[maybe_unused]] constexpr unsigned FILTER_FLOATS = TAPS * FILTER_PITCH + (4 - TAPS * FILTER_PITCH % 4) % 4;
 
 // Inputs that `outputs` neighbouring outputs meet.
 __device__ constexpr unsigned met(unsigned outputs) { return (outputs - 1) * STEP + FILTER; }
 
-constexpr unsigned LINES = met(TILE_P), COLUMNS = met(TILE_Q);  // of the inputs of a block
+[[maybe_unused]] constexpr unsigned LINES = met(TILE_P), COLUMNS = met(TILE_Q);  // of the inputs of a block
 
 static_assert(TILE_P % OUT_P == 0 && TILE_Q % OUT_Q == 0 && THREADS % 32 == 0, "threads tile the block");
 
@@ -51,7 +52,7 @@ __device__ __forceinline__ void stage_filters(float* filters, const Element* w, 
 #pragma unroll
     for (unsigned i = 0; i < rounds(WEIGHTS, THREADS); ++i) {
         const unsigned e = threadIdx.x + i * THREADS;
-        const Packet<1> weight = load<1>(w + e, e, end);
+        const Elements<1> weight = load<1>(w + e, e, end);
         if (e < WEIGHTS) filters[e % TAPS * FILTER_PITCH + Filters::place(e / TAPS)] = value(weight, 0);
     }
 }
@@ -72,7 +73,7 @@ struct Inputs {
     const Corner& corner;  // from the thread's channels on
     unsigned channels, line, column, lane;
 #if STAGED
-    Packet<VECTOR>* tile;  // [LINES][COLUMNS][LANES]
+    Elements<VECTOR>* tile;  // [LINES][COLUMNS][LANES]
 
     // Brings the block's inputs to shared memory.
     __device__ __forceinline__ void stage() const {
@@ -80,13 +81,13 @@ struct Inputs {
 #pragma unroll
         for (unsigned i = 0; i < rounds(SPOTS, AT_ONCE); ++i) {
             const unsigned spot = threadIdx.x / LANES + i * AT_ONCE, row = spot / COLUMNS, across = spot % COLUMNS;
-            const Packet<VECTOR> packet = fetch(row, across);
+            const Elements<VECTOR> packet = fetch(row, across);
             if (spot < SPOTS) tile[spot * LANES + lane] = packet;
         }
     }
 #endif
 
-    __device__ __forceinline__ Packet<VECTOR> fetch(unsigned row, unsigned across) const {
+    __device__ __forceinline__ Elements<VECTOR> fetch(unsigned row, unsigned across) const {
         const unsigned offset = corner.source + across * channels + row * corner.pitch;
         return load<VECTOR>(corner.x + offset, corner.top + row, corner.end_at(across));
     }
@@ -95,9 +96,9 @@ struct Inputs {
 #pragma unroll
         for (unsigned j = 0; j < met(OUT_Q); ++j) {
 #if STAGED
-            const Packet<VECTOR> packet = tile[((line + i) * COLUMNS + column + j) * LANES + lane];
+            const Elements<VECTOR> packet = tile[((line + i) * COLUMNS + column + j) * LANES + lane];
 #else
-            const Packet<VECTOR> packet = fetch(line + i, column + j);
+            const Elements<VECTOR> packet = fetch(line + i, column + j);
 #endif
 #pragma unroll
             for (unsigned c = 0; c < DEEP; ++c) number[j][c] = value(packet, c);
@@ -138,7 +139,7 @@ struct Inputs {
     // Brings N inputs from `across` on of a line.
     template <unsigned N>
     __device__ __forceinline__ void stage(unsigned row, unsigned across, bool wanted) const {
-        const Packet<N> packet = load<N>(corner.x + (corner.source + across + row * corner.pitch), corner.top + row,
+        const Elements<N> packet = load<N>(corner.x + (corner.source + across + row * corner.pitch), corner.top + row,
                                          corner.end_at(across));
         float* target = tile + row * PITCH + FRONT + across;
         if (!wanted) return;
@@ -193,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                            width * channels, end};
 #if STAGED
     const Inputs inputs = {corner, channels, p * STEP, q * STEP, lane,
-                           reinterpret_cast<Packet<VECTOR>*>(shared + FILTER_FLOATS)};
+                           reinterpret_cast<Elements<VECTOR>*>(shared + FILTER_FLOATS)};
     inputs.stage();
 #else
     const Inputs inputs = {corner, channels, p * STEP, q * STEP, lane};

@@ -87,7 +87,7 @@ struct Stage {
     const Element* w;  // the block's first filter
     unsigned filters_left;
     unsigned k = 0;    // first position of the next chunk
-    Packet<1> packets[LOADS] = {};
+    Elements<1> packets[LOADS] = {};
 
     // Starts the loads of the next chunk's weights.
     __device__ __forceinline__ void fetch() {

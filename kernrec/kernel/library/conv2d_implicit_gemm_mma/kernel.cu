@@ -25,21 +25,20 @@
 #include "mma.cuh"
 #include "conv2d.cuh"
 
-using PixelTile = Tile<BLOCK_M, BLOCK_K, true>;
-using FilterTile = Tile<BLOCK_N, BLOCK_K, true>;
+// One element at a time goes through registers: cp.async moves 4 bytes or more.
+#define THROUGH_REGISTERS (VECTOR == 1)
 
-constexpr unsigned WARPS_N = BLOCK_N / WARP_N;
-constexpr unsigned THREADS = 32 * WARPS_N * (BLOCK_M / WARP_M);
-constexpr unsigned SLOT = PixelTile::BYTES + FilterTile::BYTES;
+using ATile = Tile<BLOCK_M, BLOCK_K, true>;
+using BTile = Tile<BLOCK_N, BLOCK_K, true>;
+
+constexpr unsigned MMA_K = STEP_K;
+
+#include "mma_tiles.cuh"
+
 constexpr unsigned UNIT = VECTOR == 1 ? 2 : VECTOR;  // elements of a write to shared memory
 // With one set of fragments registers are kept to 128, so that 16 warps fit an SM: less read ahead, more to switch to.
 // Otherwise the assembler is told that one block will do: left to itself it may spill a few to fit more.
 constexpr unsigned MIN_BLOCKS = FRAGMENTS == 1 && VECTOR == 8 ? 512 / THREADS : 1;
-
-static_assert(BLOCK_M % WARP_M == 0 && BLOCK_N % WARP_N == 0, "warps tile the block");
-static_assert(WARP_M % 16 == 0 && WARP_N % 32 == 0, "whole mma tiles, four of them beside each other");
-static_assert(BLOCK_K / STEP_K % 2 == 0, "fragments alternate");
-static_assert(VECTOR > 1 || (STAGES == 2 && FRAGMENTS == 1), "through registers, more stages gain nothing");
 
 // A thread's share in loading a tile: UNIT elements from `column` on of the rows `row` + i * ROW_STEP.
 template <class T>
@@ -60,7 +59,7 @@ struct Share {
 };
 
 // Loads of w.
-struct Filters : Share<FilterTile> {
+struct Filters : Share<BTile> {
     const Element* source;
     unsigned pitch;               // elements from filter to filter
     int rows_left, columns_left;  // from this thread's first element to the edge
@@ -146,7 +145,7 @@ struct Tap {
 };
 
 // Loads of x, gathered.
-struct Pixels : Share<PixelTile> {
+struct Pixels : Share<ATile> {
     Window window[LOADS];
     unsigned k;
 #if VECTOR == 1
@@ -196,90 +195,17 @@ struct Pixels : Share<PixelTile> {
 #endif
 };
 
-// What a warp has summed up: the sums[i][j] of a lane lie in rows i * 16 + {0, 8} and columns j * 8 + {0, 1}, counted
-// from row lane / 4 and column lane % 4 * 2.
-using Sums = float[WARP_M / 16][WARP_N / 8][4];
-
-// The operands of one step of the reduction, for a warp.
-struct Fragments {
-    unsigned a[WARP_M / 16][2][2], b[WARP_N / 16][2][2];
-
-    __device__ __forceinline__ void read(unsigned slot, unsigned a_place, unsigned b_place, unsigned k) {
-#pragma unroll
-        for (unsigned i = 0; i < WARP_M / 16; ++i) PixelTile::read(a[i], slot, a_place, i * 16, k);
-#pragma unroll
-        for (unsigned j = 0; j < WARP_N / 16; ++j)
-            FilterTile::read(b[j], slot + PixelTile::BYTES, b_place, j * 16, k);
-    }
-
-    __device__ __forceinline__ void multiply(Sums& sums) const {
-#pragma unroll
-        for (unsigned i = 0; i < WARP_M / 16; ++i)
-#pragma unroll
-            for (unsigned j = 0; j < WARP_N / 8; ++j) mma(sums[i][j], a[i], b[j / 2][j % 2]);
-    }
-};
-
-// Where a lane's sums go: pixels from `row` and filters from `column` (the warp's first) on, `pitch` elements from
-// pixel to pixel.
+// Where a lane's sums go: pixels from `row` on, `pitch` elements from pixel to pixel, and filters of one group.
+template <class Number>
 struct Output {
-    unsigned row, column, rows, columns, pitch;
+    Number* first;  // the group's first filter at the first pixel
+    unsigned row, rows, columns, pitch;
 
-    __device__ __forceinline__ bool holds(unsigned i, unsigned at) const {
-        return row + i * 8 < rows && at < columns;
+    __device__ __forceinline__ Number* at(unsigned column, unsigned next = 0) const {
+        return first + row * pitch + column + next;
     }
 
-    // Rounded, to the group's first filter in `y`.
-    __device__ __forceinline__ void write(const Sums& sums, Element* y) const {
-#pragma unroll
-        for (unsigned i = 0; i < WARP_M / 8; ++i) {
-            Element* pixel = y + (row + i * 8) * pitch;
-#pragma unroll
-            for (unsigned j = 0; j < WARP_N / 8; j += 4) {
-                unsigned words[4];
-#pragma unroll
-                for (unsigned w = 0; w < 4; ++w) {
-                    const float* sum = sums[i / 2][j + w] + i % 2 * 2;
-                    words[w] = pack(sum[0], sum[1]);
-                }
-#if VECTOR == 8
-                transpose_quad(words);
-                const unsigned at = column + j * 8 + threadIdx.x % 4 * 8;
-                store<4>(pixel + at, words, holds(i, at));
-#else
-#pragma unroll
-                for (unsigned w = 0; w < 4; ++w) {
-                    const unsigned at = column + (j + w) * 8 + threadIdx.x % 4 * 2;
-#if VECTOR == 2
-                    store<1>(pixel + at, words + w, holds(i, at));
-#else
-                    store(pixel + at, Element(words[w]), holds(i, at));
-                    store(pixel + at + 1, Element(words[w] >> 16), holds(i, at + 1));
-#endif
-                }
-#endif
-            }
-        }
-    }
-
-    // As they are, to the group's first filter in `partial`.
-    __device__ __forceinline__ void write(const Sums& sums, float* partial) const {
-#pragma unroll
-        for (unsigned i = 0; i < WARP_M / 8; ++i) {
-            float* pixel = partial + (row + i * 8) * pitch;
-#pragma unroll
-            for (unsigned j = 0; j < WARP_N / 8; ++j) {
-                const float* sum = sums[i / 2][j] + i % 2 * 2;
-                const unsigned at = column + j * 8 + threadIdx.x % 4 * 2;
-#if VECTOR == 1
-                store(pixel + at, sum[0], holds(i, at));
-                store(pixel + at + 1, sum[1], holds(i, at + 1));
-#else
-                store(pixel + at, sum[0], sum[1], holds(i, at));
-#endif
-            }
-        }
-    }
+    __device__ __forceinline__ bool holds(unsigned column) const { return row < rows && column < columns; }
 };
 
 // Grid: x = tiles of the product, walked in bands of `raster` tile rows, down the rows of a band first, so that blocks
@@ -322,7 +248,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) conv2d_implici
                           k_begin, k_end);
     const auto fetch = [&](unsigned slot) {
         pixel_loader.fetch(slot, group, x, k_end);
-        filter_loader.fetch(slot + PixelTile::BYTES);
+        filter_loader.fetch(slot + ATile::BYTES);
 #if VECTOR > 1
         commit_copies();
 #endif
@@ -330,81 +256,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) conv2d_implici
 
     const unsigned warp = threadIdx.x / 32;
     const unsigned warp_row = warp / WARPS_N * WARP_M, warp_column = warp % WARPS_N * WARP_N;
-    const unsigned a_place = PixelTile::fragment_place(warp_row), b_place = FilterTile::fragment_place(warp_column);
+    const unsigned a_place = ATile::fragment_place(warp_row), b_place = BTile::fragment_place(warp_column);
     Sums sums = {};
 
-#if VECTOR == 1
-    Fragments fragments;
     const auto settle = [&](unsigned slot) {
+#if VECTOR == 1
         pixel_loader.settle(slot);
-        filter_loader.settle(slot + PixelTile::BYTES);
+        filter_loader.settle(slot + ATile::BYTES);
+#endif
     };
-    fetch(slots);
-    settle(slots);
-    __syncthreads();
-    unsigned read = 0;
-#pragma unroll 1
-    for (unsigned trip = 0; trip < trips; ++trip) {
-        fetch(slots);
-#pragma unroll
-        for (unsigned step = 0; step < BLOCK_K; step += STEP_K) {
-            fragments.read(slots + read, a_place, b_place, step);
-            fragments.multiply(sums);
-        }
-        read = SLOT - read;
-        settle(slots + read);
-        __syncthreads();
-    }
-#else
-    const auto next = [](unsigned slot) { return slot == (STAGES - 1) * SLOT ? 0 : slot + SLOT; };
-    const auto previous = [](unsigned slot) { return slot == 0 ? (STAGES - 1) * SLOT : slot - SLOT; };
-#pragma unroll
-    for (unsigned stage = 0; stage + 1 < STAGES; ++stage) fetch(slots + stage * SLOT);
-    unsigned read = 0;
-#if FRAGMENTS == 2
-    Fragments fragments[2];
-    wait_for_copies<STAGES - 2>();
-    __syncthreads();
-    fragments[0].read(slots, a_place, b_place, 0);
-#pragma unroll 1
-    for (unsigned trip = 0; trip < trips; ++trip) {
-        fetch(slots + previous(read));
-#pragma unroll
-        for (unsigned step = 0; step < BLOCK_K; step += STEP_K) {
-            if (step + STEP_K == BLOCK_K) {
-                wait_for_copies<STAGES - 2>();
-                __syncthreads();  // the next tile has landed for all, and all have read this one
-                read = next(read);
-            }
-            fragments[(step / STEP_K + 1) % 2].read(slots + read, a_place, b_place, (step + STEP_K) % BLOCK_K);
-            fragments[step / STEP_K % 2].multiply(sums);
-        }
-    }
-#else
-    Fragments fragments;
-#pragma unroll 1
-    for (unsigned trip = 0; trip < trips; ++trip) {
-        wait_for_copies<STAGES - 2>();
-        __syncthreads();  // the tile of this trip has landed for all, and all have done with the slot written next
-        fetch(slots + previous(read));
-#pragma unroll
-        for (unsigned step = 0; step < BLOCK_K; step += STEP_K) {
-            fragments.read(slots + read, a_place, b_place, step);
-            fragments.multiply(sums);
-        }
-        read = next(read);
-    }
-#endif
-    wait_for_copies<0>();
-#endif
+    multiply_tiles(sums, slots, trips, a_place, b_place, fetch, settle);
 
-    const Output output = {first_pixel + warp_row + threadIdx.x % 32 / 4, first_filter + warp_column, pixels,
-                           group_filters, filters};
+    const unsigned row = first_pixel + warp_row + threadIdx.x % 32 / 4, column = first_filter + warp_column;
     const unsigned group_begin = blockIdx.z * group_filters;
-    if (partial)
-        output.write(sums, partial + (size_t(blockIdx.y) * pixels * filters + group_begin));
-    else
-        output.write(sums, y + group_begin);
+    if (partial) {
+        partial += size_t(blockIdx.y) * pixels * filters + group_begin;
+        store_sums(sums, Output<float>{partial, row, pixels, group_filters, filters}, column + threadIdx.x % 4 * 2);
+    } else {
+        store_rounded(sums, Output<Element>{y + group_begin, row, pixels, group_filters, filters}, column);
+    }
 }
 
 // y[i] = sum over s of partial[s * elements + i], in the order of s.

@@ -419,7 +419,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) conv2d_implicit_gemm_simt(
 #pragma unroll
         for (unsigned i = 0; i < THREAD_M; ++i) {
             const unsigned row = first_row + i * LANES_M;
-            store<OUT_VECTOR>(y + (offset + row * (NHWC ? filters : image)), &accumulator[i][j],
+            store_floats<OUT_VECTOR>(y + (offset + row * (NHWC ? filters : image)), &accumulator[i][j],
                               row < rows && column < columns);
         }
     }

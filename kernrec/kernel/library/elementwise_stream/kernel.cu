@@ -8,6 +8,8 @@
 //
 // A tensor holds at most 2^31 elements: element offsets fit 32 unsigned bits.
 
+#include "packet.cuh"
+
 #if DTYPE_F32
 using Element = float;
 #else
@@ -15,65 +17,7 @@ using Element = unsigned short;  // the bits of one f16 or bf16
 #endif
 
 constexpr unsigned BYTES = VECTOR * sizeof(Element);  // of a packet
-constexpr unsigned WORDS = BYTES < 4 ? 1 : BYTES / 4;
 constexpr unsigned TILE = THREADS * PACKETS * VECTOR;
-
-static_assert(BYTES == 2 || BYTES == 4 || BYTES == 8 || BYTES == 16, "one load instruction");
-
-struct Packet {
-    unsigned word[WORDS];
-};
-
-// One load instruction under a predicate, no branch: zeros where `place` is not before `end`.
-__device__ __forceinline__ Packet load(const Element* source, unsigned place, unsigned end) {
-    Packet p;
-    if constexpr (BYTES == 16)
-        asm volatile(
-            "{ .reg .pred p; setp.lt.u32 p, %5, %6;\n"
-            "  mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;\n"
-            "  @p ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4]; }"
-            : "=&r"(p.word[0]), "=&r"(p.word[1]), "=&r"(p.word[2]), "=&r"(p.word[3])
-            : "l"(source), "r"(place), "r"(end));
-    else if constexpr (BYTES == 8)
-        asm volatile(
-            "{ .reg .pred p; setp.lt.u32 p, %3, %4;\n"
-            "  mov.b32 %0, 0; mov.b32 %1, 0;\n"
-            "  @p ld.global.nc.v2.b32 {%0, %1}, [%2]; }"
-            : "=&r"(p.word[0]), "=&r"(p.word[1])
-            : "l"(source), "r"(place), "r"(end));
-    else if constexpr (BYTES == 4)
-        asm volatile("{ .reg .pred p; setp.lt.u32 p, %2, %3; mov.b32 %0, 0; @p ld.global.nc.b32 %0, [%1]; }"
-                     : "=&r"(p.word[0])
-                     : "l"(source), "r"(place), "r"(end));
-    else
-        asm volatile(
-            "{ .reg .pred p; .reg .b16 h; setp.lt.u32 p, %2, %3; mov.b16 h, 0;\n"
-            "  @p ld.global.nc.b16 h, [%1]; cvt.u32.u16 %0, h; }"
-            : "=r"(p.word[0])
-            : "l"(source), "r"(place), "r"(end));
-    return p;
-}
-
-__device__ __forceinline__ void store(Element* target, const Packet& p, unsigned place, unsigned end) {
-    if constexpr (BYTES == 16)
-        asm volatile("{ .reg .pred p; setp.lt.u32 p, %5, %6; @p st.global.v4.b32 [%4], {%0, %1, %2, %3}; }" ::"r"(
-                         p.word[0]),
-                     "r"(p.word[1]), "r"(p.word[2]), "r"(p.word[3]), "l"(target), "r"(place), "r"(end)
-                     : "memory");
-    else if constexpr (BYTES == 8)
-        asm volatile("{ .reg .pred p; setp.lt.u32 p, %3, %4; @p st.global.v2.b32 [%2], {%0, %1}; }" ::"r"(p.word[0]),
-                     "r"(p.word[1]), "l"(target), "r"(place), "r"(end)
-                     : "memory");
-    else if constexpr (BYTES == 4)
-        asm volatile("{ .reg .pred p; setp.lt.u32 p, %2, %3; @p st.global.b32 [%1], %0; }" ::"r"(p.word[0]),
-                     "l"(target), "r"(place), "r"(end)
-                     : "memory");
-    else
-        asm volatile("{ .reg .pred p; setp.lt.u32 p, %2, %3; @p st.global.b16 [%1], %0; }" ::"h"(
-                         static_cast<unsigned short>(p.word[0])),
-                     "l"(target), "r"(place), "r"(end)
-                     : "memory");
-}
 
 #if !DTYPE_F32
 // The two elements in a word.
@@ -132,20 +76,20 @@ __device__ __forceinline__ void stream_tile(unsigned tile, float a, const Elemen
     const unsigned first = tile * TILE + threadIdx.x * VECTOR;
     x += first, b += first, y += first;
     const unsigned left = first < n ? n - first : 0;  // a multiple of VECTOR
-    Packet x_packet[PACKETS], b_packet[PACKETS];
+    Packet<BYTES> x_packet[PACKETS], b_packet[PACKETS];
 #pragma unroll
     for (unsigned i = 0; i < PACKETS; ++i) {
         const unsigned offset = i * THREADS * VECTOR;
-        x_packet[i] = load(x + offset, offset, left);
-        b_packet[i] = load(b + offset, offset, left);
+        x_packet[i] = load_packet<BYTES>(x + offset, offset, left);
+        b_packet[i] = load_packet<BYTES>(b + offset, offset, left);
     }
 #pragma unroll
     for (unsigned i = 0; i < PACKETS; ++i) {
         const unsigned offset = i * THREADS * VECTOR;
 #pragma unroll
-        for (unsigned w = 0; w < WORDS; ++w)
+        for (unsigned w = 0; w < Packet<BYTES>::WORDS; ++w)
             x_packet[i].word[w] = apply(a, x_packet[i].word[w], b_packet[i].word[w]);
-        store(y + offset, x_packet[i], offset, left);
+        store_packet(y + offset, x_packet[i], offset, left);
     }
 }
 

@@ -12,7 +12,12 @@
 // Split-K: blockIdx.y takes an equal share of the reduction (the shares differ by one tile at most) and writes a
 // partial C in f32; matmul_mma_reduce adds the partials in a fixed order.
 
-#define THROUGH_REGISTERS (VECTOR == 1 || __CUDA_ARCH__ < 800)
+// The host's pass of nvcc has no __CUDA_ARCH__.
+#if VECTOR == 1 || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800)
+#define THROUGH_REGISTERS 1
+#else
+#define THROUGH_REGISTERS 0
+#endif
 
 #include "mma.cuh"
 #include "epilogue.cuh"
@@ -33,91 +38,11 @@ using BTile = Tile<BLOCK_N, BLOCK_K, false>;
 constexpr unsigned UNIT = VECTOR == 1 ? 2 : VECTOR;  // elements of a write to shared memory
 constexpr unsigned MMA_K = STEP_K;
 
-// What a warp has summed up: the sums[i][j] of a lane lie in rows i * 16 + {0, 8} and columns j * 8 + {0, 1}, counted
-// from row lane / 4 and column lane % 4 * 2.
-using Sums = float[WARP_M / 16][WARP_N / 8][4];
-
-#if __CUDA_ARCH__ >= 800
-__device__ __forceinline__ void multiply_add(float (&d)[4], const unsigned (&a)[2][2], const unsigned (&b)[2]) {
-    mma(d, a, b);
-}
-
-__device__ __forceinline__ unsigned pair_of(float first, float second) { return pack(first, second); }
-#else
-__device__ __forceinline__ void multiply_add(float (&d)[4], const unsigned (&a)[2][2], const unsigned (&b)[2]) {
-#pragma unroll
-    for (unsigned half = 0; half < 2; ++half)
-        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0][half]), "r"(a[1][half]), "r"(b[half]));
-}
-
-__device__ __forceinline__ unsigned pair_of(float first, float second) {
-    unsigned word;
-    asm("{ .reg .b16 low, high; cvt.rn.f16.f32 low, %1; cvt.rn.f16.f32 high, %2; mov.b32 %0, {low, high}; }"
-        : "=r"(word)
-        : "f"(first), "f"(second));
-    return word;
-}
-#endif
-
-// The operands of one step of the reduction, for a warp.
-struct Fragments {
-    unsigned a[WARP_M / 16][2][2], b[WARP_N / 16][2][2];
-
-    __device__ __forceinline__ void read(unsigned slot, unsigned a_place, unsigned b_place, unsigned k) {
-#pragma unroll
-        for (unsigned i = 0; i < WARP_M / 16; ++i) ATile::read(a[i], slot, a_place, i * 16, k);
-#pragma unroll
-        for (unsigned j = 0; j < WARP_N / 16; ++j) BTile::read(b[j], slot + ATile::BYTES, b_place, j * 16, k);
-    }
-
-    __device__ __forceinline__ void multiply(Sums& sums) const {
-#pragma unroll
-        for (unsigned i = 0; i < WARP_M / 16; ++i)
-#pragma unroll
-            for (unsigned j = 0; j < WARP_N / 8; ++j) multiply_add(sums[i][j], a[i], b[j / 2][j % 2]);
-    }
-};
-
 #include "matmul_tiles.cuh"
 
 // With one set of fragments registers are kept to 128, so that 16 warps fit an SM: less read ahead, more to switch to.
 // Otherwise the assembler is told that one block will do: left to itself it may spill a few to fit more.
 constexpr unsigned MIN_BLOCKS = FRAGMENTS == 1 && !THROUGH_REGISTERS ? 512 / THREADS : 1;
-
-// Writes the sums to `c` of m x n; from `row`, the lane's first, and `column`, the warp's first.
-__device__ __forceinline__ void write_result(const Sums& sums, Element* c, unsigned row, unsigned column, unsigned m,
-                                             unsigned n) {
-#pragma unroll
-    for (unsigned i = 0; i < WARP_M / 8; ++i, row += 8) {
-#pragma unroll
-        for (unsigned j = 0; j < WARP_N / 8; j += 4) {
-            unsigned words[4];
-#pragma unroll
-            for (unsigned w = 0; w < 4; ++w) {
-                const float* sum = sums[i / 2][j + w] + i % 2 * 2;
-                words[w] = pair_of(sum[0], sum[1]);
-            }
-#if VECTOR == 8
-            transpose_quad(words);
-            const unsigned at = column + j * 8 + threadIdx.x % 4 * 8;
-            store<4>(c + (row * n + at), words, row < m && at < n);
-#else
-#pragma unroll
-            for (unsigned w = 0; w < 4; ++w) {
-                const unsigned at = column + (j + w) * 8 + threadIdx.x % 4 * 2;
-#if VECTOR == 2
-                store<1>(c + (row * n + at), words + w, row < m && at < n);
-#else
-                store(c + (row * n + at), Element(words[w]), row < m && at < n);
-                store(c + (row * n + at + 1), Element(words[w] >> 16), row < m && at + 1 < n);
-#endif
-            }
-#endif
-        }
-    }
-}
 
 // Grid: see `Work`. bias: null for none. partial: null without split-K.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
@@ -129,17 +54,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const unsigned warp = threadIdx.x / 32;
     const unsigned warp_row = warp / WARPS_N * WARP_M, warp_column = warp % WARPS_N * WARP_N;
     Sums sums = {};
-    multiply_tiles(sums, a, b, m, n, k, work, warp_row, warp_column);
+    multiply_matrices(sums, a, b, m, n, k, work, warp_row, warp_column);
 
     const unsigned row = work.tile_row + warp_row + threadIdx.x % 32 / 4, column = work.tile_column + warp_column;
     const unsigned lane_column = column + threadIdx.x % 4 * 2;
     const size_t elements = size_t(m) * n;
     if (partial) {
         partial += (blockIdx.y * gridDim.z + blockIdx.z) * elements;
-        write_sums(sums, partial, row, lane_column, m, n);
+        store_sums(sums, Matrix<float>{partial, row, m, n}, lane_column);
     } else {
         finish(sums, bias, activation, lane_column, n);
-        write_result(sums, c + blockIdx.z * elements, row, column, m, n);
+        store_rounded(sums, Matrix<Element>{c + blockIdx.z * elements, row, m, n}, column);
     }
 }
 
@@ -152,11 +77,11 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
     const Floats<N> sum = added_up<N>(partial, bias, activation, first, elements, columns, splits);
     const bool inside = first < elements;
 #if VECTOR == 1
-    store(c + first, Element(pair_of(sum.value[0], 0.0f)), inside);
+    store_half(c + first, Element(pack(sum.value[0], 0.0f)), inside);
 #else
-    unsigned words[N / 2];
+    Packet<2 * N> words;
 #pragma unroll
-    for (unsigned i = 0; i < N / 2; ++i) words[i] = pair_of(sum.value[2 * i], sum.value[2 * i + 1]);
-    store<N / 2>(c + first, words, inside);
+    for (unsigned i = 0; i < N / 2; ++i) words.word[i] = pack(sum.value[2 * i], sum.value[2 * i + 1]);
+    store_packet(c + first, words, inside);
 #endif
 }

@@ -29,7 +29,7 @@ constexpr unsigned WARP_N = LANES_N * THREAD_N;
 constexpr unsigned WARPS_N = BLOCK_N / WARP_N;
 constexpr unsigned A_TILE = BLOCK_M * BLOCK_K;
 constexpr unsigned B_TILE = BLOCK_K * BLOCK_N;
-constexpr unsigned SLOT = A_TILE + B_TILE;
+[[maybe_unused]] constexpr unsigned SLOT = A_TILE + B_TILE;
 constexpr unsigned A_LOADS = A_TILE / (VECTOR * THREADS);
 constexpr unsigned B_VECTOR = VECTOR;
 constexpr unsigned B_LOADS = B_TILE / (B_VECTOR * THREADS);
@@ -231,7 +231,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #pragma unroll
         for (unsigned j = 0; j < THREAD_N; j += VECTOR) {
             const unsigned column = first_column + j * LANES_N;
-            store<VECTOR>(output + (row * n + column), &accumulator[i][j], row < m && column < n);
+            store_floats<VECTOR>(output + (row * n + column), &accumulator[i][j], row < m && column < n);
         }
     }
 }
@@ -242,5 +242,5 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
                        unsigned activation, unsigned elements, unsigned columns, unsigned splits) {
     const unsigned first = (blockIdx.x * REDUCE_THREADS + threadIdx.x) * VECTOR;
     const Floats<VECTOR> sum = added_up<VECTOR>(partial, bias, activation, first, elements, columns, splits);
-    store<VECTOR>(c + first, sum.value, first < elements);
+    store_floats<VECTOR>(c + first, sum.value, first < elements);
 }

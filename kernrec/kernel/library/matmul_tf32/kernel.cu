@@ -100,35 +100,13 @@ __device__ __forceinline__ void copy_async(unsigned target, const float* source,
                      : "memory");
 }
 
-// What a warp has summed up: the sums[i][j] of a lane lie in rows i * 16 + {0, 8} and columns j * 8 + {0, 1}, counted
-// from row lane / 4 and column lane % 4 * 2.
-using Sums = float[WARP_M / 16][WARP_N / 8][4];
-
-// The operands of one step of the reduction, for a warp.
-struct Fragments {
-    unsigned a[WARP_M / 16][2][2], b[WARP_N / 16][2][2];
-
-    __device__ __forceinline__ void read(unsigned slot, unsigned a_place, unsigned b_place, unsigned k) {
-#pragma unroll
-        for (unsigned i = 0; i < WARP_M / 16; ++i) ATile::read(a[i], slot, a_place, i * 16, k);
-#pragma unroll
-        for (unsigned j = 0; j < WARP_N / 16; ++j) BTile::read(b[j], slot + ATile::BYTES, b_place, j * 16, k);
-    }
-
-    __device__ __forceinline__ void multiply(Sums& sums) const {
-#pragma unroll
-        for (unsigned i = 0; i < WARP_M / 16; ++i)
-#pragma unroll
-            for (unsigned j = 0; j < WARP_N / 8; ++j) {
-                float(&d)[4] = sums[i][j];
-                asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-                    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                    : "r"(a[i][0][0]), "r"(a[i][1][0]), "r"(a[i][0][1]), "r"(a[i][1][1]), "r"(b[j / 2][j % 2][0]),
-                      "r"(b[j / 2][j % 2][1]));
-            }
-    }
-};
+// d += a b, for a 16 x 8 (a[half of the rows][half of the reduction]) and b 8 x 8 (b[half of the reduction]).
+__device__ __forceinline__ void multiply_add(float (&d)[4], const unsigned (&a)[2][2], const unsigned (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0][0]), "r"(a[1][0]), "r"(a[0][1]), "r"(a[1][1]), "r"(b[0]), "r"(b[1]));
+}
 
 #include "matmul_tiles.cuh"
 
@@ -142,14 +120,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const unsigned warp = threadIdx.x / 32;
     const unsigned warp_row = warp / WARPS_N * WARP_M, warp_column = warp % WARPS_N * WARP_N;
     Sums sums = {};
-    multiply_tiles(sums, a, b, m, n, k, work, warp_row, warp_column);
+    multiply_matrices(sums, a, b, m, n, k, work, warp_row, warp_column);
 
     const unsigned row = work.tile_row + warp_row + threadIdx.x % 32 / 4;
     const unsigned column = work.tile_column + warp_column + threadIdx.x % 4 * 2;
     if (!partial) finish(sums, bias, activation, column, n);
     float* output = partial ? partial + (blockIdx.y * gridDim.z + blockIdx.z) * (size_t(m) * n)
                             : c + blockIdx.z * (size_t(m) * n);
-    write_sums(sums, output, row, column, m, n);
+    store_sums(sums, Matrix<float>{output, row, m, n}, column);
 }
 
 // Grid: x = REDUCE_THREADS * VECTOR elements of C each.

@@ -25,11 +25,7 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
     float sum = 0;
 #pragma unroll 1
     for (unsigned split = 0; split < splits; ++split) {
-        float next;
-        asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.f32 %0, 0f00000000; @p ld.global.nc.f32 %0, [%1]; }"
-                     : "=&f"(next)
-                     : "l"(partial), "r"(unsigned(inside)));
-        sum += next;
+        sum += load_floats<1>(partial, inside).value[0];
         partial += elements;
     }
     store(y + i, sum, inside);

@@ -14,6 +14,8 @@
 //
 // A tensor holds at most 2^31 elements: element offsets fit 32 unsigned bits.
 
+#include "packet.cuh"
+
 #if DTYPE_F32
 using Element = unsigned;
 #else
@@ -21,7 +23,6 @@ using Element = unsigned short;
 #endif
 
 constexpr unsigned BYTES = VECTOR * sizeof(Element);  // of a packet
-constexpr unsigned WORDS = BYTES < 4 ? 1 : BYTES / 4;
 constexpr unsigned ROW_BYTES = TILE_ROWS * sizeof(Element);  // of shared memory
 constexpr unsigned PATCHES_ACROSS = TILE_COLUMNS / VECTOR, PACKETS_DOWN = TILE_ROWS / VECTOR;
 constexpr unsigned PATCHES = PATCHES_ACROSS * PACKETS_DOWN / THREADS;  // of a thread
@@ -31,67 +32,13 @@ constexpr unsigned STORES = TILE_COLUMNS / COLUMN_STEP;
 constexpr unsigned IN_WORD = BYTES < 4 ? 4 / BYTES : 1;     // packets that share a bank
 constexpr unsigned AT_ONCE = BYTES < 4 ? 32 : 128 / BYTES;  // packets that one pass through the banks serves
 
-static_assert(BYTES == 2 || BYTES == 4 || BYTES == 8 || BYTES == 16, "one load instruction");
 static_assert(ROW_BYTES % 128 == 0 && PATCHES_ACROSS % AT_ONCE == 0, "the exchange covers all banks");
 static_assert(PATCHES * THREADS == PATCHES_ACROSS * PACKETS_DOWN && PATCH_STEP * PATCHES_ACROSS == THREADS, "evenly");
 static_assert(COLUMN_STEP * PACKETS_DOWN == THREADS && STORES * COLUMN_STEP == TILE_COLUMNS, "evenly");
 
-struct Packet {
-    unsigned word[WORDS];
-};
+using Vector = Packet<BYTES>;
 
-// One load instruction under a predicate, no branch: zeros where `place` is not before `end`.
-__device__ __forceinline__ Packet load(const Element* source, unsigned place, unsigned end) {
-    Packet p;
-    if constexpr (BYTES == 16)
-        asm volatile(
-            "{ .reg .pred p; setp.lt.u32 p, %5, %6;\n"
-            "  mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;\n"
-            "  @p ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4]; }"
-            : "=&r"(p.word[0]), "=&r"(p.word[1]), "=&r"(p.word[2]), "=&r"(p.word[3])
-            : "l"(source), "r"(place), "r"(end));
-    else if constexpr (BYTES == 8)
-        asm volatile(
-            "{ .reg .pred p; setp.lt.u32 p, %3, %4;\n"
-            "  mov.b32 %0, 0; mov.b32 %1, 0;\n"
-            "  @p ld.global.nc.v2.b32 {%0, %1}, [%2]; }"
-            : "=&r"(p.word[0]), "=&r"(p.word[1])
-            : "l"(source), "r"(place), "r"(end));
-    else if constexpr (BYTES == 4)
-        asm volatile("{ .reg .pred p; setp.lt.u32 p, %2, %3; mov.b32 %0, 0; @p ld.global.nc.b32 %0, [%1]; }"
-                     : "=&r"(p.word[0])
-                     : "l"(source), "r"(place), "r"(end));
-    else
-        asm volatile(
-            "{ .reg .pred p; .reg .b16 h; setp.lt.u32 p, %2, %3; mov.b16 h, 0;\n"
-            "  @p ld.global.nc.b16 h, [%1]; cvt.u32.u16 %0, h; }"
-            : "=r"(p.word[0])
-            : "l"(source), "r"(place), "r"(end));
-    return p;
-}
-
-__device__ __forceinline__ void store(Element* target, const Packet& p, unsigned place, unsigned end) {
-    if constexpr (BYTES == 16)
-        asm volatile("{ .reg .pred p; setp.lt.u32 p, %5, %6; @p st.global.v4.b32 [%4], {%0, %1, %2, %3}; }" ::"r"(
-                         p.word[0]),
-                     "r"(p.word[1]), "r"(p.word[2]), "r"(p.word[3]), "l"(target), "r"(place), "r"(end)
-                     : "memory");
-    else if constexpr (BYTES == 8)
-        asm volatile("{ .reg .pred p; setp.lt.u32 p, %3, %4; @p st.global.v2.b32 [%2], {%0, %1}; }" ::"r"(p.word[0]),
-                     "r"(p.word[1]), "l"(target), "r"(place), "r"(end)
-                     : "memory");
-    else if constexpr (BYTES == 4)
-        asm volatile("{ .reg .pred p; setp.lt.u32 p, %2, %3; @p st.global.b32 [%1], %0; }" ::"r"(p.word[0]),
-                     "l"(target), "r"(place), "r"(end)
-                     : "memory");
-    else
-        asm volatile("{ .reg .pred p; setp.lt.u32 p, %2, %3; @p st.global.b16 [%1], %0; }" ::"h"(
-                         static_cast<unsigned short>(p.word[0])),
-                     "l"(target), "r"(place), "r"(end)
-                     : "memory");
-}
-
-__device__ __forceinline__ void put(unsigned char* place, const Packet& p) {
+__device__ __forceinline__ void put(unsigned char* place, const Vector& p) {
     if constexpr (BYTES == 16)
         *reinterpret_cast<uint4*>(place) = make_uint4(p.word[0], p.word[1], p.word[2], p.word[3]);
     else if constexpr (BYTES == 8)
@@ -102,12 +49,12 @@ __device__ __forceinline__ void put(unsigned char* place, const Packet& p) {
         *reinterpret_cast<Element*>(place) = static_cast<Element>(p.word[0]);
 }
 
-__device__ __forceinline__ Packet get(const unsigned char* place) {
+__device__ __forceinline__ Vector get(const unsigned char* place) {
     if constexpr (BYTES == 16) {
-        const uint4 v = *reinterpret_cast<const uint4*>(place);
+        [[maybe_unused]] const uint4 v = *reinterpret_cast<const uint4*>(place);
         return {v.x, v.y, v.z, v.w};
     } else if constexpr (BYTES == 8) {
-        const uint2 v = *reinterpret_cast<const uint2*>(place);
+        [[maybe_unused]] const uint2 v = *reinterpret_cast<const uint2*>(place);
         return {v.x, v.y};
     } else if constexpr (BYTES == 4) {
         return {*reinterpret_cast<const unsigned*>(place)};
@@ -116,15 +63,26 @@ __device__ __forceinline__ Packet get(const unsigned char* place) {
     }
 }
 
+// Stores a packet if `place` is before `end`. A single element of 16 bits has not left its 16-bit register.
+__device__ __forceinline__ void store(Element* target, const Vector& p, unsigned place, unsigned end) {
+    if constexpr (BYTES == 2)
+        asm volatile("{ .reg .pred p; setp.lt.u32 p, %2, %3; @p st.global.b16 [%1], %0; }" ::"h"(
+                         static_cast<unsigned short>(p.word[0])),
+                     "l"(target), "r"(place), "r"(end)
+                     : "memory");
+    else
+        store_packet(target, p, place, end);
+}
+
 // Column `column` of a patch as a packet.
-__device__ __forceinline__ Packet column_of(const Packet (&patch)[VECTOR], unsigned column) {
-    Packet p;
+__device__ __forceinline__ Vector column_of(const Vector (&patch)[VECTOR], unsigned column) {
+    Vector p;
     if constexpr (sizeof(Element) == 4 || VECTOR == 1) {
 #pragma unroll
         for (unsigned i = 0; i < VECTOR; ++i) p.word[i] = patch[i].word[column];
     } else {
 #pragma unroll
-        for (unsigned i = 0; i < WORDS; ++i)  // the lower halves of two words, or the upper ones
+        for (unsigned i = 0; i < Vector::WORDS; ++i)  // the lower halves of two words, or the upper ones
             p.word[i] = __byte_perm(patch[2 * i].word[column / 2], patch[2 * i + 1].word[column / 2],
                                     column % 2 ? 0x7632 : 0x5410);
     }
@@ -152,13 +110,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const unsigned corner = across * VECTOR * ROW_BYTES + (down ^ exchange(across * VECTOR)) * BYTES;
         const Element* source = x + (size_t(row) * columns + column);
         const unsigned rows_left = column < columns && row < rows ? rows - row : 0;
-        Packet patch[PATCHES][VECTOR];
+        Vector patch[PATCHES][VECTOR];
 #pragma unroll
         for (unsigned i = 0; i < PATCHES; ++i)
 #pragma unroll
             for (unsigned j = 0; j < VECTOR; ++j) {
                 const unsigned step = i * PATCH_STEP * VECTOR + j;
-                patch[i][j] = load(source + size_t(step) * columns, step, rows_left);
+                patch[i][j] = load_packet<BYTES>(source + size_t(step) * columns, step, rows_left);
             }
 #pragma unroll
         for (unsigned i = 0; i < PATCHES; ++i)
@@ -176,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (unsigned i = 0; i < STORES; ++i) {
             const unsigned step = i * COLUMN_STEP;
-            const Packet p = get(shared + (begin ^ exchange(step) * BYTES) + step * ROW_BYTES);
+            const Vector p = get(shared + (begin ^ exchange(step) * BYTES) + step * ROW_BYTES);
             store(target + size_t(step) * rows, p, step, columns_left);
         }
     }

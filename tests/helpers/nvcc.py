@@ -1,0 +1,41 @@
+"""The CUDA compiler of the `dev` extra, for tests that compile what `--emit cuda` prints as a user would."""
+
+import importlib.util
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+
+def nvcc() -> str:
+    """The path of nvcc: that of the wheel `nvidia-cuda-nvcc`, else the one on the path; skips the test without one."""
+    if shutil.which("g++") is None:
+        pytest.skip("nvcc needs a host compiler: there is no g++")
+    wheels = importlib.util.find_spec("nvidia")  # a namespace package of all NVIDIA wheels
+    for folder in (wheels.submodule_search_locations or []) if wheels else []:
+        # The wheels of one major version share a toolkit folder: bin/nvcc, include, nvvm (libdevice and cicc).
+        for candidate in sorted(Path(folder).glob("cu[0-9]*/bin/nvcc"), reverse=True):
+            if (candidate.parents[1] / "include" / "cuda_runtime.h").is_file():
+                return str(candidate)
+    if (found := shutil.which("nvcc")) is not None:
+        return found
+    pytest.skip("there is no nvcc: pip install -e '.[dev]'")
+
+
+def complaints(source: Path, sms: Sequence[int]) -> str:
+    """What nvcc and the host compiler complain about in `source`, compiled to an object file for these architectures.
+
+    Both passes run, that of the device once for each architecture, to PTX: no time goes into machine code. Warnings
+    are errors. Empty for a source without complaints.
+    """
+    targets = [f"-gencode=arch=compute_{sm},code=compute_{sm}" for sm in sms]
+    options = ["-std=c++17", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror"]
+    done = subprocess.run(
+        [nvcc(), "-c", *options, *targets, str(source), "-o", str(source.with_suffix(".o"))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return f"{done.stdout}{done.stderr}" if done.returncode else ""

@@ -1,0 +1,60 @@
+"""What `--emit cuda` prints compiles as it stands: with nvcc, both passes, without a warning."""
+
+from pathlib import Path
+
+import pytest
+
+from kernrec.gpu import limits
+from kernrec.kernel import Config, Kernel, Space, all_kernels
+from kernrec.recommender.emit import variant_source
+from tests.helpers.nvcc import complaints
+
+SMS = (75, 80, 90, 120)
+"""The first and the last architecture, and those from which on the library's sources differ or take other configs."""
+
+CASES = [(kernel, dtype, layout) for kernel in all_kernels() for dtype in kernel.dtypes for layout in kernel.layouts]
+NAMES = [f"{kernel.name} {dtype} {layout}" for kernel, dtype, layout in CASES]
+
+
+def variants(kernel: Kernel, dtype: str, layout: str) -> dict[tuple[int, ...], tuple[Config, list[int]]]:
+    """Configs that between them have every value of `vector`, each with the architectures on which it can run."""
+    chosen: dict[tuple[int, ...], tuple[Config, list[int]]] = {}
+    for sm in SMS:
+        if sm < kernel.least_sm(dtype):
+            continue
+        space = Space(kernel, sm, limits(sm), dtype, layout)
+        for known, sms in chosen.values():
+            if space.find([known])[0] >= 0:
+                sms.append(sm)
+        seen = {config.get("vector") for config, sms in chosen.values() if sm in sms}
+        for row in space.variants.rows.tolist():
+            config = space.config(row)
+            if config.get("vector") not in seen:
+                seen.add(config.get("vector"))
+                chosen[tuple(config.values())] = (config, [sm])
+    return chosen
+
+
+def compiled(kernel: Kernel, dtype: str, layout: str, most: int, folder: Path) -> None:
+    """Compiles the chosen variants, `most` at most; every one without a complaint."""
+    for number, (config, sms) in enumerate(list(variants(kernel, dtype, layout).values())[:most]):
+        source = folder / f"{number}.cu"
+        source.write_text(variant_source(kernel, config, dtype, layout), encoding="utf-8")
+        assert complaints(source, sms) == "", f"{kernel.name} {dict(config)} {dtype} {layout}"
+
+
+def test_the_variants_meet_every_vector_width_and_every_architecture() -> None:
+    for kernel, dtype, layout in CASES:
+        chosen = variants(kernel, dtype, layout).values()
+        assert {sm for _, sms in chosen for sm in sms} == {sm for sm in SMS if sm >= kernel.least_sm(dtype)}
+
+
+def test_nvcc_compiles_a_kernel_for_tensor_cores_without_a_warning(tmp_path: Path) -> None:
+    kernel = next(kernel for kernel in all_kernels() if kernel.name == "matmul_mma")
+    compiled(kernel, "f16", "nn", 1, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kernel", "dtype", "layout"), CASES, ids=NAMES)
+def test_nvcc_compiles_every_kernel_without_a_warning(kernel: Kernel, dtype: str, layout: str, tmp_path: Path) -> None:
+    compiled(kernel, dtype, layout, 99, tmp_path)
