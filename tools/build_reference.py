@@ -96,7 +96,7 @@ def python_api() -> str:
 
 
 def _public_classes(module: Any) -> list[str]:
-    first = ["Recommender", "Query", "Request", "Recommendation", "Choice", "Estimate", "Comparison"]
+    first = ["Recommender", "Request", "Query", "Objective", "Recommendation", "Choice", "Estimate", "Comparison"]
     names = [name for name in module.__all__ if isinstance(getattr(module, name), type)]
     return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
 
