@@ -26,27 +26,33 @@ if TYPE_CHECKING:
 
 
 def analyze(
-    source: Annotated[Path, typer.Argument(help="The kernel: a .cu file, or a .ptx file.")],
+    source: Annotated[Path, typer.Argument(help="The kernel: a .cu or .ptx file.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="Of PTX, in parameter order: a=f32[4096], a=@values.npy, i32:4096.")
+        list[str] | None, typer.Argument(help="For PTX, in parameter order: a=f32[4096], a=@values.npy, i32:4096.")
     ] = None,
-    spec: Annotated[Path | None, typer.Option(help="What can be tuned: a kernel.toml, or a T1 .json.")] = None,
-    gpu: Annotated[str, typer.Option("--gpu", help="GPU, as you call it (`kernrec gpus`).")] = "",
-    shape: Annotated[str | None, typer.Option(help="Dimensions, width=4096,height=64; the spec's by default.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Data type, where the spec has several.")] = None,
-    layout: Annotated[str | None, typer.Option(help="Tensor layout, where the spec has several.")] = None,
+    spec: Annotated[Path | None, typer.Option(help="Spec with the tunables: a kernel.toml or a T1 .json.")] = None,
+    gpu: Annotated[str, typer.Option("--gpu", help="GPU name or alias (`kernrec gpus` lists them).")] = "",
+    shape: Annotated[
+        str | None, typer.Option(help="Dimensions, such as width=4096,height=64; default: the spec's.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Data type, if the spec has several.")] = None,
+    layout: Annotated[str | None, typer.Option(help="Tensor layout, if the spec has several.")] = None,
     objective: Annotated[str, typer.Option(help="pareto, latency, energy or edp.")] = "pareto",
-    top: Annotated[int, typer.Option(help="At most this many configs.")] = 5,
-    grid: Annotated[str | None, typer.Option(help="Of PTX: blocks, 16 or 16,2,1; one by default.")] = None,
-    block: Annotated[str | None, typer.Option(help="Of PTX: threads of a block, 256 or 16,16; 128 by default.")] = None,
-    entry: Annotated[str | None, typer.Option(help="Of PTX: the kernel; not needed where the file has one.")] = None,
-    shared: Annotated[int | None, typer.Option(help="Of PTX: dynamic shared memory in bytes; none by default.")] = None,
-    budget: Annotated[int, typer.Option(help="Most instructions of a block before giving up.")] = 2_000_000,
-    processes: Annotated[int | None, typer.Option(help="Processes to use; one per CPU by default.")] = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Measure the configs on this machine's GPU too.")] = False,
-    effort: Annotated[str | None, typer.Option(help="Of --measure: quick, normal or exhaustive; normal.")] = None,
+    top: Annotated[int, typer.Option(help="Number of configs to print at most.")] = 5,
+    grid: Annotated[str | None, typer.Option(help="For PTX: blocks of the grid, 16 or 16,2,1; default 1.")] = None,
+    block: Annotated[str | None, typer.Option(help="For PTX: threads of a block, 256 or 16,16; default 128.")] = None,
+    entry: Annotated[str | None, typer.Option(help="For PTX: the kernel, if the file has several.")] = None,
+    shared: Annotated[int | None, typer.Option(help="For PTX: dynamic shared memory in bytes; default 0.")] = None,
+    budget: Annotated[
+        int, typer.Option(help="Instructions that a block may execute before it is given up.")
+    ] = 2_000_000,
+    processes: Annotated[int | None, typer.Option(help="Number of processes; default: one per CPU.")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Also measure the configs on this machine's GPU.")] = False,
+    effort: Annotated[
+        str | None, typer.Option(help="With --measure: quick, normal or exhaustive; default normal.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    db: Annotated[Path | None, typer.Option(help="Database for the profiles; your own by default.")] = None,
+    db: Annotated[Path | None, typer.Option(help="Database that keeps the profiles; default: your own.")] = None,
 ) -> None:
     """Analyze a kernel of your own: compile and emulate its configs, and print the best ones over power limits.
 

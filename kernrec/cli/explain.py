@@ -25,20 +25,22 @@ _PRIOR = (("latency_s", "s"), ("energy_j", "J"), ("power_w", "W"))
 
 
 def explain(
-    gpu: Annotated[str, typer.Option("--gpu", help="GPU, as you call it (`kernrec gpus`).")],
-    op: Annotated[str, typer.Option("--op", help="Operator, whose best kernel is taken.")] = "",
-    kernel: Annotated[str | None, typer.Option(help="A kernel by name: your own, once analysed, or ours.")] = None,
-    shape: Annotated[str | None, typer.Option(help="Dimensions, m=4096,n=4096,k=4096.")] = None,
-    config: Annotated[str | None, typer.Option(help="Tunables, block_m=128,stages=3; the best with these.")] = None,
-    against: Annotated[str | None, typer.Option(help="Another config, to say what differs.")] = None,
+    gpu: Annotated[str, typer.Option("--gpu", help="GPU name or alias (`kernrec gpus` lists them).")],
+    op: Annotated[str, typer.Option("--op", help="Operator; its best kernel is explained.")] = "",
+    kernel: Annotated[str | None, typer.Option(help="One kernel instead of an op: yours or the library's.")] = None,
+    shape: Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")] = None,
+    config: Annotated[
+        str | None, typer.Option(help="Tunables, such as block_m=128,stages=3; the best config with these.")
+    ] = None,
+    against: Annotated[str | None, typer.Option(help="Another config to compare with.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Data type of the tensors.")] = None,
     layout: Annotated[str | None, typer.Option(help="Tensor layout, such as nchw or nhwc.")] = None,
-    objective: Annotated[str, typer.Option(help="What counts as best: latency, energy or edp.")] = "latency",
-    power_limit: Annotated[str | None, typer.Option(help="Power limit the GPU will run under: 300W.")] = None,
-    top: Annotated[int, typer.Option(help="At most so many changes.")] = 5,
+    objective: Annotated[str, typer.Option(help="Objective: latency, energy or edp.")] = "latency",
+    power_limit: Annotated[str | None, typer.Option(help="Power limit that the GPU runs under: 300W.")] = None,
+    top: Annotated[int, typer.Option(help="Number of changes to print at most.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Also draw it: a .svg or .png file.")] = None,
-    db: Annotated[list[Path] | None, typer.Option(help="Database to ask first; may be repeated.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Also draw a picture into this .svg or .png file.")] = None,
+    db: Annotated[list[Path] | None, typer.Option(help="Database to read first; may be given several times.")] = None,
 ) -> None:
     """Show the bottleneck of a config, where its time and energy go, and which change should gain most.
 

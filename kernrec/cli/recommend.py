@@ -12,31 +12,32 @@ from kernrec.errors import UsageError
 
 
 def recommend(
-    gpu: Annotated[str, typer.Option("--gpu", help="GPU, as you call it (`kernrec gpus`).")],
-    op: Annotated[str, typer.Option("--op", help="Operator: matmul, conv2d, or an alias (`kernrec ops`).")] = "",
-    kernel: Annotated[
-        str | None, typer.Option(help="One kernel instead, your own (`kernrec analyze`) or ours.")
-    ] = None,
-    shape: Annotated[str | None, typer.Option(help="Dimensions, m=4096,n=4096,k=4096; none: a workload's.")] = None,
-    workload: Annotated[str | None, typer.Option(help="Workload set to answer for, layer by layer.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors; the op's first by default.")] = None,
+    gpu: Annotated[str, typer.Option("--gpu", help="GPU name or alias (`kernrec gpus` lists them).")],
+    op: Annotated[str, typer.Option("--op", help="Operator name or alias (`kernrec ops` lists them).")] = "",
+    kernel: Annotated[str | None, typer.Option(help="One kernel instead of an op: yours or the library's.")] = None,
+    shape: Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Workload set whose layers are answered.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors; default: the op's first one.")] = None,
     layout: Annotated[str | None, typer.Option(help="Tensor layout, such as nchw or nhwc.")] = None,
     objective: Annotated[str, typer.Option(help="pareto, latency, energy or edp.")] = "pareto",
-    max_slowdown: Annotated[str | None, typer.Option(help="At most this much slower than the fastest: 3%.")] = None,
-    max_power: Annotated[str | None, typer.Option(help="Only configs whose mean power stays below: 250W.")] = None,
-    power_limit: Annotated[str | None, typer.Option(help="Power limit the GPU will run under: 300W.")] = None,
-    clock: Annotated[str | None, typer.Option(help="Core clock the GPU will be locked to: 1410MHz.")] = None,
-    top: Annotated[int, typer.Option(help="At most this many configs for a shape.")] = 5,
+    max_slowdown: Annotated[str | None, typer.Option(help="Largest slowdown against the fastest config: 3%.")] = None,
+    max_power: Annotated[str | None, typer.Option(help="Largest mean power of a config: 250W.")] = None,
+    power_limit: Annotated[str | None, typer.Option(help="Power limit that the GPU runs under: 300W.")] = None,
+    clock: Annotated[str | None, typer.Option(help="Core clock that the GPU is locked to: 1410MHz.")] = None,
+    top: Annotated[int, typer.Option(help="Number of configs to print at most.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     calibrated: Annotated[
-        bool, typer.Option("--calibration/--no-calibration", help="Use coefficients fitted by `train --calibrate`.")
+        bool,
+        typer.Option(
+            "--calibration/--no-calibration", help="Whether to use coefficients fitted by `kernrec train --calibrate`."
+        ),
     ] = True,
-    emit: Annotated[str | None, typer.Option(help="Print the best config's source instead: cuda.")] = None,
-    db: Annotated[list[Path] | None, typer.Option(help="Database to ask first; may be repeated.")] = None,
+    emit: Annotated[str | None, typer.Option(help="Print the source of the best config instead: cuda.")] = None,
+    db: Annotated[list[Path] | None, typer.Option(help="Database to read first; may be given several times.")] = None,
 ) -> None:
-    """Print the latency/energy Pareto front of kernel configs for an op on a GPU, without that GPU.
+    """Recommend kernel configs for an op on a GPU, without that GPU: the latency/energy Pareto front by default.
 
-    With no --shape it answers for a workload's layers, the best config of each.
+    Without --shape the best config of each layer of a workload set is printed.
     """
     from kernrec.recommender import Query, Recommender, Request
 
