@@ -35,7 +35,8 @@ from rich.progress import track
 from kernrec import paths
 from kernrec.compile.nvrtc import compiler
 from kernrec.kernel import Kernel, all_kernels, find_kernel
-from kernrec.kernel.spec_reader import kernel_hash, load_kernel
+from kernrec.kernel.source_files import kernel_hash
+from kernrec.kernel.spec_reader import load_kernel
 from kernrec.profile.profile_library import Variant, variants_of
 from kernrec.store import ProfileRow, read_profile_rows, write_profiles
 

@@ -1,7 +1,9 @@
-"""The files behind a kernel: its source with what it includes, and values that its spec keeps in files."""
+"""The files of a kernel: its source with its headers, the values that its spec keeps in files, and its identity."""
 
 import hashlib
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,9 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([A-Za-z0-9_.-]+)"[ \t]*$', 
 
 
 def read_source(path: Path) -> str:
-    """A source with the files it includes by `#include "..."` in their place, so that it stands for itself.
+    """A source with every `#include "..."` replaced by the file's content, so that it compiles without other files.
 
-    They lie beside the source, or one folder up, where kernels share them; each is taken once.
+    Headers are in the folder of the source, or one folder up, where kernels share them; each is included once.
     """
     return _inlined(path, set())
 
@@ -34,7 +36,7 @@ def _inlined(path: Path, seen: set[Path]) -> str:
 
 
 def fingerprint(data: dict[str, Any], folder: Path, where: str) -> None:
-    """Adds to each tensor whose values or reference are in a file what it holds: another content is another kernel."""
+    """Adds a digest of each file that holds values of a tensor: the identity of a kernel depends on their content."""
     problem = data.get("problem")
     tensors = problem.get("tensors") if isinstance(problem, dict) else None
     for name, tensor in tensors.items() if isinstance(tensors, dict) else ():
@@ -44,8 +46,8 @@ def fingerprint(data: dict[str, Any], folder: Path, where: str) -> None:
                 try:
                     content = (folder / file.removeprefix("raw ")).read_bytes()
                 except OSError as error:
-                    said = error.strerror or error
-                    raise UsageError(f"{where}: [problem]: tensors.{name}: {file} cannot be read: {said}") from None
+                    reason = error.strerror or error
+                    raise UsageError(f"{where}: [problem]: tensors.{name}: {file} cannot be read: {reason}") from None
                 tensor[digest] = hashlib.sha256(content).hexdigest()[:16]
 
 
@@ -62,3 +64,26 @@ def read_text(path: Path, where: str) -> str:
     if "\0" in text:
         raise UsageError(f"{where}: not text: there is a NUL byte in it")
     return text
+
+
+def kernel_hash(data: Mapping[str, Any], source: str) -> str:
+    """16 hex digits over spec and source; tunables count in their order, prose does not."""
+    spec = {key: value for key, value in data.items() if key != "description"}
+    spec["tunables"] = [
+        [name, {key: value for key, value in table.items() if key != "meaning"}]
+        for name, table in data["tunables"].items()
+    ]
+    canonical = json.dumps([spec, source], sort_keys=True, default=str)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def read_toml(path: Path, where: str) -> dict[str, Any]:
+    """The content of a TOML file; errors call it `where`."""
+    import tomllib
+
+    try:
+        return tomllib.loads(read_text(path, where))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{where}: not TOML: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{where}: not TOML: nested too deeply") from None

@@ -1,8 +1,6 @@
 """Reads a `kernel.toml` and its CUDA source into a `Kernel`; an error is one line that names file and key."""
 
 import copyreg
-import hashlib
-import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -10,8 +8,9 @@ from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.declared_problem import Declared, declared_problem
-from kernrec.kernel.expression import Expression, expected_name, is_identifier, literal, parse, where
-from kernrec.kernel.source_files import fingerprint, read_source, read_text
+from kernrec.kernel.expression import Expression, expected_name, is_identifier, literal, parse
+from kernrec.kernel.launch_limits import launch_limits, product
+from kernrec.kernel.source_files import fingerprint, kernel_hash, read_source, read_toml
 from kernrec.kernel.spec import (
     LIMITS,
     SCALAR_RANGES,
@@ -38,25 +37,18 @@ _DECIMAL = re.compile(r" *-?[0-9]+\.[0-9]+ *")
 def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
     """The kernel that the spec file `path` describes; its source is in the same folder.
 
-    data: what is in the file, where that was read already. Raises `UsageError` for a file that cannot be read, is not
-    TOML, or does not describe a kernel.
+    Args:
+        path: The `kernel.toml`.
+        data: Its content, if it has been parsed already.
+
+    Raises:
+        UsageError: The file cannot be read, is not TOML, or does not describe a kernel.
     """
     where = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
     if data is None:
-        data = _parsed(path, where)
+        data = read_toml(path, where)
     fingerprint(data, path.parent, where)
     return _Reader(where, data, path.parent).kernel()
-
-
-def _parsed(path: Path, where: str) -> dict[str, Any]:
-    import tomllib
-
-    try:
-        return tomllib.loads(read_text(path, where))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{where}: not TOML: {error}") from None
-    except RecursionError:
-        raise UsageError(f"{where}: not TOML: nested too deeply") from None
 
 
 def kernel_from(data: Mapping[str, Any], where: str, source: str) -> Kernel:
@@ -143,7 +135,7 @@ class _Reader:
             implied=(
                 # A spec that knows nothing of a dimension that joined its op late serves the default of it only.
                 *(parse(f"{name} == {value}") for name, value in op.late.items() if name not in self.named),
-                *(constraint for launch in launches for constraint in _implied(launch)),
+                *(constraint for launch in launches for constraint in launch_limits(launch)),
             ),
             launches=launches,
             workspaces=workspaces,
@@ -351,8 +343,8 @@ class _Reader:
             when=when,
             grid=grid,
             block=block,
-            blocks=_product(grid),
-            threads=_product(block),
+            blocks=product(grid),
+            threads=product(block),
             shared=shared,
             arguments=arguments,
             order=tuple(order),
@@ -404,33 +396,3 @@ class _Reader:
                     raise UsageError(f"{table.where}: {key}.{name}: {unknown('axis of order', axis, axes)}")
             tensors[name] = tuple(selected)
         return tensors
-
-
-def _product(extents: Iterable[Expression]) -> Expression:
-    return parse(" * ".join(f"({e.text})" for e in extents if e.text != "1") or "1")
-
-
-def _implied(launch: Launch) -> list[Expression]:
-    """What CUDA asks of any launch (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
-    x, y, z = (extent.text for extent in launch.grid)
-    rules = [
-        f"1 <= ({launch.threads.text}) <= max_threads_per_block",
-        f"0 <= ({launch.shared.text}) <= smem_per_block",
-        f"1 <= ({x}) <= 2147483647",
-        *(f"1 <= ({size}) <= 65535" for size in (y, z) if size != "1"),
-    ]
-    if launch.block[2].text != "1":
-        rules.append(f"({launch.block[2].text}) <= 64")
-    parsed = [parse(rule) for rule in rules if rule != "0 <= (0) <= smem_per_block"]
-    return parsed if launch.when is None else [where(launch.when, rule) for rule in parsed]
-
-
-def kernel_hash(data: Mapping[str, Any], source: str) -> str:
-    """16 hex digits over spec and source; tunables count in their order, prose does not."""
-    spec = {key: value for key, value in data.items() if key != "description"}
-    spec["tunables"] = [
-        [name, {key: value for key, value in table.items() if key != "meaning"}]
-        for name, table in data["tunables"].items()
-    ]
-    canonical = json.dumps([spec, source], sort_keys=True, default=str)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
