@@ -202,9 +202,12 @@ class _MeasuredKernels:
 
     def table(self, problem: Problem, gpu: GPU, key: _GroupKey) -> StaticTable | None:
         """The static table of a kernel by its name and hash; None where its source or its profiles are not known."""
-        library = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
-        named = (kernel for kernel in library if (kernel.name, kernel.hash) == (key.kernel, key.kernel_hash))
-        if (kernel := next(named, None) or self._own_kernel(key)) is None:
+        kernel = self._own_kernel(key)
+        if kernel is None or not kernel.declares_problem:  # a problem that a kernel declares is of no op of the library
+            library = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
+            named = (other for other in library if (other.name, other.hash) == (key.kernel, key.kernel_hash))
+            kernel = next(named, kernel)
+        if kernel is None:
             return None
         try:
             return self._context.kernel_table(kernel, problem, gpu)
