@@ -22,6 +22,8 @@ from kernrec.recommender.estimate.shortlist import shortlist
 from kernrec.store import Database, Stack
 from kernrec.store.measurement import Measurement
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("xgboost")
 GPU = "rtx4090"
 FACTOR = 1.3

@@ -17,6 +17,8 @@ from kernrec.profile.probe_profile import emulate_config, profile_variant
 from kernrec.ptx import EmulationError, Module, parse
 from tests.helpers.trial import execute
 
+pytestmark = pytest.mark.slow
+
 MMA, SIMT = find_kernel("attention_mma"), find_kernel("attention_simt")
 UNIT = 2.0**-24
 """Half a unit in the last place of f32, relative."""

@@ -15,6 +15,8 @@ from kernrec.profile.probe_profile import emulate_config, profile_variant
 from kernrec.ptx import EmulationError, Module, parse
 from tests.helpers.trial import execute
 
+pytestmark = pytest.mark.slow
+
 MMA, DIRECT, DEPTHWISE = map(find_kernel, ("conv2d_implicit_gemm_mma", "conv2d_direct", "conv2d_depthwise"))
 KERNELS = (MMA, DIRECT, DEPTHWISE)
 ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}

@@ -20,6 +20,8 @@ from tests.helpers.trial import (
     values,
 )
 
+pytestmark = pytest.mark.slow
+
 PRODUCTS = ("matmul", "conv2d")
 ALONG_ROWS = ("softmax", "layernorm", "rmsnorm", "reduce")
 

@@ -11,6 +11,8 @@ from kernrec.op import decode_elements, encode_elements, inputs, reference
 from kernrec.ptx import EmulationError
 from tests.helpers.products import Config, broken, matmul, run, worst
 
+pytestmark = pytest.mark.slow
+
 _MMA = {"block_m": 64, "block_n": 64, "block_k": 32, "warp_m": 32, "warp_n": 32, "raster": 8}
 _SIMT = {"block_m": 32, "block_n": 64, "block_k": 16, "thread_m": 4, "thread_n": 4, "lanes_m": 4, "min_blocks": 0}
 _SIMT |= {"raster": 1}

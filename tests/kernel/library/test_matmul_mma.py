@@ -13,6 +13,8 @@ from kernrec.profile.probe_profile import emulate_config, profile_variant
 from kernrec.ptx import EmulationError
 from tests.helpers.products import Config, awkward, bits, broken, compiled, run, whole_numbers
 
+pytestmark = pytest.mark.slow
+
 KERNEL = find_kernel("matmul_mma")
 SM = 86
 LAYOUTS = pytest.mark.parametrize("layout", KERNEL.layouts)

@@ -12,6 +12,8 @@ from kernrec.ptx import EmulationError
 from kernrec.ptx.instructions.rounding import tf32_bits
 from tests.helpers.products import Config, awkward, bits, broken, compiled, run, whole_numbers
 
+pytestmark = pytest.mark.slow
+
 KERNEL = find_kernel("matmul_tf32")
 SM = 86
 LAYOUTS = pytest.mark.parametrize("layout", KERNEL.layouts)

@@ -21,6 +21,8 @@ from kernrec.kernel import all_kernels, find_kernel
 from kernrec.ptx import EmulationError
 from tests.helpers.trial import Case, Run, flaws, given_inputs, run, runs
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).with_name("mutants")
 LEAST = 6
 """Mutants of a kernel."""

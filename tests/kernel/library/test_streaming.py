@@ -9,6 +9,8 @@ from kernrec.op.dtype import BYTES
 from kernrec.profile.probe_profile import profile_variant
 from tests.helpers.trial import CASES, Case, compile_config, per_case, sample, space
 
+pytestmark = pytest.mark.slow
+
 PER_CASE = per_case("matvec", "transpose", "elementwise")
 
 

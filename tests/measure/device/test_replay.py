@@ -19,6 +19,8 @@ from kernrec.store.measurement import Measurement, Tier
 from tests.helpers.paths import SPACES
 from tests.helpers.recording import BEST, make_recording
 
+pytestmark = pytest.mark.slow
+
 
 def _collect(recording: Path, database: Path, **more: object) -> CollectResult:
     wanted = {"problems": None, "database": database, "device": "replay", "recording": recording}
