@@ -64,6 +64,7 @@ def test_the_wheel_carries_the_database_and_the_workloads(wheel: Path) -> None:
     assert not [name for name in names if "__pycache__" in name or name.startswith(("tests/", "tools/"))]
 
 
+@pytest.mark.slow
 def test_an_empty_environment_recommends_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
     home = tmp_path / "environment"
     venv.create(home, with_pip=True)

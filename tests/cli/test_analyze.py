@@ -121,6 +121,7 @@ def test_source_is_analysed_recommended_and_explained(folder: Path, run: Run) ->
     assert "against threads=256" in told.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ended_early_an_analysis_says_so_in_one_line_and_goes_on_where_it_stopped(
     folder: Path, number: signal.Signals

@@ -123,6 +123,7 @@ def assert_one_line(done: subprocess.CompletedProcess[str], says: str) -> None:
     assert says in done.stderr
 
 
+@pytest.mark.slow
 def test_a_database_that_is_none_gets_one_line(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("not a database" * 1000)

@@ -43,6 +43,7 @@ def has_gpu() -> bool:
     return Path("/dev/nvidia0").exists()
 
 
+@pytest.mark.slow
 def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path: Path) -> None:
     recording, database = make_recording(tmp_path / "r.duckdb", 40), tmp_path / "k.duckdb"
     done = run(*replaying(recording, database, "--effort", "quick"), home=tmp_path)
@@ -56,6 +57,7 @@ def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path: Path) ->
     assert not journal_path(database).exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path: Path) -> None:
     recording, database = make_recording(tmp_path / "r.duckdb", 4000, energy=False), tmp_path / "k.duckdb"
     arguments = replaying(recording, database, "--effort", "exhaustive")

@@ -34,7 +34,10 @@ LANGUAGES = {"sh", "console", "python", "cpp", "toml", "json", "text"}
 ELISION = "..."
 UPDATE = bool(os.environ.get("KERNREC_UPDATE_DOCS"))
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the examples are for a POSIX shell")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="the examples are for a POSIX shell"),
+    pytest.mark.slow,
+]
 
 
 def _with_examples() -> list[Path]:

@@ -14,6 +14,8 @@ from kernrec.profile.probe_profile import Variant, emulate_config, profile_varia
 from kernrec.profile.profile_library import variants_of
 from kernrec.ptx import parse
 
+pytestmark = pytest.mark.slow
+
 SM = 86
 
 

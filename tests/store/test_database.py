@@ -207,6 +207,7 @@ points = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(points)
 def test_front_and_best_are_those_of_the_definition(points):

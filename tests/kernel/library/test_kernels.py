@@ -3,6 +3,8 @@
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from kernrec.kernel import all_kernels
 from kernrec.profile.probe_profile import profile_variant
 from tests.helpers.trial import (

@@ -19,6 +19,8 @@ import pytest
 
 from tests.helpers import rig
 
+pytestmark = pytest.mark.slow
+
 COLLECTOR_KILLS = 36
 CHILD_KILLS = 16
 

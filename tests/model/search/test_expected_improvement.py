@@ -70,6 +70,7 @@ def test_the_first_measurements_try_every_value_of_every_tunable() -> None:
         assert set(column) == set(values)
 
 
+@pytest.mark.slow
 def test_a_space_too_large_to_be_looked_at_whole_is_searched_through_offspring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expected_improvement, "SCORED", 100)
     monkeypatch.setattr(expected_improvement, "_OFFSPRING", 150)

@@ -86,6 +86,7 @@ def factor_of(answer: Any) -> float:
     return answer.best.latency_s.high / answer.best.latency_s.value
 
 
+@pytest.mark.slow
 def test_a_gpu_never_measured_says_what_its_interval_stands_on(one_gpu: Path, three_gpus: Path) -> None:
     found = []
     for database in (one_gpu, three_gpus):
