@@ -4,6 +4,9 @@
     python tools/build_database.py --fresh          # everything
     python tools/build_database.py --check 8        # rebuild a sample of 8 variants per kernel and compare
 
+After a change of a source that leaves the compiled code as it was, run tools/carry_profiles.py first: it keeps the
+profiles under the kernel's new hash, so that they need not be emulated again.
+
 `--check` writes nothing. An interrupted run keeps what was finished and goes on from there. The content hash, printed
 for every kernel, is that of the rows. NVRTC is not quite deterministic: from process to process it arranges some code
 differently (observed with 13.5: the same arithmetic, global memory accesses and barriers; up to 2 % other instructions,
