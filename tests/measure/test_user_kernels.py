@@ -33,6 +33,8 @@ from tests.helpers.machine import GPU as H200
 from tests.helpers.machine import compile_all, install
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 SOURCE = """
 __global__ void rowsum(const float* x, float* y, int columns) {
     float s = 0.0f;

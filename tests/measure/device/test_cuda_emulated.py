@@ -18,6 +18,8 @@ from kernrec.gpu import limits
 from kernrec.kernel import Space, find_kernel
 from kernrec.op import find_op
 
+pytestmark = pytest.mark.slow
+
 SM = 90
 HERE = Path(__file__).parents[1]
 Pick = Callable[[dict[str, int]], bool]
