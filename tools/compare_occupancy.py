@@ -100,7 +100,7 @@ def cases(gpus: list[GPU], configs: int, processes: int, library: bool) -> Itera
 
 
 def sampled(kernel: Kernel, gpu: GPU, count: int, processes: int) -> CandidateSet:
-    """A random sample of a user's kernel's configs, analysed on its own problem."""
+    """A random sample of a user's kernel's configs, analyzed on its own problem."""
     problem = kernel.definition.problem()
     space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
     rows = space.at(problem).rows.tolist()

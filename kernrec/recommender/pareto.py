@@ -1,4 +1,4 @@
-"""The Pareto front of two costs, both to be minimised."""
+"""The Pareto front of two costs, both to be minimized."""
 
 import numpy as np
 

@@ -36,7 +36,7 @@ def places(intervals: Sequence[Sequence[Interval]], exact: Sequence[bool]) -> li
     exact: whether all those costs were measured.
     """
     numbers: list[int] = []
-    leader: int | None = None  # the best of the current tie; a chain of neighbours could drift any distance from it
+    leader: int | None = None  # the best of the current tie; a chain of neighbors could drift any distance from it
     tied = set()
     for i, interval in enumerate(intervals):
         numbers.append(i + 1)

@@ -12,7 +12,7 @@ def shown(*given: tuple[float, float, bool]) -> list[str]:
     return [str(place) for place in places([[(low, high)] for low, high, _ in given], [exact for *_, exact in given])]
 
 
-def test_a_tie_is_with_the_best_of_it_not_with_a_neighbour() -> None:
+def test_a_tie_is_with_the_best_of_it_not_with_a_neighbor() -> None:
     assert shown((1.0, 1.2, True), (1.1, 1.3, True), (1.25, 1.4, True), (2.0, 3.0, True)) == ["1=", "1=", "3", "4"]
 
 
