@@ -1,4 +1,4 @@
-"""`kernrec gpus`, `ops` and `kernels`: what is known."""
+"""`kernrec gpus`, `ops` and `kernels`: lists of the GPUs, operators and kernels that kernrec knows."""
 
 import json
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def gpus(as_json: AsJson = False) -> None:
-    """List the GPUs of the catalog with their aliases."""
+    """List the GPUs of the catalog with their main figures and aliases."""
     from kernrec.gpu import all_gpus
 
     _list(
@@ -43,9 +43,10 @@ def gpus(as_json: AsJson = False) -> None:
 
 
 def ops(as_json: AsJson = False) -> None:
-    """List the operators with their dimensions, what numbers stand for in some of them, data types and layouts.
+    """List the operators with their dimensions, data types and layouts.
 
-    Data types are those that some kernel takes; `kernrec kernels` says which take them in which layouts.
+    "codes" explains dimensions whose numbers stand for choices, such as an activation. A data type is listed if at
+    least one kernel supports it; `kernrec kernels` lists the layouts that each kernel supports.
     """
     from kernrec.kernel import kernels_for
     from kernrec.op import all_ops
@@ -70,7 +71,7 @@ def ops(as_json: AsJson = False) -> None:
 
 
 def kernels(as_json: AsJson = False) -> None:
-    """List the kernels with what they implement and what can be tuned."""
+    """List the kernels with the operators, data types and layouts they implement and their tunables."""
     from kernrec.kernel import all_kernels
 
     _list(
@@ -96,12 +97,12 @@ def kernels(as_json: AsJson = False) -> None:
     )
 
 
-def _list(rows: list[dict[str, Any]], shown: dict[str, Any], as_json: bool) -> None:
+def _list(rows: list[dict[str, Any]], formats: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows, indent=2))
         return
     columns = [(name.removesuffix("_hz").removesuffix("_bytes").replace("_", " "), "left") for name in rows[0]]
-    cells = ([shown.get(name, _plain)(value) for name, value in row.items()] for row in rows)
+    cells = ([formats.get(name, _plain)(value) for name, value in row.items()] for row in rows)
     print_table(None, columns, cells)
 
 

@@ -1,6 +1,6 @@
 """The GPU catalog, and occupancy.
 
-`find_gpu` gives a `GPU` for any name people type; `occupancy` says how many blocks of a kernel one of its SMs holds.
+`find_gpu` returns the `GPU` of a name or alias; `occupancy` computes the resident blocks of a kernel per SM.
 """
 
 from kernrec.gpu.entry import GPU, SmLimits

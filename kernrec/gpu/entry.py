@@ -1,4 +1,4 @@
-"""What the catalog says of one GPU: `GPU`, and `SmLimits` for what one of its multiprocessors can hold."""
+"""One entry of the GPU catalog (`GPU`) and the resource limits of its multiprocessors (`SmLimits`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class SmLimits:
-    """What one streaming multiprocessor (SM) can hold; the same for all GPUs of a compute capability.
+    """Resource limits of one streaming multiprocessor (SM); the same for all GPUs of a compute capability.
 
-    Shared-memory sizes are in bytes, registers are 32-bit. `smem_per_block` is the most a block may ask for (with
-    opt-in); `smem_reserved_per_block` is what the driver takes on top of it. Registers are allocated per warp in
-    multiples of `register_allocation_unit`, warps in multiples of `warp_allocation_granularity` per SM.
+    Shared-memory sizes (`smem`) are in bytes; registers are 32-bit.
     """
 
     sm: int
+    """The compute capability, such as 89."""
     max_threads_per_block: int
     max_warps_per_sm: int
     max_blocks_per_sm: int
@@ -21,50 +20,66 @@ class SmLimits:
     registers_per_block: int
     max_registers_per_thread: int
     register_allocation_unit: int
+    """A warp's registers are allocated in multiples of this."""
     warp_allocation_granularity: int
+    """A block's warps are allocated in multiples of this: the number of the SM's partitions."""
     smem_per_sm: int
     smem_per_block: int
+    """The most shared memory that a block can use (with opt-in)."""
     smem_reserved_per_block: int
+    """What the driver reserves per block in addition."""
     smem_allocation_unit: int
+    """A block's shared memory is allocated in multiples of this."""
     schedulers: int
+    """Warp schedulers."""
 
 
 @dataclass(frozen=True)
 class GPU:
-    """One catalog entry, in SI units. `sources` names, for every figure, the document it was read in.
-
-    `fma_per_clk_sm` holds fused multiply-adds per SM and clock on the ordinary pipes, by dtype (`f64`, `f32`, `f16`,
-    `bf16`, `i32`; `i32_add` is the integer add); `tensor_fma_per_clk_sm` the same on tensor cores, dense, where `f16`,
-    `bf16`, `tf32` and `fp8` accumulate in f32. A dtype without hardware is absent. Tensor peaks hold at
-    `tensor_clock_hz`, which is below the boost clock on a few cards. `memory_rate_hz` is bits per second and pin.
-    `power_min_w` to `power_max_w` is the range of the settable power limit. `idle_w` is None where it is not published.
-    """
+    """One catalog entry, in SI units."""
 
     name: str
+    """The catalog's name, such as `a100-sxm4-80gb`."""
     title: str
+    """The product name."""
     aliases: tuple[str, ...]
+    """Other accepted names."""
     generation: str
     chip: str
     sm: int
+    """The compute capability, such as 89."""
     sms: int
+    """The number of streaming multiprocessors."""
     base_clock_hz: float
     boost_clock_hz: float
     tensor_clock_hz: float
+    """The clock of the data sheet's tensor peaks; on a few GPUs below the boost clock."""
     memory_bytes: int
     memory_bandwidth: float
+    """Bytes per second."""
     memory_bus_bits: int
     memory_rate_hz: float
+    """Bits per second and pin."""
     l2_bytes: int
     tdp_w: float
     power_min_w: float
+    """The lowest power limit that can be set."""
     power_max_w: float
+    """The highest power limit that can be set."""
     idle_w: float | None
+    """Power when idle; None where it is not published."""
     datasheet_f32_flops: float
+    """FLOP/s."""
     datasheet_tensor_flops: Mapping[str, float] = field(hash=False)
+    """FLOP/s of the tensor cores by dtype, dense."""
     fma_per_clk_sm: Mapping[str, int] = field(hash=False)
+    """Fused multiply-adds per SM and clock outside the tensor cores, by dtype (`f64`, `f32`, `f16`, `bf16`, `i32`;
+    `i32_add` is the integer add). A dtype without hardware is absent."""
     tensor_fma_per_clk_sm: Mapping[str, int] = field(hash=False)
+    """The same on tensor cores, dense; `f16`, `bf16`, `tf32` and `fp8` accumulate in f32."""
     limits: SmLimits
     sources: Mapping[str, str] = field(hash=False)
+    """The document that each figure was taken from, by field name."""
 
     @property
     def arch(self) -> str:
@@ -72,7 +87,7 @@ class GPU:
         return f"sm_{self.sm}"
 
     def peak_flops(self, dtype: str, tensor: bool = False) -> float:
-        """Operations per second at the clock of the data sheet's peaks, an FMA counted as two; 0 without hardware."""
+        """Peak operations per second at the data sheet's clock, an FMA counted as two; 0 without hardware."""
         rates, clock_hz = (
             (self.tensor_fma_per_clk_sm, self.tensor_clock_hz) if tensor else (self.fma_per_clk_sm, self.boost_clock_hz)
         )

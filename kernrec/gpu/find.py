@@ -1,7 +1,7 @@
-"""Finds a GPU by any name people type, reading from `catalog/` only what the answer needs.
+"""Finds a GPU by name or alias, reading only the needed files of `catalog/`.
 
-`names.toml` says which GPUs there are and in which generation's file each one is described; `limits.toml` holds what
-follows from the compute capability. Those files are in data-sheet units; a `GPU` is in SI units.
+`names.toml` lists the GPUs and the generation file that describes each; `limits.toml` holds the figures that depend on
+the compute capability only. Those files are in data-sheet units; a `GPU` is in SI units.
 """
 
 from collections.abc import Mapping
@@ -31,16 +31,18 @@ _FIGURES = {
 }
 
 
-class UnknownGPU(UsageError):  # noqa: N818 - the name people catch; it says more than UnknownGPUError would
-    """No GPU of the catalog has this name."""
+class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError
+    """The catalog has no GPU of this name."""
 
 
 def find_gpu(name: str) -> GPU:
-    """The catalog's GPU of this name: its own, an alias, or the name NVML gives.
+    """The catalog's GPU of this name, alias or NVML device name.
 
-    Case, spaces, `-`, `_` and the words NVIDIA, GeForce, Tesla and RTX in front do not matter. A name that several
-    variants share gives the one of them that `catalog/names.toml` puts it with (`a100` is `a100-sxm4-80gb`).
-    Raises `UnknownGPU` for any other name.
+    Case, spaces, `-`, `_` and the leading words NVIDIA, GeForce, Tesla and RTX do not matter. A name that several
+    variants share means the variant that lists it in `catalog/names.toml` (`a100` is `a100-sxm4-80gb`).
+
+    Raises:
+        UnknownGPU: No GPU has this name; the message suggests the nearest ones.
     """
     known = _names()
     entry = known.get(fold_gpu(name)) if isinstance(name, str) else None
@@ -56,7 +58,7 @@ def all_gpus() -> tuple[GPU, ...]:
 
 
 def fold_gpu(name: str) -> str:
-    """What of a GPU's name is compared: letters and digits in lower case, without the vendor's leading words."""
+    """A GPU's name in the form that is compared: lower-case letters and digits without the vendor's leading words."""
     text = fold(name)
     while word := next((w for w in _LEADING_WORDS if text.startswith(w)), None):
         text = text.removeprefix(word)
@@ -85,7 +87,7 @@ def _names() -> Mapping[str, tuple[str, str]]:
 
 @cache
 def limits(sm: int) -> SmLimits:
-    """What an SM of this compute capability (75, 80, 86, 89, 90, 100 or 120) can hold."""
+    """Resource limits of an SM of this compute capability (75, 80, 86, 89, 90, 100 or 120)."""
     file = _limits_file()
     if f"sm_{sm}" not in file:
         raise unknown("architecture", f"sm_{sm}", [key for key in file if key.startswith("sm_")])

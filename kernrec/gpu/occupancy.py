@@ -1,7 +1,7 @@
-"""How many blocks of a kernel an SM holds at once, and which resource stops it from holding more.
+"""Occupancy: how many blocks of a kernel are resident on an SM, and which resource limits them.
 
 The rules are those of NVIDIA's occupancy calculator (`cuda_occupancy.h` of the CUDA toolkit): registers are
-allocated per warp, in each of the SM's partitions alike; shared memory per block, with the driver's reserve on top.
+allocated per warp in each partition of the SM; shared memory per block, plus the driver's reserve.
 """
 
 from dataclasses import dataclass
@@ -14,27 +14,28 @@ import numpy.typing as npt
 from kernrec.gpu.entry import SmLimits
 
 LIMITERS = ("warps", "registers", "shared memory", "blocks")
-"""Resources that limit occupancy, in the order in which a tie is decided."""
+"""Resources that limit occupancy; in a tie the first one is reported."""
 
 Ints = npt.NDArray[np.integer]
 Count = TypeVar("Count", int, Ints)
 Share = TypeVar("Share", float, npt.NDArray[np.floating])
 
 _WARP = 32
-_UNLIMITED = 1 << 20  # more blocks than any resource allows, for one that is not used at all
+_UNLIMITED = 1 << 20  # more blocks than any resource allows: for a resource that is not used
 
 
 @dataclass(frozen=True)
 class Occupancy(Generic[Count, Share]):
-    """Resident blocks and warps per SM, warps as a fraction of the most possible, and what limits them.
-
-    `limiter` indexes `LIMITERS`; it is -1 where no block fits at all (`blocks` 0), which cannot be launched.
-    """
+    """Resident blocks and warps per SM, as numbers or as arrays."""
 
     blocks: Count
+    """Resident blocks; 0 where the kernel cannot be launched."""
     warps: Count
+    """Resident warps."""
     fraction: Share
+    """Resident warps as a fraction of the SM's maximum."""
     limiter: Count
+    """Index into `LIMITERS`; -1 where `blocks` is 0."""
 
 
 @overload
@@ -48,10 +49,17 @@ def occupancy(
 def occupancy(
     limits: SmLimits, threads: Ints | int, registers: Ints | int, smem_bytes: Ints | int
 ) -> Occupancy[int, float] | Occupancy[Ints, npt.NDArray[np.floating]]:
-    """Occupancy of blocks of `threads` threads with `registers` each and `smem_bytes` (static + dynamic) per block.
+    """Occupancy of a kernel; ints give ints, and integer arrays, broadcast against each other, give arrays.
 
-    Ints give ints; integer arrays, broadcast against each other, give arrays. What cannot be launched (no threads,
-    too many threads, registers or bytes) has 0 blocks.
+    Args:
+        limits: Of the GPU's SMs.
+        threads: Threads per block.
+        registers: Registers per thread.
+        smem_bytes: Static and dynamic shared memory per block.
+
+    Returns:
+        The occupancy; `blocks` is 0 where the launch is impossible (no threads, or too many threads, registers or
+        bytes).
     """
     if isinstance(threads, np.ndarray) or isinstance(registers, np.ndarray) or isinstance(smem_bytes, np.ndarray):
         return _elementwise(limits, np.asarray(threads), np.asarray(registers), np.asarray(smem_bytes))
@@ -111,10 +119,10 @@ def _round_up(value: int, unit: int) -> int:
 @dataclass(frozen=True)
 class _Tables:
     by_warps_and_registers: Ints
-    """Value at `registers * warp_columns + warps`; the last row and column stand for all that is too much."""
+    """Value at `registers * warp_columns + warps`; the last row and column stand for every larger number."""
     warp_columns: int
     by_smem: Ints
-    """Value per allocation unit of shared memory; the last one stands for all that is too much."""
+    """Value per allocation unit of shared memory; the last one stands for every larger size."""
 
 
 @cache
@@ -144,7 +152,7 @@ def _elementwise(
     tables = _tables(limits)
     unit = limits.smem_allocation_unit
     warps = (threads + (_WARP - 1)) // _WARP
-    # Whatever is below or above a table's range falls on an entry of 0 blocks; index -1 is the table's last.
+    # Numbers outside a table's range are mapped to an entry of 0 blocks; index -1 is the table's last.
     column = np.where(warps >= 0, np.minimum(warps, tables.warp_columns - 1), 0)
     row = np.where(
         registers >= 0, np.minimum(registers, limits.max_registers_per_thread + 1), limits.max_registers_per_thread + 1

@@ -1,4 +1,4 @@
-"""Two-dimensional convolution as neural networks mean it: cross-correlation, zero padding, no bias.
+"""Two-dimensional convolution as in neural networks: cross-correlation with zero padding and no bias.
 
 y[n,k,p,q] = sum over c,r,s of x[n, c, p*stride - padding + r*dilation, q*stride - padding + s*dilation] w[k,c,r,s],
 with c running over the k's group. Stride, padding and dilation are the same in height and width.
@@ -24,14 +24,14 @@ def _derive(d: Names) -> dict[str, int]:
 
 
 def _outputs(d: Names, size: str, taps: str) -> int:
-    room = d[size] + 2 * d["padding"]
+    padded = d[size] + 2 * d["padding"]
     extent = d["dilation"] * (d[taps] - 1) + 1
-    if extent > room:
+    if extent > padded:
         raise UsageError(
             f"conv2d has no output: the filter spans {extent} ({taps}={d[taps]}, dilation={d['dilation']}) "
-            f"but the padded input only {room} ({size}={d[size]}, padding={d['padding']})"
+            f"but the padded input only {padded} ({size}={d[size]}, padding={d['padding']})"
         )
-    return (room - extent) // d["stride"] + 1
+    return (padded - extent) // d["stride"] + 1
 
 
 def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
@@ -43,7 +43,7 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 def _flops(d: Names) -> int:
-    """Taps that fall on the padding are counted, as published figures do."""
+    """Filter taps on the padding are counted, as in published figures."""
     return 2 * d["n"] * d["k"] * d["p"] * d["q"] * (d["c"] // d["groups"]) * d["r"] * d["s"]
 
 
@@ -52,21 +52,21 @@ def _values(d: Names) -> dict[str, Normal]:
 
 
 def _untouched(d: Names) -> dict[str, int]:
-    """A stride larger than the filter steps over input elements: a 1x1 filter with stride 2 reads one in four."""
+    """Elements that a stride larger than the filter skips: a 1x1 filter with stride 2 reads one element in four."""
     rows = _reached(d["h"], d["p"], d["r"], d)
     columns = _reached(d["w"], d["q"], d["s"], d)
     return {"x": d["n"] * d["c"] * (d["h"] * d["w"] - rows * columns)}
 
 
 def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
-    """How many of the `size` input positions along one axis some output reads.
+    """The number of input positions along one axis (of `size`) that at least one output reads.
 
     Tap j of output i reads position i*stride + j*dilation - padding. Positions with the same remainder by the
     stride form one progression, of which each tap covers a run of `outputs`; the runs of later taps start later.
     """
     stride = d["stride"]
     if stride == 1 and d["dilation"] == 1:
-        return size  # every output is one step on: no position is stepped over
+        return size  # consecutive outputs and taps are one position apart: none is skipped
     covered: dict[int, int] = {}
     count = 0
     for tap in range(taps):
@@ -80,7 +80,7 @@ def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
 
 
 def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "dict[str, np.ndarray]":
-    """One matrix product per filter tap and group: the tap's weights times the input elements that it meets."""
+    """One matrix product per filter tap and group: the tap's weights times the input elements it is multiplied with."""
     import numpy as np
 
     x, w = tensors["x"], tensors["w"]
@@ -114,7 +114,7 @@ CONV2D = Op(
         Dim("stride", "step between outputs, both axes", 1),
         Dim("padding", "zeros added on each side, both axes", 0, minimum=0),
         Dim("dilation", "step between filter taps, both axes", 1),
-        Dim("groups", "groups of channels; c of them is a depthwise convolution", 1),
+        Dim("groups", "groups of channels; groups = c is a depthwise convolution", 1),
     ),
     dtypes=("f32", "f16", "bf16", "f64"),
     layouts=("nchw", "nhwc"),

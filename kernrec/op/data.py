@@ -1,4 +1,4 @@
-"""Values of tensors: seeded inputs in their memory format, and the float64 results that kernels are compared with.
+"""Tensor values: seeded inputs in their memory format, and the float64 results that kernels are compared with.
 
 NumPy has no bfloat16, so a bf16 tensor is kept as its bit patterns (uint16). `encode_elements` and `decode_elements`
 convert between values and the memory format, for every dtype.
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import UsageError
 from kernrec.op.problem import Problem
 
-# NumPy is imported where values are made, not at import time: a query needs problems, never their values.
+# NumPy is imported in the functions: a query needs problems, never their values.
 if TYPE_CHECKING:
     import numpy as np
 
@@ -41,21 +41,21 @@ def decode_elements(stored: "Array", dtype: str) -> "Array":
 
 
 def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
-    """The problem's input tensors filled with normal values, as they lie in memory; the same for the same seed.
+    """The problem's input tensors in their memory format, filled with normal values that depend only on the seed.
 
-    Activations have standard deviation 1. What a sum weighs them with has 1/sqrt(terms of the sum), so results are of
-    order 1 whatever the size: an absolute tolerance then means the same for every problem. Where an op's reference
-    would hardly show a step left out (a mean of 0 subtracted), its `values` say otherwise.
+    Activations have standard deviation 1 and weights 1/sqrt(terms of the sum), so that results are of order 1 for every
+    size and an absolute tolerance means the same for every problem. `Op.values` overrides this for inputs where a
+    kernel that skips a step (subtracting a mean of 0) would still look right.
     """
     import numpy as np
 
     generator = np.random.default_rng(seed)
-    chosen = problem.definition.values(problem.sizes)
+    distributions = problem.definition.values(problem.sizes)
     filled = {}
     for name, tensor in problem.tensors.items():
         if tensor.role == "input":
             values = generator.standard_normal(tensor.shape, np.float64 if tensor.dtype == "f64" else np.float32)
-            mean, deviation = chosen.get(name, (0, 1))
+            mean, deviation = distributions.get(name, (0, 1))
             values *= deviation
             values += mean
             filled[name] = encode_elements(values, tensor.dtype)
@@ -63,15 +63,20 @@ def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
 
 
 def reference(problem: Problem, inputs: "Mapping[str, Array]") -> "dict[str, Array]":
-    """The problem's outputs in float64, computed by NumPy from inputs as `inputs` makes them (flat ones are shaped).
+    """The problem's outputs in float64, computed by NumPy.
 
-    Raises `UsageError` for an input that is missing or has another number of elements.
+    Args:
+        problem: The problem.
+        inputs: Its inputs by name, in the memory format of `inputs`; flat arrays are reshaped.
+
+    Raises:
+        UsageError: An input is missing or has the wrong number of elements.
     """
     values = {}
     for name, tensor in problem.tensors.items():
         if tensor.role == "input":
             if name not in inputs or inputs[name].size != tensor.elements:
                 given = f"has {inputs[name].size} elements" if name in inputs else "is missing"
-                raise UsageError(f"input {name} of {problem.key} {given}; {tensor.elements} are needed")
+                raise UsageError(f"input {name} of {problem.key} {given}; expected {tensor.elements} elements")
             values[name] = decode_elements(inputs[name], tensor.dtype).reshape(tensor.shape)
     return problem.definition.reference(problem.sizes, problem.layout, values)

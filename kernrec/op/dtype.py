@@ -1,11 +1,11 @@
 """The data types a tensor can have: their names, sizes and the other spellings people type."""
 
 BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "tf32": 4}
-"""Bytes of one element of the types that ops compute in. A tf32 tensor is one of f32 whose products may be of TF32:
-kernels round as they multiply."""
+"""Bytes per element of the types that ops compute in. A tf32 tensor is stored as f32; kernels round its elements to
+TF32 when they multiply."""
 
 ELEMENT_BYTES = {**BYTES, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "i32": 4, "u32": 4, "i64": 8, "u64": 8}
-"""Bytes of one element of every type that a tensor may have."""
+"""Bytes per element of every type that a tensor may have."""
 
 _SPELLINGS = {
     "double": "f64",
@@ -24,6 +24,6 @@ _SPELLINGS = {
 
 
 def canonical_dtype(dtype: str) -> str:
-    """`f16` for `fp16`, `half`, `Float16`; a name nobody knows comes back in lower case for the caller to refuse."""
+    """`f16` for `fp16`, `half`, `Float16`; an unknown name is returned in lower case, for the caller to refuse."""
     folded = str(dtype).strip().lower()
     return _SPELLINGS.get(folded, folded)

@@ -1,7 +1,7 @@
-"""Fused multiply-add with activation: y = relu(a x + b), x, b and y vectors of n elements, a one number in memory.
+"""Fused multiply-add with activation: y = relu(a x + b), with vectors x, b, y and a scalar a in memory.
 
-With a = 1 it is where the branches of a residual network join. ReLU is fixed: dimensions are numbers, which an
-activation is not, and another one would move the same bytes.
+With a = 1 it is the addition that joins the branches of a residual network. The activation is always ReLU: another
+one would move the same bytes.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 def _flops(d: Names) -> int:
-    """Three an element: multiply, add, compare."""
+    """Three per element: multiply, add, compare."""
     return 3 * d["n"]
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """A scale that is not 1, so that one left out shows."""
+    """Mean 1 and deviation 0.25: a kernel that skips the scale gives wrong results."""
     return {"a": (1, 0.25)}
 
 

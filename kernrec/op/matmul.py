@@ -1,12 +1,12 @@
 """Matrix multiplication: c = a b, for one pair of matrices or a batch of independent ones.
 
-A layout has a letter for a and one for b: `n` stored as named in the product, row-major, `t` stored transposed. So `nt`
-has b as (n, k), the way a linear layer keeps its weights. c is row-major in every layout. A batch of one has matrices,
-not stacks of one.
+A layout has one letter for a and one for b: `n` is row-major as written in the product, `t` is stored transposed. So
+`nt` has b as (n, k), like the weights of a linear layer. c is row-major in every layout. A batch of one has
+tensors of two axes.
 
-What a linear layer does to its result may come with it: a bias for every column, the same for all products of a batch,
-then an activation. FLOPs stay those of the product, as in published figures. Dtype `tf32` is f32 in memory, multiplied
-as tensor cores do it: a and b rounded to 10 bits of mantissa, sums in f32. Its reference is that of f32.
+The epilogue of a linear layer is optional: a bias for every column, the same for all products of a batch, then an
+activation. FLOPs are those of the product alone, as in published figures. Dtype `tf32` is f32 in memory, multiplied
+as on tensor cores: a and b rounded to 10 bits of mantissa, sums in f32. Its reference is that of f32.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "d
 
 
 def _activated(x: "np.ndarray", activation: int) -> "np.ndarray":
-    """None, ReLU, GELU in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415), SiLU."""
+    """x after activation 0 to 3: none, ReLU, GELU in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415) or SiLU."""
     import numpy as np
 
     if activation == 2:
@@ -65,15 +65,15 @@ _ACTIVATIONS: tuple[dict[str, float], ...] = (
     {"issue.alu": 1.0, "issue.setp": 1.0},
     *({"issue.fma32": 5.0, "issue.mufu": 2.0},) * 2,
 )
-"""By number. GELU and SiLU come down to an exponential and a division; these counts, and the bias's, are what the
-emulator sees of the tiled kernels (`tests/model/test_finish.py`)."""
+"""By number. GELU and SiLU need an exponential and a division. These counts, and those of the bias, were counted by the
+emulator on the tiled kernels (`tests/model/test_finish.py`)."""
 
 
 def _finishing(d: Names) -> dict[str, float]:
-    found = dict(_BIAS) if d["bias"] else {}
+    counts = dict(_BIAS) if d["bias"] else {}
     for metric, count in _ACTIVATIONS[d["activation"]].items():
-        found[metric] = found.get(metric, 0.0) + count
-    return found
+        counts[metric] = counts.get(metric, 0.0) + count
+    return counts
 
 
 MATMUL = Op(
@@ -84,7 +84,7 @@ MATMUL = Op(
         Dim("m", "rows of a and c"),
         Dim("n", "columns of b and c"),
         Dim("k", "columns of a, rows of b"),
-        Dim("batch", "independent products, their matrices one after another", 1, late=True),
+        Dim("batch", "independent products of contiguous matrices", 1, late=True),
         Dim("bias", "1: a bias is added to every column of c", 0, minimum=0, maximum=1, late=True),
         Dim("activation", "of c: 0 none, 1 ReLU, 2 GELU (tanh form), 3 SiLU", 0, minimum=0, maximum=3, late=True),
     ),

@@ -1,7 +1,7 @@
-"""A matrix times a vector, or times a few: the linear layers of a language model that generates a token at a time.
+"""A matrix times 1 to 16 vectors: the linear layers of a language model that generates one token at a time.
 
-y[j,i] = sum over l of a[i,l] x[j,l]. The matrix is row-major, each vector of x and y contiguous: weights of a linear
-layer (features out, features in) and up to 16 tokens. With more it is a matmul of layout `nt`.
+y[j,i] = sum over l of a[i,l] x[j,l]. The matrix is row-major, each vector of x and y contiguous: the weights of a
+linear layer (output features, input features) and up to 16 tokens. More tokens are a matmul with layout `nt`.
 """
 
 from collections.abc import Mapping

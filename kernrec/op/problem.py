@@ -1,8 +1,8 @@
 """What an op is, and a problem: an op with every dimension, dtype and layout fixed.
 
 An `Op` is data plus a few functions of its dimensions. To add one, write a module like `matmul.py` and list it
-in `registry.py`; everything else (validation, keys, inputs, workload files) follows. Nothing here imports NumPy:
-problems are made on the path of every query.
+in `registry.py`; validation, keys, inputs and workload files then work for it. Nothing here imports NumPy, because
+every query makes problems.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,38 +31,47 @@ LARGEST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Dim:
-    """One dimension of an op.
-
-    default: a number, the name of an earlier dimension whose value it takes, or None: it has to be given.
-    late: it joined the op when problems were stored already. At its default, which is a number, a problem's `dims`
-    and `key` are without it, so that those stored before are still the same problems.
-    """
+    """One dimension of an op."""
 
     name: str
     meaning: str
+    """A short description, shown in error messages and by `kernrec ops`."""
     default: int | str | None = None
+    """A number, the name of an earlier dimension whose value is used, or None if the dimension is required."""
     minimum: int = 1
+    """The smallest accepted value."""
     maximum: int = LARGEST
+    """The largest accepted value."""
     late: bool = False
+    """Whether it was added to the op when problems were already stored.
+
+    At its default, which must be a number, it is left out of a problem's `dims` and `key`, so that keys stored earlier
+    still name the same problems.
+    """
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of a problem, dense, last axis fastest; `touched` elements must be read or written at least once."""
+    """One tensor of a problem: dense and row-major."""
 
     name: str
     shape: tuple[int, ...]
+    """Elements along each axis; the last axis is contiguous."""
     dtype: str
+    """A key of `ELEMENT_BYTES`."""
     role: str
     """`input` or `output`."""
     touched: int
+    """Elements that any kernel must read or write at least once."""
 
     @property
     def elements(self) -> int:
+        """The number of elements."""
         return prod(self.shape)
 
     @property
     def bytes(self) -> int:
+        """The size in bytes."""
         return self.elements * dtypes.ELEMENT_BYTES[self.dtype]
 
 
@@ -72,46 +81,56 @@ def _nothing(names: Names) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """An operator: its dimensions and what follows from them.
-
-    `derive` gives the derived dimensions and raises `UsageError` when the given ones do not fit together;
-    `shapes` gives each tensor's shape for a layout, inputs first; `flops` counts a multiply-add as two;
-    `untouched` names the tensors of which some elements need never be read, with how many; `reference` computes
-    the outputs in float64 from float64 inputs; `values` names the inputs whose values are not of mean 0 and standard
-    deviation 1, with theirs. `dtypes` and `layouts` begin with the default.
-    """
+    """An operator: its dimensions, and functions of them. `Names` hold given and derived dimensions."""
 
     name: str
     title: str
+    """One line for `kernrec ops`: what it computes, as a formula."""
     aliases: tuple[str, ...]
+    """Other accepted names."""
     dims: tuple[Dim, ...]
     dtypes: tuple[str, ...]
+    """Accepted data types, the default first."""
     layouts: tuple[str, ...]
+    """Accepted layouts, the default first."""
     outputs: tuple[str, ...]
+    """Names of the output tensors."""
     workload: str
-    """The workload set that stands for the op when no shape is given."""
+    """The workload set that is used when no shape is given."""
     shapes: Callable[[Names, str], dict[str, tuple[int, ...]]]
+    """(dimensions, layout) -> the shape of each tensor by name, inputs first."""
     flops: Callable[[Names], int]
+    """Floating-point operations; a multiply-add counts as two."""
     reference: "Callable[[Names, str, Mapping[str, np.ndarray]], dict[str, np.ndarray]]"
+    """(dimensions, layout, float64 inputs) -> the outputs in float64."""
     derive: Callable[[Names], dict[str, int]] = _nothing
+    """The derived dimensions; raises `UsageError` when the given dimensions are inconsistent."""
     untouched: Callable[[Names], dict[str, int]] = _nothing
+    """By tensor, the number of elements that never need to be read; tensors that are read completely are left out."""
     values: Callable[[Names], dict[str, Normal]] = _nothing
+    """Mean and standard deviation of the inputs for which they are not 0 and 1."""
     finishing: Callable[[Names], dict[str, float]] = _nothing
-    """What is done to results that the plain op leaves as they are, and that the profiles of its kernels do not hold:
-    counts by metric of `ptx.counts`, for 32 results."""
+    """Epilogue work (bias, activation) that is not part of the kernels' profiles: counts per 32 results, by metric of
+    `ptx.counts`."""
     element_types: Mapping[str, str] = field(default_factory=dict)
-    """The tensors whose elements are not of the problem's dtype, with theirs."""
+    """The dtype of each tensor whose dtype is not the problem's."""
 
     @cached_property
     def late(self) -> dict[str, int]:
-        """The dimensions that joined late, with their defaults."""
+        """The late dimensions (`Dim.late`) with their defaults."""
         return {dim.name: dim.default for dim in self.dims if dim.late and isinstance(dim.default, int)}
 
     def problem(self, /, dtype: str | None = None, layout: str | None = None, **dims: Any) -> "Problem":
-        """The problem with these dimensions, whole numbers by name; those left out take their defaults.
+        """The problem with these dimensions.
 
-        Raises `UsageError` for a dimension that is unknown, missing, not a whole number or out of range, for dimensions
-        that do not fit together, for a tensor of more than `LARGEST` elements, and for an unknown dtype or layout.
+        Args:
+            dtype: Any spelling of an accepted data type; None: the default.
+            layout: An accepted layout; None: the default.
+            dims: Whole numbers by name; dimensions that are left out take their defaults.
+
+        Raises:
+            UsageError: A dimension is unknown, missing, not a whole number or out of range; the dimensions are
+                inconsistent; a tensor has more than `LARGEST` elements; or the dtype or layout is unknown.
         """
         sizes = self._sizes(dims)
         names = sizes | self.derive(sizes)
@@ -151,7 +170,7 @@ class Op:
     def _missing(self, given: Mapping[str, Any]) -> UsageError:
         known = {dim.name for dim in self.dims}
         for name in given:
-            if name not in known:  # more likely a slip of the keyboard than a dimension forgotten
+            if name not in known:  # more likely a typing error than a forgotten dimension
                 return unknown(f"{self.name} dimension", name, [dim.name for dim in self.dims])
         required = [dim.name for dim in self.dims if dim.default is None]
         optional = [f"{dim.name}={dim.default}" for dim in self.dims if dim.default is not None]
@@ -181,19 +200,21 @@ class Op:
 class Problem:
     """An op with every dimension, dtype and layout fixed; made by `Op.problem`, hashable, equal by value.
 
-    What follows from its fields is worked out once, and is not to be written to.
+    Its properties are computed once; callers must not modify them.
     """
 
     op: str
+    """The op's name."""
     dims: tuple[tuple[str, int], ...]
-    """Name and value of each dimension in the op's order, without the late ones that are at their default."""
+    """Name and value of each dimension in the op's order, without late dimensions that have their default."""
     dtype: str
     layout: str
     definition: Op = field(repr=False, compare=False)
+    """The op itself."""
 
     @property
     def dim(self) -> dict[str, int]:
-        """`dims` by name: what makes the problem again."""
+        """`dims` by name, as `Op.problem` takes them."""
         return dict(self.dims)
 
     @cached_property
@@ -205,7 +226,7 @@ class Problem:
 
     @cached_property
     def names(self) -> dict[str, int | str]:
-        """What an expression of a kernel may name: `sizes`, `dtype`, `layout` and `dtype_bytes`."""
+        """What a kernel's expressions may use: `sizes`, `dtype`, `layout` and `dtype_bytes`, by name."""
         return {
             **self.sizes,
             "dtype": self.dtype,
@@ -220,7 +241,7 @@ class Problem:
         return f"{self.op}[{dims}]{self.dtype},{self.layout}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values: all that a database or a journal keeps of it."""
+        """The problem as plain values, as databases and journals store it."""
         return {"key": self.key, "op": self.op, "dims": self.dim, "dtype": self.dtype, "layout": self.layout}
 
     @property
@@ -230,7 +251,7 @@ class Problem:
 
     @property
     def bytes(self) -> int:
-        """Compulsory traffic in bytes: each element that matters read once, each element of the result written once."""
+        """Compulsory traffic in bytes: each needed input element read once, each output element written once."""
         return sum(tensor.touched * dtypes.ELEMENT_BYTES[tensor.dtype] for tensor in self.tensors.values())
 
     @cached_property

@@ -15,7 +15,7 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 def _flops(d: Names) -> int:
-    """One addition an element, the first to zero, as in the sums of a matmul."""
+    """One addition per element (the first is added to zero), as for the sums of a matmul."""
     return d["rows"] * d["columns"]
 
 
@@ -33,7 +33,7 @@ REDUCE = Op(
     aliases=("reduction", "sum", "row sum"),
     dims=(
         Dim("rows", "independent sums"),
-        Dim("columns", "elements added up in each"),
+        Dim("columns", "elements per row, added up"),
     ),
     dtypes=("f32", "f16", "bf16"),
     layouts=("row",),

@@ -1,4 +1,4 @@
-"""The ops that kernrec knows, found by name, by alias or by a problem's key."""
+"""The ops of kernrec, looked up by name, alias or a problem's key."""
 
 import re
 
@@ -41,9 +41,17 @@ def problem_from_shape(op: str, shape: str, dtype: str | None = None, layout: st
 
 
 def problem_from_key(key: str, own: Op | None = None) -> Problem:
-    """The problem whose `key` this is. own: an op that goes before those known here. Raises `UsageError`."""
+    """The problem with this `key`.
+
+    Args:
+        key: Such as `matmul[m=1,n=2,k=3]f32,nn`.
+        own: An op that is tried before the registered ones: that of a kernel that declares its own problem.
+
+    Raises:
+        UsageError: It is not the key of a problem, or the op or a dimension is not accepted.
+    """
     if not (match := _KEY.fullmatch(key)):
-        raise UsageError(f"{key[:60]!r} is not the key of a problem, such as matmul[m=1,n=2,k=3]f32,nn")
+        raise UsageError(f"{key[:60]!r} is not the key of a problem; expected one such as matmul[m=1,n=2,k=3]f32,nn")
     op, shape, dtype, layout = match.groups()
     definition = own if own is not None and op == own.name else find_op(op)
     return definition.problem(dtype, layout, **(parse_shape(shape) if shape else {}))

@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation along the last axis, with weight (Zhang and Sennrich 2019, arXiv 1910.07467).
+"""Root-mean-square normalization along the last axis, with weight (Zhang and Sennrich 2019, arXiv 1910.07467).
 
 y = x / sqrt(mean of x^2 + EPSILON) * weight.
 """
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 EPSILON = 1e-5
-"""Added to the mean square: what the configuration of Llama 3 states."""
+"""Added to the mean square: the value in the configuration of Llama 3."""
 
 
 def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
@@ -21,12 +21,12 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 def _flops(d: Names) -> int:
-    """Four an element: multiply-add for the mean square, scale, weigh."""
+    """Four per element: multiply-add for the mean square, scale, multiply by the weight."""
     return 4 * d["rows"] * d["columns"]
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Rows far from normal, so that a scale left out shows; weights near 1, as trained ones."""
+    """Deviation 2, so that a kernel that skips the scale fails; weights near 1, as in trained networks."""
     return {"x": (0, 2), "weight": (1, 0.25)}
 
 
@@ -39,11 +39,11 @@ def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "d
 
 RMSNORM = Op(
     name="rmsnorm",
-    title="root-mean-square normalisation of each row, y = x / sqrt(mean of x^2 + epsilon) * weight",
+    title="root-mean-square normalization of each row, y = x / sqrt(mean of x^2 + epsilon) * weight",
     aliases=("root mean square normalization", "root mean square normalisation", "rms"),
     dims=(
         Dim("rows", "independent rows"),
-        Dim("columns", "elements that are normalised together"),
+        Dim("columns", "elements per row, normalized together"),
     ),
     dtypes=("f32", "f16", "bf16"),
     layouts=("row",),

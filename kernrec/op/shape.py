@@ -1,4 +1,4 @@
-"""Reading a shape as people type it: `n=1,c=64,h=56,w=56,k=64`."""
+"""Parses a shape as users type it: `n=1,c=64,h=56,w=56,k=64`."""
 
 import re
 
@@ -14,8 +14,11 @@ _EXAMPLE = "write a shape as name=value,name=value, such as m=1024,n=1024,k=4k"
 def parse_shape(text: str) -> dict[str, int]:
     """Dimensions by name from `name=value` pairs separated by commas, semicolons or spaces.
 
-    Names are taken in lower case. A value is a whole number; the suffix `k` multiplies by 1024 (`4k` is 4096). Whether
-    an op has such a dimension, and whether the value makes sense, is for `Op.problem` to say. Raises `UsageError`.
+    Names are converted to lower case. A value is a whole number; the suffix `k` multiplies by 1024 (`4k` is 4096).
+    `Op.problem` checks later whether the op has the dimension and whether the value is in its range.
+
+    Raises:
+        UsageError: The text is not a shape, or gives a dimension twice.
     """
     shape: dict[str, int] = {}
     for item in _SEPARATOR.split(_EQUALS.sub("=", text.strip(" ,;\t\n"))):
@@ -23,7 +26,7 @@ def parse_shape(text: str) -> dict[str, int]:
         if not (name and equals):
             raise UsageError(f"{short(item)} is not part of a shape; {_EXAMPLE}")
         if name in ("dtype", "layout"):
-            raise UsageError(f"{name} is not a dimension; give it apart from the shape")
+            raise UsageError(f"{name} is not a dimension; give it separately from the shape")
         if not (match := _VALUE.fullmatch(value)):
             raise UsageError(
                 f"dimension {short(name)} is {short(value)}; a whole number such as 4096 or 4k is accepted"

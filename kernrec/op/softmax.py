@@ -1,4 +1,4 @@
-"""Softmax along the last axis: y = exp(x - max) / sum of exp(x - max), a row at a time."""
+"""Softmax along the last axis: y = exp(x - max) / sum of exp(x - max), for every row."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -14,12 +14,12 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 def _flops(d: Names) -> int:
-    """Five an element: compare, subtract, exponential, add, multiply. The one division a row is left out."""
+    """Five per element: compare, subtract, exponential, add, multiply. The one division per row is not counted."""
     return 5 * d["rows"] * d["columns"]
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Logits as far apart as trained ones: few elements hold most of a row's sum, as many as columns / exp(9)."""
+    """Deviation 3, as in trained networks: about columns / exp(9) elements hold most of a row's sum."""
     return {"x": (0, 3)}
 
 
@@ -37,7 +37,7 @@ SOFTMAX = Op(
     aliases=("row softmax",),
     dims=(
         Dim("rows", "independent rows"),
-        Dim("columns", "elements that a row's weights are shared out over"),
+        Dim("columns", "elements per row"),
     ),
     dtypes=("f32", "f16", "bf16"),
     layouts=("row",),

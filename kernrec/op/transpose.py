@@ -14,7 +14,7 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 def _flops(d: Names) -> int:
-    """None: it only moves."""
+    """Zero: a transposition only moves data."""
     return 0
 
 

@@ -1,16 +1,16 @@
-"""Workload sets: the layers of real networks, each with how often it occurs, and the published total they add up to.
+"""Workload sets: the layers of real networks with their counts, and the published total they should add up to.
 
 A set is one file of `datasets/workloads`:
 
-    name, title        how it is called
+    name, title        its name and title
     source             where the layers come from
     covers             which of the network's layers the published figure counts
-    published_flops    FLOPs that somebody else states for those layers, a multiply-add counted as two
-    published_source   who does, or from which published figures it follows
-    tolerance          how far the sum of those layers may be from it, as a fraction
-    layers             a list of { name, op, count, <dimensions of the op> }; equal layers are one entry. Those that the
-                       published figure does not count have `compared = false`. A linear layer is a matmul, on up to
-                       16 rows a matvec.
+    published_flops    the published FLOPs of those layers, a multiply-add counted as two
+    published_source   where it is published, or the published figures it follows from
+    tolerance          the largest accepted relative difference of the layers' sum from it
+    layers             a list of { name, op, count, <dimensions of the op> }; equal layers are one entry. Layers
+                       that the published figure does not count have `compared = false`. A linear layer is a matmul,
+                       or a matvec for up to 16 rows.
 """
 
 import tomllib
@@ -29,32 +29,39 @@ from kernrec.util.names import short
 
 @dataclass(frozen=True)
 class Layer:
-    """One distinct layer: `problem` occurs `count` times in one pass through the network."""
+    """One distinct layer of a network."""
 
     name: str
     problem: Problem
     count: int
+    """Occurrences in one pass through the network."""
     compared: bool = True
-    """Whether the published figure of its set counts it."""
+    """Whether the published FLOPs of the set include this layer."""
 
     @property
     def flops(self) -> int:
-        """FLOPs of all its occurrences."""
+        """FLOPs of all occurrences together."""
         return self.count * self.problem.flops
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The layers of one network, in the order of the pass; dtype and layout are the defaults of each layer's op."""
+    """The layers of one network; their dtype and layout are the defaults of their ops."""
 
     name: str
     title: str
     source: str
+    """The document that the layers were taken from."""
     covers: str
+    """The layers that the published FLOPs include, in words."""
     published_flops: float
+    """Published FLOPs of those layers; a multiply-add counts as two."""
     published_source: str
+    """The document that states `published_flops`, or the figures it follows from."""
     tolerance: float
+    """The largest accepted relative difference between `compared_flops` and `published_flops`."""
     layers: tuple[Layer, ...]
+    """The distinct layers, in execution order."""
 
     @property
     def flops(self) -> int:
@@ -63,11 +70,11 @@ class Workload:
 
     @property
     def compared_flops(self) -> int:
-        """FLOPs of the layers that the published figure counts."""
+        """FLOPs of the layers that the published figure includes."""
         return sum(layer.flops for layer in self.layers if layer.compared)
 
     def layers_of(self, op: str | Op, dtype: str | None = None, layout: str | None = None) -> tuple[Layer, ...]:
-        """The layers of one op, in this dtype and layout (default: the op's). Raises `UsageError`."""
+        """The layers of one op, in this dtype and layout (None: the op's default). Raises `UsageError`."""
         op = op if isinstance(op, Op) else find_op(op)
         return tuple(
             replace(layer, problem=op.problem(dtype, layout, **layer.problem.dim))
@@ -91,13 +98,13 @@ def workload(name: str) -> Workload:
 
 
 def default_workload(op: str | Op) -> Workload:
-    """The set that stands for an op when no shape is given; `layers_of` picks that op's layers. Raises `UsageError`."""
+    """The set that is used for an op when no shape is given; `layers_of` selects its layers. Raises `UsageError`."""
     return workload((op if isinstance(op, Op) else find_op(op)).workload)
 
 
 @lru_cache(maxsize=32)
 def load_workload(path: Path) -> Workload:
-    """The workload set in a file. Raises `UsageError` when it is not one, naming the file and what is wrong."""
+    """The workload set in a file. Raises `UsageError` with the file and the reason if it cannot be read."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         layers = tuple(_layer(entry) for entry in content.pop("layers"))

@@ -97,7 +97,7 @@ def test_large_scores_do_not_overflow() -> None:
     ("dims", "said"),
     [
         ({"heads": 6, "kv_heads": 4, "queries": 2}, "attention kv_heads=4 must divide heads=6"),
-        ({"heads": 2, "queries": 3, "keys": 2, "causal": 1}, "queries=3 over keys=2"),
+        ({"heads": 2, "queries": 3, "keys": 2, "causal": 1}, "queries=3 but only keys=2"),
         ({"heads": 2, "queries": 3, "causal": 2}, "accepted are 0 to 1"),
     ],
 )

@@ -117,9 +117,9 @@ def test_flat_inputs_are_shaped_and_wrong_ones_refused() -> None:
     tensors = inputs(problem)
     flat = {name: array.ravel() for name, array in tensors.items()}
     assert_array_equal(reference(problem, flat)["c"], reference(problem, tensors)["c"])
-    with pytest.raises(UsageError, match=r"input b of matmul.* is missing; 20 are needed"):
+    with pytest.raises(UsageError, match=r"input b of matmul.* is missing; expected 20 elements"):
         reference(problem, {"a": tensors["a"]})
-    with pytest.raises(UsageError, match=r"input b of matmul.* has 15 elements; 20 are needed"):
+    with pytest.raises(UsageError, match=r"input b of matmul.* has 15 elements; expected 20 elements"):
         reference(problem, {"a": tensors["a"], "b": tensors["a"]})
 
 

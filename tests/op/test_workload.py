@@ -25,18 +25,18 @@ EXPECTED = (
 # Sources: torchvision's weights (resnet50, mobilenetv2, vgg16), the released weights (gpt2, llama, U-Net), and for
 # BERT-base the layer sizes of arXiv 1810.04805 (12 layers of 12 hidden^2, and the pooler).
 WEIGHTS = {
-    "resnet50": 25_557_032 - 2 * 26_560 - 1_000,  # batch normalisation of 26,560 channels, classifier bias
-    "mobilenetv2": 3_504_872 - 2 * 17_056 - 1_000,  # batch normalisation of 17,056 channels, classifier bias
+    "resnet50": 25_557_032 - 2 * 26_560 - 1_000,  # batch normalization of 26,560 channels, classifier bias
+    "mobilenetv2": 3_504_872 - 2 * 17_056 - 1_000,  # batch normalization of 17,056 channels, classifier bias
     "vgg16": 138_357_544 - 4_224 - 2 * 4_096 - 1_000,  # biases
     "bert-base": 12 * 12 * 768**2 + 768**2,
-    "gpt2": 124_439_808 - 1024 * 768 - 12 * 6_912 - 25 * 1_536,  # positions, biases, normalisation
-    "llama-3-8b-prefill": 8_030_261_248 - 128_256 * 4_096 - 65 * 4_096,  # token embedding, normalisation
+    "gpt2": 124_439_808 - 1024 * 768 - 12 * 6_912 - 25 * 1_536,  # positions, biases, normalization
+    "llama-3-8b-prefill": 8_030_261_248 - 128_256 * 4_096 - 65 * 4_096,  # token embedding, normalization
     "llama-3-8b-decode": 8_030_261_248 - 128_256 * 4_096 - 65 * 4_096,
-    "stable-diffusion-unet": 859_520_964 - 443_844,  # biases and normalisation
+    "stable-diffusion-unet": 859_520_964 - 443_844,  # biases and normalization
 }
 WEIGHT = {"matmul": "b", "matvec": "a", "conv2d": "w"}
 
-# Parameters of the layer normalisations, as above.
+# Parameters of the layer normalizations, as above.
 NORMALISATION = {"gpt2": 25 * 1_536, "llama-3-8b-prefill": 65 * 4_096, "llama-3-8b-decode": 65 * 4_096}
 
 
@@ -66,7 +66,7 @@ def test_the_layers_hold_the_published_weights(each: Workload) -> None:
 
 
 @pytest.mark.parametrize("name", NORMALISATION)
-def test_the_normalisations_hold_the_published_parameters(name: str) -> None:
+def test_the_normalizations_hold_the_published_parameters(name: str) -> None:
     tensors = [
         layer.count * tensor.elements
         for layer in workload(name).layers
