@@ -1,8 +1,8 @@
-"""Arithmetic on numbers and columns: each operation gives an array, element for element, what it gives the numbers.
+"""Arithmetic on numbers and columns: an operation on arrays gives the same elements as on the single numbers.
 
-Operands are Python scalars (int within 64 bits, float; text only where said) or int64 and float64 arrays. Integers
-wrap at 64 bits as NumPy's do; every operation has a value everywhere (see `expression`). `TypeError` says which
-operand is of no use. Callers silence NumPy's floating-point warnings.
+Operands are Python scalars (64-bit int, float; text only in `equality`) or int64 and float64 arrays. Integers wrap at
+64 bits like NumPy's; every operation is defined for all operands (see `expression`). An operand of the wrong type
+raises `TypeError`. Callers silence NumPy's floating-point warnings.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _ARRAY = np.ndarray
 
 
 def _is_array(a: Any, b: Any) -> bool:
-    """Whether the operands take the array path; text on the scalar path is refused here (`'ab' * 10**9`)."""
+    """Whether one of the operands is an array. Raises `TypeError` for text, so that `'ab' * 10**9` is refused."""
     if a.__class__ is _ARRAY or b.__class__ is _ARRAY:
         return True
     if a.__class__ is str or b.__class__ is str:
@@ -31,7 +31,7 @@ def _is_array(a: Any, b: Any) -> bool:
     return False
 
 
-# The most frequent operations ask for arrays themselves: a call costs as much as the operation on a short column.
+# The most frequent operations test for arrays inline: a call costs as much as the operation on a short column.
 
 
 def add(a: Any, b: Any) -> Any:
@@ -91,7 +91,7 @@ def negate(a: Any) -> Any:
 
 
 def compare(array: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
-    """The comparison of numbers made from its two forms; an integer beside a float is compared as a float."""
+    """A comparison of numbers from its array and scalar forms; an integer and a float are compared as floats."""
 
     def apply(a: Any, b: Any) -> Any:
         if a.__class__ is _ARRAY or b.__class__ is _ARRAY or _is_array(a, b):
@@ -104,7 +104,7 @@ def compare(array: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], bool]
 
 
 def equality(array: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
-    """Like `compare`, of two texts as well."""
+    """Like `compare`, but also compares two texts."""
     numbers = compare(array, scalar)
 
     def equal(a: Any, b: Any) -> Any:
@@ -154,7 +154,7 @@ def absolute(a: Any) -> Any:
 
 
 def _integers(a: Any, function: str) -> bool:
-    """Whether `a` is an array; refuses what is not an integer."""
+    """Whether `a` is an array. Raises `TypeError` if it is not of integers."""
     array = _is_array(a, 0)
     if (a.dtype.kind != "i") if array else a.__class__ is float:
         raise TypeError(f"{function} takes integers")
@@ -176,7 +176,7 @@ def power_of_two(a: Any) -> Any:
 
 
 def magic_shift(d: Any) -> Any:
-    """One less than the bits of d - 1: what a quotient still has to be shifted by after `umulhi`."""
+    """The bit length of d - 1, less one: the right shift that follows `umulhi` in a division by d."""
     usable = _magic_usable(d, "magic_shift")
     shift = log2(d - 1)
     return np.where(usable, shift, 0) if shift.__class__ is np.ndarray else int(usable and shift)

@@ -1,4 +1,4 @@
-"""One config on one problem: launches with every number fixed, ready for a device, an emulator or a reader."""
+"""One config on one problem: launches with every number fixed, for a device, the emulator or a report."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,23 +11,25 @@ from kernrec.op import Problem
 
 @dataclass(frozen=True)
 class Pointer:
-    """The address of a tensor or workspace; null where the problem or config does without it."""
+    """The address of a tensor or workspace, passed to a kernel."""
 
     name: str
     null: bool = False
+    """Whether the problem or config does not use it; a null pointer is passed."""
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number passed by value; `ctype` is a key of `SCALAR_RANGES`."""
+    """A number passed by value."""
 
     ctype: str
+    """A key of `SCALAR_RANGES`."""
     value: int | float
 
 
 @dataclass(frozen=True)
 class Scratch:
-    """A workspace to allocate before the launches; its content need not be initialised."""
+    """A workspace to allocate before the launches; it does not need to be initialized."""
 
     name: str
     dtype: str
@@ -40,33 +42,42 @@ class Scratch:
 
 @dataclass(frozen=True)
 class BoundLaunch:
-    """One launch: grid in blocks, block in threads, dynamic shared memory in bytes, arguments in parameter order.
-
-    index: which of the kernel's launches this is. trips: executions of each loop body, over the whole grid.
-    """
+    """One launch with every number fixed."""
 
     index: int
+    """Position in `Kernel.launches`."""
     entry: str
+    """The name of the function."""
     grid: tuple[int, int, int]
+    """In blocks."""
     block: tuple[int, int, int]
+    """In threads."""
     shared_bytes: int
+    """Dynamic shared memory."""
     arguments: tuple[Pointer | Scalar, ...]
+    """In parameter order."""
     trips: dict[str, int]
+    """Executions of each loop body, summed over the grid."""
 
     @property
     def blocks(self) -> int:
+        """Blocks in the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     @property
     def threads(self) -> int:
+        """Threads per block."""
         return self.block[0] * self.block[1] * self.block[2]
 
 
 def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tuple[BoundLaunch, ...]:
     """The launches that run `config` on `problem`, in order; those whose `when` is false are left out.
 
-    Whether the config fits the GPU is not asked here (`Kernel.misfit` is). Raises `UsageError` for a config or problem
-    that is not the kernel's, and for a number that its place does not hold: an empty grid, an argument out of range.
+    Whether the config fits the GPU is not checked here; `Kernel.misfit` does that.
+
+    Raises:
+        UsageError: The kernel does not have this config or does not implement this problem, or a number is out of
+            range, such as an empty grid.
     """
     names = _names(kernel, config, problem, sm)
     present = {*problem.tensors, *(scratch.name for scratch in _workspaces(kernel, names))}
@@ -101,7 +112,7 @@ def probe_problems(
     op = kernel.definition
     problems = []
     for probe in kernel.launches[launch].probes:
-        # Lets that need the problem's dimensions cannot be used here: the probe is what fixes them.
+        # Lets that need the problem's dimensions cannot be used here: the probe itself defines the dimensions.
         names: dict[str, Any] = {**kernel.config(config), "sm": sm, "dtype": dtype, "layout": layout}
         names["dtype_bytes"] = WORKSPACE_BYTES[dtype]
         for name, let in kernel.lets.items():
@@ -142,4 +153,7 @@ def _scalar(place: str, ctype: str, expression: Expression, names: dict[str, Any
         return float(value)
     if ctype[0] != "f" and isinstance(value, int) and least <= value <= greatest:
         return int(value)
-    raise UsageError(f"{place}: argument '{ctype} {expression.text}' is {value!r}, which {ctype} does not hold")
+    kind = "a number" if ctype[0] == "f" else "an integer"
+    raise UsageError(
+        f"{place}: argument '{ctype} {expression.text}' is {value!r}, expected {kind} from {least} to {greatest}"
+    )

@@ -1,9 +1,9 @@
 """Expressions over many configs at once, each evaluated only on the distinct values that it depends on.
 
-`ceil_div(m, block_m)` over 3,000 configs has as many values as `block_m` has: four. So every expression is evaluated
-on the distinct combinations of the tunables behind it (its *domain*), stays a scalar where there are none, is
-evaluated once for all where no dimension of the problem is behind it, and is spread over the configs last of all. Of
-the problem mostly one or two dimensions are behind it, and the layers of a network share those: short answers are kept.
+`ceil_div(m, block_m)` over 3,000 configs has only as many distinct values as `block_m`: four. Every expression is
+therefore evaluated on the distinct combinations of the tunables that it depends on (its *domain*) and expanded to the
+configs last. Without tunables it stays a scalar; without problem dimensions it is evaluated once for all problems. Most
+expressions depend on one or two dimensions that the layers of a network share, so short results are cached.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,57 +15,63 @@ import numpy as np
 from kernrec.errors import UsageError
 from kernrec.kernel.expression import Expression
 
-# A domain is worth its bookkeeping only while the product of its tunables' values is not far above the rows.
+# A domain pays off only if the product of its tunables' values is not much larger than the number of rows.
 _SPARSE = 8
 
 _SHORT, _KEPT = 256, 32
-"""Of how many values at most an answer is kept for other problems, and how many answers of an expression."""
+"""The most values in a result that is cached for other problems, and the most cached results per expression."""
 
 
 class Domain:
-    """The distinct combinations of some tunables. index: row -> combination, None where each row is its own.
+    """The distinct combinations of some tunables.
 
-    names: what expressions evaluated here name, on this domain, where it does not depend on the problem; lets: what
-    does, each with its embedding.
+    Attributes:
+        index: Row -> combination; None if every row is its own combination.
+        first: Combination -> the first row that has it; None as for `index`.
+        names: Values on this domain of the names that do not depend on the problem.
+        lets: Plans of the names that depend on the problem, each with its embedding in this domain.
     """
 
     __slots__ = ("first", "index", "lets", "names")
 
     def __init__(self, index: np.ndarray | None, first: np.ndarray | None) -> None:
         self.index = index
-        self.first = first  # combination -> the first row that has it
+        self.first = first
         self.names: dict[str, Any] = {}
         self.lets: dict[str, tuple[_Plan, np.ndarray | None]] = {}
 
     def embedded_in(self, other: "Domain") -> np.ndarray | None:
-        """Combination of `other` (of these tunables and more) -> combination of this one; None for the same."""
+        """Combination of `other` (of these tunables and more) -> combination of this domain; None for identity."""
         if self.index is None:
             return None
         return self.index if other.first is None else self.index[other.first]
 
 
 class _Plan:
-    """How to evaluate one expression: on which domain, and whether anew for each problem."""
+    """How to evaluate one expression: on which domain, and whether again for each problem."""
 
     __slots__ = ("asks", "domain", "dynamic", "expression", "known", "sufficient", "support", "value")
 
     def __init__(self, expression: Expression | None, support: frozenset[str], domain: Domain) -> None:
         self.expression = expression
-        self.support = support  # tunables behind it
+        self.support = support  # tunables that it depends on
         self.domain = domain
-        self.dynamic = False  # depends on the problem
-        self.sufficient: _Plan | None = None  # of a truth: what is quicker to ask and, where true, settles it
+        self.dynamic = False  # whether it depends on the problem
+        self.sufficient: _Plan | None = None  # a cheaper condition; where it is true, this one is true
         self.value: Any = None  # on the domain; only where not dynamic
-        self.asks: tuple[str, ...] = ()  # the problem's names behind it
-        self.known: dict[tuple[Any, ...], Any] = {}  # latest values, by those of the problem's names
+        self.asks: tuple[str, ...] = ()  # the problem's names that it depends on
+        self.known: dict[tuple[Any, ...], Any] = {}  # cached values, by the values of `asks`
 
 
 class Columns:
     """Rows of tunable values, and the expressions over them.
 
-    values: each tunable's values; digits: per tunable, which of them each row has, int64 (rows,); lets: the
-    expressions that others may name; scalars: names with one value for all rows and problems. Every other name is the
-    problem's and comes with `at`.
+    Args:
+        rows: The number of rows.
+        values: The values of each tunable.
+        digits: By tunable, the index into its values in each row, int64 (rows,).
+        lets: Named expressions that other expressions may use.
+        scalars: Names with one value for all rows and problems. All other names are the problem's; `at` gives them.
     """
 
     def __init__(
@@ -81,15 +87,15 @@ class Columns:
         self.digits = digits
         self._lets = lets
         self._scalars = scalars
-        self.every = Domain(None, None)  # row by row
-        self.scalar = Domain(None, None)  # no tunable is behind it: one value for all
+        self.every = Domain(None, None)  # every row is its own combination
+        self.scalar = Domain(None, None)  # depends on no tunable: one value for all rows
         self._domains: dict[frozenset[str], Domain] = {frozenset(): self.scalar}
         self._plans: dict[Expression, _Plan] = {}
         self._tunables: dict[str, _Plan] = {}
         self._static = Evaluation(self, {})
 
     def groups(self, tunables: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Rows with the same values of `tunables`: row -> group number, group -> the first of its rows."""
+        """Groups rows by their values of `tunables`: (row -> group number, group -> its first row)."""
         code = np.zeros(self.rows, dtype=np.int64)
         size = 1
         for name in sorted(tunables):
@@ -102,7 +108,7 @@ class Columns:
         present[code] = True
         index = (np.cumsum(present) - 1)[code]
         first = np.empty(np.count_nonzero(present), dtype=np.int64)
-        first[index[::-1]] = np.arange(self.rows)[::-1]  # the last one assigned stays: the first row
+        first[index[::-1]] = np.arange(self.rows)[::-1]  # reversed, so that the first row is assigned last and stays
         return index, first
 
     def domain(self, support: frozenset[str]) -> Domain:
@@ -124,13 +130,13 @@ class Columns:
         return self._plans[expression]
 
     def test(self, expressions: Iterable[Expression]) -> tuple[_Plan, ...]:
-        """Expressions to be true together, for `Evaluation.all_true`."""
-        # One that is false whatever the row spares the others: those come first.
+        """The plans of a conjunction of expressions, for `Evaluation.all_true`."""
+        # Row-independent expressions first: if one is false, the others are not evaluated.
         planned = [self.plan(expression) for expression in expressions]
         return tuple(sorted(planned, key=lambda plan: plan.domain is not self.scalar))
 
     def _input(self, name: str) -> _Plan | None:
-        """The plan behind a name, None for one of the problem's."""
+        """The plan of a name; None for a name of the problem."""
         if name in self.digits:
             if name not in self._tunables:
                 support = frozenset((name,))
@@ -172,7 +178,7 @@ class Columns:
         return plan
 
     def at(self, names: Mapping[str, Any]) -> "Evaluation":
-        """The expressions' values where the problem's names have these (scalar) values."""
+        """The evaluation of expressions for these (scalar) values of the problem's names."""
         return Evaluation(self, names)
 
 
@@ -189,9 +195,9 @@ class Evaluation:
         self._indices: dict[Domain, np.ndarray] = {}
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
-        """The value for each row (or each of `rows`, row numbers): an array, or a scalar that holds for all.
+        """The value for each row, or for each of the row numbers `rows`: an array, or a scalar that is valid for all.
 
-        Columns are kept while the same `rows` are asked for, and shared: they are not to be written to.
+        Columns are cached while `rows` stays the same object; callers must not modify them.
         """
         if rows is not self._rows:
             self._rows = rows
@@ -208,7 +214,7 @@ class Evaluation:
         return value
 
     def _index(self, domain: Domain) -> np.ndarray | None:
-        """Row asked for -> combination of a domain."""
+        """Requested row -> combination of a domain."""
         if self._rows is None:
             return domain.index
         if domain not in self._indices:
@@ -247,19 +253,19 @@ class Evaluation:
         return self._values[plan]
 
     def _value(self, plan: _Plan) -> Any:
-        """The same where NumPy's warnings are silenced already: silencing them takes longer than most operations."""
+        """Like `value`, with NumPy's warnings already silenced: silencing takes longer than most operations."""
         if not plan.dynamic:
             return plan.value
         if plan in self._values:
             return self._values[plan]
-        asked = tuple(map(self.names.get, plan.asks))
-        value = plan.known.get(asked)
+        sizes = tuple(map(self.names.get, plan.asks))
+        value = plan.known.get(sizes)
         if value is None:
             value = self._computed(plan)
             if value.__class__ is not np.ndarray or len(value) <= _SHORT:
                 if len(plan.known) >= _KEPT:
                     plan.known.clear()
-                plan.known[asked] = value
+                plan.known[sizes] = value
         self._values[plan] = value
         return value
 
@@ -282,17 +288,17 @@ class Evaluation:
 
 
 class _Names(dict[str, Any]):
-    """What expressions on one domain may name on one problem; a let is evaluated where an expression comes upon it."""
+    """The names of expressions on one domain and problem; a let is evaluated when it is first used."""
 
     def __init__(self, evaluation: Evaluation, domain: Domain) -> None:
         super().__init__({**evaluation.names, **domain.names})
-        self._evaluation = ref(evaluation)  # it holds these names: both should go when it goes
+        self._evaluation = ref(evaluation)  # weak, because the evaluation refers to these names: no reference cycle
         self._domain = domain
 
     def __missing__(self, name: str) -> Any:
         domain = self._domain
         if (let := domain.lets.get(name)) is None:
-            return domain.names[name]  # of an expression that came later than this
+            return domain.names[name]  # of an expression that was planned after this was made
         source, embedding = let
         evaluation: Evaluation = self._evaluation()  # type: ignore[assignment]
         value = self[name] = _spread(evaluation._value(source), embedding)
@@ -300,7 +306,7 @@ class _Names(dict[str, Any]):
 
 
 def _holds(value: Any) -> bool:
-    """Whether a truth is true throughout."""
+    """Whether a condition is true everywhere."""
     return bool(value.all() if value.__class__ is np.ndarray else value)
 
 

@@ -1,25 +1,25 @@
-"""The problem that a kernel's spec declares for itself, where kernrec has no op for what the kernel computes.
+"""The problem that a kernel's spec declares when kernrec has no op for what the kernel computes.
 
     [problem]
     dims = { width = 4096, height = 4096, steps = { default = 1, meaning = "time steps" } }
-    dtype = "f32"                                 # of tensors that state none; f32 by default
+    dtype = "f32"                                 # of tensors without a dtype; f32 by default
     flops = "11 * width * height * steps"         # optional
-    tolerance = 1e-5                              # optional: the error of a right result, of the output's scale
+    tolerance = 1e-5                              # optional: accepted error relative to the output's scale
 
     [problem.tensors]
     temp = { shape = ["height", "width"], role = "input", values = "uniform 300 350" }
     weights = { shape = ["width"], role = "constant" }                # a __constant__ of the source
     result = { shape = ["height", "width"], role = "output", reference = "right.npy" }
 
-A tensor is `input`, `output`, `inout` or `constant` (of another name in the source: `symbol`). `values` says what the
-emulator finds in it: `normal` (what inputs have by default), `zeros` (outputs), `constant 1.5`, `uniform 0 1`,
-`integers 0 100`, `expression i * 7 % 64` (of the flat index `i` and the dimensions), `file.npy` or `raw file.bin`. To
-the emulator they matter only where addresses or branches depend on them; a device computes with them.
+A tensor is `input`, `output`, `inout` or `constant` (`symbol` gives its name in the source if it differs).
+`values` gives its content before the launch: `normal` (the default of inputs), `zeros` (of outputs), `constant 1.5`,
+`uniform 0 1`, `integers 0 100`, `expression i * 7 % 64` (of the flat index `i` and the dimensions), `file.npy` or
+`raw file.bin`. In the emulator they matter only if addresses or branches depend on them; a device computes with them.
 
-`reference`, written like `values`, says what a launch has to leave in an output; every output has one, or none has.
-Without any, measured configs are held against the output of the first config. `tolerance` is how far from that a right
-result may be, over the RMS of the output or the element itself where that is larger; by default what rounding explains
-(kernrec/measure/device/correctness.py), and whole numbers have to be equal.
+`reference`, written like `values`, gives the expected values of an output; either every output has one or none has.
+Without references, measured configs are compared with the output of the first config. `tolerance` is the largest
+accepted error relative to the RMS of the output, or to the element where that is larger; the default is what rounding
+explains (kernrec/measure/device/correctness.py). Integers have to be equal.
 """
 
 import re
@@ -35,7 +35,7 @@ from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.op.problem import Dim, Names, Op
 
 LAYOUT = "any"
-"""The one layout of a declared problem: its shapes say how its tensors lie in memory."""
+"""The only layout of a declared problem: its tensors are row-major with the declared shapes."""
 
 _ROLES = ("input", "output", "inout", "constant")
 _MOST_DIMS, _MOST_TENSORS = 16, 32
@@ -45,7 +45,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?")
 
 @dataclass(frozen=True)
 class Declared:
-    """What a `[problem]` table declares; the fields but `op` are those of `Kernel`."""
+    """What a `[problem]` table declares; all fields except `op` are those of `Kernel`."""
 
     op: Op
     """The op that the table describes, for this kernel alone."""
@@ -103,7 +103,7 @@ def declared_problem(table: Table, name: str) -> Declared:
     table.done()
     if references and (without := [tensor for tensor in outputs if tensor not in references]):
         raise UsageError(
-            f"{table.where}: tensors.{without[0]}: reference is missing; every output has one, or none has"
+            f"{table.where}: tensors.{without[0]}: reference is missing; either every output has one or none has"
         )
     op = Op(
         name=name,
@@ -119,7 +119,7 @@ def declared_problem(table: Table, name: str) -> Declared:
         reference=_no_reference,
         element_types=types,
     )
-    op.shapes({dim.name: int(dim.default or 1) for dim in dims}, LAYOUT)  # an impossible shape says so now
+    op.shapes({dim.name: int(dim.default or 1) for dim in dims}, LAYOUT)  # raises now if a shape is impossible
     return Declared(op, initial_values, constants, frozenset(inouts), references, tolerance)
 
 
@@ -134,7 +134,7 @@ def _dims(table: Table) -> list[Dim]:
         raise table.fail("dims", f"at most {_MOST_DIMS} dimensions", len(given))
     for name, data in given.items():
         if not is_identifier(name) or name in ("dtype", "layout", "dtype_bytes", "sm", "i"):
-            raise UsageError(f"{table.where}: dims: {name!r} is no name for a dimension")
+            raise UsageError(f"{table.where}: dims: {name!r} cannot be the name of a dimension")
         default, meaning = data, ""
         if isinstance(data, dict):
             inner = Table(f"{table.where}: dims.{name}", data)
@@ -180,7 +180,7 @@ def _shape(kernel: str, tensor: str, shape: tuple[Expression, ...], sizes: Names
 
 
 def read_tensor_values(table: Table, key: str, default: str, known: list[str]) -> TensorValues:
-    """What `values` says: the kind of values and its numbers."""
+    """Reads `values` or `reference` of a tensor."""
     text = table.string(key, default).strip()
     kind, _, rest = text.partition(" ")
     if kind == "expression":

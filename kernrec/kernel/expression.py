@@ -39,21 +39,25 @@ _NUMBER, _TRUTH, _TEXT = "number", "truth", "text"
 
 
 class Expression:
-    """A parsed expression: its text, the names it needs, and its value given them."""
+    """A parsed expression: its text, the names it uses, and its evaluation."""
 
     __slots__ = ("is_truth", "names", "run", "sufficient", "text")
 
     def __init__(self, text: str, names: frozenset[str], run: _Run, is_truth: bool) -> None:
         self.text = text
-        self.names = names  # free names, functions not among them
-        self.is_truth = is_truth  # the value is true or false, not a number
-        self.run = run  # evaluation with no checks: names must hold int, float, str, int64 or float64 arrays
-        self.sufficient: Expression | None = None  # wherever that one is true, this one is
+        self.names = names  # names of variables, without functions
+        self.is_truth = is_truth  # whether the value is true or false, not a number
+        self.run = run  # evaluation without checks: names must map to int, float, str, int64 or float64 arrays
+        self.sufficient: Expression | None = None  # a simpler expression; where it is true, this one is true as well
 
     def evaluate(self, names: Namespace) -> Any:
-        """The value: a Python scalar, or an array where a name it depends on holds one; other names are ignored.
+        """The value: an array if a name in the expression has an array, else a Python scalar.
 
-        Raises `UsageError` when a name is missing, or holds what the operation on it does not take.
+        Args:
+            names: Value of each name: an integer, a float, text or an array; unused names are ignored.
+
+        Raises:
+            UsageError: A name is missing, or an operation does not accept its value.
         """
         missing = sorted(self.names - names.keys())
         if missing:
@@ -90,9 +94,10 @@ class Expression:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Parse an expression; `UsageError` names the expression, the column and what is wrong there.
+    """Parses an expression; the same text gives the same object, so that results can be cached by identity.
 
-    The same text gives the same object, so that what is kept for an expression is found by identity.
+    Raises:
+        UsageError: The text is not an expression; the message names the column and the reason.
     """
     if len(text) > MAX_LENGTH:
         raise UsageError(f"expression {_short(text)} is {len(text)} characters long, at most {MAX_LENGTH} are accepted")
@@ -110,7 +115,9 @@ def parse(text: str) -> Expression:
     except SyntaxError as error:
         raise _refuse(text, lead + (error.offset or 1) - 1, error.msg or "not an expression") from None
     except (ValueError, MemoryError, RecursionError):
-        raise UsageError(f"expression {_short(text)} is nested too deeply, at most {MAX_DEPTH} levels") from None
+        raise UsageError(
+            f"expression {_short(text)} is nested too deeply, at most {MAX_DEPTH} levels are accepted"
+        ) from None
     compiler = _Compiler(text, lead)
     run, kind = compiler.compile(tree.body, 0)
     if kind == _TEXT:
@@ -119,14 +126,14 @@ def parse(text: str) -> Expression:
 
 
 def where(condition: Expression, rule: Expression) -> Expression:
-    """What a rule that holds only where `condition` is true asks of all."""
-    found = parse(f"not ({condition.text}) or {rule.text}")
-    found.sufficient = rule
-    return found
+    """An expression that is true where `condition` is false or `rule` is true."""
+    implication = parse(f"not ({condition.text}) or {rule.text}")
+    implication.sufficient = rule
+    return implication
 
 
 def literal(value: float) -> Expression:
-    """An expression that is a number, whole or not: what a scalar argument may be beside the grammar."""
+    """An expression that is a constant; unlike in the grammar, it may be a fraction (for scalar arguments)."""
     return Expression(repr(value), frozenset(), lambda names: value, False)
 
 
@@ -188,9 +195,9 @@ class _Compiler:
         return _refuse(self.text, self.lead + getattr(node, "col_offset", 0), reason)
 
     def compile(self, node: ast.expr, depth: int) -> tuple[_Run, str]:
-        """The closure of a node and the kind of its value; a name's text or number shows only when evaluated."""
+        """The closure of a node and the kind of its value; a name counts as a number until it is evaluated."""
         if depth > MAX_DEPTH:
-            raise self.refuse(node, f"nested too deeply, at most {MAX_DEPTH} levels")
+            raise self.refuse(node, f"nested too deeply, at most {MAX_DEPTH} levels are accepted")
         depth += 1
         match node:
             case ast.Constant(value=int(value)) if value.__class__ is int:
@@ -201,7 +208,7 @@ class _Compiler:
                 return _Constant(value), _TEXT
             case ast.Name(id=name):
                 if name in FUNCTIONS:
-                    raise self.refuse(node, f"{name} is a function, it needs its arguments in parentheses")
+                    raise self.refuse(node, f"{name} is a function and needs arguments in parentheses")
                 self.names.add(name)
                 return _Name(name), _NUMBER
             case ast.BinOp(left=left, op=operator, right=right) if operator.__class__ in _BINARY:
@@ -224,7 +231,9 @@ class _Compiler:
                 return _choose(condition, _as_number(then, kind), _as_number(otherwise, other)), _NUMBER
             case ast.Call():
                 return self.call(node, depth)
-        raise self.refuse(node, "only integers, names, arithmetic, comparisons, and/or/not, if/else and functions")
+        raise self.refuse(
+            node, "only integers, names, arithmetic, comparisons, and/or/not, if/else and functions are accepted"
+        )
 
     def plain(self, node: ast.expr, depth: int) -> tuple[_Run, str]:
         run, kind = self.compile(node, depth)
@@ -250,13 +259,13 @@ class _Compiler:
         links = []
         for operator, left, right in zip(operators, runs, runs[1:], strict=False):
             if operator.__class__ not in _COMPARISONS:
-                raise self.refuse(node, "only the comparisons == != < <= > >=")
+                raise self.refuse(node, "only the comparisons == != < <= > >= are accepted")
             links.append(_binary(_COMPARISONS[operator.__class__], left, right))
         return reduce(_and, links)
 
     def call(self, node: ast.Call, depth: int) -> tuple[_Run, str]:
         if not isinstance(node.func, ast.Name):
-            raise self.refuse(node, "only the functions " + ", ".join(FUNCTIONS))
+            raise self.refuse(node, "only these functions can be called: " + ", ".join(FUNCTIONS))
         name = node.func.id
         if name not in FUNCTIONS:
             close = nearest(name, FUNCTIONS)
@@ -289,7 +298,7 @@ class _Constant:
 
 
 class _Name:
-    """What a name stands for."""
+    """The value of a name."""
 
     __slots__ = ("name",)
 
@@ -305,7 +314,7 @@ def _unary(operation: Callable[[Any], Any], operand: _Run) -> _Run:
 
 
 def _binary(operation: Callable[[Any, Any], Any], left: _Run, right: _Run) -> _Run:
-    """An operation on two operands; a name or a number is read in place, which saves a call."""
+    """An operation on two operands; names and numbers are read directly, which saves a call."""
     match left, right:
         case _Name(name=a), _Name(name=b):
             return lambda names: operation(names[a], names[b])
@@ -349,7 +358,7 @@ def _choose(condition: _Run, body: _Run, orelse: _Run) -> _Run:
             return body(names) if chosen else orelse(names)
         a, b = body(names), orelse(names)
         if a.__class__ is str or b.__class__ is str:
-            raise TypeError("text is chosen by a column")
+            raise TypeError("if/else gives text, but its condition is a column; expected numbers")
         return np.where(chosen, a, b)
 
     return choose
@@ -359,12 +368,12 @@ _RESERVED = frozenset({"and", "or", "not", "if", "else", "in", "is", "lambda", "
 
 
 def is_identifier(name: str) -> bool:
-    """Whether a text can name a tunable, a let or a tensor: lower case, not a word or function of the grammar."""
+    """Whether a text can name a tunable, a let or a tensor: lower case, and no keyword or function of the grammar."""
     return bool(re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name)) and name not in _RESERVED and name not in FUNCTIONS
 
 
 def expected_name(name: str) -> str:
-    """What is expected of a text that `is_identifier` refuses."""
+    """The error message for a name that `is_identifier` refuses."""
     if name in _RESERVED or name in FUNCTIONS:
         return f"expected a name that means nothing in expressions, got {name!r}, which does: such as {name}_0"
     return f"expected a name of up to 40 lower-case letters, digits and _, got {name!r}"

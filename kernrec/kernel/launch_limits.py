@@ -1,4 +1,4 @@
-"""The limits that CUDA sets to every launch, as constraints on a kernel's configs."""
+"""CUDA's limits on a launch, as constraints on a kernel's configs."""
 
 from collections.abc import Iterable
 
@@ -7,12 +7,12 @@ from kernrec.kernel.spec import Launch
 
 
 def product(extents: Iterable[Expression]) -> Expression:
-    """The product of expressions, as one."""
+    """The product of several expressions as one expression."""
     return parse(" * ".join(f"({e.text})" for e in extents if e.text != "1") or "1")
 
 
 def launch_limits(launch: Launch) -> list[Expression]:
-    """What CUDA asks of any launch (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
+    """CUDA's limits on any launch (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
     x, y, z = (extent.text for extent in launch.grid)
     rules = [
         f"1 <= ({launch.threads.text}) <= max_threads_per_block",

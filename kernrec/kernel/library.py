@@ -24,7 +24,7 @@ def kernel_names() -> tuple[str, ...]:
 
 
 def _spec(name: str) -> dict[str, Any] | None:
-    """What a kernel's spec says; None for one that is not TOML, of which `load_kernel` says why."""
+    """A kernel's spec as plain data; None if it is not TOML, for which `load_kernel` raises the error."""
     try:
         return shipped_toml(_FOLDER / name / "kernel.toml")
     except ValueError:
@@ -32,7 +32,7 @@ def _spec(name: str) -> dict[str, Any] | None:
 
 
 def _offers(name: str, dtype: str | None, layout: str | None) -> bool:
-    """Whether a kernel may implement this dtype and layout: one that does not is not worth being made."""
+    """Whether a kernel's spec lists this dtype and layout; other kernels do not have to be loaded."""
     spec = _spec(name) or {}
     return dtype in (None, *spec.get("dtypes", [dtype])) and layout in (None, *spec.get("layouts", [layout]))
 
@@ -41,14 +41,14 @@ def _offers(name: str, dtype: str | None, layout: str | None) -> bool:
 def _load(name: str) -> Kernel:
     kernel = load_kernel(_FOLDER / name / "kernel.toml", _spec(name))
     if kernel.name != name:
-        raise UsageError(f"{name}/kernel.toml: name: expected that of the folder, {name!r}, got {kernel.name!r}")
+        raise UsageError(f"{name}/kernel.toml: name: expected {name!r} as the folder, got {kernel.name!r}")
     if not name.startswith(f"{kernel.op}_"):
-        raise UsageError(f"{name}/kernel.toml: name: expected one that begins with its op, '{kernel.op}_'")
+        raise UsageError(f"{name}/kernel.toml: name: expected a name that begins with '{kernel.op}_', the op")
     return kernel
 
 
 def find_kernel(name: str) -> Kernel:
-    """The kernel of this name; case, spaces, `-` and `_` do not matter. Raises `UsageError` naming the nearest."""
+    """The kernel of this name; case, spaces, `-` and `_` do not matter. Raises `UsageError`, with the nearest names."""
     folded = fold(str(name))
     for known in kernel_names():
         if fold(known) == folded:
@@ -83,11 +83,11 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
 
 
 def implemented(op: str, sm: int) -> str:
-    """What the kernels of an op take on sm_`sm`, for messages: `implemented are f32 (nn), f16 (nn, nt)`."""
-    found: dict[str, dict[str, None]] = {}
+    """The dtypes and layouts of an op's kernels on sm_`sm`, for messages: `implemented are f32 (nn), f16 (nn, nt)`."""
+    layouts: dict[str, dict[str, None]] = {}
     for kernel in kernels_for(op):
         for dtype in kernel.dtypes:
             if kernel.least_sm(dtype) <= sm:
-                found.setdefault(dtype, {}).update(dict.fromkeys(kernel.layouts))
-    listed = (f"{dtype} ({', '.join(found[dtype])})" for dtype in find_op(op).dtypes if dtype in found)
+                layouts.setdefault(dtype, {}).update(dict.fromkeys(kernel.layouts))
+    listed = (f"{dtype} ({', '.join(layouts[dtype])})" for dtype in find_op(op).dtypes if dtype in layouts)
     return "implemented are " + ", ".join(listed)

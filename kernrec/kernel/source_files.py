@@ -1,4 +1,4 @@
-"""The files of a kernel: its source with its headers, the values that its spec keeps in files, and its identity."""
+"""The files of a kernel: its source with headers, files of tensor values, and the hash that identifies it."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([A-Za-z0-9_.-]+)"[ \t]*$', 
 def read_source(path: Path) -> str:
     """A source with every `#include "..."` replaced by the file's content, so that it compiles without other files.
 
-    Headers are in the folder of the source, or one folder up, where kernels share them; each is included once.
+    Headers are in the folder of the source or, if kernels share them, one folder up; each is included once.
     """
     return _inlined(path, set())
 
@@ -27,16 +27,18 @@ def _inlined(path: Path, seen: set[Path]) -> str:
 
     def replace(include: re.Match[str]) -> str:
         folders = (path.parent, path.parent.parent)
-        found = next((folder / include[1] for folder in folders if (folder / include[1]).is_file()), None)
-        if found is None:
-            raise UsageError(f"{where}: includes {include[1]!r}, which is not beside it")
-        return "" if found in seen else _inlined(found, seen)
+        header = next((folder / include[1] for folder in folders if (folder / include[1]).is_file()), None)
+        if header is None:
+            raise UsageError(
+                f"{where}: includes {include[1]!r}, which is neither in its folder nor in the folder above"
+            )
+        return "" if header in seen else _inlined(header, seen)
 
     return _INCLUDE.sub(replace, read_text(path, where))
 
 
 def fingerprint(data: dict[str, Any], folder: Path, where: str) -> None:
-    """Adds a digest of each file that holds values of a tensor: the identity of a kernel depends on their content."""
+    """Adds to a spec a digest of each file of tensor values, so that the kernel's hash depends on their content."""
     problem = data.get("problem")
     tensors = problem.get("tensors") if isinstance(problem, dict) else None
     for name, tensor in tensors.items() if isinstance(tensors, dict) else ():
@@ -62,12 +64,12 @@ def read_text(path: Path, where: str) -> str:
     except UnicodeDecodeError:
         raise UsageError(f"{where}: not UTF-8 text") from None
     if "\0" in text:
-        raise UsageError(f"{where}: not text: there is a NUL byte in it")
+        raise UsageError(f"{where}: not text: it contains a NUL byte")
     return text
 
 
 def kernel_hash(data: Mapping[str, Any], source: str) -> str:
-    """16 hex digits over spec and source; tunables count in their order, prose does not."""
+    """16 hex digits over spec and source, including the order of the tunables but no descriptions."""
     spec = {key: value for key, value in data.items() if key != "description"}
     spec["tunables"] = [
         [name, {key: value for key, value in table.items() if key != "meaning"}]

@@ -1,8 +1,8 @@
-"""The configs of a kernel that can run on a GPU, as columns, and their geometry on a problem.
+"""The configs of a kernel that can run on a GPU, as columns, and their launch geometry on a problem.
 
-A space is enumerated once per kernel and GPU, tunable by tunable, each constraint applied as soon as all that it
-needs is known, so that the full product of the tunables' values never exists. A problem then costs only the
-expressions that depend on its dimensions.
+A space is enumerated once per kernel and GPU, tunable by tunable. Each constraint is applied as soon as the tunables in
+it are fixed, so that the full product of the tunables' values is never built. For a problem, only the expressions that
+depend on its dimensions are evaluated.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kernrec.op import Problem
 
 _MOST_ROWS = 4_000_000
-"""Candidate configs at any point of the enumeration; a spec that needs more lacks constraints."""
+"""The most candidate configs at any point of the enumeration; a spec with more is missing constraints."""
 
 Column = Any
 """One value for each row, int64 or float64 (rows,), or one scalar for all of them."""
@@ -31,7 +31,7 @@ Column = Any
 
 @dataclass(frozen=True)
 class Variants:
-    """The distinct compiled variants of a space: configs that differ only in run-time tunables share one."""
+    """The distinct compiled variants of a space; configs that differ only in run-time tunables share a variant."""
 
     index: np.ndarray
     """The variant of each config, int64 (configs,)."""
@@ -43,31 +43,43 @@ class Variants:
 
 @dataclass(frozen=True)
 class LaunchColumns:
-    """The geometry of one launch for many configs; the fields are those of `Launch`, evaluated.
-
-    Where `when` is false the launch does not take place and the other fields mean nothing.
-    """
+    """The geometry of one launch for many configs: the expressions of a `Launch`, evaluated."""
 
     entry: str
+    """The name of the function."""
     when: Column
+    """Whether the launch takes place; where it is false, the other fields have no meaning."""
     grid: tuple[Column, Column, Column]
+    """In blocks."""
     block: tuple[Column, Column, Column]
+    """In threads."""
     blocks: Column
+    """Blocks in the grid."""
     threads: Column
+    """Threads per block."""
     shared_bytes: Column
+    """Dynamic shared memory per block."""
     order: tuple[tuple[str, Column], ...]
+    """(axis, extent) of the tiles that consecutive blocks walk, the fastest-varying axis first."""
     reads: Mapping[str, tuple[str, ...]]
+    """By tensor or workspace, the axes that select the tile that a block reads."""
     writes: Mapping[str, tuple[str, ...]]
+    """By tensor or workspace, the axes that select the tile that a block writes."""
     trips: dict[str, Column]
+    """Executions of each loop body, summed over the grid."""
     depth: dict[str, Column]
+    """Executions of each loop body in the block that runs it most often."""
     prefetch: Column
+    """How many trips ahead the loop issues its global loads."""
 
 
 class Space:
-    """Every config of `kernel` for one GPU, dtype and layout that keeps the constraints free of the problem.
+    """All configs of a kernel for one GPU, dtype and layout that satisfy the constraints without problem dimensions.
 
-    columns: int64 (rows,) by tunable, rows in lexicographic order of the spec's values. Raises `UsageError` where the
-    kernel does not support the dtype, layout or architecture.
+    `columns` has the values of each tunable, int64 (rows,); rows are in lexicographic order of the spec's values.
+
+    Raises:
+        UsageError: The kernel does not support the dtype, layout or architecture.
     """
 
     def __init__(self, kernel: Kernel, sm: int, limits: "SmLimits", dtype: str, layout: str) -> None:
@@ -92,16 +104,16 @@ class Space:
         return {name: int(column[row]) for name, column in self.columns.items()}
 
     def find(self, configs: Sequence[Mapping[str, object]]) -> np.ndarray:
-        """The row of each config, int64 (N,); -1 for one that this space does not hold."""
+        """The row of each config, int64 (N,); -1 for a config that is not in this space."""
         digits = [(name, {int(v): i for i, v in enumerate(values)}) for name, values in self._values.items()]
         places = np.full(len(configs), -1, dtype=np.int64)
         for number, config in enumerate(configs):
             if config.keys() == self._values.keys():
                 place = 0
                 for name, digit in digits:
-                    if (at := digit.get(config[name])) is None:  # type: ignore[call-overload]
+                    if (position := digit.get(config[name])) is None:  # type: ignore[call-overload]
                         break
-                    place = place * len(digit) + at
+                    place = place * len(digit) + position
                 else:
                     places[number] = place
         # Rows are in the order of their places in the full product.
@@ -112,7 +124,7 @@ class Space:
 
     @cached_property
     def _places(self) -> np.ndarray:
-        """Where each row stands in the product of all tunables' values, int64 (rows,), ascending."""
+        """The position of each row in the product of all tunables' values, int64 (rows,), ascending."""
         place = np.zeros(len(self), dtype=np.int64)
         for name, values in self._values.items():
             place = place * len(values) + self._columns.digits[name]
@@ -127,7 +139,7 @@ class Space:
         return Variants(index, rows, kernel.variant_keys(values, self.dtype, self.layout))
 
     def configs_on(self, problem: "Problem") -> Variants:
-        """Each config as a variant of its own, named by `Kernel.sample_keys`: for profiles that hold on one problem."""
+        """Each config as its own variant with a key of `Kernel.sample_keys`, for profiles of one problem."""
         rows = np.arange(len(self))
         values = zip(*(column.tolist() for column in self.columns.values()), strict=True)
         return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
@@ -137,11 +149,11 @@ class Space:
         return not self._columns.plan(expression).dynamic
 
     def at(self, problem: "Problem") -> "ProblemSpace":
-        """This space on a problem; keep the answer to ask it more than one question."""
+        """This space on a problem; the returned object caches what it evaluates."""
         return ProblemSpace(self, problem)
 
     def valid(self, problem: "Problem") -> np.ndarray:
-        """Which configs keep the constraints that depend on the problem, bool (rows,)."""
+        """Which configs satisfy the constraints that depend on the problem, bool (rows,)."""
         return self.at(problem).valid
 
     def names(self, problem: "Problem", rows: np.ndarray | None = None) -> dict[str, Column]:
@@ -149,7 +161,7 @@ class Space:
         return self.at(problem).names(rows)
 
     def _split(self, constraints: Iterable[Expression]) -> tuple[list[tuple[int, Expression]], list[Expression]]:
-        """Constraints free of the problem, with how many tunables must be fixed to decide each, and the others."""
+        """Constraints without problem dimensions, with how many tunables to fix before each, and the others."""
         place = {name: i + 1 for i, name in enumerate(self._values)} | dict.fromkeys(self._facts, 0)
         for name, let in self.kernel.lets.items():
             if let.names <= place.keys():
@@ -171,7 +183,10 @@ class Space:
                 name = names[fixed - 1]
                 choices = len(self._values[name])
                 if columns.rows * choices > _MOST_ROWS:
-                    raise UsageError(f"the space of {self.kernel.name} has over {_MOST_ROWS} configs already at {name}")
+                    raise UsageError(
+                        f"the space of {self.kernel.name} has over {_MOST_ROWS} configs already at {name}; "
+                        "add constraints"
+                    )
                 digits = {known: np.repeat(digit, choices) for known, digit in columns.digits.items()}
                 digits[name] = np.tile(np.arange(choices), columns.rows)
                 columns = Columns(columns.rows * choices, self._values, digits, self.kernel.lets, self._facts)
@@ -184,19 +199,20 @@ class Space:
 
 
 class ProblemSpace:
-    """A space on one problem. Every expression is evaluated at most once, and spread only over the rows asked for."""
+    """A space on one problem; each expression is evaluated at most once, for the requested rows."""
 
     def __init__(self, space: Space, problem: "Problem") -> None:
         if (problem.op, problem.dtype, problem.layout) != (space.kernel.op, space.dtype, space.layout):
             raise UsageError(
-                f"a space of {space.kernel.name} for {space.dtype}, {space.layout} does not hold problem {problem.key}"
+                f"problem {problem.key} does not belong to the space of {space.kernel.name} for {space.dtype}, "
+                f"{space.layout}"
             )
         self._space = space
         self._evaluation = space._columns.at(problem.names)
 
     @cached_property
     def valid(self) -> np.ndarray:
-        """Which configs keep the constraints that depend on the problem, bool (rows,)."""
+        """Which configs satisfy the constraints that depend on the problem, bool (rows,)."""
         return self._evaluation.all_true(self._space._test)
 
     @cached_property

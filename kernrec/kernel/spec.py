@@ -54,14 +54,14 @@ SCALAR_RANGES = {
 
 @dataclass(frozen=True)
 class Tunable:
-    """One parameter of a kernel that a config sets."""
+    """A parameter of a kernel; a config gives it one value."""
 
     name: str
     values: tuple[int, ...]
     """The values it can take."""
     meaning: str
     launch: bool = False
-    """Whether it is passed at run time, so that it does not change the compiled code."""
+    """Whether it is passed at run time and does not change the compiled code."""
     define: str | None = None
     """The macro that gives the source its value; None: the name in upper case."""
 
@@ -73,7 +73,7 @@ class Tunable:
 
 @dataclass(frozen=True)
 class TensorValues:
-    """How the values of a tensor are made, where a spec declares a problem of its own."""
+    """How the values of a tensor are generated, for a spec that declares its own problem."""
 
     kind: str
     """`normal`, `zeros`, `constant`, `uniform`, `integers`, `expression`, `file` (a `.npy`) or `raw` (bare values)."""
@@ -89,12 +89,13 @@ class TensorValues:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A scratch tensor of a kernel, allocated where `when` is true (None: always)."""
+    """A scratch tensor of a kernel."""
 
     name: str
     dtype: str
     elements: Expression
     when: Expression | None
+    """Whether it is allocated; None: always."""
 
 
 @dataclass(frozen=True)
@@ -106,22 +107,25 @@ class PointerArgument:
 
 @dataclass(frozen=True)
 class ScalarArgument:
-    """A number passed by value; `ctype` is a key of `SCALAR_RANGES`."""
+    """A number passed by value."""
 
     ctype: str
+    """A key of `SCALAR_RANGES`."""
     value: Expression
 
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """One launch of a kernel: its geometry, its arguments, and what the analytic model needs to know of it."""
+    """One launch of a kernel: its geometry, its arguments, and what the analytic model needs."""
 
     entry: str
     """The name of the function."""
     when: Expression | None
     """Whether the launch takes place; None: always."""
     grid: tuple[Expression, Expression, Expression]
+    """In blocks."""
     block: tuple[Expression, Expression, Expression]
+    """In threads."""
     blocks: Expression
     """The product of `grid`."""
     threads: Expression
@@ -130,19 +134,19 @@ class Launch:
     """Dynamic shared memory, in bytes."""
     arguments: tuple[PointerArgument | ScalarArgument, ...]
     order: tuple[tuple[str, Expression], ...]
-    """How consecutive blocks walk the tiles: (axis, extent), the fastest-varying axis first."""
+    """(axis, extent) of the tiles that consecutive blocks walk, the fastest-varying axis first."""
     reads: Mapping[str, tuple[str, ...]]
-    """For each tensor or workspace that is read, the axes that select which of its tiles a block reads."""
+    """By tensor or workspace, the axes that select the tile that a block reads."""
     writes: Mapping[str, tuple[str, ...]]
-    """The same for those that are written."""
+    """By tensor or workspace, the axes that select the tile that a block writes."""
     trips: Mapping[str, Expression]
-    """How often each loop body runs, summed over the whole grid."""
+    """Executions of each loop body, summed over the grid."""
     depth: Mapping[str, Expression]
-    """How often each loop body runs in the block that runs it most often."""
+    """Executions of each loop body in the block that runs it most often."""
     prefetch: Expression
-    """How many trips of the loop ahead its global loads are issued."""
+    """How many trips ahead the loop issues its global loads."""
     probes: tuple[Mapping[str, Expression], ...]
-    """Small problems of full tiles on which blocks are emulated."""
+    """Dimensions of the small problems, made of full tiles, on which the launch is emulated for its profile."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,26 +166,26 @@ class Kernel:
     source: str
     """CUDA C++ with its headers in place, or PTX."""
     hash: str
-    """Of spec and source; descriptions and meanings do not count."""
+    """16 hex digits over spec and source, without descriptions and meanings."""
     tunables: tuple[Tunable, ...]
     lets: Mapping[str, Expression]
     """Named expressions, which later expressions may use."""
     constraints: tuple[Expression, ...]
-    """As the spec gives them; each is true for a config that can run."""
+    """The constraints of the spec; all are true for a config that can run."""
     implied: tuple[Expression, ...]
-    """What every launch must satisfy besides: block, shared memory and grid are within the limits of the GPU."""
+    """Further constraints: block, shared memory and grid of every launch are within the limits of the GPU."""
     launches: tuple[Launch, ...]
     workspaces: tuple[Workspace, ...]
     definition: "Op"
-    """The op, or what a spec with a problem of its own declares in place of one."""
+    """The op, or the problem that the spec declares instead of one."""
     spec: Mapping[str, Any]
-    """The spec as plain data, from which `kernel_from` makes the kernel again."""
+    """The spec as plain data, from which `kernel_from` rebuilds the kernel."""
     macros: Mapping[str, str] = field(default_factory=dict)
     """Macros that are defined for every config."""
     initial_values: Mapping[str, TensorValues] = field(default_factory=dict)
-    """For a problem of the spec's own: what its tensors hold before the launch."""
+    """For a spec that declares its own problem: the values of the tensors before the launch."""
     constants: Mapping[str, str] = field(default_factory=dict)
-    """Tensors that fill `__constant__` symbols of the source, with the name of the symbol."""
+    """Tensors that are copied to `__constant__` symbols of the source, with the symbol's name."""
     inouts: frozenset[str] = frozenset()
     """Tensors that are both read and written."""
     references: Mapping[str, TensorValues] = field(default_factory=dict)
@@ -219,7 +223,9 @@ class Kernel:
             if name not in names:
                 raise unknown(f"tunable of {self.name}", name, names)
         if missing := [name for name in names if name not in given]:
-            raise UsageError(f"config of {self.name} lacks {', '.join(missing)}; its tunables are {', '.join(names)}")
+            raise UsageError(
+                f"config of {self.name} is missing {', '.join(missing)}; its tunables are {', '.join(names)}"
+            )
         for tunable in self.tunables:
             if given[tunable.name] not in tunable.values:
                 accepted = ", ".join(map(str, tunable.values))

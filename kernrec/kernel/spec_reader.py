@@ -29,7 +29,7 @@ _MOST_TUNABLES = 32
 _MOST_VALUES = 256
 _FACTS = ("dtype", "layout", "dtype_bytes", "sm")
 _C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-_KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")  # enough to name those there are
+_KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")  # good enough to suggest names
 _BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
 _DECIMAL = re.compile(r" *-?[0-9]+\.[0-9]+ *")
 
@@ -52,12 +52,12 @@ def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
 
 
 def kernel_from(data: Mapping[str, Any], where: str, source: str) -> Kernel:
-    """The kernel of a spec that was read already (`Kernel.spec`), with its source; errors begin with `where`."""
+    """The kernel of a spec that has already been read (`Kernel.spec`) and its source; errors begin with `where`."""
     return _Reader(where, dict(data), None, source).kernel()
 
 
 def _pickled(kernel: Kernel) -> tuple[Any, ...]:
-    """Worker processes get the spec and make the kernel again: functions do not travel."""
+    """How a kernel is pickled: as spec and source, because its functions cannot be pickled."""
     return kernel_from, (dict(kernel.spec), kernel.name, kernel.source)
 
 
@@ -133,7 +133,7 @@ class _Reader:
             lets=lets,
             constraints=constraints,
             implied=(
-                # A spec that knows nothing of a dimension that joined its op late serves the default of it only.
+                # A spec that does not use a late dimension of its op (`Dim.late`) supports only its default.
                 *(parse(f"{name} == {value}") for name, value in op.late.items() if name not in self.named),
                 *(constraint for launch in launches for constraint in launch_limits(launch)),
             ),
@@ -165,7 +165,7 @@ class _Reader:
         return declared_problem(Table(f"{self.where}: [problem]", data), name)
 
     def macros(self) -> dict[str, str]:
-        """What is defined for every config."""
+        """Macros that are defined for every config."""
         macros = {}
         for name, value in self.top.take("defines", dict, "a table of macros", {}).items():
             if not _C_IDENTIFIER.fullmatch(name) or not isinstance(value, str | int) or "\n" in str(value):

@@ -1,4 +1,4 @@
-"""Reading TOML with errors of one line: each table knows which keys were asked for, and refuses the others."""
+"""Reads TOML tables with one-line errors: every table records the keys that were read and refuses all others."""
 
 from collections.abc import Collection
 from typing import Any
@@ -9,7 +9,7 @@ _REQUIRED: Any = object()
 
 
 class Table:
-    """One table of a file: every `take` names the key it wants, `done` refuses the keys that nobody took."""
+    """One table of a file; `take` reads a key, and `done` refuses the keys that were not read."""
 
     def __init__(self, where: str, data: Any) -> None:
         self.where = where
@@ -25,9 +25,9 @@ class Table:
         self.taken.append(key)
         value = self.data.get(key, default)
         if value is _REQUIRED:
-            # Rather a key misspelt than one forgotten, where there is one that nobody knows.
+            # A similar key that has not been read is more likely a misspelling than the key was forgotten.
             close = [k for k in nearest(key, self.data) if k not in self.taken]
-            hint = f" (is {close[0]!r} meant to be it?)" if close else ""
+            hint = f" (is {close[0]!r} a misspelling of it?)" if close else ""
             raise UsageError(f"{self.where}: {key} is missing, expected {expected}{hint}")
         if key in self.data and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
             raise self.fail(key, expected, value)
@@ -40,7 +40,7 @@ class Table:
         return value
 
     def names(self, key: str, known: Collection[str]) -> tuple[str, ...]:
-        """A list of at least one name out of `known`."""
+        """A list of at least one of the names in `known`."""
         values = self.take(key, list, f"a list of {', '.join(known)}")
         if not values:
             raise self.fail(key, "at least one name", values)
@@ -56,7 +56,7 @@ class Table:
 
 
 def what(value: Any) -> str:
-    """A value of a TOML file, as an error names it: `the string 'x'`, `a table`."""
+    """A value of a TOML file as error messages describe it: `the string 'x'`, `a table`."""
     if isinstance(value, list) and not any(isinstance(item, dict | list) for item in value):
         return f"the list {value!r:.60}"
     names = {dict: "a table", list: "a list", bool: "a boolean", str: "the string", int: "the number"}

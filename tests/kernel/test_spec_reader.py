@@ -52,7 +52,7 @@ def test_a_spec_is_read_as_it_is_written(tiled: Kernel) -> None:
     ("old", "new", "message"),
     [
         ('name = "tiled"', "name = 3", "tiled/kernel.toml: name: expected a string, got the number 3"),
-        ('name = "tiled"', 'nmae = "tiled"', "name is missing, expected a string (is 'nmae' meant to be it?)"),
+        ('name = "tiled"', 'nmae = "tiled"', "name is missing, expected a string (is 'nmae' a misspelling of it?)"),
         ('op = "matmul"', 'op = "matmull"', "op: unknown op 'matmull'; did you mean matmul"),
         ('dtypes = ["f32"]', 'dtypes = ["f23"]', "dtypes: unknown name 'f23'; did you mean f32"),
         ('dtypes = ["f32"]', "dtypes = []", "dtypes: expected at least one name, got the list []"),
@@ -179,5 +179,7 @@ def test_what_a_source_includes_stands_in_its_place_once(tmp_path: Path) -> None
 
 
 def test_an_include_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"includes 'absent.cuh', which is not beside it"):
+    with pytest.raises(
+        UsageError, match=r"includes 'absent.cuh', which is neither in its folder nor in the folder above"
+    ):
         load_kernel(copy_of(tmp_path, '#include "absent.cuh"\n'))
