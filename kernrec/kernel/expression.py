@@ -375,5 +375,5 @@ def is_identifier(name: str) -> bool:
 def expected_name(name: str) -> str:
     """The error message for a name that `is_identifier` refuses."""
     if name in _RESERVED or name in FUNCTIONS:
-        return f"expected a name that means nothing in expressions, got {name!r}, which does: such as {name}_0"
+        return f"{name!r} is reserved in expressions; expected another name, such as {name}_0"
     return f"expected a name of up to 40 lower-case letters, digits and _, got {name!r}"

@@ -249,7 +249,11 @@ def test_misuse_gets_one_line_and_leaves_nothing(folder: Path, run: Run, argumen
         ("tunables = { threads", "tunables = { n = { values = [1] }, threads", "the name 'n' is taken"),
         ("[[launch]]", '[let]\na = "b"\nb = "a"\n[[launch]]', "[let] a: 'b' needs b, which is not defined before it"),
         ("[[launch]]", 'constraints = ["threads > 512"]\n[[launch]]', "by 'threads > 512'"),
-        ("tensors = { x", "tensors = { in", "tensors.in: expected a name that means nothing in expressions, got 'in'"),
+        (
+            "tensors = { x",
+            "tensors = { in",
+            "tensors.in: 'in' is reserved in expressions; expected another name, such as in_0",
+        ),
         ("tensors = { x", "tensors = { n", "tensors.n: the name 'n' is taken by a dimension"),
         ("n = 100000", "n = 4294967296", "dims.n: expected a whole number below 2**31, its default, got"),
         (SPEC, "", "name is missing"),

@@ -79,7 +79,7 @@ def test_a_spec_is_read_as_it_is_written(tiled: Kernel) -> None:
         ("launch = true", "launhc = true", "[tunables] split_k: unknown key 'launhc'; did you mean launch"),
         ("block_m = {", "Block_M = {", "[tunables] Block_M: expected a name of up to 40 lower-case letters"),
         ("block_m = {", "m = {", "[tunables] m: the name 'm' is taken"),
-        ("block_m = {", "min = {", "[tunables] min: expected a name"),
+        ("block_m = {", "min = {", "[tunables] min: 'min' is reserved in expressions"),
         ("block_m = {", "sm = {", "[tunables] sm: the name 'sm' is taken"),
         ('"threads % 32 == 0"', '"thread % 32 == 0"', "constraints[5]: 'thread % 32 == 0': unknown name 'thread'; did"),
         ('"threads % 32 == 0"', '"threads % 32 == "', "constraints[5]: expression 'threads % 32 == ', column"),
