@@ -17,10 +17,11 @@ from packaging.requirements import Requirement
 
 from tests.helpers.paths import ROOT
 
+MANYLINUX = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_26", "manylinux_2_24", "manylinux_2_17", "manylinux2014")
 LINUX = {"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux"}
 PLATFORMS = {
-    "linux-x86_64": (LINUX | {"platform_machine": "x86_64"}, ["manylinux_2_28_x86_64", "manylinux_2_17_x86_64"]),
-    "linux-aarch64": (LINUX | {"platform_machine": "aarch64"}, ["manylinux_2_28_aarch64", "manylinux_2_17_aarch64"]),
+    "linux-x86_64": (LINUX | {"platform_machine": "x86_64"}, [f"{tag}_x86_64" for tag in MANYLINUX]),
+    "linux-aarch64": (LINUX | {"platform_machine": "aarch64"}, [f"{tag}_aarch64" for tag in MANYLINUX]),
     "macos-arm64": (
         {"os_name": "posix", "sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64"},
         ["macosx_14_0_arm64", "macosx_12_0_arm64", "macosx_11_0_arm64", "macosx_11_0_universal2"],

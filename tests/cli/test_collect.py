@@ -112,7 +112,7 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
         (["--effort", "some"], "unknown effort 'some'; known: quick, normal, exhaustive"),
         (["--budget", "30"], "--budget '30': expected a time or a number of configs, such as 30m or 200configs"),
         (["--budget", "0m"], "--budget '0m': expected a time"),
-        (["--device", "cpu"], "unknown device 'cpu'; known: cuda, replay"),
+        (["--device", "cpu"], "unknown device 'cpu'; did you mean cuda?"),
         (["--device", "replay"], "--device replay needs --db"),
         (["--device", "replay", "--db", "x.duckdb"], "--device replay needs --replay"),
         (["--device", "replay", "--db", "x.duckdb", "--replay", "none.duckdb"], "there is no database at"),
@@ -161,4 +161,4 @@ def test_doctor_tells_of_measurements_that_a_killed_collector_left_behind(tmp_pa
         holding = run("doctor", "--db", database, home=tmp_path)
     left = run("doctor", "--db", database, home=tmp_path)
     assert f"a collector (PID {os.getpid()}) is filling it" in holding.stdout
-    assert "1 measurements of a collector that was killed wait for the next one" in left.stdout
+    assert "1 measurements of a killed collector will be added by the next one" in left.stdout
