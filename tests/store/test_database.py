@@ -263,6 +263,7 @@ def merged(*paths) -> str:
         return database.content_hash()
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(contents=st.lists(st.sets(st.integers(0, 8), max_size=5), min_size=3, max_size=3))
 def test_merging_is_a_set_union(tmp_path_factory, contents):

@@ -35,6 +35,7 @@ def test_throughput_without_a_gpu_says_what_is_missing(
         pytest.skip("there is a GPU here")
 
 
+@pytest.mark.slow
 @needs_spaces
 def test_a_twentieth_of_a_recorded_space_is_enough_for_one_of_its_five_best() -> None:
     space = read(SPACES / "convolution-a100.t4.json.gz", "A100")
@@ -45,6 +46,7 @@ def test_a_twentieth_of_a_recorded_space_is_enough_for_one_of_its_five_best() ->
         assert found[-1] <= 1.13
 
 
+@pytest.mark.slow
 @needs_spaces
 def test_a_prior_that_is_right_is_followed_at_once() -> None:
     recorded = load(SPACES)

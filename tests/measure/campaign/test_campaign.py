@@ -20,6 +20,7 @@ from kernrec.store.measurement import Measurement, Outcome
 from tests.helpers.rig import PROBLEM, campaign, collect, outcomes, stored, target, unclosed
 
 
+@pytest.mark.slow
 def test_every_way_to_fail_costs_its_config_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign_module, "LEAST_LIMIT_S", 2.0)
     ways = ["segfault", "abort", "hang", "deaf", "memory", "raise", "lost", "incorrect", "unwritten"]
