@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kernrec.store import Database
 from tests.helpers.process import environment
 from tests.helpers.recording import make_recording
 
@@ -53,15 +54,16 @@ COPY_PTX = """
     [
         "recommend --op matmul --gpu h200 --shape m=512,n=512,k=512",
         "explain --op matmul --gpu h200 --shape m=512,n=512,k=512",
-        "analyze copy.ptx x=f32[4096] y=f32[4096] --grid 32 --block 128 --gpu rtx4090",
+        "analyze copy.ptx x=f32[4096] y=f32[4096] --grid 32 --block 128 --gpu rtx4090 --db new.duckdb",
         "emulate copy.ptx x=f32[256] y=f32[256] --grid 2 --block 128",
-        "db info",
+        "db info --db own.duckdb",
         "gpus",
         "ops",
         "kernels",
     ],
 )
 def test_what_needs_no_cuda_compiler_works_without_posix(line: str, tmp_path: Path) -> None:
+    Database.open(tmp_path / "own.duckdb", read_only=False, create=True).close()
     done = run_without_posix(line, tmp_path)
     assert "Traceback" not in done.stderr
     assert done.returncode == 0, done.stderr
