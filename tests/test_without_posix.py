@@ -18,7 +18,7 @@ for module in ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"):
     sys.modules[module] = None
 POSIX = {
     signal: "SIGALRM SIGCHLD SIGHUP SIGKILL SIGQUIT SIGUSR1 SIGUSR2 pthread_kill pthread_sigmask setitimer sigwait",
-    os: "O_CLOEXEC O_DIRECTORY O_NONBLOCK fchmod fork geteuid getloadavg getpgid getuid killpg mkfifo pread pwrite "
+    os: "O_CLOEXEC O_DIRECTORY fchmod fork geteuid getloadavg getpgid getuid killpg mkfifo pread pwrite "
     "sched_getaffinity setsid statvfs",
 }
 for module, names in POSIX.items():

@@ -38,7 +38,7 @@ def test_the_content_tells_the_format_and_the_compression(write: Write) -> None:
         ("{'a': 1}", "is not JSON"),
         ('{"General": {"FormatVersion": 1}, "ConfigurationSpace": {}}', "neither a T4 file"),
         (b"\xff\xfe\x00\x01" * 40, "it is not text"),
-        ('{"a": ' + "[" * 5000 + "]" * 5000 + "}", "nested too deeply"),
+        ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
         (document(result()) | {"schema_version": "2.0.0"}, "has T4 schema '2.0.0'"),
     ],
 )
