@@ -177,7 +177,7 @@ class _T1Reader:
         references = self.references()
         if self.kernel.get("SharedMemory"):
             shared.append(self.translate("SharedMemory", self.kernel["SharedMemory"]))
-        for i, given in enumerate(self.list(self.kernel, "Arguments", [])):
+        for i, given in enumerate(self.listed_arguments(source)):
             argument = self.table(f"Arguments[{i}]", given)
             name = str(argument.get("Name", f"argument_{i}"))
             what = f"{self.where}: Arguments {name}"
@@ -221,6 +221,14 @@ class _T1Reader:
             passed = [entry for entry in passed if not entry[1]]
         return tensors, [text for text, _ in passed], shared
 
+    def listed_arguments(self, source: str) -> list[Any]:
+        name = self.kernel["KernelName"]
+        parameters = _parameters(source, name)
+        if "Arguments" not in self.kernel and parameters != 0:
+            takes = f", and {name} takes {parameters}" if parameters else ""
+            raise UsageError(f"{self.where}: KernelSpecification: Arguments is missing{takes}")
+        return self.list(self.kernel, "Arguments", [])
+
     def references(self) -> dict[str, dict[str, Any]]:
         """By name of an argument, the argument of ReferenceData with its expected final contents."""
         data = self.table("ReferenceData", self.kernel.get("ReferenceData") or {})
@@ -237,11 +245,11 @@ class _T1Reader:
     def type(self, what: str, argument: Mapping[str, Any]) -> tuple[str, int]:
         """(element type, elements per vector) of an argument."""
         given = str(self.need(argument, "Type"))
+        if given in _TYPES:  # before vectors: int8 is an integer of 8 bits
+            return _TYPES[given], int(argument.get("TypeSize", 1)) if given == "custom" else 1
         if match := _VECTOR.fullmatch(given):
             return _TYPES[match[1]], int(match[2])
-        if given not in _TYPES:
-            raise UsageError(f"{what}: {unknown('Type', given, _TYPES)}")
-        return _TYPES[given], int(argument.get("TypeSize", 1)) if given == "custom" else 1
+        raise UsageError(f"{what}: {unknown('Type', given, _TYPES)}")
 
     def elements(self, what: str, argument: Mapping[str, Any], values: Mapping[str, list[int]]) -> str:
         text = self.translator.expression(f"{what}: Size", str(argument.get("Size", 1)))

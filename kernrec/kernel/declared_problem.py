@@ -94,6 +94,10 @@ def declared_problem(table: Table, name: str) -> Declared:
                 references[tensor] = read_tensor_values(inner, "reference", "", known)
         if role == "inout":
             inouts.append(tensor)
+        if "symbol" in data and role != "constant":
+            raise UsageError(
+                f'{inner.where}: symbol is for a __constant__ of the source: add role = "constant", or remove symbol'
+            )
         if role == "constant":
             constants[tensor] = inner.string("symbol", tensor)
         initial_values[tensor] = read_tensor_values(inner, "values", "zeros" if role == "output" else "normal", known)

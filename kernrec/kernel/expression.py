@@ -376,4 +376,5 @@ def expected_name(name: str) -> str:
     """The error message for a name that `is_identifier` refuses."""
     if name in _RESERVED or name in FUNCTIONS:
         return f"{name!r} is reserved in expressions; expected another name, such as {name}_0"
-    return f"expected a name of up to 40 lower-case letters, digits and _, got {name!r}"
+    cure = f"; write {name.lower()!r}" if is_identifier(name.lower()) else ""
+    return f"expected a name of up to 40 lower-case letters, digits and _, got {name!r}{cure}"

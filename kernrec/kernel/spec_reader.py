@@ -197,6 +197,8 @@ class _Reader:
         tunables = []
         for name, data in tables.items():
             table = Table(f"{self.where}: [tunables] {name}", data)
+            if not is_identifier(name) and is_identifier(name.lower()) and name != name.upper():
+                raise UsageError(f'{table.where}: {expected_name(name)} with define = "{name}"')
             self.new_name(table.where, name, self.given)
             values = table.take("values", list, "a list of integers")
             whole = all(type(value) is int and abs(value) < 2**31 for value in values)

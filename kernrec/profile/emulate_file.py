@@ -5,7 +5,7 @@ The arguments are described in the order of the kernel's parameters:
     a=f32[4096]        a buffer of random normal values (integers: 0 to 99), here named a
     a=zeros:f32[4096]  a buffer of zeros; with `nan:` of NaNs, which shows what a kernel leaves unwritten
     a=@values.npy      a buffer with the content of a NumPy file
-    i32:4096           a number passed by value: i32, u32, i64, u64, f32 or f64
+    i32:4096           a number passed by value: i8 to i64, u8 to u64, f32 or f64
 """
 
 import re
@@ -22,7 +22,7 @@ from kernrec.profile.tensor_values import ELEMENTS, load_npy
 from kernrec.ptx import Counts, KernelLaunch, Module, emulate, parse
 
 _ELEMENTS = {name: kind for name, kind in ELEMENTS.items() if name != "bf16"}
-_SCALARS = ("i32", "u32", "i64", "u64", "f32", "f64")
+_SCALARS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
 _BUFFER = re.compile(r"([A-Za-z_]\w*)=(?:(zeros|nan):)?([a-z]+[0-9]+)\[([0-9]+)\]")
 _FILE = re.compile(r"([A-Za-z_]\w*)=@(.+)")
 _SCALAR = re.compile(r"([a-z]+[0-9]+):(.+)")

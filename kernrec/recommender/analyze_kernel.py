@@ -232,7 +232,7 @@ def check_tunables_used(kernel: Kernel) -> None:
 
 
 def _expressions(kernel: Kernel) -> Sequence[Expression]:
-    expressions = [*kernel.lets.values()]
+    expressions = [*kernel.lets.values(), *kernel.constraints]
     for launch in kernel.launches:
         expressions += [*launch.grid, *launch.block, launch.shared, *([launch.when] if launch.when else [])]
         expressions += [argument.value for argument in launch.arguments if hasattr(argument, "value")]

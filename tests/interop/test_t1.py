@@ -95,6 +95,34 @@ def test_a_grid_without_a_problem_size_is_the_global_size(load: Callable[..., An
         assert bind_launches(kernel, config, kernel.definition.problem(), 86)[0].grid == (blocks, 1, 1)
 
 
+def test_types_with_a_width_in_bits_are_scalars(load: Callable[..., Any]) -> None:
+    def change(data: dict[str, Any]) -> None:
+        arguments = data["KernelSpecification"]["Arguments"]
+        for argument, kind in zip(arguments[:2], ("uint8", "int16"), strict=True):
+            argument["Type"] = kind
+        arguments[3] |= {"Type": "int8", "FillValue": -3}
+        arguments.append({"Name": "four", "Type": "int4", "Size": 5})
+
+    kernel, _ = load(change)
+    tensors = kernel.definition.problem().tensors
+    assert {name: (t.shape, t.dtype) for name, t in tensors.items() if name != "weights"} == {
+        "y": ((1000,), "u8"),
+        "x": ((1000,), "i16"),
+        "four": ((20,), "i32"),
+    }
+    assert [argument.ctype for argument in kernel.launches[0].arguments if hasattr(argument, "ctype")] == ["f32", "i8"]
+
+
+def test_arguments_may_be_missing_where_the_kernel_takes_none(load: Callable[..., Any]) -> None:
+    def change(data: dict[str, Any]) -> None:
+        del data["KernelSpecification"]["Arguments"]
+
+    with pytest.raises(UsageError, match=r"Arguments is missing, and scale takes 4$"):
+        load(change)
+    with pytest.raises(UsageError, match="tensors"):  # a kernel without memory has no problem to solve
+        load(change, "__global__ void scale() { int x = WPT; }")
+
+
 def keys(*path: Any, to: Any = None) -> Callable[[dict[str, Any]], None]:
     def change(data: Any) -> None:
         for key in path[:-1]:

@@ -70,6 +70,9 @@ def test_a_kernel_travels_to_another_process_whole(folder: Path) -> None:
         ("integers 0 256", "missing.npy", "missing.npy cannot be read"),
         ('role = "output"', 'role = "output", reference = "right.npy"', "right.npy cannot be read"),
         ('role = "output"', 'role = "output", reference = "wrong"', "a .npy file"),
+        ('dtype = "u8"', 'symbol = "image_in"', 'add role = "constant"'),
+        ("image = {", "Image = {", "write 'image'"),
+        ("bx = {", "blockX = {", """write 'blockx' with define = "blockX\""""),
         ('role = "output"', 'reference = "zeros"', "unknown key 'reference'"),
         (
             "[problem.tensors]",

@@ -16,7 +16,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
 from kernrec.recommender import Query, Recommendation, Recommender, Request
-from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze
+from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze, check_tunables_used
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
@@ -430,6 +430,13 @@ def test_a_spec_that_does_not_fit_gets_one_line(folder: Path, tmp_path: Path, ol
     with pytest.raises(UsageError, match=says) as raised:
         analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", None, ONE)
     assert "\n" not in str(raised.value)
+
+
+def test_a_tunable_that_only_a_condition_names_is_legal(tmp_path: Path) -> None:
+    spec = SPEC.replace("stride = {", "limit = { values = [64, 128] }\nstride = {")
+    (tmp_path / "kernel.toml").write_text(spec.replace('"threads <= width"', '"threads <= width", "threads <= limit"'))
+    (tmp_path / "rowsum.cu").write_text(SOURCE)
+    check_tunables_used(load_kernel(tmp_path / "kernel.toml"))
 
 
 def test_a_source_that_is_wrong_says_file_and_line(folder: Path, tmp_path: Path) -> None:

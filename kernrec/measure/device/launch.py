@@ -16,6 +16,7 @@ from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.store.measurement import Outcome
 
 _TYPES: dict[str, Any] = {
+    "i8": ctypes.c_int8, "u8": ctypes.c_uint8, "i16": ctypes.c_int16, "u16": ctypes.c_uint16,
     "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64,
     "f32": ctypes.c_float, "f64": ctypes.c_double,
 }  # fmt: skip

@@ -120,6 +120,29 @@ def _saturated(a: Array) -> Array:
     return np.clip(np.where(np.isnan(a), 0, a), 0, 1)
 
 
+@lru_cache(None)
+def _extreme(opcode: str, nan: bool, magnitudes: bool, signed: bool) -> Compute:
+    """`min` and `max` of two or three values (PTX ISA, sections 9.7.3.9 and 9.7.3.10).
+
+    `magnitudes`: of absolute values; `signed`: with the product of the signs of the operands (`.xorsign.abs`).
+    """
+    base = _base(opcode, nan)
+
+    def run(*rows: Array) -> None:
+        *sources, out = rows
+        values = [np.abs(source) for source in sources] if magnitudes else sources
+        result = np.empty_like(out)
+        base(values[0], values[1], result)
+        for value in values[2:]:
+            base(result, value, result)
+        if signed:
+            negative = np.logical_xor.reduce([np.signbit(source) for source in sources])
+            result = np.where(np.isnan(result), result, np.where(negative, -result, result))
+        np.copyto(out, result)
+
+    return run
+
+
 def _rectified(a: Array) -> Array:
     """Negative numbers become 0; NaN stays (`.relu`)."""
     return np.where(np.isnan(a), a, np.maximum(a, 0))
@@ -149,12 +172,21 @@ class _Modifiers(NamedTuple):
     relu: bool = False
     """Negative numbers become 0."""
 
+    magnitudes: bool = False
+    """Of `min` and `max`: of absolute values (`.abs`)."""
+
+    signed: bool = False
+    """The result has the product of the operands' signs (`.xorsign`)."""
+
 
 @lru_cache(None)
-def _function(opcode: str, kind: str, modifiers: _Modifiers) -> Compute:
-    mode, ftz, sat, nan, relu = modifiers
+def _function(opcode: str, kind: str, modifiers: _Modifiers, count: int) -> Compute:
+    """The computation of an instruction with `count` sources."""
+    mode, ftz, sat, nan, relu, magnitudes, signed = modifiers
     if opcode == "fma":
         base: Compute = _fma64 if kind == "f64" else _fma32
+    elif count == 3 or magnitudes:
+        base = _extreme(opcode, nan, magnitudes, signed)
     else:
         base = _base(opcode, nan)
     if mode != "rn":
@@ -190,11 +222,11 @@ _SIGNS: dict[str, Compute] = {
 @lru_cache(None)
 def _bf16(opcode: str, modifiers: _Modifiers) -> Compute:
     """Operations on the bits of bfloat16 numbers."""
-    mode, ftz, sat, nan, relu = modifiers
+    mode, ftz, sat, nan, relu, magnitudes, _ = modifiers
     if opcode in _SIGNS:
         return _SIGNS[opcode]
-    if mode != "rn":
-        raise UnsupportedFormError(f"rounding .{mode} of bf16")
+    if mode != "rn" or magnitudes:
+        raise UnsupportedFormError(f"{'.abs' if magnitudes else f'rounding .{mode}'} of bf16")
     base = None if opcode == "fma" else _base(opcode, nan)
 
     def run(*rows: Array) -> None:
@@ -221,7 +253,7 @@ def _bf16(opcode: str, modifiers: _Modifiers) -> Compute:
     return run
 
 
-_KNOWN = frozenset({"rn", "rz", "rm", "rp", "ftz", "sat", "NaN", "relu", "approx", "full"})
+_KNOWN = frozenset({"rn", "rz", "rm", "rp", "ftz", "sat", "NaN", "relu", "approx", "full", "abs", "xorsign"})
 
 
 def _floating(ins: Instruction, count: int) -> Elementwise:
@@ -229,8 +261,8 @@ def _floating(ins: Instruction, count: int) -> Elementwise:
     if kind not in _FLOATS or not _KNOWN.issuperset(marks) or len(ins.operands) != count + 1:
         raise UnsupportedFormError
     mode = next((m for m in marks if m in _MODES), "rn")
-    modifiers = _Modifiers(mode, "ftz" in marks, "sat" in marks, "NaN" in marks, "relu" in marks)
-    function = _bf16(ins.opcode, modifiers) if "bf16" in kind else _function(ins.opcode, kind, modifiers)
+    modifiers = _Modifiers(mode, *(mark in marks for mark in ("ftz", "sat", "NaN", "relu", "abs", "xorsign")))
+    function = _bf16(ins.opcode, modifiers) if "bf16" in kind else _function(ins.opcode, kind, modifiers, count)
     return Elementwise(function, ins.operands[0], kind, ins.operands[1:], (kind,) * count)
 
 
@@ -245,7 +277,8 @@ def _plain(ins: Instruction) -> Elementwise | list[Elementwise]:
         return carrying(ins)
     if ins.modifiers[-1] in INTEGERS:
         return integer_plain(ins)
-    return _floating(ins, len(ins.operands) - 1)
+    three = ins.opcode in ("min", "max") and ins.modifiers[-1] == "f32" and len(ins.operands) == 4
+    return _floating(ins, 3 if three else 1 if ins.opcode in ("neg", "abs") else 2)
 
 
 @elementwise("mul")

@@ -185,11 +185,14 @@ def integer_plain(ins: Instruction) -> Elementwise:
     """`add sub min max neg abs` of integers."""
     kind = ins.modifiers[-1]
     function = _PLAIN[ins.opcode]
+    count = 1 if ins.opcode in ("neg", "abs") else 2
+    if len(ins.operands) != count + 1:
+        raise UnsupportedFormError(f"{len(ins.operands) - 1} sources")
     if "sat" in ins.modifiers:
         function = _SATURATING[ins.opcode]
     elif len(ins.modifiers) > 1:
         raise UnsupportedFormError
-    return Elementwise(function, ins.operands[0], kind, ins.operands[1:], (kind,) * (len(ins.operands) - 1))
+    return Elementwise(function, ins.operands[0], kind, ins.operands[1:], (kind,) * count)
 
 
 _BITWISE: dict[str, Compute] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert}

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kernrec.ptx.instructions.decoder import UnsupportedInstructionError
 from tests.helpers.ptx_text import apply, run
 
 F32 = st.lists(st.floats(width=32), min_size=32, max_size=32)
@@ -39,6 +40,28 @@ def test_one_operation_rounds_once(a: list[float], b: list[float]) -> None:
         same(apply("neg.f32 {d}, {a0}", [x], ["f32"], "f32"), -x)
         same(apply("abs.f32 {d}, {a0}", [x], ["f32"], "f32"), np.abs(x))
         same(apply("copysign.f32 {d}, {a0}, {a1}", [x, y], ["f32"] * 2, "f32"), np.copysign(y, x))
+
+
+@settings(max_examples=20, deadline=None)
+@given(a=F32, b=F32, c=F32)
+def test_min_and_max_take_three_values_and_magnitudes(a: list[float], b: list[float], c: list[float]) -> None:
+    x, y, z = f32(a), f32(b), f32(c)
+    three, kinds = [x, y, z], ["f32"] * 3
+    same(apply("max.f32 {d}, {a0}, {a1}, {a2}", three, kinds, "f32"), np.fmax(np.fmax(x, y), z))
+    same(apply("min.NaN.f32 {d}, {a0}, {a1}, {a2}", three, kinds, "f32"), np.minimum(np.minimum(x, y), z))
+    same(apply("max.abs.f32 {d}, {a0}, {a1}, {a2}", three, kinds, "f32"), np.fmax(np.fmax(abs(x), abs(y)), abs(z)))
+    signed = apply("min.xorsign.abs.f32 {d}, {a0}, {a1}", [x, y], kinds[:2], "f32")
+    same(np.abs(signed), np.fmin(np.abs(x), np.abs(y)))
+    number = ~np.isnan(signed)
+    same(np.signbit(signed)[number], (np.signbit(x) != np.signbit(y))[number])
+
+
+@pytest.mark.parametrize(
+    "instruction", ["max.f64 %fd0, %fd1, %fd2, %fd3", "min.s32 %r0, %r1, %r2, %r3", "add.f32 %f0, %f1"]
+)
+def test_a_wrong_number_of_operands_is_an_error_of_the_instruction(instruction: str) -> None:
+    with pytest.raises(UnsupportedInstructionError, match=instruction.split()[0]):
+        run(f"{instruction};")
 
 
 def nearest(value: Fraction) -> float:
