@@ -76,6 +76,9 @@ class CompileJob:
     name: str = "kernel.cu"
     """What the compiler's messages call the source."""
 
+    options: tuple[str, ...] = ()
+    """Further options of NVRTC, such as `--use_fast_math`."""
+
     @property
     def macros(self) -> list[str]:
         """The defines as compiler options, in an order that does not depend on the mapping's."""

@@ -110,7 +110,7 @@ def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
 
 def cache_key(job: CompileJob) -> str:
     """A hash of all that the result of `job` depends on: source, name, options and compiler version."""
-    return CompileCache.key(compiler(), f"sm_{job.sm}", *OPTIONS, *job.macros, job.name, job.source)
+    return CompileCache.key(compiler(), f"sm_{job.sm}", *OPTIONS, *job.options, *job.macros, job.name, job.source)
 
 
 def _compile(job: CompileJob) -> Compiled:
@@ -122,7 +122,7 @@ def _compile(job: CompileJob) -> Compiled:
     if job.sm not in supported_sms():
         known = ", ".join(f"sm_{sm}" for sm in supported_sms())
         raise CompileError(f"{compiler()} cannot compile for sm_{job.sm}; it supports {known}")
-    options = [f"--gpu-architecture=sm_{job.sm}", *OPTIONS, *job.macros]
+    options = [f"--gpu-architecture=sm_{job.sm}", *OPTIONS, *job.options, *job.macros]
     options += [f"--include-path={folder}" for folder in header_folders()]
     program = nvrtc.createProgram(job.source, job.name, [], [])
     try:

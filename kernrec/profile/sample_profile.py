@@ -187,14 +187,23 @@ def profile_by_sampling(
     return profiles
 
 
-def sampled_counts(module: Module, launch: KernelLaunch, budget: int = BLOCK_BUDGET) -> dict[str, float]:
-    """Mean counts of a block of a launch, by metric; see this module's description."""
+def sampled_counts(
+    module: Module, launch: KernelLaunch, budget: int = BLOCK_BUDGET, lanes_by_class: bool = False
+) -> dict[str, float]:
+    """Mean counts of a block of a launch, by metric; see this module's description.
+
+    Args:
+        module: the code.
+        launch: the launch.
+        budget: PTX instructions that one block may execute before it is taken for an endless loop.
+        lanes_by_class: whether active lanes are also counted by class of instruction.
+    """
     x, y, z = launch.grid
     sample = choose_blocks((x, y, z))
     # On a small grid a neighbor of the middle is an end of the grid, and counts as that.
     inner = [block for block in sample.inner if block not in sample.ends]
     touched = TouchedSectors(sample.inner)
-    options = EmulationOptions(len(inner), budget=budget, touched=touched)
+    options = EmulationOptions(len(inner), budget=budget, touched=touched, lanes_by_class=lanes_by_class)
     emulation = Emulation(module, launch, options)
     warps = -(-math.prod(launch.block) // 32)
     first = emulation.run(inner)

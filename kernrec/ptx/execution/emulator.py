@@ -5,7 +5,7 @@ Counters (totals over the blocks that ran): `issue.<class>` machine instructions
 counts: the instruction was issued for it); `shared.{load,store,atomic}_{wavefronts,ideal}`; `barriers` that blocks
 passed; `global.<buffer>.{read,write,atomic}_{sectors,requests,bytes}`; `local.{read,write}_{sectors,requests,bytes}`;
 `atomic.<buffer>` and `atomic.shared`, lane operations; `mma.<type>`, operations of tensor cores
-(`instructions.matrix` says how they round).
+(`instructions.matrix` says how they round); where they are asked for, `lanes.<class>`, `lanes` by class.
 """
 
 from collections.abc import Sequence
@@ -64,6 +64,9 @@ class EmulationOptions:
 
     touched: TouchedSectors | None = None
     """Is told every access to global memory."""
+
+    lanes_by_class: bool = False
+    """Whether active lanes are also counted by class of instruction."""
 
 
 def emulate(
@@ -130,6 +133,7 @@ class Emulation:
         memory = Memory(lanes, layout, Counts() if options.count else None, races, options.touched)
         self._scheduler = Scheduler(OperandResolver(registers, layout.symbols), memory, options.budget)
         self._touched = options.touched
+        self._lanes_by_class = options.lanes_by_class
         self._counted = Counts()
 
     def run(self, block_numbers: Sequence[int]) -> Counts:
@@ -143,7 +147,7 @@ class Emulation:
                 if self._touched is not None:
                     self._touched.start_batch(batch)
                 self._scheduler.run(batch)
-        before, self._counted = self._counted, self._scheduler.totals()
+        before, self._counted = self._counted, self._scheduler.totals(self._lanes_by_class)
         return Counts({name: value - before[name] for name, value in self._counted.items()})
 
     def warps_by_block(self) -> dict[int, int]:

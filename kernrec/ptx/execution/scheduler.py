@@ -249,8 +249,8 @@ class Scheduler:
             f"{number}, thread {thread} among them, and the others never arrive"
         )
 
-    def totals(self) -> Counts:
-        """The counters of all batches so far."""
+    def totals(self, lanes_by_class: bool = False) -> Counts:
+        """The counters of all batches so far; `lanes_by_class`: with `lanes.<class>`."""
         if self.memory.counts is None:
             return Counts()
         counts = Counts(self.memory.counts)
@@ -259,6 +259,8 @@ class Scheduler:
                 continue
             for name, cost in code.issue.items():
                 counts.bump(f"issue.{name}", cost * code.warps)
+                if lanes_by_class:
+                    counts.bump(f"lanes.{name}", cost * code.lanes)
             issued = sum(code.issue.values())
             counts.bump("issue", issued * code.warps)
             counts.bump("lanes", issued * code.lanes)
