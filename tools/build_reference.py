@@ -64,7 +64,7 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
 
 def commands() -> str:
     """Every command with its arguments and options, as Typer documents them."""
-    program = [sys.executable, "-m", "typer", "kernrec.cli.app", "utils", "docs", "--name", "kernrec"]
+    program = [sys.executable, "-m", "typer", "--app", "app", "kernrec.cli.app", "utils", "docs", "--name", "kernrec"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     done = subprocess.run(
         [*program, "--title", "Commands"], capture_output=True, text=True, env=environment, cwd=ROOT, check=False

@@ -5,48 +5,58 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 import typer
 from typer.exceptions import TyperException
 
-from kernrec.cli import (
-    analyze,
-    catalog,
-    collect,
-    db,
-    doctor,
-    emulate,
-    evaluate,
-    explain,
-    monitor,
-    recommend,
-    train,
-)
 from kernrec.errors import KernrecError
 from kernrec.version import __version__
 
-app = typer.Typer(
-    help="Offline recommender of GPU kernel configurations: latency and energy, no GPU needed.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("recommend")(recommend.recommend)
-app.command("collect")(collect.collect)
-app.command("doctor")(doctor.doctor)
-app.command("analyze")(analyze.analyze)
-app.command("explain")(explain.explain)
-app.command("monitor")(monitor.monitor)
-app.command("train")(train.train)
-app.command("evaluate")(evaluate.evaluate)
-app.command("emulate")(emulate.emulate)
-app.command("gpus")(catalog.gpus)
-app.command("ops")(catalog.ops)
-app.command("kernels")(catalog.kernels)
-app.add_typer(db.app, name="db")
+COMMANDS = {
+    "recommend": "recommend.recommend",
+    "collect": "collect.collect",
+    "doctor": "doctor.doctor",
+    "analyze": "analyze.analyze",
+    "explain": "explain.explain",
+    "monitor": "monitor.monitor",
+    "train": "train.train",
+    "evaluate": "evaluate.evaluate",
+    "emulate": "emulate.emulate",
+    "gpus": "catalog.gpus",
+    "ops": "catalog.ops",
+    "kernels": "catalog.kernels",
+    "db": "db.app",
+}
+"""By name, the module of `kernrec.cli` and the function in it, or the Typer application of a group of commands."""
 
 
-@app.callback(invoke_without_command=True)
+def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
+    """The Typer application of these commands. To import and build all of them takes longer than to answer a query."""
+    app = typer.Typer(
+        help="Offline recommender of GPU kernel configurations: latency and energy, no GPU needed.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(root)
+    for name in names:
+        module, attribute = COMMANDS[name].split(".")
+        command = getattr(import_module(f"kernrec.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+    return app
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """`app`, the application of all commands, for tools that look for it by this name."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return application()
+
+
 def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
     """Offline recommender of GPU kernel configurations: latency and energy, no GPU needed."""
     if version:
@@ -74,6 +84,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
+        # A command that is named first is the only one that can be meant; help and suggestions need all of them.
+        app = application(arguments[:1] if arguments and arguments[0] in COMMANDS else tuple(COMMANDS))
         status = app(list(arguments), prog_name="kernrec", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0

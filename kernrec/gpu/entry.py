@@ -1,7 +1,9 @@
 """One entry of the GPU catalog (`GPU`) and the resource limits of its multiprocessors (`SmLimits`)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from kernrec.util.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

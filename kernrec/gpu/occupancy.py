@@ -4,7 +4,6 @@ The rules are those of NVIDIA's occupancy calculator (`cuda_occupancy.h` of the 
 allocated per warp in each partition of the SM; shared memory per block, plus the driver's reserve.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Generic, TypeVar, overload
 
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernrec.gpu.entry import SmLimits
+from kernrec.util.light_dataclass import dataclass
 
 LIMITERS = ("warps", "registers", "shared memory", "blocks")
 """Resources that limit occupancy; in a tie the first one is reported."""

@@ -1,12 +1,12 @@
 """One config on one problem: launches with every number fixed, for a device, the emulator or a report."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from kernrec.errors import UsageError
 from kernrec.kernel.expression import Expression
 from kernrec.kernel.spec import SCALAR_RANGES, WORKSPACE_BYTES, Config, Kernel, PointerArgument
 from kernrec.op import Problem
+from kernrec.util.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ explains (kernrec/measure/device/correctness.py). Integers have to be equal.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
@@ -33,6 +32,7 @@ from kernrec.kernel.spec import TensorValues
 from kernrec.kernel.toml_table import Table, what
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.op.problem import Dim, Names, Op
+from kernrec.util.light_dataclass import dataclass
 
 LAYOUT = "any"
 """The only layout of a declared problem: its tensors are row-major with the declared shapes."""

@@ -8,12 +8,13 @@ constraints may also use the limits of the GPU listed in `LIMITS`.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.expression import Expression
 from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.gpu import SmLimits

@@ -6,7 +6,7 @@ every query makes problems.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from math import prod
 from operator import index
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.op import dtype as dtypes
+from kernrec.util.light_dataclass import dataclass
 from kernrec.util.names import short
 
 if TYPE_CHECKING:

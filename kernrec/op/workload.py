@@ -15,7 +15,7 @@ A set is one file of `datasets/workloads`:
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from kernrec import paths
 from kernrec.errors import UsageError, fold, unknown
 from kernrec.op.problem import Op, Problem
 from kernrec.op.registry import find_op
+from kernrec.util.light_dataclass import dataclass
 from kernrec.util.names import short
 
 

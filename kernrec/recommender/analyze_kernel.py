@@ -7,7 +7,6 @@ Profiles are stored in the user's database and reused: by a second analysis, aft
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Recommendation
 from kernrec.store import Database, ProfileRow
+from kernrec.util.light_dataclass import dataclass
 
 _SAVE_S = 10.0
 _SAVE_ROWS = 500

@@ -8,7 +8,6 @@ it corrects the predictions, or a config that was found to be slow would be reco
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from kernrec.recommender.estimate.prediction import Prediction, predict
 from kernrec.recommender.estimate.shortlist import shortlist
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Evidence, MeasuredAnswer
+from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import Correction, ModelScope, TrainedModel

@@ -1,7 +1,6 @@
 """Choices from a candidate set: the picked candidates with everything a reader wants to know of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kernrec.recommender.candidate_set import CandidateSet, KernelCandidates
 from kernrec.recommender.estimate.costs import SOURCES, Estimates, Source
@@ -9,6 +8,7 @@ from kernrec.recommender.request import Objective
 from kernrec.recommender.result import Choice, Comparison, Estimate, MeasuredOn
 from kernrec.recommender.select import Picked
 from kernrec.recommender.ties import Place, places
+from kernrec.util.light_dataclass import dataclass
 
 _ALONE = Place(1, False, True)
 

@@ -8,7 +8,6 @@ last, and its latest answers, so a second request costs little; programs should 
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +28,7 @@ from kernrec.recommender.request import Objective, Query, Request
 from kernrec.recommender.result import KernelAnswer, Recommendation
 from kernrec.recommender.select import select
 from kernrec.store import Evidence
+from kernrec.util.light_dataclass import dataclass
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")

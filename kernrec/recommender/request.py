@@ -1,7 +1,7 @@
 """What is asked of the recommender: `Request` names the problem and the GPU, `Query` says which configs are wanted."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from kernrec.errors import UsageError, unknown
 from kernrec.op.shape import parse_shape
 from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.util.light_dataclass import dataclass
 
 
 class Objective(StrEnum):

@@ -1,7 +1,6 @@
 """What a recommendation is made of: choices with their costs, how sure they are, and what they are compared with."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from kernrec.recommender.estimate.costs import Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.request import Objective
 from kernrec.recommender.ties import Place
+from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.model.prior.calibration import Calibration

@@ -6,8 +6,9 @@ configs of a kernel. They keep the place that their expected cost gives them, ma
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from kernrec.util.light_dataclass import dataclass
 
 Interval = tuple[float, float]
 

@@ -4,10 +4,8 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -20,6 +18,7 @@ from kernrec.store.measurement_log import MeasurementLog, evidence, read_log
 from kernrec.store.migrations import TABLES, migrate, migrations, schema_version
 from kernrec.store.profiles import ProfileRow, ProfileTable, query_profiles
 from kernrec.store.rows import Row
+from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -318,6 +317,8 @@ def _at_this_schema(path: Path) -> Iterator[Path]:
     if Database.check(path) == len(migrations()):
         yield path
         return
+    from tempfile import TemporaryDirectory
+
     with TemporaryDirectory(prefix="kernrec-") as folder, one_line(path):
         copy = Path(folder) / path.name
         for suffix in ("", ".wal"):  # DuckDB's log of what is not yet in the file, after a crash

@@ -1,7 +1,8 @@
 """What a recommendation reads of the measurement log: measured answers with their intervals, and failures."""
 
-from dataclasses import dataclass
 from datetime import datetime
+
+from kernrec.util.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

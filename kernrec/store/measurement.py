@@ -17,13 +17,14 @@ the JSON of the columns that are not None (`Measurement.as_json`).
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.op import Problem
+from kernrec.util.light_dataclass import dataclass
 
 
 class Outcome(StrEnum):

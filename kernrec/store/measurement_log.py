@@ -7,11 +7,11 @@ only.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from kernrec.store.evidence import Evidence, FailedConfig, MeasuredAnswer
+from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

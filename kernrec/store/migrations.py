@@ -1,6 +1,5 @@
 """The schema: numbered SQL files that ship with kernrec; each is applied once and recorded in the database."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING
 from kernrec import paths
 from kernrec.errors import UsageError
 from kernrec.store.rows import rewrite_keys
+from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -7,7 +7,6 @@ arrays: importing DuckDB, which reads Parquet, takes longer than all the rest of
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from kernrec.store.identity import canonical_json, content_hash
 from kernrec.store.migrations import migrate
 from kernrec.store.rows import Row, as_dicts, insert
 from kernrec.util.cache import Kept, kept
+from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -1,7 +1,6 @@
 """Files that appear whole or not at all, whatever ends the program that writes them."""
 
 import os
-import tempfile
 from pathlib import Path
 
 
@@ -10,6 +9,8 @@ def write_whole(path: Path, data: bytes, *, shared: bool = False) -> None:
 
     shared: others may read it, and it is on the disk before it is there; a cache needs neither.
     """
+    import tempfile  # what is read far more often than written need not wait for it
+
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

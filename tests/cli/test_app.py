@@ -80,7 +80,7 @@ def fail(arguments: object, **options: object) -> None:
 @pytest.fixture
 def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A command line that raises something nobody foresaw; returns its cache folder."""
-    monkeypatch.setattr(application, "app", fail)
+    monkeypatch.setattr(application, "application", lambda names: fail)
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("KERNREC_DEBUG", raising=False)
     return tmp_path / "cache"

@@ -22,11 +22,11 @@ were fitted without that row.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from kernrec.model.learn.conformal import LEVEL, Interval
+from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 

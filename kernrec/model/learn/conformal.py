@@ -24,11 +24,11 @@ the w that would just cover them before the quantile is taken (normalized confor
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from kernrec.model.prior.launch_time import INTERVAL
+from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 

@@ -1,9 +1,10 @@
 """The region of feature space that training data covers, and the distance of candidates from it."""
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+
+from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 

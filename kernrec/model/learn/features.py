@@ -21,12 +21,13 @@ A change of the meaning, order or number of features increases `VERSION`: a mode
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.prior.demand import PIPES
+from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 

@@ -8,7 +8,6 @@ down all trees one level at a time, with one gather and one comparison per level
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.util.array_file import pack, unpack
+from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 

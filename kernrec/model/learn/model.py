@@ -5,7 +5,7 @@ scikit-learn is needed to use one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
 from kernrec.model.learn.features import ModelInputs, matrix
 from kernrec.model.learn.forest import Forest
+from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 

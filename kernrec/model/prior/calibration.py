@@ -12,7 +12,7 @@ multiplier is 1.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.model.prior.launch_time import LaunchTime
 from kernrec.model.prior.power import DRAM, PowerModel
 from kernrec.util.atomic_write import write_whole
+from kernrec.util.light_dataclass import dataclass
 
 FILE = "calibration.json"
 FORMAT = 1

@@ -6,7 +6,6 @@ only multiplies by its numbers of blocks and trips.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from kernrec.gpu import GPU
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.prior.power import PowerModel
+from kernrec.util.light_dataclass import dataclass
 
 PIPES = ("issue", "fma", "int", "special", "tensor", "LSU", "shared memory", "L1")
 """SM-wide pipes whose clocks per block are added up, in the order of the demand's first rows."""

@@ -6,9 +6,10 @@ working set fits there.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+
+from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray | float
 
@@ -33,7 +34,7 @@ def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
     return covers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TensorAccess:
     """Which tensors a launch reads and writes, as its kernel's spec declares it."""
 

@@ -4,8 +4,6 @@ Profiles are of the plain op. An epilogue is a number of instructions per result
 other work of the block hides. It is added to the time and energy of every candidate, so it changes no ranking.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from kernrec.gpu import GPU
@@ -13,6 +11,7 @@ from kernrec.model.prior.demand import CORE_J, PIPES, SECTORS, demand
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.prior.power import PowerModel
 from kernrec.op import Problem
+from kernrec.util.light_dataclass import dataclass
 
 _LANES = 32
 

@@ -14,13 +14,13 @@ over candidates.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.prior.demand import BARRIERS, BETWEEN, CORE_J, ISSUE, ISSUE_PER_CLK, PIPES, SECTORS, Demand
 from kernrec.model.prior.microarchitecture import microarchitecture
+from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 

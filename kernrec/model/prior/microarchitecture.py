@@ -3,12 +3,12 @@
 The figures and their sources are in `microarchitecture.toml`.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from kernrec.gpu import GPU
 from kernrec.util.cache import shipped_toml
+from kernrec.util.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ core-bound time and leaves DRAM-bound time unchanged. The coefficients, each wit
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
 from kernrec.util.cache import shipped_toml
+from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ def combine(core_s: ArrayLike, memory_s: ArrayLike) -> Floats:
     return total
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NominalCosts:
     """Time and dynamic energy of N launches before any power limit; every field an array (N,) or a scalar."""
 
@@ -67,7 +67,7 @@ class NominalCosts:
     """Joules of DRAM traffic."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LimitedCosts:
     """N launches at the clock where they stay within the power limit; every field an array (N,).
 
@@ -92,7 +92,7 @@ class LimitedCosts:
     """Joules of DRAM traffic."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PowerModel:
     """The power model of one GPU. "Nominal" means at the data sheet's boost clock and the voltage that it needs."""
 

@@ -10,7 +10,7 @@ adapted    where some configs were measured on this very GPU and problem, the mo
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from kernrec.recommender.estimate.costs import LEARNED, Costs, Estimates, replac
 from kernrec.recommender.estimate.model_inputs import features_of, inputs_of
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.store import MeasuredAnswer
+from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 

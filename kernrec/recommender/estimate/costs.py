@@ -24,7 +24,6 @@ s + t (1 - w); the intervals of the remaining predictions shrink with its square
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -32,6 +31,7 @@ import numpy as np
 from kernrec.model.prior.launch_time import INTERVAL
 from kernrec.model.prior.power import LimitedCosts
 from kernrec.store import MeasuredAnswer
+from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 

@@ -6,7 +6,7 @@ power limit or clock than the request's has other costs; one that failed is neve
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, ProblemSpace, Space
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.store import Evidence, FailedConfig, MeasuredAnswer
+from kernrec.util.light_dataclass import dataclass
 
 _SAME_W = 0.5
 """Power limits are set in whole watts."""

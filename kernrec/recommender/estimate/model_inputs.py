@@ -1,6 +1,5 @@
 """What a model is given of candidates: features from the static table, the problem and the prior's prediction."""
 
-from dataclasses import dataclass
 from itertools import compress
 from operator import not_
 from weakref import WeakKeyDictionary
@@ -12,6 +11,7 @@ from kernrec.model.prior.demand import PIPES
 from kernrec.model.prior.power import LimitedCosts
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.estimate.static_table import Array, StaticTable
+from kernrec.util.light_dataclass import dataclass
 
 
 def inputs_of(prediction: Prediction, limited: LimitedCosts, where: Array) -> ModelInputs:

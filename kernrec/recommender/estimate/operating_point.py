@@ -1,8 +1,7 @@
 """How a GPU is run: its power limit and its core clock."""
 
-from dataclasses import dataclass
-
 from kernrec.gpu import GPU
+from kernrec.util.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

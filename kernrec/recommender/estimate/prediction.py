@@ -1,7 +1,6 @@
 """The prior's prediction: time and energy of configs on one problem, before any power limit."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from kernrec.model.prior.power import LimitedCosts, NominalCosts
 from kernrec.op import Problem
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.static_table import Array, StaticTable
+from kernrec.util.light_dataclass import dataclass
 
 _Columns = Mapping[str, Array | float]
 

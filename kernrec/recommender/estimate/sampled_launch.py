@@ -6,7 +6,7 @@ that a block requests again hit in L1 as far as the footprints of the blocks on 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from kernrec.kernel import ProblemSpace
 from kernrec.model.prior.dram_traffic import Footprint
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.store import ProfileTable
+from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 

@@ -5,7 +5,7 @@ configs are worth a full estimate) and `prediction` (their time and energy).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +21,7 @@ from kernrec.model.prior.power import PowerModel
 from kernrec.op import Problem
 from kernrec.recommender.estimate.sampled_launch import SampledLaunch, read_sample
 from kernrec.store import ProfileTable
+from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 

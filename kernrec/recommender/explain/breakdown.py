@@ -4,7 +4,7 @@ Everything is computed from the same estimates that ranked the config; nothing c
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from kernrec.model.prior.power import DRAM, LimitedCosts
 from kernrec.recommender.candidate_set import CandidateSet, KernelCandidates
 from kernrec.recommender.choices import build_choice
 from kernrec.recommender.result import Choice
+from kernrec.util.light_dataclass import dataclass
 
 TAIL = "tail-wave utilization"
 _SECTOR_BYTES = 32

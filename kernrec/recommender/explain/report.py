@@ -1,7 +1,6 @@
 """The answer of `kernrec explain`: a config taken apart, perhaps beside another one, and the changes that gain most."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from kernrec.recommender.candidate_set import CandidateSet
@@ -12,6 +11,7 @@ from kernrec.recommender.explain.pick_config import explainable, pick_config, po
 from kernrec.recommender.explain.what_if import Change, difference, what_if
 from kernrec.recommender.notes import of_measurements, of_predictions, sources_of
 from kernrec.recommender.request import Request
+from kernrec.util.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ that nobody ran, a config that turned out slow would make every change look like
 measured is taken to miss its prediction by as much as the one that was: the gain is from prediction to prediction.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from kernrec.recommender.estimate.costs import SOURCES, Source
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.explain.pick_config import scalar_objective
 from kernrec.recommender.notes import sources_of
+from kernrec.util.light_dataclass import dataclass
 
 _WORTH = 0.002
 """Gains below this are not worth a line: far inside the model's spread."""

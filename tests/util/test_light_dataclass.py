@@ -1,0 +1,106 @@
+"""A light dataclass behaves as a frozen dataclass of the standard library."""
+
+import copy
+import dataclasses
+import pickle
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, field
+from typing import Any
+
+import pytest
+
+from kernrec.util.light_dataclass import dataclass
+
+
+@dataclass(frozen=True)
+class Light:
+    """A class with every kind of field."""
+
+    name: str
+    size: int = 3
+    parts: list[int] = field(default_factory=list, hash=False)
+    note: str = field(default="", repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ValueError("size")
+
+
+@dataclasses.dataclass(frozen=True)
+class Standard:
+    """The same, by the standard library."""
+
+    name: str
+    size: int = 3
+    parts: list[int] = field(default_factory=list, hash=False)
+    note: str = field(default="", repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ValueError("size")
+
+
+BOTH = pytest.mark.parametrize("kind", [Light, Standard])
+Kind = Callable[..., Any]
+
+
+@BOTH
+def test_arguments_by_place_and_by_name_and_defaults(kind: Kind) -> None:
+    assert vars(kind("a")) == {"name": "a", "size": 3, "parts": [], "note": ""}
+    assert vars(kind("a", 1, note="n")) == {"name": "a", "size": 1, "parts": [], "note": "n"}
+    assert kind("a").parts is not kind("a").parts
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("args", "given"),
+    [((), {}), (("a", 1, [], "", 5), {}), (("a",), {"name": "b"}), (("a",), {"other": 1}), ((), {"size": 1}),
+     ((), {"other": 1, "size": 1, "parts": [], "note": ""})],
+)  # fmt: skip
+def test_arguments_that_do_not_fit_are_refused(kind: Kind, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        kind(*args, **given)
+
+
+@BOTH
+def test_a_field_cannot_be_changed(kind: Kind) -> None:
+    with pytest.raises(FrozenInstanceError):
+        kind("a").name = "b"
+    with pytest.raises(FrozenInstanceError):
+        del kind("a").name
+
+
+@BOTH
+def test_equality_and_hash_leave_out_what_is_not_compared(kind: Kind) -> None:
+    assert kind("a", note="x") == kind("a", note="y") != kind("b")
+    assert hash(kind("a", parts=[1])) == hash(kind("a", parts=[2]))
+    assert kind("a") != "a"
+
+
+@BOTH
+def test_fields_replace_copy_and_pickle(kind: Kind) -> None:
+    one = kind("a", 5)
+    assert [f.name for f in dataclasses.fields(one)] == ["name", "size", "parts", "note"]
+    assert dataclasses.replace(one, size=6) == kind("a", 6)
+    assert dataclasses.asdict(one) == {"name": "a", "size": 5, "parts": [], "note": ""}
+    assert copy.deepcopy(one) == one == pickle.loads(pickle.dumps(one))
+
+
+@BOTH
+def test_values_are_checked_where_the_class_does_it(kind: Kind) -> None:
+    with pytest.raises(ValueError, match="size"):
+        kind("a", -1)
+
+
+def test_both_are_shown_alike() -> None:
+    assert repr(Light("a")).replace("Light", "Standard") == repr(Standard("a"))
+
+
+def test_without_eq_instances_are_compared_by_identity() -> None:
+    @dataclass(frozen=True, eq=False)
+    class Named:
+        name: str
+
+    one = Named("a")
+    assert one != Named("a")
+    assert len({one, one, Named("a")}) == 2
