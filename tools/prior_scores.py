@@ -1,0 +1,145 @@
+"""How well predicted times order and state measured ones: the figures of `tools/evaluate_prior.py`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernrec.training import scores
+
+Array = np.ndarray
+THREADS = 256
+"""The block size that people take who do not tune."""
+
+
+@dataclass(frozen=True)
+class SpaceScore:
+    """The prior on a sample of one recorded space, beside simpler ways to choose.
+
+    A choice is scored by its efficiency: the best measured time of the sample over that of the choice, 1 is perfect.
+    """
+
+    set: str
+    card: str
+    recorded: int
+    """Configs of the recording."""
+    sampled: int
+    """Configs of the sample that can be compared."""
+    rank: float
+    """Rank correlation of predicted and measured times."""
+    error: float
+    """Median of |predicted / measured - 1|, no scale fitted."""
+    ratio: float
+    """Geometric mean of predicted over measured."""
+    first: float
+    """Efficiency of the first choice."""
+    best_of_5: float
+    best_of_1_percent: float
+    refused: int
+    """Of the 15 best configs of the whole recording, those that kernrec does not recommend at all."""
+    of_best: int
+    """How many best configs were looked at: 15, or all of a small recording."""
+    occupancy: float
+    """Efficiency of the occupancy heuristic, the mean over configs that it cannot tell apart."""
+    threads_256: float
+    """Mean efficiency of the configs whose block is nearest to 256 threads."""
+    random: float
+    """Expected efficiency of a random config."""
+
+
+def score_space(
+    names: tuple[str, str],
+    recorded: int,
+    measured: Array,
+    predicted: Array,
+    heuristics: tuple[Array, Array],
+    refused: tuple[int, int],
+) -> SpaceScore:
+    """The score of a sample.
+
+    Args:
+        names: of the set and the card.
+        recorded: configs of the recording.
+        measured: times, (N,).
+        predicted: times, (N,).
+        heuristics: (resident warps over the most an SM holds, threads of a block), each (N,).
+        refused: (how many of the best configs are refused, how many were looked at).
+    """
+    occupancy, threads = heuristics
+    order = scores.order_of(predicted)
+    nearest = np.abs(np.log(threads / THREADS))
+    return SpaceScore(
+        *names,
+        recorded=recorded,
+        sampled=len(measured),
+        rank=scores.rank_correlation(predicted, measured),
+        error=scores.median_error(measured, predicted),
+        ratio=float(np.exp(np.log(predicted / measured).mean())),
+        first=scores.efficiency_at(measured, order, 1),
+        best_of_5=scores.efficiency_at(measured, order, 5),
+        best_of_1_percent=scores.efficiency_at(measured, order, round(len(order) / 100)),
+        refused=refused[0],
+        of_best=refused[1],
+        occupancy=_expected(measured, -(np.round(occupancy, 6) * 4096.0 + threads)),
+        threads_256=_expected(measured, np.round(nearest, 6)),
+        random=scores.expected_random(measured, 1)[0],
+    )
+
+
+def _expected(measured: Array, badness: Array) -> float:
+    """The mean efficiency of the configs that a heuristic holds equally good."""
+    chosen = badness == badness.min()
+    return float((measured.min() / measured[chosen]).mean())
+
+
+@dataclass(frozen=True)
+class ShapeScore:
+    """The prior on shapes, each with one measured time: of a library, a tuner's best, or a textbook kernel."""
+
+    set: str
+    card: str
+    shapes: int
+    rank: float
+    error: float
+    ratio: float
+    low: float
+    """Tenth percentile of predicted over measured."""
+    high: float
+    """Ninetieth percentile."""
+
+
+def score_shapes(set: str, card: str, measured: Sequence[float], predicted: Sequence[float]) -> ShapeScore:
+    """The score of predicted times of shapes, (N,) each."""
+    a, b = np.array(measured), np.array(predicted)
+    ratio = b / a
+    return ShapeScore(
+        set,
+        card,
+        len(a),
+        scores.rank_correlation(b, a),
+        scores.median_error(a, b),
+        float(np.exp(np.log(ratio).mean())),
+        float(np.quantile(ratio, 0.1)),
+        float(np.quantile(ratio, 0.9)),
+    )
+
+
+@dataclass(frozen=True)
+class SweepScore:
+    """The block size that is chosen where one kernel was measured at several."""
+
+    kernel: str
+    card: str
+    sizes: int
+    """Block sizes measured."""
+    chosen: float
+    """Efficiency of kernrec's choice."""
+    occupancy: float
+    """Efficiency of the occupancy heuristic's choice."""
+    threads_256: float
+    """Efficiency of the block nearest to 256 threads."""
+
+
+def within(values: Sequence[float]) -> int:
+    """How many efficiencies are within 5 % of the best."""
+    return sum(value >= 1.0 / (1.0 + scores.NEAR) for value in values)
