@@ -7,9 +7,15 @@ databases of whoever runs the tests are neither read nor written.
 import os
 import signal
 import threading
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
+
+# Matrices here have a few hundred rows: threads that wait for each other take three times the CPU time. For NumPy,
+# which reads this when it is imported, in this process and its children.
+for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
 
 settings.register_profile("desk", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
@@ -41,9 +47,20 @@ def nvrtc() -> str:
         pytest.skip(str(error))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--one-case", action="store_true", help="of every parametrized test, run one case alone")
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest reads -m
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test that is not marked `slow` is `fast`."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Every test that is not marked `slow` is `fast`; with `--one-case` a hash of its name chooses a test's case."""
     for item in items:
         if item.get_closest_marker("slow") is None:
             item.add_marker(pytest.mark.fast)
+    if config.getoption("one_case"):
+        cases: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        chosen = {same[crc32(name.encode()) % len(same)] for name, same in cases.items()}
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]

@@ -2,7 +2,7 @@
 
     python tools/build_database.py                  # only what is missing or whose kernel changed
     python tools/build_database.py --fresh          # everything
-    python tools/build_database.py --check 8        # rebuild a sample of 8 variants per kernel and compare
+    python tools/build_database.py --check 8        # rebuild 8 profiles per kernel and compare
 
 After a change of a source that leaves the compiled code as it was, run tools/carry_profiles.py first: it keeps the
 profiles under the kernel's new hash, so that they need not be emulated again.
@@ -15,6 +15,8 @@ are equal from rows that differ no more than that, and fails on any other differ
 """
 
 import argparse
+import dataclasses
+import itertools
 import random
 import sys
 import time
@@ -43,7 +45,7 @@ def main() -> int:
     parser.add_argument("kernels", nargs="*", help="kernels by name; all by default")
     parser.add_argument("--fresh", action="store_true", help="build everything anew")
     parser.add_argument(
-        "--check", type=int, metavar="N", help="compare a sample of N variants per kernel with what is shipped"
+        "--check", type=int, metavar="N", help="rebuild N profiles per kernel and compare them with those shipped"
     )
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
@@ -124,7 +126,7 @@ def check(kernel: Kernel, count: int, processes: int) -> int:
         else:
             different.append(row)
     print(
-        f"{kernel.name}: {len(sample)} variants rebuilt, {equal} rows equal, {close} within compiler variation", end=""
+        f"{kernel.name}: {len(sample)} profiles rebuilt, {equal} rows equal, {close} within compiler variation", end=""
     )
     if different:
         print(f", {len(different)} DIFFERENT, such as {dict(different[0].variant)} sm_{different[0].sm}", end="")
@@ -151,7 +153,17 @@ def within_compiler_variation(row: ProfileRow, other: ProfileRow) -> bool:
 
 
 def _sample(variants: Sequence[Variant], count: int, seed: str) -> list[Variant]:
-    return random.Random(seed).sample(list(variants), min(count, len(variants)))
+    """`count` variants, each for one architecture of its own: the architectures in turn, each as often as others."""
+    draw = random.Random(seed)
+    architectures = sorted({sm for variant in variants for sm in variant.configs})
+    draw.shuffle(architectures)
+    rest, chosen = draw.sample(list(variants), len(variants)), list[Variant]()
+    for sm in itertools.islice(itertools.cycle(architectures), count):
+        variant = next((v for v in rest if sm in v.configs), None)
+        if variant is not None:
+            rest.remove(variant)
+            chosen.append(dataclasses.replace(variant, configs={sm: variant.configs[sm]}))
+    return chosen
 
 
 def _progress() -> Progress:

@@ -8,11 +8,5 @@
 # No GPU is needed; tests that want one skip themselves.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-venv=${VENV:-.venv}
-[ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
-# Editable, so that later runs test what the checkout holds now; again only when the requirements changed.
-if ! cmp -s pyproject.toml "$venv/installed.toml"; then
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-    cp pyproject.toml "$venv/installed.toml"
-fi
-exec "$venv/bin/python" -m pytest -n 2 "$@"
+bash tools/install.sh
+exec "${VENV:-.venv}/bin/python" -m pytest -n 2 "$@"

@@ -162,6 +162,19 @@ class Case:
         return f"{self.kernel.name}-{self.dtype}-{self.layout}-sm_{self.sm}"
 
     @property
+    def thorough(self) -> bool:
+        """Whether the case meets every value of every tunable: that of a kernel's first dtype and layout does.
+
+        The others share its source but for conversions and the order of loads; they get a smaller sample.
+        """
+        return (self.dtype, self.layout) == (self.kernel.dtypes[0], self.kernel.layouts[0])
+
+    @property
+    def least_codes(self) -> int:
+        """How many compiled variants are tried, where there are as many."""
+        return 8 if self.thorough else 4
+
+    @property
     def problems(self) -> list[Problem]:
         """The problems of its op that some config can run: a kernel may be there for some shapes only."""
         return _problems(self)
@@ -234,11 +247,11 @@ def _extremes(case: Case, rows: np.ndarray) -> set[int]:
 
 
 @cache
-def sample(case: Case, least: int = 8) -> list[Config]:
-    """Configs at the corners of the space: between them they take every value of every tunable.
+def sample(case: Case) -> list[Config]:
+    """Configs at the corners of the space: those with the fewest and the most threads, shared memory and registers.
 
-    With the fewest and the most threads, shared memory and registers among them, and at least `least` of distinct code
-    where there are as many.
+    At least `case.least_codes` of distinct code, where there are as many. Of a thorough case, they take every value of
+    every tunable between them.
     """
     configs = space(case)
     able = np.logical_or.reduce([configs.valid(problem) for problem in case.problems])
@@ -247,6 +260,8 @@ def sample(case: Case, least: int = 8) -> list[Config]:
     chosen = sorted(_extremes(case, np.array(order)))
     missing = {(name, int(value)) for name, column in configs.columns.items() for value in np.unique(column[able])}
     missing -= {item for row in chosen for item in configs.config(row).items()}
+    if not case.thorough:
+        missing.clear()
     while missing:
         # the config with the most values not seen so far, the first such in the shuffled order
         row = max(order, key=lambda row: len(missing.intersection(configs.config(row).items())))
@@ -254,7 +269,7 @@ def sample(case: Case, least: int = 8) -> list[Config]:
         missing -= set(configs.config(row).items())
     codes = {int(configs.variants.index[row]): row for row in reversed(chosen)}
     for row in order:
-        if len(codes) >= least:
+        if len(codes) >= case.least_codes:
             break
         codes.setdefault(int(configs.variants.index[row]), row)
     return [configs.config(row) for row in codes.values()]
@@ -262,9 +277,10 @@ def sample(case: Case, least: int = 8) -> list[Config]:
 
 @cache
 def runs(case: Case) -> list[Run]:
-    """Each config of the sample on every other problem it can run, with the run-time tunables used longest ago.
+    """Each config of the sample on some of the problems it can run, with the run-time tunables used longest ago.
 
-    Problems and values of tunables that so do not get a run are left to the first configs of the space that can.
+    Of a thorough case on every other problem, else on every fourth. Problems, and in a thorough case values of
+    tunables, that so do not get a run are left to the first configs of the space that can.
     """
     codes = space(case).variants
     able = {problem: set(codes.index[space(case).valid(problem)].tolist()) for problem in case.problems}
@@ -272,7 +288,8 @@ def runs(case: Case) -> list[Run]:
     for place, config in enumerate(sample(case)):
         code = codes.keys.index(case.kernel.variant_key(config, case.dtype, case.layout))
         mine = [problem for problem in case.problems if code in able[problem]]
-        for problem in mine[place % 2 :: 2] if len(mine) > 3 else mine:
+        step = min(2 if case.thorough else 4, max(len(mine) // 2, 1))
+        for problem in mine[place % step :: step]:
             turns[problem].append(config)
     levers = [tunable for tunable in case.kernel.tunables if tunable.launch]
     names = [tunable.name for tunable in levers]
@@ -290,7 +307,7 @@ def runs(case: Case) -> list[Run]:
 
 def _remaining(case: Case, chosen: list[Run]) -> Iterator[Run]:
     """Runs of the problems and values of tunables that are missing in `chosen`."""
-    missing = values(case) - {item for config, _ in chosen for item in config.items()}
+    missing = values(case) - {item for config, _ in chosen for item in config.items()} if case.thorough else set()
     done = {problem for _, problem in chosen}
     for problem in case.problems:
         valid = space(case).valid(problem) if missing or problem not in done else np.zeros(len(space(case)), bool)

@@ -6,6 +6,8 @@ import build_database
 import numpy as np
 import pytest
 
+from kernrec.kernel import find_kernel
+from kernrec.profile.profile_library import variants_of
 from kernrec.store import ProfileRow
 
 METRICS = ("barriers", "global.a.read_sectors", "issue", "issue.alu", "issue.fma32", "lanes")
@@ -33,3 +35,17 @@ def test_other_arithmetic_or_memory_is_a_difference(metric: str, by: float) -> N
 def test_so_are_far_more_registers_and_other_loops() -> None:
     assert not build_database.within_compiler_variation(ROW, replace(ROW, registers=200))
     assert not build_database.within_compiler_variation(ROW, replace(ROW, terms=("block", "tiles")))
+
+
+def test_a_sample_takes_the_architectures_in_turn_each_with_another_variant() -> None:
+    sms = build_database.ARCHITECTURES
+    variants = variants_of(find_kernel("softmax_rows"), sms)
+    sample = build_database._sample(variants, 2 * len(sms), "seed")
+    assert sorted(sm for variant in sample for sm in variant.configs) == sorted(2 * sms)
+    assert len({variant.key for variant in sample}) == 2 * len(sms)
+    assert sample[:3] == build_database._sample(variants, 3, "seed")
+
+
+def test_a_sample_of_more_than_there_is_has_every_variant_once() -> None:
+    variants = variants_of(find_kernel("softmax_rows"), (86,))
+    assert len(build_database._sample(variants, 10_000, "seed")) == len(variants)

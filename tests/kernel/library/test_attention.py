@@ -144,15 +144,18 @@ def _fitting(case: Case, problem: Problem) -> dict[str, int]:
 
 @EACH_CASE
 def test_attention_is_within_its_roundings_of_the_reference(case: Case) -> None:
+    """On three of the shapes, each case beginning with another one; on more until its config fits as it is."""
     kernel, config, dtype, dim = case
-    ran = []
-    for number, shape in enumerate(SHAPES):
-        layout = kernel.layouts[(number + CASES.index(case)) % 2]
-        problem = _problem(dtype, dim, shape, layout)
+    place = CASES.index(case)
+    ran: list[dict[str, int]] = []
+    for number in range(len(SHAPES)):
+        if number >= 3 and config in ran:
+            break
+        layout = kernel.layouts[(number + place) % 2]
+        problem = _problem(dtype, dim, SHAPES[(number + place) % len(SHAPES)], layout)
         ran.append(_fitting(case, problem))
-        races = number == CASES.index(case) % len(SHAPES)
-        assert _wrong(kernel, ran[-1], problem, races, seed=number) == 0, (ran[-1], problem.key)
-    assert config in ran, "the config ran as it is somewhere"
+        assert _wrong(kernel, ran[-1], problem, check_races=number == 0, seed=number) == 0, (ran[-1], problem.key)
+    assert config in ran, "the config runs as it is on none of the shapes"
 
 
 def test_every_value_of_every_tunable_is_among_the_cases_but_the_widest_splits() -> None:

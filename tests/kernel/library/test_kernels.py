@@ -65,12 +65,17 @@ def test_configs_at_the_corners_of_the_space_compute_the_op_on_awkward_problems_
 
 
 @per_case()
-def test_every_value_of_every_tunable_and_every_problem_gets_a_run_and_so_do_eight_codes(case: Case) -> None:
+def test_every_problem_and_at_least_four_codes_get_a_run_or_eight_and_every_value_of_every_tunable(case: Case) -> None:
     configs = [config for config, _ in runs(case)]
-    assert {item for config in configs for item in config.items()} == values(case)
     assert {problem for _, problem in runs(case)} == set(case.problems)
     codes = {case.kernel.variant_key(config, case.dtype, case.layout) for config in configs}
-    assert len(codes) >= min(8, len(space(case).variants.keys))
+    assert len(codes) >= min(8 if case.thorough else 4, len(space(case).variants.keys))
+    if case.thorough:
+        assert {item for config in configs for item in config.items()} == values(case)
+
+
+def test_every_kernel_has_a_thorough_case() -> None:
+    assert {case.kernel.name for case in CASES if case.thorough} == {case.kernel.name for case in CASES}
 
 
 NOWHERE = {("conv2d_implicit_gemm_simt", "block_n", 256)}

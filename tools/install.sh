@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Sets up a virtual environment with everything that working on kernrec needs; nothing to do where it is up to date.
+#
+#     bash tools/install.sh                                    .venv
+#     PYTHON=python3.13 VENV=.venv-3.13 bash tools/install.sh  another Python, in an environment of its own
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=${VENV:-.venv}
+[ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
+# Editable, so that later runs test what the checkout holds now; again only when the requirements changed. Of a
+# gigabyte of packages the tests import a small part: Python compiles that when it is imported.
+if ! cmp -s pyproject.toml "$venv/installed.toml"; then
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
+    cp pyproject.toml "$venv/installed.toml"
+fi
