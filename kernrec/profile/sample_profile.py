@@ -11,12 +11,15 @@ Where blocks are long, the corners are left out, then all the ends; those then c
 Beside the emulator's counts a sample has: `rounds`, how often a block waits for global memory, loads in flight together
 counted once; `blocks.sampled`; and for each buffer `touch.<buffer>.read`, the distinct sectors that a block reads, with
 `.x`, `.y` and `.z`: the share of them that is new from one block to the next along that axis (and the same of writes);
-`depends.branch`, `depends.load` and `depends.store`: instructions whose condition or address depends on data.
+`depends.branch`, `depends.load` and `depends.store`: instructions whose condition or address depends on data;
+`extrapolated`, machine instructions of trips of long loops that were counted but not executed
+(`kernrec.ptx.execution.extrapolation`).
 """
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +35,7 @@ from kernrec.profile.tensor_values import Tensors
 from kernrec.ptx import KernelLaunch, Module, parse
 from kernrec.ptx.analysis.dependence import data_dependences, load_chain
 from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
+from kernrec.ptx.execution.extrapolation import UnsteadyError
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.state.touched_sectors import TouchedSectors
 
@@ -188,7 +192,12 @@ def profile_by_sampling(
 
 
 def sampled_counts(
-    module: Module, launch: KernelLaunch, budget: int = BLOCK_BUDGET, lanes_by_class: bool = False
+    module: Module,
+    launch: KernelLaunch,
+    budget: int = BLOCK_BUDGET,
+    *,
+    extrapolate: bool = True,
+    lanes_by_class: bool = False,
 ) -> dict[str, float]:
     """Mean counts of a block of a launch, by metric; see this module's description.
 
@@ -196,20 +205,28 @@ def sampled_counts(
         module: the code.
         launch: the launch.
         budget: PTX instructions that one block may execute before it is taken for an endless loop.
+        extrapolate: whether a few trips of a long loop may stand for the rest.
         lanes_by_class: whether active lanes are also counted by class of instruction.
     """
+    options = EmulationOptions(budget=budget, lanes_by_class=lanes_by_class)
+    if extrapolate:
+        with contextlib.suppress(UnsteadyError):
+            return _sampled(module, launch, replace(options, extrapolate=True))
+    return _sampled(module, launch, options)
+
+
+def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) -> dict[str, float]:
     x, y, z = launch.grid
     sample = choose_blocks((x, y, z))
     # On a small grid a neighbor of the middle is an end of the grid, and counts as that.
     inner = [block for block in sample.inner if block not in sample.ends]
     touched = TouchedSectors(sample.inner)
-    options = EmulationOptions(len(inner), budget=budget, touched=touched, lanes_by_class=lanes_by_class)
-    emulation = Emulation(module, launch, options)
+    emulation = Emulation(module, launch, replace(options, most_blocks=len(inner), touched=touched))
     warps = -(-math.prod(launch.block) // 32)
     first = emulation.run(inner)
     rounds = _rounds(emulation) / (warps * len(inner))
     middle = {metric: value / len(inner) for metric, value in first.items()}
-    instructions = middle["issue"] / warps
+    instructions = (middle["issue"] - middle.get("extrapolated", 0.0)) / warps
     ends = dict(sample.ends)
     for kept in (sample.not_corners, frozenset()):
         if len(ends) * instructions > _EDGE_INSTRUCTIONS:

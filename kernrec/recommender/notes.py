@@ -87,6 +87,12 @@ def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
         f"counts are those of a sample: {blocks} blocks of each config's first launch were emulated (the first"
         f" choice has {best.launches[0].blocks}), from the middle of the grid and its ends, and scaled to the grid"
     )
+    count, share = extrapolated(considered)
+    if count:
+        yield (
+            f"trips of long loops that repeat are extrapolated in {_configs(count)} (up to {100 * share:.0f} % of the"
+            " machine instructions): counted, not emulated"
+        )
     if coverage.spilling:
         kept = "all that fit do, and none is left out" if coverage.spilling_used else "left out unless measured"
         yield f"{_configs(coverage.spilling)} spill registers, and spill traffic is not counted: {kept}"
@@ -108,6 +114,18 @@ def sampled_blocks(considered: RunnableConfigs) -> tuple[int, int]:
     profiles = table.launches[0].profiles
     blocks = profiles.counts[:, profiles.metrics.index("blocks.sampled"), 0]
     return int(blocks.min()), int(blocks.max())
+
+
+def extrapolated(considered: RunnableConfigs) -> tuple[int, float]:
+    """How many configs have trips of loops that were counted but not emulated, and their greatest share."""
+    configs, greatest = 0, 0.0
+    for launch in considered.table.launches:
+        profiles = launch.profiles
+        if "extrapolated" in profiles.metrics:
+            left_out, issued = (profiles.counts[:, profiles.metrics.index(m), 0] for m in ("extrapolated", "issue"))
+            configs = max(configs, int(np.count_nonzero(left_out > 0)))
+            greatest = max(greatest, float((left_out / issued).max()))
+    return configs, greatest
 
 
 def _with_metric(profiles: ProfileTable, metric: str) -> int:

@@ -70,6 +70,11 @@ def sources(ins: Instruction) -> frozenset[str]:
     return frozenset(names)
 
 
+def address_registers(ins: Instruction) -> frozenset[str]:
+    """The registers in the addresses of an instruction."""
+    return frozenset(n for operand in ins.operands if isinstance(operand, Address) for n in _registers(operand))
+
+
 def loads_global(ins: Instruction) -> bool:
     """Whether an instruction brings data from global memory."""
     return (ins.opcode in ("ld", "ldu") and "global" in ins.modifiers) or (
@@ -108,7 +113,7 @@ def data_dependences(function: Function) -> list[Dependence]:
                 grown = True
     dependences = []
     for ins in function.instructions:
-        addresses = {n for o in ins.operands if isinstance(o, Address) for n in _registers(o)}
+        addresses = address_registers(ins)
         if ins.opcode in ("bra", "brx") and tainted & sources(ins):
             dependences.append(Dependence(ins.line, ins.text.strip(), "branch"))
         elif ins.opcode in ("ld", "ldu", "cp") and tainted & addresses:

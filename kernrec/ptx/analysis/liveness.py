@@ -11,22 +11,30 @@ from kernrec.ptx.ir.program import Function, Symbol
 _WORDS = {"b64": 2, "u64": 2, "s64": 2, "f64": 2, "b128": 4, "pred": 0}
 
 
-def live_registers(function: Function) -> int:
-    """The most 32-bit registers alive at once."""
+def live_before(function: Function) -> list[set[str]]:
+    """The registers that are alive where each basic block begins."""
     blocks = function.blocks
-    after: list[set[str]] = [set() for _ in blocks]
     before: list[set[str]] = [set() for _ in blocks]
     grown = True
     while grown:
         grown = False
         for index in reversed(range(len(blocks))):
-            live: set[str] = set().union(*(before[next_] for next_ in _successors(function, index)))
-            after[index] = live
+            live = _live_after(function, index, before)
             for ins in reversed(blocks[index].instructions):
                 live = (live - results(ins) if ins.predicate is None else live) | sources(ins)
             if live - before[index]:
                 before[index] = live
                 grown = True
+    return before
+
+
+def _live_after(function: Function, index: int, before: list[set[str]]) -> set[str]:
+    return set().union(*(before[next_] for next_ in successors(function, index)))
+
+
+def live_registers(function: Function) -> int:
+    """The most 32-bit registers alive at once."""
+    blocks, before = function.blocks, live_before(function)
     words: dict[str, int] = {}
 
     def size(names: set[str]) -> int:
@@ -40,7 +48,7 @@ def live_registers(function: Function) -> int:
 
     most = 0
     for index, block in enumerate(blocks):
-        live = set(after[index])
+        live = _live_after(function, index, before)
         most = max(most, size(live))
         for ins in reversed(block.instructions):
             live = (live - results(ins) if ins.predicate is None else live) | sources(ins)
@@ -48,7 +56,8 @@ def live_registers(function: Function) -> int:
     return most
 
 
-def _successors(function: Function, index: int) -> list[int]:
+def successors(function: Function, index: int) -> list[int]:
+    """The basic blocks that may run after one; the target of a branch comes first."""
     last = function.blocks[index].instructions[-1]
     count = len(function.blocks)
     successors = []

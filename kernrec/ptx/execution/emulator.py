@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.errors import UsageError, unknown
+from kernrec.ptx.execution.extrapolation import UnsteadyError
 from kernrec.ptx.execution.scheduler import Scheduler
 from kernrec.ptx.instructions import (
     access,
@@ -33,6 +34,7 @@ from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Module
 from kernrec.ptx.state.access_cost import Counts
 from kernrec.ptx.state.batch import WARP, BatchShape, Lanes
+from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.launch_layout import KernelLaunch, lay_out
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.race_detector import RaceDetector
@@ -67,6 +69,10 @@ class EmulationOptions:
 
     lanes_by_class: bool = False
     """Whether active lanes are also counted by class of instruction."""
+
+    extrapolate: bool = False
+    """Whether a few trips of a long loop may stand for the rest; results are then wrong, and what they stood for is
+    counted as `extrapolated`, machine instructions."""
 
 
 def emulate(
@@ -131,13 +137,18 @@ class Emulation:
         registers = RegisterFiles(function, lanes, sizes)
         races = RaceDetector(lanes, layout.shared_bytes) if options.check_races else None
         memory = Memory(lanes, layout, Counts() if options.count else None, races, options.touched)
-        self._scheduler = Scheduler(OperandResolver(registers, layout.symbols), memory, options.budget)
+        operands = OperandResolver(registers, layout.symbols)
+        self._scheduler = Scheduler(operands, memory, options.budget, options.extrapolate and options.count)
         self._touched = options.touched
         self._lanes_by_class = options.lanes_by_class
         self._counted = Counts()
 
     def run(self, block_numbers: Sequence[int]) -> Counts:
-        """Runs the thread blocks with these linear numbers (x fastest); the counts of these alone."""
+        """Runs the thread blocks with these linear numbers (x fastest); the counts of these alone.
+
+        Raises:
+            UnsteadyError: trips of a loop were left out that are not like the others: run it without extrapolation.
+        """
         total = self.grid[0] * self.grid[1] * self.grid[2]
         if any(not 0 <= b < total for b in block_numbers):
             raise UsageError(f"block numbers must be from 0 to {total - 1} for grid {self.grid}")
@@ -146,7 +157,12 @@ class Emulation:
                 batch = block_numbers[start : start + self._per_batch]
                 if self._touched is not None:
                     self._touched.start_batch(batch)
-                self._scheduler.run(batch)
+                try:
+                    self._scheduler.run(batch)
+                except EmulationError as error:
+                    if self._scheduler.extrapolated:
+                        raise UnsteadyError from error
+                    raise
         before, self._counted = self._counted, self._scheduler.totals(self._lanes_by_class)
         return Counts({name: value - before[name] for name, value in self._counted.items()})
 

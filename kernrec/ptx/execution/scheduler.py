@@ -15,6 +15,7 @@ from typing import NoReturn
 import numpy as np
 
 from kernrec.ptx.execution.barriers import WAITS, Barriers
+from kernrec.ptx.execution.extrapolation import Extrapolation
 from kernrec.ptx.instructions.decoder import BlockDecoder, DecodedBlock, OperandResolver, unsupported
 from kernrec.ptx.ir.program import Function, Instruction, Register, Symbol
 from kernrec.ptx.state.access_cost import Counts
@@ -46,13 +47,15 @@ class _LiveLanes:
 class Scheduler:
     """Runs one kernel, batch after batch of thread blocks; decoded basic blocks are kept from batch to batch."""
 
-    def __init__(self, operands: OperandResolver, memory: Memory, budget: int) -> None:
+    def __init__(self, operands: OperandResolver, memory: Memory, budget: int, extrapolate: bool = False) -> None:
+        """`extrapolate`: whether trips of long loops may be left out, which makes values wrong."""
         lanes = operands.lanes.shape.lanes
         self.operands = operands
         self.memory = memory
         self.budget = budget
         self.barriers = Barriers(operands)
         self.decoded: list[DecodedBlock | None] = [None] * len(operands.function.blocks)
+        self.extrapolation = Extrapolation(operands, memory, self.barriers, self.decoded) if extrapolate else None
         self.live = _LiveLanes(np.zeros(lanes, np.bool_))
         self.positions = np.zeros(lanes, np.int64)  # basic block of each lane, while they disagree
         self.parked = np.zeros(lanes, np.bool_)  # lanes that wait for others of their warp
@@ -73,10 +76,19 @@ class Scheduler:
         self.positions = np.where(self.live.mask, 0, _EXITED)
         self.parked[:] = False
         position: int | None = 0  # the basic block of all live lanes; None: they disagree, see `positions`
+        previous = -1  # the basic block that ran last
         executed = 0
+        extrapolation = self.extrapolation
+        headers: frozenset[int] = frozenset()
+        if extrapolation is not None:
+            extrapolation.start_batch()
+            headers = extrapolation.headers
         while self.live.count:
             live = self.live
             if position is not None:
+                if position in headers and extrapolation is not None:
+                    extrapolation.arrive(position, previous, live.mask)
+                previous = position
                 lanes.partial, lanes.active = None, live.mask_or_none
                 code = self.decoded[position] or self._decode(position)
                 code.warps += live.warps
@@ -95,6 +107,7 @@ class Scheduler:
                 if running == live.count:
                     position = lowest
                     continue
+                previous = lowest
                 lanes.partial = lanes.active = mask
                 code.warps += _warps(mask)
                 code.lanes += running
@@ -265,4 +278,11 @@ class Scheduler:
             counts.bump("issue", issued * code.warps)
             counts.bump("lanes", issued * code.lanes)
         counts.bump("barriers", self.barriers.passed)
+        if self.extrapolated:
+            counts.bump("extrapolated", self.extrapolated)
         return counts
+
+    @property
+    def extrapolated(self) -> int:
+        """Machine instructions of the trips that were left out so far."""
+        return 0 if self.extrapolation is None else self.extrapolation.issued

@@ -6,7 +6,7 @@ another look at the addresses. Accesses of a basic block that share their addres
 (`SharedSelection`), so an unrolled loop body pays once for many loads.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,6 +22,7 @@ from kernrec.ptx.state.touched_sectors import TouchedSectors
 from kernrec.ptx.state.types import Array
 
 _MOST_PATTERNS = 1 << 11  # some 16 KiB each
+_MOST_TOUCHED = 1 << 14  # addresses that are recorded at once
 _POISON = 0xFF  # unwritten shared and local memory: NaN as a float, -1 as an integer
 
 
@@ -94,6 +95,43 @@ class Selection:
         return where
 
 
+@dataclass(frozen=True, slots=True)
+class GlobalRequest:
+    """One access to a buffer, as it was counted."""
+
+    region: Region
+    """The buffer."""
+
+    kind: str
+    """`read`, `write` or `atomic`."""
+
+    size: int
+    """Bytes per lane."""
+
+    pattern: AccessPattern
+    """Relative addresses."""
+
+    first: int
+    """Address that the pattern is relative to."""
+
+    lanes: Array | None
+    """Numbers of the lanes; None: all of the batch."""
+
+    where: Array | None
+    """Byte of the buffer that each lane accesses; None: nobody asked for it."""
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What is the same of another one that does the same elsewhere in the buffer."""
+        return self.region.name, self.kind, self.size, self.pattern
+
+    def check_moved(self, move: int) -> None:
+        """Raises `EmulationError` where it would be outside of the buffer, moved by some bytes."""
+        region, first = self.region, self.first + move
+        if first + self.pattern.low < region.base or first + self.pattern.high + self.size > region.base + region.size:
+            raise EmulationError(f"an access to {region.name}, moved by {move} bytes, is outside of it")
+
+
 class Memory:
     """All memories of one emulation, and the counters of what goes through them."""
 
@@ -109,6 +147,7 @@ class Memory:
         self.counts = counts
         self.races = races
         self.async_copies = AsyncCopies(lanes.shape.lanes)
+        self.trace: list[GlobalRequest] | None = None  # where a list, accesses to buffers are appended
         self._touched = touched
         self._patterns: dict[Any, AccessPattern] = {}
         self._buffers = [
@@ -218,19 +257,57 @@ class Memory:
 
     def count_global(self, access: Access, region: Region, selection: Selection, kind: str) -> None:
         """Counts one access to a buffer; `kind` is `read`, `write` or `atomic`."""
+        where = None
         if self._touched is not None:
             index, shift = selection.index(region, 1, access.offset)
-            block_of = self.lanes.shape.block_of
-            blocks = block_of if selection.lanes is None else block_of[selection.lanes]
-            self._touched.record(region.name, region.size, blocks, index + shift, kind)
+            where = index + shift
+            self._touched.record(region.name, region.size, self._blocks(selection.lanes), where, kind)
         counts = self.counts
         if counts is None:
             return
         pattern = selection.pattern
+        if self.trace is not None:
+            first = selection.first + access.offset
+            self.trace.append(GlobalRequest(region, kind, access.size, pattern, first, selection.lanes, where))
         name = f"global.{region.name}.{kind}"
         counts.bump(name + "_sectors", pattern.sectors(selection.first + access.offset))
         counts.bump(name + "_requests", pattern.warps)
         counts.bump(name + "_bytes", pattern.count * access.size)
+
+    def _blocks(self, lanes: Array | None) -> Array:
+        """Position in the batch of each lane's block."""
+        block_of = self.lanes.shape.block_of
+        return block_of if lanes is None else block_of[lanes]
+
+    def repeat(self, requests: list[GlobalRequest], moves: list[int], times: int) -> None:
+        """Counts accesses `times` more, each time moved on by their number of bytes, without doing them.
+
+        Raises:
+            EmulationError: one of them would be outside of its buffer.
+        """
+        counts = self.counts
+        assert counts is not None
+        for request, move in zip(requests, moves, strict=True):
+            request.check_moved(move * times)
+            pattern, name = request.pattern, f"global.{request.region.name}.{request.kind}"
+            # What a pattern costs depends on where in a sector it begins.
+            begins, often = np.unique((request.first + move * np.arange(1, times + 1)) & 31, return_counts=True)
+            sectors = sum(pattern.sectors(int(begin)) * int(n) for begin, n in zip(begins, often, strict=True))
+            counts.bump(name + "_sectors", sectors)
+            counts.bump(name + "_requests", pattern.warps * times)
+            counts.bump(name + "_bytes", pattern.count * request.size * times)
+        if self._touched is None:
+            return
+        for request, move in zip(requests, moves, strict=True):
+            if not move:
+                continue  # it touches what it touched before
+            blocks, where = _one_lane_per_sector(request, self._blocks(request.lanes), move)
+            at_once = max(_MOST_TOUCHED // len(where), 1)
+            for start in range(1, times + 1, at_once):
+                steps = np.arange(start, min(start + at_once, times + 1))
+                moved = (where + move * steps[:, None]).reshape(-1)
+                region, spread = request.region, np.tile(blocks, len(steps))
+                self._touched.record(region.name, region.size, spread, moved, request.kind)
 
     def count_shared(self, access: Access, selection: Selection, kind: str) -> None:
         """Counts one access to shared memory; `kind` is `load`, `store` or `atomic`."""
@@ -252,6 +329,15 @@ class Memory:
         counts.bump(f"local.{kind}_sectors", pattern.local_sectors(selection.first + access.offset, access.size))
         counts.bump(f"local.{kind}_requests", pattern.warps)
         counts.bump(f"local.{kind}_bytes", pattern.count * access.size)
+
+
+def _one_lane_per_sector(request: GlobalRequest, blocks: Array, move: int) -> tuple[Array, Array]:
+    """Blocks and bytes of the lanes of an access; of lanes that stay in one sector together only the first."""
+    assert request.where is not None
+    if move % 32:
+        return blocks, request.where
+    kept = np.unique((blocks << 40) + (request.where >> 5), return_index=True)[1]
+    return blocks[kept], request.where[kept]
 
 
 def _private_spaces(lanes: Lanes, layout: LaunchLayout) -> dict[str, Region]:

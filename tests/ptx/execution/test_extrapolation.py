@@ -1,0 +1,146 @@
+"""A few trips of a long loop stand for the rest, and the counts are those of all trips."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernrec.profile.sample_profile import sampled_counts
+from kernrec.ptx import KernelLaunch, emulate
+from kernrec.ptx.analysis.loops import steady_loops
+from tests.helpers.ptx_text import cuda
+
+TILED_PRODUCT = """
+__shared__ float s[16][16], t[16][16];
+int tx = threadIdx.x, ty = threadIdx.y, row = blockIdx.y * 16 + ty, col = blockIdx.x * 16 + tx;
+float sum = 0;
+for (int k = 0; k < n; k += 16) {
+    s[ty][tx] = x[row * n + k + tx]; t[ty][tx] = y[(k + ty) * n + col];
+    __syncthreads();
+    for (int i = 0; i < 16; i++) sum += s[ty][i] * t[i][tx];
+    __syncthreads();
+}
+z[row * n + col] = sum;
+"""
+CHANNELS = """
+int px = blockIdx.x * 16 + threadIdx.x, py = blockIdx.y * 16 + threadIdx.y;
+float sum = 0;
+for (int c = 0; c < n; c++)
+    for (int r = 0; r < 3; r++)
+        for (int q = 0; q < 3; q++)
+            if (px + q >= 1 && px + q <= 32) sum += x[(c * 34 + py + r) * 34 + px + q] * y[(c * 3 + r) * 3 + q];
+z[py * 32 + px] = sum;
+"""
+FLAT_CHANNELS = """
+int px = blockIdx.x * 16 + threadIdx.x, py = blockIdx.y * 16 + threadIdx.y, c = 0, r = 0, q = 0;
+float sum = 0;
+for (int i = 0; i < 9 * n; i++) {
+    sum += x[(c * 34 + py + r) * 34 + px + q] * y[i];
+    if (++q == 3) { q = 0; if (++r == 3) { r = 0; c++; } }
+}
+z[py * 32 + px] = sum;
+"""
+REDUCTION = """
+__shared__ float s[256];
+int id = threadIdx.y * 16 + threadIdx.x, block = blockIdx.y * gridDim.x + blockIdx.x;
+float sum = 0;
+for (int i = id; i < n * n - 77; i += 256) sum += x[(block & 3) * n * n + i];
+s[id] = sum;
+__syncthreads();
+for (int d = 128; d; d /= 2) { if (id < d) s[id] += s[id + d]; __syncthreads(); }
+if (id == 0) z[block] = s[0];
+"""
+THREE_STAGES = """
+__shared__ float s[3][256];
+int id = threadIdx.y * 16 + threadIdx.x, stage = 0;
+float sum = 0;
+for (int k = 0; k < 300; k++) {
+    s[stage][id] = x[k * 33 + id];
+    __syncthreads();
+    sum += s[stage][id * (stage + 1) & 255];
+    stage = stage == 2 ? 0 : stage + 1;
+}
+z[id] = sum;
+"""
+GUARD_THAT_CHANGES = """
+int id = threadIdx.y * 16 + threadIdx.x;
+float sum = 0;
+#pragma unroll 1
+for (int k = 0; k < 500; k++) {
+    sum += x[k * 8 + id];
+    if (k < 300) sum += y[k * 256 + id];
+    if (k == 411) sum += y[id * 32];
+}
+z[id] = sum;
+"""
+BITS_OF_THE_COUNTER = """
+int id = threadIdx.y * 16 + threadIdx.x;
+float sum = 0;
+#pragma unroll 1
+for (int k = 0; k < 600; k++) {
+    sum += x[(k & 15) * 300 + id];
+    if ((k & 127) == 100) sum += y[id * 32];
+}
+z[id] = sum;
+"""
+KERNELS = {
+    "tiled product": (TILED_PRODUCT, 512, 0.7),
+    "channel loop": (CHANNELS, 100, 0.9),
+    "channel loop in one with the filter's": (FLAT_CHANNELS, 50, 0.5),
+    "reduction": (REDUCTION, 300, 0.8),
+    "ring of three buffers": (THREE_STAGES, 300, 0.7),
+    "guard that changes on the way": (GUARD_THAT_CHANGES, 500, 0.7),
+    "bits of the counter": (BITS_OF_THE_COUNTER, 600, 0.0),
+}
+
+
+def launch(body: str, n: int) -> tuple[Any, KernelLaunch]:
+    module = cuda(f'extern "C" __global__ void k(const float* x, const float* y, float* z, int n) {{ {body} }}')
+    buffers = {name: np.zeros(400_000, np.float32) for name in "xyz"}
+    return module, KernelLaunch("k", (2, 2, 1), (16, 16, 1), ["x", "y", "z", np.int32(n)], buffers)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_extrapolated_counts_are_those_of_all_trips(name: str) -> None:
+    body, n, share = KERNELS[name]
+    module, given = launch(body, n)
+    full = sampled_counts(module, given, extrapolate=False)
+    short = sampled_counts(module, given)
+    assert short.pop("extrapolated", 0.0) >= share * full["issue"]
+    assert short == pytest.approx(full, rel=1e-12)
+
+
+FROM_DATA = {
+    "an address from data": "for (int k = 0; k < n; k++) sum += x[(int) y[k]];",
+    "an end from data": "for (int k = 0; y[k] > -1.0f && k < n; k++) sum += x[k];",
+    "a guard from data": "for (int k = 0; k < n; k++) if (y[k] > 0.0f) sum += x[k];",
+}
+
+
+@pytest.mark.parametrize("name", FROM_DATA)
+def test_a_loop_that_data_steers_runs_whole(name: str) -> None:
+    module, given = launch(f"float sum = 0;\n#pragma unroll 1\n{FROM_DATA[name]} z[threadIdx.x] = sum;", 400)
+    assert not steady_loops(module.functions["k"])
+    assert "extrapolated" not in sampled_counts(module, given)
+
+
+def test_results_are_never_extrapolated() -> None:
+    module, given = launch("float sum = 0; for (int k = 0; k < n; k++) sum += x[k]; z[threadIdx.x] = sum;", 1000)
+    given.buffers["x"][:] = 1
+    assert "extrapolated" not in emulate(module, given)
+    assert (given.buffers["z"][:16] == 1000).all()
+
+
+def test_counts_of_trips_that_turn_out_otherwise_come_from_all_trips() -> None:
+    # The compiler cannot know, nor can the comparisons show, that every 2^13 the product wraps around.
+    body = """
+    unsigned id = threadIdx.x; float sum = 0;
+    #pragma unroll 1
+    for (unsigned k = 0; k < n; k++) { unsigned far = __umulhi(k, 1u << 24); sum += x[id + 4 * k + far * far]; }
+    z[id] = sum;
+    """
+    module, given = launch(body, 900)
+    full = sampled_counts(module, given, extrapolate=False)
+    short = sampled_counts(module, given)
+    short.pop("extrapolated", None)
+    assert short == pytest.approx(full, rel=1e-12)
