@@ -73,7 +73,7 @@ def get_elapsed_time(start, end):
 class runtime:  # noqa: N801
     @staticmethod
     def getDeviceProperties(index):  # noqa: N802
-        return {"major": 9, "minor": 0, "l2CacheSize": 1 << 16, "totalGlobalMem": 1 << 33, "multiProcessorCount": 1}
+        return {"major": 9, "minor": 0, "l2CacheSize": 1 << 16, "totalGlobalMem": 1 << 27, "multiProcessorCount": 1}
 
     @staticmethod
     def runtimeGetVersion():  # noqa: N802
