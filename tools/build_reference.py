@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:  # MkDocs runs where it was installed
-    sys.path.insert(0, str(ROOT))
 
 GENERATED = "<!-- Written by tools/build_reference.py. -->\n\n"
 

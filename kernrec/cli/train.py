@@ -44,9 +44,10 @@ def train(
         print(json.dumps(results, indent=2))
         return
     for result in results:
-        if result["found"] is None:
+        figures = result["calibration" if calibrate else "figures"]
+        if figures is None:
             continue
-        rows = [(name, f"{v:.4g}" if isinstance(v, float) else str(v)) for name, v in result["found"].items()]
+        rows = [(name, f"{v:.4g}" if isinstance(v, float) else str(v)) for name, v in figures.items()]
         print_table(f"{result['name']}: {result['path']}", [("figure", "left"), ("value", "left")], rows)
 
 
@@ -64,7 +65,7 @@ def _train(measurements: "MeasurementRequest", folder: Path | None, threads: int
     result = train_op_models(TrainingRequest(measurements, folder, TrainingSettings(threads=threads)))
     print_notes(result.notes)
     return [
-        {"name": model.name, "path": str(model.path), "rows": model.rows, "found": model.figures}
+        {"name": model.name, "path": str(model.path), "rows": model.rows, "figures": model.figures}
         for model in result.models
     ]
 
@@ -78,8 +79,8 @@ def _calibrate(measurements: "MeasurementRequest", folder: Path | None) -> list[
         {
             "name": f"calibration of {fit.arch}",
             "path": str(result.path) if fit.calibration else None,
-            "found": None if fit.calibration is None else fit.calibration.as_dict(),
-            "said": list(fit.findings),
+            "calibration": None if fit.calibration is None else fit.calibration.as_dict(),
+            "findings": list(fit.findings),
         }
         for fit in result.fits
     ]

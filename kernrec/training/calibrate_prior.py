@@ -8,6 +8,7 @@ from kernrec.model.prior.calibration import FILE, Calibration, load, save
 from kernrec.training.dataset import Dataset
 from kernrec.training.fit_calibration import CalibrationFit, fit
 from kernrec.training.load_measurements import MeasurementRequest, load_measurements, provenance
+from kernrec.util.optional import require_optional
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ def calibrate_prior(request: CalibrationRequest) -> CalibrationResult:
         KernrecError: too few measurements of every architecture, a library of the extra `train` is missing, or the
             folder cannot be written.
     """
+    require_optional(("sklearn",), "calibrating the prior", "train")
     # Coefficients are fitted anew from those of data sheets, whatever was fitted before.
     measurements = load_measurements(request.measurements, calibrated=False)
     folder = request.folder or measurements.models_folder

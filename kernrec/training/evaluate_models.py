@@ -17,6 +17,7 @@ from kernrec.training import scores
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.held_out_predictions import FEWEST, SPLITS, HeldOutProblem, held_out_problems
 from kernrec.training.load_measurements import MeasurementRequest, load_measurements
+from kernrec.util.optional import require_optional
 
 Array = np.ndarray
 
@@ -116,6 +117,7 @@ def evaluate(request: EvaluationRequest, progress: Callable[[str], None] = lambd
     """
     if request.split not in SPLITS:
         raise unknown("split", request.split, SPLITS)
+    require_optional(("xgboost", "sklearn", "scipy"), "evaluating models", "train")
     measurements = load_measurements(request.measurements, calibrated=False)
     problems, parts = held_out_problems(measurements.groups, request.split, request.settings, progress)
     notes = list(measurements.notes)

@@ -12,6 +12,7 @@ from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset
 from kernrec.training.load_measurements import MeasurementRequest, load_measurements, provenance
 from kernrec.training.train_model import train
+from kernrec.util.optional import require_optional
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ def train_op_models(request: TrainingRequest) -> TrainingResult:
         UsageError: no measurement, or too few of every op.
         KernrecError: a library of the extra `train` is missing, or the folder cannot be written.
     """
+    require_optional(("xgboost", "sklearn"), "training a model", "train")
     measurements = load_measurements(request.measurements)
     folder = request.folder or measurements.models_folder
     notes = list(measurements.notes)

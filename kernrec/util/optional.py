@@ -1,6 +1,8 @@
 """Libraries that an extra of the package brings: imported where they are needed, with a clear error without them."""
 
 import importlib
+import importlib.util
+from collections.abc import Sequence
 from typing import Any
 
 from kernrec.errors import KernrecError
@@ -20,5 +22,24 @@ def import_optional(module: str, purpose: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        missing = error.name or module
-        raise KernrecError(f"{purpose} needs {missing}: install it with `pip install '.[{extra}]'`") from None
+        raise _not_installed(error.name or module, purpose, extra) from None
+
+
+def require_optional(modules: Sequence[str], purpose: str, extra: str) -> None:
+    """Check that libraries are installed before work begins that would be lost without them; imports none.
+
+    Args:
+        modules: import names of whole packages.
+        purpose: as for `import_optional`.
+        extra: as for `import_optional`.
+
+    Raises:
+        KernrecError: a library is not installed; the message names the first such and the extra.
+    """
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise _not_installed(module, purpose, extra)
+
+
+def _not_installed(module: str, purpose: str, extra: str) -> KernrecError:
+    return KernrecError(f"{purpose} needs {module}: install it with `pip install '.[{extra}]'`")

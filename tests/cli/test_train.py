@@ -188,12 +188,14 @@ def test_calibration_finds_the_factor_and_says_what_it_brings(
     measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["train", "--calibrate", "--db", str(measured), "--out", str(tmp_path), "--json"]) == 0
-    said = capsys.readouterr()
-    (found,) = json.loads(said.out)
-    assert found["found"]["core_time"] == pytest.approx(FACTOR, rel=0.15)
-    before, after = found["found"]["time_factor"]
+    printed = capsys.readouterr()
+    (result,) = json.loads(printed.out)
+    assert result["calibration"]["core_time"] == pytest.approx(FACTOR, rel=0.15)
+    before, after = result["calibration"]["time_factor"]
     assert after < 1.1 < before
-    assert "latency of 12 problems, each held out: off by a factor of 1." in said.err
+    finding = "latency of 12 problems, each held out: off by a factor of 1."
+    assert finding in printed.err
+    assert any(finding in text for text in result["findings"])
 
 
 SHAPE = {"m": 900, "n": 700, "k": 300}
@@ -368,6 +370,23 @@ def test_a_handful_of_measurements_is_too_few_to_learn_from(tmp_path: Path, caps
     assert "no learned estimate is scored: the other folds have 1 measured config to learn from" in said.err
     assert {score["method"] for score in json.loads(said.out)["scores"]} >= {"prior", "random"}
     assert run(["train", "--db", str(path), "--threads", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("library", "command"),
+    [("xgboost", ["train"]), ("sklearn", ["train", "--calibrate"]), ("scipy", ["evaluate"])],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_a_missing_library_is_named_before_anything_is_read(
+    library: str,
+    command: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    assert run([*command, "--db", str(tmp_path / "missing.duckdb")]) == 1
+    assert f"needs {library}: install it with `pip install '.[train]'`" in capsys.readouterr().err
 
 
 def test_a_query_with_a_model_imports_no_xgboost(trained: Path) -> None:

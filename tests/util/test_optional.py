@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from kernrec.errors import KernrecError
-from kernrec.util.optional import import_optional
+from kernrec.util.optional import import_optional, require_optional
 
 
 def test_an_installed_library_is_returned() -> None:
@@ -17,3 +17,12 @@ def test_a_missing_library_is_an_error_that_names_its_extra(monkeypatch: pytest.
     with pytest.raises(KernrecError) as error:
         import_optional("xgboost", "training a model", "train")
     assert str(error.value) == "training a model needs xgboost: install it with `pip install '.[train]'`"
+    with pytest.raises(KernrecError) as required:
+        require_optional(("json", "xgboost"), "training a model", "train")
+    assert str(required.value) == str(error.value)
+
+
+def test_a_library_that_is_only_required_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    require_optional(("this",), "reading", "train")
+    assert "this" not in sys.modules
