@@ -12,6 +12,9 @@ from kernrec.store import MeasuredAnswer, ProfileTable
 
 PRIOR_NOTE = "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"
 
+BEYOND_LIMIT = 1.01
+"""A power above its limit by less than this factor is rounding."""
+
 
 def sources_of(choices: Iterable[Choice]) -> set[Source]:
     """Where the costs of choices come from."""
@@ -22,7 +25,7 @@ def notes(candidates: CandidateSet, choices: Sequence[Choice]) -> tuple[str, ...
     """The notes of an answer with these choices."""
     sources = sources_of(choices)
     predictions = bool(sources - {Source.MEASURED})
-    lines = list(of_predictions(candidates, sources))
+    lines = [*of_predictions(candidates, sources), *of_limits(candidates, choices)]
     estimated = {id(kernel.runnable): kernel for kernel in candidates.kernels}
     for considered in candidates.considered:
         kernel = estimated.get(id(considered))
@@ -42,6 +45,24 @@ def of_predictions(candidates: CandidateSet, sources: set[Source]) -> Iterator[s
     if sources & {Source.PRIOR, Source.LEARNED}:
         calibrations = (kernel.table.calibration for kernel in candidates.kernels)
         yield from dict.fromkeys(f"the prior's coefficients: {fitted.summary}" for fitted in calibrations if fitted)
+
+
+def of_limits(candidates: CandidateSet, choices: Sequence[Choice]) -> Iterator[str]:
+    """Which power limits of the choices the card cannot hold, and which only some boards accept."""
+    gpu = candidates.gpu
+    for limit_w in dict.fromkeys(choice.power_limit_w for choice in choices):
+        if limit_w > gpu.power_max_w:
+            yield (
+                f"a limit of {limit_w:g} W is above the {gpu.power_max_w:g} W of the reference {gpu.title}: boards of"
+                " some makers accept it (`nvidia-smi -q -d POWER` tells)"
+            )
+        predicted = [c for c in choices if c.power_limit_w == limit_w and c.energy_j.source is not Source.MEASURED]
+        drawn_w = max((choice.power_w for choice in predicted), default=0.0)
+        if drawn_w > limit_w * BEYOND_LIMIT:
+            yield (
+                f"the {gpu.title} cannot hold {limit_w:g} W: even at its lowest clock it is expected to draw"
+                f" {drawn_w:.0f} W here"
+            )
 
 
 def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | None) -> Iterator[str]:

@@ -116,9 +116,11 @@ class _CalibrationRows:
         return core, dram
 
     def time_shares(self) -> Array:
-        """Core and DRAM part over the measured time, to the power of `OVERLAP`; (timed rows, 2)."""
+        """Core part at the clock of an unlimited load, and DRAM part, over the measured time, to the power of
+        `OVERLAP`; (timed rows, 2)."""
         inputs = self.group.inputs
-        parts = np.stack([np.asarray(inputs.core_s)[self.timed], np.asarray(inputs.dram_s)[self.timed]], axis=1)
+        core_s = np.asarray(inputs.core_s)[self.timed] * (self.power.boost_hz / self.power.running_hz)
+        parts = np.stack([core_s, np.asarray(inputs.dram_s)[self.timed]], axis=1)
         beyond = self.group.latency_s[self.timed] - np.asarray(inputs.fixed_s)[self.timed]
         return (parts / beyond[:, None]) ** OVERLAP
 
@@ -126,8 +128,11 @@ class _CalibrationRows:
         """Static, core and DRAM energy for the measured time, over the measured energy; (powered rows, 3)."""
         rows, (core_j, dram_j) = self.powered, self.joules()
         latency = self.group.latency_s[rows]
-        core = self.power.clock_w * latency + core_j[rows]
-        parts = np.stack([self.power.static_w * latency, core, dram_j[rows]], axis=1)
+        power = self.power
+        volts = float(power.voltage(power.running_hz))
+        static = (power.board_w + power.leakage_w * volts) * latency
+        core = (power.clock_w * (power.running_hz / power.boost_hz) * latency + core_j[rows]) * volts**2
+        parts = np.stack([static, core, dram_j[rows]], axis=1)
         return parts / self.group.energy_j[rows][:, None]
 
     def predict(self, calibration: Calibration) -> dict[str, Array]:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import kernrec
 from kernrec.errors import KernrecError, UsageError
-from kernrec.gpu import all_gpus, find_gpu
+from kernrec.gpu import GPU, all_gpus, find_gpu
+from kernrec.model.prior.power import PowerModel
 from kernrec.op import find_op
 from kernrec.recommender import Query, Recommender, Request
 from kernrec.recommender.candidate_set import candidate_set
@@ -41,11 +42,16 @@ def recommender() -> Recommender:
     return Recommender([])
 
 
+def above_boost(gpu: GPU) -> float:
+    """How far a GPU runs above the clock of the data sheet's peaks."""
+    return PowerModel.for_gpu(gpu).running_hz / gpu.boost_clock_hz
+
+
 @pytest.mark.parametrize(("op", "shape"), [("matmul", SQUARE), ("conv2d", CONV)])
 def test_every_catalogued_gpu_gets_an_answer(recommender: Recommender, op: str, shape: dict[str, int]) -> None:
     for gpu in all_gpus():
         answer = recommender.recommend(op, gpu.name, shape)
-        floor_s = answer.problem.flops / gpu.datasheet_f32_flops
+        floor_s = answer.problem.flops / gpu.datasheet_f32_flops / above_boost(gpu)
         assert floor_s < answer.best.latency_s.value, gpu.name
         assert answer.best.power_w <= gpu.tdp_w * 1.001, gpu.name
         assert all(choice.source == "prior" for choice in answer.choices)
@@ -58,7 +64,8 @@ def test_every_gpu_from_ampere_on_multiplies_halves_on_tensor_cores(recommender:
             continue
         answer = recommender.recommend("matmul", gpu.name, SQUARE, dtype)
         assert answer.best.kernel.name == "matmul_mma"
-        assert answer.problem.flops / gpu.peak_flops(dtype, tensor=True) < answer.best.latency_s.value
+        floor_s = answer.problem.flops / gpu.peak_flops(dtype, tensor=True) / above_boost(gpu)
+        assert floor_s < answer.best.latency_s.value
         assert answer.best.latency_s.value < recommender.recommend("matmul", gpu.name, SQUARE).best.latency_s.value
 
 
@@ -146,9 +153,9 @@ def test_a_bound_on_slowdown_holds(recommender: Recommender, dims: dict[str, int
 
 
 def test_a_bound_on_power_holds(recommender: Recommender) -> None:
-    free = recommender.recommend("matmul", "rtx4090", SQUARE, query=Query("latency"))
+    free = recommender.recommend("matmul", "a100", SQUARE, query=Query("latency"))
     bound = free.best.power_w * 0.97
-    for choice in recommender.recommend("matmul", "rtx4090", SQUARE, query=Query("latency", max_power_w=bound)).choices:
+    for choice in recommender.recommend("matmul", "a100", SQUARE, query=Query("latency", max_power_w=bound)).choices:
         assert choice.power_w <= bound
 
 
@@ -252,3 +259,21 @@ def test_of_no_config_there_is_nothing_to_predict(recommender: Recommender) -> N
     (table,) = recommender.context.tables(problem, find_gpu("rtx4090"))
     prediction = predict(table, problem, table.space.at(problem), np.empty(0, dtype=np.int64))
     assert np.size(prediction.nominal.core_s) == len(prediction.limited().energy_j) == 0
+
+
+def test_a_limit_that_the_card_cannot_hold_is_said_to_be_exceeded(recommender: Recommender) -> None:
+    answer = recommender.recommend("matmul", "rtx3090", SQUARE, query=Query("latency", top=1, power_limit_w=100.0))
+    assert answer.best.power_w > 105.0
+    assert any("cannot hold 100 W" in note and f"{answer.best.power_w:.0f} W" in note for note in answer.notes)
+    held = recommender.recommend("matmul", "rtx3090", SQUARE, query=Query("latency", top=1, power_limit_w=300.0))
+    assert not any("cannot hold" in note for note in held.notes)
+
+
+def test_a_limit_beyond_the_reference_board_is_taken_and_remarked_on_geforce_alone(recommender: Recommender) -> None:
+    answer = recommender.recommend("matmul", "rtx3090", SQUARE, query=Query("latency", top=1, power_limit_w=450.0))
+    assert answer.best.power_w > 350.0
+    assert any("above the 350 W of the reference" in note for note in answer.notes)
+    with pytest.raises(UsageError, match="accepts 100 to 473 W"):
+        recommender.recommend("matmul", "rtx3090", SQUARE, query=Query(power_limit_w=500.0))
+    with pytest.raises(UsageError, match="accepts 100 to 300 W"):
+        recommender.recommend("matmul", "rtx-a6000", SQUARE, query=Query(power_limit_w=350.0))

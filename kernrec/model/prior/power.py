@@ -1,21 +1,25 @@
 """Power and energy of a launch: the energy of its events, and the clock at which it stays within the power limit.
 
-The power of a running GPU has three parts:
-- static: board, memory standby and leakage; leakage is proportional to the core voltage;
+The power of a running GPU has four parts:
+- board: fans, regulators and auxiliary rails, and the memory's clocks, interface and refresh, which depend on its type
+  and on the number of its devices, and not on the core's clock;
+- leakage, proportional to the core voltage;
 - core: the clock tree, which takes energy every cycle, and an energy per event (instruction, shared-memory wavefront,
   L2 sector, ...); both are proportional to the square of the core voltage;
 - DRAM: an energy per byte, by memory type; the core's clock and voltage do not change it.
 
-The core voltage is constant up to a knee frequency and proportional to the clock above it; measured power against clock
-on two Ampere GPUs follows this within 3 % (the form of Schoonhoven et al., "Going green", PMBS 2022,
-arXiv 2211.07260). When the mean power of a launch would exceed the limit, its clock is lowered, which stretches
-core-bound time and leaves DRAM-bound time unchanged. The coefficients, each with its source, are in `power.toml`.
+The core voltage is constant up to a knee frequency, and above it rises in proportion to the clock and a little faster
+(`VoltageCurve`; the proportional form is that of Schoonhoven et al., "Going green", PMBS 2022, arXiv 2211.07260). A
+card runs at its highest clock, which on GeForce cards is above the data sheet's boost clock, unless the mean power of a
+launch would exceed the limit: then its clock is lowered, which stretches core-bound time and leaves DRAM-bound time
+unchanged. A limit below what the launch draws at the lowest clock is exceeded. The coefficients, each with its source,
+are in `power.toml`.
 """
 
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,6 +41,10 @@ ISSUE = "issue."
 """How the events of warp instructions begin; the instruction class follows."""
 BISECTIONS = 10
 """Steps that find the clock to 1/1024 of its range, finer than the 15 MHz steps of real GPUs."""
+PARTNER_HEADROOM = 1.35
+"""Highest power limit over the reference board's that partners' GeForce boards accept, where the catalog knows of none
+above the TDP: 450 W on a recorded RTX 3090 (anchor matmul_tf32_limits_rtx3090.csv; reference 350 W); 600 W on RTX 4090
+boards (450 W)."""
 
 
 def combine(core_s: ArrayLike, memory_s: ArrayLike) -> Floats:
@@ -93,6 +101,22 @@ class LimitedCosts:
 
 
 @dataclass(frozen=True)
+class VoltageCurve:
+    """The core voltage that a clock needs: constant up to the knee, above it rising faster than the clock."""
+
+    knee_hz: float
+    """Clock from which the voltage rises."""
+    steepness: float
+    """Weight of the part that is quadratic in the distance to the knee."""
+
+    def over_lowest(self, clock_hz: ArrayLike) -> Floats:
+        """Voltage over the lowest one: `x + steepness * (x - 1)**2` with x = clock over knee, at least 1."""
+        ratio = np.maximum(np.multiply(clock_hz, 1.0 / self.knee_hz), 1.0)
+        above = ratio - 1.0
+        return ratio + self.steepness * above * above
+
+
+@dataclass(frozen=True)
 class PowerModel:
     """The power model of one GPU. "Nominal" means at the data sheet's boost clock and the voltage that it needs."""
 
@@ -102,14 +126,18 @@ class PowerModel:
     """Memory type, such as `HBM3`."""
     boost_hz: float
     """Boost clock of the data sheet."""
+    running_hz: float
+    """Clock of a load that no power limit slows down; on GeForce cards above the data sheet's boost clock."""
     minimum_hz: float
     """Lowest clock."""
     maximum_hz: float
     """Highest clock that can be set."""
-    knee_hz: float
-    """Clock from which the core voltage rises."""
+    curve: VoltageCurve
+    """Core voltage against clock."""
+    volts: float
+    """Voltage at the boost clock over the lowest one."""
     board_w: float
-    """Constant power of board and memory standby."""
+    """Constant power of the board and of memory that nobody reads."""
     leakage_w: float
     """Leakage at nominal voltage."""
     clock_w: float
@@ -119,42 +147,56 @@ class PowerModel:
     power_min_w: float
     """Lowest power limit that the GPU accepts."""
     power_max_w: float
-    """Highest power limit that the GPU accepts."""
+    """Highest power limit that a board with this GPU accepts; partners' GeForce boards go beyond the reference."""
     energy_j: Mapping[str, float]
     """Event -> joules at nominal voltage; `dram.bytes` does not depend on the voltage."""
 
     @classmethod
-    def for_gpu(cls, gpu: GPU) -> "PowerModel":
+    def for_gpu(cls, gpu: GPU, data: Literal["random", "zeros"] = "random") -> "PowerModel":
         """The model of a GPU of the catalog.
 
+        Args:
+            gpu: the GPU.
+            data: what the operands hold. With zeros (or one constant) few bits toggle, and arithmetic takes less.
+
         Raises:
-            UsageError: there are no coefficients for its compute capability.
+            UsageError: there are no coefficients for its compute capability, or no such kind of data.
         """
-        data = _coefficients()
-        if (chip := data["chip"].get(f"sm_{gpu.sm}")) is None:
-            raise unknown("compute capability of the power model", f"sm_{gpu.sm}", data["chip"])
-        memory_type = next(name for name, rate in chip["memory"].items() if gpu.memory_rate_hz <= rate)
-        memory = data["memory"][memory_type]
-        knee, boost = chip["knee_hz"], gpu.boost_clock_hz
-        volts = max(boost, knee) / knee  # nominal over minimum voltage
-        fma_j = chip["fma32_pj"] * 1e-12 * volts**2
-        energy = {name: entry["ratio"] * fma_j for name, entry in data["event"].items()}
-        energy[DRAM] = (memory["device_pj_per_bit"] + memory["interface_pj_per_bit"]) * 8e-12
-        standby_w = memory["standby_w_per_gib"] * gpu.memory_bytes / 2**30
+        return cls.of_coefficients(gpu, _coefficients(), data)
+
+    @classmethod
+    def of_coefficients(cls, gpu: GPU, coefficients: Mapping[str, Any], data: str = "random") -> "PowerModel":
+        """`for_gpu` with other coefficients than those of `power.toml`, in the same form."""
+        if (chip := coefficients["chip"].get(f"sm_{gpu.sm}")) is None:
+            raise unknown("compute capability of the power model", f"sm_{gpu.sm}", coefficients["chip"])
+        if data not in ("random", "zeros"):
+            raise unknown("data", data, ("random", "zeros"))
+        memory_type, (_, device_gib) = next(
+            (name, figures) for name, figures in chip["memory"].items() if gpu.memory_rate_hz <= figures[0]
+        )
+        memory, boost = coefficients["memory"][memory_type], gpu.boost_clock_hz
+        curve = VoltageCurve(chip["knee_hz"], chip["steepness"])
+        volts = float(curve.over_lowest(boost))
+        # A board has as many memory devices as its bus needs, or more where these could not hold its memory.
+        devices = max(gpu.memory_bus_bits / memory["device_bits"], gpu.memory_bytes / 2**30 / device_gib)
+        geforce = "GeForce" in gpu.title
+        partners = geforce and gpu.power_max_w <= gpu.tdp_w
         return cls(
             title=gpu.title,
             memory=memory_type,
             boost_hz=boost,
-            minimum_hz=data["clock"]["minimum_hz"],
+            running_hz=boost * (chip["geforce_boost"] if geforce else 1.0),
+            minimum_hz=coefficients["clock"]["minimum_hz"],
             maximum_hz=boost * chip["headroom"],
-            knee_hz=knee,
-            board_w=data["board"]["fraction_of_tdp"] * gpu.tdp_w + standby_w,
+            curve=curve,
+            volts=volts,
+            board_w=coefficients["board"]["fraction_of_tdp"] * gpu.tdp_w + memory["standby_w"] * devices,
             leakage_w=chip["leakage_w"] * gpu.sms * volts,
             clock_w=chip["clock_pj"] * 1e-12 * gpu.sms * boost * volts**2,
             tdp_w=gpu.tdp_w,
             power_min_w=gpu.power_min_w,
-            power_max_w=gpu.power_max_w,
-            energy_j=energy,
+            power_max_w=round(gpu.tdp_w * PARTNER_HEADROOM) if partners else gpu.power_max_w,
+            energy_j=_event_energies(gpu, coefficients, volts, data == "zeros") | {DRAM: memory["pj_per_bit"] * 8e-12},
         )
 
     @property
@@ -168,8 +210,8 @@ class PowerModel:
         return self.board_w + self.leakage_w * float(self.voltage(self.minimum_hz))
 
     def voltage(self, clock_hz: ArrayLike) -> Floats:
-        """Core voltage at a clock over that at the boost clock: constant below `knee_hz`, then proportional."""
-        return np.maximum(clock_hz, self.knee_hz) / max(self.boost_hz, self.knee_hz)
+        """Core voltage at a clock over that at the boost clock."""
+        return self.curve.over_lowest(clock_hz) * (1.0 / self.volts)
 
     def event_j(self, event: str) -> float:
         """Joules of one event at nominal voltage.
@@ -198,18 +240,24 @@ class PowerModel:
         dram = np.multiply(events.get(DRAM, 0.0), self.event_j(DRAM))
         return np.asarray(core, dtype=np.float64), np.asarray(dram, dtype=np.float64)
 
+    def power_at(self, clock_hz: ArrayLike, rates: Mapping[str, ArrayLike]) -> Floats:
+        """Power while events take place at these rates (per second) and core clocks, without a limit (W), (N,)."""
+        volts = self.voltage(clock_hz)
+        core_w, dram_w = self.dynamic(rates)
+        ratio = np.multiply(clock_hz, 1.0 / self.boost_hz)
+        return self.board_w + self.leakage_w * volts + (self.clock_w * ratio + core_w) * volts * volts + dram_w
+
     def apply_power_limit(
         self, nominal: NominalCosts, limit_w: float | None = None, clock_hz: float | None = None
     ) -> LimitedCosts:
         """Latency, power and energy of N launches at the highest clock that keeps them within a power limit.
 
-        Where the limit cannot be met at the lowest clock, the launch is stretched further, as the hardware's own
-        slowdown does it.
+        Where the limit cannot be met at the lowest clock, the launch runs there and exceeds it.
 
         Args:
             nominal: the launches before any power limit.
             limit_w: the power limit; the TDP by default.
-            clock_hz: the highest clock; the boost clock by default.
+            clock_hz: the highest clock; `running_hz` by default.
 
         Raises:
             UsageError: the GPU does not accept this power limit or clock.
@@ -270,30 +318,14 @@ class PowerModel:
     def _throttle(self, start: float, limit_w: float, nominal: NominalCosts) -> tuple[Floats, Floats, Floats, Floats]:
         """(clock over boost, latency_s, static_j, core_j) of launches that exceed the limit at clock ratio `start`."""
         lowest = self.minimum_hz / self.boost_hz
-        dram_j = nominal.dram_j
         low, step = np.full(np.shape(nominal.core_s), lowest), start - lowest
         for _ in range(BISECTIONS):
             step *= 0.5
             middle = low + step
             latency, static_j, total_core_j = self._run(middle, nominal)
-            within = static_j + total_core_j + dram_j <= limit_w * latency
+            within = static_j + total_core_j + nominal.dram_j <= limit_w * latency
             low = np.where(within, middle, low)
-        latency, static_j, total_core_j = self._run(low, nominal)
-        still_over = static_j + total_core_j + dram_j > limit_w * latency
-        if still_over.any():
-            background_w = self._background_w(lowest)
-            events_j = nominal.core_j * float(self.voltage(self.minimum_hz)) ** 2
-            stretched = (events_j + dram_j) / (limit_w - background_w)
-            latency = np.where(still_over, stretched, latency)
-            static_j = np.where(still_over, self.idle_w * stretched, static_j)
-            clock_j = (background_w - self.idle_w) * stretched
-            total_core_j = np.where(still_over, clock_j + events_j, total_core_j)
-        return low, latency, static_j, total_core_j
-
-    def _background_w(self, ratio: float) -> float:
-        """Static power and the clock tree at `ratio` times the boost clock (W)."""
-        volts = float(self.voltage(ratio * self.boost_hz))
-        return self.board_w + self.leakage_w * volts + self.clock_w * ratio * volts**2
+        return low, *self._run(low, nominal)
 
     def _limit(self, limit_w: float | None) -> float:
         limit = self.tdp_w if limit_w is None else limit_w
@@ -302,13 +334,30 @@ class PowerModel:
         return limit
 
     def _clock(self, clock_hz: float | None) -> float:
-        clock = self.boost_hz if clock_hz is None else clock_hz
+        clock = self.running_hz if clock_hz is None else clock_hz
         if not self.minimum_hz <= clock <= self.maximum_hz:
             scale = 1e-6
             raise _out_of_range(
                 "clock", clock * scale, self.minimum_hz * scale, self.maximum_hz * scale, "MHz", self.title
             )
         return clock
+
+
+def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zeros: bool) -> dict[str, float]:
+    """Event -> joules at nominal voltage, which is `volts` times the lowest one."""
+    chip, tensor = coefficients["chip"][f"sm_{gpu.sm}"], coefficients["tensor"]
+    # A tensor core at half rate holds its operands for twice the clocks of an operation.
+    full_rate = chip.get("full_rate", 0)
+    slowdown = max(full_rate / gpu.tensor_fma_per_clk_sm.get("f16", full_rate or 1), 1.0)
+    units = {
+        "fma32": chip["fma32_pj"],
+        "mma_f16": chip["mma_f16_pj"] * (1.0 + tensor["idle_share"] * (slowdown - 1.0)),
+    }
+    energies = {}
+    for name, entry in coefficients["event"].items():
+        toggling = coefficients["data"]["zeros"] if zeros and entry.get("arithmetic") else 1.0
+        energies[name] = entry["ratio"] * toggling * units[entry.get("unit", "fma32")] * 1e-12 * volts**2
+    return energies
 
 
 def _out_of_range(what: str, given: float, low: float, high: float, unit: str, title: str) -> UsageError:
