@@ -24,28 +24,67 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(help="A T4 file or Kernel Tuner cache, .json or .json.gz.")],
-    op: Op,
-    shape: Annotated[str, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")],
+    file: Annotated[Path, typer.Argument(help="A T4 file or Kernel Tuner cache; with --spec also CSV or Parquet.")],
+    op: Annotated[
+        str | None, typer.Option("--op", help="Operator that was measured, if the source is not at hand.")
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096; with --spec: its own.")
+    ] = None,
     gpu: Annotated[
         str | None, typer.Option("--gpu", help="GPU that was measured, if the file does not name it.")
     ] = None,
-    kernel: Annotated[str | None, typer.Option(help="Name of the kernel, if the file does not name it.")] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="With --spec the kernel's source; else its name, if the file does not name it.")
+    ] = None,
+    spec: Annotated[
+        Path | None,
+        typer.Option(help="Spec of the kernel (kernel.toml or T1 .json): the rows become its measurements."),
+    ] = None,
+    by: Annotated[str | None, typer.Option(help="With --spec: who measured, such as a paper or repository.")] = None,
+    time: Annotated[
+        str | None, typer.Option(help="With --spec, of a table: column and unit of the time, such as duration:us.")
+    ] = None,
+    ignore: Annotated[
+        str | None, typer.Option(help="With --spec: columns that say nothing of the config, separated by commas.")
+    ] = None,
     dtype: Dtype = None,
     layout: Layout = None,
     db: Path_ = None,
 ) -> None:
-    """Add the results of another tuner to a database, failures included; units are converted."""
-    from kernrec.interop.import_export import import_results
-    from kernrec.op import problem_from_shape
+    """Add the results of another tuner to a database, failures included; units are converted.
+
+    With --kernel and --spec they become measurements of that kernel, which answers and models then use.
+    """
+    from kernrec.interop.import_export import Recording, import_bound, import_results
+    from kernrec.interop.load_spec import load_spec
+    from kernrec.op import parse_shape, problem_from_shape
     from kernrec.store import Database
 
-    problem = problem_from_shape(op, shape, dtype, layout)
+    left_out: list[str] = []
+    if spec is not None:
+        if op is not None:
+            raise UsageError("--op is for results without a source; with --spec the spec says what was computed")
+        if kernel is None:
+            raise UsageError(f"--kernel is missing: the source that {spec} describes")
+        own, left_out = load_spec(spec, Path(kernel))
+        dims = parse_shape(shape) if shape else {}
+        problem = own.definition.problem(dtype or own.dtypes[0], layout or own.layouts[0], **dims)
+        recording = Recording(file, gpu, by, _column(time), tuple(ignore.split(",")) if ignore else ())
+    else:
+        if given := [name for name, value in (("--by", by), ("--time", time), ("--ignore", ignore)) if value]:
+            raise UsageError(f"{given[0]} goes with --spec, which binds the rows to a kernel")
+        if op is None or shape is None:
+            raise UsageError("say what was measured: --kernel SOURCE --spec SPEC, or --op and --shape")
+        problem = problem_from_shape(op, shape, dtype, layout)
     path = db or paths.user_database()
     existed = path.exists()
     try:
         with Database.open(path, read_only=False, create=True) as database:
-            done = import_results(database, file, problem, gpu, kernel)
+            if spec is not None:
+                done = import_bound(database, recording, own, problem)
+            else:
+                done = import_results(database, file, problem, gpu, kernel)
     except KernrecError:
         if not existed:  # a file that cannot be imported creates no database
             path.unlink(missing_ok=True)
@@ -53,10 +92,22 @@ def import_(
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(done.outcomes.items()))
     best = "" if done.best_s is None else f", best {human(done.best_s, 's')}"
     print(f"{done.kernel} for {problem.key} on {done.gpu.title}: {done.results} results ({counts}){best}")
+    for note in (*left_out, *done.notes):
+        _note(note)
     if done.added < done.results:
         _note(f"{done.results - done.added} of them were there already")
     if done.dropped:
         _note(f"{file} is cut short: {done.dropped} incomplete entry at its end was skipped")
+
+
+def _column(text: str | None) -> tuple[str, str] | None:
+    """The column and unit that --time names."""
+    if text is None:
+        return None
+    name, _, unit = text.rpartition(":")
+    if not name or not unit:
+        raise UsageError(f"--time {text!r:.60}: a column and its unit are expected, such as duration:us")
+    return name, unit
 
 
 @app.command("export")

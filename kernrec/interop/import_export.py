@@ -2,19 +2,40 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.gpu.find import UnknownGPU
+from kernrec.interop.bind_rows import bind_rows, names_of
+from kernrec.interop.plausible_times import implausible
 from kernrec.interop.read_results import read_results
-from kernrec.interop.results import ForeignResults, to_measurements
+from kernrec.interop.results import ForeignResults, StoredAs, to_measurements
+from kernrec.interop.same_code import other_code
 from kernrec.interop.t4 import write_t4
+from kernrec.interop.table import TableOptions
+from kernrec.kernel import Kernel, find_kernel
 from kernrec.kernel.library import kernel_names
 from kernrec.op import Problem
 from kernrec.store import Database
+from kernrec.store.kernel_rows import remember
 from kernrec.store.measurement import Measurement, Outcome
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A file of results, and what it may not say of itself."""
+
+    path: Path
+    gpu: str | None = None
+    """The GPU that was measured; one that contradicts the file is an error."""
+    recorder: str | None = None
+    """Who measured, such as a person, a paper or a repository."""
+    time: tuple[str, str] | None = None
+    """Of a table: column and unit of the time."""
+    ignored: tuple[str, ...] = ()
+    """Columns, or names in configs, that say nothing of the config."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +54,8 @@ class ImportSummary:
     """Least latency."""
     dropped: int
     """Incomplete entries at the end of a file that was cut short."""
+    notes: tuple[str, ...] = ()
+    """What else the user should know, a sentence each."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +94,74 @@ def import_results(
             f"{name} is a kernel of the library, and these results may be of another source;"
             " choose another name with --kernel"
         )
+    if wrong := implausible(_times(file), problem, card):
+        raise UsageError(f"{path}: {wrong}")
+    return _add(database, file, problem, StoredAs(card.name, name))
+
+
+def import_bound(database: Database, recording: Recording, kernel: Kernel, problem: Problem) -> ImportSummary:
+    """Add recorded results as measurements of a kernel whose source is at hand, all or nothing.
+
+    The rows get the kernel's own name and hash, and the kernel is stored with them: `analyze`, `explain`, `train` and
+    `recommend --kernel` use them as if kernrec had measured them, by a protocol that everything kernrec measures goes
+    before.
+
+    Args:
+        database: where to add them.
+        recording: a T4 file, Kernel Tuner cache, CSV or Parquet file.
+        kernel: that was measured.
+        problem: on which it was measured.
+
+    Raises:
+        UsageError: the file is bad; its rows do not fit the spec; its times cannot be those of the problem on the GPU;
+            or the registers and shared memory that it states are not those of the source.
+    """
+    path = recording.path
+    if kernel.name in kernel_names() and find_kernel(kernel.name).hash != kernel.hash:
+        raise UsageError(f"{kernel.name} is the name of another kernel, of the library; choose another in the spec")
+    options = TableOptions(names_of(kernel), recording.time, recording.ignored)
+    file = read_results(path, options)
+    card = _card(file, recording.gpu, path)
+    kernel.require(problem.dtype, problem.layout, card.sm)
+    try:
+        bound = bind_rows(file, kernel, problem, card, recording.ignored)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+    if wrong := implausible(_times(bound.file), problem, card):
+        raise UsageError(f"{path}: {wrong}")
+    other, note = other_code(bound.file.results, kernel, problem, card)
+    if other:
+        raise UsageError(f"{path}: {other}")
+    notes = [note] if note else []
+    if bound.excluded:
+        notes.append(f"{bound.excluded} failures were left out: {kernel.name} excludes their configs")
+    if file.not_run:
+        notes.append(f"{file.not_run} configs without a result were left out")
+    stored = StoredAs(card.name, kernel.name, kernel.hash, recording.recorder)
+    summary = _add(database, bound.file, problem, stored)
+    remember(database, kernel, problem)
+    return replace(summary, notes=tuple(notes))
+
+
+def _add(database: Database, file: ForeignResults, problem: Problem, stored: StoredAs) -> ImportSummary:
+    """Add the results to a database."""
     before = database.counts()["measurement"]
-    database.add_measurements(to_measurements(file, card.name, problem, name))
+    database.add_measurements(to_measurements(file, problem, stored))
+    times = _times(file)
     return ImportSummary(
-        card,
-        name,
+        find_gpu(stored.gpu),
+        stored.kernel,
         len(file.results),
         database.counts()["measurement"] - before,
         Counter(result.outcome for result in file.results),
-        min((result.latency_s for result in file.results if result.latency_s is not None), default=None),
+        min(times) if times else None,
         file.dropped,
     )
+
+
+def _times(file: ForeignResults) -> list[float]:
+    """The latencies of a file's results that ran."""
+    return [result.latency_s for result in file.results if result.latency_s is not None]
 
 
 def _card(file: ForeignResults, name: str | None, path: Path) -> GPU:

@@ -20,6 +20,7 @@ from kernrec.interop.results import (
     ENERGIES,
     ForeignResult,
     ForeignResults,
+    code_of,
     config_of,
     energy_of,
     latency_of,
@@ -137,7 +138,10 @@ def _result(entry: object, keys: list[str]) -> ForeignResult:
     joules = {name: finite(entry[name], name) for name, _ in ENERGIES if name in entry}
     watts = {name: finite(entry[name], name) for _, name in ENERGIES if name in entry}
     energy = energy_of(joules, watts, latency)
-    return ForeignResult(config, Outcome.OK, None, latency, samples, measured_at=measured_at, **energy, **limits)
+    code = code_of(entry)
+    return ForeignResult(
+        config, Outcome.OK, None, latency, samples, measured_at=measured_at, **energy, **limits, **code
+    )
 
 
 def _error(entry: Mapping[str, Any]) -> str | None:

@@ -7,13 +7,23 @@ from kernrec.interop.json_document import CutShort, decode, members, read_text
 from kernrec.interop.kernel_tuner import read_cache
 from kernrec.interop.results import ForeignResults
 from kernrec.interop.t4 import read_document
+from kernrec.interop.table import TableOptions, is_parquet, read_table
 
 
-def read_results(path: Path) -> ForeignResults:
-    """The results in a T4 file or a Kernel Tuner cache, which may be compressed by gzip.
+def read_results(path: Path, table: TableOptions | None = None) -> ForeignResults:
+    """The results in a T4 file or a Kernel Tuner cache, which may be compressed by gzip, or in a table.
 
-    Raises `UsageError`, in one line that names the file, for any other file and for errors in it.
+    Args:
+        path: of the file.
+        table: how a CSV or Parquet file is read; None where the tunables are not known, and no table can be read.
+
+    Raises:
+        UsageError: in one line that names the file, for any other file and for errors in it.
     """
+    if is_parquet(path) or path.name.endswith((".csv", ".csv.gz")):
+        if table is None:
+            raise UsageError(f"{path} is a table; --kernel and --spec say which of its columns are tunables")
+        return read_table(path, table)
     text, whole = read_text(path)
     try:
         kind = _kind(text)

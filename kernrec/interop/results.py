@@ -17,6 +17,7 @@ from kernrec.interop.json_document import finite
 from kernrec.op import Problem
 from kernrec.store import content_hash
 from kernrec.store.measurement import (
+    CodeInfo,
     DeviceReport,
     EnergyReport,
     LatencyReport,
@@ -64,6 +65,10 @@ class ForeignResult:
     power_limit_w: float | None = None
     locked_sm_clock_hz: float | None = None
     locked_memory_clock_hz: float | None = None
+    registers: int | None = None
+    """Registers per thread of the code that ran, if the tool states them."""
+    smem_bytes: int | None = None
+    """Shared memory per block, static and dynamic, if the tool states it."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,8 @@ class ForeignResults:
     results: list[ForeignResult] = field(repr=False)
     dropped: int = 0
     """Incomplete entries at the end of a file that was cut short."""
+    not_run: int = 0
+    """Configs that the file lists without a result."""
 
 
 def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
@@ -89,15 +96,29 @@ def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
     return EXTERNAL + content_hash({"kernel": kernel, "tunables": sorted(tunables), "tool": tool})
 
 
-def to_measurements(file: ForeignResults, gpu: str, problem: Problem, kernel: str) -> Iterator[Measurement]:
+@dataclass(frozen=True)
+class StoredAs:
+    """As what the results of a file are stored."""
+
+    gpu: str
+    """Name of the card in the GPU catalog."""
+    kernel: str
+    """Name of the kernel."""
+    kernel_hash: str | None = None
+    """Hash of the kernel's source; None where the source is not known."""
+    recorder: str | None = None
+    """Who measured, besides the tool."""
+
+
+def to_measurements(file: ForeignResults, problem: Problem, stored: StoredAs) -> Iterator[Measurement]:
     """The measurements of a file's results.
 
     Args:
         file: the results.
-        gpu: name of the card in the GPU catalog.
         problem: that was measured.
-        kernel: name under which the kernel is stored.
+        stored: under which names they are stored.
     """
+    gpu, kernel = stored.gpu, stored.kernel
     first = file.results[0]
     first_result = {
         "device": file.device,
@@ -108,15 +129,17 @@ def to_measurements(file: ForeignResults, gpu: str, problem: Problem, kernel: st
         "at": first.measured_at.isoformat(),
     }
     session = f"{file.tool} {content_hash(first_result)}"
-    kernel_hash = external_hash(kernel, file.tunables, file.tool)
+    kernel_hash = stored.kernel_hash or external_hash(kernel, file.tunables, file.tool)
+    measured_by = file.tool if stored.recorder is None else f"{file.tool}, {stored.recorder}"
     record, protocol = ProblemRecord.of(problem), ProtocolInfo(0, Tier.FINAL)
     for result in file.results:
         yield Measurement(
             MeasurementIdentity(gpu, kernel, kernel_hash, dict(result.config), record),
             protocol,
-            MeasurementOrigin(session, result.measured_at, file.tool),
+            MeasurementOrigin(session, result.measured_at, measured_by),
             Outcome(result.outcome),
             result.error,
+            code=CodeInfo(registers=result.registers, smem_bytes=result.smem_bytes),
             device=MeasuredDevice(
                 device=file.device,
                 power_limit_w=result.power_limit_w,
@@ -252,6 +275,25 @@ def energy_of(joules: Mapping[str, float], watts: Mapping[str, float], latency_s
             power = energy / latency_s
         return {"energy_j": energy, "power_w": power, "energy_method": method}
     return {}
+
+
+# Names under which tools state what the compiler allocated.
+REGISTERS = ("registers", "num_regs", "registers_per_thread")
+SHARED_BYTES = ("smem_bytes", "shared_bytes", "shared_memory_bytes")
+
+
+def code_of(given: Mapping[str, object]) -> dict[str, Any]:
+    """What a result states of its code, as fields of a `ForeignResult`; raises `ValueError` for impossible numbers."""
+    code: dict[str, Any] = {}
+    for column, names, most in (("registers", REGISTERS, 255), ("smem_bytes", SHARED_BYTES, 1 << 20)):
+        for name in names:
+            if (value := given.get(name)) is not None:
+                number = finite(value, name)
+                if not (0 <= number <= most and number.is_integer()):
+                    raise ValueError(f"{name} is {number:g}; a whole number from 0 to {most} is expected")
+                code[column] = int(number)
+                break
+    return code
 
 
 def require(results: list[ForeignResult], path: object) -> None:

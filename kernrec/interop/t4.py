@@ -21,6 +21,7 @@ from kernrec.interop.results import (
     LIMITS,
     ForeignResult,
     ForeignResults,
+    code_of,
     config_of,
     energy_of,
     latency_of,
@@ -113,6 +114,7 @@ def _result(entry: object, timeunit: object) -> ForeignResult:
         raise ValueError("it is correct and has neither a measurement named time nor runtimes")
     joules = {name: _number(measured, name, _JOULES) for name, _ in ENERGIES if name in measured}
     watts = {name: _number(measured, name, _WATTS) for _, name in ENERGIES if name in measured}
+    fields |= code_of({name: value for name, (value, _) in measured.items()})
     return ForeignResult(config, Outcome.OK, None, latency, samples, **fields, **energy_of(joules, watts, latency))
 
 

@@ -4,7 +4,6 @@ Profiles are stored in the user's database and reused: by a second analysis, aft
 `kernrec recommend --kernel`.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -33,6 +32,7 @@ from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Recommendation
 from kernrec.store import Database, ProfileRow
+from kernrec.store.kernel_rows import remember
 from kernrec.util.light_dataclass import dataclass
 
 _SAVE_S = 10.0
@@ -202,19 +202,6 @@ def _profiles(
             yield from (ProfileFailure(config, result.message) for config in members[failed.key])
         else:
             yield members[result[0].variant_key], result
-
-
-def remember(database: Database, kernel: Kernel, problem: Problem) -> None:
-    """Adds a kernel and a problem to a database, from which `Context.kernel` makes them again."""
-    row = {
-        "name": kernel.name,
-        "kernel_hash": kernel.hash,
-        "op": kernel.op,
-        "spec": json.dumps(kernel.spec),  # not in canonical form: the order of tunables and dimensions counts
-        "source": kernel.source,
-    }
-    database.add("kernel", [row])
-    database.add("problem", [problem.as_dict()])
 
 
 def check_tunables_used(kernel: Kernel) -> None:

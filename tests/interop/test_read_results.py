@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.interop import json_document, read_results, to_measurements
+from kernrec.interop.results import StoredAs
 from kernrec.op import find_op
 from kernrec.store import Database
 from tests.helpers.foreign_files import cache, document, entry, result
@@ -115,7 +116,7 @@ def test_no_value_in_the_place_of_another_escapes_either(
     said = ""
     try:
         file = read_results(write(whole))
-        database.add_measurements(to_measurements(file, "t4", PROBLEM, "k"))
+        database.add_measurements(to_measurements(file, PROBLEM, StoredAs("t4", "k")))
     except UsageError as error:
         said = str(error)
     assert "\n" not in said

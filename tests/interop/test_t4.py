@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.interop import ForeignResult, read_results, to_measurements, write_t4
-from kernrec.interop.results import ForeignResults
+from kernrec.interop.results import ForeignResults, StoredAs
 from kernrec.op import find_op
 from kernrec.store.measurement import Measurement
 from tests.helpers.foreign_files import document, result
@@ -158,7 +158,7 @@ def results(draw: st.DrawFn, tunables: list[str]) -> ForeignResult:
 
 
 def rows(file: ForeignResults) -> list[dict[str, Any]]:
-    measurements = to_measurements(file, "rtx3090", PROBLEM, "theirs")
+    measurements = to_measurements(file, PROBLEM, StoredAs("rtx3090", "theirs"))
     return [{k: v for k, v in measurement.columns().items() if v is not None} for measurement in measurements]
 
 
@@ -196,7 +196,10 @@ EVERY_OUTCOME = [
 
 def test_what_is_written_conforms_to_the_schema() -> None:
     written = json.loads(
-        write_t4(to_measurements(ForeignResults("T4", None, None, ("a",), EVERY_OUTCOME), "rtx3090", PROBLEM, "k"), {})
+        write_t4(
+            to_measurements(ForeignResults("T4", None, None, ("a",), EVERY_OUTCOME), PROBLEM, StoredAs("rtx3090", "k")),
+            {},
+        )
     )
     assert written["schema_version"] == "1.0.0"
     assert written["metadata"] == {"timeunit": "milliseconds"}
@@ -214,7 +217,10 @@ def test_the_schemas_own_validator_accepts_what_is_written() -> None:
     jsonschema.validate(
         json.loads(
             write_t4(
-                to_measurements(ForeignResults("T4", None, None, ("a",), EVERY_OUTCOME), "rtx3090", PROBLEM, "k"), {}
+                to_measurements(
+                    ForeignResults("T4", None, None, ("a",), EVERY_OUTCOME), PROBLEM, StoredAs("rtx3090", "k")
+                ),
+                {},
             )
         ),
         SCHEMA,

@@ -1,0 +1,131 @@
+"""Recorded results as those of a kernel whose source and spec are at hand.
+
+Names are matched with the spec's tunables and macros without regard to case. Every config has to be one of the spec's:
+a row that does not fit means that the rows, or the spec, are of another kernel.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kernrec.errors import UsageError, unknown
+from kernrec.gpu import GPU
+from kernrec.interop.results import ForeignResult, ForeignResults
+from kernrec.kernel import Kernel, Space
+from kernrec.kernel.spec import config_text
+from kernrec.op import Problem
+from kernrec.store.measurement import Outcome
+
+
+@dataclass(frozen=True)
+class BoundRows:
+    """Results whose configs are those of a kernel's spec."""
+
+    file: ForeignResults
+    """With the tunables' names of the spec."""
+    excluded: int
+    """Failures of configs that the spec's constraints exclude; they are left out, for nothing can ask about them."""
+
+
+def names_of(kernel: Kernel) -> tuple[str, ...]:
+    """Every name that a recording may have for a part of a config."""
+    return tuple(dict.fromkeys([n for t in kernel.tunables for n in (t.name, t.macro)] + list(kernel.macros)))
+
+
+def bind_rows(
+    file: ForeignResults, kernel: Kernel, problem: Problem, gpu: GPU, ignored: Sequence[str] = ()
+) -> BoundRows:
+    """The results of a file as those of a kernel.
+
+    Args:
+        file: the results.
+        kernel: the kernel that ran.
+        problem: on which it ran.
+        gpu: on which it ran.
+        ignored: names in the configs of the file that say nothing of the config.
+
+    Raises:
+        UsageError: a tunable is unknown or missing, a value is not the spec's, or a config that ran is excluded by the
+            spec; the message says which and what was expected.
+    """
+    left_out = {name.casefold() for name in ignored}
+    places = _places(file, kernel, left_out)
+    configs = [_config(number, result, kernel, places) for number, result in enumerate(file.results, 1)]
+    space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
+    rows = space.find(configs)
+    inside = rows >= 0
+    inside[inside] = space.at(problem).valid[rows[inside]]
+    kept: list[ForeignResult] = []
+    for number, (result, config, fits) in enumerate(zip(file.results, configs, inside.tolist(), strict=True), 1):
+        if fits:
+            kept.append(replace(result, config=config))
+        elif result.outcome == Outcome.OK:
+            broken = kernel.misfit(config, problem, gpu.limits)
+            raise UsageError(
+                f"result {number} ran with {config_text(config)}, which {kernel.name} excludes on {gpu.name} by"
+                f" {broken!r}"
+            )
+    if not kept:
+        raise UsageError(f"all {len(file.results)} configs failed, and {kernel.name} excludes every one of them")
+    names = tuple(tunable.name for tunable in kernel.tunables)
+    return BoundRows(replace(file, tunables=names, results=kept), int(np.count_nonzero(~inside)))
+
+
+def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping[str, str]:
+    """Name in the file -> tunable of the spec; macros of the spec are checked, and have no place."""
+    tunables = {n.casefold(): t.name for t in kernel.tunables for n in (t.macro, t.name)}
+    macros = {name.casefold(): value for name, value in kernel.macros.items()}
+    places: dict[str, str] = {}
+    for name in file.tunables:
+        folded = name.casefold()
+        if folded in tunables:
+            if tunables[folded] in places.values():
+                raise UsageError(f"tunable {tunables[folded]} of {kernel.name} is in the rows twice")
+            places[name] = tunables[folded]
+        elif folded in macros:
+            _check_macro(file, name, macros[folded], kernel)
+        elif folded not in left_out:
+            known = [tunable.name for tunable in kernel.tunables]
+            wrong = unknown(f"tunable of {kernel.name}", name, known)
+            raise UsageError(f"{wrong}; if it changes nothing in the kernel, --ignore {name}")
+    for tunable in kernel.tunables:
+        if tunable.name not in places.values() and len(tunable.values) > 1:
+            accepted = ", ".join(map(str, tunable.values[:8]))
+            raise UsageError(
+                f"the rows do not say {tunable.name}, which {kernel.name} has with {accepted}; fix it in the spec if"
+                " all ran with one value"
+            )
+    return places
+
+
+def _check_macro(file: ForeignResults, name: str, value: str, kernel: Kernel) -> None:
+    for number, result in enumerate(file.results, 1):
+        given = result.config.get(name)
+        if str(given) != value and str(_whole(given)) != value:
+            raise UsageError(f"result {number} has {name}={given}, and {kernel.name} defines it as {value}")
+
+
+def _config(number: int, result: ForeignResult, kernel: Kernel, places: Mapping[str, str]) -> dict[str, int]:
+    found = {place: result.config.get(name) for name, place in places.items()}
+    config = {}
+    for tunable in kernel.tunables:
+        value = found.get(tunable.name, tunable.values[0])
+        whole = _whole(value)
+        if whole is None or whole not in tunable.values:
+            accepted = ", ".join(map(str, tunable.values[:12])) + (", ..." if len(tunable.values) > 12 else "")
+            raise UsageError(f"result {number}: {tunable.name} is {value!r:.40}; {kernel.name} accepts {accepted}")
+        config[tunable.name] = whole
+    return config
+
+
+def _whole(value: object) -> int | None:
+    """A value as a whole number; None where it is none."""
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            return None
+    if isinstance(value, float) and not value.is_integer():
+        return None
+    return int(value) if isinstance(value, (int, float)) else None

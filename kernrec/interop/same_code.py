@@ -1,0 +1,72 @@
+"""Whether recorded rows are of a kernel's source: registers and shared memory, where a recording states them.
+
+Some of the recorded configs are compiled for the recorded GPU. Shared memory does not depend on the compiler and has to
+agree; registers differ between compilers, in a few configs by much, so their median difference decides. On a recording
+of the benchmark convolution they were equal in 4 of 7 configs, and 3 %, 200 % and 290 % off in the others.
+"""
+
+import statistics
+from collections.abc import Sequence
+
+from kernrec.compile.compiled import Compiled
+from kernrec.compile.nvrtc import NoCompilerError
+from kernrec.compile.pool import compile_many
+from kernrec.gpu import GPU
+from kernrec.interop.results import ForeignResult
+from kernrec.kernel import Kernel, bind_launches
+from kernrec.kernel.spec import config_text
+from kernrec.op import Problem
+from kernrec.profile.profile_user_kernel import compile_job_for
+from kernrec.profile.sample_profile import entry_name
+
+SAMPLE = 6
+"""Configs that are compiled."""
+_REGISTERS = 0.25
+"""Median relative difference of registers beyond which a source counts as another one."""
+_RESERVED_BYTES = 1024  # of shared memory per block, which some tools count (CUDA C++ Programming Guide, sm_80 on)
+
+
+def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> tuple[str | None, str]:
+    """(why the recorded code is not the kernel's, None if nothing says so; a note on what was compared, may be empty).
+
+    Args:
+        results: of the kernel's configs.
+        kernel: whose source is at hand.
+        problem: that was measured.
+        gpu: that was measured.
+    """
+    stated = [r for r in results if r.registers is not None or r.smem_bytes is not None]
+    if not stated:
+        return None, ""
+    chosen = stated[:: max(len(stated) // SAMPLE, 1)][:SAMPLE]
+    jobs = {compile_job_for(kernel, _config(kernel, r), problem, gpu.sm): r for r in chosen}
+    differences: list[float] = []
+    compared = 0
+    try:
+        for job, compiled in compile_many(iter(jobs), 1):
+            if not isinstance(compiled, Compiled):
+                continue
+            result, compared = jobs[job], compared + 1
+            config = _config(kernel, result)
+            launch = bind_launches(kernel, config, problem, gpu.sm)[0]
+            used = compiled.resources[entry_name(compiled.resources, launch.entry)]
+            shared = used.static_smem_bytes + launch.shared_bytes
+            if result.smem_bytes is not None and result.smem_bytes not in (shared, shared + _RESERVED_BYTES):
+                return (
+                    f"{config_text(config)} was recorded with {result.smem_bytes} bytes of shared memory, and"
+                    f" {kernel.source_name} takes {shared}: it is not the source that was measured"
+                ), ""
+            if result.registers:
+                differences.append(abs(used.registers - result.registers) / result.registers)
+    except NoCompilerError as error:
+        return None, f"registers and shared memory were not compared: {error}"
+    if differences and (middle := statistics.median(differences)) > _REGISTERS:
+        return (
+            f"registers differ by {middle:.0%} in the median of {len(differences)} configs from those that"
+            f" {kernel.source_name} needs on {gpu.arch}: it is not the source that was measured"
+        ), ""
+    return None, f"registers and shared memory of {compared} recorded configs agree with {kernel.source_name}"
+
+
+def _config(kernel: Kernel, result: ForeignResult) -> dict[str, int]:
+    return {tunable.name: int(result.config[tunable.name]) for tunable in kernel.tunables}

@@ -1,0 +1,269 @@
+"""Tables of results: CSV and Parquet files with a row per measured config and named columns.
+
+    block_size_x,block_size_y,time_ms,num_regs
+    32,8,0.412,40
+
+A column is one of a kernel's tunables, or a quantity whose name ends in its unit: `time_ms`, `latency_s`, `energy_j`,
+`power_w`, `power_limit_w`, `locked_sm_clock_mhz`. Others that are known: `outcome` (how the config ended; without it
+every row ran), `error`, `device`, `timestamp`, `num_regs` and `smem_bytes`. A column that is none of these is an error:
+a tunable that is overlooked would make one config of many.
+"""
+
+import csv
+import io
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import UsageError, nearest, unknown
+from kernrec.interop.json_document import MOST_BYTES, finite, read_text
+from kernrec.interop.kernel_tuner import outcome_of
+from kernrec.interop.results import (
+    ENERGIES,
+    REGISTERS,
+    SHARED_BYTES,
+    ForeignResult,
+    ForeignResults,
+    code_of,
+    config_of,
+    energy_of,
+    latency_of,
+    require,
+    text_of,
+    time_of,
+)
+from kernrec.interop.t4 import INVALIDITIES, SECONDS
+from kernrec.store.connection import memory, one_line
+from kernrec.store.measurement import Outcome
+
+TOOL = "table"
+_PARQUET = b"PAR1"
+_MOST_ROWS = 2_000_000
+_TIMES = ("time", "latency", "runtime", "duration")
+_OTHER = {
+    "device": ("device", "gpu", "device_name"),
+    "outcome": ("outcome", "status", "invalidity"),
+    "error": ("error",),
+    "timestamp": ("timestamp", "measured_at"),
+}
+_LIMITS = {"power_limit_w": ("power_limit_w", 1.0)} | {
+    f"{name}_{unit}": (f"{name}_hz", factor)
+    for name in ("locked_sm_clock", "locked_memory_clock")
+    for unit, factor in (("mhz", 1e6), ("hz", 1.0))
+}
+_ENERGY = {"energy_j": 1.0, "energy_mj": 1e-3}
+_POWER = {"power_w": 1.0, "power_mw": 1e-3}
+_NOT_RUN = ("", "none", "null")  # the recorder lists the config and never ran it
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How the columns of a table are read."""
+
+    names: tuple[str, ...] = ()
+    """Columns that are part of the config: tunables, and macros that the spec fixes."""
+    time: tuple[str, str] | None = None
+    """Column and unit of the time, where the column's name does not say; None: the name says."""
+    ignored: tuple[str, ...] = ()
+    """Columns that say nothing of the config."""
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file is a Parquet file, by its first bytes; `UsageError` for one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_PARQUET)) == _PARQUET
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def read_table(path: Path, options: TableOptions) -> ForeignResults:
+    """The results in a CSV or Parquet file; raises `UsageError` in one line that names it."""
+    columns, rows = _parquet(path) if is_parquet(path) else _csv(path)
+    if len({name.casefold() for name in columns}) < len(columns):
+        raise UsageError(f"{path} names a column twice")
+    try:
+        reader = _Reader(columns, options)
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
+    results, not_run = [], 0
+    for number, row in enumerate(rows):
+        if number >= _MOST_ROWS:
+            raise UsageError(f"{path} has more than {_MOST_ROWS} rows")
+        try:
+            result = reader.result(row)
+        except (ValueError, UsageError) as error:
+            raise UsageError(f"{path}: row {number + 1}: {error}") from None
+        if result is None:
+            not_run += 1
+        else:
+            results.append(result)
+    require(results, path)
+    if len(reader.devices) > 1:
+        raise UsageError(f"{path} has rows of {len(reader.devices)} devices; import those of each on their own")
+    return ForeignResults(TOOL, next(iter(reader.devices), None), None, tuple(results[0].config), results, 0, not_run)
+
+
+def _csv(path: Path) -> tuple[list[str], Iterator[Mapping[str, Any]]]:
+    text, _ = read_text(path)
+    try:
+        lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+        columns = [name.strip() for name in next(lines, [])]
+    except csv.Error as error:
+        raise UsageError(f"{path} is not CSV: {error}") from None
+    if len(columns) < 2 or not all(columns):
+        raise UsageError(f"{path} is not a table: its first line has to name at least two columns")
+
+    def rows() -> Iterator[Mapping[str, Any]]:
+        number = 1
+        try:
+            for number, line in enumerate(lines, 2):
+                if line and len(line) != len(columns):
+                    raise UsageError(f"{path}: line {number} has {len(line)} values for {len(columns)} columns")
+                if line:
+                    yield {name: _plain(value.strip()) for name, value in zip(columns, line, strict=True)}
+        except csv.Error as error:
+            raise UsageError(f"{path}: line {number}: {error}") from None
+
+    return columns, rows()
+
+
+def _plain(text: str) -> object:
+    """A CSV value: None, a number or text."""
+    if not text:
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _parquet(path: Path) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
+    if path.stat().st_size > MOST_BYTES:
+        raise UsageError(f"{path} is larger than {MOST_BYTES // 2**20} MiB; it is not read")
+    with one_line(path):
+        cursor = memory().execute("FROM read_parquet(?) LIMIT ?", [str(path.absolute()), _MOST_ROWS + 1])
+        columns = [column[0] for column in cursor.description or ()]
+        rows = cursor.fetchall()
+    return columns, (
+        {name: float(value) if isinstance(value, Decimal) else value for name, value in zip(columns, row, strict=True)}
+        for row in rows
+    )
+
+
+class _Reader:
+    """What each column of a table is."""
+
+    def __init__(self, columns: Collection[str], options: TableOptions) -> None:
+        """Raises `ValueError` for a column that is nothing known, and where none is a time."""
+        folded = {name.casefold(): name for name in columns}
+        self.devices: set[str] = set()
+        self._config = {c for c in columns if c.casefold() in {name.casefold() for name in options.names}}
+        given = {name.casefold() for name in options.ignored}
+        if missing := sorted(given - folded.keys()):
+            raise ValueError(str(unknown("column", missing[0], columns)))
+        self._time = self._time_column(folded, options.time)
+        known = {self._time[0].casefold(), *REGISTERS, *SHARED_BYTES, *_LIMITS, *_ENERGY, *_POWER}
+        known |= {name for names in (*_OTHER.values(), *ENERGIES) for name in names}
+        self._column = {name: folded[name] for name in known & folded.keys() if folded[name] not in self._config}
+        self._other = {
+            what: next((folded[name] for name in names if name in self._column), None) for what, names in _OTHER.items()
+        }
+        for name in columns:
+            if name not in self._config and name.casefold() not in known | given:
+                close = nearest(name, [*options.names, *known], 1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise ValueError(
+                    f"column {name!r:.60} is no tunable of the spec and no known quantity{hint}"
+                    " (--ignore leaves a column out)"
+                )
+
+    @staticmethod
+    def _time_column(folded: Mapping[str, str], given: tuple[str, str] | None) -> tuple[str, float]:
+        """(name, seconds of a unit) of the column with the time."""
+        if given is not None:
+            if given[0].casefold() not in folded:
+                raise ValueError(str(unknown("column", given[0], folded.values())))
+            if given[1].lower() not in SECONDS:
+                raise ValueError(f"unknown unit of time {given[1]!r:.20}; known: s, ms, us, ns")
+            return folded[given[0].casefold()], SECONDS[given[1].lower()]
+        found = [
+            (name, SECONDS[unit])
+            for key, name in folded.items()
+            for what, _, unit in [key.rpartition("_")]
+            if what in _TIMES and unit in SECONDS
+        ]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            listed = ", ".join(name for name, _ in found)
+            raise ValueError(f"several columns are times ({listed}); choose one with --time COLUMN:UNIT")
+        bare = next((name for key, name in folded.items() if key in _TIMES), None)
+        raise ValueError(
+            f"column {bare} does not say its unit; give --time {bare}:ms, or name it {bare}_ms"
+            if bare
+            else "no column is a time; name one such as time_ms, or give --time COLUMN:UNIT"
+        )
+
+    def result(self, row: Mapping[str, Any]) -> ForeignResult | None:
+        """The result of a row; None for a config that was never run."""
+        config = config_of({name: row[name] for name in self._config}) if self._config else {}
+        if not config:
+            raise ValueError("it has no column of a tunable")
+        outcome, error = self._outcome(row)
+        if outcome is None:
+            return None
+        if (device := self._value(row, "device")) is not None:
+            self.devices.add(text_of(device, "device"))
+        stamp = self._value(row, "timestamp")
+        fields: dict[str, Any] = {
+            "measured_at": time_of(stamp.isoformat() if isinstance(stamp, datetime) else stamp),
+            **self._limits(row),
+        }
+        if outcome != Outcome.OK:
+            return ForeignResult(config, outcome, error, **fields)
+        latency = latency_of(row[self._time[0]], self._time[1])
+        named = {key: row[name] for key, name in self._column.items() if row[name] is not None}
+        joules = {name: finite(named[name], name) for name, _ in ENERGIES if name in named}
+        watts = {name: finite(named[name], name) for _, name in ENERGIES if name in named}
+        for quantities, total, units in ((joules, "energy", _ENERGY), (watts, "power", _POWER)):
+            for name, unit in units.items():
+                if name in named:
+                    quantities[total] = finite(named[name], name) * unit
+        energy = energy_of(joules, watts, latency)
+        if joules and not energy:
+            name, value = next(iter(joules.items()))
+            raise ValueError(f"{name} of {value:g} J in {latency:g} s is {value / latency:.3g} W, which no card draws")
+        return ForeignResult(config, Outcome.OK, None, latency, (), **fields, **energy, **code_of(named))
+
+    def _value(self, row: Mapping[str, Any], what: str) -> Any:
+        name = self._other[what]
+        return None if name is None else row[name]
+
+    def _outcome(self, row: Mapping[str, Any]) -> tuple[Outcome | None, str | None]:
+        if self._other["outcome"] is None:
+            return Outcome.OK, None
+        given = str(self._value(row, "outcome") or "").strip()
+        word = given.lower()
+        if word in _NOT_RUN:
+            return None, None
+        if word in (*Outcome, *INVALIDITIES):
+            outcome = Outcome(word) if word in tuple(Outcome) else INVALIDITIES[word]
+        else:
+            outcome = outcome_of(given)
+        error = self._value(row, "error")
+        return outcome, None if outcome == Outcome.OK else text_of(error if error else given, "error")
+
+    def _limits(self, row: Mapping[str, Any]) -> dict[str, float]:
+        limits = {}
+        for name, (column, factor) in _LIMITS.items():
+            if name in self._column and (value := row[self._column[name]]) is not None:
+                limits[column] = finite(value, name) * factor
+                if limits[column] <= 0:
+                    raise ValueError(f"{name} is {value}; a positive number is expected")
+        return limits

@@ -1,0 +1,212 @@
+"""Recorded rows become measurements of a kernel whose source is at hand, and no others do."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.gpu import find_gpu
+from kernrec.interop.import_export import Recording, import_bound
+from kernrec.interop.plausible_times import ceiling_s, floor_s, implausible
+from kernrec.kernel import Kernel, load_kernel
+from kernrec.op import find_op
+from kernrec.store import Database
+from kernrec.store.connection import memory
+from tests.helpers.foreign_files import cache, document, entry, result
+
+Write = Callable[..., Path]
+
+SOURCE = """extern "C" __global__ void scale(const float *x, float *y, int n) {
+    __shared__ float tile[BX];
+    int i = blockIdx.x * BX + threadIdx.x;
+    tile[threadIdx.x] = i < n ? x[i] : 0.0f;
+    __syncthreads();
+    if (i < n) y[i] = TILE * tile[threadIdx.x];
+}
+"""
+SPEC = """
+name = "scale"
+source = "scale.cu"
+constraints = ["bx * tile <= 256"]
+
+[problem]
+dims = { n = 16777216 }
+flops = "n"
+
+[problem.tensors]
+x = { shape = ["n"] }
+y = { shape = ["n"], role = "output" }
+
+[tunables]
+bx = { values = [32, 64, 128, 256] }
+tile = { values = [1, 2] }
+
+[defines]
+WIDTH = 4
+
+[[launch]]
+entry = "scale"
+grid = ["ceil_div(n, bx)"]
+block = ["bx"]
+arguments = ["x", "y", "i32 n"]
+"""
+BX = {"tune_params_keys": ["bx", "tile"]}
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Kernel:
+    (tmp_path / "scale.cu").write_text(SOURCE)
+    (tmp_path / "scale.toml").write_text(SPEC)
+    return load_kernel(tmp_path / "scale.toml")
+
+
+@pytest.fixture
+def database():
+    with Database.memory() as database:
+        yield database
+
+
+def bind(database: Database, kernel: Kernel, path: Path, **given: Any):  # type: ignore[no-untyped-def]
+    return import_bound(database, Recording(path, **given), kernel, kernel.definition.problem())
+
+
+def test_rows_get_the_kernels_own_hash_and_keep_who_measured(database: Database, kernel: Kernel, write: Write) -> None:
+    done = bind(database, kernel, write(cache(entry(), entry(bx=64, time=0.4))), recorder="a paper")
+    assert (done.kernel, done.results, done.added) == ("scale", 2, 2)
+    rows = database.rows("measurement")
+    assert {row["kernel_hash"] for row in rows} == {kernel.hash}
+    assert {row["measured_by"] for row in rows} == {"Kernel Tuner, a paper"}
+    assert {row["protocol_version"] for row in rows} == {0}
+    ((name, spec, source),) = database.kernels()
+    assert (name, source) == ("scale", kernel.source)
+    assert json.loads(spec)["name"] == "scale"
+    assert database.altered() == []
+    assert bind(database, kernel, write(cache(entry(), entry(bx=64, time=0.4))), recorder="a paper").added == 0
+
+
+def test_tunables_match_whatever_their_case_and_fixed_macros_are_checked(
+    database: Database, kernel: Kernel, write: Write
+) -> None:
+    rows = [result(configuration={"BX": 32 * n, "Tile": 1, "width": 4}) for n in (1, 2)]
+    path = write(document(*rows))
+    assert bind(database, kernel, path, gpu="rtx3090").results == 2
+    assert {row["tunables"] for row in database.rows("config")} == {'{"bx":32,"tile":1}', '{"bx":64,"tile":1}'}
+    other = write(document(result(configuration={"bx": 32, "tile": 1, "WIDTH": 8})))
+    with pytest.raises(UsageError, match="result 1 has WIDTH=8, and scale defines it as 4"):
+        bind(database, kernel, other, gpu="rtx3090")
+
+
+def test_a_csv_with_named_columns_binds(database: Database, kernel: Kernel, write: Write) -> None:
+    rows = ("32,1,0.5,100,ok,RTX 3090,9", "64,2,,,crash,RTX 3090,9", "128,1,,,none,,")
+    text = "\n".join(("BX,tile,time_ms,energy_mJ,outcome,gpu,runs", *rows))
+    done = bind(database, kernel, write(text, "rows.csv"), ignored=("runs",))
+    assert (done.gpu.name, done.outcomes) == ("rtx3090", {"ok": 1, "crash": 1})
+    assert done.notes == ("1 configs without a result were left out",)
+    (good,) = [row for row in database.rows("measurement") if row["outcome"] == "ok"]
+    assert good["latency_s"] == pytest.approx(0.5e-3)
+    assert good["energy_j"] == pytest.approx(0.1)
+    assert good["power_w"] == pytest.approx(200.0)
+
+
+def test_a_parquet_file_binds_with_its_clock(database: Database, kernel: Kernel, tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    query = "SELECT 32 AS bx, 2 AS Tile, 512.0 AS runtime_us, 1560 AS locked_sm_clock_mhz"
+    memory().execute(f"COPY ({query}) TO '{path}' (FORMAT parquet)")
+    assert bind(database, kernel, path, gpu="rtx3090").results == 1
+    (row,) = database.rows("measurement")
+    assert (row["latency_s"], row["locked_sm_clock_hz"]) == (pytest.approx(512e-6), 1560e6)
+
+
+WRONG = {
+    "an unknown tunable": (cache(entry(bz=1), tune_params_keys=["bx", "tile", "bz"]), "unknown tunable of scale 'bz'"),
+    "a value outside": (cache(entry(bx=48)), "bx is 48; scale accepts 32, 64, 128, 256"),
+    "a config that the spec excludes": (cache(entry(bx=256, tile=2)), "excludes on rtx3090 by 'bx \\* tile <= 256'"),
+    "a missing tunable": (cache(entry(), tune_params_keys=["bx"]), "the rows do not say tile"),
+    "a time below the floor": (cache(entry(time=0.01, times=[0.01])), "1 of 1 times are below .* wrong unit"),
+    "seconds for milliseconds": (cache(entry(time=9e7, times=[9e7])), "in which a single thread does"),
+    "another kernel's shared memory": (cache(entry(smem_bytes=4096)), "4096 bytes .* scale.cu takes 128"),
+    "another kernel's registers": (cache(entry(num_regs=128)), "registers differ by .* not the source"),
+    "a fractional value": (cache(entry(bx=32.5)), "bx is 32.5"),
+    "a fraction of a register": (cache(entry(num_regs=12.5)), "num_regs is 12.5"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "said"), WRONG.values(), ids=WRONG)
+def test_what_is_not_of_this_kernel_is_refused_in_one_line_and_nothing_is_stored(
+    database: Database, kernel: Kernel, write: Write, content: str, said: str
+) -> None:
+    path = write(content)
+    with pytest.raises(UsageError, match=said) as caught:
+        bind(database, kernel, path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert set(database.counts().values()) == {0}
+
+
+TABLES = {
+    "no unit": ("bx,tile,time\n32,1,5\n", "column time does not say its unit; give --time time:ms"),
+    "no time": ("bx,tile\n32,1\n", "no column is a time"),
+    "two times": ("bx,tile,time_ms,latency_s\n32,1,5,5\n", "several columns are times"),
+    "an unknown column": ("bx,tlie,time_ms\n32,1,5\n", "column 'tlie' is no tunable .* did you mean tile\\?"),
+    "joules that are watts": ("bx,tile,time_ms,energy_j\n32,1,0.5,300\n", "6e\\+05 W, which no card draws"),
+    "a line too short": ("bx,tile,time_ms\n32,1\n", "line 2 has 2 values for 3 columns"),
+    "words for numbers": ("bx,tile,time_ms\n32,1,fast\n", "time is 'fast', not a number"),
+    "an unknown outcome": ("bx,tile,time_ms,outcome\n32,1,5,dunno\n", "'dunno' is neither a time nor a known error"),
+    "two devices": ("bx,tile,time_ms,gpu\n32,1,5,T4\n64,1,5,L4\n", "rows of 2 devices"),
+    "a column twice": ("bx,BX,tile,time_ms\n32,32,1,5\n", "names a column twice"),
+    "nothing": ("", "is not a table"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), TABLES.values(), ids=TABLES)
+def test_a_table_that_cannot_be_read_says_why_in_one_line(
+    database: Database, kernel: Kernel, write: Write, text: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        bind(database, kernel, write(text, "rows.csv"), gpu="rtx3090")
+    assert "\n" not in str(caught.value)
+    assert set(database.counts().values()) == {0}
+
+
+def test_a_parquet_file_cut_short_is_refused(database: Database, kernel: Kernel, write: Write) -> None:
+    with pytest.raises(UsageError, match=r"rows\.parquet"):
+        bind(database, kernel, write(b"PAR1" + bytes(64), "rows.parquet"), gpu="rtx3090")
+
+
+def test_a_failure_that_the_spec_excludes_is_left_out_and_said(
+    database: Database, kernel: Kernel, write: Write
+) -> None:
+    path = write(cache(entry(), entry(bx=256, tile=2, time="RuntimeFailedConfig")))
+    done = bind(database, kernel, path)
+    assert done.results == 1
+    assert done.notes == ("1 failures were left out: scale excludes their configs",)
+
+
+def test_registers_that_agree_are_said_to(database: Database, kernel: Kernel, write: Write) -> None:
+    done = bind(database, kernel, write(cache(entry(smem_bytes=128), entry(bx=64, smem_bytes=256 + 1024))))
+    assert done.notes == ("registers and shared memory of 2 recorded configs agree with scale.cu",)
+    assert {row["smem_bytes"] for row in database.rows("measurement")} == {128, 1280}
+
+
+def test_a_problem_of_nothing_never_took_68_milliseconds() -> None:
+    nothing, gpu = find_op("matmul").problem(m=1, n=1, k=1), find_gpu("a100")
+    said = implausible([0.068], nothing, gpu)
+    assert said is not None
+    assert "in which a single thread does matmul[m=1,n=1,k=1]" in said
+
+
+@pytest.mark.parametrize("gpu", ["t4", "a100", "rtx4090", "h200"])
+def test_what_kernels_do_lies_between_the_bounds(gpu: str) -> None:
+    """Half of the peak, and a thousandth of it, are no lies."""
+    card = find_gpu(gpu)
+    product, rows = find_op("matmul").problem("f16", m=4096, n=4096, k=4096), find_op("softmax")
+    for problem in (product, rows.problem(rows=8192, columns=8192)):
+        best = max(problem.flops / card.peak_flops("f16", tensor=True), problem.bytes / card.memory_bandwidth)
+        assert floor_s(problem, card) < best
+        assert implausible([2 * best, 1000 * best], problem, card) is None
+        ceiling = ceiling_s(problem)
+        assert ceiling is not None
+        assert ceiling > 1000 * best
