@@ -11,7 +11,7 @@ import typer
 
 from kernrec.cli.format import print_notes
 from kernrec.cli.table import print_table
-from kernrec.cli.train import AsJson, Databases, GpuName, OpName, Threads, measurement_request
+from kernrec.cli.train import AsJson, Databases, GpuName, KernelName, OpName, Threads, measurement_request
 
 if TYPE_CHECKING:
     from kernrec.training.evaluate_models import MethodScore
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def evaluate(
     op: OpName = None,
     gpu: GpuName = None,
+    kernel: KernelName = None,
     db: Databases = None,
     split: Annotated[str, typer.Option(help="What is held out as a whole: problem, gpu or kernel.")] = "problem",
     plot: Annotated[
@@ -41,7 +42,7 @@ def evaluate(
         from kernrec.cli.figure import check_figure_path
 
         check_figure_path(plot)
-    request = EvaluationRequest(measurement_request(db, op, gpu), split, TrainingSettings(threads=threads))
+    request = EvaluationRequest(measurement_request(db, op, gpu, kernel), split, TrainingSettings(threads=threads))
     evaluation = run_evaluation(request, progress=lambda text: print_notes([text]))
     if as_json:
         rows = [asdict(score) for score in evaluation.scores]

@@ -16,6 +16,7 @@ Databases = Annotated[
     list[Path] | None, typer.Option("--db", help="Database to read; may be repeated. Default: your own database.")
 ]
 OpName = Annotated[str | None, typer.Option("--op", help="Only this op (`kernrec ops` lists them).")]
+KernelName = Annotated[str | None, typer.Option("--kernel", help="Only this kernel, such as one of your own.")]
 GpuName = Annotated[str | None, typer.Option("--gpu", help="Only this GPU (`kernrec gpus` lists them).")]
 Threads = Annotated[int, typer.Option(min=1, help="Number of threads used for training.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -24,6 +25,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def train(
     op: OpName = None,
     gpu: GpuName = None,
+    kernel: KernelName = None,
     db: Databases = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder to store models in. Default: `models` beside the database.")
@@ -38,7 +40,7 @@ def train(
 
     With --calibrate, fit the coefficients of the analytic prior to the measurements instead.
     """
-    measurements = measurement_request(db, op, gpu)
+    measurements = measurement_request(db, op, gpu, kernel)
     results = _calibrate(measurements, out) if calibrate else _train(measurements, out, threads)
     if as_json:
         print(json.dumps(results, indent=2))
@@ -51,11 +53,13 @@ def train(
         print_table(f"{result['name']}: {result['path']}", [("figure", "left"), ("value", "left")], rows)
 
 
-def measurement_request(db: list[Path] | None, op: str | None, gpu: str | None) -> "MeasurementRequest":
-    """The request for the measurements that the options --db, --op and --gpu name."""
+def measurement_request(
+    db: list[Path] | None, op: str | None, gpu: str | None, kernel: str | None
+) -> "MeasurementRequest":
+    """The request for the measurements that the options --db, --op, --gpu and --kernel name."""
     from kernrec.training.load_measurements import MeasurementRequest
 
-    return MeasurementRequest(tuple(db or ()), op, gpu)
+    return MeasurementRequest(tuple(db or ()), op, gpu, kernel)
 
 
 def _train(measurements: "MeasurementRequest", folder: Path | None, threads: int) -> list[dict[str, Any]]:

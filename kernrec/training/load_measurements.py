@@ -47,6 +47,8 @@ class MeasurementRequest:
     """Only this op, by name or alias."""
     gpu: str | None = None
     """Only this GPU, by name or alias."""
+    kernel: str | None = None
+    """Only this kernel, by name."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
     op = None if request.op is None else find_op(request.op).name
     databases = request.databases or (paths.user_database(),)
     left_out: Counter[str] = Counter()
-    groups_of_rows, problem_rows = _read_rows(databases, op, gpu, left_out)
+    groups_of_rows, problem_rows = _read_rows(databases, _Wanted(op, gpu, request.kernel), left_out)
     context = Context(databases, calibrated)
     kernels = _MeasuredKernels(context)
     groups = []
@@ -122,7 +124,8 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
             groups.append(group)
     notes = tuple(f"left out {count} configs {reason}" for reason, count in left_out.items())
     if not groups:
-        wanted = " ".join(["measurement", *(["of " + op] if op else []), *(["on " + gpu] if gpu else [])])
+        of = [f"of {what}" for what in (op, request.kernel) if what]
+        wanted = " ".join(["measurement", *of, *([f"on {gpu}"] if gpu else [])])
         reasons = f" ({'; '.join(notes)})" if notes else ""
         raise UsageError(f"{', '.join(map(str, databases))}: no {wanted} to learn from{reasons}")
     return Measurements(tuple(databases), gpu, tuple(groups), notes, context.models.calibrations)
@@ -156,8 +159,16 @@ def provenance(data: Dataset, measurements: Measurements, calibrated: bool = Tru
     }
 
 
+class _Wanted(NamedTuple):
+    """Names that rows must have; None: any."""
+
+    op: str | None
+    gpu: str | None
+    kernel: str | None
+
+
 def _read_rows(
-    databases: Sequence[Path], op: str | None, gpu: str | None, left_out: Counter[str]
+    databases: Sequence[Path], wanted: _Wanted, left_out: Counter[str]
 ) -> tuple[dict[_GroupKey, dict[str, _Row]], dict[str, Mapping[str, Any]]]:
     """(the rows of each group by their config's text, the row of the problem table by the problem's key)."""
     groups: dict[_GroupKey, dict[str, _Row]] = {}
@@ -166,10 +177,11 @@ def _read_rows(
         with Database.open(path) as database:
             problems = {row["problem_id"]: row for row in database.rows("problem")}
             configs = {row["config_id"]: str(row["tunables"]) for row in database.rows("config")}
-            answers = database.rows("answer") if gpu is None else database.rows("answer", gpu=gpu)
+            names = {"gpu": wanted.gpu, "kernel": wanted.kernel}
+            answers = database.rows("answer", **{name: value for name, value in names.items() if value is not None})
         for row in answers:
             problem = problems[row["problem_id"]]
-            if op is not None and problem["op"] != op:
+            if wanted.op is not None and problem["op"] != wanted.op:
                 continue
             if row["replayed"]:
                 left_out["that were only replayed"] += 1

@@ -59,6 +59,9 @@ def train_op_models(request: TrainingRequest) -> TrainingResult:
     """
     require_optional(("xgboost", "sklearn"), "training a model", "train")
     measurements = load_measurements(request.measurements)
+    kernel = request.measurements.kernel
+    if kernel is not None and (shared := sorted({group.op for group in measurements.groups} - {kernel})):
+        raise UsageError(f"{kernel} implements {shared[0]}, whose kernels share a model: train --op {shared[0]}")
     folder = request.folder or measurements.models_folder
     notes = list(measurements.notes)
     models: list[StoredModel] = []

@@ -1,0 +1,143 @@
+"""A recording bound to one's own kernel answers, explains and teaches, from the first command to the last."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kernrec.cli.app import run
+from kernrec.store import Database
+
+pytestmark = pytest.mark.slow
+
+SOURCE = """extern "C" __global__ void smooth(const float *x, float *y, int n) {
+    int i = blockIdx.x * BX + threadIdx.x;
+    float sum = 0.0f;
+    for (int j = 0; j < TAPS; j++) sum += i + j < n ? x[i + j] : 0.0f;
+    if (i < n) y[i] = sum / TAPS;
+}
+"""
+SPEC = """
+name = "smooth"
+source = "smooth.cu"
+
+[problem]
+dims = { n = 16777216 }
+flops = "8 * n"
+
+[problem.tensors]
+x = { shape = ["n"] }
+y = { shape = ["n"], role = "output" }
+
+[tunables]
+bx = { values = [32, 64, 128, 256, 512, 1024] }
+taps = { values = [1, 8] }
+
+[[launch]]
+entry = "smooth"
+grid = ["ceil_div(n, bx)"]
+block = ["bx"]
+arguments = ["x", "y", "i32 n"]
+"""
+CARDS = {"rtx4090": 160e-6, "rtx4080": 220e-6}
+"""Seconds of the fastest config; 134 MB take 133 and 187 us at the data sheet's bandwidth."""
+
+
+def measured_s(card: str, bx: int, taps: int) -> float:
+    """A made-up card, on which the longest filter is slow and blocks of 128 threads are fast."""
+    return CARDS[card] * (1.0 + 0.1 * abs(bx.bit_length() - 8)) * (2.0 if taps == 8 else 1.0)
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the kernel, a table of each card, and a database in which the kernel was analyzed."""
+    folder = tmp_path_factory.mktemp("bound")
+    (folder / "smooth.cu").write_text(SOURCE)
+    (folder / "smooth.toml").write_text(SPEC)
+    for card in CARDS:
+        rows = [
+            f"{bx},{taps},{measured_s(card, bx, taps) * 1e6}" for bx in (32, 64, 128, 256, 512, 1024) for taps in (1, 8)
+        ]
+        (folder / f"{card}.csv").write_text("\n".join(("BX,TAPS,duration", *rows)))
+    spec = ("--spec", str(folder / "smooth.toml"))
+    assert (
+        run(["analyze", str(folder / "smooth.cu"), *spec, "--gpu", "rtx4090", "--db", str(folder / "own.duckdb")]) == 0
+    )
+    for card in CARDS:
+        bound = ("--kernel", str(folder / "smooth.cu"), *spec, "--gpu", card, "--time", "duration:us", "--by", "a test")
+        assert run(["db", "import", str(folder / f"{card}.csv"), *bound, "--db", str(folder / "own.duckdb")]) == 0
+    return folder
+
+
+def asked(kernel: Path, capsys: pytest.CaptureFixture[str], gpu: str, *more: str) -> list[dict]:
+    """The choices of `recommend --kernel`."""
+    capsys.readouterr()
+    wanted = ("--objective", "latency", "--top", "20", "--json", "--power-limit", {"rtx4090": "450W"}.get(gpu, "320W"))
+    assert (
+        run(["recommend", "--kernel", "smooth", "--gpu", gpu, "--db", str(kernel / "own.duckdb"), *wanted, *more]) == 0
+    )
+    return json.loads(capsys.readouterr().out)["choices"]
+
+
+def test_bound_rows_answer_as_measured(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    choices = asked(kernel, capsys, "rtx4090")
+    assert {choice["source"] for choice in choices} == {"measured"}
+    assert choices[0]["config"] == {"bx": 128, "taps": 1}
+    assert choices[0]["latency_s"] == pytest.approx(160e-6)
+
+
+def test_analyze_and_explain_use_them_too(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = ("--db", str(kernel / "own.duckdb"))
+    source = (str(kernel / "smooth.cu"), "--spec", str(kernel / "smooth.toml"))
+    assert run(["analyze", *source, "--gpu", "rtx4080", "--objective", "latency", "--top", "1", *own]) == 0
+    assert "measured" in capsys.readouterr().out
+    assert run(["explain", "--kernel", "smooth", "--gpu", "rtx4080", "--config", "bx=128,taps=1", *own]) == 0
+    assert "measured" in capsys.readouterr().out
+
+
+def test_the_rows_say_who_measured(kernel: Path) -> None:
+    with Database.open(kernel / "own.duckdb") as database:
+        assert {row["measured_by"] for row in database.rows("measurement")} == {"table, a test"}
+
+
+def test_a_model_of_the_kernel_answers_for_a_card_that_nobody_measured(
+    kernel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("xgboost")
+    assert run(["train", "--kernel", "smooth", "--db", str(kernel / "own.duckdb")]) == 0
+    choices = asked(kernel, capsys, "rtx4080-super")
+    assert {choice["source"] for choice in choices} == {"learned"}
+    assert {choice["config"]["taps"] for choice in choices[:6]} == {1}
+    assert run(["evaluate", "--kernel", "smooth", "--split", "gpu", "--db", str(kernel / "own.duckdb"), "--json"]) == 0
+    capsys.readouterr()
+
+
+def test_a_kernel_that_was_not_measured_has_nothing_to_learn_from(
+    kernel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["train", "--kernel", "smoth", "--db", str(kernel / "own.duckdb")]) == 2
+    assert "no measurement of smoth to learn from" in capsys.readouterr().err
+
+
+MISUSE = (
+    (["--op", "matmul", "--spec", "SPEC", "--kernel", "SOURCE"], "with --spec the spec says what was computed"),
+    (["--spec", "SPEC"], "--kernel is missing"),
+    (["--op", "matmul", "--shape", "m=1,n=1,k=1", "--by", "me"], "--by goes with --spec"),
+    ([], "say what was measured: --kernel SOURCE --spec SPEC, or --op and --shape"),
+    (["--kernel", "SOURCE", "--spec", "SPEC", "--time", "duration"], "a column and its unit are expected"),
+    (["--kernel", "SOURCE", "--spec", "SPEC", "--time", "duration:s"], "in which a single thread does"),
+)
+
+
+@pytest.mark.parametrize(("options", "said"), MISUSE)
+def test_misuse_is_one_line_and_makes_no_database(
+    kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    files = {"SPEC": str(kernel / "smooth.toml"), "SOURCE": str(kernel / "smooth.cu")}
+    words = [files.get(word, word) for word in options]
+    wanted = ["--gpu", "rtx4090", "--db", str(tmp_path / "new.duckdb")]
+    assert run(["db", "import", str(kernel / "rtx4090.csv"), *words, *wanted]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "new.duckdb").exists()
