@@ -56,7 +56,7 @@ def _registers(operand: Operand) -> Iterator[str]:
 
 def results(ins: Instruction) -> frozenset[str]:
     """The registers that an instruction writes."""
-    if ins.opcode in _NO_RESULT or not ins.operands:
+    if ins.opcode in _NO_RESULT or not ins.operands or ins.modifiers[:1] == ("store",):
         return frozenset()
     return frozenset(_registers(ins.operands[0]))
 

@@ -13,6 +13,7 @@ issues for one PTX instruction on sm_75 to sm_120, so that profiles can be compa
 - `mov`, `cvta` and packing are a class of their own, `mov`, because the assembler removes most of them.
 """
 
+import re
 from functools import lru_cache
 
 from kernrec.ptx.ir.program import Immediate, Instruction
@@ -88,13 +89,42 @@ def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
         return (("shfl", 1),)
     if opcode == "cp":
         return (("cp_async", 1),)
-    if opcode in ("mma", "wmma", "wgmma"):
+    if opcode == "wmma":
+        return _wmma(modifiers)
+    if opcode in ("mma", "wgmma"):
         return (("mma", 1),)
     if opcode == "ldmatrix":
         return (("ld_shared", 1),)
     if opcode == "stmatrix":
         return (("st_shared", 1),)
     return (("other", 1),)
+
+
+_NATIVE = {
+    "f16": 2048,
+    "bf16": 2048,
+    "tf32": 1024,
+    "s8": 4096,
+    "u8": 4096,
+    "s4": 8192,
+    "u4": 8192,
+    "b1": 32768,
+    "f64": 256,
+}
+"""m n k of the machine's instruction by type of A (PTX ISA, table of the shapes of `mma`: the largest of each)."""
+
+
+def _wmma(modifiers: tuple[str, ...]) -> Cost:
+    """A product of the shape's size in the machine's instructions; a load or store in accesses of 4 bytes a lane."""
+    shape = next((m for m in modifiers if m[0] == "m" and m[1:2].isdigit()), "m16n16k16")
+    m, n, k = (int(extent) for extent in re.split("[mnk]", shape)[1:])
+    if modifiers[0] == "mma":
+        kind = next((m for m in modifiers[-4:] if m in _NATIVE), "f16")
+        return (("mma", max(m * n * k // _NATIVE[kind], 1)),)
+    elements = m * k if "a" in modifiers else k * n if "b" in modifiers else m * n
+    bits = int(re.sub(r"\D", "", modifiers[-1]) or 32)
+    space = "shared" if "shared" in modifiers else "global"
+    return ((f"{'st' if modifiers[0] == 'store' else 'ld'}_{space}", max(elements * bits // 1024, 1)),)
 
 
 def _memory(opcode: str, modifiers: tuple[str, ...]) -> str:

@@ -28,6 +28,7 @@ from kernrec.ptx.instructions import (
     matrix_moves,
     select,
     warp,
+    wmma,
 )
 from kernrec.ptx.instructions.decoder import OperandResolver
 from kernrec.ptx.ir.inline import inlined
@@ -35,14 +36,14 @@ from kernrec.ptx.ir.program import Module
 from kernrec.ptx.state.access_cost import Counts
 from kernrec.ptx.state.batch import WARP, BatchShape, Lanes
 from kernrec.ptx.state.errors import EmulationError
-from kernrec.ptx.state.launch_layout import KernelLaunch, lay_out
+from kernrec.ptx.state.launch_layout import RESERVED_BYTES, KernelLaunch, lay_out
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.race_detector import RaceDetector
 from kernrec.ptx.state.registers import RegisterFiles
 from kernrec.ptx.state.touched_sectors import TouchedSectors
 
 # Importing a module of semantics registers its instructions.
-SEMANTICS = (access, atomics, bits, carry, convert, floating, integer, matrix, matrix_moves, select, warp)
+SEMANTICS = (access, atomics, bits, carry, convert, floating, integer, matrix, matrix_moves, select, warp, wmma)
 
 _BATCH_LANES = 1024
 _BUDGET = 20_000_000
@@ -133,7 +134,17 @@ class Emulation:
         self._per_batch = -(-most // min(batches, most))
         layout = lay_out(module, function, launch)
         lanes = Lanes(BatchShape(self.grid, size, self._per_batch))
-        sizes = {"%dynamic_smem_size": launch.shared_bytes, "%total_smem_size": layout.shared_bytes}
+        reserved = layout.reserved_offset
+        sizes = {
+            "%dynamic_smem_size": launch.shared_bytes,
+            "%total_smem_size": layout.shared_bytes,
+            "%reserved_smem_offset_begin": reserved,
+            "%reserved_smem_offset_end": reserved + RESERVED_BYTES,
+            "%reserved_smem_offset_cap": reserved + RESERVED_BYTES,
+            # What lies at these two is the compiler's; the parts do not overlap.
+            "%reserved_smem_offset_0": reserved,
+            "%reserved_smem_offset_1": reserved + RESERVED_BYTES // 2,
+        }
         registers = RegisterFiles(function, lanes, sizes)
         races = RaceDetector(lanes, layout.shared_bytes) if options.check_races else None
         memory = Memory(lanes, layout, Counts() if options.count else None, races, options.touched)
@@ -165,6 +176,10 @@ class Emulation:
                     raise
         before, self._counted = self._counted, self._scheduler.totals(self._lanes_by_class)
         return Counts({name: value - before[name] for name, value in self._counted.items()})
+
+    def unsupported(self) -> list[str]:
+        """Names of the instructions of the kernel that cannot be executed, in the order of the text."""
+        return self._scheduler.unsupported()
 
     def warps_by_block(self) -> dict[int, int]:
         """How many warps ran each basic block (by its index) so far."""

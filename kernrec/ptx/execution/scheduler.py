@@ -16,14 +16,21 @@ import numpy as np
 
 from kernrec.ptx.execution.barriers import WAITS, Barriers
 from kernrec.ptx.execution.extrapolation import Extrapolation
-from kernrec.ptx.instructions.decoder import BlockDecoder, DecodedBlock, OperandResolver, unsupported
-from kernrec.ptx.ir.program import Function, Instruction, Register, Symbol
+from kernrec.ptx.instructions.decoder import (
+    BlockDecoder,
+    DecodedBlock,
+    OperandResolver,
+    UnsupportedInstructionError,
+    unsupported,
+)
+from kernrec.ptx.ir.program import BasicBlock, Function, Instruction, Register, Symbol
 from kernrec.ptx.state.access_cost import Counts
 from kernrec.ptx.state.batch import WARP
 from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.types import Array
 
+_CONTROL = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier"})
 _EXITED = np.iinfo(np.int64).max  # position of a lane that exited
 
 
@@ -129,6 +136,21 @@ class Scheduler:
         decoded = BlockDecoder(self.operands, self.memory).decode(self.function.blocks[index])
         self.decoded[index] = decoded
         return decoded
+
+    def unsupported(self) -> list[str]:
+        """Names of the instructions that cannot be decoded or, of those that end a basic block, executed."""
+        names = []
+        for block in self.function.blocks:
+            for ins in block.instructions:
+                alone = BasicBlock(block.index, (ins,), ())
+                try:
+                    end = BlockDecoder(self.operands, self.memory).decode(alone).end
+                except UnsupportedInstructionError:
+                    names.append(ins.name)
+                    continue
+                if end is not None and end.opcode not in _CONTROL:
+                    names.append(ins.name)
+        return names
 
     def _lowest(self) -> int:
         """The basic block to run next while lanes disagree."""

@@ -301,7 +301,7 @@ class BlockDecoder(OperandResolver):
             yield from self._registers_of(operand.register)
 
     def _written(self, ins: Instruction) -> Iterator[RowRef]:
-        if ins.operands and ins.opcode not in ("st", "red", "cp", "stmatrix"):
+        if ins.operands and ins.opcode not in ("st", "red", "cp", "stmatrix") and ins.modifiers[:1] != ("store",):
             yield from self._registers_of(ins.operands[0])
 
 

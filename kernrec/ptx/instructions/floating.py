@@ -82,6 +82,63 @@ def _directed(opcode: str, mode: str) -> Compute:
     return run
 
 
+def _scaled(a: Array) -> tuple[Array, Array]:
+    """Float64 numbers as mantissas in [1/2, 1) and exponents, whose products neither overflow nor lose bits."""
+    mantissa, exponent = np.frexp(a)
+    return mantissa, exponent
+
+
+def _product_error(a: Array, b: Array, result: Array) -> Array:
+    """What of the exact product of float64 numbers is missing in `result`; its sign is right, its size is scaled."""
+    (x, p), (y, q) = _scaled(a), _scaled(b)
+    product, below = two_product(x, y)
+    return (product - np.ldexp(result, -(p + q))) + below
+
+
+def _sum_error(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
+    """The rounded value of `a b + c` in float64, and what is missing."""
+    product, below = two_product(a, b)
+    total, lost = two_sum(product, c)
+    rest, least = two_sum(below, lost)
+    result, error = two_sum(total, rest)
+    return result, error + least
+
+
+def _directed64(opcode: str, mode: str) -> Compute:
+    """f64 arithmetic with directed rounding (PTX ISA, section 9.7.3); of the error only the sign counts."""
+
+    def run(*rows: Array) -> None:
+        *sources, out = rows
+        a = sources[0]
+        if opcode in ("add", "sub"):
+            exact, lost = two_sum(a, sources[1] if opcode == "add" else -sources[1])
+        elif opcode == "fma":
+            exact, lost = _sum_error(*sources)
+        elif opcode == "mul":
+            exact = a * sources[1]
+            lost = _product_error(a, sources[1], exact)
+        elif opcode == "sqrt":
+            exact = np.sqrt(a)
+            x, p = _scaled(a)
+            root = np.ldexp(exact, -(p // 2))
+            product, below = two_product(root, root)
+            lost = (np.ldexp(x, p % 2) - product) - below
+        else:  # div, rcp
+            numerator, divisor = (np.ones_like(a), a) if opcode == "rcp" else (a, sources[1])
+            exact = numerator / divisor
+            (x, p), (y, q) = _scaled(numerator), _scaled(divisor)
+            product, below = two_product(np.ldexp(exact, q - p), y)
+            lost = ((x - product) - below) * np.sign(y)
+        # What overflowed is below infinity, unless it is infinite by itself.
+        finite = np.logical_and.reduce([np.isfinite(source) for source in sources])
+        if opcode in ("div", "rcp"):
+            finite &= sources[-1] != 0
+        lost = np.where(np.isinf(exact) & finite, -exact, np.nan_to_num(lost))
+        np.copyto(out, directed(exact, lost, mode, out.dtype))
+
+    return run
+
+
 def _reciprocal(a: Array, out: Array) -> None:
     np.divide(a.dtype.type(1), a, out)
 
@@ -190,9 +247,7 @@ def _function(opcode: str, kind: str, modifiers: _Modifiers, count: int) -> Comp
     else:
         base = _base(opcode, nan)
     if mode != "rn":
-        if kind == "f64":
-            raise UnsupportedFormError(f"rounding .{mode} of f64")
-        base = _directed(opcode, mode)
+        base = _directed64(opcode, mode) if kind == "f64" else _directed(opcode, mode)
     if not (ftz or sat or relu):
         return base
 

@@ -1,7 +1,8 @@
-"""Tensor-core instructions: `mma.sync`.
+"""Tensor-core instructions: `mma.sync`, and the products behind `wmma.mma` (`kernrec.ptx.instructions.wmma`).
 
 Fragment layouts are those of the PTX ISA manual, section "Warp-level matrix fragments". With g = lane / 4, t = lane % 4
-and p elements per 32-bit register (1 of tf32, 2 of f16 and bf16, 4 of i8; 1 per f64 register), register r of a lane
+and p elements per 32-bit register (1 of tf32, 2 of f16 and bf16, 4 of s8, 8 of s4, 32 of b1; 1 per f64 register),
+register r of a lane
 holds, e = 0 .. p - 1:
 
 - A (m x k): row g + 8 (r % (m / 8)), column 4p (r / (m / 8)) + p t + e;
@@ -15,10 +16,11 @@ Integers are exact and wrap, or saturate with `.satfinite`. The last 13 bits of 
 Consecutive independent `mma` instructions of a kind run as one step: fragments that several of them share are converted
 once, and where every A is multiplied with every B (a warp tile), each warp multiplies one pair of larger matrices.
 
-`mma.<type>` counts 2 m n k operations for every warp that runs one.
+`mma.<type>` counts 2 m n k operations for every warp that runs one; of 4-bit integers half as many and of bits an
+eighth, as `mma.i8`, which take as long (NVIDIA A100 Tensor Core GPU Architecture, table of peak rates).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -46,9 +48,22 @@ class _Type(NamedTuple):
     counted: str
     """What its operations are counted as."""
 
+    share: float = 1.0
+    """Time of an operation over that of what it is counted as."""
+
 
 def _same(a: Array) -> Array:
     return a
+
+
+def _nibbles(a: Array) -> Array:
+    """Unsigned 4-bit integers, lowest first, of bytes."""
+    return np.stack([a & 15, a >> 4], axis=-1).reshape(*a.shape[:-1], -1)
+
+
+def _signed_nibbles(a: Array) -> Array:
+    low = _nibbles(a).astype(np.int8)
+    return np.where(low > 7, low - 16, low)
 
 
 _TYPES = {
@@ -57,27 +72,39 @@ _TYPES = {
     "tf32": _Type(32, "u4", lambda a: tf32_of(a).view(np.float32), "tf32"),
     "s8": _Type(32, "i1", _same, "i8"),
     "u8": _Type(32, "u1", _same, "i8"),
+    "s4": _Type(32, "u1", _signed_nibbles, "i8", 0.5),
+    "u4": _Type(32, "u1", _nibbles, "i8", 0.5),
+    "b1": _Type(32, "u1", lambda a: np.unpackbits(a, axis=-1, bitorder="little"), "i8", 0.125),
     "f64": _Type(64, "f8", _same, "f64"),
     "f32": _Type(32, "f4", _same, "f32"),
     "s32": _Type(32, "i4", _same, "i32"),
 }
 _HALF_SHAPES = frozenset({"m16n8k8", "m16n8k16"})
 _INTEGER_SHAPES = frozenset({"m8n8k16", "m16n8k16", "m16n8k32"})
+_FOUR_BIT_SHAPES = frozenset({"m8n8k32", "m16n8k32", "m16n8k64"})
 _SHAPES: dict[str, frozenset[str]] = {
     "f16": _HALF_SHAPES,
     "bf16": _HALF_SHAPES,
     "tf32": frozenset({"m16n8k4", "m16n8k8"}),
     "s8": _INTEGER_SHAPES,
     "u8": _INTEGER_SHAPES,
+    "s4": _FOUR_BIT_SHAPES,
+    "u4": _FOUR_BIT_SHAPES,
+    "b1": frozenset({"m8n8k128", "m16n8k128", "m16n8k256"}),
     "f64": frozenset({"m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"}),
 }
-_RESULTS = {"f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "s8": ("s32",), "u8": ("s32",), "f64": ("f64",)}
+_WHOLE = ("s32",)
+RESULTS = {
+    "f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",),
+    "s8": _WHOLE, "u8": _WHOLE, "s4": _WHOLE, "u4": _WHOLE, "b1": _WHOLE,
+}  # fmt: skip
+"""Types of C and D by type of A."""
 _MOST = 64  # instructions in one step
 
-_Rows = tuple[int, ...]
+Rows = tuple[int, ...]
 
 
-class _Kind(NamedTuple):
+class ProductKind(NamedTuple):
     """What instructions of one step have in common."""
 
     m: int
@@ -101,30 +128,33 @@ class _Kind(NamedTuple):
     saturates: bool
     """Whether integers saturate (`.satfinite`)."""
 
+    xor: bool = False
+    """Of bits: whether those that differ are counted, not those that are both set."""
 
-class _Fragments(NamedTuple):
+
+class Fragments(NamedTuple):
     """The register rows of an instruction's operands."""
 
-    a: _Rows
+    a: Rows
     """Of A (m x k)."""
 
-    b: _Rows
+    b: Rows
     """Of B (k x n)."""
 
-    c: _Rows
+    c: Rows
     """Of C (m x n), which is added."""
 
-    d: _Rows
+    d: Rows
     """Of D (m x n), the result."""
 
 
 class _ProductPlan(NamedTuple):
     """Which matrices the instructions of a step multiply."""
 
-    a: list[_Rows]
+    a: list[Rows]
     """The distinct A fragments."""
 
-    b: list[_Rows]
+    b: list[Rows]
     """The distinct B fragments."""
 
     a_of: Array
@@ -140,21 +170,21 @@ class _ProductPlan(NamedTuple):
 class _Product:
     """A step: `d = a b + c` for one or more instructions and all warps of the batch."""
 
-    def __init__(self, decoder: BlockDecoder, ins: Instruction, kind: _Kind) -> None:
+    def __init__(self, decoder: BlockDecoder, ins: Instruction, kind: ProductKind) -> None:
         self.kind = kind
         self.ins = ins
         self.decoder = decoder
         self.running_lanes = decoder.running_lanes(ins)
-        self.items: list[_Fragments] = []
+        self.items: list[Fragments] = []
         self.written: set[int] = set()
         self._plan: _ProductPlan | None = None
 
-    def accepts(self, kind: _Kind, rows: _Fragments) -> bool:
+    def accepts(self, kind: ProductKind, rows: Fragments) -> bool:
         """Whether an instruction may run together with those already here."""
         free = not any(r in self.written for part in rows for r in part)
         return free and kind == self.kind and self.ins.predicate is None and len(self.items) < _MOST
 
-    def add(self, rows: _Fragments) -> None:
+    def add(self, rows: Fragments) -> None:
         """Adds an instruction."""
         self.items.append(rows)
         self.written.update(rows.d)
@@ -186,13 +216,16 @@ class _Product:
             product = product.reshape(-1, count, m, 8)
         else:
             product = np.matmul(a.swapaxes(0, 1)[plan.a_of], b.swapaxes(0, 1)[plan.b_of].swapaxes(2, 3))
+        if kind.xor:  # with bits as 1 and -1, each pair adds 1 where they agree, and -1 where they differ
+            product = (k - product) / 2
         product += self._c([item.c for item in self.items], warps)
         self._d(product, [item.d for item in self.items], warps)
         counts = self.decoder.memory.counts
         if counts is not None:
-            counts.bump(f"mma.{_TYPES[kind.a].counted}", 2 * m * 8 * k * count * len(self.items))
+            operations = 2 * m * 8 * k * count * len(self.items)
+            counts.bump(f"mma.{_TYPES[kind.a].counted}", int(operations * _TYPES[kind.a].share))
 
-    def _registers(self, fragments: list[_Rows], kind: str, warps: Array | slice) -> Array:
+    def _registers(self, fragments: list[Rows], kind: str, warps: Array | slice) -> Array:
         """Elements of the registers of fragments: (fragments, registers, warps, g, t, elements)."""
         of = _TYPES[kind]
         rows = self.decoder.registers.files[of.width][np.array(fragments)]
@@ -200,9 +233,11 @@ class _Product:
         if not isinstance(warps, slice):
             rows = rows[:, :, warps]
         values = of.values(rows.view(of.dtype))
+        if self.kind.xor and kind == "b1":
+            values = 1 - 2 * values.astype(np.int8)
         return values.reshape(*rows.shape[:3], 8, 4, -1)
 
-    def _a(self, fragments: list[_Rows], warps: Array | slice) -> Array:
+    def _a(self, fragments: list[Rows], warps: Array | slice) -> Array:
         """A matrices as (warps, fragments, m, k)."""
         values = self._registers(fragments, self.kind.a, warps)
         count, registers, number, _, _, p = values.shape
@@ -210,21 +245,21 @@ class _Product:
         parts = values.reshape(count, registers // high, high, number, 8, 4, p).transpose(3, 0, 2, 4, 1, 5, 6)
         return parts.astype(np.float64, order="C").reshape(number, count, self.kind.m, self.kind.k)
 
-    def _b(self, fragments: list[_Rows], warps: Array | slice) -> Array:
+    def _b(self, fragments: list[Rows], warps: Array | slice) -> Array:
         """B matrices, transposed, as (warps, fragments, n, k)."""
         values = self._registers(fragments, self.kind.b, warps)
         count, _, number, *_ = values.shape
         parts = values.transpose(2, 0, 3, 1, 4, 5)
         return parts.astype(np.float64, order="C").reshape(number, count, 8, self.kind.k)
 
-    def _c(self, fragments: list[_Rows], warps: Array | slice) -> Array:
+    def _c(self, fragments: list[Rows], warps: Array | slice) -> Array:
         """C matrices as (fragments, warps, m, n), in their own type."""
         values = self._registers(fragments, self.kind.c, warps)
         count, registers, number, _, _, p = values.shape
         parts = values.reshape(count, registers * p // 2, 2 // p, number, 8, 4, p).transpose(0, 3, 1, 4, 5, 2, 6)
         return parts.reshape(count, number, self.kind.m, 8)
 
-    def _d(self, product: Array, fragments: list[_Rows], warps: Array | slice) -> None:
+    def _d(self, product: Array, fragments: list[Rows], warps: Array | slice) -> None:
         """Rounds float64 matrices (fragments, warps, m, n) into the registers of D."""
         of = _TYPES[self.kind.d]
         dtype = np.dtype(of.dtype)
@@ -245,7 +280,12 @@ class _Product:
             file.reshape(len(file), -1, 32)[rows[:, None], warps] = registers
 
 
-def _rows(decoder: BlockDecoder, operand: Operand, kind: str, registers: int) -> _Rows:
+def register_rows(decoder: BlockDecoder, operand: Operand, kind: str, registers: int) -> Rows:
+    """The rows of the registers of a fragment.
+
+    Raises:
+        UnsupportedFormError: not so many registers of the type's width.
+    """
     items = operand.items if isinstance(operand, Vector) else (operand,)
     width = _TYPES[kind].width
     refs = [decoder.ref(item, f"b{width}") for item in items]
@@ -254,32 +294,47 @@ def _rows(decoder: BlockDecoder, operand: Operand, kind: str, registers: int) ->
     return tuple(row for _, row in refs)
 
 
-@steps("mma")
-def _mma(decoder: BlockDecoder, ins: Instruction) -> Step | None:
-    sync, aligned, shape, *layout, d, a, b, c = ins.modifiers
-    saturates = "satfinite" in layout
-    known = (sync, aligned) == ("sync", "aligned") and layout[:2] == ["row", "col"] and len(layout) == 2 + saturates
-    if not known or a not in _SHAPES or b not in _SHAPES or not {c, d} <= set(_RESULTS[a]):
-        raise UnsupportedFormError
-    if shape not in _SHAPES[a] or _RESULTS[a] != _RESULTS[b] or (a != b and "8" not in b):
-        raise UnsupportedFormError(f"shape {shape} of .{a} and .{b}")
-    m, k = int(shape[1 : shape.index("n")]), int(shape[shape.index("k") + 1 :])
-    kind = _Kind(m, k, a, b, c, d, saturates)
-
-    def registers(elements: int, of: str) -> int:
-        return elements * np.dtype(_TYPES[of].dtype).itemsize * 8 // (32 * _TYPES[of].width)
-
-    operands = ins.operands
-    rows = _Fragments(
-        _rows(decoder, operands[1], a, registers(m * k, a)),
-        _rows(decoder, operands[2], b, registers(8 * k, b)),
-        _rows(decoder, operands[3], c, registers(m * 8, c)),
-        _rows(decoder, operands[0], d, registers(m * 8, d)),
-    )
+def add_products(
+    decoder: BlockDecoder, ins: Instruction, kind: ProductKind, products: Sequence[Fragments]
+) -> Step | None:
+    """The step of an instruction that multiplies these; None where the step before took them in."""
     last = decoder.last_step
-    if isinstance(last, _Product) and ins.predicate is None and last.accepts(kind, rows):
-        last.add(rows)
+    if isinstance(last, _Product) and ins.predicate is None and all(last.accepts(kind, rows) for rows in products):
+        for rows in products:
+            last.add(rows)
         return None
     step = _Product(decoder, ins, kind)
-    step.add(rows)
+    for rows in products:
+        step.add(rows)
     return step
+
+
+@steps("mma")
+def _mma(decoder: BlockDecoder, ins: Instruction) -> Step | None:
+    """PTX ISA, section 9.7.14.5 (`mma`)."""
+    sync, aligned, shape, *layout, d, a, b, c = [m for m in ins.modifiers if m not in ("xor", "and", "popc")]
+    operation = tuple(m for m in ins.modifiers if m in ("xor", "and", "popc"))
+    saturates = "satfinite" in layout
+    known = (sync, aligned) == ("sync", "aligned") and layout[:2] == ["row", "col"] and len(layout) == 2 + saturates
+    if not known or a not in _SHAPES or b not in _SHAPES or not {c, d} <= set(RESULTS[a]):
+        raise UnsupportedFormError
+    alike = a == b or (a[1:] == b[1:] and {a[0], b[0]} == {"s", "u"})
+    if shape not in _SHAPES[a] or not alike:
+        raise UnsupportedFormError(f"shape {shape} of .{a} and .{b}")
+    if (a == "b1") != (operation in (("xor", "popc"), ("and", "popc"))):
+        raise UnsupportedFormError
+    m, k = int(shape[1 : shape.index("n")]), int(shape[shape.index("k") + 1 :])
+    kind = ProductKind(m, k, a, b, c, d, saturates, "xor" in operation)
+    operands = ins.operands
+    rows = Fragments(
+        register_rows(decoder, operands[1], a, m * k // (32 * elements_per_register(a))),
+        register_rows(decoder, operands[2], b, 8 * k // (32 * elements_per_register(b))),
+        register_rows(decoder, operands[3], c, m * 8 // (32 * elements_per_register(c))),
+        register_rows(decoder, operands[0], d, m * 8 // (32 * elements_per_register(d))),
+    )
+    return add_products(decoder, ins, kind, [rows])
+
+
+def elements_per_register(kind: str) -> int:
+    """How many elements of a type a register of a fragment holds."""
+    return _TYPES[kind].width // int(kind.strip("bfstu"))

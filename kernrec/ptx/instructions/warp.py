@@ -107,7 +107,7 @@ def _flag(decoder: BlockDecoder, operand: Operand) -> tuple[Array, bool]:
 @steps("vote")
 def _vote(decoder: BlockDecoder, ins: Instruction) -> Step:
     mode = next((m for m in ins.modifiers if m in ("all", "any", "uni", "ballot")), None)
-    if mode is None or ins.modifiers[0] != "sync":
+    if mode is None or "sync" not in ins.modifiers[:2]:  # inline assembly also has vote.ballot.sync
         raise UnsupportedFormError
     out = decoder.row(ins.operands[0], "b32" if mode == "ballot" else "pred")
     flag, negated = _flag(decoder, ins.operands[1])

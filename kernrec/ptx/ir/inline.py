@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from kernrec.ptx.ir.program import (
     Address,
     Function,
+    Immediate,
     Instruction,
     Module,
     Negated,
@@ -23,6 +24,8 @@ from kernrec.ptx.ir.program import (
 )
 
 _MOST_INSTRUCTIONS = 1 << 18
+_WITHOUT_EFFECT = ("vprintf", "cudaGraphSetConditional")  # on what the kernel computes: nothing is printed
+_ZERO = Immediate(0, "int")
 _ASSERT_FAILS = ("__assertfail", "__assert_fail")  # assert() calls them when its condition is false
 
 
@@ -96,6 +99,12 @@ class _Inliner:
         callee = self.module.functions.get(called)
         if called in _ASSERT_FAILS:
             result.instructions.append(replace(ins, opcode="trap", modifiers=(), operands=()))
+            return
+        if called in _WITHOUT_EFFECT:
+            for name in results:
+                store = replace(ins, opcode="st", modifiers=("argument", "b32"), text=ins.text)
+                result.instructions.append(replace(store, operands=(Address(Symbol(name), 0), _ZERO)))
+            result.immediates.add(_ZERO)
             return
         if callee is None or called in callers or len(result.instructions) > _MOST_INSTRUCTIONS:
             result.instructions.append(ins)

@@ -156,7 +156,7 @@ class BasicBlock:
 
 
 _ENDS_BLOCK = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier", "call"})
-_WARP_SYNCHRONOUS = frozenset({"shfl", "vote", "match", "redux", "mma", "ldmatrix", "stmatrix", "movmatrix"})
+_WARP_SYNCHRONOUS = frozenset({"shfl", "vote", "match", "redux", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"})
 
 
 def ends_block(ins: Instruction) -> bool:

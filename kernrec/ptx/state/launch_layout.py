@@ -17,6 +17,10 @@ WINDOWS = {"global": 0, "shared": 1, "local": 2, "const": 3, "param": 4}
 
 _DYNAMIC_ALIGN = 16
 
+RESERVED_BYTES = 1024
+"""Shared memory of a block that the system reserves from compute capability 8.0 on (CUDA C++ Programming Guide). The
+PTX ISA, section 10.35, leaves open where it lies; here it follows what the kernel has."""
+
 
 @dataclass(frozen=True)
 class KernelLaunch:
@@ -63,7 +67,10 @@ class LaunchLayout:
     """Parameter space: the packed arguments."""
 
     shared_bytes: int
-    """Shared memory per block, static and dynamic."""
+    """Shared memory per block: static, dynamic, and what the system reserves of it where the kernel asks for that."""
+
+    reserved_offset: int
+    """Where the reserved part begins."""
 
     local_bytes: int
     """Local memory per thread."""
@@ -135,7 +142,10 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch) -> LaunchL
                 start = symbols[variable.name] + offset
                 constants[start : start + 8] = pointer.tobytes()
     parameters = _parameters(function, launch.arguments, addresses, symbols)
-    return LaunchLayout(symbols, memories, bytes(constants), parameters, shared, local, argument)
+    reserved = _align(shared, _DYNAMIC_ALIGN)
+    if any(ins.opcode == "mov" and "%reserved_smem" in ins.text for ins in function.instructions):
+        shared = reserved + RESERVED_BYTES
+    return LaunchLayout(symbols, memories, bytes(constants), parameters, shared, reserved, local, argument)
 
 
 def _align(value: int, to: int) -> int:

@@ -61,6 +61,8 @@ class SpecialRegisters:
             "%clock_hi": 0,
             "%clock64": 0,
             "%globaltimer": 0,
+            "%envreg1": 0,  # of a cooperative launch: where grids synchronize; 0 in any other launch
+            "%envreg2": 0,
             # The carry of extended-precision arithmetic, and the next one while it is being computed.
             "%carry": 0,
             "%carry_next": 0,

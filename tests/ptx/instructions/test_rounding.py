@@ -330,3 +330,36 @@ def test_a_vector_of_floats_is_added_in_one_request() -> None:
     assert word.tolist() == [32, 65, 34, 67]
     np.testing.assert_array_equal(out, np.arange(4) + np.arange(32)[:, None] * np.array([1, 2, 1, 2]))
     assert counts["global.w.atomic_requests"] == 1
+
+
+@settings(max_examples=15, deadline=None)
+@given(pairs=st.lists(st.tuples(st.floats(allow_nan=False), st.floats(allow_nan=False)), min_size=32, max_size=32))
+@example(pairs=[(5e-324, 0.3), (1e308, 1e308), (1.0, 3.0), (-2.0, 7.0)] * 8)
+def test_f64_arithmetic_rounds_towards_the_side_it_names(pairs: list[tuple[float, float]]) -> None:
+    a, b = (np.array(values) for values in zip(*pairs, strict=True))
+    exactly = {
+        "add": lambda x, y: x + y,
+        "sub": lambda x, y: x - y,
+        "mul": lambda x, y: x * y,
+        "div": lambda x, y: x / y,
+    }
+    for opcode, compute in exactly.items():
+        low, high, zero = (
+            apply(f"{opcode}.{mode}.f64 {{d}}, {{a0}}, {{a1}}", [a, b], ["f64"] * 2, "f64")
+            for mode in ("rm", "rp", "rz")
+        )
+        for x, y, lower, upper, toward in zip(a, b, low, high, zero, strict=True):
+            if not (math.isfinite(x) and math.isfinite(y)) or (opcode == "div" and y == 0):
+                continue
+            exact = compute(Fraction(float(x)), Fraction(float(y)))
+            assert lower <= exact <= upper
+            with np.errstate(over="ignore"):
+                assert upper == lower or upper == np.nextafter(lower, np.inf)
+            assert exact != upper or upper == lower
+            assert toward == (lower if exact > 0 else upper)
+    roots = np.abs(a[np.isfinite(a)])
+    roots = np.resize(roots, 32) if len(roots) else np.ones(32)
+    low, high = (apply(f"sqrt.{mode}.f64 {{d}}, {{a0}}", [roots], ["f64"], "f64") for mode in ("rm", "rp"))
+    for x, lower, upper in zip(roots, low, high, strict=True):
+        assert Fraction(float(lower)) ** 2 <= Fraction(float(x)) <= Fraction(float(upper)) ** 2
+        assert upper == lower or upper == np.nextafter(lower, np.inf)
