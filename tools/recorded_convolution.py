@@ -210,6 +210,9 @@ class Recorded:
             warps=self.warps,
             prefetch=np.zeros(len(self)),
             dram_bytes=moved + spilled * missed,
+            dram_slowdown=np.ones(len(self)),
+            serial_clk=np.zeros(len(self)),
+            rounds=self.stage_waits,
         )
 
 

@@ -5,6 +5,17 @@
 
 from kernrec.gpu.entry import GPU, SmLimits
 from kernrec.gpu.find import UnknownGPU, all_gpus, find_gpu, limits
-from kernrec.gpu.occupancy import LIMITERS, Occupancy, occupancy
+from kernrec.gpu.occupancy import LIMITERS, Occupancy, l1_bytes, occupancy
 
-__all__ = ["GPU", "LIMITERS", "Occupancy", "SmLimits", "UnknownGPU", "all_gpus", "find_gpu", "limits", "occupancy"]
+__all__ = [
+    "GPU",
+    "LIMITERS",
+    "Occupancy",
+    "SmLimits",
+    "UnknownGPU",
+    "all_gpus",
+    "find_gpu",
+    "l1_bytes",
+    "limits",
+    "occupancy",
+]

@@ -34,6 +34,10 @@ class SmLimits:
     """A block's shared memory is allocated in multiples of this."""
     schedulers: int
     """Warp schedulers."""
+    unified_bytes: int
+    """Bytes that L1 and shared memory share."""
+    carveouts: tuple[int, ...]
+    """The sizes that shared memory can have of these, ascending; L1 has the rest."""
 
 
 @dataclass(frozen=True)

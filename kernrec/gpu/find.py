@@ -92,7 +92,7 @@ def limits(sm: int) -> SmLimits:
     if f"sm_{sm}" not in file:
         raise unknown("architecture", f"sm_{sm}", [key for key in file if key.startswith("sm_")])
     own = {key: value for key, value in file[f"sm_{sm}"].items() if isinstance(value, int)}
-    return SmLimits(sm=sm, **file["common"], **own)
+    return SmLimits(sm=sm, **file["common"], **own, carveouts=tuple(file[f"sm_{sm}"]["carveouts"]))
 
 
 @cache

@@ -5,7 +5,7 @@ allocated per warp in each partition of the SM; shared memory per block, plus th
 """
 
 from functools import cache
-from typing import Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -108,8 +108,19 @@ def _blocks_by_smem(limits: SmLimits, smem_bytes: int) -> int:
     return limits.smem_per_sm // per_block if per_block else _UNLIMITED
 
 
-def _round_up(value: int, unit: int) -> int:
+def _round_up(value: Any, unit: int) -> Any:
     return -(-value // unit) * unit
+
+
+def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
+    """Bytes that L1 has while `blocks` blocks of `smem_bytes` bytes of shared memory each are on an SM; arrays.
+
+    The driver is taken to give shared memory the smallest of its sizes that these blocks fit in.
+    """
+    per_block = _round_up(smem_bytes + limits.smem_reserved_per_block * (smem_bytes > 0), limits.smem_allocation_unit)
+    sizes = np.array(limits.carveouts)
+    carved = sizes[np.minimum(np.searchsorted(sizes, blocks * per_block), len(sizes) - 1)]
+    return np.asarray(limits.unified_bytes - carved)
 
 
 # The array path looks blocks and limiter up in two small tables per compute capability. A table's value is

@@ -9,11 +9,12 @@ This is exact where a block does the same work as the others of its kind. Nothin
 Where blocks are long, the corners are left out, then all the ends; those then count as the middle.
 
 Beside the emulator's counts a sample has: `rounds`, how often a block waits for global memory, loads in flight together
-counted once; `blocks.sampled`; and for each buffer `touch.<buffer>.read`, the distinct sectors that a block reads, with
-`.x`, `.y` and `.z`: the share of them that is new from one block to the next along that axis (and the same of writes);
-`depends.branch`, `depends.load` and `depends.store`: instructions whose condition or address depends on data;
-`extrapolated`, machine instructions of trips of long loops that were counted but not executed
-(`kernrec.ptx.execution.extrapolation`).
+counted once; `chain`, the clocks that the warps of a block take one after the other if none ever waits for memory;
+`blocks.sampled`; for each buffer `touch.<buffer>.read`, the distinct sectors that a block reads, with `.x`, `.y` and
+`.z`: the share of them that is new from one block to the next along that axis (and the same of writes); what
+`cache_behavior` says of the block in the middle; `instructions`, how many the code has; `depends.branch`,
+`depends.load` and `depends.store`: instructions whose condition or address depends on data; `extrapolated`, machine
+instructions of trips of long loops that were counted but not executed (`kernrec.ptx.execution.extrapolation`).
 """
 
 import contextlib
@@ -29,15 +30,18 @@ from kernrec.errors import KernrecError
 from kernrec.kernel.binding import BoundLaunch, bind_launches, workspaces
 from kernrec.kernel.spec import Config, Kernel, config_text
 from kernrec.op import Problem
+from kernrec.profile.cache_behavior import atomic_metrics, reuse_metrics, run_metrics
 from kernrec.profile.fit_profile import Profile
 from kernrec.profile.probe_profile import LaunchProfile, emulator_arguments, kernel_launch
 from kernrec.profile.tensor_values import Tensors
 from kernrec.ptx import KernelLaunch, Module, parse
 from kernrec.ptx.analysis.dependence import data_dependences, load_chain
+from kernrec.ptx.analysis.latency import chain_clk
 from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
 from kernrec.ptx.execution.extrapolation import UnsteadyError
 from kernrec.ptx.ir.inline import inlined
-from kernrec.ptx.state.touched_sectors import TouchedSectors
+from kernrec.ptx.state.access_trace import AccessTrace
+from kernrec.ptx.state.touched_sectors import SECTOR, TouchedSectors
 
 AXES = ("x", "y", "z")
 TERMS = ("block", "rounds")
@@ -220,11 +224,13 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     sample = choose_blocks((x, y, z))
     # On a small grid a neighbor of the middle is an end of the grid, and counts as that.
     inner = [block for block in sample.inner if block not in sample.ends]
-    touched = TouchedSectors(sample.inner)
-    emulation = Emulation(module, launch, replace(options, most_blocks=len(inner), touched=touched))
+    touched, trace = TouchedSectors(sample.inner), AccessTrace(sample.inner)
+    options = replace(options, most_blocks=len(inner), touched=touched, trace=trace)
+    emulation = Emulation(module, launch, options)
     warps = -(-math.prod(launch.block) // 32)
     first = emulation.run(inner)
-    rounds = _rounds(emulation) / (warps * len(inner))
+    waits, chain = _waits(emulation)
+    rounds, chain = waits / (warps * len(inner)), chain / len(inner)
     middle = {metric: value / len(inner) for metric, value in first.items()}
     instructions = (middle["issue"] - middle.get("extrapolated", 0.0)) / warps
     ends = dict(sample.ends)
@@ -235,24 +241,33 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     for weight in dict.fromkeys(ends.values()):  # blocks of one weight run together: that takes no longer than one
         for metric, value in emulation.run([block for block, w in ends.items() if w == weight]).items():
             totals[metric] = totals.get(metric, 0.0) + value * weight
-    extra = {"rounds": rounds, "blocks.sampled": float(len(inner) + len(ends))}
+    extra = {"rounds": rounds, "chain": chain, "blocks.sampled": float(len(inner) + len(ends))}
     extra |= dict(_touch_metrics(touched, sample, written=False))
     extra |= dict(_touch_metrics(touched, sample, written=True))
+    traces = trace.blocks()
+    if (own := traces.get(sample.inner[0])) is not None:
+        neighbors = zip(sample.axes, sample.inner[1:], strict=True)
+        extra |= dict(reuse_metrics(own))
+        extra |= dict(run_metrics(own, {AXES[axis]: traces[block] for axis, block in neighbors if block in traces}))
+    extra |= dict(atomic_metrics(*trace.atomics(), sample.inner))
+    extra["instructions"] = float(len(emulation.function.instructions))
     return {metric: value / sample.total for metric, value in totals.items()} | extra
 
 
-def _rounds(emulation: Emulation) -> float:
-    """How often warps waited for global memory so far."""
-    blocks = emulation.function.blocks
-    return float(sum(warps * load_chain(blocks[index]) for index, warps in emulation.warps_by_block().items()))
+def _waits(emulation: Emulation) -> tuple[float, float]:
+    """Over all warps so far: how often they waited for global memory, and clocks that their instructions take alone."""
+    blocks, ran = emulation.function.blocks, emulation.warps_by_block()
+    return (
+        float(sum(warps * load_chain(blocks[index]) for index, warps in ran.items())),
+        float(sum(warps * chain_clk(blocks[index]) for index, warps in ran.items())),
+    )
 
 
 def _touch_metrics(touched: TouchedSectors, sample: BlockSample, written: bool) -> Iterator[tuple[str, float]]:
     kind = "write" if written else "read"
-    for buffer, marks in touched.by_block(written).items():
-        middle = marks[sample.inner[0]]
-        yield f"touch.{buffer}.{kind}", float(int(middle.sum()))
+    for buffer, blocks in touched.by_block(written).items():
+        middle = blocks[sample.inner[0]]
+        yield f"touch.{buffer}.{kind}", float(len(middle.sectors))
         for axis, neighbor in zip(sample.axes, sample.inner[1:], strict=True):
-            other = marks[neighbor]
-            new = int((other & ~middle).sum()) / max(int(other.sum()), 1)
-            yield f"touch.{buffer}.{kind}.{AXES[axis]}", new
+            moved = max(len(middle.sectors), len(blocks[neighbor].sectors)) * SECTOR
+            yield f"touch.{buffer}.{kind}.{AXES[axis]}", min(middle.new_bytes(blocks[neighbor]) / max(moved, 1), 1.0)

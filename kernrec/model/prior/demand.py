@@ -26,6 +26,12 @@ ISSUE_PER_CLK = 4 * 0.73
 """Warp instructions per clock that the four schedulers of an SM sustain together. Register-bank and operand stalls keep
 unrolled arithmetic from issuing every clock; the share was fitted to the anchor conv2d_f32_ansor.csv (RTX 3090), with
 pipes combined as `launch_time` combines them."""
+WARP_CPI = 2.5
+"""Clocks per instruction of a warp that is alone on its scheduler, where a profile says nothing of it. An f32 addition
+takes 4 clocks if it depends on the previous one, and 2 on the A100 if it does not (Abdelkhalik et al., arXiv
+2208.11174, on dependent and independent instructions); on other GPUs a scheduler issues one per clock. The value for unrolled
+arithmetic, which lies between, is an assumption: all anchors and both recorded convolutions fit values from 2.5 to 4
+better than 1.6; causal attention with few warps does not."""
 _L1_SECTORS_PER_CLK = 2  # 64 B per clock and SM from L2 into L1 (NVIDIA's architecture whitepapers since Volta)
 
 _MEMORY = (
@@ -44,8 +50,11 @@ _EVENTS: Mapping[str, tuple[str, ...]] = {
 """Memory event of the power model -> endings of the metrics that add up to it."""
 
 
-QUANTITIES = (*PIPES, "sectors", "barriers", "core_j", "between")
-"""Rows of `Demand.rates`: clocks of each pipe, then sectors, barriers, joules and `between`.
+QUANTITIES = (*PIPES, "sectors", "barriers", "core_j", "between", "alone")
+"""Rows of `Demand.rates`: clocks of each pipe, then sectors, barriers, joules, `between` and `alone`.
+
+`alone` is the clocks that the warps of a block would take one after the other, each for itself, without waits for
+memory and barriers: the latency of a chain of instructions. Profiles of sampled blocks have it as `chain`.
 
 `between` is the clocks of float arithmetic between dependent tensor instructions, such as the softmax of attention: it
 uses the results of one tensor instruction and computes the operands of the next. A warp executes these one after the
@@ -66,6 +75,8 @@ CORE_J = QUANTITIES.index("core_j")
 """Row of the joules of the core clock domain at nominal voltage."""
 BETWEEN = QUANTITIES.index("between")
 """Row of the clocks of float arithmetic between dependent tensor instructions."""
+ALONE = QUANTITIES.index("alone")
+"""Row of the clocks of all warps one after the other."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +95,12 @@ def demand(
     """The demand of static profiles on a GPU.
 
     A profile with L1 hits leaves those out of its sectors, and has the clocks that L1 needs for requests (the most
-    words in one of its 32 banks) as `l1.wavefronts`.
+    words in one of its 32 banks) as `l1.wavefronts`. One of sampled blocks has the clocks that its requests take L1
+    (`global.<buffer>.read_passes` and so on), the turns of atomic operations in the sectors of L2 (`..._turns`), each
+    of which takes a slice a clock (histograms on seven cards took 0.54 ns for each addition to one address, see
+    `histogram_one_bin` of the anchor textbook_rtx3060_rtx3070ti.csv), local memory that passes L1 (`local.l2_sectors`),
+    and `chain`, the clocks of its warps. Where a profile lacks these, only the bytes between L2 and L1 count, atomic
+    operations are sectors like others, and a warp takes `WARP_CPI` clocks an instruction.
 
     Args:
         gpu: the GPU.
@@ -105,13 +121,21 @@ def demand(
     lanes = gpu.fma_per_clk_sm
     moved = classes("mov", "ld_const")  # register moves of PTX that the assembler removes
     integer = classes("alu", "imad", "wide64", "setp")
-    sectors = total(*(m for m in metrics if m.startswith("global.") and m.endswith("_sectors")))
+    figures = microarchitecture(gpu)
+
+    def ending(*endings: str) -> np.ndarray:
+        return total(*(m for m in metrics if m.startswith("global.") and m.endswith(endings)))
+
+    sectors = ending("_sectors") + total("local.l2_sectors")
+    turns = ending("atomic_turns")
+    # A turn keeps a slice busy for a clock, in which it could have read so many sectors.
+    at_l2 = sectors + np.maximum(turns * (figures.l2_bytes_per_clk_slice / 32.0) - ending("atomic_sectors"), 0.0)
     fma = classes("fma32", "f16") * (32 / lanes["f32"])
     tensor = zeros
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
         # A multiply-add is two operations. Some data sheets state tensor peaks at a lower clock, and `mma.sync`
         # does not reach the full rate on every generation.
-        sustained = per_clk * microarchitecture(gpu).mma_sync_share * gpu.tensor_clock_hz / gpu.boost_clock_hz
+        sustained = per_clk * figures.mma_sync_share * gpu.tensor_clock_hz / gpu.boost_clock_hz
         tensor = tensor + total(f"mma.{dtype}") / (2.0 * sustained)
     special = classes("mufu") * (32 / _SPECIAL_LANES)
     between = np.where(tensor > 0, fma + special, 0.0)
@@ -125,11 +149,13 @@ def demand(
         integer * (32 / lanes["i32_add"]),
         special,
         tensor,
-        classes(*_MEMORY) * (32 / microarchitecture(gpu).lsu_lanes),
-        total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic"))),
-        sectors / _L1_SECTORS_PER_CLK + total("l1.wavefronts"),
+        classes(*_MEMORY) * (32 / figures.lsu_lanes),
+        total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
+        * (1.0 / figures.shared_wavefronts_per_clk),
+        np.maximum(sectors / _L1_SECTORS_PER_CLK + total("l1.wavefronts"), ending("_passes")),
     )
-    rows = (*pipes, sectors, total("barriers"), power.dynamic(events(column))[0] + zeros, between)
+    alone = total("chain") if "chain" in metrics else pipes[0] * (ISSUE_PER_CLK * WARP_CPI)
+    rows = (*pipes, at_l2, total("barriers"), power.dynamic(events(column))[0] + zeros, between, alone)
     rates = np.stack(rows, axis=1)
     return Demand(terms, tuple(map(np.ascontiguousarray, rates)))
 

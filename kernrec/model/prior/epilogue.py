@@ -8,7 +8,7 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.prior.demand import CORE_J, PIPES, SECTORS, demand
-from kernrec.model.prior.microarchitecture import microarchitecture
+from kernrec.model.prior.microarchitecture import l2_bytes_per_clk
 from kernrec.model.prior.power import PowerModel
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
@@ -40,7 +40,7 @@ def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> Epilogue | None:
     coefficients = np.array([[[count] for count in counts.values()]])
     rates = demand(gpu, power, tuple(counts), ("block",), coefficients).rates[0][:, 0]
     busiest_clk = float(rates[: len(PIPES)].max())
-    l2_clk = float(rates[SECTORS]) * 32.0 / microarchitecture(gpu).l2_bytes_per_clk_sm
+    l2_clk = float(rates[SECTORS]) * 32.0 * gpu.sms / l2_bytes_per_clk(gpu)
     return Epilogue(
         core_s=warps * max(busiest_clk, l2_clk) / (gpu.sms * gpu.boost_clock_hz),
         core_j=warps * float(rates[CORE_J]),

@@ -1,13 +1,19 @@
 """The analytic prior of time: the expected time of a launch on a GPU, without any measurement.
 
-    SM clocks   waves of concurrent blocks, each taking the longer of
-                  - the time its pipes are busy (issue, FMA, integer, special, shared memory, L1), plus the arithmetic
-                    between tensor instructions that other warps do not hide, and
-                  - the latency of one block: its instructions in order, barriers, and exposed load latency;
+    SM clocks   rounds of concurrent blocks, each taking
+                  - the time its pipes are busy (issue, FMA, integer, special, shared memory, L1, barriers), plus the
+                    arithmetic between tensor instructions that other warps do not hide, and
+                  - what is left of the latency of one block when others keep the pipes busy meanwhile: its
+                    instructions in order, barriers, and exposed load latency;
                 plus the tail: the time of the longest block beyond an average one
-    core time   the slower of SM clocks and L2 bandwidth, at the core clock
-    DRAM time   bytes between L2 and DRAM over the bandwidth that a copy reaches
+    core time   the slower of SM clocks and L2 (its bandwidth, and atomic operations that meet at one sector)
+    DRAM time   bytes between L2 and DRAM over the bandwidth that this pattern of access reaches
     latency     core and DRAM time combined by a smooth maximum, plus launch overhead
+
+What overlaps: a block (or, in a kernel without barriers, a warp) either waits or uses the pipes, never both. With K of
+them on an SM a round takes P + max((K - 1) P, Z), where P is the pipe time of one and Z the time that it waits: the
+bound of the machine repairman problem (Lazowska et al., "Quantitative System Performance", chapter 5). A lone block
+with barriers takes P + Z. Where loads are issued ahead (`LaunchWork.prefetch`), Z is only what exceeds the arithmetic.
 
 Power, and the clock that a power limit allows, are in `kernrec.model.prior.power`. All computations are elementwise
 over candidates.
@@ -18,8 +24,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.demand import BARRIERS, BETWEEN, CORE_J, ISSUE, ISSUE_PER_CLK, PIPES, SECTORS, Demand
-from kernrec.model.prior.microarchitecture import microarchitecture
+from kernrec.model.prior.demand import ALONE, BARRIERS, BETWEEN, CORE_J, PIPES, SECTORS, Demand
+from kernrec.model.prior.microarchitecture import l2_bytes_per_clk, microarchitecture
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -31,18 +37,16 @@ START_S = 2.5e-6
 """Additional overhead of the first launch of an op: an idle stream, a cold instruction cache and cold address
 translation (fitted to the smallest shapes of the anchor matmul_f16_rtx3090.csv, which were timed launch by launch)."""
 
-_BARRIER_CLK = 24
-"""Clocks that a warp loses at a block-wide barrier, beyond its own instructions (assumption)."""
+BARRIER_CLK = 22.0
+"""Clocks that a warp that arrives last loses at a block-wide barrier, beyond its own instructions."""
+BARRIER_WARP_CLK = 2.1
+"""Clocks of an SM for each warp that arrives at a barrier. Both figures: Zhang et al., "A Study of Single and
+Multi-device Synchronization Methods in Nvidia GPUs" (arXiv 2004.05371), V100: 22 cycles, 0.475 warps a cycle."""
 _BLOCK_CLK = 900
-"""Clocks to start a block, compute its addresses and drain its last stores (fitted to the anchor
-conv2d_f32_ansor.csv)."""
-_WARP_CPI = 2.5
-"""Clocks per instruction of a warp that is alone on its scheduler. An f32 addition takes 4 clocks if it depends on the
-previous one, and 2 on the A100 if it does not (Abdelkhalik et al., arXiv 2208.11174, on dependent and independent
-instructions); on other GPUs a scheduler issues one per clock. The value for unrolled arithmetic, which lies between, is
-an assumption: all anchors and both recorded convolutions fit values from 2.5 to 4 better than 1.6; causal attention
-with few warps does not."""
-_WARP_CLK = ISSUE_PER_CLK * _WARP_CPI  # per clock of `issue`, which is counted for all schedulers together
+"""Clocks to start a block, compute its addresses and drain its last stores, of kernels that load ahead (fitted to the
+anchor conv2d_f32_ansor.csv)."""
+_START_CLK = 300.0
+"""Clocks to start a block and to hand its place to the next one, of kernels whose waits for memory were all counted."""
 
 INTERVAL = 2.0
 """Half-width of the prior's 90 % interval, as a factor: its spread against the anchors (`tools/check_prior.py`)."""
@@ -69,6 +73,12 @@ class LaunchWork:
     """Trips ahead of which loads are issued."""
     dram_bytes: Array
     """Bytes between L2 and DRAM."""
+    dram_slowdown: Array
+    """By what the pattern of access lengthens their time: 1 for streams."""
+    serial_clk: Array
+    """Clocks of L2 for the atomic operations that meet at the busiest sector."""
+    rounds: Array
+    """How often an average block waits for memory, caches included: between how many waits barriers fall."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,12 @@ class LaunchTime:
 
 def alone_clk(rates: Array, warps: Array, variants: Array) -> Array:
     """Clocks that one term of a demand adds to a block that has an SM for itself, without waits for memory."""
-    return rates[ISSUE].take(variants) * (_WARP_CLK / warps) + rates[BARRIERS].take(variants) * _BARRIER_CLK
+    return rates[ALONE].take(variants) / warps + rates[BARRIERS].take(variants) * _barrier_clk(warps)
+
+
+def _barrier_clk(warps: Array) -> Array:
+    """Clocks of a barrier for a block of so many warps that has an SM for itself."""
+    return np.maximum(BARRIER_CLK, BARRIER_WARP_CLK * warps)
 
 
 def join(works: Sequence[LaunchWork]) -> LaunchWork:
@@ -132,6 +147,9 @@ def join(works: Sequence[LaunchWork]) -> LaunchWork:
         warps=np.concatenate([w.warps for w in works]),
         prefetch=np.concatenate([w.prefetch for w in works]),
         dram_bytes=np.concatenate([w.dram_bytes for w in works]),
+        dram_slowdown=np.concatenate([w.dram_slowdown for w in works]),
+        serial_clk=np.concatenate([w.serial_clk for w in works]),
+        rounds=np.concatenate([w.rounds for w in works]),
     )
 
 
@@ -148,7 +166,7 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     blocks, warps = work.terms[0], work.warps
     each = 1.0 / blocks
     total = demand.rates[0].take(work.variants, axis=1) * blocks
-    issue_clk = _WARP_CLK / warps
+    barrier_clk = _barrier_clk(warps)
     # Trips of an average block; the additional trips of the longest block, and their clocks.
     trips: Array | float = 0.0
     longer: Array | float = 0.0
@@ -161,26 +179,30 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
         beyond = depth - average
         trips = trips + average
         longer = longer + beyond
-        longer_clk = longer_clk + (rate[ISSUE] * issue_clk + rate[BARRIERS] * _BARRIER_CLK) * beyond
+        longer_clk = longer_clk + (rate[ALONE] / warps + rate[BARRIERS] * barrier_clk) * beyond
 
     # SM pipes: clocks of an average block, combined by a smooth maximum. Warps in different phases use different
     # pipes, so two pipes of equal time take 2**(1/8) = 1.09 times the time of one; recorded spaces fit that better
     # than the 1.19 of core and DRAM.
     pipe_clk = total[: len(PIPES)] * each
+    barriers = total[BARRIERS] * each
     peak = pipe_clk.max(axis=0)
     share = pipe_clk / peak
     share *= share
     share *= share
     share *= share
-    block_clk = peak * np.sqrt(np.sqrt(np.sqrt(share.sum(axis=0))))
-    # Latency of an average block: its instructions in order, barriers, and loads that prefetching does not hide.
-    alone = pipe_clk[ISSUE] * issue_clk + total[BARRIERS] * (each * _BARRIER_CLK)
-    memory_clk = figures.dram_latency_clk
+    block_clk = np.maximum(peak * np.sqrt(np.sqrt(np.sqrt(share.sum(axis=0)))), barriers * (BARRIER_WARP_CLK * warps))
+    # What uses the pipes as one: the block where barriers hold its warps together, else each warp.
     ahead = work.prefetch
+    together_share = np.minimum(barriers / np.maximum(work.rounds, 1.0), 1.0)
+    own_clk = block_clk * (together_share + (1.0 - together_share) / warps)
+    # Latency of an average block: its instructions in order, barriers, and loads that prefetching does not hide.
+    alone = np.maximum(total[ALONE] * (each / warps) + barriers * barrier_clk, own_clk)
+    memory_clk = figures.dram_latency_clk
     wait_clk = memory_clk / np.maximum(ahead, 1)
     late = np.maximum(trips * wait_clk - np.where(ahead == 0, 0.0, alone), 0.0)
-    latency_clk = alone + late + (memory_clk + _BLOCK_CLK)
-    # Waves: an SM finishes `concurrent` blocks in the longer of their pipe time and one block's latency.
+    wait = alone - own_clk + late + np.where(ahead == 0, _START_CLK, memory_clk + _BLOCK_CLK)
+    # Rounds: an SM finishes `concurrent` blocks in the pipe time of one and the longer of the others' and its waits.
     per_sm = np.ceil(blocks / gpu.sms)
     together = np.minimum(work.concurrent, per_sm)
     full = np.floor(per_sm / together)
@@ -189,16 +211,18 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     busy_rest = _occupied(rest, block_clk, warps)
     # While a scheduler runs one warp's arithmetic between tensor instructions, its tensor core idles.
     between = total[BETWEEN] * (4.0 * each / warps)
-    sm_clk = full * _smooth_max(busy + between, latency_clk) + (rest > 0) * np.maximum(busy_rest + between, latency_clk)
+    sm_clk = full * (own_clk + _smooth_max(np.maximum(busy + between - own_clk, 0.0), wait))
+    sm_clk += (rest > 0) * (own_clk + np.maximum(busy_rest + between - own_clk, wait))
     sm_clk += np.maximum(longer_clk, longer * wait_clk)  # the tail, when all other blocks are done
-    l2_s = total[SECTORS] * (32.0 / (figures.l2_bytes_per_clk_sm * gpu.sms * clock))
+    l2_clk = np.maximum(total[SECTORS] * (32.0 / l2_bytes_per_clk(gpu)), work.serial_clk)
+    l2_s = l2_clk * (1.0 / clock)
     return LaunchTime(
         core_s=_smooth_max(sm_clk / clock, l2_s),
-        dram_s=work.dram_bytes * (1.0 / (gpu.memory_bandwidth * figures.dram_efficiency)),
+        dram_s=work.dram_bytes * work.dram_slowdown * (1.0 / (gpu.memory_bandwidth * figures.dram_efficiency)),
         core_j=total[CORE_J],
         pipe_clk=pipe_clk,
         busy_s=(full * busy + busy_rest) / clock,
-        latency_s=(full + (rest > 0)) * latency_clk / clock,
+        latency_s=(full + (rest > 0)) * (own_clk + wait) / clock,
         l2_s=l2_s,
     )
 

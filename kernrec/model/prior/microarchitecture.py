@@ -15,8 +15,8 @@ from kernrec.util.light_dataclass import dataclass
 class Microarchitecture:
     """The figures of one generation."""
 
-    l2_bytes_per_clk_sm: float
-    """Sustained read bandwidth from L2 with all SMs active, bytes per clock and SM."""
+    l2_bytes_per_clk_slice: float
+    """Sustained read bandwidth of a slice of L2 with all SMs active, bytes per clock."""
     l2_latency_clk: float
     """Load-to-use latency of a hit in L2, clocks."""
     dram_latency_clk: float
@@ -27,6 +27,8 @@ class Microarchitecture:
     """Share of the tensor cores' rate that `mma.sync` reaches."""
     lsu_lanes: float
     """Lanes per SM and clock whose addresses the load/store units take."""
+    shared_wavefronts_per_clk: float
+    """Passes through the banks of shared memory per SM and clock."""
 
 
 @cache
@@ -39,3 +41,17 @@ def microarchitecture(gpu: GPU) -> Microarchitecture:
     """The figures of a GPU's generation; data-center Ampere and Blackwell have their own."""
     special = {80: "ampere_datacenter", 100: "blackwell_datacenter"}.get(gpu.sm)
     return _microarchitectures()[special or gpu.generation]
+
+
+_HBM_BITS = 1024
+"""A wider bus is that of HBM: it comes in stacks of 1,024 bits."""
+
+
+def l2_slices(gpu: GPU) -> float:
+    """Slices of L2: one for 8 bits of a GDDR bus, for 64 bits of HBM (512 KiB each on GA100: 80 slices, 40 MiB)."""
+    return gpu.memory_bus_bits / (64 if gpu.memory_bus_bits > _HBM_BITS else 8)
+
+
+def l2_bytes_per_clk(gpu: GPU) -> float:
+    """Sustained read bandwidth of L2 with all SMs active, bytes per clock."""
+    return l2_slices(gpu) * microarchitecture(gpu).l2_bytes_per_clk_slice

@@ -51,6 +51,9 @@ def prior_fingerprint() -> list[float]:
             warps=np.array([8.0, 4.0, 8.0, 4.0]),
             prefetch=np.array([0.0, 2.0, 1.0, 0.0]),
             dram_bytes=np.array([4e6, 2e7, 1e6, 4e8]),
+            dram_slowdown=np.ones(4),
+            serial_clk=np.zeros(4),
+            rounds=trips,
         )
         times = launch_time(gpu, demanded, work)
         dram_j = work.dram_bytes * power.event_j("dram.bytes")

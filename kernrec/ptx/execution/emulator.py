@@ -34,6 +34,7 @@ from kernrec.ptx.instructions.decoder import OperandResolver
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Module
 from kernrec.ptx.state.access_cost import Counts
+from kernrec.ptx.state.access_trace import AccessTrace
 from kernrec.ptx.state.batch import WARP, BatchShape, Lanes
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.launch_layout import RESERVED_BYTES, KernelLaunch, lay_out
@@ -74,6 +75,11 @@ class EmulationOptions:
     extrapolate: bool = False
     """Whether a few trips of a long loop may stand for the rest; results are then wrong, and what they stood for is
     counted as `extrapolated`, machine instructions."""
+
+    trace: AccessTrace | None = None
+    """Is told every access to global memory, in order. `global.<buffer>.{read,write,atomic}_passes` (clocks of L1) and
+    `global.<buffer>.atomic_turns` (of lanes in their sectors) are counted then, too: how lines are cut depends on where
+    tiles begin, so these do not follow from blocks and trips."""
 
 
 def emulate(
@@ -147,10 +153,11 @@ class Emulation:
         }
         registers = RegisterFiles(function, lanes, sizes)
         races = RaceDetector(lanes, layout.shared_bytes) if options.check_races else None
-        memory = Memory(lanes, layout, Counts() if options.count else None, races, options.touched)
+        memory = Memory(lanes, layout, Counts() if options.count else None, races, options.touched, options.trace)
         operands = OperandResolver(registers, layout.symbols)
         self._scheduler = Scheduler(operands, memory, options.budget, options.extrapolate and options.count)
-        self._touched = options.touched
+        self._touched, self._trace = options.touched, options.trace
+        self._lanes = lanes
         self._lanes_by_class = options.lanes_by_class
         self._counted = Counts()
 
@@ -168,6 +175,8 @@ class Emulation:
                 batch = block_numbers[start : start + self._per_batch]
                 if self._touched is not None:
                     self._touched.start_batch(batch)
+                if self._trace is not None:
+                    self._trace.start_batch(batch, self._lanes.shape.lanes_per_block // WARP, self._lanes.step)
                 try:
                     self._scheduler.run(batch)
                 except EmulationError as error:

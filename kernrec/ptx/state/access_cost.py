@@ -34,7 +34,10 @@ class Counts(dict[str, int]):
 class AccessPattern:
     """Relative addresses of the active lanes of a batch, and what they cost."""
 
-    __slots__ = ("_mask", "_relative", "_sectors", "_wavefronts", "alignment", "count", "high", "low", "warps")
+    __slots__ = (
+        "_mask", "_passes", "_relative", "_rows", "_sectors", "_turns", "_wavefronts", "alignment", "by_warp", "count",
+        "high", "low", "warps",
+    )  # fmt: skip
 
     def __init__(self, relative: Array, lanes: Array | None, batch_lanes: int) -> None:
         """Byte addresses `relative` to the first, of the lanes with these numbers (None: all `batch_lanes`)."""
@@ -44,9 +47,13 @@ class AccessPattern:
         self.count = len(relative)
         self._sectors: dict[tuple[int, int], int] = {}
         self._wavefronts: dict[tuple[int, int, bool], tuple[int, int]] = {}
+        self._passes: dict[tuple[int, int], int] = {}
+        self._turns: dict[tuple[int, int], int] = {}
+        self.by_warp: dict[int, tuple[Array, Array]] = {}
         if lanes is None:
             self._relative = relative.reshape(-1, 32)
             self._mask = None
+            self._rows = np.arange(batch_lanes // 32)
             self.warps = batch_lanes // 32
         else:
             full = np.zeros(batch_lanes, np.int64)
@@ -54,6 +61,7 @@ class AccessPattern:
             mask = np.zeros(batch_lanes, np.bool_)
             mask[lanes] = True
             used = mask.reshape(-1, 32).any(axis=1)
+            self._rows = np.flatnonzero(used)
             self._relative = full.reshape(-1, 32)[used]
             self._mask = mask.reshape(-1, 32)[used]
             self.warps = int(used.sum())
@@ -68,6 +76,45 @@ class AccessPattern:
         if count is None:
             units = (self._relative + (base & 31)) >> 5
             count = self._sectors[key] = int(_distinct(units, self._mask).sum())
+        return count
+
+    def l1_passes(self, base: int, size: int) -> int:
+        """Clocks that L1 takes for the requests, summed over the warps, `size` aligned bytes per lane.
+
+        L1 has the banks of shared memory, and compares four tags of 128-byte lines a clock (G. Smith of NVIDIA,
+        forums.developer.nvidia.com, topic 49571).
+        """
+        key = (base & 127, size)
+        count = self._passes.get(key)
+        if count is None:
+            lines = int(_distinct((self._relative + (base & 127)) >> 7, self._mask).sum())
+            count = self._passes[key] = max(self.wavefronts(base, size, True)[0], -(-lines // 4))
+        return count
+
+    def sectors_by_warp(self, base: int) -> tuple[Array, Array]:
+        """(warp, sector less that of `base`) of every distinct sector of every warp, warp after warp; arrays (N,)."""
+        key = base & 31
+        found = self.by_warp.get(key)
+        if found is None:
+            ordered, first = _sorted((self._relative + key) >> 5, self._mask)
+            found = self.by_warp[key] = np.repeat(self._rows, first.sum(axis=1)), ordered[first]
+        return found
+
+    def atomic_turns(self, base: int, size: int) -> int:
+        """Turns that atomic operations on elements of `size` bytes take, summed over the sectors of all warps.
+
+        Lanes that operate on one element take turns; elements of a sector are operated on together.
+        """
+        key = (base & 31, size)
+        count = self._turns.get(key)
+        if count is None:
+            count, per_sector = 0, 32 // size
+            elements = (self._relative + (base & 31)) // size
+            for row, units in enumerate(elements):
+                values, lanes = np.unique(units if self._mask is None else units[self._mask[row]], return_counts=True)
+                starts = np.flatnonzero(np.diff(values // per_sector, prepend=values[0] // per_sector - 1))
+                count += int(np.maximum.reduceat(lanes, starts).sum())
+            self._turns[key] = count
         return count
 
     def local_sectors(self, base: int, size: int) -> int:

@@ -6,6 +6,7 @@ another look at the addresses. Accesses of a basic block that share their addres
 (`SharedSelection`), so an unrolled loop body pays once for many loads.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.access_cost import AccessPattern, Counts
+from kernrec.ptx.state.access_trace import AccessTrace
 from kernrec.ptx.state.async_copies import AsyncCopies
 from kernrec.ptx.state.batch import WARP, Lanes
 from kernrec.ptx.state.errors import EmulationError
@@ -105,8 +107,8 @@ class GlobalRequest:
     kind: str
     """`read`, `write` or `atomic`."""
 
-    size: int
-    """Bytes per lane."""
+    access: Access
+    """What the instruction states."""
 
     pattern: AccessPattern
     """Relative addresses."""
@@ -120,15 +122,19 @@ class GlobalRequest:
     where: Array | None
     """Byte of the buffer that each lane accesses; None: nobody asked for it."""
 
+    step: int
+    """Which run of a basic block it was part of."""
+
     @property
     def shape(self) -> tuple[object, ...]:
         """What is the same of another one that does the same elsewhere in the buffer."""
-        return self.region.name, self.kind, self.size, self.pattern
+        return self.region.name, self.kind, self.access.size, self.pattern
 
     def check_moved(self, move: int) -> None:
         """Raises `EmulationError` where it would be outside of the buffer, moved by some bytes."""
         region, first = self.region, self.first + move
-        if first + self.pattern.low < region.base or first + self.pattern.high + self.size > region.base + region.size:
+        end = first + self.pattern.high + self.access.size
+        if first + self.pattern.low < region.base or end > region.base + region.size:
             raise EmulationError(f"an access to {region.name}, moved by {move} bytes, is outside of it")
 
 
@@ -142,6 +148,7 @@ class Memory:
         counts: Counts | None,
         races: RaceDetector | None = None,
         touched: TouchedSectors | None = None,
+        order: AccessTrace | None = None,
     ) -> None:
         self.lanes = lanes
         self.counts = counts
@@ -149,6 +156,7 @@ class Memory:
         self.async_copies = AsyncCopies(lanes.shape.lanes)
         self.trace: list[GlobalRequest] | None = None  # where a list, accesses to buffers are appended
         self._touched = touched
+        self._order = order
         self._patterns: dict[Any, AccessPattern] = {}
         self._buffers = [
             Region(name, "global", data, len(data), base=(i + 1) << BUFFER_SHIFT)
@@ -261,18 +269,33 @@ class Memory:
         if self._touched is not None:
             index, shift = selection.index(region, 1, access.offset)
             where = index + shift
-            self._touched.record(region.name, region.size, self._blocks(selection.lanes), where, kind)
-        counts = self.counts
-        if counts is None:
+            self._touched.record(region, access.size, self._blocks(selection.lanes), where, kind)
+        pattern, first = selection.pattern, selection.first + access.offset
+        if self._order is not None and kind == "atomic":
+            self._order.record_atomic(_signed(selection.addresses) + access.offset, self._blocks(selection.lanes))
+        elif self._order is not None:
+            self._order.record(self.lanes.step, pattern, first, kind == "read")
+        if self.counts is None:
             return
-        pattern = selection.pattern
         if self.trace is not None:
-            first = selection.first + access.offset
-            self.trace.append(GlobalRequest(region, kind, access.size, pattern, first, selection.lanes, where))
-        name = f"global.{region.name}.{kind}"
-        counts.bump(name + "_sectors", pattern.sectors(selection.first + access.offset))
-        counts.bump(name + "_requests", pattern.warps)
-        counts.bump(name + "_bytes", pattern.count * access.size)
+            step = self.lanes.step
+            self.trace.append(GlobalRequest(region, kind, access, pattern, first, selection.lanes, where, step))
+        self._count_requests(region, kind, access, pattern, ((first, 1),))
+
+    def _count_requests(
+        self, region: Region, kind: str, access: Access, pattern: AccessPattern, places: Iterable[tuple[int, int]]
+    ) -> None:
+        """Counts requests of a pattern: at which addresses, and how often at each."""
+        counts, name = self.counts, f"global.{region.name}.{kind}"
+        assert counts is not None
+        for begin, times in places:
+            counts.bump(name + "_sectors", pattern.sectors(begin) * times)
+            counts.bump(name + "_requests", pattern.warps * times)
+            counts.bump(name + "_bytes", pattern.count * access.size * times)
+            if self._order is not None:
+                counts.bump(name + "_passes", pattern.l1_passes(begin, access.size) * times)
+                if kind == "atomic":
+                    counts.bump(name + "_turns", pattern.atomic_turns(begin, access.unit) * times)
 
     def _blocks(self, lanes: Array | None) -> Array:
         """Position in the batch of each lane's block."""
@@ -285,29 +308,44 @@ class Memory:
         Raises:
             EmulationError: one of them would be outside of its buffer.
         """
-        counts = self.counts
-        assert counts is not None
         for request, move in zip(requests, moves, strict=True):
             request.check_moved(move * times)
-            pattern, name = request.pattern, f"global.{request.region.name}.{request.kind}"
-            # What a pattern costs depends on where in a sector it begins.
-            begins, often = np.unique((request.first + move * np.arange(1, times + 1)) & 31, return_counts=True)
-            sectors = sum(pattern.sectors(int(begin)) * int(n) for begin, n in zip(begins, often, strict=True))
-            counts.bump(name + "_sectors", sectors)
-            counts.bump(name + "_requests", pattern.warps * times)
-            counts.bump(name + "_bytes", pattern.count * request.size * times)
+            # What a pattern costs depends on where in a line it begins.
+            begins, often = np.unique((request.first + move * np.arange(1, times + 1)) & 127, return_counts=True)
+            places = zip(begins.tolist(), often.tolist(), strict=True)
+            self._count_requests(request.region, request.kind, request.access, request.pattern, places)
+        if self._order is not None:
+            self._repeat_in_order(self._order, requests, moves, times)
         if self._touched is None:
             return
         for request, move in zip(requests, moves, strict=True):
             if not move:
                 continue  # it touches what it touched before
-            blocks, where = _one_lane_per_sector(request, self._blocks(request.lanes), move)
+            blocks, where = _one_lane_per_word(request, self._blocks(request.lanes), move)
             at_once = max(_MOST_TOUCHED // len(where), 1)
             for start in range(1, times + 1, at_once):
                 steps = np.arange(start, min(start + at_once, times + 1))
                 moved = (where + move * steps[:, None]).reshape(-1)
-                region, spread = request.region, np.tile(blocks, len(steps))
-                self._touched.record(region.name, region.size, spread, moved, request.kind)
+                spread = np.tile(blocks, len(steps))
+                self._touched.record(request.region, request.access.size, spread, moved, request.kind)
+
+    def _repeat_in_order(self, order: AccessTrace, requests: list[GlobalRequest], moves: list[int], times: int) -> None:
+        """Tells the trace of accesses that were left out."""
+        steps = [request.step for request in requests]
+        period = max(steps) - min(steps) + 1 if steps else 0
+        for repetition in range(1, times + 1):
+            if order.full:
+                break
+            for request, move in zip(requests, moves, strict=True):
+                begin = request.first + move * repetition
+                if request.kind == "atomic":
+                    assert request.where is not None
+                    addresses = request.where + (request.region.base + move * repetition)
+                    order.record_atomic(addresses, self._blocks(request.lanes))
+                else:
+                    step = request.step + period * repetition
+                    order.record(step, request.pattern, begin, request.kind == "read")
+        order.skip_steps(period * times)
 
     def count_shared(self, access: Access, selection: Selection, kind: str) -> None:
         """Counts one access to shared memory; `kind` is `load`, `store` or `atomic`."""
@@ -331,12 +369,12 @@ class Memory:
         counts.bump(f"local.{kind}_bytes", pattern.count * access.size)
 
 
-def _one_lane_per_sector(request: GlobalRequest, blocks: Array, move: int) -> tuple[Array, Array]:
-    """Blocks and bytes of the lanes of an access; of lanes that stay in one sector together only the first."""
+def _one_lane_per_word(request: GlobalRequest, blocks: Array, move: int) -> tuple[Array, Array]:
+    """Blocks and bytes of the lanes of an access; of lanes that stay in one word together only the first."""
     assert request.where is not None
-    if move % 32:
+    if move % 4:
         return blocks, request.where
-    kept = np.unique((blocks << 40) + (request.where >> 5), return_index=True)[1]
+    kept = np.unique((blocks << 40) + (request.where >> 2), return_index=True)[1]
     return blocks[kept], request.where[kept]
 
 

@@ -1,10 +1,14 @@
 """Which sectors of global memory each thread block touches: what blocks share is what caches can save.
 
 Counting requests says how much a block requests; how much of that another block requests too is seen only in the
-addresses. `TouchedSectors` marks, for each buffer and block, the 32-byte sectors that were read and written.
+addresses. `TouchedSectors` marks, for each buffer and block, the 4-byte words that were read and written: neighboring
+blocks may share a 32-byte sector and no byte of it.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -12,17 +16,58 @@ from kernrec.ptx.state.types import Array
 
 SECTOR = 32
 """Bytes that move between caches and memory together."""
+_WORD = 4
+_FINE_BYTES = 1 << 30  # a larger buffer is marked by sectors: address space is limited
+
+
+class Buffer(Protocol):
+    """A buffer of global memory."""
+
+    name: str
+    size: int
+    """In bytes."""
+
+
+@dataclass(frozen=True)
+class Touched:
+    """What a block touched of a buffer; arrays ascending."""
+
+    words: Array
+    """4-byte words (of a very large buffer the first words of its sectors)."""
+
+    @cached_property
+    def sectors(self) -> Array:
+        """Sectors of 32 bytes."""
+        return np.unique(self.words // (SECTOR // _WORD))
+
+    def new_bytes(self, other: "Touched") -> float:
+        """Bytes that `other`, the next block, moves beside those of this one, if more blocks follow in the same way.
+
+        A block that touches the rest of a sector where this one stops, and so on, moves its own bytes, wherever its
+        sectors begin; where it touches bytes elsewhere, whole sectors move.
+        """
+        words = np.setdiff1d(other.words, self.words, assume_unique=True)
+        if not len(words):
+            return 0.0
+        begins = np.flatnonzero(np.diff(words, prepend=words[0] - 2) != 1)
+        ends = np.append(begins[1:] - 1, len(words) - 1)
+        # Runs of new words that go on where this block stopped, or end where it begins.
+        joined = max(int(np.isin(words[begins] - 1, self.words).sum()), int(np.isin(words[ends] + 1, self.words).sum()))
+        share = joined / len(begins)
+        sectors = np.setdiff1d(other.sectors, self.sectors, assume_unique=True)
+        return share * len(words) * _WORD + (1.0 - share) * len(sectors) * SECTOR
 
 
 class TouchedSectors:
-    """Sectors touched by each of the thread blocks with the linear numbers `blocks`; other blocks are ignored."""
+    """What each of the thread blocks with the linear numbers `blocks` touches; other blocks are ignored."""
 
     def __init__(self, blocks: Sequence[int]) -> None:
         self._rows = {block: row for row, block in enumerate(dict.fromkeys(blocks))}
         self._batch: Array = np.zeros(0, np.int64)  # row of each block of the present batch
         self._idle = False  # whether the present batch has none of the blocks
         self._marks: dict[tuple[str, bool], Array] = {}
-        self._spans: dict[tuple[str, bool], tuple[int, int]] = {}  # first and last sector that any block touched
+        self._spans: dict[tuple[str, bool], tuple[int, int]] = {}  # first and last unit that any block touched
+        self._units: dict[str, int] = {}  # bytes that a mark stands for, by buffer
 
     def start_batch(self, block_numbers: Sequence[int]) -> None:
         """The thread blocks with these linear numbers run next."""
@@ -30,33 +75,43 @@ class TouchedSectors:
         self._idle = not any(block in self._rows for block in block_numbers)
         self._batch = np.array([self._rows.get(block, rest) for block in block_numbers], np.int64)
 
-    def record(self, buffer: str, size: int, block_of: Array, where: Array, kind: str) -> None:
+    def record(self, region: Buffer, size: int, block_of: Array, where: Array, kind: str) -> None:
         """Marks what an access touches.
 
         Args:
-            buffer: name of the buffer.
-            size: bytes of the buffer.
+            region: the buffer.
+            size: bytes that a lane accesses.
             block_of: position of each lane's block in the batch; (lanes).
             where: byte of the buffer that each lane accesses; (lanes).
             kind: `read`, `write` or `atomic` (both).
         """
         if self._idle:
             return
+        buffer = region.name
+        unit = self._units.setdefault(buffer, _WORD if region.size <= _FINE_BYTES else SECTOR)
+        first = where // unit
+        rows = self._batch[block_of]
+        low, high = int(first.min()), int(first.max()) + max(size // unit - 1, 0)
         for written in (False, True) if kind == "atomic" else (kind == "write",):
             marks = self._marks.get((buffer, written))
             if marks is None:
                 # Pages of a bitmap that are never marked cost no memory.
-                marks = self._marks[buffer, written] = np.zeros((len(self._rows) + 1, -(-size // SECTOR)), np.bool_)
-            sectors = where >> 5
-            marks[self._batch[block_of], sectors] = True
-            low, high = self._spans.get((buffer, written), (marks.shape[1], 0))
-            self._spans[buffer, written] = min(low, int(sectors.min())), max(high, int(sectors.max()))
+                marks = np.zeros((len(self._rows) + 1, -(-region.size // unit)), np.bool_)
+                self._marks[buffer, written] = marks
+            for word in range(max(size // unit, 1)):
+                marks[rows, first + word] = True
+            least, most = self._spans.get((buffer, written), (low, high))
+            self._spans[buffer, written] = min(low, least), max(high, most)
 
-    def by_block(self, written: bool) -> dict[str, dict[int, Array]]:
-        """By buffer and block: the sectors that the block read, or wrote; bool, from the first that any block did."""
-        result = {}
+    def by_block(self, written: bool) -> dict[str, dict[int, Touched]]:
+        """By buffer and block: what the block read, or wrote."""
+        result: dict[str, dict[int, Touched]] = {}
         for (buffer, write), marks in self._marks.items():
             if write == written:
                 low, high = self._spans[buffer, write]
-                result[buffer] = {block: marks[row, low : high + 1] for block, row in self._rows.items()}
+                words = self._units[buffer] // _WORD
+                result[buffer] = {
+                    block: Touched((np.flatnonzero(marks[row, low : high + 1]) + low) * words)
+                    for block, row in self._rows.items()
+                }
         return result

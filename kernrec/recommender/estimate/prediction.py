@@ -114,10 +114,17 @@ def _work(table: StaticTable, index: int, rows: Array, on_problem: ProblemSpace,
     loops = [table.trips(on_problem, index, loop, rows, blocks) for loop in launch.loops]
     concurrent = resident * float(gpu.sms)
     moved: Array | float
+    slowdown: Array | float = 1.0
+    serial: Array | float = 0.0
+    rounds: Array | float = sum([total for total, _ in loops], 0.0) / blocks
     if launch.sample is not None:
         x, y, z = (each(on_problem.column(extent, rows)).astype(np.float64) for extent in spec.grid)
         footprints = launch.sample.footprints(launch.variant.take(rows), tensor_bytes, table.scratch)
         moved = sampled_dram_bytes((x, y, z), footprints, concurrent, float(gpu.l2_bytes))
+        variants = launch.variant.take(rows)
+        slowdown = launch.sample.dram_slowdown(variants, (x, y, z), concurrent)
+        serial = launch.sample.serial_clk(variants, blocks)
+        rounds = launch.sample.every_round.take(variants)
     else:
         order = [(axis, on_problem.column(extent, rows)) for axis, extent in spec.order]
         access = TensorAccess(launch.reads, launch.writes, tensor_bytes, table.scratch)
@@ -130,4 +137,7 @@ def _work(table: StaticTable, index: int, rows: Array, on_problem: ProblemSpace,
         warps=geometry.warps.take(rows),
         prefetch=geometry.prefetch.take(rows),
         dram_bytes=each(moved),
+        dram_slowdown=each(slowdown),
+        serial_clk=each(serial),
+        rounds=each(rounds),
     )

@@ -1,18 +1,18 @@
 """Launches profiled from a sample of blocks (`kernrec.profile.sample_profile`), as a static table uses them.
 
 What a spec would declare is taken from the sample: how often a block waits for memory, and how the tiles of neighboring
-blocks overlap. A user's kernel may also rely on L1 for reuse, where kernels of the library use shared memory: sectors
-that a block requests again hit in L1 as far as the footprints of the blocks on its SM fit there.
+blocks overlap. A user's kernel may also rely on L1 for reuse, where kernels of the library use shared memory: what a
+block requests again hits in L1 as far as its share of L1 still holds it (`kernrec.profile.cache_behavior`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from kernrec.gpu import GPU, occupancy
+from kernrec.gpu import GPU, l1_bytes, occupancy
 from kernrec.kernel import ProblemSpace
-from kernrec.model.prior.dram_traffic import Footprint
+from kernrec.model.prior.dram_traffic import Footprint, covered
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.store import ProfileTable
 from kernrec.util.light_dataclass import dataclass
@@ -20,12 +20,12 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 _SECTOR_BYTES = 32.0
-_L1_BEYOND_SHARED_BYTES = 28 << 10
-"""L1 and shared memory together have this much more than the largest shared memory (CUDA C++ Programming Guide,
-"Technical Specifications per Compute Capability": 128 KB of which 100 on 8.6, 192 and 164 on 8.0)."""
-
-_L1_SHARE_OF_LATENCY = 0.07
-"""Load to use from L1 over that from DRAM: some 35 of 540 clocks (arXiv 2402.13499, tables of memory latency)."""
+_L1_LATENCY_CLK = 33.0
+"""Load to use from L1: 32 to 34 clocks from Turing to Hopper (RRZE-HPC/gpu-benches, gpu-latency; RTX 2070:
+sjfeng1999/gpu-arch-microbenchmark)."""
+_RUN_BYTES = 52.0
+"""Bytes in a row for which DRAM needs as long as for opening a row: 64-byte rows reach 0.55 of the bandwidth of streams
+(`add_strided` of the anchor textbook_rtx3060_rtx3070ti.csv: 0.52 and 0.60 for 4096 x 4096)."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,35 @@ class SampledLaunch:
     """The same without the sectors that L1 answers."""
     rounds: Array
     """How often a block waits for memory, in latencies of DRAM; a hit in a cache counts by its share. By row."""
+    every_round: Array
+    """How often a block waits, whatever answers. By row."""
+
+    def dram_slowdown(self, variants: Array, grid: Sequence[Array], concurrent_blocks: Array) -> Array:
+        """How much longer DRAM takes for the bytes of these variants than for a stream of as many.
+
+        Short runs of bytes cost the opening of a row each. Blocks that run at the same time, next to each other, join
+        theirs.
+        """
+        run = _column(self.table, "run").take(variants)
+        broken = np.ones(len(variants))
+        for axis, reach in zip(
+            "xyz",
+            covered(
+                [(axis, n) for axis, n in zip("xyz", grid, strict=True)],
+                np.minimum(concurrent_blocks, grid[0] * grid[1] * grid[2]),
+            ),
+            strict=True,
+        ):
+            joined = _column(self.table, f"run.{axis}").take(variants)
+            broken = np.minimum(broken, 1.0 - joined * (1.0 - 1.0 / np.maximum(reach, 1.0)))
+        return np.where(run > 0.0, 1.0 + _RUN_BYTES * broken / np.maximum(run, 1.0), 1.0)
+
+    def serial_clk(self, variants: Array, blocks: Array) -> Array:
+        """Clocks of L2 for the atomic operations of all blocks on the busiest sector; one turn takes a clock."""
+        turns = sum((_column(self.table, m) for m in self.table.metrics if m.endswith("atomic_turns")), 0.0)
+        own, meet = _column(self.table, "atomic.own"), _column(self.table, "atomic.meet")
+        turns = np.broadcast_to(turns, own.shape)
+        return turns.take(variants) * np.maximum(own.take(variants), meet.take(variants) * blocks)
 
     def footprints(
         self, variants: Array, tensor_bytes: Mapping[str, Array | float], scratch: frozenset[str]
@@ -75,31 +104,71 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
         return values
 
     shared = by_variant(launch.shared_bytes) + table.static_smem_bytes
-    resident = occupancy(gpu.limits, by_variant(launch.threads), table.registers, shared).blocks
-    cache = gpu.limits.smem_per_sm + _L1_BEYOND_SHARED_BYTES - resident * shared
-    reads = [m.removeprefix("touch.").removesuffix(".read") for m in table.metrics if m.endswith(".read")]
-    footprint = sum((_column(table, f"touch.{name}.read") for name in reads), np.zeros(len(table.variant_keys)))
-    miss = np.clip(1.0 - cache / np.maximum(footprint * _SECTOR_BYTES * resident, 1.0), 0.0, 1.0)
-    counts = table.counts.copy()
-    requested, through, distinct = (np.zeros(len(counts)) for _ in range(3))
+    threads = by_variant(launch.threads)
     grid = [by_variant(extent) for extent in launch.grid]
-    for name in reads:
+    present = -(-np.prod(grid, axis=0) // gpu.sms)  # on an SM, where the grid has fewer blocks than fit
+    resident = np.maximum(np.minimum(occupancy(gpu.limits, threads, table.registers, shared).blocks, present), 1)
+    cache = l1_bytes(gpu.limits, resident, shared) / resident
+    held, held_wait = _held_by_l1(table, cache)
+    counts = table.counts.copy()
+    through, distinct = (np.zeros(len(counts)) for _ in range(2))
+    for name in _read_buffers(table):
         metric = f"global.{name}.read_sectors"
         if metric in table.metrics:
             place = table.metrics.index(metric)
-            once = _column(table, f"touch.{name}.read")
-            requested += counts[:, place, 0]
-            counts[:, place, 0] = once + np.maximum(counts[:, place, 0] - once, 0.0) * miss
+            counts[:, place, 0] *= 1.0 - held
             through += counts[:, place, 0]
+            once = _column(table, f"touch.{name}.read")
             fresh = [_column(table, f"touch.{name}.read.{axis}") for axis in "xyz"]
             distinct += once * np.prod([1.0 + f * (n - 1.0) for f, n in zip(fresh, grid, strict=True)], axis=0)
-    # Sectors that the blocks request but that are not new to the whole grid hit in L2, at its latency.
+    # Of what blocks request again, L2 answers what it holds. If it cannot hold what the launch reads, blocks that read
+    # the same at the same time all wait for DRAM, though only one of them asks it.
     figures = microarchitecture(gpu)
-    past_l1 = through / np.maximum(requested, 1.0)
-    past_l2 = np.minimum(distinct / np.maximum(through * np.prod(grid, axis=0), 1.0), 1.0)
+    new = np.minimum(distinct / np.maximum(through * np.prod(grid, axis=0), 1.0), 1.0)
+    lost = np.clip(1.0 - gpu.l2_bytes / np.maximum(distinct * _SECTOR_BYTES, 1.0), 0.0, 1.0)
+    past_l2 = new + (1.0 - new) * lost
     far = past_l2 + (1.0 - past_l2) * (figures.l2_latency_clk / figures.dram_latency_clk)
-    waits = _column(table, "rounds") * (past_l1 * far + (1.0 - past_l1) * _L1_SHARE_OF_LATENCY)
-    return SampledLaunch(table, replace(table, counts=counts), waits)
+    near = _L1_LATENCY_CLK / figures.dram_latency_clk
+    rounds = _column(table, "rounds")
+    return SampledLaunch(
+        table, replace(table, counts=counts), rounds * ((1.0 - held_wait) * far + held_wait * near), rounds
+    )
+
+
+def _read_buffers(table: ProfileTable) -> list[str]:
+    return [m.removeprefix("touch.").removesuffix(".read") for m in table.metrics if m.endswith(".read")]
+
+
+def _held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
+    """(share of the sectors of loads that L1 holds, share of the loads it holds completely), by variant.
+
+    Args:
+        table: the profiles.
+        cache: bytes of L1 for each block, by variant.
+    """
+    sizes = sorted(int(size) for m in table.metrics if (size := m.removeprefix("reuse.")).isdigit())
+    if sizes:
+        held, held_wait = (
+            _between([_column(table, f"{what}.{size}") for size in sizes], cache / (1024.0 * sizes[0]))
+            for what in ("reuse", "reuse.wait")
+        )
+        return held, held_wait
+    # A profile made before reuse was sampled: L1 keeps what a block touches as far as that fits.
+    names = _read_buffers(table)
+    requested = sum((_column(table, f"global.{name}.read_sectors") for name in names), np.zeros(len(cache)))
+    once = sum((_column(table, f"touch.{name}.read") for name in names), np.zeros(len(cache)))
+    kept = np.clip(cache / np.maximum(once * _SECTOR_BYTES, 1.0), 0.0, 1.0)
+    held = kept * np.maximum(requested - once, 0.0) / np.maximum(requested, 1.0)
+    return held, held
+
+
+def _between(shares: Sequence[Array], size: Array) -> Array:
+    """Shares that are stated for sizes 1, 2, 4, ..., at `size`; nothing of less than half of the first one."""
+    table = np.stack([np.zeros(len(size)), *shares])
+    at = np.clip(np.log2(np.maximum(size, 0.5)) + 1.0, 0.0, len(shares))
+    low = np.minimum(at.astype(np.int64), len(shares) - 1)
+    part, columns = at - low, np.arange(len(size))
+    return np.asarray(table[low, columns] * (1.0 - part) + table[low + 1, columns] * part)
 
 
 def _column(table: ProfileTable, metric: str) -> Array:

@@ -130,6 +130,9 @@ def launch(codes: int = 1, **change: Array) -> LaunchWork:
         warps=np.full(codes, 4.0),
         prefetch=np.full(codes, 1.0),
         dram_bytes=blocks,
+        dram_slowdown=np.ones(codes),
+        serial_clk=np.zeros(codes),
+        rounds=np.full(codes, 100.0),
     )
     return replace(usual, **change)
 

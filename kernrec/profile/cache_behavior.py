@@ -1,0 +1,108 @@
+"""What caches, DRAM and the units of atomic operations make of a block's requests: a few numbers from their trace.
+
+    reuse.<KiB>          share of the sectors of loads that an L1 of this size still holds when they are requested again
+    reuse.wait.<KiB>     share of the loads (a warp in one run of a basic block) that it holds completely
+    run                  bytes in a row that a block asks DRAM for at a time
+    run.x, run.y, run.z  share of these runs that the next block along the axis continues
+    atomic.own           probability that two atomic operations of a block are on the same sector
+    atomic.meet          probability that two atomic operations of different blocks are
+
+Reuse follows from reuse times: a window of w requests touches fp(w) distinct lines on average, where fp(w + 1) - fp(w)
+is the share of requests whose line was not requested within the last w (Xiang et al., "HOTL: a higher order theory of
+locality", ASPLOS 2013). A sector requested again after w requests hits in a cache of least recently used lines that
+holds fp(w) lines of 128 bytes. Requests of the warps are in the order in which the emulator runs them, all warps an
+instruction after the other. Stores are left out: L1 passes them on and makes no room for them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from kernrec.ptx.state.access_trace import BlockTrace
+from kernrec.ptx.state.types import Array
+
+CACHE_KIB = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Sizes of L1 that reuse is stated for."""
+
+_SECTORS_PER_LINE = 4
+_LINES_PER_KIB = 8
+_NEVER = np.int64(1) << 40
+
+
+def reuse_times(units: Array) -> Array:
+    """For each of a sequence of units, how many requests ago it was requested; a large number: never."""
+    order = np.argsort(units, kind="stable")
+    times = np.full(len(units), _NEVER)
+    again = np.flatnonzero(units[order[1:]] == units[order[:-1]]) + 1
+    times[order[again]] = order[again] - order[again - 1]
+    return times
+
+
+def lines_between(sectors: Array) -> Array:
+    """For each of a sequence of sectors, distinct lines since its last request, on average over windows as long."""
+    count = len(sectors)
+    lines = reuse_times(sectors // _SECTORS_PER_LINE)
+    # Requests whose line was not requested within the last w, for each w from 0 on.
+    longer = count - np.cumsum(np.bincount(np.minimum(lines, count), minlength=count + 1)[: count + 1])
+    footprint = np.concatenate([[0.0], np.cumsum(longer / count)])
+    times = reuse_times(sectors)
+    return np.where(times < _NEVER, footprint[np.minimum(times, count)], np.inf)
+
+
+def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
+    """`reuse.<KiB>` and `reuse.wait.<KiB>`."""
+    loads = trace.is_read
+    if not loads.any():
+        return
+    distance = lines_between(trace.sector[loads])
+    request = trace.step[loads] * (1 << 20) + trace.warp[loads]
+    order = np.argsort(request, kind="stable")
+    starts = np.flatnonzero(np.diff(request[order], prepend=-1))
+    farthest = np.maximum.reduceat(distance[order], starts)
+    for size in CACHE_KIB:
+        yield f"reuse.{size}", float((distance <= size * _LINES_PER_KIB).mean())
+        yield f"reuse.wait.{size}", float((farthest <= size * _LINES_PER_KIB).mean())
+
+
+def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Iterator[tuple[str, float]]:
+    """`run`, and `run.<axis>` for each neighbor along an axis."""
+    own = _first_touches(trace)
+    if not len(own):
+        return
+    broken = _broken(own, own)
+    yield "run", 32.0 * len(own) / broken
+    for axis, neighbor in neighbors.items():
+        yield f"run.{axis}", 1.0 - _broken(own, _first_touches(neighbor)) / broken
+
+
+def _first_touches(trace: BlockTrace) -> Array:
+    """Sectors that a block requests for the first time, each with the step in which it does; ascending."""
+    sectors, first = np.unique(trace.sector, return_index=True)
+    step: Array = trace.step[first]
+    return np.sort(step * (1 << 44) + sectors)
+
+
+def _broken(own: Array, other: Array) -> int:
+    """Runs of sectors of `own` that `other` continues at neither end; of a long row of blocks each has one of them.
+
+    Two blocks that share the sector at the end of a run continue it, too.
+    """
+    known = np.union1d(own, other)
+    shared = np.isin(own, other) if other is not own else np.zeros(len(own), np.bool_)
+    return min(int((~np.isin(own + side, known) & ~shared).sum()) for side in (-1, 1))
+
+
+def atomic_metrics(addresses: Array, blocks: Array, sampled: Sequence[int]) -> Iterator[tuple[str, float]]:
+    """`atomic.own` and `atomic.meet`, from all atomic lane operations of the sampled blocks."""
+    sectors, place = np.unique(addresses >> 5, return_inverse=True)
+    counts = [np.bincount(place[blocks == block], minlength=len(sectors)) for block in dict.fromkeys(sampled)]
+    counts = [count for count in counts if count.any()]
+    if not counts:
+        return
+    yield "atomic.own", float(np.mean([_meet(count, count) for count in counts]))
+    if len(counts) > 1:
+        yield "atomic.meet", float(np.mean([_meet(counts[0], other) for other in counts[1:]]))
+
+
+def _meet(one: Array, other: Array) -> float:
+    return float((one / one.sum()) @ (other / other.sum()))
