@@ -1,10 +1,10 @@
 """How long a warp takes for a basic block if nothing else runs: the longest chain of dependent instructions.
 
 Latencies in clocks, from issue to the issue of an instruction that uses the result: 4 of 32-bit arithmetic, 5 of
-integer multiplication, 14 to 30 of special functions and conversions, 23 of shared memory and shuffles (Jia et al., "Dissecting
-the NVIDIA Turing T4 GPU via Microbenchmarking", arXiv 1903.07486, and Abdelkhalik et al., arXiv 2208.11174, tables of
-instruction latency, rounded; 23 clocks of shared memory were also measured on an RTX 2070 and an RTX 3060). What
-is the same on all generations within a clock or two is taken as one figure. Loads from global memory count no time
+integer multiplication, 14 to 20 of conversions and special functions, 23 of shared memory and shuffles (Jia et al.,
+"Dissecting the NVIDIA Turing T4 GPU via Microbenchmarking", arXiv 1903.07486, and Abdelkhalik et al., arXiv 2208.11174,
+tables of instruction latency, rounded; 23 clocks of shared memory were also measured on an RTX 2070 and an RTX 3060).
+What is the same on all generations within a few clocks is taken as one figure. Loads from global memory count no time
 here: `dependence.load_chain` counts them, and what they take depends on caches.
 """
 
