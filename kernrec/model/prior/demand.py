@@ -30,8 +30,8 @@ WARP_CPI = 2.5
 """Clocks per instruction of a warp that is alone on its scheduler, where a profile says nothing of it. An f32 addition
 takes 4 clocks if it depends on the previous one, and 2 on the A100 if it does not (Abdelkhalik et al., arXiv
 2208.11174, on dependent and independent instructions); on other GPUs a scheduler issues one per clock. The value for
-unrolled arithmetic, which lies between, is an assumption: all anchors and both recorded convolutions fit values from 2.5 to 4
-better than 1.6; causal attention with few warps does not."""
+unrolled arithmetic, which lies between, is an assumption: all anchors and both recorded convolutions fit values from
+2.5 to 4 better than 1.6; causal attention with few warps does not."""
 _L1_SECTORS_PER_CLK = 2  # 64 B per clock and SM from L2 into L1 (NVIDIA's architecture whitepapers since Volta)
 
 _MEMORY = (
