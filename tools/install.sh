@@ -7,9 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
 [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
-# Editable, so that later runs test what the checkout holds now; again only when the requirements changed. Of a
-# gigabyte of packages the tests import a small part: Python compiles that when it is imported.
+# Editable, so that later runs test what the checkout holds now; again only when the requirements changed.
 if ! cmp -s pyproject.toml "$venv/installed.toml"; then
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
     cp pyproject.toml "$venv/installed.toml"
 fi

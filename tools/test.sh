@@ -9,4 +9,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash tools/install.sh
-exec "${VENV:-.venv}/bin/python" -m pytest -n 2 "$@"
+unset PYTHONDONTWRITEBYTECODE  # the tests start kernrec hundreds of times: it is compiled once
+exec "${VENV:-.venv}/bin/python" -m pytest -n 2 --dist worksteal "$@"
