@@ -53,8 +53,9 @@ def recommend(
         kernrec.errors.KernrecError: nothing can run the problem.
     """
     from kernrec.recommender import Query, Recommender, Request
+    from kernrec.recommender.request import objective_named
 
     if not _shared:
         _shared.append(Recommender())
-    query = Query(objective, max_slowdown, max_power_w, power_limit_w, clock_hz, top)
+    query = Query(objective_named(objective), max_slowdown, max_power_w, power_limit_w, clock_hz, top)
     return _shared[0].answer(Request(gpu, op, kernel, dims, dtype, layout, query))

@@ -35,7 +35,7 @@ from kernrec.kernel import Kernel, Space, all_kernels
 from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
 from kernrec.profile.probe_profile import emulate_config
 from kernrec.ptx import parse
-from kernrec.recommender import Query, Recommender
+from kernrec.recommender import Objective, Query, Recommender
 
 STEPS = ("time", "check", "sanitize", "count")
 RECOMMENDED, AT_RANDOM = 40, 10
@@ -198,7 +198,7 @@ class Bench:
                 problem.dim,
                 problem.dtype,
                 problem.layout,
-                Query("latency", top=RECOMMENDED),
+                Query(Objective.LATENCY, top=RECOMMENDED),
             )
             found = [(c.kernel, dict(c.config), rank) for rank, c in enumerate(answer.choices)]
         except KernrecError as error:

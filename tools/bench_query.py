@@ -211,10 +211,10 @@ def measured(problems: int, configs: int) -> dict[str, Seen]:
 def _made_up(path: Path, asked: Sequence[Shape], configs: int, factor: Callable[[Sequence[int]], float]) -> None:
     """Writes a database of measurements that nobody made: what the prior says of fast configs, times a factor."""
     from kernrec.op import find_op
-    from kernrec.recommender import Query, Recommender
+    from kernrec.recommender import Objective, Query, Recommender
     from kernrec.store import Database
 
-    recommender, query = Recommender([]), Query("latency", top=configs)
+    recommender, query = Recommender([]), Query(Objective.LATENCY, top=configs)
     with Database.open(path, read_only=False, create=True) as database:
         for dims in asked:
             choices = recommender.recommend("matmul", "rtx4090", dims, query=query).choices
@@ -244,7 +244,7 @@ def learned(repeats: int, folder: Path) -> dict[str, Seen]:
     except ImportError:
         print("xgboost is not installed: nothing learned")
         return {}
-    from kernrec.recommender import Query, Recommender
+    from kernrec.recommender import Objective, Query, Recommender
 
     path = folder / "own" / "own.duckdb"
     asked = shapes("matmul", 240)[220:]
@@ -263,7 +263,7 @@ def learned(repeats: int, folder: Path) -> dict[str, Seen]:
         return _time(lambda: recommender.recommend("matmul", "rtx4090", dims, query=query))
 
     times = [ask(dims, Query()) for dims in asked[-10:]]
-    again = [ask(dims, Query("energy")) for dims in asked[-10:]]
+    again = [ask(dims, Query(Objective.ENERGY)) for dims in asked[-10:]]
     return {
         "learned_median_s": warm("matmul", "rtx4090", database=path)["warm_median_s"],
         "adapted_s": _at(times),

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernrec.op import find_op
-from kernrec.recommender import Query, Recommender
+from kernrec.recommender import Objective, Query, Recommender
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def check_attention(recommender: Recommender) -> int:
     print("attention, TFLOP/s")
     for entry in PUBLISHED:
         best = recommender.recommend(
-            "attention", entry.gpu, dict(entry.dims), entry.dtype, query=Query("latency", top=1)
+            "attention", entry.gpu, dict(entry.dims), entry.dtype, query=Query(Objective.LATENCY, top=1)
         ).best
         flops = find_op("attention").problem(entry.dtype, None, **entry.dims).flops
         predicted = flops / best.latency_s.value / 1e12
@@ -140,7 +140,7 @@ def check(recommender: Recommender, anchor: Anchor, folder: Path) -> int:
     with (folder / anchor.file).open() as file:
         for row in csv.DictReader(file):
             dims = {name: int(row[name]) for name in anchor.dims}
-            query = Query("latency", top=1)
+            query = Query(Objective.LATENCY, top=1)
             best = recommender.recommend(anchor.op, anchor.gpu(row), dims, anchor.dtype, query=query).best
             measured = float(row[anchor.latency_column])
             ratio = best.latency_s.value / measured

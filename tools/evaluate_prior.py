@@ -36,7 +36,7 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Config, Kernel, config_text, load_kernel
 from kernrec.op import Problem
 from kernrec.profile.failure_cache import emulator_hash
-from kernrec.recommender import Query
+from kernrec.recommender import Objective, Query
 from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
@@ -188,7 +188,7 @@ class Evaluator:
             options = ProfilingOptions(
                 TEXTBOOK, self._processes, only=configs, progress=lambda done, of: _progress(label, done, of)
             )
-            found = analyze(kernel, problem, gpu, path, Query("latency", top=1), options)
+            found = analyze(kernel, problem, gpu, path, Query(Objective.LATENCY, top=1), options)
         finally:
             os.close(lock)
         reasons = Counter(failure.message.split(": ", 1)[-1][:100] for failure in found.failures)

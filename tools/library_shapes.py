@@ -18,7 +18,7 @@ from check_prior import ANCHORS, PUBLISHED
 
 from kernrec.errors import KernrecError
 from kernrec.op import find_op
-from kernrec.recommender import Query, Recommender
+from kernrec.recommender import Objective, Query, Recommender
 from kernrec.store.connection import memory
 
 SHAPES = 60
@@ -54,7 +54,7 @@ def shape_sets(data: Path, skip: Callable[[str, object], None]) -> Iterator[Scor
         for shape in shapes:
             try:
                 answer = recommender.recommend(
-                    shape.op, card, dict(shape.dims), shape.dtype, shape.layout, Query("latency", top=1)
+                    shape.op, card, dict(shape.dims), shape.dtype, shape.layout, Query(Objective.LATENCY, top=1)
                 )
             except KernrecError:
                 continue  # no kernel of the library runs it

@@ -68,6 +68,7 @@ def analyze(
     from kernrec.recommender import Query
     from kernrec.recommender.analyze_kernel import ProfilingOptions
     from kernrec.recommender.analyze_kernel import analyze as run
+    from kernrec.recommender.request import objective_named
 
     if not gpu:
         raise UsageError("--gpu is missing (`kernrec gpus` lists what is known)")
@@ -96,7 +97,7 @@ def analyze(
     problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **dims)
     if effort and not measure:
         raise UsageError("--effort says how much is measured; it goes with --measure")
-    query = Query(objective, top=top)
+    query = Query(objective_named(objective), top=top)
     folder, database = (spec or source).parent, db or paths.user_database()
     measured = _Measured(kernel, problem, card, database, folder, effort or "normal") if measure else None
     progress = _Progress(kernel.name)

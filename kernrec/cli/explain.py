@@ -51,6 +51,7 @@ def explain(
     from kernrec.recommender import Query, Request
     from kernrec.recommender.context import Context
     from kernrec.recommender.explain.report import report
+    from kernrec.recommender.request import objective_named
 
     if bool(op) == bool(kernel):
         raise UsageError("give an --op or a --kernel, one of them")
@@ -59,7 +60,8 @@ def explain(
     if top < 1:
         raise UsageError(f"--top {top}: at least 1 is accepted")
     limit_w = None if power_limit is None else watts("--power-limit", power_limit)
-    request = Request(gpu, op or None, kernel, shape or {}, dtype, layout, Query(objective, power_limit_w=limit_w))
+    query = Query(objective_named(objective), power_limit_w=limit_w)
+    request = Request(gpu, op or None, kernel, shape or {}, dtype, layout, query)
     tunables = _pairs("--config", config)
     other = None if against is None else _pairs("--against", against)
     answer = report(request, Context(db), tunables, other, top)

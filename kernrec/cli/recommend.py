@@ -40,6 +40,7 @@ def recommend(
     Without --shape the best config of each layer of a workload set is printed.
     """
     from kernrec.recommender import Query, Recommender, Request
+    from kernrec.recommender.request import objective_named
 
     if not op and not kernel:
         raise UsageError("--op is missing (`kernrec ops` lists what is known); or give a --kernel")
@@ -56,7 +57,7 @@ def recommend(
     if kernel and (op or workload or emit or max_slowdown or max_power or clock):
         raise UsageError("--kernel goes with --shape, --dtype, --layout, --objective, --power-limit and --top")
     query = Query(
-        objective=objective,
+        objective=objective_named(objective),
         max_slowdown=None if max_slowdown is None else fraction("--max-slowdown", max_slowdown),
         max_power_w=None if max_power is None else watts("--max-power", max_power),
         power_limit_w=None if power_limit is None else watts("--power-limit", power_limit),

@@ -7,12 +7,14 @@ expressions depend on one or two dimensions that the layers of a network share, 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from typing import Any
 from weakref import ref
 
 import numpy as np
 
 from kernrec.errors import UsageError
+from kernrec.kernel.config_rows import ConfigRows
 from kernrec.kernel.expression import Expression
 
 # A domain pays off only if the product of its tunables' values is not much larger than the number of rows.
@@ -64,27 +66,16 @@ class _Plan:
 
 
 class Columns:
-    """Rows of tunable values, and the expressions over them.
+    """The expressions over rows of configs.
 
     Args:
-        rows: The number of rows.
-        values: The values of each tunable.
-        digits: By tunable, the index into its values in each row, int64 (rows,).
+        configs: The rows.
         lets: Named expressions that other expressions may use.
         scalars: Names with one value for all rows and problems. All other names are the problem's; `at` gives them.
     """
 
-    def __init__(
-        self,
-        rows: int,
-        values: Mapping[str, np.ndarray],
-        digits: Mapping[str, np.ndarray],
-        lets: Mapping[str, Expression],
-        scalars: Mapping[str, Any],
-    ) -> None:
-        self.rows = rows
-        self._values = values
-        self.digits = digits
+    def __init__(self, configs: ConfigRows, lets: Mapping[str, Expression], scalars: Mapping[str, Any]) -> None:
+        self.configs = configs
         self._lets = lets
         self._scalars = scalars
         self.every = Domain(None, None)  # every row is its own combination
@@ -92,56 +83,37 @@ class Columns:
         self._domains: dict[frozenset[str], Domain] = {frozenset(): self.scalar}
         self._plans: dict[Expression, _Plan] = {}
         self._tunables: dict[str, _Plan] = {}
-        self._static = Evaluation(self, {})
-
-    def groups(self, tunables: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Groups rows by their values of `tunables`: (row -> group number, group -> its first row)."""
-        code = np.zeros(self.rows, dtype=np.int64)
-        size = 1
-        for name in sorted(tunables):
-            code = code * len(self._values[name]) + self.digits[name]
-            size *= len(self._values[name])
-        if size > max(_SPARSE * self.rows, 1 << 16):
-            _, first, index = np.unique(code, return_index=True, return_inverse=True)
-            return index, first
-        present = np.zeros(size, dtype=bool)
-        present[code] = True
-        index = (np.cumsum(present) - 1)[code]
-        first = np.empty(np.count_nonzero(present), dtype=np.int64)
-        first[index[::-1]] = np.arange(self.rows)[::-1]  # reversed, so that the first row is assigned last and stays
-        return index, first
 
     def domain(self, support: frozenset[str]) -> Domain:
         if support not in self._domains:
-            size = 1
-            for name in support:
-                size *= len(self._values[name])
+            configs = self.configs
             domain = self.every
-            if size <= _SPARSE * self.rows:
-                index, first = self.groups(support)
-                if 2 * len(first) <= self.rows:
+            if prod(len(configs.values[name]) for name in support) <= _SPARSE * configs.count:
+                index, first = configs.groups(support)
+                if 2 * len(first) <= configs.count:
                     domain = Domain(index, first)
             self._domains[support] = domain
         return self._domains[support]
 
     def plan(self, expression: Expression) -> _Plan:
-        if expression not in self._plans:
-            self._plans[expression] = self._make_plan(expression)
-        return self._plans[expression]
+        plan = self._plans.get(expression)
+        if plan is None:
+            plan = self._plans[expression] = self._make_plan(expression)
+        return plan
 
     def test(self, expressions: Iterable[Expression]) -> tuple[_Plan, ...]:
-        """The plans of a conjunction of expressions, for `Evaluation.all_true`."""
+        """The plans of a conjunction of expressions, for `ColumnValues.all_true`."""
         # Row-independent expressions first: if one is false, the others are not evaluated.
         planned = [self.plan(expression) for expression in expressions]
         return tuple(sorted(planned, key=lambda plan: plan.domain is not self.scalar))
 
     def _input(self, name: str) -> _Plan | None:
         """The plan of a name; None for a name of the problem."""
-        if name in self.digits:
+        if name in self.configs.digits:
             if name not in self._tunables:
                 support = frozenset((name,))
                 plan = _Plan(None, support, self.domain(support))
-                column = self._values[name][self.digits[name]]
+                column = self.configs.columns[name]
                 plan.value = column if plan.domain.first is None else column[plan.domain.first]
                 self._tunables[name] = plan
             return self._tunables[name]
@@ -172,17 +144,17 @@ class Columns:
                 plan.domain.names[name] = _spread(source.value, embedding)
         plan.asks = tuple(asks)
         if not plan.dynamic:
-            plan.value = self._static.compute(plan)
+            plan.value = self.at({}).computed(plan)
         elif expression.sufficient is not None:
             plan.sufficient = self.plan(expression.sufficient)
         return plan
 
-    def at(self, names: Mapping[str, Any]) -> "Evaluation":
-        """The evaluation of expressions for these (scalar) values of the problem's names."""
-        return Evaluation(self, names)
+    def at(self, names: Mapping[str, Any]) -> "ColumnValues":
+        """The values of expressions for these (scalar) values of the problem's names."""
+        return ColumnValues(self, names)
 
 
-class Evaluation:
+class ColumnValues:
     """The values of expressions on one problem, each computed once."""
 
     def __init__(self, columns: Columns, names: Mapping[str, Any]) -> None:
@@ -191,8 +163,8 @@ class Evaluation:
         self._values: dict[_Plan, Any] = {}
         self._names_on: dict[Domain, _Names] = {}
         self._rows: np.ndarray | None = None
-        self._spread: dict[_Plan, Any] = {}
-        self._indices: dict[Domain, np.ndarray] = {}
+        self._spread: dict[Expression, Any] = {}
+        self._indices: dict[Domain, np.ndarray | None] = {}
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
         """The value for each row, or for each of the row numbers `rows`: an array, or a scalar that is valid for all.
@@ -203,23 +175,22 @@ class Evaluation:
             self._rows = rows
             self._spread = {}
             self._indices = {}
+        elif expression in self._spread:
+            return self._spread[expression]
         plan = self._columns.plan(expression)
-        if plan in self._spread:
-            return self._spread[plan]
-        value = self.value(plan)
+        value = self._known(plan)
+        if value is None:
+            value = self.computed(plan)
         if value.__class__ is np.ndarray:
-            index = self._index(plan.domain)
+            domain = plan.domain
+            if domain not in self._indices:
+                self._indices[domain] = (
+                    domain.index if rows is None else rows if domain.index is None else domain.index.take(rows)
+                )
+            index = self._indices[domain]
             value = value if index is None else value.take(index)
-        self._spread[plan] = value
+        self._spread[expression] = value
         return value
-
-    def _index(self, domain: Domain) -> np.ndarray | None:
-        """Requested row -> combination of a domain."""
-        if self._rows is None:
-            return domain.index
-        if domain not in self._indices:
-            self._indices[domain] = self._rows if domain.index is None else domain.index.take(self._rows)
-        return self._indices[domain]
 
     def all_true(self, test: Sequence[_Plan]) -> np.ndarray:
         """The rows for which every expression of a `Columns.test` is true, bool (rows,)."""
@@ -234,44 +205,33 @@ class Evaluation:
                     domain = plan.domain
                     by_domain[domain] = by_domain[domain] & truth if domain in by_domain else truth
                 elif not value:
-                    return np.zeros(self._columns.rows, dtype=bool)
+                    return np.zeros(self._columns.configs.count, dtype=bool)
         masks = [truth if domain.index is None else truth.take(domain.index) for domain, truth in by_domain.items()]
         if not masks:
-            return np.ones(self._columns.rows, dtype=bool)
+            return np.ones(self._columns.configs.count, dtype=bool)
         mask = masks[0] if len(masks) == 1 else masks[0] & masks[1]
         for other in masks[2:]:
             mask &= other
         return mask
 
-    def value(self, plan: _Plan) -> Any:
-        """The value on the plan's own domain."""
-        if not plan.dynamic:
-            return plan.value
-        if plan not in self._values:
-            with np.errstate(all="ignore"):
-                self._value(plan)
-        return self._values[plan]
-
-    def _value(self, plan: _Plan) -> Any:
-        """Like `value`, with NumPy's warnings already silenced: silencing takes longer than most operations."""
-        if not plan.dynamic:
-            return plan.value
-        if plan in self._values:
-            return self._values[plan]
-        sizes = tuple(map(self.names.get, plan.asks))
-        value = plan.known.get(sizes)
-        if value is None:
-            value = self._computed(plan)
-            if value.__class__ is not np.ndarray or len(value) <= _SHORT:
-                if len(plan.known) >= _KEPT:
-                    plan.known.clear()
-                plan.known[sizes] = value
-        self._values[plan] = value
-        return value
-
-    def compute(self, plan: _Plan) -> Any:
+    def computed(self, plan: _Plan) -> Any:
+        """The value on the plan's own domain, computed even where it is known."""
         with np.errstate(all="ignore"):
             return self._computed(plan)
+
+    def _value(self, plan: _Plan) -> Any:
+        """The value on the plan's own domain. Callers silence NumPy's warnings, which takes as long as an operation."""
+        value = self._known(plan)
+        return self._computed(plan) if value is None else value
+
+    def _known(self, plan: _Plan) -> Any:
+        """The value on the plan's own domain; None where it has to be computed."""
+        if not plan.dynamic:
+            return plan.value
+        value = self._values.get(plan)
+        if value is None:
+            value = plan.known.get(tuple(map(self.names.get, plan.asks)))
+        return value
 
     def _computed(self, plan: _Plan) -> Any:
         domain = plan.domain
@@ -280,17 +240,23 @@ class Evaluation:
             names = self._names_on[domain] = _Names(self, domain)
         expression: Expression = plan.expression  # type: ignore[assignment]
         try:
-            return expression.run(names)
+            value = expression.run(names)
         except KeyError as error:
             raise UsageError(f"expression {expression.text!r} needs {error.args[0]}") from None
         except (TypeError, ValueError) as error:
             raise UsageError(f"expression {expression.text!r}: {error}") from None
+        self._values[plan] = value
+        if plan.dynamic and (value.__class__ is not np.ndarray or len(value) <= _SHORT):
+            if len(plan.known) >= _KEPT:
+                plan.known.clear()
+            plan.known[tuple(map(self.names.get, plan.asks))] = value
+        return value
 
 
 class _Names(dict[str, Any]):
     """The names of expressions on one domain and problem; a let is evaluated when it is first used."""
 
-    def __init__(self, evaluation: Evaluation, domain: Domain) -> None:
+    def __init__(self, evaluation: ColumnValues, domain: Domain) -> None:
         super().__init__({**evaluation.names, **domain.names})
         self._evaluation = ref(evaluation)  # weak, because the evaluation refers to these names: no reference cycle
         self._domain = domain
@@ -300,7 +266,7 @@ class _Names(dict[str, Any]):
         if (let := domain.lets.get(name)) is None:
             return domain.names[name]  # of an expression that was planned after this was made
         source, embedding = let
-        evaluation: Evaluation = self._evaluation()  # type: ignore[assignment]
+        evaluation: ColumnValues = self._evaluation()  # type: ignore[assignment]
         value = self[name] = _spread(evaluation._value(source), embedding)
         return value
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.kernel.columns import Columns
+from kernrec.kernel.config_rows import ConfigRows
 from kernrec.kernel.expression import Expression
 from kernrec.kernel.spec import LIMITS, Kernel
 from kernrec.op.dtype import ELEMENT_BYTES
@@ -76,7 +77,7 @@ class LaunchColumns:
 class Space:
     """All configs of a kernel for one GPU, dtype and layout that satisfy the constraints without problem dimensions.
 
-    `columns` has the values of each tunable, int64 (rows,); rows are in lexicographic order of the spec's values.
+    Rows are in lexicographic order of the spec's values.
 
     Raises:
         UsageError: The kernel does not support the dtype, layout or architecture.
@@ -90,14 +91,18 @@ class Space:
         self.layout = layout
         self._facts = {"dtype": dtype, "layout": layout, "dtype_bytes": ELEMENT_BYTES[dtype], "sm": sm}
         self._facts |= {name: getattr(limits, name) for name in LIMITS}
-        self._values = {t.name: np.array(t.values, dtype=np.int64) for t in kernel.tunables}
-        static, self._dynamic = self._split((*kernel.constraints, *kernel.implied))
-        self._columns = self._enumerate(static)
-        self._test = self._columns.test(self._dynamic)
-        self.columns = {name: self._values[name][self._columns.digits[name]] for name in self._values}
+        values = {t.name: np.array(t.values, dtype=np.int64) for t in kernel.tunables}
+        static, dynamic = self._split((*kernel.constraints, *kernel.implied))
+        self._columns = self._enumerate(values, static)
+        self._test = self._columns.test(dynamic)
 
     def __len__(self) -> int:
-        return self._columns.rows
+        return self._columns.configs.count
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """The values of each tunable, int64 (rows,)."""
+        return self._columns.configs.columns
 
     def config(self, row: int) -> dict[str, int]:
         """The config in this row."""
@@ -105,10 +110,11 @@ class Space:
 
     def find(self, configs: Sequence[Mapping[str, object]]) -> np.ndarray:
         """The row of each config, int64 (N,); -1 for a config that is not in this space."""
-        digits = [(name, {int(v): i for i, v in enumerate(values)}) for name, values in self._values.items()]
+        values = self._columns.configs.values
+        digits = [(name, {int(v): i for i, v in enumerate(known)}) for name, known in values.items()]
         places = np.full(len(configs), -1, dtype=np.int64)
         for number, config in enumerate(configs):
-            if config.keys() == self._values.keys():
+            if config.keys() == values.keys():
                 place = 0
                 for name, digit in digits:
                     if (position := digit.get(config[name])) is None:  # type: ignore[call-overload]
@@ -125,16 +131,17 @@ class Space:
     @cached_property
     def _places(self) -> np.ndarray:
         """The position of each row in the product of all tunables' values, int64 (rows,), ascending."""
+        configs = self._columns.configs
         place = np.zeros(len(self), dtype=np.int64)
-        for name, values in self._values.items():
-            place = place * len(values) + self._columns.digits[name]
+        for name, values in configs.values.items():
+            place = place * len(values) + configs.digits[name]
         return place
 
     @cached_property
     def variants(self) -> Variants:
         """The distinct compiled variants."""
         kernel = self.kernel
-        index, rows = self._columns.groups(kernel.compile_time_tunables)
+        index, rows = self._columns.configs.groups(kernel.compile_time_tunables)
         values = zip(*(self.columns[name][rows].tolist() for name in kernel.compile_time_tunables), strict=True)
         return Variants(index, rows, kernel.variant_keys(values, self.dtype, self.layout))
 
@@ -162,7 +169,9 @@ class Space:
 
     def _split(self, constraints: Iterable[Expression]) -> tuple[list[tuple[int, Expression]], list[Expression]]:
         """Constraints without problem dimensions, with how many tunables to fix before each, and the others."""
-        place = {name: i + 1 for i, name in enumerate(self._values)} | dict.fromkeys(self._facts, 0)
+        place = {name: i + 1 for i, name in enumerate(t.name for t in self.kernel.tunables)} | dict.fromkeys(
+            self._facts, 0
+        )
         for name, let in self.kernel.lets.items():
             if let.names <= place.keys():
                 place[name] = max((place[used] for used in let.names), default=0)
@@ -174,28 +183,20 @@ class Space:
                 dynamic.append(constraint)
         return static, dynamic
 
-    def _enumerate(self, static: list[tuple[int, Expression]]) -> Columns:
-        digits: dict[str, np.ndarray] = {}
-        columns = Columns(1, self._values, digits, self.kernel.lets, self._facts)
-        names = list(self._values)
-        for fixed in range(len(names) + 1):
-            if fixed:
-                name = names[fixed - 1]
-                choices = len(self._values[name])
-                if columns.rows * choices > _MOST_ROWS:
+    def _enumerate(self, values: Mapping[str, np.ndarray], static: list[tuple[int, Expression]]) -> Columns:
+        configs = ConfigRows(1, values, {})
+        for fixed, name in enumerate((None, *values)):
+            if name is not None:
+                if configs.count * len(values[name]) > _MOST_ROWS:
                     raise UsageError(
                         f"the space of {self.kernel.name} has over {_MOST_ROWS} configs already at {name}; "
                         "add constraints"
                     )
-                digits = {known: np.repeat(digit, choices) for known, digit in columns.digits.items()}
-                digits[name] = np.tile(np.arange(choices), columns.rows)
-                columns = Columns(columns.rows * choices, self._values, digits, self.kernel.lets, self._facts)
-            decided = [constraint for place, constraint in static if place == fixed]
-            if decided:
-                kept = np.flatnonzero(columns.at({}).all_true(columns.test(decided)))
-                digits = {known: digit.take(kept) for known, digit in columns.digits.items()}
-                columns = Columns(len(kept), self._values, digits, self.kernel.lets, self._facts)
-        return columns
+                configs = configs.with_tunable(name)
+            if decided := [constraint for place, constraint in static if place == fixed]:
+                columns = Columns(configs, self.kernel.lets, self._facts)
+                configs = configs.take(np.flatnonzero(columns.at({}).all_true(columns.test(decided))))
+        return Columns(configs, self.kernel.lets, self._facts)
 
 
 class ProblemSpace:
@@ -207,36 +208,35 @@ class ProblemSpace:
                 f"problem {problem.key} does not belong to the space of {space.kernel.name} for {space.dtype}, "
                 f"{space.layout}"
             )
+        self.problem = problem
         self._space = space
-        self._evaluation = space._columns.at(problem.names)
+        self._values = space._columns.at(problem.names)
+        self.column = self._values.column
+        """An expression of the kernel for these rows (None: all)."""
 
     @cached_property
     def valid(self) -> np.ndarray:
         """Which configs satisfy the constraints that depend on the problem, bool (rows,)."""
-        return self._evaluation.all_true(self._space._test)
+        return self._values.all_true(self._space._test)
 
     @cached_property
     def rows(self) -> np.ndarray:
         """The row numbers of the valid configs, int64."""
         return np.flatnonzero(self.valid)
 
-    def column(self, expression: Expression, rows: np.ndarray | None = None) -> Column:
-        """An expression of the kernel for these rows (None: all)."""
-        return self._evaluation.column(expression, rows)
-
     def names(self, rows: np.ndarray | None = None) -> dict[str, Column]:
         """Tunables, lets and the problem's names with their values for these rows (None: all)."""
         space = self._space
-        names: dict[str, Column] = {**space._facts, **self._evaluation.names}
+        names: dict[str, Column] = {**space._facts, **self._values.names}
         names |= space.columns if rows is None else {name: c.take(rows) for name, c in space.columns.items()}
-        return names | {name: self._evaluation.column(let, rows) for name, let in space.kernel.lets.items()}
+        return names | {name: self._values.column(let, rows) for name, let in space.kernel.lets.items()}
 
     def launch(self, index: int, rows: np.ndarray | None = None) -> LaunchColumns:
         """Launch number `index` of the kernel for these rows (None: all)."""
         launch = self._space.kernel.launches[index]
 
         def column(expression: Expression) -> Column:
-            return self._evaluation.column(expression, rows)
+            return self._values.column(expression, rows)
 
         x, y, z = (column(extent) for extent in launch.grid)
         bx, by, bz = (column(extent) for extent in launch.block)

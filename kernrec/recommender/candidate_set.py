@@ -37,7 +37,6 @@ class RunnableConfigs:
     """The configs of one kernel that can run a problem."""
 
     table: StaticTable
-    problem: Problem
     on_problem: ProblemSpace
     """The space of the table on the problem."""
     measured: tuple[MeasuredRows, ...]
@@ -60,7 +59,7 @@ class RunnableConfigs:
         unprofiled = [m for row, m in zip(first.rows, first.measured, strict=True) if row not in rows]
         if len(first.failed):
             rows = np.setdiff1d(rows, first.failed, assume_unique=True)
-        return cls(table, problem, on_problem, measured, rows, tuple(unprofiled))
+        return cls(table, on_problem, measured, rows, tuple(unprofiled))
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +123,7 @@ class KernelCandidates:
         table, on_problem = runnable.table, runnable.on_problem
         heuristic = table.occupancy_choice(on_problem, runnable.rows)
         rows = runnable.rows if whole_space else _shortlisted(runnable, heuristic)
-        prediction = predict(table, runnable.problem, on_problem, rows)
+        prediction = predict(table, on_problem, rows)
         limited = [prediction.limited(point) for point in points]
         predicted = [prior_costs(costs) for costs in limited]
         taken = [measured.at(rows) for measured in runnable.measured]
@@ -137,7 +136,7 @@ class KernelCandidates:
             predicted = [correction.correct(costs) for costs in predicted]
             scope = scope.after(max(len(positions) for positions, _ in taken))
         costs, rescaling = _with_measurements(predicted, taken, limited, correction)
-        return cls(runnable, int(np.searchsorted(rows, heuristic)), prediction, costs, rescaling, scope)
+        return cls(runnable, int(rows.searchsorted(heuristic)), prediction, costs, rescaling, scope)
 
 
 def _shortlisted(runnable: RunnableConfigs, heuristic: int) -> Array:
@@ -146,7 +145,7 @@ def _shortlisted(runnable: RunnableConfigs, heuristic: int) -> Array:
     for measured in runnable.measured:
         if len(measured.rows):
             rows = np.union1d(rows, np.intersect1d(measured.rows, runnable.rows, assume_unique=True))
-    place = int(np.searchsorted(rows, heuristic))
+    place = int(rows.searchsorted(heuristic))
     if place == len(rows) or rows[place] != heuristic:
         rows = np.concatenate([rows[:place], [heuristic], rows[place:]])
     return rows

@@ -10,7 +10,7 @@ import numpy as np
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel, Space, able_kernels, find_kernel
+from kernrec.kernel import Kernel, Space, able_kernels, find_kernel, kernel_names
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op import Problem
 from kernrec.recommender.estimate.model_store import ModelStore
@@ -70,7 +70,7 @@ class Context:
         key = problem.op, gpu.name, problem.dtype, problem.layout
         if (known := self._of_op.get(key)) is None:
             kernels = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
-            known = self._of_op[key] = tuple(self._table(kernel, problem, gpu) for kernel in kernels)
+            known = self._of_op[key] = tuple(self.kernel_table(kernel, problem, gpu) for kernel in kernels)
         return known
 
     def kernel_table(self, kernel: Kernel, problem: Problem, gpu: GPU) -> StaticTable:
@@ -80,21 +80,16 @@ class Context:
             KernrecError: there are no profiles for the GPU's architecture, or for the problem; the message says which
                 command makes them.
         """
-        if (known := self._tables.get(_key(kernel, problem, gpu))) is not None:
+        key = f"{kernel.name} {kernel.hash}", gpu.name, problem.dtype, problem.layout
+        if (known := self._tables.get(key)) is not None:
             return known
-        return self._made(kernel, problem, gpu, self.profiles(kernel, problem, gpu))
-
-    def profiles(self, kernel: Kernel, problem: Problem, gpu: GPU) -> dict[int, ProfileTable]:
-        """The profiles of a kernel that hold on a problem, by launch; `KernrecError` as for `kernel_table`."""
-        if profiles := self.find_profiles(kernel, problem, gpu):
-            return profiles
-        again = f"`kernrec analyze {kernel.source_name} --spec ... --gpu {gpu.name}"
-        if not self.stack.profiles(kernel.name, kernel.hash, gpu.sm):
-            raise KernrecError(f"kernel {kernel.name} was not analyzed for {gpu.arch}: run {again}`")
-        dims = ",".join(f"{name}={value}" for name, value in problem.dims)
-        raise KernrecError(
-            f"kernel {kernel.name} was not analyzed on {problem.key} for {gpu.arch}: run {again} --shape {dims}`"
-        )
+        profiles = self.find_profiles(kernel, problem, gpu)
+        if not profiles and kernel.name not in kernel_names():
+            raise self._not_analyzed(kernel, problem, gpu)
+        table = StaticTable.of(kernel, problem, gpu, profiles, self.models.calibration(gpu))
+        if not kernel.sampled:  # profiles of sampled blocks hold on one problem, and a program may ask about many
+            self._tables[key] = table
+        return table
 
     def find_profiles(self, kernel: Kernel, problem: Problem, gpu: GPU) -> dict[int, ProfileTable]:
         """The profiles of a kernel that hold on a problem, by launch; empty where there are none.
@@ -108,20 +103,15 @@ class Context:
         of_problem = {index: _restricted(table, keys) for index, table in profiles.items()}
         return of_problem if any(table.variant_keys for table in of_problem.values()) else {}
 
-    def _table(self, kernel: Kernel, problem: Problem, gpu: GPU) -> StaticTable:
-        if (known := self._tables.get(_key(kernel, problem, gpu))) is not None:
-            return known
-        return self._made(kernel, problem, gpu, self.stack.profiles(kernel.name, kernel.hash, gpu.sm))
-
-    def _made(self, kernel: Kernel, problem: Problem, gpu: GPU, profiles: dict[int, ProfileTable]) -> StaticTable:
-        table = StaticTable.of(kernel, problem, gpu, profiles, self.models.calibration(gpu))
-        if not kernel.sampled:  # profiles of sampled blocks hold on one problem, and a program may ask about many
-            self._tables[_key(kernel, problem, gpu)] = table
-        return table
-
-
-def _key(kernel: Kernel, problem: Problem, gpu: GPU) -> tuple[str, str, str, str]:
-    return f"{kernel.name} {kernel.hash}", gpu.name, problem.dtype, problem.layout
+    def _not_analyzed(self, kernel: Kernel, problem: Problem, gpu: GPU) -> KernrecError:
+        """Why a user's kernel has no profiles, with the command that makes them."""
+        again = f"`kernrec analyze {kernel.source_name} --spec ... --gpu {gpu.name}"
+        if not self.stack.profiles(kernel.name, kernel.hash, gpu.sm):
+            return KernrecError(f"kernel {kernel.name} was not analyzed for {gpu.arch}: run {again}`")
+        dims = ",".join(f"{name}={value}" for name, value in problem.dims)
+        return KernrecError(
+            f"kernel {kernel.name} was not analyzed on {problem.key} for {gpu.arch}: run {again} --shape {dims}`"
+        )
 
 
 def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:

@@ -9,11 +9,11 @@ def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
     latency, energy: (C,) finite. Candidates slower than the most frugal or hungrier than the fastest are set aside
     before sorting, which leaves few.
     """
-    fastest = np.flatnonzero(latency == latency.min())
+    fastest = (latency == latency.min()).nonzero()[0]
     fastest = fastest[energy[fastest].argmin()]
-    frugal = np.flatnonzero(energy == energy.min())
+    frugal = (energy == energy.min()).nonzero()[0]
     frugal = frugal[latency[frugal].argmin()]
-    between = np.flatnonzero((latency <= latency[frugal]) & (energy <= energy[fastest]))
+    between = ((latency <= latency[frugal]) & (energy <= energy[fastest])).nonzero()[0]
     walk = between[np.lexsort((energy[between], latency[between]))]
     lowest = np.minimum.accumulate(energy[walk])
     keep = np.ones(len(walk), dtype=bool)

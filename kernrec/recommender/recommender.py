@@ -24,7 +24,7 @@ from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import refusing_constraint, why_not
 from kernrec.recommender.notes import notes, of_kernel, sampled_blocks
-from kernrec.recommender.request import Objective, Query, Request
+from kernrec.recommender.request import Query, Request
 from kernrec.recommender.result import KernelAnswer, Recommendation
 from kernrec.recommender.select import select
 from kernrec.store import Evidence
@@ -146,12 +146,11 @@ class Recommender:
     def _new(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
         key = problem, gpu.name, query.point
         candidates = _kept(self._sets, key, _KEPT_SETS, lambda: self._candidates(problem, gpu, query.point))
-        objective = Objective(query.objective)
-        choices = build_choices(candidates, select(candidates, query), objective)
+        choices = build_choices(candidates, select(candidates, query), query.objective)
         return Recommendation(
             problem=problem,
             gpu=gpu,
-            objective=objective,
+            objective=query.objective,
             point=query.point,
             choices=choices,
             candidates=candidates.runnable,
@@ -215,13 +214,12 @@ def kernel_recommendation(candidates: CandidateSet, query: Query, warnings: tupl
         raise none_runs(considered)
     # The default limit is what choices are compared at; where a limit is asked for it need not be among them.
     first = 0 if query.power_limit_w is None else len(candidates.points) - 1
-    objective = Objective(query.objective)
-    choices = build_choices(candidates, select(candidates, query, first), objective)
+    choices = build_choices(candidates, select(candidates, query, first), query.objective)
     kernel = candidates.kernels[0]
     return Recommendation(
         problem=candidates.problem,
         gpu=candidates.gpu,
-        objective=objective,
+        objective=query.objective,
         point=candidates.points[0],
         choices=choices,
         candidates=candidates.runnable,
@@ -238,7 +236,7 @@ def kernel_recommendation(candidates: CandidateSet, query: Query, warnings: tupl
 
 def none_runs(considered: RunnableConfigs) -> KernrecError:
     """Why no config of a kernel can run a problem."""
-    table, problem = considered.table, considered.problem
+    table, problem = considered.table, considered.on_problem.problem
     kernel, gpu = table.kernel, table.gpu
     if failed := len(considered.measured[0].failed):
         reason = f"{failed} failed when they were measured"

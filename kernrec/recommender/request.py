@@ -39,10 +39,10 @@ class Objective(StrEnum):
 SCALAR_OBJECTIVES = (Objective.LATENCY, Objective.ENERGY, Objective.EDP)
 
 
-def objective_named(name: str, known: tuple[Objective, ...] = tuple(Objective)) -> Objective:
+def objective_named(name: str) -> Objective:
     """The objective of this name; `UsageError` with the nearest known one."""
-    if name not in known:
-        raise unknown("objective", name, known)
+    if name not in tuple(Objective):
+        raise unknown("objective", name, tuple(Objective))
     return Objective(name)
 
 
@@ -50,7 +50,8 @@ def objective_named(name: str, known: tuple[Objective, ...] = tuple(Objective)) 
 class Query:
     """Which configs are wanted, and how the GPU will be run. None leaves a bound out."""
 
-    objective: str = Objective.PARETO
+    objective: Objective = Objective.PARETO
+    """Of what is no `Objective`, the one of this name is taken (`UsageError`)."""
     max_slowdown: float | None = None
     """Fraction above the fastest config's latency that is accepted."""
     max_power_w: float | None = None
@@ -63,7 +64,7 @@ class Query:
     """How many choices are returned at most."""
 
     def __post_init__(self) -> None:
-        objective_named(self.objective)
+        object.__setattr__(self, "objective", objective_named(self.objective))
         if self.top < 1:
             raise UsageError(f"top is {self.top}; at least 1 is accepted")
         if self.max_slowdown is not None and not self.max_slowdown >= 0:

@@ -30,14 +30,14 @@ def select(candidates: CandidateSet, query: Query, first: int = 0) -> list[Picke
         of_equals = 1.0 - 1e-9 * (candidates.latency_source[first:] == MEASURED)
         latency, energy = latency * of_equals, energy * of_equals
     allowed = _allowed(latency, candidates.power_w[first:], query)
-    if query.objective == Objective.PARETO:
+    if query.objective is Objective.PARETO:
         flat = latency.ravel(), energy.ravel()
         if allowed is not None:
             flat = flat[0][allowed], flat[1][allowed]
         picked = spread(pareto_front(*flat), *flat, query.top)
         picked = picked if allowed is None else allowed[picked]
     else:
-        picked = _least(Objective(query.objective).value_of(latency, energy), allowed, query.top)
+        picked = _least(query.objective.value_of(latency, energy), allowed, query.top)
     return [(first + point, position) for point, position in (divmod(int(place), count) for place in picked)]
 
 

@@ -263,7 +263,7 @@ def _profiled_inputs(table: StaticTable, problem: Problem, rows: list[_Row]) -> 
     space = table.space.at(problem)
     place = table.space.find([row.config for row in rows])
     usable = np.flatnonzero(np.isin(place, table.runnable(space)))
-    prediction = predict(table, problem, space, place[usable])
+    prediction = predict(table, space, place[usable])
     return inputs_of(prediction, prediction.limited(), np.arange(len(usable))), usable
 
 

@@ -46,13 +46,17 @@ else:
 
 
 def _init(cls: type, fields: Mapping[str, "dataclasses.Field[Any]"]) -> Callable[..., None]:
-    names, count, finish = tuple(fields), len(fields), hasattr(cls, "__post_init__")
+    names, known, count = tuple(fields), frozenset(fields), len(fields)
+    finish = hasattr(cls, "__post_init__")
 
     def __init__(self: Any, *args: Any, **given: Any) -> None:  # noqa: N807
         values = self.__dict__
-        values.update(zip(names, args, strict=False), **given)
-        if len(args) + len(given) != count or len(values) != count or not given.keys() <= fields.keys():
-            values.update(_defaults(cls, fields, args, given))
+        if len(args) == count and not given:
+            values.update(zip(names, args))  # noqa: B905 - `strict` takes longer than the check above
+        else:
+            values.update(zip(names, args), **given)  # noqa: B905
+            if len(values) != count or len(args) + len(given) != count or not known.issuperset(given):
+                values.update(_defaults(cls, fields, args, given))
         if finish:
             self.__post_init__()
 

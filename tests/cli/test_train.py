@@ -15,7 +15,7 @@ from kernrec import paths
 from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
-from kernrec.recommender import Query, Recommender
+from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.shortlist import shortlist
@@ -37,7 +37,7 @@ def simulated(problems: int, configs: int = 12) -> Iterator[dict[str, Any]]:
         (table,) = recommender.context.tables(problem, find_gpu(GPU))
         at = table.space.at(problem)
         rows = np.sort(draw.choice(table.runnable(at), configs, replace=False))
-        limited = predict(table, problem, at, rows).limited()
+        limited = predict(table, at, rows).limited()
         for row, latency, power in zip(rows, limited.latency_s, limited.power_w, strict=True):
             took = float(latency * FACTOR * np.exp(draw.normal(0, 0.02)))
             yield {
@@ -72,7 +72,7 @@ def trained(measured: Path) -> Path:
 
 def test_a_trained_model_answers_for_a_shape_never_measured(trained: Path) -> None:
     shape = {"m": 900, "n": 700, "k": 300}
-    query = Query("latency", top=1)
+    query = Query(Objective.LATENCY, top=1)
     prior = Recommender([]).recommend("matmul", GPU, shape, query=query).best
     learned = Recommender([trained]).recommend("matmul", GPU, shape, query=query)
     best = learned.best
@@ -202,7 +202,7 @@ SHAPE = {"m": 900, "n": 700, "k": 300}
 
 
 def test_a_calibrated_prior_answers_for_every_gpu_of_the_architecture(calibrated: Path) -> None:
-    query = Query("latency", top=1)
+    query = Query(Objective.LATENCY, top=1)
     for gpu in (GPU, "l40s"):  # both are sm_89
         plain = Recommender([calibrated], calibrated=False).recommend("matmul", gpu, SHAPE, query=query)
         answer = Recommender([calibrated]).recommend("matmul", gpu, SHAPE, query=query)
@@ -251,7 +251,7 @@ def test_a_model_is_used_with_the_prior_that_it_corrects(
     own = tmp_path / "own.duckdb"
     own.write_bytes(calibrated.read_bytes())
     assert run(["train", "--op", "mm", "--db", str(own), "--threads", "1"]) == 0  # a residual of the prior as it was
-    query = Query("latency", top=1)
+    query = Query(Objective.LATENCY, top=1)
     before = Recommender([own]).recommend("matmul", GPU, SHAPE, query=query)
     assert run(["train", "--calibrate", "--db", str(own)]) == 0
     refused = Recommender([own]).recommend("matmul", GPU, SHAPE, query=query)
@@ -444,7 +444,7 @@ def test_forty_measurements_adapt_a_model_to_a_new_gpu(trained: Path, tmp_path: 
     (table,) = Recommender([]).context.tables(problem, gpu)
     at = table.space.at(problem)
     rows = shortlist(table, at, table.runnable(at))
-    limited = predict(table, problem, at, rows).limited()
+    limited = predict(table, at, rows).limited()
     configs = [table.space.config(int(row)) for row in rows]
     truth = limited.latency_s * [2.6 * (1.5 if config["stages"] > 1 else 1.0) for config in configs]
     chosen = np.random.default_rng(0).choice(len(rows), 40, replace=False)
@@ -457,7 +457,7 @@ def test_forty_measurements_adapt_a_model_to_a_new_gpu(trained: Path, tmp_path: 
             for i in chosen
         )))  # fmt: skip
     (tmp_path / "models").symlink_to(trained.parent / "models")
-    query = Query("latency", top=60)
+    query = Query(Objective.LATENCY, top=60)
     answer = Recommender([own]).recommend("matmul", gpu.name, problem.dim, query=query)
     by_config = {tuple(config.items()): value for config, value in zip(configs, truth, strict=True)}
     ratios = [

@@ -15,7 +15,7 @@ from kernrec.compile.nvrtc import compiler
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
-from kernrec.recommender import Query, Recommendation, Recommender, Request
+from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
 from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze, check_tunables_used
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
@@ -77,7 +77,7 @@ def ask(
 
 def own_candidates(database: Path, power_limit_w: float | None = None) -> CandidateSet:
     """The kernel's configs over power limits, as an explanation takes them."""
-    request = Request(GPU.name, kernel="rowsum", query=Query("latency", power_limit_w=power_limit_w))
+    request = Request(GPU.name, kernel="rowsum", query=Query(Objective.LATENCY, power_limit_w=power_limit_w))
     return explainable(request, Context([database]))
 
 
@@ -190,7 +190,7 @@ def test_a_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path
 
 
 def test_lanes_that_read_side_by_side_are_recommended(kernel: Kernel, database: Path) -> None:
-    answer = ask(database, Query("latency"))
+    answer = ask(database, Query(Objective.LATENCY))
     assert answer.candidates == 8
     assert answer.best.config["stride"] == 1
     assert answer.best.versus_occupancy.slowdown <= 0
@@ -234,7 +234,7 @@ def measurement(kernel: Kernel, found: Recommendation, at: int, factor: float, *
 @pytest.fixture(scope="module")
 def predicted(database: Path) -> Recommendation:
     """All eight configs at the default limit."""
-    return ask(database, Query("latency", top=8, power_limit_w=GPU.tdp_w))
+    return ask(database, Query(Objective.LATENCY, top=8, power_limit_w=GPU.tdp_w))
 
 
 def test_a_measured_config_is_shown_with_its_measurement_and_the_others_on_its_scale(
@@ -242,8 +242,8 @@ def test_a_measured_config_is_shown_with_its_measurement_and_the_others_on_its_s
 ) -> None:
     path = with_rows(database, tmp_path, [measurement(kernel, predicted, at, 1.5) for at in (2, 3, 4)])
     for answer in (
-        ask(path, Query("latency", top=8, power_limit_w=GPU.tdp_w)),
-        analyze(kernel, predicted.problem, GPU, path, Query("latency", top=8)).recommendation,
+        ask(path, Query(Objective.LATENCY, top=8, power_limit_w=GPU.tdp_w)),
+        analyze(kernel, predicted.problem, GPU, path, Query(Objective.LATENCY, top=8)).recommendation,
     ):
         by_config = {tuple(c.config.values()): c for c in answer.choices if c.power_limit_w == GPU.tdp_w}
         for at, before in enumerate(predicted.choices):
@@ -266,7 +266,7 @@ def test_a_config_found_to_be_slow_is_not_recommended_at_another_power_limit(
     rows = [measurement(kernel, predicted, at, 3.0 if at == 0 else 1.0) for at in range(8)]
     path = with_rows(database, tmp_path, rows)
     slow = predicted.best.config
-    held = ask(path, Query("latency", top=8, power_limit_w=300.0))
+    held = ask(path, Query(Objective.LATENCY, top=8, power_limit_w=300.0))
     assert held.best.config != slow
     assert {c.source for c in held.choices} == {"prior"}
     front = ask(path, Query(top=8))
@@ -278,7 +278,7 @@ def test_measurements_at_a_limit_that_is_tried_count_there_alone(
 ) -> None:
     rows = [measurement(kernel, predicted, 0, 1.0, power_limit_w=300.0)]
     path = with_rows(database, tmp_path, rows)
-    at = {limit: ask(path, Query("latency", top=8, power_limit_w=limit)) for limit in (300.0, GPU.tdp_w, 200.0)}
+    at = {limit: ask(path, Query(Objective.LATENCY, top=8, power_limit_w=limit)) for limit in (300.0, GPU.tdp_w, 200.0)}
     measured = {limit: [c for c in answer.choices if c.measurement] for limit, answer in at.items()}
     assert [len(found) for found in measured.values()] == [1, 0, 0]
     said = [any("another power limit or clock, not used" in note for note in answer.notes) for answer in at.values()]
@@ -289,7 +289,7 @@ def test_a_card_with_a_limit_of_its_own_is_answered_for_at_that_limit(
     kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
     path = with_rows(database, tmp_path, [measurement(kernel, predicted, 0, 0.5, power_limit_w=333.0)])
-    answer = ask(path, Query("latency"))
+    answer = ask(path, Query(Objective.LATENCY))
     assert (answer.best.power_limit_w, answer.best.source) == (333.0, "measured")
 
 
@@ -298,7 +298,7 @@ def test_a_config_that_failed_is_left_out_and_that_is_said(
 ) -> None:
     nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
     path = with_rows(database, tmp_path, [measurement(kernel, predicted, 0, 1.0) | nothing | {"outcome": "incorrect"}])
-    answer = ask(path, Query("latency", top=8))
+    answer = ask(path, Query(Objective.LATENCY, top=8))
     assert answer.candidates == 7
     assert predicted.best.config not in [c.config for c in answer.choices]
     assert any("1 config failed on this GPU and left out (1 incorrect)" in note for note in answer.notes)
@@ -312,7 +312,7 @@ def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
     rows = [measurement(kernel, predicted, 2, 1.5), measurement(kernel, predicted, 3, 1.5), wrong]
     candidates = own_candidates(with_rows(database, tmp_path, rows))
     before = predicted.choices[2]
-    subject = explain(candidates, pick_config(candidates, before.config, "latency", 0))
+    subject = explain(candidates, pick_config(candidates, before.config, Objective.LATENCY, 0))
     choice = subject.choice
     assert (choice.source, choice.energy_j.source) == ("measured", "measured")
     assert choice.measurement is not None
@@ -323,7 +323,7 @@ def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
     assert subject.figures["time"] == choice.latency_s.value
     # That it took longer than predicted is no gain of the others: prediction is held against prediction.
     position = int(np.flatnonzero(candidates.latency_s[0] == choice.latency_s.value)[0])
-    changes = what_if(candidates, position, objective="latency")
+    changes = what_if(candidates, position, objective=Objective.LATENCY)
     gains = [change.time for change in changes if change.source == "prior"]
     assert min(gains) >= predicted.best.latency_s.value / before.latency_s.value - 1.001
     kernel_candidates = candidates.kernels[0]
@@ -331,14 +331,14 @@ def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
         "rowsum: 1 config failed on this GPU and left out (1 incorrect)"
     ]
     with pytest.raises(UsageError, match="it failed when it was measured"):
-        pick_config(candidates, predicted.choices[7].config, "latency", 0)
+        pick_config(candidates, predicted.choices[7].config, Objective.LATENCY, 0)
 
 
 def test_configs_that_spill_are_left_out_unless_all_do(
     kernel: Kernel, database: Path, predicted: Recommendation
 ) -> None:
     problem = predicted.problem
-    (profiles,) = Context([database]).profiles(kernel, problem, GPU).values()
+    (profiles,) = Context([database]).find_profiles(kernel, problem, GPU).values()
     some, every = np.arange(8) % 4 == 0, np.ones(8, bool)
     for spills, left, said in ((some, 6, "2 configs spill.*left out"), (every, 8, "8 configs spill.*none is left out")):
         table = StaticTable.of(kernel, problem, GPU, {0: replace(profiles, spill_bytes=spills.astype(np.int64))})
@@ -349,13 +349,13 @@ def test_configs_that_spill_are_left_out_unless_all_do(
 
 def test_what_cannot_run_says_what_it_needs(kernel: Kernel, database: Path, predicted: Recommendation) -> None:
     problem = kernel.definition.problem(width=16)
-    profiles = Context([database]).profiles(kernel, predicted.problem, GPU)
+    profiles = Context([database]).find_profiles(kernel, predicted.problem, GPU)
     table = StaticTable.of(kernel, predicted.problem, GPU, profiles)
     with pytest.raises(KernrecError, match=r"can run .* on rtx4090: it needs 'threads <= width'"):
         kernel_recommendation(candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query())
     shape = {"m": 64, "n": 64, "k": 64}
     with pytest.raises(KernrecError, match="there is one for m of at most 32, or for f32 in nn") as raised:
-        explainable(Request(GPU.name, "matmul", None, shape, "f32", "nt", Query("latency")), Context([]))
+        explainable(Request(GPU.name, "matmul", None, shape, "f32", "nt", Query(Objective.LATENCY)), Context([]))
     assert "\n" not in str(raised.value)
 
 
@@ -372,7 +372,7 @@ def test_what_was_not_analysed_is_said_with_what_to_run(database: Path) -> None:
 
 def test_an_explanation_adds_up_and_its_advice_is_what_the_change_would_do(database: Path) -> None:
     candidates = own_candidates(database)
-    slow = pick_config(candidates, {"stride": 8, "threads": 32}, "energy", 0)
+    slow = pick_config(candidates, {"stride": 8, "threads": 32}, Objective.ENERGY, 0)
     subject = explain(candidates, slow)
     choice = subject.choice
     assert sum(subject.energy_j.values()) == pytest.approx(choice.energy_j.value)
@@ -383,10 +383,10 @@ def test_an_explanation_adds_up_and_its_advice_is_what_the_change_would_do(datab
     read = next(access for access in launch.accesses if (access.buffer, access.what) == ("x", "read"))
     assert read.sectors_per_request == pytest.approx(32)
     assert read.useful == pytest.approx(1 / 8)
-    changes = what_if(candidates, slow, objective="energy")
+    changes = what_if(candidates, slow, objective=Objective.ENERGY)
     assert changes == sorted(changes, key=lambda change: -change.gain)
     first = next(change for change in changes if change.what == "stride 8 -> 1")
-    other = explain(candidates, pick_config(candidates, {"stride": 1, "threads": 32}, "energy", 0))
+    other = explain(candidates, pick_config(candidates, {"stride": 1, "threads": 32}, Objective.ENERGY, 0))
     assert first.energy == pytest.approx(other.choice.energy_j.value / choice.energy_j.value - 1)
     assert first.changes["DRAM traffic"] == pytest.approx(difference(subject, other)["DRAM traffic"])
     assert first.changes["DRAM traffic"] < -0.5
@@ -395,18 +395,18 @@ def test_an_explanation_adds_up_and_its_advice_is_what_the_change_would_do(datab
 def test_a_config_is_found_by_part_of_its_values(database: Path) -> None:
     candidates = own_candidates(database, 250.0)
     limit = point_number(candidates, 250.0)
-    position = pick_config(candidates, {"threads": 128}, "latency", limit)
+    position = pick_config(candidates, {"threads": 128}, Objective.LATENCY, limit)
     alike = np.flatnonzero(candidates.kernels[0].table.space.columns["threads"][candidates.kernels[0].rows] == 128)
     assert candidates.latency_s[limit, position] == candidates.latency_s[limit, alike].min()
     for given, says in (({"thread": 1}, "did you mean threads"), ({"threads": 33}, "accepted are 32")):
         with pytest.raises(UsageError, match=says):
-            pick_config(candidates, given, "latency", limit)
+            pick_config(candidates, given, Objective.LATENCY, limit)
 
 
 def test_library_kernels_are_explained_too() -> None:
     shape = {"m": 512, "n": 512, "k": 512}
-    candidates = explainable(Request(GPU.name, "matmul", None, shape, query=Query("latency")), Context([]))
-    position = pick_config(candidates, {}, "latency", 0)
+    candidates = explainable(Request(GPU.name, "matmul", None, shape, query=Query(Objective.LATENCY)), Context([]))
+    position = pick_config(candidates, {}, Objective.LATENCY, 0)
     subject = explain(candidates, position)
     assert sum(subject.energy_j.values()) == pytest.approx(subject.choice.energy_j.value)
     assert subject.roofline.flops == 2 * 512**3

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from kernrec.recommender import Query, Recommender
+from kernrec.recommender import Objective, Query, Recommender
 from tests.helpers.paths import RECORDINGS
 
 ANCHORS = RECORDINGS / "anchors"
@@ -27,7 +27,7 @@ def ratios(
     with (ANCHORS / file).open() as rows:
         for row in csv.DictReader(rows):
             shape = {name: int(row[name]) for name in dims}
-            best = recommender.recommend(op, gpu, shape, dtype, query=Query("latency", top=1)).best
+            best = recommender.recommend(op, gpu, shape, dtype, query=Query(Objective.LATENCY, top=1)).best
             found[tuple(shape.values())] = best.latency_s.value / float(row[column])
     return found
 

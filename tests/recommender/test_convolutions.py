@@ -3,9 +3,9 @@
 import pytest
 
 from kernrec.gpu import find_gpu
-from kernrec.recommender import Query, Recommendation, Recommender
+from kernrec.recommender import Objective, Query, Recommendation, Recommender
 
-FASTEST = Query("latency", top=1)
+FASTEST = Query(Objective.LATENCY, top=1)
 WIDE = {"n": 32, "c": 256, "h": 28, "w": 28, "k": 256, "r": 3, "s": 3, "padding": 1}
 FIRST = {"n": 8, "c": 3, "h": 224, "w": 224, "k": 64, "r": 7, "s": 7, "stride": 2, "padding": 3}
 GROUPED = {"n": 8, "c": 128, "h": 28, "w": 28, "k": 128, "r": 3, "s": 3, "padding": 1, "groups": 32}

@@ -29,7 +29,7 @@ Ask = Callable[..., Recommendation]
 @pytest.fixture(scope="module")
 def predicted() -> tuple[Choice, ...]:
     """The forty configs that are predicted to be fastest."""
-    return Recommender([]).recommend("matmul", GPU, SHAPE, query=Query("latency", top=40)).choices
+    return Recommender([]).recommend("matmul", GPU, SHAPE, query=Query(Objective.LATENCY, top=40)).choices
 
 
 def row(choice: Choice, factor: float = 1.0, **given: Any) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def ask(tmp_path: Path) -> Ask:
         path.unlink(missing_ok=True)
         with Database.open(path, read_only=False, create=True) as database:
             database.add_measurements(map(Measurement.from_columns, rows))
-        return Recommender([path]).recommend("matmul", GPU, SHAPE, query=query or Query("latency", top=40))
+        return Recommender([path]).recommend("matmul", GPU, SHAPE, query=query or Query(Objective.LATENCY, top=40))
 
     return ask
 
@@ -164,7 +164,7 @@ def test_another_version_of_the_source_does_not_count(ask: Ask, predicted: tuple
 def test_a_measurement_counts_at_its_own_limits(
     ask: Ask, predicted: tuple[Choice, ...], measured: dict[str, float], asked: dict[str, float], counts: bool
 ) -> None:
-    answer = ask([row(predicted[0], 0.1, **measured)], Query("latency", **asked))
+    answer = ask([row(predicted[0], 0.1, **measured)], Query(Objective.LATENCY, **asked))
     assert (answer.best.source == "measured") is counts
     assert any("another power limit or clock" in note for note in answer.notes) is not counts
 
@@ -198,7 +198,7 @@ def test_what_cannot_be_told_apart_shares_its_place(ask: Ask, predicted: tuple[C
     first = predicted[0]
     factors = [1.0, 1.02, 1.4, *[2.0] * 37]
     rows = [row(first, factor, config=dict(c.config)) for c, factor in zip(predicted, factors, strict=True)]
-    answer = ask(rows, Query("latency", top=3))
+    answer = ask(rows, Query(Objective.LATENCY, top=3))
     assert [str(choice.place) for choice in answer.choices] == ["1=", "1=", "3"]
     assert [choice.as_dict()["ambiguous"] for choice in answer.choices] == [True, True, False]
 
@@ -229,8 +229,8 @@ def test_a_database_that_has_grown_is_asked_again(tmp_path: Path, predicted: tup
     path = tmp_path / "own.duckdb"
     Database.open(path, read_only=False, create=True).close()
     recommender = Recommender([path])
-    before = recommender.recommend("matmul", GPU, SHAPE, query=Query("latency"))
-    assert before is recommender.recommend("matmul", GPU, SHAPE, query=Query("latency"))
+    before = recommender.recommend("matmul", GPU, SHAPE, query=Query(Objective.LATENCY))
+    assert before is recommender.recommend("matmul", GPU, SHAPE, query=Query(Objective.LATENCY))
     with Database.open(path, read_only=False) as database:
         database.add_measurements(map(Measurement.from_columns, [row(predicted[0], 0.5)]))
-    assert recommender.recommend("matmul", GPU, SHAPE, query=Query("latency")).best.source == "measured"
+    assert recommender.recommend("matmul", GPU, SHAPE, query=Query(Objective.LATENCY)).best.source == "measured"

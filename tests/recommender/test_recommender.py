@@ -12,7 +12,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.model.prior.power import PowerModel
 from kernrec.op import find_op
-from kernrec.recommender import Query, Recommender, Request
+from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
 from kernrec.recommender.candidate_set import candidate_set
 from kernrec.recommender.emit import emit_cuda
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
@@ -87,7 +87,7 @@ def test_what_streams_is_predicted_near_the_bandwidth_of_every_gpu(
     recommender: Recommender, op: str, shape: dict[str, int], dtype: str
 ) -> None:
     for gpu in all_gpus():
-        answer = recommender.recommend(op, gpu.name, shape, dtype, query=Query("latency", top=1))
+        answer = recommender.recommend(op, gpu.name, shape, dtype, query=Query(Objective.LATENCY, top=1))
         floor_s = answer.problem.bytes / gpu.memory_bandwidth
         assert floor_s < answer.best.latency_s.value < 4 * floor_s + 10e-6, gpu.name
 
@@ -98,7 +98,7 @@ def test_what_streams_is_predicted_near_the_bandwidth_of_every_gpu(
 @pytest.mark.parametrize("name", ["a100", "rtx3090", "rtx5090"])
 def test_no_choice_spills(recommender: Recommender, op: str, dtype: str, shape: dict[str, int], name: str) -> None:
     for objective in ("latency", "energy"):
-        answer = recommender.recommend(op, name, shape, dtype, query=Query(objective, top=40))
+        answer = recommender.recommend(op, name, shape, dtype, query=Query(Objective(objective), top=40))
         kernel = answer.best.kernel
         table = shipped_profiles(kernel.name, kernel.hash, answer.gpu.sm)[0]
         spilled = dict(zip(table.variant_keys, table.spill_bytes.tolist(), strict=True))
@@ -127,7 +127,9 @@ def test_a_front_trades_latency_for_energy(recommender: Recommender, dims: dict[
 )
 def test_the_shortlist_loses_little(recommender: Recommender, problem: tuple[str, dict[str, int]], gpu: str) -> None:
     op, dims = problem
-    short = {o: recommender.recommend(op, gpu, dims, query=Query(o, top=1)).best for o in ("latency", "energy")}
+    short = {
+        o: recommender.recommend(op, gpu, dims, query=Query(Objective(o), top=1)).best for o in ("latency", "energy")
+    }
     chosen = find_op(op).problem(**dims)
     tables = recommender.context.tables(chosen, find_gpu(gpu))
     whole = candidate_set(tables, chosen, [DEFAULT_POINT], Evidence(), whole_space=True)
@@ -136,7 +138,10 @@ def test_the_shortlist_loses_little(recommender: Recommender, problem: tuple[str
 
 
 def test_each_objective_is_best_at_what_it_names(recommender: Recommender) -> None:
-    best = {o: recommender.recommend("conv", "3080", CONV, query=Query(o)).best for o in ("latency", "energy", "edp")}
+    best = {
+        o: recommender.recommend("conv", "3080", CONV, query=Query(Objective(o))).best
+        for o in ("latency", "energy", "edp")
+    }
     assert best["latency"].latency_s.value == min(b.latency_s.value for b in best.values())
     assert best["energy"].energy_j.value == min(b.energy_j.value for b in best.values())
     products = {o: b.latency_s.value * b.energy_j.value for o, b in best.items()}
@@ -146,17 +151,17 @@ def test_each_objective_is_best_at_what_it_names(recommender: Recommender) -> No
 @settings(max_examples=20, deadline=None)
 @given(matmuls, st.floats(0.0, 1.0))
 def test_a_bound_on_slowdown_holds(recommender: Recommender, dims: dict[str, int], slowdown: float) -> None:
-    answer = recommender.recommend("matmul", "a100", dims, query=Query("energy", max_slowdown=slowdown))
-    fastest = recommender.recommend("matmul", "a100", dims, query=Query("latency", top=1)).best
+    answer = recommender.recommend("matmul", "a100", dims, query=Query(Objective.ENERGY, max_slowdown=slowdown))
+    fastest = recommender.recommend("matmul", "a100", dims, query=Query(Objective.LATENCY, top=1)).best
     for choice in answer.choices:
         assert choice.latency_s.value <= fastest.latency_s.value * (1 + slowdown) * (1 + 1e-12)
 
 
 def test_a_bound_on_power_holds(recommender: Recommender) -> None:
-    free = recommender.recommend("matmul", "a100", SQUARE, query=Query("latency"))
-    bound = free.best.power_w * 0.97
-    for choice in recommender.recommend("matmul", "a100", SQUARE, query=Query("latency", max_power_w=bound)).choices:
-        assert choice.power_w <= bound
+    free = recommender.recommend("matmul", "a100", SQUARE, query=Query(Objective.LATENCY))
+    bounded = Query(Objective.LATENCY, max_power_w=free.best.power_w * 0.97)
+    for choice in recommender.recommend("matmul", "a100", SQUARE, query=bounded).choices:
+        assert choice.power_w <= free.best.power_w * 0.97
 
 
 def test_an_unreachable_power_bound_says_what_is_the_least(recommender: Recommender) -> None:
@@ -166,7 +171,7 @@ def test_an_unreachable_power_bound_says_what_is_the_least(recommender: Recommen
 
 def test_a_lower_power_limit_is_slower_and_cooler(recommender: Recommender) -> None:
     answers = [
-        recommender.recommend("matmul", "rtx3090", SQUARE, query=Query("latency", power_limit_w=w)).best
+        recommender.recommend("matmul", "rtx3090", SQUARE, query=Query(Objective.LATENCY, power_limit_w=w)).best
         for w in (350.0, 250.0, 200.0)
     ]
     assert [a.power_w for a in answers] == sorted((a.power_w for a in answers), reverse=True)
@@ -187,7 +192,7 @@ def test_the_function_and_the_recommender_agree() -> None:
 
 
 def test_a_workload_is_answered_layer_by_layer(recommender: Recommender) -> None:
-    title, layers = recommender.answer_workload(Request("rtx4090", "conv", query=Query("latency", top=1)))
+    title, layers = recommender.answer_workload(Request("rtx4090", "conv", query=Query(Objective.LATENCY, top=1)))
     assert "ResNet-50" in title
     assert sum(layer.count for layer in layers) == 53
     assert all(layer.answer.problem.op == "conv2d" for layer in layers)
@@ -209,7 +214,7 @@ def test_emitted_source_compiles_as_it_stands(recommender: Recommender) -> None:
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     from kernrec.compile import compile_source
 
-    best = recommender.recommend("conv", "rtx3090", CONV, query=Query("latency")).best
+    best = recommender.recommend("conv", "rtx3090", CONV, query=Query(Objective.LATENCY)).best
     source = emit_cuda(best)
     compiled = compile_source(source, best.gpu.sm)
     assert f"<<<dim3({', '.join(map(str, best.launches[0].grid))})" in source
@@ -246,7 +251,12 @@ def test_a_problem_is_estimated_once_for_all_that_is_wanted_of_it(monkeypatch: p
     real = Recommender._candidates
     monkeypatch.setattr(Recommender, "_candidates", lambda self, *given: estimated.append(given) or real(self, *given))
     recommender = Recommender([])
-    for query in (Query("latency", top=3), Query("energy"), Query(max_slowdown=0.1), Query(power_limit_w=250.0)):
+    for query in (
+        Query(Objective.LATENCY, top=3),
+        Query(Objective.ENERGY),
+        Query(max_slowdown=0.1),
+        Query(power_limit_w=250.0),
+    ):
         found = recommender.recommend("matmul", "a100", "m=640,n=512,k=384", query=query)
         alone = Recommender([]).recommend("matmul", "a100", "m=640,n=512,k=384", query=query)
         assert found.as_dict() == alone.as_dict()
@@ -257,20 +267,31 @@ def test_a_problem_is_estimated_once_for_all_that_is_wanted_of_it(monkeypatch: p
 def test_of_no_config_there_is_nothing_to_predict(recommender: Recommender) -> None:
     problem = find_op("matmul").problem(m=512, n=512, k=512)
     (table,) = recommender.context.tables(problem, find_gpu("rtx4090"))
-    prediction = predict(table, problem, table.space.at(problem), np.empty(0, dtype=np.int64))
+    prediction = predict(table, table.space.at(problem), np.empty(0, dtype=np.int64))
     assert np.size(prediction.nominal.core_s) == len(prediction.limited().energy_j) == 0
 
 
+def at_limit(recommender: Recommender, limit_w: float) -> Recommendation:
+    query = Query(Objective.LATENCY, top=1, power_limit_w=limit_w)
+    return recommender.recommend("matmul", "rtx3090", SQUARE, query=query)
+
+
 def test_a_limit_that_the_card_cannot_hold_is_said_to_be_exceeded(recommender: Recommender) -> None:
-    answer = recommender.recommend("matmul", "rtx3090", SQUARE, query=Query("latency", top=1, power_limit_w=100.0))
+    answer = recommender.recommend(
+        "matmul", "rtx3090", SQUARE, query=Query(Objective.LATENCY, top=1, power_limit_w=100.0)
+    )
     assert answer.best.power_w > 105.0
     assert any("cannot hold 100 W" in note and f"{answer.best.power_w:.0f} W" in note for note in answer.notes)
-    held = recommender.recommend("matmul", "rtx3090", SQUARE, query=Query("latency", top=1, power_limit_w=300.0))
+    held = recommender.recommend(
+        "matmul", "rtx3090", SQUARE, query=Query(Objective.LATENCY, top=1, power_limit_w=300.0)
+    )
     assert not any("cannot hold" in note for note in held.notes)
 
 
 def test_a_limit_beyond_the_reference_board_is_taken_and_remarked_on_geforce_alone(recommender: Recommender) -> None:
-    answer = recommender.recommend("matmul", "rtx3090", SQUARE, query=Query("latency", top=1, power_limit_w=450.0))
+    answer = recommender.recommend(
+        "matmul", "rtx3090", SQUARE, query=Query(Objective.LATENCY, top=1, power_limit_w=450.0)
+    )
     assert answer.best.power_w > 350.0
     assert any("above the 350 W of the reference" in note for note in answer.notes)
     with pytest.raises(UsageError, match="accepts 100 to 473 W"):

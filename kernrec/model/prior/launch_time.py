@@ -108,7 +108,7 @@ class LaunchTime:
     def bottleneck(self, row: int) -> str:
         """The resource of `RESOURCES` that takes longest for one candidate."""
         parts = self.parts(row)
-        return max(parts, key=lambda name: parts[name])
+        return max(parts, key=parts.__getitem__)
 
     def parts(self, row: int) -> dict[str, float]:
         """Seconds that one candidate keeps each resource of `RESOURCES` busy, or waits for it."""

@@ -22,8 +22,8 @@ def inputs_of(prediction: Prediction, limited: LimitedCosts, where: Array) -> Mo
     pipe_s, busy_s, wait_s, l2_s = _times(prediction, where)
     return ModelInputs(
         gpu=table.gpu,
-        flops=float(prediction.problem.flops),
-        bytes=float(prediction.problem.bytes),
+        flops=float(prediction.on_problem.problem.flops),
+        bytes=float(prediction.on_problem.problem.bytes),
         tunables={t.name: table.space.columns[t.name].take(rows) for t in table.kernel.tunables},
         latency_s=limited.latency_s.take(where),
         power_w=limited.power_w.take(where),

@@ -10,7 +10,6 @@ from kernrec.model.prior.dram_traffic import TensorAccess, dram_bytes, sampled_d
 from kernrec.model.prior.epilogue import epilogue
 from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, LaunchWork, join, launch_time
 from kernrec.model.prior.power import LimitedCosts, NominalCosts
-from kernrec.op import Problem
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.util.light_dataclass import dataclass
@@ -23,7 +22,6 @@ class Prediction:
     """Time and energy of C configs of a kernel on one problem; arrays (C,) unless said otherwise."""
 
     table: StaticTable
-    problem: Problem
     on_problem: ProblemSpace
     """The space of the table on the problem."""
     rows: Array
@@ -50,20 +48,20 @@ class Prediction:
         """Where the launches of the candidate at this position are in `times`, in order."""
         places = []
         for start, performed in self.launches:
-            place = int(np.searchsorted(performed, position))
+            place = int(performed.searchsorted(position))
             if place < len(performed) and performed[place] == position:
                 places.append(start + place)
         return places
 
 
-def predict(table: StaticTable, problem: Problem, on_problem: ProblemSpace, rows: Array) -> Prediction:
+def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Prediction:
     """The prior's time and energy of the configs `rows` (ascending) on a problem."""
-    count = len(rows)
+    count, problem = len(rows), on_problem.problem
     tensors: dict[str, Array | float] = {name: float(t.bytes) for name, t in problem.tensors.items()}
     performed: list[Array] = []
     works: list[LaunchWork] = []
     for index, spec in enumerate(table.kernel.launches):
-        positions = np.flatnonzero(table.geometry(on_problem, index).performed.take(rows))
+        positions = table.geometry(on_problem, index).performed.take(rows).nonzero()[0]
         if count and not len(positions):
             continue
         subset = rows.take(positions)
@@ -97,7 +95,7 @@ def predict(table: StaticTable, problem: Problem, on_problem: ProblemSpace, rows
         sums[:4] += np.array([[slower * more.core_s], [more_s], [more.core_j], [more_j]])
     core_s, dram_s, core_j, dram_j, fixed_s = sums
     nominal = NominalCosts(core_s, dram_s, fixed_s, core_j, dram_j)
-    return Prediction(table, problem, on_problem, rows, nominal, times, tuple(zip(starts, performed, strict=True)))
+    return Prediction(table, on_problem, rows, nominal, times, tuple(zip(starts, performed, strict=True)))
 
 
 def _work(table: StaticTable, index: int, rows: Array, on_problem: ProblemSpace, tensor_bytes: _Columns) -> LaunchWork:

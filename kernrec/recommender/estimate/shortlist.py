@@ -25,7 +25,7 @@ def shortlist(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Arra
     clocks, joules = np.zeros(len(rows)), np.zeros(len(rows))
     for index, spec in enumerate(launches):
         geometry = table.geometry(on_problem, index)
-        positions = np.flatnonzero(geometry.performed.take(rows))
+        positions = geometry.performed.take(rows).nonzero()[0]
         clocks[positions] += LAUNCH_S * gpu.boost_clock_hz + _SECOND_PASS_CLK * (index > 0)
         if spec.entry == launches[0].entry:
             quick_clk, quick_j = _quick(table, on_problem, index, rows.take(positions), geometry)
@@ -35,7 +35,7 @@ def shortlist(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Arra
     joules += clocks * (slower * table.power.static_w / gpu.boost_clock_hz)
     promising = np.zeros(len(rows), dtype=bool)
     for cost in (clocks, joules):
-        promising[np.argpartition(cost, SHORTLIST // 2)[: SHORTLIST // 2]] = True
+        promising[cost.argpartition(SHORTLIST // 2)[: SHORTLIST // 2]] = True
     return rows[promising]
 
 

@@ -200,7 +200,7 @@ class StaticTable:
         for index, launch in enumerate(self.launches):
             if launch.incomplete:
                 can &= (launch.variant >= 0) | ~self.geometry(on_problem, index).performed
-        return np.flatnonzero(can)
+        return can.nonzero()[0]
 
     @cached_property
     def _fitting(self) -> Array:

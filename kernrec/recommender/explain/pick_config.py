@@ -12,7 +12,7 @@ from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.infeasible import why_not
 from kernrec.recommender.recommender import none_runs, power_limits, problem_of, sweep
-from kernrec.recommender.request import SCALAR_OBJECTIVES, Objective, Request, objective_named
+from kernrec.recommender.request import Objective, Request
 
 
 def explainable(request: Request, context: Context) -> CandidateSet:
@@ -36,7 +36,7 @@ def explainable(request: Request, context: Context) -> CandidateSet:
     kernels = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
     candidates = _candidates(kernels, problem, gpu, request, context)
     point = point_number(candidates, request.query.power_limit_w)
-    value = scalar_objective(request.query.objective).value_of(candidates.latency_s[point], candidates.energy_j[point])
+    value = request.query.objective.value_of(candidates.latency_s[point], candidates.energy_j[point])
     return candidates.only(candidates.locate(int(value.argmin()))[0])
 
 
@@ -72,12 +72,7 @@ def point_number(candidates: CandidateSet, power_limit_w: float | None) -> int:
     return [point.power_limit_w for point in candidates.points].index(power_limit_w)
 
 
-def scalar_objective(name: str) -> Objective:
-    """The objective of this name, which has one value for each config (`UsageError`)."""
-    return objective_named(name, SCALAR_OBJECTIVES)
-
-
-def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective: str, point: int) -> int:
+def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective: Objective, point: int) -> int:
     """The best candidate among those whose tunables have these values; `UsageError` without any.
 
     Args:
@@ -109,4 +104,4 @@ def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective
             f"no config of {spec.name} with {wanted} can run {problem.key} on {candidates.gpu.name}{reason}"
         )
     latency, energy = candidates.latency_s[point, among], candidates.energy_j[point, among]
-    return int(among[scalar_objective(objective).value_of(latency, energy).argmin()])
+    return int(among[objective.value_of(latency, energy).argmin()])

@@ -12,8 +12,8 @@ import numpy as np
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.costs import SOURCES, Source
 from kernrec.recommender.explain.breakdown import Explanation, explain
-from kernrec.recommender.explain.pick_config import scalar_objective
 from kernrec.recommender.notes import sources_of
+from kernrec.recommender.request import Objective
 from kernrec.util.light_dataclass import dataclass
 
 _WORTH = 0.002
@@ -47,7 +47,7 @@ class Change:
 
 
 def what_if(
-    candidates: CandidateSet, position: int, point: int = 0, objective: str = "energy", top: int = 5
+    candidates: CandidateSet, position: int, point: int = 0, objective: Objective = Objective.ENERGY, top: int = 5
 ) -> list[Change]:
     """The changes of one tunable, of two, or of the power limit that gain most, best first.
 
@@ -62,7 +62,7 @@ def what_if(
     """
     (kernel,) = candidates.kernels
     latency, energy = _comparable(candidates, position, point)
-    costs = scalar_objective(objective).value_of(latency, energy)
+    costs = objective.value_of(latency, energy)
     now = costs[point, position]
     here = explain(candidates, position, point)
     columns = [column[kernel.rows] for column in kernel.table.space.columns.values()]

@@ -21,7 +21,7 @@ from kernrec.measure.campaign.plan import PlanOptions, Task, plan_library
 from kernrec.measure.campaign.results import MeasuringEffort
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.op import find_op
-from kernrec.recommender import Query, Recommender
+from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.context import Context
 from kernrec.store import Database, Stack
 from tests.helpers.rig import KERNEL
@@ -41,7 +41,7 @@ def nvrtc() -> None:
 
 def test_the_first_config_is_the_one_that_would_be_recommended() -> None:
     (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
-    best = Recommender([]).recommend("matvec", "h200", MATVEC.dim, query=Query("latency")).best
+    best = Recommender([]).recommend("matvec", "h200", MATVEC.dim, query=Query(Objective.LATENCY)).best
     assert target.tasks[0].kernel_name == best.kernel.name
     assert target.tasks[0].config == dict(best.config)
 

@@ -12,7 +12,7 @@ from kernrec.model.prior.power import PowerModel
 from kernrec.op import encode_elements, find_op, inputs
 from kernrec.profile.probe_profile import emulate_config
 from kernrec.ptx import parse
-from kernrec.recommender import Query, Recommender
+from kernrec.recommender import Objective, Query, Recommender
 
 GPU = find_gpu("a100")
 MATMUL = find_op("matmul")
@@ -69,9 +69,8 @@ def test_an_activation_costs_the_more_the_fewer_the_terms_of_the_sums() -> None:
     def share(k: int, cost: str, **finishing: int) -> float:
         def best(**more: int) -> float:
             dims = {"m": 4096, "n": 4096, "k": k} | more
-            return float(
-                getattr(recommender.recommend("matmul", "a100", dims, "f16", query=Query("latency")).best, cost).value
-            )
+            answer = recommender.recommend("matmul", "a100", dims, "f16", query=Query(Objective.LATENCY))
+            return float(getattr(answer.best, cost).value)
 
         return best(**finishing) / best() - 1.0
 

@@ -32,7 +32,7 @@ def table_of(kernel: str, gpu: GPU, problem: Problem) -> StaticTable:
 def costs(table: StaticTable, problem: Problem, limit_w: float | None = None) -> LimitedCosts:
     """Of every config that can run the problem."""
     at = table.space.at(problem)
-    return predict(table, problem, at, table.runnable(at)).limited(OperatingPoint(limit_w))
+    return predict(table, at, table.runnable(at)).limited(OperatingPoint(limit_w))
 
 
 def changed(base: GPU, **change: float) -> GPU:
@@ -88,7 +88,7 @@ def test_a_problem_twice_as_long_takes_no_less(m: int, n: int, k: int, dim: str)
     table = table_of("matmul_simt", ADA, small)
     at, at_large = table.space.at(small), table.space.at(large)
     rows = np.intersect1d(table.runnable(at), table.runnable(at_large))
-    p, q = predict(table, small, at, rows).nominal, predict(table, large, at_large, rows).nominal
+    p, q = predict(table, at, rows).nominal, predict(table, at_large, rows).nominal
     assert (q.core_s >= p.core_s * 0.999).all()
     assert (q.core_j >= p.core_j * 0.999).all()
 

@@ -14,7 +14,7 @@ from kernrec.compile import NoCompilerError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import load_kernel
 from kernrec.op import find_op
-from kernrec.recommender import Query, Recommender, Request
+from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze
 from kernrec.recommender.choices import build_choice
 from kernrec.recommender.context import Context
@@ -28,7 +28,7 @@ pytest.importorskip("xgboost")
 GPUS = {"rtx4090": 1.3, "a100-sxm4-80gb": 1.3, "rtx3090": 1.5}
 FACTOR = 1.3
 NEW = {"m": 900, "n": 700, "k": 300}
-FASTEST = Query("latency", top=1)
+FASTEST = Query(Objective.LATENCY, top=1)
 
 
 def row(gpu: str, kernel: Any, config: dict[str, int], problem: Any, took: float, power: float) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def simulated(gpu: str, problems: int, factor: Callable[[int], float], configs: 
         (table,) = recommender.context.tables(problem, find_gpu(gpu))
         at = table.space.at(problem)
         rows = np.sort(draw.choice(table.runnable(at), configs, replace=False))
-        limited = predict(table, problem, at, rows).limited()
+        limited = predict(table, at, rows).limited()
         for at_row, latency, power in zip(rows, limited.latency_s, limited.power_w, strict=True):
             took = float(latency * factor(number) * np.exp(draw.normal(0, 0.02)))
             yield row(gpu, table.kernel, table.space.config(int(at_row)), problem, took, float(power))
@@ -126,7 +126,9 @@ def test_a_kernel_never_measured_stays_with_the_prior_unless_others_helped(one_g
     kernels = [table.kernel for table in recommender.context.tables(half, find_gpu("rtx4090"))]
     strange = next(kernel for kernel in kernels if kernel.name not in learned.model.kernels)
     assert learned.scope(find_gpu("rtx4090"), strange) is None  # one kernel alone says nothing of another
-    choices = recommender.recommend("matmul", "rtx4090", NEW, dtype="f16", query=Query("latency", top=40)).choices
+    choices = recommender.recommend(
+        "matmul", "rtx4090", NEW, dtype="f16", query=Query(Objective.LATENCY, top=40)
+    ).choices
     assert {choice.source for choice in choices if choice.kernel.name == strange.name} == {"prior"}
 
 
@@ -135,7 +137,7 @@ def test_explanations_and_single_kernels_come_through_the_same_chain(
 ) -> None:
     answer = Recommender([one_gpu]).recommend("matmul", "rtx4090", NEW, query=FASTEST)
     card = find_gpu("rtx4090")
-    request = Request(card.name, kernel="matmul_simt", shape=NEW, query=Query("latency"))
+    request = Request(card.name, kernel="matmul_simt", shape=NEW, query=Query(Objective.LATENCY))
     advice = Recommender([one_gpu]).answer(request)
     best = next(choice for choice in advice.choices if choice.power_limit_w == card.tdp_w)
     assert best.latency_s.source == best.energy_j.source == "learned"
@@ -145,7 +147,7 @@ def test_explanations_and_single_kernels_come_through_the_same_chain(
     ]
     plain = Recommender([]).answer(request)
     assert best.latency_s.value / plain.best.latency_s.value == pytest.approx(FACTOR, rel=0.1)
-    explained = explainable(Request(card.name, "matmul", shape=NEW, query=Query("latency")), Context([one_gpu]))
+    explained = explainable(Request(card.name, "matmul", shape=NEW, query=Query(Objective.LATENCY)), Context([one_gpu]))
     assert build_choice(explained, 0, explained.fastest).latency_s == best.latency_s
     shape = ",".join(f"{name}={extent}" for name, extent in NEW.items())
     assert run(["explain", "--op", "mm", "--gpu", "rtx4090", "--shape", shape, "--db", str(one_gpu)]) == 0
@@ -187,7 +189,7 @@ def test_a_kernel_of_the_users_is_learned_from_its_own_measurements(tmp_path: Pa
     rows = []
     try:
         for problem in problems:
-            found = analyze(kernel, problem, gpu, path, Query("latency", top=4), ProfilingOptions(processes=1))
+            found = analyze(kernel, problem, gpu, path, Query(Objective.LATENCY, top=4), ProfilingOptions(processes=1))
             rows += [
                 row(gpu.name, kernel, dict(c.config), problem, c.latency_s.value * 1.7, c.power_w)
                 for c in found.recommendation.choices
@@ -196,7 +198,7 @@ def test_a_kernel_of_the_users_is_learned_from_its_own_measurements(tmp_path: Pa
         pytest.skip(str(error))
     trained_on(path, rows[:-4])
     measured, learned = (
-        Recommender([path]).answer(Request(gpu.name, kernel="mine", shape=problem.dim, query=Query("latency")))
+        Recommender([path]).answer(Request(gpu.name, kernel="mine", shape=problem.dim, query=Query(Objective.LATENCY)))
         for problem in problems[-2:]
     )
     assert measured.best.latency_s.source == "measured"

@@ -33,6 +33,6 @@ def test_of_no_candidates_there_are_facts_all_the_same() -> None:
     problem, gpu = find_op("matmul").problem(m=512, n=256, k=384), find_gpu("rtx4090")
     (table,) = Recommender([]).context.tables(problem, gpu)
     none = np.empty(0, dtype=np.int64)
-    prediction = predict(table, problem, table.space.at(problem), none)
+    prediction = predict(table, table.space.at(problem), none)
     inputs = inputs_of(prediction, prediction.limited(), none)
     assert matrix(inputs, names(list(inputs.tunables))).shape == (0, len(names(list(inputs.tunables))))
