@@ -55,6 +55,10 @@ SUB_ROOMS = {
         ...
         estimate
     """,
+    "store": """
+        intake
+        ...
+    """,
 }
 """The same inside a room. `...` stands for the files that are in none of its sub-rooms."""
 

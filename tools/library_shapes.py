@@ -19,7 +19,7 @@ from check_prior import ANCHORS, PUBLISHED
 from kernrec.errors import KernrecError
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.store.connection import memory
+from kernrec.store.connection import parquet_rows
 
 SHAPES = 60
 LEAST_S = 20e-6
@@ -82,9 +82,10 @@ def _sets(data: Path) -> Iterator[tuple[str, str, Callable[[], Iterable[Shape]]]
 def _table(path: Path, where: str) -> list[dict[str, Any]]:
     """A seeded sample of the rows of a Parquet file."""
     path.stat()
-    cursor = memory().execute(f"FROM read_parquet(?) WHERE {where} ORDER BY ALL", [str(path)])
-    names = [column[0] for column in cursor.description or ()]
-    rows = cursor.fetchall()
+    with parquet_rows(path) as (connection, source):
+        cursor = connection.execute(f"FROM {source} WHERE {where} ORDER BY ALL")
+        names = [column[0] for column in cursor.description or ()]
+        rows = cursor.fetchall()
     return [dict(zip(names, row, strict=True)) for row in random.Random(path.name).sample(rows, min(SHAPES, len(rows)))]
 
 

@@ -11,19 +11,21 @@ replaces a file only by one that holds all its rows.
 import argparse
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.op import all_ops, problem_from_key
 from kernrec.store import Database
-from kernrec.store.connection import memory, one_line, quoted
+from kernrec.store.connection import exchange_folder, one_line, parquet_rows, quoted
 from kernrec.store.earlier_rows import upgrade_columns
+from kernrec.store.intake import merge
 from kernrec.store.measurement import Measurement
 
 _ROWS = """
     SELECT measurement.* EXCLUDE (measurement_id, config_id, problem_id), tunables AS config, problem.key AS problem
-    FROM measurement JOIN config USING (config_id) JOIN problem USING (problem_id)
+    FROM db.measurement AS measurement JOIN db.config USING (config_id) JOIN db.problem AS problem USING (problem_id)
 """
 
 
@@ -55,7 +57,7 @@ def export(database: Path, folder: Path) -> list[tuple[Path, int]]:
     Database.open(database).close()  # so that a file that is not one of ours says what it is
     written = []
     with Database.memory() as merged, one_line(database):
-        merged.merge(database)
+        merge(merged, database)
         rows = merged.rows("measurement")
         held = {str(row["problem_id"]): str(row["op"]) for row in merged.rows("problem")}
         known = {op.name for op in all_ops()}  # what a spec declares for itself has no file here
@@ -68,10 +70,12 @@ def export(database: Path, folder: Path) -> list[tuple[Path, int]]:
             temporary = path.with_name(f".{path.name}.{os.getpid()}")
             chosen = f"WHERE gpu = {quoted(gpu)} AND problem.op = {quoted(op)}"
             try:
-                merged._connection.execute(
-                    f"COPY ({_ROWS} {chosen} ORDER BY problem.key, measurement.kernel, tunables, measured_at) TO "
-                    f"{quoted(temporary.absolute())} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 19)"
-                )
+                with exchange_folder(merged._connection) as exchange:
+                    merged._connection.execute(
+                        f"COPY ({_ROWS} {chosen} ORDER BY problem.key, measurement.kernel, tunables, measured_at) TO "
+                        f"{quoted(exchange / path.name)} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 19)"
+                    )
+                    shutil.copyfile(exchange / path.name, temporary)
                 count = merged._connection.execute(f"SELECT count(*) FROM ({_ROWS} {chosen})").fetchone()
                 os.replace(temporary, path)
             finally:
@@ -82,8 +86,8 @@ def export(database: Path, folder: Path) -> list[tuple[Path, int]]:
 
 def read(path: Path) -> list[dict[str, object]]:
     """The rows of a file, as `Measurement.from_columns` takes them."""
-    with one_line(path):
-        cursor = memory().execute(f"FROM read_parquet({quoted(path.absolute())})")
+    with one_line(path), parquet_rows(path) as (connection, source):
+        cursor = connection.execute(f"FROM {source}")
         names = [column[0] for column in cursor.description or ()]
         rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
     return [

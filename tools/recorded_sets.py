@@ -18,7 +18,7 @@ from kernrec.interop.read_results import read_results
 from kernrec.kernel import Config, Kernel
 from kernrec.kernel.source_files import read_text, read_toml
 from kernrec.kernel.spec_reader import kernel_from
-from kernrec.store.connection import memory
+from kernrec.store.connection import parquet_rows
 
 SPECS = Path(__file__).resolve().parent / "recorded_kernels"
 
@@ -177,9 +177,10 @@ _Table = list[tuple[dict[str, int], float]]
 
 
 def _parquet(path: Path) -> _Table:
-    cursor = memory().execute("FROM read_parquet(?)", [str(path)])
-    names = [column[0].lower() for column in cursor.description or ()]
-    rows = (dict(zip(names, row, strict=True)) for row in cursor.fetchall())
+    with parquet_rows(path) as (connection, source):
+        cursor = connection.execute(f"FROM {source}")
+        names = [column[0].lower() for column in cursor.description or ()]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
     return [(row, float(row["latency_s"])) for row in rows if row.get("outcome", "ok") == "ok" and row["latency_s"]]
 
 

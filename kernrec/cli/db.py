@@ -153,15 +153,17 @@ def info(as_json: AsJson = False, db: Path_ = None) -> None:
     path = db or paths.user_database()
     with Database.open(path) as database:
         tally, counts = database.tally(), database.counts()
-        schema, content = database.schema, database.content_hash()
+        schema, content, conflicts = database.schema, database.content_hash(), len(database.conflicts())
     learned, wrong = stored_models(path.parent / "models")
     print_notes(wrong)
     if as_json:
-        about = {"path": str(path), "schema": schema, "content_hash": content, "rows": counts}
+        about = {"path": str(path), "schema": schema, "content_hash": content, "rows": counts, "conflicts": conflicts}
         print(json.dumps(about | {"measurements": tally, "learned": learned}, indent=2))
         return
     print(f"{path}, schema {schema}, content {content}")
     print(", ".join(f"{count} {table}" for table, count in counts.items()))
+    if conflicts:
+        _note(_conflicting(conflicts))
     if tally:
         shown: list[tuple[str, str]] = [
             (name, "left" if isinstance(value, str) else "right") for name, value in tally[0].items()
@@ -177,17 +179,31 @@ def merge(
     others: Annotated[list[Path], typer.Argument(help="Databases to read rows from; they are not changed.")],
     db: Path_ = None,
 ) -> None:
-    """Add all rows of other databases to this one. Merging is idempotent and order-independent."""
+    """Add all rows of other databases to this one. Merging is idempotent and order-independent.
+
+    Every row is checked first: a file with a row that was changed or cannot be is refused as a whole.
+    """
     from kernrec.store import Database
+    from kernrec.store.intake import merge as merge_file
 
     path = db or paths.user_database()
     for other in others:  # before anything is created or changed
         if other.resolve() == path.resolve():
             raise UsageError(f"{other} is the database that rows are added to; name other databases")
-        Database.check(other)
-    with Database.open(path, read_only=False, create=True) as database:
-        for other in others:
-            print(f"{other}: {database.merge(other)} new rows")
+        if not other.exists():
+            raise UsageError(f"there is no database at {other}")
+    existed = path.exists()
+    try:
+        with Database.open(path, read_only=False, create=True) as database:
+            for other in others:
+                print(f"{other}: {merge_file(database, other)} new rows")
+            conflicts = len(database.conflicts())
+    except KernrecError:
+        if not existed:
+            path.unlink(missing_ok=True)
+        raise
+    if conflicts:
+        _note(_conflicting(conflicts))
 
 
 @app.command("verify")
@@ -198,10 +214,20 @@ def verify(db: Path_ = None) -> None:
     path = db or paths.user_database()
     with Database.open(path) as database:
         altered, rows = database.altered(), sum(database.counts().values())
+        conflicts = len(database.conflicts())
+    if conflicts:
+        _note(_conflicting(conflicts))
     if altered:
         some = ", ".join(altered[:3])
         raise KernrecError(f"{len(altered)} of {rows} rows in {path} have changed since they were written ({some} ...)")
     print(f"{rows} rows, none changed since it was written")
+
+
+def _conflicting(count: int) -> str:
+    return (
+        f"{count} measurements contradict each other: they name the same moment of the same session and differ in "
+        "their values; none of them answers"
+    )
 
 
 def _note(text: str) -> None:

@@ -36,7 +36,7 @@ from kernrec.interop.results import (
     time_of,
 )
 from kernrec.interop.t4 import INVALIDITIES, SECONDS
-from kernrec.store.connection import memory, one_line
+from kernrec.store.connection import one_line, parquet_rows
 from kernrec.store.measurement import Outcome
 
 TOOL = "table"
@@ -146,8 +146,8 @@ def _plain(text: str) -> object:
 def _parquet(path: Path) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
     if path.stat().st_size > MOST_BYTES:
         raise UsageError(f"{path} is larger than {MOST_BYTES // 2**20} MiB; it is not read")
-    with one_line(path):
-        cursor = memory().execute("FROM read_parquet(?) LIMIT ?", [str(path.absolute()), _MOST_ROWS + 1])
+    with one_line(path), parquet_rows(path) as (connection, source):
+        cursor = connection.execute(f"FROM {source} LIMIT ?", [_MOST_ROWS + 1])
         columns = [column[0] for column in cursor.description or ()]
         rows = cursor.fetchall()
     return columns, (

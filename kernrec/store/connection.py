@@ -1,16 +1,24 @@
 """Opening DuckDB files, and DuckDB's errors as one line each.
 
+A file is attached to an empty database in memory under the name `db`, and every statement names its tables in full
+(`db.measurement`). So nothing that is in the file apart from its base tables is ever looked up: no view, no macro that
+has the name of a function. Nothing else can be read or written through the connection: access to other files is off,
+but for one folder with an unguessable name that exists only while rows are exchanged, no extension is loaded, and the
+settings are locked.
+
 If a path is not a readable database (nothing, a folder, another program's file, a damaged database, one in use),
 opening it raises an error of one line and changes nothing. DuckDB is imported where a file is opened: importing it
 takes longer than a query that needs no database.
 """
 
+import os
 import re
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from kernrec.errors import UsageError
 
@@ -20,29 +28,116 @@ if TYPE_CHECKING:
 # The oldest DuckDB that can read the files written here.
 STORAGE_VERSION = "v1.2.0"
 
+MEMORY_LIMIT = "2GB"
+"""Of one connection; what is larger goes through temporary files."""
+
+WAIT_S = 10.0
+"""How long opening a file waits for another process that has it open."""
+
 # One thread: our queries are small, and starting DuckDB's thread pool takes longer than they do. Extensions are never
 # downloaded: kernrec works offline.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,
+    "memory_limit": MEMORY_LIMIT,
     "storage_compatibility_version": STORAGE_VERSION,
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
+    "allow_community_extensions": False,
 }
+_LOCK = "SET enable_external_access = false; SET lock_configuration = true"
+
+_open: "WeakValueDictionary[tuple[str, bool], DuckDBPyConnection]" = WeakValueDictionary()
+"""By path and whether it is read only, the last connection: a file that this process has open is not opened a second
+time, because closing the second would end the first one's lock (POSIX)."""
 
 
 def connect_memory() -> "DuckDBPyConnection":
-    """A new, empty database in memory."""
+    """A new, empty database in memory; `db`, as that of a file."""
+    return _locked(f"{_private_folder()}; ATTACH ':memory:' AS db")
+
+
+@contextmanager
+def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
+    """A connection that can read one Parquet file and no other file, and the file's rows in SQL."""
+    with ExitStack() as stack:
+        if any(char in str(path) for char in "*?["):  # DuckDB takes it for a pattern
+            import shutil
+            import tempfile
+
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kernrec-"))
+            path = Path(shutil.copyfile(path, Path(folder) / "rows.parquet"))
+        name = quoted(path.absolute())
+        connection = stack.enter_context(_locked(f"SET allowed_paths = [{name}]"))
+        yield connection, f"read_parquet({name})"
+
+
+def connect_stranger(path: Path, folder: Path, memory_bytes: int) -> "DuckDBPyConnection":
+    """A connection to a stranger's file, read only, for a process that may die of it.
+
+    Args:
+        path: of the file.
+        folder: the only one in which other files can be read and written.
+        memory_bytes: memory that DuckDB may use.
+    """
+    with one_line(path):
+        return _waiting(
+            f"SET memory_limit = '{memory_bytes}B'; SET allowed_directories = [{quoted(folder)}]; "
+            f"ATTACH {quoted(path.absolute())} AS db (READ_ONLY, TYPE duckdb)"
+        )
+
+
+def _locked(first: str) -> "DuckDBPyConnection":
+    """A connection to an empty database in memory that reaches no other files once the statements `first` were run."""
     import duckdb
 
-    return duckdb.connect(":memory:", config=_CONFIG)
+    connection = duckdb.connect(":memory:", config=_CONFIG | {"temp_directory": _new_name()})
+    try:
+        connection.execute(f"{first}; {_LOCK}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
-_shared = cache(connect_memory)
+def _waiting(first: str) -> "DuckDBPyConnection":
+    """As `_locked`; while another process has the file open, which is short, wait."""
+    import duckdb
+
+    end_s = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return _locked(first)
+        except duckdb.IOException as error:
+            if "Could not set lock" not in str(error) or time.monotonic() >= end_s:
+                raise
+        time.sleep(0.05)
 
 
-def memory() -> "DuckDBPyConnection":
-    """A cursor for reading Parquet files. All share one database, because opening one takes longer than most reads."""
-    return _shared().cursor()
+def _private_folder() -> str:
+    """The statement that allows files in a folder that nobody else knows and that does not exist yet."""
+    return f"SET allowed_directories = [{quoted(_new_name())}]"
+
+
+def _new_name() -> str:
+    """A path for temporary files that nobody can guess."""
+    from tempfile import gettempdir
+
+    return os.path.join(gettempdir(), f"kernrec-{os.urandom(16).hex()}")
+
+
+@contextmanager
+def exchange_folder(connection: "DuckDBPyConnection") -> Iterator[Path]:
+    """The one folder in which a connection can read and write files; private, and deleted at the end."""
+    row = connection.execute("SELECT current_setting('allowed_directories')").fetchone()
+    assert row is not None
+    folder = Path(row[0][0])
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        from shutil import rmtree
+
+        rmtree(folder, ignore_errors=True)
 
 
 def quoted(text: object) -> str:
@@ -51,7 +146,7 @@ def quoted(text: object) -> str:
 
 
 def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection":
-    """A connection to a database file.
+    """A connection to a database file, which is `db` there.
 
     Args:
         path: of the file.
@@ -61,11 +156,11 @@ def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection
     Raises:
         UsageError: if there is no database; nothing is changed then.
     """
-    import duckdb
-
     path = path.absolute()
     if path.is_dir():
         raise UsageError(f"{path} is a folder, not a database")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is not a file")
     if not path.exists():
         if not create or read_only:
             raise UsageError(f"there is no database at {path}")
@@ -76,12 +171,36 @@ def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection
                 f"cannot create the folder {path.parent}: {(error.strerror or str(error)).lower()}"
             ) from None
     existed = path.exists()
+    same = os.path.realpath(path), read_only
+    if (connection := _open.get(same)) is not None:
+        import duckdb
+
+        with suppress(duckdb.Error):  # it was closed
+            return connection.cursor()
+    access = "READ_ONLY, " if read_only else ""
     try:
         with one_line(path):
-            return duckdb.connect(str(path), read_only=read_only, config=_CONFIG)
+            connection = _waiting(f"{_private_folder()}; ATTACH {quoted(path)} AS db ({access}TYPE duckdb)")
     except UsageError:
         if not existed:
             path.unlink(missing_ok=True)  # an incomplete file on a full disk
+        raise
+    _open[same] = connection
+    return connection
+
+
+@contextmanager
+def transaction(connection: "DuckDBPyConnection") -> Iterator[None]:
+    """All or nothing of what is done inside."""
+    import duckdb
+
+    connection.execute("BEGIN")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(duckdb.Error):  # DuckDB has done it itself where a commit failed
+            connection.execute("ROLLBACK")
         raise
 
 
@@ -93,7 +212,8 @@ def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
 
     Only the blocks in use count: DuckDB cuts free blocks off the end of a file but still lists them.
     """
-    sizes = connection.execute("SELECT block_size * used_blocks FROM pragma_database_size()").fetchone()
+    query = "SELECT block_size * used_blocks FROM pragma_database_size() WHERE database_name = 'db'"
+    sizes = connection.execute(query).fetchone()
     if sizes is not None and path.stat().st_size < _HEADER_BYTES + sizes[0]:
         raise UsageError(f"{path} is damaged or cut short")
 

@@ -1,9 +1,7 @@
-"""A database file: opening, adding rows, queries and merging."""
+"""A database file: opening, adding rows and queries."""
 
 import json
-import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -11,12 +9,16 @@ from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError, unknown
 from kernrec.store import rows as store_rows
-from kernrec.store.connection import check_whole, connect, connect_memory, one_line, quoted
+from kernrec.store.add_rows import add_rows
+from kernrec.store.connection import check_whole, connect, connect_memory, exchange_folder, one_line, transaction
+from kernrec.store.derived import MOMENT, derived, with_derived
 from kernrec.store.evidence import MeasuredAnswer
 from kernrec.store.identity import content_hash
+from kernrec.store.layout import check_migratable
 from kernrec.store.measurement_log import MeasurementLog, evidence, read_log
 from kernrec.store.migrations import TABLES, migrate, migrations, schema_version
 from kernrec.store.profiles import ProfileRow, ProfileTable, query_profiles
+from kernrec.store.row_hash import wrong_keys
 from kernrec.store.rows import Row
 from kernrec.util.light_dataclass import dataclass
 
@@ -73,7 +75,7 @@ class Database:
         try:
             with one_line(path):
                 check_whole(connection, path)
-                version = schema_version(connection, path)
+                version = schema_version(connection, path, writing=not read_only)
                 if version == 0 and not create:
                     raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
                 if version < len(migrations()):
@@ -81,6 +83,7 @@ class Database:
                         connection.close()
                         _bring_up_to_date(path, version)
                         return cls(connect(path, read_only=True, create=False), path)
+                    check_migratable(connection, path)
                     migrate(connection, version)
         except BaseException:
             database.close()
@@ -137,15 +140,9 @@ class Database:
         """Add measurements with their configs and problems, all or nothing; returns their keys, in order."""
         keys: list[str] = []
         remaining = iter(measurements)
-        with one_line(self.path):
-            self._connection.execute("BEGIN")
-            try:
-                while chunk := list(islice(remaining, _CHUNK)):
-                    keys += self._insert_measurements(chunk)
-                self._connection.execute("COMMIT")
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
+        with one_line(self.path), transaction(self._connection):
+            while chunk := list(islice(remaining, _CHUNK)):
+                keys += self._insert_measurements(chunk)
         return keys
 
     def _insert_measurements(self, measurements: "Sequence[Measurement]") -> list[str]:
@@ -185,17 +182,20 @@ class Database:
         """The rows of a table or view (`whole_card_rows`, `answer`, `best` or `front`) whose columns equal `equal`."""
         self._check(table, "whole_card_rows", "answer", "best", "front")
         with one_line(self.path):
-            known = store_rows.columns(self._connection, table)
+            known = self._columns(table)
             for name in equal:
                 if name not in known:
                     raise unknown(f"column of {table}", name, known)
             where = " AND ".join(f"{name} = ?" for name in equal) or "true"
-            query = f"FROM {table} WHERE {where} ORDER BY ALL"
+            source = table if table in derived() else f"db.{table}"
+            query = f"FROM {source} WHERE {where} ORDER BY ALL"
+            if table in derived():
+                query = with_derived(table, query)
             return store_rows.as_dicts(self._connection.execute(query, list(equal.values())))
 
     def kernels(self, name: str | None = None) -> list[tuple[str, str, str]]:
         """(name, spec, source) of the kernels in the database, or of those with this name; the last added is first."""
-        query = "SELECT name, spec, source FROM kernel WHERE $1 IS NULL OR name = $1 ORDER BY rowid DESC"
+        query = "SELECT name, spec, source FROM db.kernel WHERE $1 IS NULL OR name = $1 ORDER BY rowid DESC"
         with one_line(self.path):
             return self._connection.execute(query, [name]).fetchall()
 
@@ -211,41 +211,28 @@ class Database:
     def measured_problems(self, gpu: str) -> frozenset[str]:
         """The keys of all problems with a measurement on `gpu` that ran well."""
         query = """
-            SELECT DISTINCT problem.key FROM whole_card_rows JOIN problem USING (problem_id)
+            SELECT DISTINCT problem.key FROM whole_card_rows JOIN db.problem AS problem USING (problem_id)
             WHERE gpu = ? AND outcome = 'ok'
         """
         with one_line(self.path):
-            return frozenset(key for (key,) in self._connection.execute(query, [gpu]).fetchall())
+            found = self._connection.execute(with_derived("whole_card_rows", query), [gpu])
+            return frozenset(key for (key,) in found.fetchall())
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
         """The static profiles of a kernel's source on one architecture, by launch; empty if there are none."""
         with one_line(self.path):
-            return query_profiles(self._connection, "profile", kernel, kernel_hash, sm)
+            return query_profiles(self._connection, "db.profile", kernel, kernel_hash, sm)
 
-    def merge(self, other: Path) -> int:
-        """Add all rows of another database that are not here yet, all or nothing; returns how many were new.
+    def add_from(self, write: Callable[[Path], object]) -> int:
+        """Add rows that are not here yet from Parquet files, all or nothing; returns how many were new.
 
-        The other database is not changed: if its schema is older, a copy of it is brought up to date.
+        Args:
+            write: writes `<table>.parquet` files, whose rows were checked, to the folder it is given.
         """
-        before = sum(self.counts().values())
-        with _at_this_schema(Path(other)) as file:
-            with one_line(other):
-                self._connection.execute(f"ATTACH {quoted(file.absolute())} AS other (READ_ONLY)")
-            try:
-                with one_line(self.path):
-                    self._connection.execute("BEGIN")
-                    try:
-                        for table in TABLES:
-                            self._connection.execute(
-                                f"INSERT INTO {table} BY NAME FROM other.main.{table} ON CONFLICT DO NOTHING"
-                            )
-                        self._connection.execute("COMMIT")
-                    except BaseException:
-                        self._connection.execute("ROLLBACK")
-                        raise
-            finally:
-                self._connection.execute("DETACH other")
-        return sum(self.counts().values()) - before
+        with exchange_folder(self._connection) as folder:
+            write(folder)
+            with one_line(self.path):
+                return add_rows(self._connection, folder, self.path)
 
     @property
     def schema(self) -> int:
@@ -263,7 +250,7 @@ class Database:
                    count(*) FILTER (replayed) AS replayed, count(*) FILTER (mig) AS mig,
                    count(DISTINCT config_id) AS configs,
                    count(DISTINCT problem_id) AS problems
-            FROM measurement JOIN problem USING (problem_id)
+            FROM db.measurement JOIN db.problem USING (problem_id)
             GROUP BY gpu, op, kernel, outcome ORDER BY ALL
         """
         with one_line(self.path):
@@ -271,61 +258,59 @@ class Database:
 
     def counts(self) -> dict[str, int]:
         """How many rows each table has."""
-        query = "SELECT " + ", ".join(f"(SELECT count(*) FROM {table})" for table in TABLES)
+        query = "SELECT " + ", ".join(f"(SELECT count(*) FROM db.{table})" for table in TABLES)
         with one_line(self.path):
             counts = self._connection.execute(query).fetchone()
         return dict(zip(TABLES, counts or (), strict=True))
 
     def contents(self) -> DatabaseContents:
         """A summary of the database."""
-        logged = "SELECT count(*), min(measurement_id), max(measurement_id) FROM measurement"
+        logged = "SELECT count(*), min(measurement_id), max(measurement_id) FROM db.measurement"
         with one_line(self.path):
             rows, least, greatest = self._connection.execute(logged).fetchone() or (0, None, None)
-            profiled = self._connection.execute("SELECT DISTINCT kernel, kernel_hash, sm FROM profile").fetchall()
+            profiled = self._connection.execute("SELECT DISTINCT kernel, kernel_hash, sm FROM db.profile").fetchall()
         return DatabaseContents(int(rows), least, greatest, frozenset(profiled))
 
     def content_hash(self) -> str:
-        """A hash of all rows, independent of the order in which they were added."""
+        """A hash of the content of all rows, independent of the order in which they were added."""
+        keys = {}
         with one_line(self.path):
-            keys = {
-                table: [
-                    key for (key,) in self._connection.execute(f"SELECT {table}_id FROM {table} ORDER BY 1").fetchall()
-                ]
-                for table in TABLES
-            }
+            for table in TABLES:
+                found = self._connection.execute(f"SELECT {table}_id FROM db.{table}").fetchall()
+                true = dict(self._wrong_keys(table))
+                keys[table] = sorted(true.get(key, key) for (key,) in found)
         return content_hash(keys, digits=32)
 
     def altered(self) -> list[str]:
         """The keys of rows whose content has another hash, because something changed them."""
-        wrong = []
-        for table in TABLES:
-            for row in self.rows(table):
-                key = row.pop(f"{table}_id")
-                if store_rows.row_key(table, row) != key:
-                    wrong.append(str(key))
-        return wrong
+        with one_line(self.path):
+            return [stored for table in TABLES for stored, _ in self._wrong_keys(table)]
+
+    def conflicts(self) -> list[str]:
+        """The keys of measurements that contradict another one: the same moment of a session with other values.
+
+        None of them answers (`db/schema/views.sql`).
+        """
+        query = f"""
+            SELECT unnest(list(measurement_id ORDER BY measurement_id)) FROM db.measurement
+            WHERE block IS NOT NULL AND position IS NOT NULL GROUP BY {MOMENT} HAVING count(*) > 1
+        """
+        with one_line(self.path):
+            return [key for (key,) in self._connection.execute(query).fetchall()]
+
+    def _wrong_keys(self, table: str) -> Iterator[tuple[str, str]]:
+        return wrong_keys(self._connection, table, f"db.{table}", self._columns(table))
+
+    def _columns(self, table: str) -> dict[str, str]:
+        if table in derived():
+            described = self._connection.execute("DESCRIBE " + with_derived(table, f"FROM {table}")).fetchall()
+            return {name: kind for name, kind, *_ in described}
+        return store_rows.columns(self._connection, table)
 
     @staticmethod
     def _check(table: str, *views: str) -> None:
         if table not in (*TABLES, *views):
             raise unknown("table", table, (*TABLES, *views))
-
-
-@contextmanager
-def _at_this_schema(path: Path) -> Iterator[Path]:
-    """The database at `path` if its schema is up to date, else a temporary copy that is brought up to date."""
-    if Database.check(path) == len(migrations()):
-        yield path
-        return
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory(prefix="kernrec-") as folder, one_line(path):
-        copy = Path(folder) / path.name
-        for suffix in ("", ".wal"):  # DuckDB's log of what is not yet in the file, after a crash
-            if (file := path.with_name(path.name + suffix)).exists():
-                shutil.copyfile(file, copy.with_name(copy.name + suffix))
-        Database.open(copy, read_only=False).close()
-        yield copy
 
 
 def _bring_up_to_date(path: Path, version: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from kernrec.store.derived import with_derived
 from kernrec.store.evidence import Evidence, FailedConfig, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
@@ -23,7 +24,7 @@ _ANSWERS = """
     SELECT problem.key, answer.kernel, kernel_hash, tunables, latency_s, energy_j, power_w, sessions, protocol_version,
            measured_at, device, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,
            latency_low_s, latency_high_s, energy_low_j, energy_high_j, replayed
-    FROM answer JOIN config USING (config_id) JOIN problem USING (problem_id)
+    FROM answer JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
     WHERE gpu = $1
 """
 _LIMITS = slice(10, 13)  # of a row: power limit and locked clocks
@@ -34,7 +35,7 @@ _LATENCY, _MEASURED_AT, _REPLAYED = 3, 8, -1
 _FAILURES = """
     SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables, outcome,
            max(CASE WHEN replayed THEN TIMESTAMP '1970-01-01' ELSE measured_at END)
-    FROM whole_card_rows JOIN config USING (config_id) JOIN problem USING (problem_id)
+    FROM whole_card_rows JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
     WHERE gpu = $1 AND outcome IN ('compile', 'timeout', 'crash', 'incorrect')
 """
 
@@ -51,14 +52,16 @@ def read_log(connection: "DuckDBPyConnection", gpu: str, op: str, problem_key: s
     """The log of a GPU and op, or of one problem alone."""
     where, values = "AND problem.op = $2", [gpu, op]
     if problem_key is not None:
-        row = connection.execute("SELECT problem_id FROM problem WHERE key = ?", [problem_key]).fetchone()
+        row = connection.execute("SELECT problem_id FROM db.problem WHERE key = ?", [problem_key]).fetchone()
         if row is None:
             return MeasurementLog({}, {})
         # As a constant it is applied while the log is scanned; a join would read the whole log.
         where, values = "AND problem_id = $2", [gpu, row[0]]
+    answers = with_derived("answer", f"{_ANSWERS} {where} ORDER BY latency_s, tunables")
+    failures = with_derived("whole_card_rows", f"{_FAILURES} {where} GROUP BY ALL ORDER BY ALL")
     return MeasurementLog(
-        _by_problem(connection.execute(f"{_ANSWERS} {where} ORDER BY latency_s, tunables", values).fetchall()),
-        _by_problem(connection.execute(f"{_FAILURES} {where} GROUP BY ALL ORDER BY ALL", values).fetchall()),
+        _by_problem(connection.execute(answers, values).fetchall()),
+        _by_problem(connection.execute(failures, values).fetchall()),
     )
 
 

@@ -6,6 +6,7 @@ arrays: importing DuckDB, which reads Parquet, takes longer than all the rest of
 
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import numpy as np
 
 from kernrec import paths
 from kernrec.errors import UsageError
-from kernrec.store.connection import connect_memory, memory, one_line, quoted
+from kernrec.store.connection import connect_memory, exchange_folder, one_line, parquet_rows, quoted
 from kernrec.store.identity import canonical_json, content_hash
 from kernrec.store.migrations import migrate
 from kernrec.store.rows import Row, as_dicts, insert
@@ -124,14 +125,14 @@ def _as_kept(tables: Mapping[int, ProfileTable]) -> Kept:
 
 def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
     """The profiles in a Parquet file, by launch; raises `UsageError` for a bad file."""
-    with one_line(path):
-        return query_profiles(memory(), f"read_parquet({_pattern(path)})", kernel, kernel_hash, sm)
+    with one_line(path), parquet_rows(path) as (connection, source):
+        return query_profiles(connection, source, kernel, kernel_hash, sm)
 
 
 def read_profile_rows(path: Path) -> list[ProfileRow]:
     """Every row of a Parquet file of profiles, in the order of the file."""
-    with one_line(path):
-        rows = as_dicts(memory().execute(f"FROM read_parquet({_pattern(path)})"))
+    with one_line(path), parquet_rows(path) as (connection, source):
+        rows = as_dicts(connection.execute(f"FROM {source}"))
     return [_from_columns(row) for row in rows]
 
 
@@ -146,19 +147,21 @@ def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with one_line(path), connect_memory() as connection:
+        with one_line(path), connect_memory() as connection, exchange_folder(connection) as folder:
             migrate(connection, 0)
             insert(connection, "profile", [row.columns() for row in rows])
             duplicate = connection.execute(
-                "SELECT kernel, code_key, sm, launch FROM profile GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL LIMIT 1"
+                "SELECT kernel, code_key, sm, launch FROM db.profile GROUP BY ALL HAVING count(*) > 1 "
+                "ORDER BY ALL LIMIT 1"
             ).fetchone()
             if duplicate:
                 raise UsageError("two different profiles of {} variant {} on sm_{}, launch {}".format(*duplicate))
             connection.execute(
-                "COPY (SELECT * EXCLUDE profile_id FROM profile ORDER BY kernel, kernel_hash, sm, launch, code_key) "
-                f"TO {quoted(temporary.absolute())} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 19, "
+                "COPY (SELECT * EXCLUDE profile_id FROM db.profile ORDER BY kernel, kernel_hash, sm, launch, code_key) "
+                f"TO {quoted(folder / 'profiles.parquet')} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 19, "
                 "ROW_GROUP_SIZE 2048)"
             )
+            shutil.copyfile(folder / "profiles.parquet", temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -258,8 +261,3 @@ def _from_columns(row: Row) -> ProfileRow:
     counts = np.array(fields["counts"], dtype=np.float64).reshape(len(metrics), len(terms))
     fields |= {"variant": json.loads(str(fields["variant"])), "metrics": tuple(metrics), "terms": tuple(terms)}
     return ProfileRow(**fields | {"counts": counts})  # type: ignore[arg-type]
-
-
-def _pattern(path: Path) -> str:
-    """A path as a file pattern in SQL that matches only this path."""
-    return quoted("".join(f"[{char}]" if char in "*?[" else char for char in str(path.absolute())))

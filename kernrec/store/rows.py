@@ -14,10 +14,13 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, object]
 
+KEY_DIGITS = {"gpu": 16, "kernel": 16, "config": 16, "problem": 16, "profile": 16, "measurement": 32}
+"""Hexadecimal digits of a key, by table."""
+
 
 def columns(connection: "DuckDBPyConnection", table: str) -> dict[str, str]:
     """The columns of a table in order, with their types; the first is its key."""
-    described = connection.execute(f"DESCRIBE {table}").fetchall()
+    described = connection.execute(f"DESCRIBE db.{table}").fetchall()
     return {name: kind for name, kind, *_ in described}
 
 
@@ -39,14 +42,14 @@ def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) ->
             filled[name].append(value)
     # Whole columns as parameters of one statement, which is much faster than a statement per row.
     side_by_side = ", ".join(f"unnest(${i}::{kind}[])" for i, kind in enumerate(kinds.values(), start=1))
-    connection.execute(f"INSERT INTO {table} SELECT {side_by_side} ON CONFLICT DO NOTHING", list(filled.values()))
+    connection.execute(f"INSERT INTO db.{table} SELECT {side_by_side} ON CONFLICT DO NOTHING", list(filled.values()))
     return [str(key) for key in filled[key]]
 
 
 def rewrite_keys(connection: "DuckDBPyConnection", table: str, condition: str) -> None:
     """Give the rows of `table` for which an SQL condition holds the keys of their present content."""
-    rows = as_dicts(connection.execute(f"FROM {table} WHERE {condition}"))
-    connection.execute(f"DELETE FROM {table} WHERE {condition}")
+    rows = as_dicts(connection.execute(f"FROM db.{table} WHERE {condition}"))
+    connection.execute(f"DELETE FROM db.{table} WHERE {condition}")
     for row in rows:
         del row[next(iter(row))]  # the key
     insert(connection, table, rows)
@@ -55,7 +58,7 @@ def rewrite_keys(connection: "DuckDBPyConnection", table: str, condition: str) -
 def row_key(table: str, values: Row) -> str:
     """The key of a row: the hash of its table and its columns that are not NULL, without the key."""
     content = {name: _plain(value) for name, value in values.items() if value is not None}
-    return content_hash({"table": table, **content}, digits=32 if table == "measurement" else 16)
+    return content_hash({"table": table, **content}, digits=KEY_DIGITS[table])
 
 
 def _plain(value: object) -> object:
@@ -125,7 +128,8 @@ _CONVERSIONS: dict[str, Callable[[object], object]] = {
 }
 
 
-def as_dicts(cursor: "DuckDBPyConnection") -> list[dict[str, object]]:
-    """The rows of a query's result as dictionaries."""
+def as_dicts(cursor: "DuckDBPyConnection", most: int | None = None) -> list[dict[str, object]]:
+    """The rows of a query's result as dictionaries; all that are left, or the next `most`."""
     names: Sequence[str] = [column[0] for column in cursor.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    rows = cursor.fetchall() if most is None else cursor.fetchmany(most)
+    return [dict(zip(names, row, strict=True)) for row in rows]

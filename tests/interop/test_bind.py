@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from kernrec.errors import UsageError
@@ -14,7 +15,6 @@ from kernrec.interop.plausible_times import ceiling_s, floor_s, implausible
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.op import find_op
 from kernrec.store import Database
-from kernrec.store.connection import memory
 from tests.helpers.foreign_files import cache, document, entry, result
 
 Write = Callable[..., Path]
@@ -114,7 +114,7 @@ def test_a_csv_with_named_columns_binds(database: Database, kernel: Kernel, writ
 def test_a_parquet_file_binds_with_its_clock(database: Database, kernel: Kernel, tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     query = "SELECT 32 AS bx, 2 AS Tile, 512.0 AS runtime_us, 1560 AS locked_sm_clock_mhz"
-    memory().execute(f"COPY ({query}) TO '{path}' (FORMAT parquet)")
+    duckdb.execute(f"COPY ({query}) TO '{path}' (FORMAT parquet)")
     assert bind(database, kernel, path, gpu="rtx3090").results == 1
     (row,) = database.rows("measurement")
     assert (row["latency_s"], row["locked_sm_clock_hz"]) == (pytest.approx(512e-6), 1560e6)

@@ -1,5 +1,6 @@
 """Adding rows, asking for them, and merging."""
 
+import shutil
 from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
@@ -10,6 +11,11 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.op import find_op
 from kernrec.store import Database
+from kernrec.store.add_rows import add_rows
+from kernrec.store.connection import exchange_folder
+from kernrec.store.intake import merge
+from kernrec.store.intake.limits import Limits
+from kernrec.store.intake.read_file import read_database
 from kernrec.store.measurement import Measurement
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
@@ -74,7 +80,7 @@ def test_every_stored_row_hashes_to_its_key(database, row, profile):
     database.add("kernel", [{"name": KERNEL, "kernel_hash": "a", "op": "matmul", "spec": "{}", "source": "//"}])
     database.add_profiles([profile()])
     assert database.altered() == []
-    database._connection.execute("UPDATE measurement SET latency_s = 1e-6 WHERE outcome = 'ok'")
+    database._connection.execute("UPDATE db.measurement SET latency_s = 1e-6 WHERE outcome = 'ok'")
     assert len(database.altered()) == 2
 
 
@@ -256,28 +262,44 @@ def files(tmp_path_factory, contents):
     return [folder / f"{i}.duckdb" for i in range(len(contents))]
 
 
-def merged(*paths) -> str:
+def keys_after_merging(folders) -> dict[str, set[object]]:
+    """The keys in a database to which the checked rows in these folders were added in this order."""
     with Database.memory() as database:
-        for path in paths:
-            database.merge(path)
-        return database.content_hash()
+        for folder in folders:
+            with exchange_folder(database._connection) as exchange:
+                shutil.copytree(folder, exchange, dirs_exist_ok=True)
+                add_rows(database._connection, exchange, "memory")
+        assert database.altered() == []
+        return {table: {row[f"{table}_id"] for row in database.rows(table)} for table in ("gpu", "config")}
 
 
 @pytest.mark.slow
-@settings(max_examples=5, deadline=None)
-@given(contents=st.lists(st.sets(st.integers(0, 8), max_size=5), min_size=3, max_size=3))
-def test_merging_is_a_set_union(tmp_path_factory, contents):
-    a, b, c = files(tmp_path_factory, contents)
-    assert merged(a, b) == merged(b, a)
-    assert merged(a, a) == merged(a)
-    left = merged(a, b, c)  # (a + b) + c
-    with Database.open(b, read_only=False) as database:
-        new_gpus = contents[2] - contents[1]
-        new_configs = {n % 3 for n in contents[2]} - {n % 3 for n in contents[1]}
-        assert database.merge(c) == len(new_gpus) + len(new_configs)
-        assert database.merge(c) == 0
+@settings(max_examples=4, deadline=None)
+@given(
+    contents=st.lists(st.sets(st.integers(0, 8), max_size=5), min_size=3, max_size=3),
+    order=st.lists(st.integers(0, 2), min_size=3, max_size=5),
+)
+def test_merging_is_a_set_union(tmp_path_factory, contents, order):
+    """In every order, however often and however grouped: what is there at the end is the union."""
+    folders, keys = [], []
+    for path in files(tmp_path_factory, contents):
+        folders.append(path.with_suffix(".rows"))
+        folders[-1].mkdir()
+        read_database(path, folders[-1], Limits.of(path.stat().st_size))
+        with Database.open(path) as database:
+            keys.append({table: {row[f"{table}_id"] for row in database.rows(table)} for table in ("gpu", "config")})
+    found = keys_after_merging(folders[i] for i in order)
+    assert found == {table: set().union(*(keys[i][table] for i in order)) for table in ("gpu", "config")}
+
+
+def test_merging_counts_what_is_new(tmp_path_factory):
+    a, b = files(tmp_path_factory, [{1, 2}, {2, 3, 4}])
+    with Database.open(a, read_only=False) as database:
+        assert (
+            merge(database, b) == 2 + 1
+        )  # GPUs 3 and 4; of the configs n % 3 = 2, 0, 1, the first and the last are there
+        assert merge(database, b) == 0
         assert database.altered() == []
-    assert merged(a, b) == left  # a + (b + c)
 
 
 def test_merging_what_is_no_database_adds_nothing(database, tmp_path, row):
@@ -286,7 +308,7 @@ def test_merging_what_is_no_database_adds_nothing(database, tmp_path, row):
     (tmp_path / "other").write_text("hello")
     for path in (tmp_path, tmp_path / "none", tmp_path / "other"):
         with pytest.raises(UsageError):
-            database.merge(path)
+            merge(database, path)
     assert database.content_hash() == before
 
 
@@ -294,8 +316,8 @@ def test_a_database_cannot_be_merged_with_itself(tmp_path, row):
     path = tmp_path / "a.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(map(Measurement.from_columns, [row()]))
-        with pytest.raises(UsageError, match="already open in this program"):
-            database.merge(path)
+        with pytest.raises(UsageError, match="cannot be merged with itself"):
+            merge(database, path)
         assert database.counts()["measurement"] == 1
 
 

@@ -11,6 +11,7 @@ from kernrec.errors import UsageError
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.earlier_rows import upgrade_columns
+from kernrec.store.intake import merge
 from kernrec.store.measurement import (
     CardState,
     CodeInfo,
@@ -160,7 +161,7 @@ def old_database(tmp_path, monkeypatch, row):
 
 
 def rows_of(database: Database, view: str) -> list[dict[str, object]]:
-    cursor = database._connection.execute(f"FROM {view} ORDER BY ALL")
+    cursor = database._connection.execute(f"FROM db.{view} ORDER BY ALL")  # as the file has it
     names = [column[0] for column in cursor.description or ()]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
@@ -169,6 +170,7 @@ def test_a_database_of_schema_3_answers_the_same_after_its_migration(old_databas
     path, views = old_database
     with Database.open(path) as database:
         assert {view: rows_of(database, view) for view in views} == views
+        assert {view: database.rows(view) for view in views} == views
         assert views["answer"]
 
 
@@ -194,7 +196,7 @@ def test_a_row_has_the_same_key_whether_it_was_migrated_or_is_added_today(old_da
     with Database.open(tmp_path / "new.duckdb", read_only=False, create=True) as database:
         database.add_measurements(today)
         before = database.content_hash()
-        assert database.merge(path) == 0  # of an older schema, brought up to date in a copy
+        assert merge(database, path) == 0  # of an older schema, brought up to date in a copy
         assert database.content_hash() == before
     with Database.open(path, read_only=False) as database:
         database.add_measurements(today)

@@ -7,7 +7,9 @@ import duckdb
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.store import Database
+from kernrec.store import Database, layout
+from kernrec.store.connection import connect_memory
+from kernrec.store.intake import merge
 from kernrec.store.measurement import Measurement
 from kernrec.store.migrations import Migration, migrate, migrations, schema_version
 
@@ -17,21 +19,21 @@ def test_the_steps_are_numbered_from_one_without_a_gap():
 
 
 def test_every_step_is_recorded():
-    connection = duckdb.connect()
+    connection = connect_memory()
     assert schema_version(connection, "x") == 0
     migrate(connection, 0)
     assert schema_version(connection, "x") == len(migrations())
-    found = connection.execute("SELECT id, name FROM migration ORDER BY id").fetchall()
+    found = connection.execute("SELECT id, name FROM db.migration ORDER BY id").fetchall()
     assert found == [(step.number, step.name) for step in migrations()]
 
 
 def test_a_step_that_fails_leaves_nothing_behind(monkeypatch):
-    connection = duckdb.connect()
+    connection = connect_memory()
     bad = (Migration(1, "bad", "CREATE TABLE half (a INTEGER); SELECT * FROM nowhere;"),)
     monkeypatch.setattr("kernrec.store.migrations.migrations", lambda: bad)
     with pytest.raises(duckdb.Error):
         migrate(connection, 0)
-    assert connection.execute("SELECT count(*) FROM duckdb_tables()").fetchone() == (0,)
+    assert layout.tables(connection) == {}
 
 
 @pytest.fixture
@@ -59,18 +61,24 @@ def test_an_older_schema_is_brought_up_to_date_when_opened(outdated, read_only, 
         assert database.altered() == []
 
 
-def test_merging_takes_the_rows_of_an_older_schema_and_leaves_it_as_it_is(outdated, tmp_path):
-    path, keys = outdated
+def test_merging_takes_the_rows_of_an_older_schema_and_leaves_it_as_it_is(tmp_path, monkeypatch, row):
+    path, older = tmp_path / "older.duckdb", migrations()[:4]
+    with monkeypatch.context() as patch:
+        for module in ("migrations", "database"):
+            patch.setattr(f"kernrec.store.{module}.migrations", lambda: older)
+        with Database.open(path, read_only=False, create=True) as database:
+            keys = database.add_measurements(map(Measurement.from_columns, [row()]))
+            assert database.schema == 4
     before = path.read_bytes()
     with Database.open(tmp_path / "new.duckdb", read_only=False, create=True) as database:
-        assert database.merge(path) > 0
-        (row,) = database.rows("measurement")
-        assert (row["measurement_id"], row["mood"]) == (keys[0], None)
+        assert merge(database, path) > 0
+        assert [row["measurement_id"] for row in database.rows("measurement")] == keys
         assert database.altered() == []
     assert path.read_bytes() == before
 
 
-def test_an_older_schema_that_cannot_be_brought_up_to_date_says_why(outdated):
+def test_an_older_schema_that_cannot_be_brought_up_to_date_says_why(outdated, monkeypatch):
+    monkeypatch.setattr("kernrec.store.connection.WAIT_S", 0.2)
     path, _ = outdated
     known = len(migrations())
     reader = (

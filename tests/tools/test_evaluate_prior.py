@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import duckdb
 import evaluate_prior
 import numpy as np
 import prior_scores
@@ -11,7 +12,6 @@ import pytest
 import recorded_sets
 
 from kernrec.kernel import load_kernel
-from kernrec.store.connection import memory
 
 SPECS = sorted(recorded_sets.SPECS.glob("*.toml"))
 
@@ -76,7 +76,7 @@ def test_rows_take_the_first_value_of_a_tunable_that_the_file_lacks(tmp_path: Pa
     kernel = load_kernel(tmp_path / "kernel.toml")
     rows = "SELECT 64 AS BLOCK_SIZE_X, 2 AS tile_size, 1 AS between_method, 0 AS use_method, 0.5 AS latency_s, "
     query = f"{rows} 'ok' AS outcome UNION ALL {rows} 'RuntimeFailedConfig'"
-    memory().execute(f"COPY ({query}) TO '{tmp_path / 'rows.parquet'}' (FORMAT parquet)")
+    duckdb.execute(f"COPY ({query}) TO '{tmp_path / 'rows.parquet'}' (FORMAT parquet)")
     recording = recorded_sets.Recording("rtx3090", "rows.parquet", unit_s=2.0)
     found = recorded_sets.read_rows(recording, kernel, tmp_path)
     assert found.latency_s.tolist() == [1.0]

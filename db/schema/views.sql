@@ -1,0 +1,97 @@
+-- What the log says, derived from the table `measurement`. kernrec computes these itself from this text and never uses
+-- the views of a file, which may be somebody else's; a file has them for whoever opens it with DuckDB.
+
+-- The rows that were measured on, or replayed of, whole cards: a MIG slice has the card's name but only a part of its
+-- units. Rows that claim to be the same measurement (the same position in the same block of a session) and differ
+-- contradict each other: all of them stay in the log, and none answers. precedence: of the rows of a config only those of the highest precedence answer. It is the version of the
+-- protocol, and lower than any version for replayed rows.
+CREATE OR REPLACE VIEW whole_card_rows AS
+SELECT * REPLACE (coalesce(replayed, false) AS replayed),
+       CASE WHEN replayed THEN -1 ELSE protocol_version END AS precedence
+FROM measurement
+WHERE mig IS DISTINCT FROM true
+QUALIFY block IS NULL OR position IS NULL OR count(*) OVER (
+    PARTITION BY gpu, problem_id, kernel, kernel_hash, config_id, session, block, position
+) = 1;
+
+-- The answer for each config at each power limit and clock: of the rows of the highest precedence, in each session those
+-- of the most thorough tier, their median; then the median over sessions.
+--
+-- The 90 % interval of an answer covers the uncertainty within a session and the differences between sessions: from the
+-- lesser of the median of the sessions' lower bounds and the 5 % quantile of the sessions' medians, to the greater of
+-- the median of the upper bounds and the 95 % quantile. It is NULL for a single session that states no interval.
+CREATE OR REPLACE VIEW answer AS
+WITH of_highest_precedence AS (
+    SELECT *, CASE tier WHEN 'screen' THEN 0 WHEN 'coarse' THEN 1 ELSE 2 END AS thoroughness
+    FROM whole_card_rows
+    WHERE outcome = 'ok'
+    QUALIFY precedence = max(precedence) OVER (
+        PARTITION BY gpu, problem_id, kernel, kernel_hash, config_id,
+                     power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz
+    )
+),
+of_most_thorough_tier AS (
+    SELECT *
+    FROM of_highest_precedence
+    QUALIFY thoroughness = max(thoroughness) OVER (
+        PARTITION BY gpu, problem_id, kernel, kernel_hash, config_id,
+                     power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, session
+    )
+),
+session_answer AS (
+    SELECT gpu, problem_id, kernel, kernel_hash, config_id,
+           power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, protocol_version, replayed, session,
+           median(latency_s) AS latency_s, median(latency_low_s) AS latency_low_s,
+           median(latency_high_s) AS latency_high_s,
+           median(energy_j) AS energy_j, median(energy_low_j) AS energy_low_j, median(energy_high_j) AS energy_high_j,
+           median(power_w) AS power_w, max(measured_at) AS measured_at, max(device) AS device
+    FROM of_most_thorough_tier
+    GROUP BY ALL
+)
+SELECT gpu, problem_id, kernel, kernel_hash, config_id,
+       power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, protocol_version, replayed,
+       median(latency_s) AS latency_s,
+       CASE WHEN count(latency_low_s) > 0 OR count(latency_s) > 1
+            THEN least(median(latency_low_s), quantile_cont(latency_s, 0.05)) END AS latency_low_s,
+       CASE WHEN count(latency_high_s) > 0 OR count(latency_s) > 1
+            THEN greatest(median(latency_high_s), quantile_cont(latency_s, 0.95)) END AS latency_high_s,
+       median(energy_j) AS energy_j,
+       CASE WHEN count(energy_low_j) > 0 OR count(energy_j) > 1
+            THEN least(median(energy_low_j), quantile_cont(energy_j, 0.05)) END AS energy_low_j,
+       CASE WHEN count(energy_high_j) > 0 OR count(energy_j) > 1
+            THEN greatest(median(energy_high_j), quantile_cont(energy_j, 0.95)) END AS energy_high_j,
+       median(power_w) AS power_w,
+       count(*) AS sessions, count(energy_j) AS energy_sessions,
+       max(measured_at) AS measured_at, max(device) AS device
+FROM session_answer
+GROUP BY ALL;
+
+-- For each GPU, problem, power limit and clocks: the answers of least latency, least energy, least energy x delay.
+CREATE OR REPLACE VIEW best AS
+WITH scored AS (
+    SELECT 'latency' AS objective, latency_s AS score, * FROM answer
+    UNION ALL BY NAME
+    SELECT 'energy' AS objective, energy_j AS score, * FROM answer WHERE energy_j IS NOT NULL
+    UNION ALL BY NAME
+    SELECT 'edp' AS objective, energy_j * latency_s AS score, * FROM answer WHERE energy_j IS NOT NULL
+)
+SELECT *
+FROM scored
+QUALIFY row_number() OVER (
+    PARTITION BY objective, gpu, problem_id, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz
+    ORDER BY score, latency_s, kernel, kernel_hash, config_id
+) = 1;
+
+-- The latency/energy Pareto front of each GPU, problem, power limit and clocks: the answers that no other answer beats
+-- in one cost without losing in the other. Answers equal in both are all on it.
+CREATE OR REPLACE VIEW front AS
+SELECT *
+FROM answer
+WHERE energy_j IS NOT NULL
+QUALIFY energy_j = min(energy_j) OVER (
+        PARTITION BY gpu, problem_id, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz
+        ORDER BY latency_s RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+    )
+    AND latency_s = min(latency_s) OVER (
+        PARTITION BY gpu, problem_id, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, energy_j
+    );

@@ -1,0 +1,54 @@
+"""Rows that were checked are added to a database: a set union by key."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernrec.errors import UsageError
+from kernrec.store.connection import quoted, transaction
+from kernrec.store.migrations import TABLES
+from kernrec.store.rows import columns
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+
+def add_rows(connection: "DuckDBPyConnection", folder: Path, path: Path | str) -> int:
+    """Add the rows of `<table>.parquet` in a folder that are not in a database yet, all or nothing.
+
+    A row whose key the database has already is the same row. If its content differs, the row here was changed since it
+    was written (or somebody computed two rows of one hash): then nothing is added, rather than one of the two chosen.
+
+    Args:
+        connection: with the database attached as `db`.
+        folder: `exchange_folder` of the connection; tables without a file are left alone.
+        path: of the database.
+
+    Returns:
+        How many rows were added.
+    """
+    added = 0
+    with transaction(connection):
+        for table in TABLES:
+            file = folder / f"{table}.parquet"
+            if not file.exists():
+                continue
+            source, kinds = f"read_parquet({quoted(file)})", columns(connection, table)
+            if changed := _same_key_other_content(connection, table, source, kinds):
+                raise UsageError(
+                    f"{path}: the row {changed} of the table {table} is not the one that was written under this key; "
+                    "nothing was added (`kernrec db verify` names all such rows)"
+                )
+            done = connection.execute(f"INSERT INTO db.{table} BY NAME FROM {source} ON CONFLICT DO NOTHING").fetchone()
+            added += int(done[0]) if done else 0
+    return added
+
+
+def _same_key_other_content(
+    connection: "DuckDBPyConnection", table: str, source: str, kinds: Mapping[str, str]
+) -> str | None:
+    key, *names = kinds
+    differs = " OR ".join(f'here."{name}" IS DISTINCT FROM there."{name}"' for name in names)
+    query = f"SELECT {key} FROM db.{table} AS here JOIN {source} AS there USING ({key}) WHERE {differs} LIMIT 1"
+    found = connection.execute(query).fetchone()
+    return None if found is None else str(found[0])

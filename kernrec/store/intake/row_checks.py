@@ -1,0 +1,131 @@
+"""What a stranger's row has to be: complete, in range, plain text, the hash of its content its key.
+
+Ranges are the checks of the schema (`db/schema`); here is what a schema cannot say.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from kernrec.errors import UsageError, unknown
+from kernrec.gpu import all_gpus
+from kernrec.kernel.source_files import kernel_hash
+from kernrec.store.row_hash import wrong_keys
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_LONGEST = {"spec": 2**20, "source": 2**20, "code": 2**16, "metrics": 2**16, "terms": 2**16, "figures": 2**16}
+_LONGEST_TEXT = 8192
+_LONGEST_LIST = 2**20
+_LARGEST = "1e30"
+# Control characters, and those that change the direction of text: a row must not write to somebody's terminal.
+_CONTROL = r"\x{00}-\x{08}\x{0e}-\x{1f}\x{7f}-\x{9f}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}"
+_SEVERAL_LINES = ("spec", "source")
+_SCALAR = r'(-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|"([^"\\]|\\.)*")'
+_FLAT_OBJECT = rf'^\{{("[^"\\]*":{_SCALAR}(,"[^"\\]*":{_SCALAR})*)?\}}$'
+_FLAT = {"config": ("tunables",), "problem": ("dims",), "profile": ("code",), "measurement": ("event_reasons",)}
+_REFERENCES = {"config_id": "config", "problem_id": "problem"}
+_PROBLEM_KEY = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]([^,\[\]]*),([^,\[\]]*)")
+_MOST_NAMED = 3
+
+
+def check_rows(connection: "DuckDBPyConnection", table: str, kinds: Mapping[str, str]) -> None:
+    """Raise `UsageError`, which says what is wrong with which rows, unless all rows of `db.<table>` can be taken.
+
+    Args:
+        connection: with the file attached as `db`, and an empty database of the schema as `expected`.
+        table: its name.
+        kinds: its columns with their types; the first is the key.
+    """
+    key = next(iter(kinds))
+    for what, condition in _conditions(connection, table, kinds):
+        query = f"SELECT {key} FROM db.{table} WHERE NOT coalesce({condition}, true) LIMIT {_MOST_NAMED + 1}"
+        if found := [str(name) for (name,) in connection.execute(query).fetchall()]:
+            raise _refused(table, found, what)
+    altered = [stored for _, (stored, _) in zip(range(_MOST_NAMED + 1), _wrong(connection, table, kinds), strict=False)]
+    if altered:
+        raise _refused(table, altered, "have another content than their key says")
+    if table == "problem":
+        _check_problems(connection)
+    elif table == "kernel":
+        _check_kernels(connection)
+    elif table == "measurement":
+        known = [gpu.name for gpu in all_gpus()]
+        for (name,) in connection.execute("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1").fetchall():
+            if name not in known:
+                raise unknown("GPU", name, known, "kernrec gpus")
+
+
+def _wrong(connection: "DuckDBPyConnection", table: str, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    return wrong_keys(connection, table, f"db.{table}", kinds)
+
+
+def _conditions(connection: "DuckDBPyConnection", table: str, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(what is wrong with rows for which it does not hold, condition); NULL counts as true."""
+    query = """
+        SELECT constraint_type, expression, constraint_column_names FROM duckdb_constraints()
+        WHERE database_name = 'expected' AND table_name = ?
+    """
+    for kind, expression, names in connection.execute(query, [table]).fetchall():
+        if kind == "CHECK":
+            yield f"are not {expression}", expression
+        elif kind == "NOT NULL":
+            yield f"have no {names[0]}", f'"{names[0]}" IS NOT NULL'
+    for name, kind in kinds.items():
+        column = f'"{name}"'
+        if kind == "VARCHAR":
+            longest = _LONGEST.get(name, _LONGEST_TEXT)
+            yield f"have a {name} of more than {longest} characters", f"length({column}) <= {longest}"
+            control = _CONTROL if name in _SEVERAL_LINES else _CONTROL + r"\t\n\v\f\r"
+            yield f"have control characters in {name}", f"NOT regexp_matches({column}, '[{control}]')"
+        elif kind == "DOUBLE":
+            yield f"have no finite {name}", f"isfinite({column}) AND abs({column}) < {_LARGEST}"
+        elif kind == "DOUBLE[]":
+            yield f"have more than {_LONGEST_LIST} {name}", f"len({column}) <= {_LONGEST_LIST}"
+            yield f"have unknown values in {name}", f"len({column}) = list_count({column})"
+            ends = f"isfinite(list_min({column})) AND isfinite(list_max({column}))"
+            yield f"have values in {name} that are not finite", ends
+    for name in _FLAT.get(table, ()):
+        yield f"have no flat JSON object in {name}", f"regexp_matches({name}, '{_FLAT_OBJECT}')"
+    if table == "profile":
+        words = "len(string_split(metrics, ' ')) * len(string_split(terms, ' '))"
+        yield "have not one count for each metric and term", f"len(counts) = {words}"
+    if table == "measurement":
+        yield "have samples that are not positive", "list_min(latency_samples_s) > 0"
+        for name, start in _REFERENCES.items():
+            yield f"refer to a {start} that is missing", f"{name} IN (SELECT {name} FROM db.{start})"
+        clock = "measured_at BETWEEN TIMESTAMP '2000-01-01' AND TIMESTAMP '2100-01-01'"
+        yield "were measured at an impossible time", clock
+
+
+def _check_problems(connection: "DuckDBPyConnection") -> None:
+    """A problem's key must say what its other columns say: rows are looked up by it."""
+    cursor = connection.cursor().execute("SELECT problem_id, key, op, dims, dtype, layout FROM db.problem")
+    while rows := cursor.fetchmany(1000):
+        for name, key, op, dims, dtype, layout in rows:
+            match = _PROBLEM_KEY.fullmatch(key)
+            pairs = [pair.partition("=") for pair in match[2].split(",")] if match and match[2] else []
+            stated = {dim: value for dim, _, value in pairs}
+            given = {dim: str(value) for dim, value in json.loads(dims).items()}
+            if match is None or (match[1], stated, match[3], match[4]) != (op, given, dtype, layout):
+                raise _refused("problem", [name], "have a key that does not say what they are")
+
+
+def _check_kernels(connection: "DuckDBPyConnection") -> None:
+    """A kernel's hash must be that of its spec and source."""
+    cursor = connection.cursor().execute("SELECT kernel_id, kernel_hash, spec, source FROM db.kernel")
+    while rows := cursor.fetchmany(10):
+        for name, stated, spec, source in rows:
+            try:
+                found = kernel_hash(json.loads(spec), source)
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                raise _refused("kernel", [name], "have a spec that is no kernel's") from None
+            if found != stated:
+                raise _refused("kernel", [name], "have another spec or source than their hash says")
+
+
+def _refused(table: str, keys: list[str], what: str) -> UsageError:
+    some = ", ".join(keys[:_MOST_NAMED]) + (", ..." if len(keys) > _MOST_NAMED else "")
+    return UsageError(f"nothing was taken: rows of the table {table} {what} ({some})")

@@ -1,0 +1,70 @@
+"""A row's key computed by DuckDB, for millions of rows: the same hash as `rows.row_key`, as one SQL expression.
+
+`row_key` is the definition. Where the two differ for a row (a number that DuckDB spells in another way than Python),
+`wrong_keys` asks `row_key`, so only a row whose content really has another hash counts as altered.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from kernrec.store.rows import KEY_DIGITS, as_dicts, row_key
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_BATCH = 1000
+
+
+def key_expression(table: str, kinds: Mapping[str, str]) -> str:
+    """The key of a row of `table` as SQL.
+
+    Args:
+        table: its name, which is a part of what is hashed.
+        kinds: its columns with their types; the first is the key.
+    """
+    _, *names = kinds
+    members = []
+    for name in sorted([*names, "table"]):
+        if name == "table":
+            members.append(f'\'"table":"{table}",\'')
+            continue
+        value = _TEXT[kinds[name]].format(f'"{name}"')
+        members.append(f"coalesce('\"{name}\":' || {value} || ',', '')")
+    text = " || ".join(members)
+    return f"substr(sha256('{{' || rtrim({text}, ',') || '}}'), 1, {KEY_DIGITS[table]})"
+
+
+_TEXT = {
+    "VARCHAR": "CAST(to_json({0}) AS VARCHAR)",  # quoted, with the escapes that Python writes
+    "INTEGER": "CAST({0} AS VARCHAR)",
+    "BIGINT": "CAST({0} AS VARCHAR)",
+    "DOUBLE": "CAST({0} AS VARCHAR)",
+    "BOOLEAN": "CAST({0} AS VARCHAR)",
+    "DOUBLE[]": "replace(CAST({0} AS VARCHAR), ' ', '')",
+    "TIMESTAMP": (
+        "CASE WHEN microsecond({0}) % 1000000 = 0 THEN strftime({0}, '\"%Y-%m-%dT%H:%M:%S\"') "
+        "ELSE strftime({0}, '\"%Y-%m-%dT%H:%M:%S.%f\"') END"
+    ),
+}
+"""A column's value as canonical JSON, by the type of the column."""
+
+
+def wrong_keys(
+    connection: "DuckDBPyConnection", table: str, source: str, kinds: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """(key as stored, key of the content) of each row whose key is not the hash of its content.
+
+    Args:
+        connection: to query.
+        table: the name of the table.
+        source: where its rows are, in SQL.
+        kinds: its columns with their types.
+    """
+    key = next(iter(kinds))
+    cursor = connection.cursor()
+    cursor.execute(f"SELECT * FROM {source} WHERE {key} IS DISTINCT FROM {key_expression(table, kinds)}")
+    while rows := as_dicts(cursor, _BATCH):
+        for row in rows:
+            stored = row.pop(key)
+            if (computed := row_key(table, row)) != stored:
+                yield str(stored), computed

@@ -1,0 +1,300 @@
+"""Files of strangers: their rows are taken once they were checked; nothing else in them is ever run."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import duckdb
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.op import find_op
+from kernrec.store import Database
+from kernrec.store.connection import connect_memory
+from kernrec.store.intake import merge
+from kernrec.store.intake.checked_rows import checked_rows
+from kernrec.store.intake.limits import Limits
+from kernrec.store.intake.read_file import read_database
+from kernrec.store.measurement import Measurement
+from kernrec.store.migrations import migrate
+from kernrec.store.row_hash import key_expression
+from kernrec.store.rows import columns, insert
+
+GPU, KERNEL = "h200-sxm", "matmul_simt"
+GPU_TABLE = "CREATE TABLE gpu (gpu_id VARCHAR PRIMARY KEY, name VARCHAR NOT NULL, sm INTEGER NOT NULL, "
+PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
+
+
+def measurement(**given: object) -> Measurement:
+    usual = {"gpu": GPU, "kernel": KERNEL, "kernel_hash": "0123456789abcdef", "config": {"block_m": 64}}
+    usual |= {"problem": PROBLEM, "protocol_version": 1, "tier": "final", "session": "monday"}
+    usual |= {"measured_at": "2026-03-01T12:00:00", "latency_s": 1e-3, "outcome": "ok"}
+    return Measurement.from_columns(usual | given)
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database of two measurements."""
+    path = tmp_path_factory.mktemp("honest") / "theirs.duckdb"
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements([measurement(), measurement(config={"block_m": 32}, latency_s=2e-3)])
+    return path
+
+
+@pytest.fixture
+def theirs(honest: Path, tmp_path: Path) -> Path:
+    """A copy of it, to change."""
+    return Path(shutil.copyfile(honest, tmp_path / "theirs.duckdb"))
+
+
+def change(path: Path, *statements: str) -> None:
+    """What a stranger does to a file."""
+    with duckdb.connect(str(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def refused(path: Path) -> str:
+    """The line with which the rows of a file are refused, by the code that the child runs."""
+    folder = path.parent / "taken"
+    folder.mkdir()
+    with pytest.raises(UsageError) as caught:
+        read_database(path, folder, Limits.of(path.stat().st_size))
+    line = str(caught.value)
+    assert "\n" not in line
+    assert str(path) in line
+    return line
+
+
+def test_views_and_macros_of_a_file_are_never_run(theirs: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.csv"
+    secret.write_text("latency_s\n1e-9\n")
+    answer = "SELECT * REPLACE (1e-9 AS latency_s) FROM measurement"
+    change(
+        theirs,
+        "DROP VIEW front; DROP VIEW best; DROP VIEW answer; DROP VIEW whole_card_rows",
+        f"CREATE VIEW answer AS {answer}",
+        f"CREATE VIEW whole_card_rows AS FROM read_csv('{secret}')",
+        "CREATE VIEW front AS SELECT sum(a.range) FROM range(1000000000000) a",
+        "CREATE MACRO median(x) AS 1e-9",
+        "CREATE MACRO sha256(x) AS 'ffff'",
+        "CREATE MACRO isfinite(x) AS true",
+    )
+    with Database.open(theirs) as database:
+        assert [found.latency_s for found in database.measured(GPU, [KERNEL], PROBLEM.key)] == [1e-3, 2e-3]
+        assert [row["latency_s"] for row in database.rows("front")] == []
+        assert database.altered() == []
+    with Database.memory() as database:
+        assert merge(database, theirs) == 5
+        assert [found.latency_s for found in database.measured(GPU, [KERNEL], PROBLEM.key)] == [1e-3, 2e-3]
+
+
+def test_no_other_file_can_be_reached_from_a_database(theirs: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.csv").write_text("a\n1\n")
+    with Database.open(theirs, read_only=False) as database:
+        for statement in (
+            f"FROM read_csv('{tmp_path / 'secret.csv'}')",
+            f"COPY db.config TO '{tmp_path / 'out.csv'}'",
+            f"ATTACH '{tmp_path / 'other.duckdb'}' AS other",
+            "SET enable_external_access = true",
+            "SET memory_limit = '100GB'",
+            "INSTALL httpfs",
+        ):
+            with pytest.raises(duckdb.Error):
+                database._connection.execute(statement)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["secret.csv", "theirs.duckdb"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        (
+            "ALTER TABLE config ADD COLUMN more VARCHAR DEFAULT ('a' || 'b')",
+            "the table config does not have the columns",
+        ),
+        ("ALTER TABLE gpu ALTER figures SET DEFAULT 'a'", "the table gpu does not have the columns"),
+        ("ALTER TABLE measurement ALTER device TYPE BIGINT", "the table measurement does not have the columns"),
+        (
+            f"DROP TABLE gpu; {GPU_TABLE} figures VARCHAR GENERATED ALWAYS AS (upper(name)))",
+            "the table gpu does not have the columns",
+        ),
+        ("DROP TABLE gpu; CREATE VIEW gpu AS SELECT 1", "not one of kernrec's"),
+    ],
+)
+def test_tables_that_are_not_those_of_the_schema_are_refused(theirs: Path, statement: str, says: str) -> None:
+    change(theirs, statement)
+    for read_only in (True, False):
+        with pytest.raises(UsageError, match=says):
+            Database.open(theirs, read_only=read_only)
+    assert says in refused(theirs)
+
+
+@pytest.mark.parametrize(
+    ("statements", "says"),
+    [
+        (("CREATE INDEX slow ON config (lower(kernel))",), "has indexes that are not kernrec's"),
+        (
+            ("DROP TABLE gpu", GPU_TABLE + "figures VARCHAR NOT NULL, CHECK (sm > length(repeat(name, 1000000))))"),
+            "does not have the constraints",
+        ),
+    ],
+)  # fmt: skip
+def test_what_would_run_when_rows_are_added_is_refused_for_writing(
+    theirs: Path, statements: tuple[str, ...], says: str
+) -> None:
+    change(theirs, *statements)
+    with pytest.raises(UsageError, match=says):
+        Database.open(theirs, read_only=False)
+    Database.open(theirs).close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("UPDATE measurement SET latency_s = latency_s / 1000", "have another content than their key says"),
+        ("UPDATE config SET kernel = 'another'", "have another content than their key says"),
+        ("UPDATE measurement SET energy_tick_s = 'nan'", "have no finite energy_tick_s"),
+        ("UPDATE measurement SET temperature_end_c = 'inf'", "have no finite temperature_end_c"),
+        ("UPDATE measurement SET error = 'a' || chr(27) || '[2J'", "have control characters in error"),
+        ("UPDATE measurement SET device = 'a' || chr(10) || 'b'", "have control characters in device"),
+        ("UPDATE measurement SET device = 'a' || chr(8238) || 'b'", "have control characters in device"),
+        ("UPDATE measurement SET device = repeat('a', 10000)", "have a device of more than 8192 characters"),
+        ("UPDATE measurement SET latency_samples_s = [1e-3, NULL]", "unknown values in latency_samples_s"),
+        ("UPDATE measurement SET latency_samples_s = [1e-3, -1]", "samples that are not positive"),
+        ("UPDATE measurement SET measured_at = '0001-01-01'", "measured at an impossible time"),
+        ("UPDATE config SET tunables = repeat('[', 5000)", "have no flat JSON object in tunables"),
+        ("DELETE FROM config", "refer to a config that is missing"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused(theirs: Path, statement: str, says: str) -> None:
+    change(theirs, statement)
+    assert says in refused(theirs)
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "says"),
+    [
+        ("measurement", {"gpu": "h2000"}, "unknown GPU 'h2000'"),
+        ("problem", {"key": "matmul[m=1,n=32,k=16]f32,nn"}, "have a key that does not say what they are"),
+    ],
+)
+def test_rows_whose_keys_are_right_are_refused_for_what_they_say(
+    theirs: Path, table: str, row: dict[str, object], says: str
+) -> None:
+    """A stranger can compute keys, too."""
+    with Database.open(theirs, read_only=False) as database:
+        (found, *_) = database.rows(table)
+        del found[f"{table}_id"]
+        database.add(table, [found | row])
+    assert says in refused(theirs)
+
+
+def test_a_kernel_has_the_hash_of_its_source(theirs: Path) -> None:
+    spec = json.dumps({"tunables": {}})
+    with Database.open(theirs, read_only=False) as database:
+        database.add("kernel", [{"name": "k", "kernel_hash": "0" * 16, "op": "matmul", "spec": spec, "source": "evil"}])
+    assert "have another spec or source than their hash says" in refused(theirs)
+
+
+def test_a_refused_file_adds_nothing(theirs: Path) -> None:
+    change(theirs, "UPDATE measurement SET latency_s = 1e-9")
+    with Database.memory() as database:
+        with pytest.raises(UsageError, match="have another content than their key says"):
+            merge(database, theirs)
+        assert set(database.counts().values()) == {0}
+
+
+def test_a_row_that_was_changed_here_is_not_taken_for_the_one_of_its_key(honest: Path) -> None:
+    with Database.memory() as database:
+        merge(database, honest)
+        database._connection.execute("UPDATE db.measurement SET latency_s = 9 WHERE latency_s = 1e-3")
+        with pytest.raises(UsageError, match="is not the one that was written under this key; nothing was added"):
+            merge(database, honest)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_rows_that_contradict_each_other_all_stay_and_none_answers(scale: float) -> None:
+    """In either order, the same: the second says otherwise of the same moment of the same session."""
+    true = measurement(block=0, position=3)
+    others = [measurement(block=0, position=3, latency_s=1e-3 * scale)]
+    others.append(measurement(block=0, position=4, config={"block_m": 32}))
+    found = []
+    for rows in ([true, *others], [*reversed(others), true]):
+        with Database.memory() as database:
+            database.add_measurements(rows)
+            found.append([one.config for one in database.measured(GPU, [KERNEL], PROBLEM.key)])
+            assert database.counts()["measurement"] == 3
+            assert len(database.conflicts()) == 2
+    assert found == [[{"block_m": 32}]] * 2
+
+
+def test_a_reader_that_needs_too_much_is_one_line(honest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is real and dies of its limit; a crash of DuckDB looks the same."""
+    small = Limits(cpu_s=20, wall_s=60, database_bytes=2**28, address_bytes=2**27, file_bytes=2**26, rows=1000)
+    monkeypatch.setattr(Limits, "of", lambda size: small)
+    with Database.memory() as database, pytest.raises(UsageError, match=r"theirs\.duckdb") as caught:
+        merge(database, honest)
+    assert "\n" not in str(caught.value)
+
+
+def test_more_rows_than_a_file_can_hold_are_refused(honest: Path, tmp_path: Path) -> None:
+    few = Limits(cpu_s=20, wall_s=60, database_bytes=2**28, address_bytes=2**32, file_bytes=2**26, rows=1)
+    with pytest.raises(UsageError, match="has more rows than a file of its size can hold"):
+        read_database(honest, tmp_path, few)
+
+
+@pytest.mark.slow
+def test_damaged_files_are_one_line_each(honest: Path, tmp_path: Path) -> None:
+    """Bytes changed anywhere in a file: its rows are taken whole, or it is refused; DuckDB may crash, kernrec not."""
+    content, draw = honest.read_bytes(), random.Random(5)
+    for number in range(6):
+        damaged = bytearray(content)
+        for _ in range(1 << number):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        path = tmp_path / f"{number}.duckdb"
+        path.write_bytes(damaged)
+        folder = tmp_path / f"taken {number}"
+        folder.mkdir()
+        said = ""
+        try:
+            assert checked_rows(path, folder)["measurement"] == 2
+        except UsageError as error:
+            said = str(error)
+        assert "\n" not in said
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]) | st.sampled_from("\n\t\r"), max_size=12)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None, phases=[Phase.generate])
+@given(rows=st.lists(st.tuples(texts, numbers, st.lists(numbers, max_size=3), st.datetimes()), min_size=1, max_size=20))
+def test_duckdb_computes_the_keys_that_python_computes(rows: list) -> None:
+    with connect_memory() as connection:
+        migrate(connection, 0)
+        kinds = columns(connection, "measurement")
+        usual = {"gpu": GPU, "kernel": "k", "kernel_hash": "a", "config_id": "c", "problem_id": "p"}
+        usual |= {"protocol_version": 1, "tier": "final", "session": "s", "outcome": "crash"}
+        insert(
+            connection,
+            "measurement",
+            [
+                usual
+                | {"error": text, "temperature_end_c": number, "latency_samples_s": samples, "measured_at": moment}
+                for text, number, samples, moment in rows
+            ],
+        )
+        expression = key_expression("measurement", kinds)
+        found = connection.execute(f"SELECT measurement_id, {expression} FROM db.measurement").fetchall()
+    assert [stored for stored, _ in found] == [computed for _, computed in found]
+
+
+def test_where_duckdb_spells_a_value_in_another_way_python_decides() -> None:
+    """A control character: such a row is no altered one."""
+    with Database.memory() as database:
+        database.add_measurements([measurement(outcome="crash", latency_s=None, error="a\x1fb")])
+        assert database.altered() == []
