@@ -12,7 +12,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def gpus(as_json: AsJson = False) -> None:
-    """List the GPUs of the catalog with their main figures and aliases."""
+    """List the GPUs of the catalog with their main figures and aliases.
+
+    Kernels and predictions need sm_75 or later; on sm_70 (Volta) measurements of others can be imported.
+    """
     from kernrec.gpu import all_gpus
 
     _list(

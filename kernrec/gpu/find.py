@@ -53,7 +53,7 @@ def find_gpu(name: str) -> GPU:
 
 
 def all_gpus() -> tuple[GPU, ...]:
-    """Every GPU of the catalog, by generation from Turing to Blackwell."""
+    """Every GPU of the catalog, by generation from Volta to Blackwell."""
     return tuple(_load(*entry) for entry in dict.fromkeys(_names().values()))
 
 
@@ -87,7 +87,7 @@ def _names() -> Mapping[str, tuple[str, str]]:
 
 @cache
 def limits(sm: int) -> SmLimits:
-    """Resource limits of an SM of this compute capability (75, 80, 86, 89, 90, 100 or 120)."""
+    """Resource limits of an SM of this compute capability (70, 75, 80, 86, 89, 90, 100 or 120)."""
     file = _limits_file()
     if f"sm_{sm}" not in file:
         raise unknown("architecture", f"sm_{sm}", [key for key in file if key.startswith("sm_")])

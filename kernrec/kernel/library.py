@@ -89,5 +89,7 @@ def implemented(op: str, sm: int) -> str:
         for dtype in kernel.dtypes:
             if kernel.least_sm(dtype) <= sm:
                 layouts.setdefault(dtype, {}).update(dict.fromkeys(kernel.layouts))
-    listed = (f"{dtype} ({', '.join(layouts[dtype])})" for dtype in find_op(op).dtypes if dtype in layouts)
+    listed = [f"{dtype} ({', '.join(layouts[dtype])})" for dtype in find_op(op).dtypes if dtype in layouts]
+    if not listed:
+        return f"no kernel of it runs on sm_{sm}, where only imported measurements are known"
     return "implemented are " + ", ".join(listed)

@@ -40,6 +40,14 @@ from kernrec.gpu.find import fold_gpu as fold
         ("H200", "h200-sxm"),
         ("NVIDIA GH200 480GB", "gh200-96gb"),
         ("rtx pro 6000", "rtx-pro-6000"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-server"),
+        ("NVIDIA GeForce GTX 1660 Ti", "gtx1660ti"),
+        ("gtx1660", "gtx1660"),
+        ("Tesla V100-SXM2-16GB", "v100-sxm2-16gb"),
+        ("v100", "v100-sxm2-16gb"),
+        ("rtx3060 laptop", "rtx3060-laptop"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "rtx4090-laptop"),
+        ("3080 ti mobile", "rtx3080ti-laptop"),
     ],
 )
 def test_names_people_type(typed: str, name: str) -> None:
@@ -62,8 +70,11 @@ def test_no_alias_repeats_what_folding_already_finds() -> None:
 
 
 @pytest.mark.parametrize(
-    "typed", ["rtx4900", "4090 laptop gpu", "", "rtx", "mi300x", "NVIDIA GeForce RTX 4090 Laptop GPU"]
-)
+    "typed",
+    ["rtx4900", "", "rtx", "mi300x", "gtx1080", "gtx 1660 laptop", "rtx 2080 laptop", "rtx3060 max-q", "rtx 4090 d",
+     "quadro rtx 4000", "rtx 4000", "rtx a6000 laptop", "a100x", "rtx 3080 12gb", "p100", "gtx 2060 ti", "gtx 3090",
+     "titan v", "rtx 5090 d"],
+)  # fmt: skip
 def test_an_unknown_name_is_misuse_told_in_one_line(typed: str) -> None:
     with pytest.raises(UnknownGPU) as error:
         find_gpu(typed)

@@ -42,6 +42,10 @@ def recommender() -> Recommender:
     return Recommender([])
 
 
+PREDICTED = [gpu for gpu in all_gpus() if gpu.sm >= 75]
+"""The GPUs that kernels can be compiled for."""
+
+
 def above_boost(gpu: GPU) -> float:
     """How far a GPU runs above the clock of the data sheet's peaks."""
     return PowerModel.for_gpu(gpu).running_hz / gpu.boost_clock_hz
@@ -49,7 +53,7 @@ def above_boost(gpu: GPU) -> float:
 
 @pytest.mark.parametrize(("op", "shape"), [("matmul", SQUARE), ("conv2d", CONV)])
 def test_every_catalogued_gpu_gets_an_answer(recommender: Recommender, op: str, shape: dict[str, int]) -> None:
-    for gpu in all_gpus():
+    for gpu in PREDICTED:
         answer = recommender.recommend(op, gpu.name, shape)
         floor_s = answer.problem.flops / gpu.datasheet_f32_flops / above_boost(gpu)
         assert floor_s < answer.best.latency_s.value, gpu.name
@@ -59,7 +63,7 @@ def test_every_catalogued_gpu_gets_an_answer(recommender: Recommender, op: str, 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_every_gpu_from_ampere_on_multiplies_halves_on_tensor_cores(recommender: Recommender, dtype: str) -> None:
-    for gpu in all_gpus():
+    for gpu in PREDICTED:
         if gpu.sm < 80:
             continue
         answer = recommender.recommend("matmul", gpu.name, SQUARE, dtype)
@@ -86,7 +90,7 @@ STREAMING = [
 def test_what_streams_is_predicted_near_the_bandwidth_of_every_gpu(
     recommender: Recommender, op: str, shape: dict[str, int], dtype: str
 ) -> None:
-    for gpu in all_gpus():
+    for gpu in PREDICTED:
         answer = recommender.recommend(op, gpu.name, shape, dtype, query=Query(Objective.LATENCY, top=1))
         floor_s = answer.problem.bytes / gpu.memory_bandwidth
         assert floor_s < answer.best.latency_s.value < 4 * floor_s + 10e-6, gpu.name
@@ -298,3 +302,8 @@ def test_a_limit_beyond_the_reference_board_is_taken_and_remarked_on_geforce_alo
         recommender.recommend("matmul", "rtx3090", SQUARE, query=Query(power_limit_w=500.0))
     with pytest.raises(UsageError, match="accepts 100 to 300 W"):
         recommender.recommend("matmul", "rtx-a6000", SQUARE, query=Query(power_limit_w=350.0))
+
+
+def test_a_card_that_no_kernel_can_be_compiled_for_says_so(recommender: Recommender) -> None:
+    with pytest.raises(UsageError, match=r"no kernel .* runs on sm_70, where only imported measurements are known"):
+        recommender.recommend("matmul", "v100", SQUARE)

@@ -38,8 +38,8 @@ def _microarchitectures() -> dict[str, Microarchitecture]:
 
 
 def microarchitecture(gpu: GPU) -> Microarchitecture:
-    """The figures of a GPU's generation; data-center Ampere and Blackwell have their own."""
-    special = {80: "ampere_datacenter", 100: "blackwell_datacenter"}.get(gpu.sm)
+    """The figures of a GPU's generation; data-center Ampere and Blackwell have their own, Volta has those of Turing."""
+    special = {70: "turing", 80: "ampere_datacenter", 100: "blackwell_datacenter"}.get(gpu.sm)
     return _microarchitectures()[special or gpu.generation]
 
 
