@@ -19,10 +19,13 @@ from kernrec.ptx.ir.program import (
     Operand,
     Pair,
     Register,
+    Texel,
     Vector,
 )
 
-_NO_RESULT = frozenset({"st", "bra", "brx", "exit", "ret", "bar", "barrier", "cp", "red", "trap", "membar", "fence"})
+_NO_RESULT = frozenset(
+    {"st", "bra", "brx", "exit", "ret", "bar", "barrier", "cp", "red", "sust", "sured", "trap", "membar", "fence"}
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,9 @@ def _registers(operand: Operand) -> Iterator[str]:
     elif isinstance(operand, Pair):
         yield from _registers(operand.first)
         yield from _registers(operand.second)
+    elif isinstance(operand, Texel):
+        for item in (operand.image, *operand.coordinates):
+            yield from _registers(item)
 
 
 def results(ins: Instruction) -> frozenset[str]:
@@ -72,13 +78,15 @@ def sources(ins: Instruction) -> frozenset[str]:
 
 def address_registers(ins: Instruction) -> frozenset[str]:
     """The registers in the addresses of an instruction."""
-    return frozenset(n for operand in ins.operands if isinstance(operand, Address) for n in _registers(operand))
+    return frozenset(n for operand in ins.operands if isinstance(operand, Address | Texel) for n in _registers(operand))
 
 
 def loads_global(ins: Instruction) -> bool:
     """Whether an instruction brings data from global memory."""
-    return (ins.opcode in ("ld", "ldu") and "global" in ins.modifiers) or (
-        ins.opcode == "cp" and "async" in ins.modifiers and "global" in ins.modifiers
+    return (
+        (ins.opcode in ("ld", "ldu") and "global" in ins.modifiers)
+        or ins.opcode in ("tex", "tld4", "suld")
+        or (ins.opcode == "cp" and "async" in ins.modifiers and "global" in ins.modifiers)
     )
 
 
@@ -116,9 +124,9 @@ def data_dependences(function: Function) -> list[Dependence]:
         addresses = address_registers(ins)
         if ins.opcode in ("bra", "brx") and tainted & sources(ins):
             dependences.append(Dependence(ins.line, ins.text.strip(), "branch"))
-        elif ins.opcode in ("ld", "ldu", "cp") and tainted & addresses:
+        elif ins.opcode in ("ld", "ldu", "cp", "tex", "tld4", "suld") and tainted & addresses:
             dependences.append(Dependence(ins.line, ins.text.strip(), "load"))
-        elif ins.opcode in ("st", "red", "atom") and tainted & addresses:
+        elif ins.opcode in ("st", "red", "atom", "sust", "sured") and tainted & addresses:
             dependences.append(Dependence(ins.line, ins.text.strip(), "store"))
     return dependences
 
@@ -127,4 +135,4 @@ def _from_memory(ins: Instruction, shared: bool) -> bool:
     """Whether an instruction reads a value that depends on the input."""
     if ins.opcode in ("ld", "ldu"):
         return not {"param", "local"} & {*ins.modifiers} and ("shared" not in ins.modifiers or shared)
-    return ins.opcode == "atom" or (ins.opcode == "cp" and "global" in ins.modifiers)
+    return ins.opcode in ("atom", "tex", "tld4", "suld") or (ins.opcode == "cp" and "global" in ins.modifiers)

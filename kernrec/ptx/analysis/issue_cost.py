@@ -87,6 +87,14 @@ def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
         return (("bar", 1),)
     if opcode in ("shfl", "vote", "match", "redux", "activemask", "elect"):
         return (("shfl", 1),)
+    if opcode in ("tex", "tld4", "suld"):
+        return (("ld_global", 1),)
+    if opcode == "sust":
+        return (("st_global", 1),)
+    if opcode == "sured":
+        return (("atomic", 1),)
+    if opcode in ("txq", "suq"):
+        return (("ld_const", 1),)
     if opcode == "cp":
         return (("cp_async", 1),)
     if opcode == "wmma":

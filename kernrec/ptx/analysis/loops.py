@@ -16,9 +16,12 @@ from kernrec.ptx.ir.program import Function, Immediate, Instruction, Register
 _FROM_ELSEWHERE = frozenset(
     {
         "ld", "ldu", "atom", "ldmatrix", "movmatrix", "mma", "wmma", "shfl", "vote", "match", "redux", "activemask",
-        "elect", "tex", "tld4", "suld", "call",
+        "elect",
     }
 )  # fmt: skip
+_LEAVES = frozenset({"exit", "ret", "call"})
+_IMAGES = frozenset({"tex", "tld4", "suld", "sust", "sured"})
+"""What these touch depends on coordinates in a way that is not watched."""
 _ORDERINGS = {"lt": "lt", "lo": "lt", "ge": "lt", "hs": "lt", "le": "le", "ls": "le", "gt": "le", "hi": "le"}
 _INTEGERS = frozenset(f"{kind}{width}" for kind in "us" for width in (16, 32, 64)) | {"b16", "b32", "b64"}
 
@@ -73,7 +76,7 @@ def steady_loops(function: Function) -> dict[int, Loop]:
     loops = {}
     for header, blocks in bodies.items():
         instructions = [ins for block in blocks for ins in function.blocks[block].instructions]
-        if any(ins.opcode in ("exit", "ret", "call") for ins in instructions):
+        if any(ins.opcode in _LEAVES or ins.opcode in _IMAGES for ins in instructions):
             continue
         steers = [ins for ins in instructions if results(ins) & steering]
         if any(ins.opcode in _FROM_ELSEWHERE and "param" not in ins.modifiers for ins in steers):

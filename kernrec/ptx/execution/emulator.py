@@ -23,10 +23,12 @@ from kernrec.ptx.instructions import (
     carry,
     convert,
     floating,
+    images,
     integer,
     matrix,
     matrix_moves,
     select,
+    surfaces,
     warp,
     wmma,
 )
@@ -44,7 +46,22 @@ from kernrec.ptx.state.registers import RegisterFiles
 from kernrec.ptx.state.touched_sectors import TouchedSectors
 
 # Importing a module of semantics registers its instructions.
-SEMANTICS = (access, atomics, bits, carry, convert, floating, integer, matrix, matrix_moves, select, warp, wmma)
+SEMANTICS = (
+    access,
+    atomics,
+    bits,
+    carry,
+    convert,
+    floating,
+    images,
+    integer,
+    matrix,
+    matrix_moves,
+    select,
+    surfaces,
+    warp,
+    wmma,
+)
 
 _BATCH_LANES = 1024
 _BUDGET = 20_000_000

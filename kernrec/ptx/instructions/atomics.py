@@ -16,7 +16,7 @@ from kernrec.ptx.state.types import DTYPES, Array
 
 Operation = Callable[[Array, Array, Array], Array]
 
-_OPERATIONS: dict[str, Operation] = {
+OPERATIONS: dict[str, Operation] = {
     "add": lambda old, b, c: old + b,
     "min": lambda old, b, c: np.fmin(old, b),
     "max": lambda old, b, c: np.fmax(old, b),
@@ -35,7 +35,7 @@ def _bf16(operation: Operation) -> Operation:
 
     def run(old: Array, b: Array, c: Array) -> Array:
         first, second = bf16_values(old).astype(np.float64), bf16_values(b).astype(np.float64)
-        if operation is _OPERATIONS["add"]:
+        if operation is OPERATIONS["add"]:
             return exact_to_bf16(*two_sum(first, second))
         return exact_to_bf16(operation(first, second, c))
 
@@ -44,11 +44,11 @@ def _bf16(operation: Operation) -> Operation:
 
 @steps("atom", "red")
 def _atomic(decoder: BlockDecoder, ins: Instruction) -> Step:
-    name = next((m for m in ins.modifiers if m in _OPERATIONS), None)
+    name = next((m for m in ins.modifiers if m in OPERATIONS), None)
     kind = next((m for m in reversed(ins.modifiers) if m in DTYPES), None)
     if name is None or kind is None:
         raise UnsupportedFormError
-    operation = _OPERATIONS[name]
+    operation = OPERATIONS[name]
     if "f" in kind and name not in ("add", "min", "max", "exch"):
         raise UnsupportedFormError
     if "bf16" in kind and name != "exch":

@@ -24,6 +24,7 @@ from kernrec.ptx.ir.program import (
     Pair,
     Register,
     Symbol,
+    Texel,
     Vector,
     ends_block,
     is_warp_synchronous,
@@ -299,9 +300,16 @@ class BlockDecoder(OperandResolver):
             yield from self._registers_of(operand.second)
         elif isinstance(operand, Negated):
             yield from self._registers_of(operand.register)
+        elif isinstance(operand, Texel):
+            for item in (operand.image, *operand.coordinates):
+                yield from self._registers_of(item)
 
     def _written(self, ins: Instruction) -> Iterator[RowRef]:
-        if ins.operands and ins.opcode not in ("st", "red", "cp", "stmatrix") and ins.modifiers[:1] != ("store",):
+        if (
+            ins.operands
+            and ins.opcode not in ("st", "red", "cp", "stmatrix", "sust", "sured")
+            and ins.modifiers[:1] != ("store",)
+        ):
             yield from self._registers_of(ins.operands[0])
 
 

@@ -8,6 +8,9 @@ from kernrec.ptx.ir.program import Variable, size_of
 INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)[uU]?$")
 """An integer literal."""
 
+OPAQUE_TYPES = frozenset({"texref", "samplerref", "surfref"})
+"""Types of variables that stand for textures, samplers and surfaces (PTX ISA, section 5.3)."""
+
 _VARIABLE = re.compile(
     r"(?P<linkage>(?:\.(?:visible|extern|weak|common)\s+)*)\.(?P<space>global|const|shared|local|param)\s+"
     r"(?P<attributes>(?:\.(?:align\s+\d+|ptr(?:\s+\.\w+)*|attribute\([^)]*\)|v[24])\s*)*)"
@@ -46,7 +49,9 @@ def read_variable(text: str) -> Variable:
             unsized = True
     if wide := re.search(r"\.v([24])", attributes):
         count *= int(wide[1])
-    data, pointers = _initial_value(match["init"], kind, element)
+    # Of a sampler the values are its modes; here a launch says how a texture is read.
+    init = None if kind in OPAQUE_TYPES else match["init"]
+    data, pointers = _initial_value(init, kind, element)
     if unsized:
         count = len(data) // element if data else 0
     size = count * element

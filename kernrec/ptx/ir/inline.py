@@ -20,6 +20,7 @@ from kernrec.ptx.ir.program import (
     Pair,
     Register,
     Symbol,
+    Texel,
     Vector,
 )
 
@@ -152,6 +153,10 @@ class _Inliner:
                 return replace(given, base=base)
             if isinstance(given, Vector):
                 return Vector(tuple(operand(item) for item in given.items))
+            if isinstance(given, Texel):
+                image = operand(given.image)
+                assert isinstance(image, Register | Symbol)
+                return replace(given, image=image, coordinates=tuple(operand(item) for item in given.coordinates))
             if isinstance(given, Pair):
                 return Pair(operand(given.first), operand(given.second))
             if isinstance(given, Negated):

@@ -12,6 +12,7 @@ from kernrec.ptx.ir.program import (
     Pair,
     Register,
     Symbol,
+    Texel,
     Vector,
 )
 
@@ -78,7 +79,9 @@ class OperandReader:
         first, _, second = text.partition("|")
         return Pair(self.read(first), self.read(second))
 
-    def _address(self, text: str) -> Address:
+    def _address(self, text: str) -> Address | Texel:
+        if "," in text:
+            return self._texel(text)
         base_text, plus, offset = text[1:-1].strip().partition("+")
         base = self.read(base_text)
         if not isinstance(base, Register | Symbol | Immediate):
@@ -87,6 +90,18 @@ class OperandReader:
             return Address(base, integer(offset.strip()) if plus else 0)
         except ValueError:
             raise ValueError(f"cannot read the address {text!r}") from None
+
+    def _texel(self, text: str) -> Texel:
+        names, brace, listed = text[1:-1].partition("{")
+        parts = [part.strip() for part in names.split(",") if part.strip()]
+        coordinates = [part for part in listed.rstrip("} \t\n").split(",") if part.strip()] if brace else [parts.pop()]
+        images = [self.read(part) for part in parts]
+        if not 1 <= len(images) <= 2 or not coordinates or not all(isinstance(i, Register | Symbol) for i in images):
+            raise ValueError(f"cannot read the address {text!r}")
+        image, sampler = (*images, None)[:2]
+        assert isinstance(image, Register | Symbol)
+        assert sampler is None or isinstance(sampler, Register | Symbol)
+        return Texel(image, tuple(self.read(part) for part in coordinates), sampler)
 
     def _literal(self, text: str) -> Immediate:
         if _F32.fullmatch(text):

@@ -81,7 +81,21 @@ class Negated:
     """`p`."""
 
 
-Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated
+@dataclass(frozen=True, slots=True)
+class Texel:
+    """`[texture, {x, y}]`: a place in a texture or surface."""
+
+    image: "Register | Symbol"
+    """The texture or surface: a handle, or a variable."""
+
+    coordinates: tuple["Operand", ...]
+    """Where, the layer first."""
+
+    sampler: "Register | Symbol | None" = None
+    """The sampler, where the instruction names one."""
+
+
+Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated | Texel
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +278,7 @@ class Function:
         for ins in self.instructions:
             for operand in ins.operands:
                 for item in operand.items if isinstance(operand, Vector) else (operand,):
-                    base = item.base if isinstance(item, Address) else item
+                    base = item.base if isinstance(item, Address) else item.image if isinstance(item, Texel) else item
                     if isinstance(base, Symbol):
                         names.add(base.name)
         return frozenset(names)

@@ -7,12 +7,16 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import UsageError, unknown
+from kernrec.ptx.ir.declarations import OPAQUE_TYPES
 from kernrec.ptx.ir.program import Function, Module
+from kernrec.ptx.state.textures import Image
 from kernrec.ptx.state.types import Array
 
 # State-space windows of the generic address space. Buffer i of global memory starts at (i + 1) << 40.
 BUFFER_SHIFT = 40
 WINDOW_SHIFT = 56
+IMAGE_WINDOW = 0x7E
+"""Handles of textures and surfaces begin with it: no address does."""
 WINDOWS = {"global": 0, "shared": 1, "local": 2, "const": 3, "param": 4}
 
 _DYNAMIC_ALIGN = 16
@@ -49,6 +53,10 @@ class KernelLaunch:
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     """Contents of `__constant__` variables by name; a variable that is missing has its initial value."""
 
+    images: Mapping[str, Image] = field(default_factory=dict)
+    """Textures and surfaces by name: as an argument, the name stands for the handle; a `.texref` or `.surfref` variable
+    has the image of its name."""
+
 
 @dataclass(frozen=True)
 class LaunchLayout:
@@ -59,6 +67,9 @@ class LaunchLayout:
 
     buffers: dict[str, Array]
     """Global memory by name, as bytes."""
+
+    images: dict[int, Image]
+    """Textures and surfaces by handle."""
 
     constants: bytes
     """Constant memory."""
@@ -94,6 +105,15 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch) -> LaunchL
             raise UsageError(
                 f"__constant__ variable {name} has {module.variables[name].size} bytes, {array.nbytes} were given"
             )
+    handles = {name: IMAGE_WINDOW << WINDOW_SHIFT | i for i, name in enumerate(launch.images, 1)}
+    for name, image in launch.images.items():
+        if image.buffer not in launch.buffers:
+            raise unknown("buffer", image.buffer, launch.buffers)
+        if launch.buffers[image.buffer].nbytes < image.bytes:
+            raise UsageError(
+                f"image {name} has {image.bytes} bytes, its buffer {image.buffer} has"
+                f" {launch.buffers[image.buffer].nbytes}"
+            )
     symbols: dict[str, int] = {}
     memories = {name: _octets(name, array) for name, array in launch.buffers.items()}
     constants = bytearray()
@@ -102,7 +122,9 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch) -> LaunchL
     dynamic_align = _DYNAMIC_ALIGN
     variables = [*module.variables.values(), *function.variables.values()]
     for variable in variables:
-        if variable.space == "shared":
+        if variable.type in OPAQUE_TYPES:
+            symbols[variable.name] = handles.get(variable.name, 0)
+        elif variable.space == "shared":
             if variable.external:
                 dynamic.append(variable.name)
                 dynamic_align = max(dynamic_align, variable.align)
@@ -141,11 +163,12 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch) -> LaunchL
             else:
                 start = symbols[variable.name] + offset
                 constants[start : start + 8] = pointer.tobytes()
-    parameters = _parameters(function, launch.arguments, addresses, symbols)
+    parameters = _parameters(function, launch.arguments, {**addresses, **handles}, symbols)
     reserved = _align(shared, _DYNAMIC_ALIGN)
     if any(ins.opcode == "mov" and "%reserved_smem" in ins.text for ins in function.instructions):
         shared = reserved + RESERVED_BYTES
-    return LaunchLayout(symbols, memories, bytes(constants), parameters, shared, reserved, local, argument)
+    images = {handles[name]: image for name, image in launch.images.items()}
+    return LaunchLayout(symbols, memories, images, bytes(constants), parameters, shared, reserved, local, argument)
 
 
 def _align(value: int, to: int) -> int:

@@ -163,6 +163,8 @@ class Memory:
             for i, (name, data) in enumerate(layout.buffers.items())
         ]
         self._spaces = _private_spaces(lanes, layout)
+        by_name = {region.name: region for region in self._buffers}
+        self.images = {handle: (image, by_name[image.buffer]) for handle, image in layout.images.items()}
 
     def start_batch(self) -> None:
         """Forgets what the last batch of blocks left in shared and local memory."""
@@ -346,6 +348,29 @@ class Memory:
                     step = request.step + period * repetition
                     order.record(step, request.pattern, begin, request.kind == "read")
         order.skip_steps(period * times)
+
+    def count_image(self, name: str, size: int, lanes: Array, stored: Array, kind: str, bytes_: int) -> None:
+        """Counts accesses to a texture or surface.
+
+        Args:
+            name: of its buffer.
+            size: bytes of the image.
+            lanes: numbers of the lanes.
+            stored: bytes where the hardware keeps the texels of each lane; (lanes, texels), -1: none.
+            kind: `read`, `write` or `atomic`.
+            bytes_: that all lanes move.
+        """
+        there = stored >= 0
+        if self._touched is not None and there.any():
+            blocks = np.broadcast_to(self._blocks(lanes)[:, None], stored.shape)
+            self._touched.record(name, size, blocks[there], stored[there], kind)
+        if self.counts is None:
+            return
+        warps = np.broadcast_to((lanes >> 5)[:, None], stored.shape)
+        sectors = np.unique((warps[there] << 40) + (stored[there] >> 5))
+        self.counts.bump(f"global.{name}.{kind}_sectors", len(sectors))
+        self.counts.bump(f"global.{name}.{kind}_requests", len(np.unique(lanes >> 5)))
+        self.counts.bump(f"global.{name}.{kind}_bytes", bytes_)
 
     def count_shared(self, access: Access, selection: Selection, kind: str) -> None:
         """Counts one access to shared memory; `kind` is `load`, `store` or `atomic`."""
