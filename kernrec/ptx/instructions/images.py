@@ -1,8 +1,7 @@
 """Textures: `tex tld4 txq` (PTX ISA, sections 9.7.10.3 to 9.7.10.5), with handles and with `.texref` variables.
 
 A fetch counts as one read of its buffer: a request for every warp, with the distinct sectors of all the texels that its
-lanes filter. What the texture unit needs beside that is not counted. Fetches with a depth comparison, multi-sample
-textures and sparse residency are not supported.
+lanes filter. Fetches with a depth comparison, multi-sample textures and sparse residency are not supported.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +16,10 @@ from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.memory import Region
 from kernrec.ptx.state.textures import Corner, Image, corners, cube_face, read_texels
 from kernrec.ptx.state.types import Array
+
+_CLOCKS = 8
+"""Clocks of a warp's fetch: an SM's four texture units filter one sample of four texels a clock each (NVIDIA A100
+Tensor Core GPU Architecture, "4 texture units per SM"; NVIDIA Turing GPU Architecture says the same)."""
 
 
 class Geometry(NamedTuple):
@@ -255,8 +258,8 @@ def _count(decoder: BlockDecoder, fetch: _Fetch, read: Sequence[Corner], at: tup
     """Counts what a fetch of some corners reads; `at`: layer and level."""
     image = fetch.image
     stored = np.stack([np.where(c.inside, image.stored_at(c.where, *at), -1) for c in read], axis=1)
-    size = len(lanes) * len(read) * image.texel_bytes
-    decoder.memory.count_image(fetch.region.name, image.bytes, lanes, stored, "read", size)
+    passes = _CLOCKS * max(len(read) // 4, 1)
+    decoder.memory.count_image(fetch.region, lanes, stored, "read", image.texel_bytes, passes)
 
 
 @steps("tld4")

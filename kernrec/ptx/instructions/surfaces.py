@@ -18,6 +18,7 @@ from kernrec.ptx.state.memory import Region
 from kernrec.ptx.state.textures import Image
 from kernrec.ptx.state.types import Array
 
+_CLOCKS = 8  # of a warp's request: four lanes a clock, as of a texture fetch
 _UNITS = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "u32": 4, "s32": 4, "u64": 8, "s64": 8}
 
 
@@ -92,14 +93,7 @@ class _SurfaceAccess:
             first_byte = image.texel(texels, number, 0) * image.texel_bytes + x % image.texel_bytes
             stored = image.stored_at(texels, number, 0)
             outside = ~inside if self._mode == "zero" else np.zeros(len(lanes), np.bool_)
-            memory.count_image(
-                region.name,
-                image.bytes,
-                lanes,
-                np.where(outside, -1, stored)[:, None],
-                kind,
-                int((~outside).sum()) * size,
-            )
+            memory.count_image(region, lanes, np.where(outside, -1, stored)[:, None], kind, size, _CLOCKS)
             found.append(_Place(lanes, image, region, first_byte // self.unit, stored, outside))
         return found
 

@@ -69,6 +69,12 @@ class AccessTrace:
             self._events.append((step - self._first_step, is_read, warps, sectors, base >> 5))
             self._room -= len(sectors)
 
+    def record_sectors(self, step: int, is_read: bool, warps: Array, sectors: Array) -> None:
+        """Keeps one load or store: the distinct sectors of each warp, by address / 32."""
+        if self._room > 0:
+            self._events.append((step - self._first_step, is_read, warps, sectors, 0))
+            self._room -= len(sectors)
+
     def record_atomic(self, addresses: Array, block_of: Array) -> None:
         """Keeps an atomic operation: of each lane its address and the position of its block in the batch."""
         if self._room > 0:

@@ -349,28 +349,36 @@ class Memory:
                     order.record(step, request.pattern, begin, request.kind == "read")
         order.skip_steps(period * times)
 
-    def count_image(self, name: str, size: int, lanes: Array, stored: Array, kind: str, bytes_: int) -> None:
+    def count_image(self, region: Region, lanes: Array, stored: Array, kind: str, size: int, passes: int) -> None:
         """Counts accesses to a texture or surface.
 
         Args:
-            name: of its buffer.
-            size: bytes of the image.
+            region: its buffer.
             lanes: numbers of the lanes.
-            stored: bytes where the hardware keeps the texels of each lane; (lanes, texels), -1: none.
+            stored: bytes of the buffer where the hardware keeps the texels of each lane; (lanes, texels), -1: none.
             kind: `read`, `write` or `atomic`.
-            bytes_: that all lanes move.
+            size: bytes of one texel that a lane moves.
+            passes: clocks that a warp's request takes the texture units.
         """
         there = stored >= 0
         if self._touched is not None and there.any():
             blocks = np.broadcast_to(self._blocks(lanes)[:, None], stored.shape)
-            self._touched.record(name, size, blocks[there], stored[there], kind)
+            self._touched.record(region, size, blocks[there], stored[there], kind)
+        warps = np.broadcast_to((lanes >> 5)[:, None], stored.shape)
+        pairs = np.unique((warps[there] << 48) + ((stored[there] + region.base) >> 5))
+        if self._order is not None and kind == "atomic":
+            blocks = self._blocks(lanes)[there.any(axis=1)]
+            self._order.record_atomic(stored[:, 0][there.any(axis=1)] + region.base, blocks)
+        elif self._order is not None:
+            self._order.record_sectors(self.lanes.step, kind == "read", pairs >> 48, pairs & (1 << 48) - 1)
         if self.counts is None:
             return
-        warps = np.broadcast_to((lanes >> 5)[:, None], stored.shape)
-        sectors = np.unique((warps[there] << 40) + (stored[there] >> 5))
-        self.counts.bump(f"global.{name}.{kind}_sectors", len(sectors))
-        self.counts.bump(f"global.{name}.{kind}_requests", len(np.unique(lanes >> 5)))
-        self.counts.bump(f"global.{name}.{kind}_bytes", bytes_)
+        requests, name = len(np.unique(lanes >> 5)), f"global.{region.name}.{kind}"
+        self.counts.bump(name + "_sectors", len(pairs))
+        self.counts.bump(name + "_requests", requests)
+        self.counts.bump(name + "_bytes", int(np.count_nonzero(there)) * size)
+        if self._order is not None:
+            self.counts.bump(name + "_passes", requests * passes)
 
     def count_shared(self, access: Access, selection: Selection, kind: str) -> None:
         """Counts one access to shared memory; `kind` is `load`, `store` or `atomic`."""
