@@ -37,7 +37,7 @@ def analyze(
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="Data type, if the spec has several.")] = None,
     layout: Annotated[str | None, typer.Option(help="Tensor layout, if the spec has several.")] = None,
-    objective: Annotated[str, typer.Option(help="pareto, latency, energy or edp.")] = "pareto",
+    objective: Annotated[str, typer.Option(help="What to optimize: pareto, latency, energy or edp.")] = "pareto",
     top: Annotated[int, typer.Option(help="Number of configs to print at most.")] = 5,
     grid: Annotated[str | None, typer.Option(help="For PTX: blocks of the grid, 16 or 16,2,1; default 1.")] = None,
     block: Annotated[str | None, typer.Option(help="For PTX: threads of a block, 256 or 16,16; default 128.")] = None,
@@ -54,7 +54,7 @@ def analyze(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     db: Annotated[Path | None, typer.Option(help="Database that keeps the profiles; default: your own.")] = None,
 ) -> None:
-    """Analyze a kernel of your own: compile and emulate its configs, and print the best ones over power limits.
+    """Analyze a kernel of your own: compile and emulate its configs, and recommend the best with their power limits.
 
     No GPU is needed except for --measure. After an interruption the same command continues where it stopped. For a
     PTX file only block shape and power limit are recommended.

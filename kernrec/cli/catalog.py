@@ -48,8 +48,8 @@ def gpus(as_json: AsJson = False) -> None:
 def ops(as_json: AsJson = False) -> None:
     """List the operators with their dimensions, data types and layouts.
 
-    "codes" explains dimensions whose numbers stand for choices, such as an activation. A data type is listed if at
-    least one kernel supports it; `kernrec kernels` lists the layouts that each kernel supports.
+    The column "codes" explains dimensions whose values stand for choices, such as an activation. A data type is listed
+    if at least one kernel supports it; `kernrec kernels` lists the layouts that each kernel supports.
     """
     from kernrec.kernel import kernels_for
     from kernrec.op import all_ops

@@ -30,13 +30,13 @@ def explain(
     kernel: Annotated[str | None, typer.Option(help="One kernel instead of an op: yours or the library's.")] = None,
     shape: Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")] = None,
     config: Annotated[
-        str | None, typer.Option(help="Tunables, such as block_m=128,stages=3; the best config with these.")
+        str | None, typer.Option(help="Tunables, such as block_m=128,stages=3: explain the best config that has them.")
     ] = None,
     against: Annotated[str | None, typer.Option(help="Another config to compare with.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Data type of the tensors.")] = None,
     layout: Annotated[str | None, typer.Option(help="Tensor layout, such as nchw or nhwc.")] = None,
     objective: Annotated[str, typer.Option(help="Objective: latency, energy or edp.")] = "latency",
-    power_limit: Annotated[str | None, typer.Option(help="Power limit that the GPU runs under: 300W.")] = None,
+    power_limit: Annotated[str | None, typer.Option(help="Power limit that the GPU runs under, such as 300W.")] = None,
     top: Annotated[int, typer.Option(help="Number of changes to print at most.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Also draw a picture into this .svg or .png file.")] = None,

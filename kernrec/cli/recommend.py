@@ -16,14 +16,16 @@ def recommend(
     op: Annotated[str, typer.Option("--op", help="Operator name or alias (`kernrec ops` lists them).")] = "",
     kernel: Annotated[str | None, typer.Option(help="One kernel instead of an op: yours or the library's.")] = None,
     shape: Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")] = None,
-    workload: Annotated[str | None, typer.Option(help="Workload set whose layers are answered.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors; default: the op's first one.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Workload set: recommend for each of its layers.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")] = None,
     layout: Annotated[str | None, typer.Option(help="Tensor layout, such as nchw or nhwc.")] = None,
-    objective: Annotated[str, typer.Option(help="pareto, latency, energy or edp.")] = "pareto",
-    max_slowdown: Annotated[str | None, typer.Option(help="Largest slowdown against the fastest config: 3%.")] = None,
-    max_power: Annotated[str | None, typer.Option(help="Largest mean power of a config: 250W.")] = None,
-    power_limit: Annotated[str | None, typer.Option(help="Power limit that the GPU runs under: 300W.")] = None,
-    clock: Annotated[str | None, typer.Option(help="Core clock that the GPU is locked to: 1410MHz.")] = None,
+    objective: Annotated[str, typer.Option(help="What to optimize: pareto, latency, energy or edp.")] = "pareto",
+    max_slowdown: Annotated[
+        str | None, typer.Option(help="Most slowdown against the fastest config, such as 3%.")
+    ] = None,
+    max_power: Annotated[str | None, typer.Option(help="Highest mean power of a config, such as 250W.")] = None,
+    power_limit: Annotated[str | None, typer.Option(help="Power limit that the GPU runs under, such as 300W.")] = None,
+    clock: Annotated[str | None, typer.Option(help="Core clock that the GPU is locked to, such as 1410MHz.")] = None,
     top: Annotated[int, typer.Option(help="Number of configs to print at most.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     calibrated: Annotated[
@@ -32,7 +34,9 @@ def recommend(
             "--calibration/--no-calibration", help="Whether to use coefficients fitted by `kernrec train --calibrate`."
         ),
     ] = True,
-    emit: Annotated[str | None, typer.Option(help="Print the source of the best config instead: cuda.")] = None,
+    emit: Annotated[
+        str | None, typer.Option(help="Print the best config's source instead; the only format is cuda.")
+    ] = None,
     db: Annotated[list[Path] | None, typer.Option(help="Database to read first; may be given several times.")] = None,
 ) -> None:
     """Recommend kernel configs for an op on a GPU, without that GPU: the latency/energy Pareto front by default.

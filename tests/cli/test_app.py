@@ -30,6 +30,7 @@ def test_every_command_and_option_has_a_help_sentence(path: tuple[str, ...]) -> 
     command = COMMANDS[path]
     assert command.help
     assert command.help.splitlines()[0].rstrip().endswith((".", ":"))
+    assert "\n" not in command.help.replace("\n\n", ""), "paragraphs wrap to the terminal, not where the source does"
     missing = [
         parameter.name
         for parameter in command.params

@@ -11,7 +11,7 @@ from kernrec.compile import Compiled, NoCompilerError, compile_source
 from kernrec.kernel import Kernel
 from kernrec.op import Problem, decode_elements, encode_elements, find_op
 from kernrec.ptx import Module, parse
-from tests.helpers.trial import execute
+from tests.helpers.trial import broken_module, execute
 
 Config = dict[str, int]
 
@@ -54,7 +54,8 @@ def run(
     check_races: bool = False,
 ) -> np.ndarray:
     """c as the kernel leaves it in memory; what it does not write is NaN."""
-    _, module = compiled(kernel, config, problem.dtype, problem.layout, sm)
+    defines = kernel.defines(config, problem.dtype, problem.layout)
+    module = broken_module(kernel, defines, sm) or compiled(kernel, config, problem.dtype, problem.layout, sm)[1]
     return execute(kernel, config, problem, sm, module, dict(given), check_races=check_races)["c"]
 
 

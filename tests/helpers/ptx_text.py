@@ -75,19 +75,24 @@ def apply(instruction: str, inputs: Sequence[np.ndarray], kinds: Sequence[str], 
     return out
 
 
-def cuda(source: str, arch: str = "sm_86") -> Module:
-    """Compiles CUDA C++ with NVRTC; skips the test where CuPy or NVRTC is missing."""
-    return parse(_compile(source, arch))
+def cuda(source: str, arch: str = "sm_86", defines: Mapping[str, str | int] | None = None) -> Module:
+    """Compiles CUDA C++ with NVRTC to PTX; skips the test where CuPy or NVRTC is missing.
+
+    Without machine code, which takes the assembler as long as the rest and which the emulator does not read.
+    """
+    macros = tuple(f"-D{name}={value}" for name, value in (defines or {}).items())
+    return _compiled(source, arch.replace("sm_", "compute_"), macros)
 
 
 @functools.lru_cache(None)
-def _compile(source: str, arch: str) -> str:
+def _compiled(source: str, arch: str, macros: tuple[str, ...]) -> Module:
     nvrtc = pytest.importorskip("cupy.cuda", reason="compiling CUDA needs CuPy: pip install '.[cuda13]'").nvrtc
     program = nvrtc.createProgram(source, "k.cu", [], [])
-    options = [f"--gpu-architecture={arch}", *(f"--include-path={folder}" for folder in header_folders())]
+    options = [f"--gpu-architecture={arch}", "--std=c++17", *macros]
+    options += [f"--include-path={folder}" for folder in header_folders()]
     try:
         nvrtc.compileProgram(program, options)
     except nvrtc.NVRTCError:
         pytest.fail(nvrtc.getProgramLog(program))
     text = nvrtc.getPTX(program)
-    return text if isinstance(text, str) else text.decode()
+    return parse(text if isinstance(text, str) else text.decode())

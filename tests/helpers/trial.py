@@ -17,11 +17,12 @@ import pytest
 
 from kernrec.compile import Compiled, NoCompilerError, compile_source
 from kernrec.gpu import limits
-from kernrec.kernel import Kernel, Space, all_kernels
+from kernrec.kernel import Kernel, Space, all_kernels, find_kernel
 from kernrec.kernel.binding import bind_launches, workspaces
 from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
 from kernrec.profile.probe_profile import kernel_launch
 from kernrec.ptx import Module, emulate, parse
+from tests.helpers.ptx_text import cuda
 
 ARCHITECTURES = (75, 86)  # without and with cp.async and conversions to bfloat16
 
@@ -163,11 +164,13 @@ class Case:
 
     @property
     def thorough(self) -> bool:
-        """Whether the case meets every value of every tunable: that of a kernel's first dtype and layout does.
+        """Whether the case meets every value of every tunable.
 
-        The others share its source but for conversions and the order of loads; they get a smaller sample.
+        That of a kernel's first dtype and layout on the last architecture does. The others share its source but for
+        conversions and the order of loads, and get a smaller sample.
         """
-        return (self.dtype, self.layout) == (self.kernel.dtypes[0], self.kernel.layouts[0])
+        first = self.kernel.dtypes[0], self.kernel.layouts[0], max(ARCHITECTURES)
+        return (self.dtype, self.layout, self.sm) == first
 
     @property
     def least_codes(self) -> int:
@@ -210,6 +213,14 @@ def _compiled(case: Case, code: tuple[int, ...]) -> tuple[Compiled, Module]:
     except NoCompilerError as error:
         pytest.skip(str(error))
     return compiled, parse(compiled.ptx)
+
+
+def broken_module(kernel: Kernel, defines: Mapping[str, str | int], sm: int) -> Module | None:
+    """The code of a copy of a library kernel with something broken; None for the kernel as it is.
+
+    Nothing is asked of it but to run, so that PTX is enough; and it is not kept in the user's cache.
+    """
+    return None if kernel.source == find_kernel(kernel.name).source else cuda(kernel.source, f"sm_{sm}", defines)
 
 
 def compile_config(case: Case, config: Config) -> tuple[Compiled, Module]:
@@ -351,7 +362,8 @@ def execute(
 
 def run(case: Case, config: Config, problem: Problem, given: Tensors, budget: int = 20_000_000) -> Tensors:
     """The outputs of a config as it leaves them in memory; races are errors."""
-    _, module = compile_config(case, config)
+    defines = case.kernel.defines(config, case.dtype, case.layout)
+    module = broken_module(case.kernel, defines, case.sm) or compile_config(case, config)[1]
     return execute(case.kernel, config, problem, case.sm, module, given, budget=budget)
 
 
