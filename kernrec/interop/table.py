@@ -147,6 +147,12 @@ def _parquet(path: Path) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
     if path.stat().st_size > MOST_BYTES:
         raise UsageError(f"{path} is larger than {MOST_BYTES // 2**20} MiB; it is not read")
     with one_line(path), parquet_rows(path) as (connection, source):
+        content = source.replace("read_parquet", "parquet_metadata", 1)
+        measure = f"SELECT sum(num_values) / count(DISTINCT column_id), sum(total_uncompressed_size) FROM {content}"
+        count, size = connection.execute(measure).fetchone() or (0, 0)
+        # A few bytes can stand for any number of rows: what a file says of itself is bounded before it is read.
+        if (count or 0) > _MOST_ROWS or (size or 0) > MOST_BYTES:
+            raise UsageError(f"{path} holds {count:.0f} rows, {size} bytes: more than any recording; it is not read")
         cursor = connection.execute(f"FROM {source} LIMIT ?", [_MOST_ROWS + 1])
         columns = [column[0] for column in cursor.description or ()]
         rows = cursor.fetchall()
