@@ -59,6 +59,7 @@ def import_(
     from kernrec.interop.import_export import Recording, import_bound, import_results
     from kernrec.interop.load_spec import load_spec
     from kernrec.op import parse_shape, problem_from_shape
+    from kernrec.recommender.analyze_kernel import check_tunables_used
     from kernrec.store import Database
 
     left_out: list[str] = []
@@ -68,6 +69,7 @@ def import_(
         if kernel is None:
             raise UsageError(f"--kernel is missing: the source that {spec} describes")
         own, left_out = load_spec(spec, Path(kernel))
+        check_tunables_used(own)
         dims = parse_shape(shape) if shape else {}
         problem = own.definition.problem(dtype or own.dtypes[0], layout or own.layouts[0], **dims)
         recording = Recording(file, gpu, by, _column(time), tuple(ignore.split(",")) if ignore else ())

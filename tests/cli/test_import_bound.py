@@ -119,6 +119,17 @@ def test_a_kernel_that_was_not_measured_has_nothing_to_learn_from(
     assert "no measurement of smoth to learn from" in capsys.readouterr().err
 
 
+def test_a_tunable_that_the_source_does_not_know_means_another_source(
+    kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "smooth.cu").write_text(SOURCE.replace("TAPS", "3"))
+    (tmp_path / "smooth.toml").write_text(SPEC)
+    words = ("--kernel", str(tmp_path / "smooth.cu"), "--spec", str(tmp_path / "smooth.toml"), "--time", "duration:us")
+    database = ("--gpu", "rtx4090", "--db", str(tmp_path / "new.duckdb"))
+    assert run(["db", "import", str(kernel / "rtx4090.csv"), *words, *database]) == 2
+    assert "smooth: tunable taps changes nothing" in capsys.readouterr().err
+
+
 MISUSE = (
     (["--op", "matmul", "--spec", "SPEC", "--kernel", "SOURCE"], "with --spec the spec says what was computed"),
     (["--spec", "SPEC"], "--kernel is missing"),
