@@ -44,7 +44,8 @@ session_answer AS (
            median(latency_s) AS latency_s, median(latency_low_s) AS latency_low_s,
            median(latency_high_s) AS latency_high_s,
            median(energy_j) AS energy_j, median(energy_low_j) AS energy_low_j, median(energy_high_j) AS energy_high_j,
-           median(power_w) AS power_w, max(measured_at) AS measured_at, max(device) AS device
+           median(power_w) AS power_w, max(measured_at) AS measured_at, max(device) AS device,
+           max(measured_by) AS measured_by
     FROM of_most_thorough_tier
     GROUP BY ALL
 )
@@ -62,7 +63,7 @@ SELECT gpu, problem_id, kernel, kernel_hash, config_id,
             THEN greatest(median(energy_high_j), quantile_cont(energy_j, 0.95)) END AS energy_high_j,
        median(power_w) AS power_w,
        count(*) AS sessions, count(energy_j) AS energy_sessions,
-       max(measured_at) AS measured_at, max(device) AS device
+       max(measured_at) AS measured_at, max(device) AS device, max(measured_by) AS measured_by
 FROM session_answer
 GROUP BY ALL;
 

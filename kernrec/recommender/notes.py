@@ -1,5 +1,6 @@
 """Notes: what the reader of a recommendation has to know besides its numbers, one line each."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -83,6 +84,9 @@ def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | No
     if measured.failures:
         by_outcome = ", ".join(f"{count} {outcome}" for outcome, count in sorted(measured.failures.items()))
         yield f"{name}: {_configs(len(measured.failed))} failed on this GPU and left out ({by_outcome})"
+    recorded = Counter(row.measured_by or "others" for row in measured.measured if row.protocol_version == 0)
+    for recorder, count in sorted(recorded.items()):
+        yield f"{name}: {_configs(count)} measured by {recorder}, not by kernrec's protocol"
     if rescaled is not None and (scale := rescaled.rescaling) is not None:
         yield (
             f"{name}: predictions put on the scale of {_configs(scale.configs)} measured"

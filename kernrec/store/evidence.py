@@ -38,6 +38,8 @@ class MeasuredAnswer:
     latency_high_s: float | None = None
     energy_low_j: float | None = None
     energy_high_j: float | None = None
+    measured_by: str | None = None
+    """The program that measured, or of an imported row the tool and who recorded it."""
     replayed: bool = False
     """Whether these are replayed rows, which count only where nothing was measured."""
 

@@ -23,7 +23,7 @@ _Row = tuple[Any, ...]
 _ANSWERS = """
     SELECT problem.key, answer.kernel, kernel_hash, tunables, latency_s, energy_j, power_w, sessions, protocol_version,
            measured_at, device, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,
-           latency_low_s, latency_high_s, energy_low_j, energy_high_j, replayed
+           latency_low_s, latency_high_s, energy_low_j, energy_high_j, measured_by, replayed
     FROM answer JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
     WHERE gpu = $1
 """

@@ -90,7 +90,9 @@ def test_analyze_and_explain_use_them_too(kernel: Path, capsys: pytest.CaptureFi
     own = ("--db", str(kernel / "own.duckdb"))
     source = (str(kernel / "smooth.cu"), "--spec", str(kernel / "smooth.toml"))
     assert run(["analyze", *source, "--gpu", "rtx4080", "--objective", "latency", "--top", "1", *own]) == 0
-    assert "measured" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "measured" in shown.out
+    assert "smooth: 12 configs measured by table, a test, not by kernrec's protocol" in shown.err
     assert run(["explain", "--kernel", "smooth", "--gpu", "rtx4080", "--config", "bx=128,taps=1", *own]) == 0
     assert "measured" in capsys.readouterr().out
 
