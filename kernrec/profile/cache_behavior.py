@@ -2,8 +2,8 @@
 
     reuse.<KiB>          share of the sectors of loads that an L1 of this size still holds when they are requested again
     reuse.wait.<KiB>     share of the loads (a warp in one run of a basic block) that it holds completely
-    run                  bytes in a row that a block asks DRAM for at a time
-    run.x, run.y, run.z  share of these runs that the next block along the axis continues
+    run.read             bytes in a row that a block reads at a time; run.write, that it writes
+    run.read.x, .y, .z   share of these runs that the next block along the axis continues; so for writes
     atomic.own           probability that two atomic operations of a block are on the same sector
     atomic.meet          probability that two atomic operations of different blocks are
 
@@ -65,20 +65,21 @@ def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
 
 
 def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Iterator[tuple[str, float]]:
-    """`run`, and `run.<axis>` for each neighbor along an axis."""
-    own = _first_touches(trace)
-    if not len(own):
-        return
-    broken = _broken(own, own)
-    yield "run", 32.0 * len(own) / broken
-    for axis, neighbor in neighbors.items():
-        yield f"run.{axis}", 1.0 - _broken(own, _first_touches(neighbor)) / broken
+    """`run.read` and `run.write`, and the same with `.<axis>` for each neighbor along an axis."""
+    for kind in ("read", "write"):
+        own = _first_touches(trace, kind == "read")
+        if len(own):
+            broken = _broken(own, own)
+            yield f"run.{kind}", 32.0 * len(own) / broken
+            for axis, neighbor in neighbors.items():
+                yield f"run.{kind}.{axis}", 1.0 - _broken(own, _first_touches(neighbor, kind == "read")) / broken
 
 
-def _first_touches(trace: BlockTrace) -> Array:
-    """Sectors that a block requests for the first time, each with the step in which it does; ascending."""
-    sectors, first = np.unique(trace.sector, return_index=True)
-    step: Array = trace.step[first]
+def _first_touches(trace: BlockTrace, read: bool) -> Array:
+    """Sectors that a block reads (else writes) for the first time, each with the step in which it does; ascending."""
+    chosen = trace.is_read == read
+    sectors, first = np.unique(trace.sector[chosen], return_index=True)
+    step: Array = trace.step[chosen][first]
     return np.sort(step * (1 << 44) + sectors)
 
 

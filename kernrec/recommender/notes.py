@@ -119,8 +119,16 @@ def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
             " machine instructions): counted, not emulated"
         )
     if coverage.spilling:
-        kept = "all that fit do, and none is left out" if coverage.spilling_used else "left out unless measured"
-        yield f"{_configs(coverage.spilling)} spill registers, and spill traffic is not counted: {kept}"
+        yield (
+            f"{_configs(coverage.spilling)} spill registers: how often is estimated, and another version of the"
+            " compiler may spill more or less"
+        )
+    geometry = table.geometry(considered.on_problem, 0)
+    if near := int(((geometry.resident > 0) & (geometry.occupancy == 0))[considered.rows].sum()):
+        yield (
+            f"{_configs(near)} need a few registers more than a block of theirs has, as compiled here; another version"
+            " of the compiler may make them fit"
+        )
     what = (("branch", "branches"), ("load", "addresses of loads"), ("store", "addresses of stores"))
     for metric, name in what:
         if count := sum(_with_metric(launch.profiles, f"depends.{metric}") for launch in table.launches):

@@ -245,7 +245,7 @@ def none_runs(considered: RunnableConfigs) -> KernrecError:
     else:
         reason = (
             f"of {len(considered.on_problem.rows)} configs that keep its constraints none is profiled, fits an SM and"
-            " does not spill"
+            " (in the library) does not spill"
         )
     return KernrecError(f"no config of {kernel.name} can run {problem.key} on {gpu.name}: {reason}")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.gpu import LIMITERS, limits, occupancy
+from kernrec.gpu import LIMITERS, l1_bytes, limits, occupancy
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 
@@ -146,3 +146,12 @@ def test_blocks_are_those_of_the_cuda_toolkit(tmp_path: Path) -> None:
         rows = "\n".join(f"{device} {t} {r} {s}" for t, r, s in block.T)
         answer = subprocess.run([program], input=rows, capture_output=True, text=True, check=True).stdout
         np.testing.assert_array_equal(occupancy(at, *block).blocks, np.array(answer.split(), int), err_msg=f"sm_{sm}")
+
+
+def test_l1_has_what_shared_memory_leaves() -> None:
+    ampere, turing = limits(86), limits(75)
+    blocks = np.array([1, 1, 6, 16])
+    assert l1_bytes(ampere, blocks, np.array([0, 48 << 10, 8 << 10, 6 << 10])).tolist() == [
+        size << 10 for size in (128, 64, 64, 28)
+    ]
+    assert l1_bytes(turing, np.array([1]), np.array([0])).tolist() == [64 << 10]

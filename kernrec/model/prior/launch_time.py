@@ -98,7 +98,9 @@ class LaunchTime:
     latency_s: Array
     """Seconds of the latency of all waves of blocks."""
     l2_s: Array
-    """Seconds that L2 bandwidth takes."""
+    """Seconds that L2 bandwidth takes, or atomic operations there."""
+    dram_bytes: Array
+    """Bytes between L2 and DRAM."""
 
     def pipe_s(self, rows: Array) -> Array:
         """Seconds that each pipe is busy for these candidates, (P, rows), in proportion to the busiest pipe's."""
@@ -224,6 +226,7 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
         busy_s=(full * busy + busy_rest) / clock,
         latency_s=(full + (rest > 0)) * (own_clk + wait) / clock,
         l2_s=l2_s,
+        dram_bytes=work.dram_bytes,
     )
 
 

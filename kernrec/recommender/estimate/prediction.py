@@ -120,7 +120,7 @@ def _work(table: StaticTable, index: int, rows: Array, on_problem: ProblemSpace,
         footprints = launch.sample.footprints(launch.variant.take(rows), tensor_bytes, table.scratch)
         moved = sampled_dram_bytes((x, y, z), footprints, concurrent, float(gpu.l2_bytes))
         variants = launch.variant.take(rows)
-        slowdown = launch.sample.dram_slowdown(variants, (x, y, z), concurrent)
+        slowdown = launch.sample.dram_slowdown(variants, (x, y, z), concurrent, float(gpu.l2_bytes))
         serial = launch.sample.serial_clk(variants, blocks)
         rounds = launch.sample.every_round.take(variants)
     else:

@@ -20,12 +20,16 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 _SECTOR_BYTES = 32.0
+_SECTORS_PER_REQUEST = 4  # of a warp that accesses a word of local memory
 _L1_LATENCY_CLK = 33.0
 """Load to use from L1: 32 to 34 clocks from Turing to Hopper (RRZE-HPC/gpu-benches, gpu-latency; RTX 2070:
 sjfeng1999/gpu-arch-microbenchmark)."""
-_RUN_BYTES = 52.0
-"""Bytes in a row for which DRAM needs as long as for opening a row: 64-byte rows reach 0.55 of the bandwidth of streams
-(`add_strided` of the anchor textbook_rtx3060_rtx3070ti.csv: 0.52 and 0.60 for 4096 x 4096)."""
+_RUN_BYTES = 59.0
+"""Bytes in a row for which DRAM needs as long as for opening a row: with reads in rows of 64 bytes and writes that L2
+joins, a kernel reaches 0.62 of the bandwidth of streams (`add_strided` of the anchor textbook_rtx3060_rtx3070ti.csv,
+4096 x 4096: 0.62 and 0.65, by the copies' share of the data sheet's bandwidth)."""
+_L2_OF_WRITES = 0.25
+"""Share of L2 that is taken to hold what was written last (assumption)."""
 
 
 @dataclass(frozen=True)
@@ -41,25 +45,30 @@ class SampledLaunch:
     every_round: Array
     """How often a block waits, whatever answers. By row."""
 
-    def dram_slowdown(self, variants: Array, grid: Sequence[Array], concurrent_blocks: Array) -> Array:
+    def dram_slowdown(self, variants: Array, grid: Sequence[Array], concurrent_blocks: Array, l2_bytes: float) -> Array:
         """How much longer DRAM takes for the bytes of these variants than for a stream of as many.
 
-        Short runs of bytes cost the opening of a row each. Blocks that run at the same time, next to each other, join
-        theirs.
+        Short runs of bytes cost the opening of a row each. Blocks next to each other join their runs: of reads where
+        they run at the same time, of writes where the one's are still in L2 when the other's arrive.
         """
-        run = _column(self.table, "run").take(variants)
-        broken = np.ones(len(variants))
-        for axis, reach in zip(
-            "xyz",
-            covered(
-                [(axis, n) for axis, n in zip("xyz", grid, strict=True)],
-                np.minimum(concurrent_blocks, grid[0] * grid[1] * grid[2]),
-            ),
-            strict=True,
-        ):
-            joined = _column(self.table, f"run.{axis}").take(variants)
-            broken = np.minimum(broken, 1.0 - joined * (1.0 - 1.0 / np.maximum(reach, 1.0)))
-        return np.where(run > 0.0, 1.0 + _RUN_BYTES * broken / np.maximum(run, 1.0), 1.0)
+        blocks = grid[0] * grid[1] * grid[2]
+        stretched: Array | float = 0.0
+        moved: Array | float = 0.0
+        for kind in ("read", "write"):
+            names = [m for m in self.table.metrics if m.startswith("touch.") and m.endswith("." + kind)]
+            own_bytes = _SECTOR_BYTES * sum((_column(self.table, m).take(variants) for m in names), 0.0)
+            run = np.maximum(_column(self.table, f"run.{kind}").take(variants), 1.0)
+            reach = concurrent_blocks
+            if kind == "write":
+                reach = np.maximum(reach, _L2_OF_WRITES * l2_bytes / np.maximum(own_bytes, 1.0))
+            order = [(axis, extent) for axis, extent in zip("xyz", grid, strict=True)]
+            broken = np.ones(len(variants))
+            for axis, cover in zip("xyz", covered(order, np.minimum(reach, blocks)), strict=True):
+                joined = _column(self.table, f"run.{kind}.{axis}").take(variants)
+                broken = np.minimum(broken, 1.0 - joined * (1.0 - 1.0 / np.maximum(cover, 1.0)))
+            stretched = stretched + own_bytes * np.where(run > 1.0, 1.0 + _RUN_BYTES * broken / run, 1.0)
+            moved = moved + own_bytes
+        return np.asarray(np.where(moved > 0.0, stretched / np.maximum(moved, 1.0), 1.0))
 
     def serial_clk(self, variants: Array, blocks: Array) -> Array:
         """Clocks of L2 for the atomic operations of all blocks on the busiest sector; one turn takes a clock."""
@@ -130,9 +139,43 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
     far = past_l2 + (1.0 - past_l2) * (figures.l2_latency_clk / figures.dram_latency_clk)
     near = _L1_LATENCY_CLK / figures.dram_latency_clk
     rounds = _column(table, "rounds")
-    return SampledLaunch(
-        table, replace(table, counts=counts), rounds * ((1.0 - held_wait) * far + held_wait * near), rounds
-    )
+    answered = _with_local_memory(replace(table, counts=counts), threads, resident, cache * resident)
+    return SampledLaunch(table, answered, rounds * ((1.0 - held_wait) * far + held_wait * near), rounds)
+
+
+def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cache: Array) -> ProfileTable:
+    """The table with spilled registers and other local memory as instructions, requests to L1, and traffic past it.
+
+    How often a spill runs is not known: as often as an average instruction of the code. L1 keeps the stacks of the
+    resident threads as far as they fit.
+
+    Args:
+        table: the profiles.
+        threads: of a block, by variant.
+        resident: blocks on an SM, by variant.
+        cache: bytes of L1, by variant.
+    """
+    warps = np.ceil(threads / 32.0)
+    spilled = table.spill_bytes * warps  # words of a warp are 32 lanes of 4 bytes: as many sectors as bytes of a lane
+    if spilled.any() and "instructions" in table.metrics:
+        spilled = spilled * _column(table, "issue") / (warps * np.maximum(_column(table, "instructions"), 1.0))
+    sectors = spilled + _column(table, "local.read_sectors") + _column(table, "local.write_sectors")
+    if not sectors.any():
+        return table
+    stacks = np.maximum(table.stack_bytes, table.spill_bytes / 2.0) * threads * resident
+    lost = np.clip(1.0 - cache / np.maximum(stacks, 1.0), 0.0, 1.0)
+    added = {
+        "issue": spilled / _SECTORS_PER_REQUEST,
+        "issue.ld_local": spilled / _SECTORS_PER_REQUEST,
+        "l1.wavefronts": sectors / _SECTORS_PER_REQUEST,
+        "local.l2_sectors": sectors * lost,
+    }
+    metrics = (*table.metrics, *(metric for metric in added if metric not in table.metrics))
+    counts = np.zeros((len(table.counts), len(metrics), table.counts.shape[2]))
+    counts[:, : len(table.metrics)] = table.counts
+    for metric, value in added.items():
+        counts[:, metrics.index(metric), 0] += value
+    return replace(table, metrics=metrics, counts=counts)
 
 
 def _read_buffers(table: ProfileTable) -> list[str]:

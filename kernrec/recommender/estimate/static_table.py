@@ -61,9 +61,10 @@ class LaunchGeometry:
     prefetch: Array
     """Trips whose loads are in flight ahead."""
     resident: Array
-    """Blocks that an SM holds; 0 where the launch does not fit."""
+    """Blocks that an SM holds; 0 where the launch does not fit. A block of a user's kernel that needs more registers
+    than there are by less than a granule is taken to fit."""
     occupancy: Array
-    """Resident warps over the most an SM holds."""
+    """Resident warps over the most an SM holds; 0 where the launch does not fit as it was compiled."""
     quick: tuple[tuple[Array, Array, Array], ...]
     """For each term of the demand: clocks of the busiest pipe, clocks of a block alone, joules of the core."""
 
@@ -76,8 +77,6 @@ class Coverage:
     """Variants that no database has a profile of."""
     spilling: int
     """Variants that spill registers."""
-    spilling_used: bool
-    """Whether variants that spill are candidates: all that is profiled of a user's kernel spills."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +94,7 @@ class StaticTable:
     calibration: Calibration | None
     launches: tuple[LaunchTable, ...]
     usable: Array
-    """Rows whose code fits and does not spill (unless all do), bool (rows,)."""
+    """Rows whose code fits and, in a kernel of the library, does not spill; bool (rows,)."""
     coverage: Coverage
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
 
@@ -124,8 +123,7 @@ class StaticTable:
         power = calibration.apply_to_power(power) if calibration else power
         space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
         variants = space.configs_on(problem) if kernel.sampled else space.variants
-        spills, profiled = np.zeros(len(variants.keys), dtype=bool), np.ones(len(variants.keys), dtype=bool)
-        unprofiled = profiled.copy()
+        spills, unprofiled = np.zeros(len(variants.keys), dtype=bool), np.ones(len(variants.keys), dtype=bool)
         launches: list[LaunchTable] = []
         for index, spec in enumerate(kernel.launches):
             if (table := profiles.get(index)) is None:
@@ -137,7 +135,6 @@ class StaticTable:
             rows = np.array([place.get(key, -1) for key in variants.keys], dtype=np.int64)
             unprofiled &= rows < 0  # a variant need not have every launch
             spills |= (rows >= 0) & (table.spill_bytes[rows] > 0)
-            profiled &= rows >= 0
             sample = read_sample(index, table, rows, space.at(problem), gpu) if kernel.sampled else None
             table = table if sample is None else sample.table
             launches.append(
@@ -151,8 +148,6 @@ class StaticTable:
                     incomplete=bool((rows < 0).any()),
                 )
             )
-        # Spilled bytes are counted nowhere, so variants that spill are left out; but some users' kernels have no other.
-        spilling_used = kernel.sampled and bool(profiled.any() and spills[profiled].all())
         return cls(
             kernel=kernel,
             gpu=gpu,
@@ -160,8 +155,9 @@ class StaticTable:
             power=power,
             calibration=calibration,
             launches=tuple(launches),
-            usable=(~spills | spilling_used)[variants.index],
-            coverage=Coverage(int(unprofiled.sum()), int(spills.sum()), spilling_used),
+            # What a spill costs is estimated for sampled blocks alone (`sampled_launch`).
+            usable=(~spills | kernel.sampled)[variants.index],
+            coverage=Coverage(int(unprofiled.sum()), int(spills.sum())),
         )
 
     def __len__(self) -> int:
@@ -288,17 +284,21 @@ class StaticTable:
             return np.broadcast_to(np.asarray(on_problem.column(expression), dtype=np.float64), (len(self.space),))
 
         warps = np.ceil(column(spec.threads) / 32.0)
-        held = occupancy(
-            self.gpu.limits,
-            column(spec.threads).astype(np.int64),
-            profiles.registers[launch.variant],
-            profiles.static_smem_bytes[launch.variant] + column(spec.shared).astype(np.int64),
-        )
+        limits, threads = self.gpu.limits, column(spec.threads).astype(np.int64)
+        registers = profiles.registers[launch.variant]
+        shared = profiles.static_smem_bytes[launch.variant] + column(spec.shared).astype(np.int64)
+        held = occupancy(limits, threads, registers, shared)
+        resident = held.blocks.astype(np.float64)
+        if self.kernel.sampled and (resident == 0).any():
+            # Registers are allocated by the granule: what exceeds a limit by less, another compiler may well fit.
+            fewer = np.maximum(registers - limits.register_allocation_unit // 32, 1)
+            near = (resident == 0) & (occupancy(limits, threads, fewer, shared).blocks > 0)
+            resident[near] = 1.0
         geometry = LaunchGeometry(
             performed=np.ones(len(self.space), dtype=bool) if spec.when is None else column(spec.when) != 0,
             warps=warps,
             prefetch=column(spec.prefetch),
-            resident=held.blocks.astype(np.float64),
+            resident=resident,
             occupancy=held.fraction,
             quick=tuple(
                 (

@@ -147,7 +147,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     )
     performed = table.performed(on_problem, row)
     places = prediction.places(position)
-    dram_bytes = float(sum(prediction.times.dram_s[place] for place in places)) * table.bandwidth
+    dram_bytes = float(sum(prediction.times.dram_bytes[place] for place in places))
     choice = build_choice(candidates, point, position)
     launches = tuple(
         _detail(kernel, index, row, prediction.times.parts(place))

@@ -162,3 +162,35 @@ def test_the_longest_block_is_waited_for_once() -> None:
     more = launch_time(ADA, demand, uneven).core_s - launch_time(ADA, demand, even).core_s
     alone = alone_clk(demand.rates[1], even.warps, even.variants)
     assert 0 < more * ADA.boost_clock_hz <= 100 * np.maximum(alone, microarchitecture(ADA).dram_latency_clk) * 1.001
+
+
+BARRIER = {"barriers": 1.0, "fma": 1000.0, "issue": 1000.0, "alone": 1000.0}
+
+
+def round_clk(together: float, **change: Array) -> float:
+    """Clocks of a round of blocks that load without prefetching; 128 x 10 x `together` blocks in ten rounds."""
+    blocks = np.full(1, ADA.sms * together * 10)
+    shape = {"terms": (blocks, blocks * 100.0), "concurrent": np.full(1, together), "prefetch": np.zeros(1)}
+    times = launch_time(ADA, work(**BARRIER), launch(**{**shape, **change}))
+    return float(times.core_s[0] * ADA.boost_clock_hz / 10)
+
+
+def test_a_lone_block_waits_and_computes_in_turn_and_several_at_once() -> None:
+    waits = 100 * microarchitecture(ADA).dram_latency_clk
+    busy = 100 * 1000.0 * 2 ** (1 / 8)
+    assert round_clk(1) == pytest.approx(busy + waits, rel=0.05)
+    assert max(2 * busy, busy + waits) <= round_clk(2) <= 1.2 * max(2 * busy, busy + waits)
+    assert round_clk(8) == pytest.approx(8 * busy, rel=0.05)
+
+
+def test_without_barriers_warps_overlap_within_a_block() -> None:
+    many = round_clk(1, warps=np.full(1, 32.0), rounds=np.full(1, 1e9))
+    assert many < 0.75 * round_clk(1, warps=np.full(1, 32.0))
+
+
+def test_atomic_operations_that_meet_and_scattered_bytes_take_their_time() -> None:
+    serial = launch_time(ADA, work(fma=1.0), launch(serial_clk=np.full(1, 1e9)))
+    assert serial.core_s[0] * ADA.boost_clock_hz == pytest.approx(1e9, rel=0.01)
+    plain, scattered = (launch_time(ADA, work(fma=1.0), launch(dram_slowdown=np.full(1, s))) for s in (1.0, 2.0))
+    assert scattered.dram_s == pytest.approx(2 * plain.dram_s)
+    assert (scattered.dram_bytes == plain.dram_bytes).all()

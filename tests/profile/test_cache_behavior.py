@@ -1,0 +1,83 @@
+"""Reuse, runs and meetings of atomic operations, on traces small enough to reckon by hand."""
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.profile.cache_behavior import atomic_metrics, lines_between, reuse_metrics, reuse_times, run_metrics
+from kernrec.ptx.state.access_trace import BlockTrace
+
+LINE = 4  # sectors
+
+
+def trace(sectors: list[int], *, step: list[int] | None = None, read: bool = True) -> BlockTrace:
+    """Requests of one warp, each in a run of a basic block of its own unless `step` says otherwise."""
+    count = len(sectors)
+    steps = np.arange(count) if step is None else np.array(step)
+    return BlockTrace(steps, np.zeros(count, np.int64), np.array(sectors), np.full(count, read))
+
+
+@given(st.lists(st.integers(0, 20), max_size=200))
+def test_a_reuse_time_is_the_way_back_to_the_same(units: list[int]) -> None:
+    found = reuse_times(np.array(units, np.int64))
+    for i, unit in enumerate(units):
+        earlier = [j for j in range(i) if units[j] == unit]
+        assert found[i] == i - earlier[-1] if earlier else found[i] > len(units)
+
+
+@pytest.mark.parametrize("lines", [8, 100])
+def test_a_round_trip_over_lines_hits_in_a_cache_that_holds_them_all(lines: int) -> None:
+    sectors = [line * LINE for line in range(lines)] * 50
+    distance = lines_between(np.array(sectors))
+    assert np.isinf(distance[:lines]).all()
+    assert distance[lines:] == pytest.approx(lines, rel=0.05)
+
+
+@given(st.integers(0, 1 << 32))
+def test_shares_of_hits_are_those_of_a_cache_of_least_recently_used_lines(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    lines = np.minimum(draw.geometric(0.01, 2000), 500)
+    distance = lines_between(lines * LINE)
+    for size in (8, 32, 64, 256):
+        cache: OrderedDict[int, None] = OrderedDict()
+        hits = 0
+        for line in lines.tolist():
+            hits += line in cache
+            cache[line] = None
+            cache.move_to_end(line)
+            if len(cache) > size:
+                cache.popitem(last=False)
+        assert (distance <= size).mean() == pytest.approx(hits / len(lines), abs=0.05)
+
+
+def test_a_load_waits_unless_all_its_sectors_are_held() -> None:
+    # Each step reads a sector that the step before read, and a new one.
+    sectors = [s * LINE for i in range(100) for s in (i, i + 1)]
+    found = dict(reuse_metrics(trace(sectors, step=[i // 2 for i in range(200)])))
+    assert found["reuse.1"] == pytest.approx(0.5, abs=0.01)
+    assert found["reuse.wait.1"] == 0.0
+
+
+def test_the_next_block_continues_a_run() -> None:
+    rows = [row * 512 + sector for row in range(16) for sector in (0, 1)]
+    own = trace(rows, step=[0] * 32)
+    beside = trace([sector + 2 for sector in rows], step=[0] * 32)
+    below = trace([sector + 16 * 512 for sector in rows], step=[0] * 32)
+    found = dict(run_metrics(own, {"x": beside, "y": below}))
+    assert found == {"run.read": 64.0, "run.read.x": 1.0, "run.read.y": 0.0}
+    # Bytes that are asked for later are another run.
+    assert dict(run_metrics(trace(rows), {}))["run.read"] == 32.0
+    assert dict(run_metrics(trace(rows, step=[0] * 32, read=False), {}))["run.write"] == 64.0
+
+
+def test_atomic_operations_meet_as_far_as_their_sectors_are_the_same() -> None:
+    blocks = np.repeat([7, 8], 100)
+    one = dict(atomic_metrics(np.full(200, 64), blocks, [7, 8]))
+    assert one == {"atomic.own": 1.0, "atomic.meet": 1.0}
+    apart = dict(atomic_metrics(blocks * 4096, blocks, [7, 8]))
+    assert apart == {"atomic.own": 1.0, "atomic.meet": 0.0}
+    spread = dict(atomic_metrics(np.tile(np.arange(100) * 32, 2), blocks, [7, 8]))
+    assert spread["atomic.meet"] == pytest.approx(0.01)
