@@ -56,6 +56,7 @@ SUB_ROOMS = {
         estimate
     """,
     "store": """
+        share
         intake
         ...
     """,

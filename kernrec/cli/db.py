@@ -15,7 +15,6 @@ from kernrec.errors import KernrecError, UsageError
 app = typer.Typer(help="Inspect, import, export, merge and verify databases.", no_args_is_help=True)
 
 Path_ = Annotated[Path | None, typer.Option("--db", help="Database. Default: your own.")]
-Op = Annotated[str, typer.Option("--op", help="Operator that was measured: matmul, conv2d, ... (`kernrec ops`).")]
 Shape = Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")]
 Dtype = Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")]
 Layout = Annotated[str | None, typer.Option(help="Tensor layout. Default: the op's first.")]
@@ -24,7 +23,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(help="A T4 file or Kernel Tuner cache; with --spec also CSV or Parquet.")],
+    file: Annotated[
+        Path, typer.Argument(help="A bundle, a T4 file or Kernel Tuner cache; with --spec also CSV or Parquet.")
+    ],
     op: Annotated[
         str | None, typer.Option("--op", help="Operator that was measured, if the source is not at hand.")
     ] = None,
@@ -50,12 +51,22 @@ def import_(
     ] = None,
     dtype: Dtype = None,
     layout: Layout = None,
+    models: Annotated[
+        bool, typer.Option("--models", help="Of a bundle: take its models and calibrations too.")
+    ] = False,
     db: Path_ = None,
 ) -> None:
-    """Add the results of another tuner to a database, failures included; units are converted.
+    """Add a bundle, or the results of another tuner, to a database, failures included; units are converted.
 
-    With --kernel and --spec they become measurements of that kernel, which answers and models then use.
+    With --kernel and --spec results become measurements of that kernel, which answers and models then use.
     """
+    from kernrec.cli import bundle
+
+    if bundle.is_bundle(file):
+        if op or shape or gpu or kernel or spec:
+            raise UsageError(f"{file} is a bundle, whose rows say what was measured; give no other options than --db")
+        bundle.import_(file, db or paths.user_database(), models)
+        return
     from kernrec.interop.import_export import Recording, import_bound, import_results
     from kernrec.interop.load_spec import load_spec
     from kernrec.op import parse_shape, problem_from_shape
@@ -114,8 +125,18 @@ def _column(text: str | None) -> tuple[str, str] | None:
 
 @app.command("export")
 def export(
-    op: Op,
-    gpu: Annotated[str, typer.Option("--gpu", help="GPU that was measured (`kernrec gpus`).")],
+    op: Annotated[
+        str | None, typer.Option("--op", help="Operator that was measured: matmul, conv2d, ... (`kernrec ops`).")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured (`kernrec gpus`).")] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(help="Write a bundle to this folder or .zip file instead of printing T4.")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="Of a bundle: measured since this day, such as 2026-03-01.")] = None,
+    models: Annotated[bool, typer.Option("--models", help="Of a bundle: models and calibrations go with it.")] = False,
+    licence: Annotated[str | None, typer.Option(help="Of a bundle's rows. Default: CC0-1.0.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Of a bundle: file of the private key that signs it.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Of a bundle: only list what would leave.")] = False,
     format: Annotated[str, typer.Option(help="Format: t4.")] = "t4",
     shape: Shape = None,
     kernel: Annotated[str | None, typer.Option(help="Kernel, if several were measured.")] = None,
@@ -123,7 +144,19 @@ def export(
     layout: Layout = None,
     db: Path_ = None,
 ) -> None:
-    """Print the measurements of one kernel, problem and GPU in a format that other tuners read."""
+    """Write measurements to a bundle, or print those of one kernel, problem and GPU as a file other tuners read."""
+    if bundle is not None:
+        from kernrec.cli import bundle as bundles
+
+        if shape or dtype or layout:
+            raise UsageError("--shape, --dtype and --layout do not go with --bundle; --gpu, --op, --kernel, --since do")
+        options = bundles.ExportOptions(bundles.selection(gpu, op, kernel, since), models, licence, key, dry_run)
+        bundles.export(bundle, db or paths.user_database(), options)
+        return
+    if since or models or licence or key or dry_run:
+        raise UsageError("--since, --models, --licence, --key and --dry-run go with --bundle")
+    if op is None or gpu is None:
+        raise UsageError("say what to export: --op and --gpu, or --bundle FILE")
     from kernrec.gpu import find_gpu
     from kernrec.interop.import_export import export_t4
     from kernrec.op import find_op, problem_from_shape

@@ -1,6 +1,6 @@
 """Rows that were checked are added to a database: a set union by key."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 
-def add_rows(connection: "DuckDBPyConnection", folder: Path, path: Path | str) -> int:
+def add_rows(connection: "DuckDBPyConnection", folder: Path, path: Path | str, apart_from: Sequence[str] = ()) -> int:
     """Add the rows of `<table>.parquet` in a folder that are not in a database yet, all or nothing.
 
     A row whose key the database has already is the same row. If its content differs, the row here was changed since it
@@ -23,6 +23,7 @@ def add_rows(connection: "DuckDBPyConnection", folder: Path, path: Path | str) -
         connection: with the database attached as `db`.
         folder: `exchange_folder` of the connection; tables without a file are left alone.
         path: of the database.
+        apart_from: columns of `measurement`; a row that differs from one that is there in these alone is not added.
 
     Returns:
         How many rows were added.
@@ -39,9 +40,18 @@ def add_rows(connection: "DuckDBPyConnection", folder: Path, path: Path | str) -
                     f"{path}: the row {changed} of the table {table} is not the one that was written under this key; "
                     "nothing was added (`kernrec db verify` names all such rows)"
                 )
-            done = connection.execute(f"INSERT INTO db.{table} BY NAME FROM {source} ON CONFLICT DO NOTHING").fetchone()
+            rows = f"FROM {source} AS there"
+            if table == "measurement" and apart_from:
+                rows += f" ANTI JOIN db.{table} AS here ON {_same_but(kinds, apart_from)}"
+            done = connection.execute(f"INSERT INTO db.{table} BY NAME {rows} ON CONFLICT DO NOTHING").fetchone()
             added += int(done[0]) if done else 0
     return added
+
+
+def _same_but(kinds: Mapping[str, str], apart_from: Sequence[str]) -> str:
+    _, *names = kinds
+    alike = (f'here."{name}" IS NOT DISTINCT FROM there."{name}"' for name in names if name not in apart_from)
+    return " AND ".join(alike)
 
 
 def _same_key_other_content(

@@ -14,7 +14,7 @@ takes longer than a query that needs no database.
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,6 +84,15 @@ def connect_stranger(path: Path, folder: Path, memory_bytes: int) -> "DuckDBPyCo
             f"SET memory_limit = '{memory_bytes}B'; SET allowed_directories = [{quoted(folder)}]; "
             f"ATTACH {quoted(path.absolute())} AS db (READ_ONLY, TYPE duckdb)"
         )
+
+
+def connect_files(files: Sequence[Path], folder: Path, memory_bytes: int) -> "DuckDBPyConnection":
+    """A connection to an empty database `db` that reaches these files, and what is in a folder, for such a process."""
+    names = ", ".join(quoted(file.absolute()) for file in files)
+    return _locked(
+        f"SET memory_limit = '{memory_bytes}B'; SET allowed_paths = [{names}]; "
+        f"SET allowed_directories = [{quoted(folder)}]; ATTACH ':memory:' AS db"
+    )
 
 
 def _locked(first: str) -> "DuckDBPyConnection":

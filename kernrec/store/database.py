@@ -1,16 +1,25 @@
 """A database file: opening, adding rows and queries."""
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.store import rows as store_rows
 from kernrec.store.add_rows import add_rows
-from kernrec.store.connection import check_whole, connect, connect_memory, exchange_folder, one_line, transaction
+from kernrec.store.connection import (
+    check_whole,
+    connect,
+    connect_memory,
+    exchange_folder,
+    one_line,
+    quoted,
+    transaction,
+)
 from kernrec.store.derived import MOMENT, derived, with_derived
 from kernrec.store.evidence import MeasuredAnswer
 from kernrec.store.identity import content_hash
@@ -182,7 +191,7 @@ class Database:
         """The rows of a table or view (`whole_card_rows`, `answer`, `best` or `front`) whose columns equal `equal`."""
         self._check(table, "whole_card_rows", "answer", "best", "front")
         with one_line(self.path):
-            known = self._columns(table)
+            known = self.columns(table)
             for name in equal:
                 if name not in known:
                     raise unknown(f"column of {table}", name, known)
@@ -223,16 +232,43 @@ class Database:
         with one_line(self.path):
             return query_profiles(self._connection, "db.profile", kernel, kernel_hash, sm)
 
-    def add_from(self, write: Callable[[Path], object]) -> int:
+    def add_from(self, write: Callable[[Path], object], *, apart_from: Sequence[str] = ()) -> int:
         """Add rows that are not here yet from Parquet files, all or nothing; returns how many were new.
 
         Args:
             write: writes `<table>.parquet` files, whose rows were checked, to the folder it is given.
+            apart_from: columns of `measurement`; a row that differs from one here in these alone is not added.
         """
         with exchange_folder(self._connection) as folder:
             write(folder)
             with one_line(self.path):
-                return add_rows(self._connection, folder, self.path)
+                return add_rows(self._connection, folder, self.path, apart_from)
+
+    def query(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows of a query in SQL that names tables in full (`db.measurement`)."""
+        with one_line(self.path):
+            return self._connection.execute(query).fetchall()
+
+    def export(self, query: str, folder: Path, most: int) -> list[tuple[Path, int]]:
+        """Write the rows of a query to Parquet files of at most `most` rows; returns the files and their rows."""
+        from shutil import move
+
+        written = []
+        with one_line(self.path), exchange_folder(self._connection) as exchange:
+            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {query}")
+            found = self._connection.execute("SELECT count(*) FROM exported").fetchone()
+            total = int(found[0]) if found else 0
+            for start in range(0, total, most):
+                file = exchange / "rows.parquet"
+                self._connection.execute(
+                    f"COPY (FROM exported LIMIT {most} OFFSET {start}) TO {quoted(file)} "
+                    "(FORMAT parquet, COMPRESSION zstd)"
+                )
+                target = folder / f"{os.urandom(8).hex()}.parquet"
+                move(file, target)
+                written.append((target, min(most, total - start)))
+            self._connection.execute("DROP TABLE exported")
+        return written
 
     @property
     def schema(self) -> int:
@@ -299,9 +335,10 @@ class Database:
             return [key for (key,) in self._connection.execute(query).fetchall()]
 
     def _wrong_keys(self, table: str) -> Iterator[tuple[str, str]]:
-        return wrong_keys(self._connection, table, f"db.{table}", self._columns(table))
+        return wrong_keys(self._connection, table, f"db.{table}", self.columns(table))
 
-    def _columns(self, table: str) -> dict[str, str]:
+    def columns(self, table: str) -> dict[str, str]:
+        """The columns of a table or view in order, with their types."""
         if table in derived():
             described = self._connection.execute("DESCRIBE " + with_derived(table, f"FROM {table}")).fetchall()
             return {name: kind for name, kind, *_ in described}

@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kernrec import paths
 from kernrec.errors import UsageError
@@ -34,13 +36,33 @@ def checked_rows(path: Path, folder: Path) -> dict[str, int]:
         raise UsageError(f"there is no database at {path}") from None
     if path.is_dir():
         raise UsageError(f"{path} is a folder, not a database")
+    return _read({"path": str(path)}, str(path), size, folder)
+
+
+def checked_segments(files: Mapping[str, Sequence[Path]], folder: Path, title: str) -> dict[str, int]:
+    """Read a stranger's Parquet files, as `checked_rows` reads a database.
+
+    Args:
+        files: by table; in a folder that nobody else writes to.
+        folder: private to this program, for `<table>.parquet`.
+        title: what messages call the files.
+    """
+    size = sum(file.stat().st_size for names in files.values() for file in names)
+    segments = {table: [str(file.absolute()) for file in names] for table, names in files.items()}
+    return _read({"path": title, "segments": segments}, title, size, folder)
+
+
+def _read(request: dict[str, Any], title: str, size: int, folder: Path) -> dict[str, int]:
+    """Start the child and wait for what it says."""
     limits = Limits.of(size)
-    request = {"path": str(path), "folder": str(folder), "limits": limits.as_dict()}
+    request |= {"folder": str(folder), "limits": limits.as_dict()}
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [_root(), os.environ.get("PYTHONPATH")]))}
-    with tempfile.TemporaryFile() as output:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as asked:
+        asked.write(json.dumps(request).encode())
+        asked.seek(0)
         process = subprocess.Popen(
-            [sys.executable, "-m", "kernrec.store.intake.read_file", json.dumps(request)],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-m", "kernrec.store.intake.read_file"],
+            stdin=asked,
             stdout=output,
             stderr=subprocess.DEVNULL,
             env=environment,
@@ -49,15 +71,15 @@ def checked_rows(path: Path, folder: Path) -> dict[str, int]:
         try:
             process.wait(limits.wall_s)
         except subprocess.TimeoutExpired:
-            raise UsageError(f"{path} takes longer than a file of its size may ({limits.wall_s:.0f} s)") from None
+            raise UsageError(f"{title} takes longer than a file of its size may ({limits.wall_s:.0f} s)") from None
         finally:
             kill_group(process)
             process.wait()
         output.seek(0)
-        return _answer(path, process.returncode, output.read(2**20), limits)
+        return _answer(title, process.returncode, output.read(2**20), limits)
 
 
-def _answer(path: Path, status: int, output: bytes, limits: Limits) -> dict[str, int]:
+def _answer(path: str, status: int, output: bytes, limits: Limits) -> dict[str, int]:
     try:
         done = json.loads(output.splitlines()[-1])
     except (ValueError, IndexError):

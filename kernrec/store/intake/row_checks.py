@@ -40,10 +40,13 @@ def check_rows(connection: "DuckDBPyConnection", table: str, kinds: Mapping[str,
         kinds: its columns with their types; the first is the key.
     """
     key = next(iter(kinds))
-    for what, condition in _conditions(connection, table, kinds):
-        query = f"SELECT {key} FROM db.{table} WHERE NOT coalesce({condition}, true) LIMIT {_MOST_NAMED + 1}"
-        if found := [str(name) for (name,) in connection.execute(query).fetchall()]:
-            raise _refused(table, found, what)
+    conditions = list(_conditions(connection, table, kinds))
+    violated = [f"NOT coalesce({condition}, true)" for _, condition in conditions]
+    counts = connection.execute(f"SELECT {', '.join(f'count_if({each})' for each in violated)} FROM db.{table}")
+    for (what, _), condition, count in zip(conditions, violated, counts.fetchone() or (), strict=True):
+        if count:
+            query = f"SELECT {key} FROM db.{table} WHERE {condition} LIMIT {_MOST_NAMED + 1}"
+            raise _refused(table, [str(name) for (name,) in connection.execute(query).fetchall()], what)
     altered = [stored for _, (stored, _) in zip(range(_MOST_NAMED + 1), _wrong(connection, table, kinds), strict=False)]
     if altered:
         raise _refused(table, altered, "have another content than their key says")

@@ -1,0 +1,129 @@
+"""The part of `kernrec db export` and `kernrec db import` that is about bundles."""
+
+import sys
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.store import Database
+from kernrec.store.share import Manifest, Selection, import_bundle, place_at, read_bundle, write_bundle, write_segments
+from kernrec.store.share.manifest import LICENCE
+from kernrec.store.share.place import MANIFEST
+from kernrec.store.share.privacy import secret_of
+from kernrec.store.share.segments import provenance, taken_out
+from kernrec.version import __version__
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What a bundle is made of."""
+
+    selection: Selection
+    models: bool = False
+    """Whether models and calibrations go with it."""
+    licence: str | None = None
+    key: Path | None = None
+    """File of the private key that signs it; None: it stays unsigned."""
+    dry_run: bool = False
+    """Only list what would leave."""
+
+
+def selection(gpu: str | None, op: str | None, kernel: str | None, since: str | None) -> Selection:
+    """The measurements that options name."""
+    from kernrec.gpu import find_gpu
+    from kernrec.op import find_op
+
+    moment = None
+    if since is not None:
+        try:
+            moment = datetime.fromisoformat(since)
+        except ValueError:
+            raise UsageError(f"--since {since!r:.40}: a day such as 2026-03-01 is expected") from None
+        moment = moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
+    return Selection(find_gpu(gpu).name if gpu else None, find_op(op).name if op else None, kernel, moment)
+
+
+def export(path: Path, database: Path, options: ExportOptions) -> None:
+    """Write a bundle of a database, or list what would be in it."""
+    from kernrec.recommender.estimate.shared_models import models_in
+    from kernrec.store.share.signature import signing
+
+    place = place_at(path)
+    if path.exists() and (not path.is_dir() or MANIFEST in place.names()):
+        raise UsageError(f"{path} exists already; name a new file or folder")
+    sign = signing(options.key) if options.key else None
+    models = models_in(database.parent / "models") if options.models else {}
+    with Database.open(database) as opened, tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
+        secret = "dry run" if options.dry_run else secret_of(database)
+        about, changed = provenance(opened, options.selection), taken_out(opened, options.selection, secret)
+        segments = write_segments(opened, options.selection, secret, Path(folder))
+        schema = opened.schema
+        if not any(segment.table == "measurement" for segment in segments):
+            raise KernrecError(f"{database} has no such measurements")
+        manifest = Manifest(
+            tuple(segments),
+            tuple(models.values()),
+            f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}",
+            f"kernrec {__version__}",
+            options.licence or LICENCE,
+            about,
+            schema,
+        )
+        _list(manifest)
+        for name, count in changed.items():
+            print(f"{name} leaves in another form in {count} measurements")
+        if options.dry_run:
+            print(f"nothing was written to {path}")
+            return
+        files = {segment.name: Path(folder) / f"{segment.sha256}.parquet" for segment in segments}
+        files |= {model.name: file for file, model in models.items()}
+        write_bundle(place, manifest, files, sign)
+    print(f"written to {path}, licence {manifest.licence}{'' if sign else ', not signed'}")
+
+
+def import_(path: Path, database: Path, models: bool) -> None:
+    """Add the rows of a bundle to a database."""
+    from kernrec.recommender.estimate.shared_models import take_models
+
+    bundle = read_bundle(place_at(path))
+    _list(bundle.manifest)
+    existed = database.exists()
+    try:
+        with Database.open(database, read_only=False, create=True) as opened:
+            added = import_bundle(opened, bundle)
+    except KernrecError:
+        if not existed:
+            database.unlink(missing_ok=True)
+        raise
+    signed = f"signed by {bundle.signer}" if bundle.signer else "not signed"
+    print(f"{added} new rows, licence {bundle.manifest.licence}, {signed}")
+    if bundle.manifest.models and models:
+        taken, kept = take_models(bundle, database.parent / "models")
+        print(f"{len(taken)} files of models taken")
+        if kept:
+            print(f"note: {len(kept)} files of models of your own stay as they are", file=sys.stderr)
+    elif bundle.manifest.models:
+        print(
+            f"note: its {len(bundle.manifest.models)} files of models were left; --models takes them", file=sys.stderr
+        )
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a path looks like a bundle: a zip file, or a folder with a manifest."""
+    if path.is_dir():
+        return (path / MANIFEST).is_file()
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"PK\x03\x04"
+    except OSError:
+        return False
+
+
+def _list(manifest: Manifest) -> None:
+    print(", ".join(f"{count} {table}" for table, count in manifest.rows.items()))
+    for name, values in manifest.provenance.items():
+        print(f"{name}: {', '.join(values)}")
+    if manifest.models:
+        print(f"models: {', '.join(model.file for model in manifest.models)}")

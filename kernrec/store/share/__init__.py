@@ -1,0 +1,40 @@
+"""Sharing rows: immutable segments named by their content, and manifests that refer to them.
+
+    segments/<sha256>.parquet   rows of one table, as `db/schema` has them; the name is the SHA-256 of the file
+    models/<sha256>             a trained model, a calibration, or its card
+    manifest.json               which segments and models make a bundle, how many rows, whose, under which licence
+    manifest.sig                Ed25519 signature of the bytes of manifest.json, and the public key
+
+A place for these files is a `Place` (place.py): a folder or a zip file; anything that can read, write and list names
+can be one. Nothing is ever changed: a segment is written before a manifest refers to it, so a reader never sees a half
+bundle, writers need no lock, and what is there already need not be written again.
+
+    segments = write_segments(database, selection, folder)            rows -> Parquet files (segments.py, privacy.py)
+    manifest = Manifest.of(segments, ...); write_bundle(place, ...)   -> place (bundle.py)
+    bundle = read_bundle(place)                                       manifest checked, nothing else read
+    import_bundle(database, bundle)                                   files checked, rows checked by a child, added
+
+Whatever is read is hostile until checked: names and numbers of the manifest (manifest.py), sizes and hashes of files
+(bundle.py), the rows themselves (`kernrec.store.intake`).
+"""
+
+from kernrec.store.share.bundle import Bundle, import_bundle, read_bundle, write_bundle
+from kernrec.store.share.manifest import Manifest, Model, Segment
+from kernrec.store.share.place import Folder, Place, ZipFile, place_at
+from kernrec.store.share.segments import Selection, write_segments
+
+__all__ = [
+    "Bundle",
+    "Folder",
+    "Manifest",
+    "Model",
+    "Place",
+    "Segment",
+    "Selection",
+    "ZipFile",
+    "import_bundle",
+    "place_at",
+    "read_bundle",
+    "write_bundle",
+    "write_segments",
+]

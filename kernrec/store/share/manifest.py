@@ -1,0 +1,161 @@
+"""The manifest of a bundle: what is in it, whose it is, and under which licence; hostile until parsed."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kernrec.errors import UsageError
+
+VERSION = 1
+LICENCE = "CC0-1.0"
+"""Of shared rows, unless their owner names another."""
+TABLES = ("config", "problem", "profile", "measurement")
+"""The tables that are shared. Kernels are not: their source is code."""
+
+LARGEST_MANIFEST = 2**22
+LARGEST_SEGMENT = 2**30
+LARGEST_MODEL = 2**26
+_MOST_SEGMENTS = 10_000
+_MOST_ROWS = 10**9
+_HASH = re.compile(r"[0-9a-f]{64}")
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_@.-]{0,120}")
+_TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]{0,200}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One Parquet file of rows."""
+
+    table: str
+    sha256: str
+    size: int
+    """Bytes."""
+    rows: int
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"segments/{self.sha256}.parquet"
+
+
+@dataclass(frozen=True)
+class Model:
+    """One file of a trained model or calibration."""
+
+    file: str
+    """Its name in the folder of models."""
+    sha256: str
+    size: int
+    """Bytes."""
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"models/{self.sha256}"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a bundle is made of."""
+
+    segments: tuple[Segment, ...]
+    models: tuple[Model, ...] = ()
+    created_at: str = ""
+    """UTC."""
+    made_by: str = ""
+    """The program and its version."""
+    licence: str = LICENCE
+    provenance: Mapping[str, list[str]] = field(default_factory=dict)
+    """GPUs, ops and tools of the measurements, and the days of the first and the last."""
+    schema: int = 0
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """How many rows each table has."""
+        return {table: sum(each.rows for each in self.segments if each.table == table) for table in TABLES}
+
+    def to_bytes(self) -> bytes:
+        """The manifest as its file has it; equal manifests have equal bytes."""
+        document = {"format": "kernrec bundle", "version": VERSION, **asdict(self), "rows": self.rows}
+        return json.dumps(document, sort_keys=True, indent=1, ensure_ascii=True).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, content: bytes, where: str) -> "Manifest":
+        """The manifest of a stranger; raises `UsageError` of one line unless everything in it is as it should be."""
+        try:
+            document = json.loads(content)
+            return _manifest(document)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            what = " ".join(str(error).split())[:120] or type(error).__name__
+            raise UsageError(f"{where} is no manifest of a bundle: {what}") from None
+
+
+def _manifest(document: Any) -> Manifest:
+    if not isinstance(document, dict) or document.get("format") != "kernrec bundle":
+        raise ValueError("its format is not 'kernrec bundle'")
+    if document.get("version") != VERSION:
+        raise ValueError(f"its version is {document.get('version')!r:.20}; this kernrec reads {VERSION}")
+    segments = [_segment(each) for each in _list(document, "segments")]
+    models = [_model(each) for each in _list(document, "models")]
+    provenance = document["provenance"]
+    if not isinstance(provenance, dict) or len(provenance) > 20:
+        raise ValueError("its provenance is no object")
+    manifest = Manifest(
+        tuple(segments),
+        tuple(models),
+        _matching(document["created_at"], _TIME, "created_at"),
+        _matching(document["made_by"], _TEXT, "made_by"),
+        _matching(document["licence"], _TEXT, "licence"),
+        {_matching(name, _TEXT, "provenance"): _texts(values) for name, values in provenance.items()},
+        _whole(document["schema"], "schema", 10_000),
+    )
+    if document["rows"] != manifest.rows:
+        raise ValueError("its rows are not the sum of its segments' rows")
+    return manifest
+
+
+def _segment(value: Any) -> Segment:
+    if value["table"] not in TABLES:
+        raise ValueError(f"a segment is of the table {value['table']!r:.40}")
+    return Segment(
+        value["table"],
+        _matching(value["sha256"], _HASH, "sha256"),
+        _whole(value["size"], "size", LARGEST_SEGMENT),
+        _whole(value["rows"], "rows", _MOST_ROWS),
+    )
+
+
+def _model(value: Any) -> Model:
+    return Model(
+        _matching(value["file"], _MODEL, "file"),
+        _matching(value["sha256"], _HASH, "sha256"),
+        _whole(value["size"], "size", LARGEST_MODEL),
+    )
+
+
+def _list(document: Mapping[str, Any], name: str) -> list[Any]:
+    values = document[name]
+    if not isinstance(values, list) or len(values) > _MOST_SEGMENTS:
+        raise ValueError(f"its {name} are no list of at most {_MOST_SEGMENTS}")
+    return values
+
+
+def _texts(values: Any) -> list[str]:
+    if not isinstance(values, list) or len(values) > 1000:
+        raise ValueError("its provenance is no list of texts")
+    return [_matching(value, _TEXT, "provenance") for value in values]
+
+
+def _matching(value: Any, pattern: re.Pattern[str], what: str) -> str:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise ValueError(f"its {what} is {value!r:.60}")
+    return value
+
+
+def _whole(value: Any, what: str, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise ValueError(f"its {what} is {value!r:.40}; at most {most} is accepted")
+    return value

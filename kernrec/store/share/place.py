@@ -1,0 +1,133 @@
+"""Places that files of a bundle are in: a folder or a zip file. A remote is one more.
+
+Names are of the closed form of `checked_name`; nothing that a stranger wrote is ever used as a path.
+"""
+
+import re
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Protocol
+
+from kernrec.errors import UsageError
+from kernrec.util.atomic_write import write_whole
+
+MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
+_NAME = re.compile(r"manifest\.json|manifest\.sig|segments/[0-9a-f]{64}\.parquet|models/[0-9a-f]{64}")
+_CHUNK = 2**20
+
+
+class Place(Protocol):
+    """Where files are, by name."""
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+
+    def read(self, name: str, most: int) -> Iterator[bytes]:
+        """The pieces of a file of at most `most` bytes; raises `UsageError` if there is none or it is larger."""
+
+    def write(self, name: str, source: Path) -> None:
+        """Put a file there, whole or not at all; a segment that is there already stays."""
+
+    def names(self) -> list[str]:
+        """What is there, of the names that a bundle can have."""
+
+
+def checked_name(name: str) -> str:
+    """`name` if it is one of a bundle's; else `UsageError`."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name[:80]!r} is no name of a file in a bundle")
+    return name
+
+
+class Folder:
+    """A bundle as a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.title = str(path)
+
+    def read(self, name: str, most: int) -> Iterator[bytes]:
+        """See `Place.read`."""
+        path = self.path / checked_name(name)
+        try:
+            if path.is_symlink() or not path.is_file():
+                raise UsageError(f"{self.title} has no {name}")
+            with path.open("rb") as file:
+                yield from _pieces(file, most, f"{name} of {self.title}")
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+
+    def write(self, name: str, source: Path) -> None:
+        """See `Place.write`."""
+        path = self.path / checked_name(name)
+        if path.exists() and name not in (MANIFEST, SIGNATURE):
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, source.read_bytes(), shared=True)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {(error.strerror or str(error)).lower()}") from None
+
+    def names(self) -> list[str]:
+        """See `Place.names`."""
+        found = (path.relative_to(self.path).as_posix() for path in self.path.glob("**/*") if path.is_file())
+        return sorted(name for name in found if _NAME.fullmatch(name))
+
+
+class ZipFile:
+    """A bundle as a zip file; files in it are stored, because Parquet is compressed already."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.title = str(path)
+
+    def read(self, name: str, most: int) -> Iterator[bytes]:
+        """See `Place.read`."""
+        with self._opened() as archive:
+            try:
+                with archive.open(checked_name(name)) as file:
+                    yield from _pieces(file, most, f"{name} of {self.title}")
+            except KeyError:
+                raise UsageError(f"{self.title} has no {name}") from None
+            except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError) as error:
+                raise UsageError(f"{name} of {self.title} cannot be read: {error}") from None
+
+    def write(self, name: str, source: Path) -> None:
+        """See `Place.write`; the file is complete once the manifest, the last, is written."""
+        with zipfile.ZipFile(self.path, "a", zipfile.ZIP_STORED) as archive:
+            if checked_name(name) not in archive.namelist():
+                entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))  # no clock: equal bundles have equal bytes
+                archive.writestr(entry, source.read_bytes())
+
+    def names(self) -> list[str]:
+        """See `Place.names`."""
+        with self._opened() as archive:
+            return sorted(name for name in archive.namelist() if _NAME.fullmatch(name))
+
+    @contextmanager
+    def _opened(self) -> Iterator[zipfile.ZipFile]:
+        try:
+            archive = zipfile.ZipFile(self.path)
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+            raise UsageError(f"{self.title} is no bundle: {error}") from None
+        with archive:
+            yield archive
+
+
+def place_at(path: Path) -> Place:
+    """The folder or zip file at a path; one that does not exist is a zip file if its name ends so."""
+    if path.is_dir() or (not path.exists() and path.suffix != ".zip"):
+        return Folder(path)
+    return ZipFile(path)
+
+
+def _pieces(file: IO[bytes], most: int, what: str) -> Iterator[bytes]:
+    size = 0
+    while piece := file.read(_CHUNK):
+        size += len(piece)
+        if size > most:
+            raise UsageError(f"{what} is larger than {most} bytes")
+        yield piece

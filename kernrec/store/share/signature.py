@@ -1,0 +1,69 @@
+"""Ed25519 signatures of manifests. The signature names the public key; whom to trust is decided elsewhere."""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import UsageError
+from kernrec.util.optional import import_optional
+
+LARGEST_SIGNATURE = 4096
+_KEY, _SIGNATURE = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{128}")
+
+
+def make_key(path: Path) -> str:
+    """Make a private key that only its user can read; returns the public key. An existing file stays as it is."""
+    private = _ed25519().Ed25519PrivateKey.generate()
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(private.private_bytes_raw().hex() + "\n")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {(error.strerror or str(error)).lower()}") from None
+    return str(private.public_key().public_bytes_raw().hex())
+
+
+def signing(path: Path) -> Callable[[bytes], bytes]:
+    """Gives the content of the signature file for the bytes of a manifest, with the private key in a file."""
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    if not _KEY.fullmatch(text):
+        raise UsageError(f"{path} is no private key: 64 hexadecimal digits are expected")
+    private = _ed25519().Ed25519PrivateKey.from_private_bytes(bytes.fromhex(text))
+    key = private.public_key().public_bytes_raw().hex()
+
+    def sign(content: bytes) -> bytes:
+        return json.dumps({"key": key, "signature": private.sign(content).hex()}).encode() + b"\n"
+
+    return sign
+
+
+def signer_of(content: bytes, signature: bytes, where: str) -> str:
+    """The public key of the signature of `content`; raises `UsageError` if it does not fit."""
+    try:
+        document = json.loads(signature)
+        key, value = document["key"], document["signature"]
+        fits = bool(_KEY.fullmatch(key) and _SIGNATURE.fullmatch(value))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        fits = False
+    if not fits:
+        raise UsageError(f"the signature of {where} is no Ed25519 signature")
+    public_key = _ed25519().Ed25519PublicKey
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        public_key.from_public_bytes(bytes.fromhex(key)).verify(bytes.fromhex(value), content)
+    except (InvalidSignature, ValueError):
+        raise UsageError(f"the signature of {where} does not fit its manifest") from None
+    return str(key)
+
+
+def _ed25519() -> Any:
+    return import_optional(
+        "cryptography.hazmat.primitives.asymmetric.ed25519", "making or checking a signature", "share"
+    )

@@ -1,0 +1,241 @@
+"""Bundles: what leaves, what arrives, and what is refused."""
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.op import find_op
+from kernrec.store import Database
+from kernrec.store.measurement import Measurement
+from kernrec.store.share import (
+    Folder,
+    Manifest,
+    Place,
+    Selection,
+    ZipFile,
+    import_bundle,
+    place_at,
+    read_bundle,
+    write_bundle,
+    write_segments,
+)
+from kernrec.store.share.privacy import private_names
+from kernrec.store.share.segments import provenance, taken_out
+from kernrec.store.share.signature import make_key, signing
+
+PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
+UUID_HASH = "00112233aabbccdd"
+
+
+def measurement(**given: object) -> Measurement:
+    usual = {"gpu": "h200-sxm", "kernel": "matmul_simt", "kernel_hash": "0123456789abcdef", "config": {"block_m": 64}}
+    usual |= {"problem": PROBLEM, "protocol_version": 1, "tier": "final", "session": "monday", "block": 0}
+    usual |= {"measured_at": "2026-03-01T12:00:00", "latency_s": 1e-3, "outcome": "ok", "device_uuid_hash": UUID_HASH}
+    return Measurement.from_columns(usual | given)
+
+
+ROWS = [
+    measurement(position=0),
+    measurement(position=1, config={"block_m": 32}, gpu="rtx4090", measured_at="2026-04-01T12:00:00"),
+    measurement(position=2, outcome="compile", latency_s=None, error="/home/someone/work/a.cu(3): error: /usr/b.h no"),
+]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "own.duckdb"
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(ROWS)
+    return path
+
+
+def bundled(own: Path, place: Place, selection: Selection | None = None, **how: Callable[[bytes], bytes]) -> Manifest:
+    """The manifest of a bundle that was made of a database."""
+    selection, folder = selection or Selection(), own.parent / "segments of the bundle"
+    folder.mkdir(exist_ok=True)
+    with Database.open(own) as database:
+        segments = write_segments(database, selection, "secret", folder)
+        about, schema = provenance(database, selection), database.schema
+    manifest = Manifest(tuple(segments), (), "2026-03-01T12:00:00", "kernrec", provenance=about, schema=schema)
+    write_bundle(place, manifest, {each.name: folder / f"{each.sha256}.parquet" for each in segments}, **how)
+    return manifest
+
+
+@pytest.mark.parametrize("name", ["bundle", "bundle.zip"])
+def test_rows_arrive_as_they_left_and_once(own: Path, tmp_path: Path, name: str) -> None:
+    manifest = bundled(own, place_at(tmp_path / name))
+    bundle = read_bundle(place_at(tmp_path / name))
+    assert bundle.manifest == manifest
+    assert bundle.signer is None
+    assert bundle.manifest.rows == {"config": 2, "problem": 1, "profile": 0, "measurement": 3}
+    assert bundle.manifest.provenance["gpus"] == ["h200-sxm", "rtx4090"]
+    with Database.memory() as database:
+        assert import_bundle(database, bundle) == 6
+        assert import_bundle(database, bundle) == 0
+        assert database.altered() == []
+        (found,) = database.measured("h200-sxm", ["matmul_simt"], PROBLEM.key)
+        assert found.latency_s == 1e-3
+
+
+def test_uuids_paths_and_names_stay_at_home(own: Path, tmp_path: Path) -> None:
+    bundled(own, Folder(tmp_path / "bundle"))
+    with Database.memory() as database:
+        import_bundle(database, read_bundle(Folder(tmp_path / "bundle")))
+        rows = database.rows("measurement")
+    hashes = {row["device_uuid_hash"] for row in rows}
+    assert len(hashes) == 1  # rows of one card are still known to be of one
+    assert hashes != {UUID_HASH}
+    assert {row["error"] for row in rows} == {None, "a.cu(3): error: b.h no"}
+    with Database.open(own) as database:
+        assert taken_out(database, Selection(), "secret") == {"device_uuid_hash": 3, "error": 1}
+
+
+def test_the_names_of_user_and_machine_are_taken_out_of_texts(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(len(name) > 2 for name in private_names())
+    monkeypatch.setattr("kernrec.store.share.privacy.private_names", lambda: ["someone"])
+    with Database.open(own, read_only=False) as database:
+        database.add_measurements([measurement(position=3, measured_by="Someone's tool, by some.one")])
+        (folder := own.parent / "segments").mkdir()
+        write_segments(database, Selection(), "secret", folder)
+        texts = [row["measured_by"] for file in folder.iterdir() for row in rows_of(file) if row.get("measured_by")]
+    assert texts == ["-'s tool, by some.one"]
+
+
+def rows_of(file: Path) -> list[dict[str, object]]:
+    cursor = duckdb.execute(f"FROM read_parquet('{file}')")
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def test_ones_own_rows_come_back_as_nothing_new(own: Path, tmp_path: Path) -> None:
+    """They lack what is private, so their keys differ; they are the same measurements all the same."""
+    bundled(own, Folder(tmp_path / "bundle"))
+    with Database.open(own, read_only=False) as database:
+        assert import_bundle(database, read_bundle(Folder(tmp_path / "bundle"))) == 0
+        assert database.conflicts() == []
+
+
+@pytest.mark.parametrize(
+    ("selection", "measurements"),
+    [
+        (Selection(gpu="rtx4090"), 1),
+        (Selection(op="conv2d"), 0),
+        (Selection(kernel="matmul_simt"), 3),
+        (Selection(since=datetime(2026, 3, 2)), 1),
+    ],
+)
+def test_what_is_selected_leaves(own: Path, tmp_path: Path, selection: Selection, measurements: int) -> None:
+    assert bundled(own, Folder(tmp_path / "bundle"), selection).rows["measurement"] == measurements
+
+
+def test_equal_rows_are_equal_segments_whose_name_is_their_hash(own: Path, tmp_path: Path) -> None:
+    first, second = (bundled(own, Folder(tmp_path / name)) for name in ("one", "two"))
+    assert first.segments == second.segments
+    for segment in first.segments:
+        content = (tmp_path / "one" / segment.name).read_bytes()
+        assert (hashlib.sha256(content).hexdigest(), len(content)) == (segment.sha256, segment.size)
+
+
+def test_a_signature_names_its_signer_and_fits_no_other_manifest(own: Path, tmp_path: Path) -> None:
+    public = make_key(tmp_path / "key")
+    assert (tmp_path / "key").stat().st_mode & 0o077 == 0
+    place = Folder(tmp_path / "bundle")
+    bundled(own, place, sign=signing(tmp_path / "key"))
+    assert read_bundle(place).signer == public
+    file = tmp_path / "bundle" / "manifest.json"
+    file.write_bytes(file.read_bytes().replace(b"CC0-1.0", b"CC0-1.1"))
+    with pytest.raises(UsageError, match=r"the signature of .* does not fit its manifest"):
+        read_bundle(place)
+
+
+def edited(own: Path, tmp_path: Path, edit: Callable[[dict], object]) -> Folder:
+    """A bundle whose manifest was edited."""
+    place = Folder(tmp_path / "bundle")
+    bundled(own, place)
+    file = tmp_path / "bundle" / "manifest.json"
+    document = json.loads(file.read_text())
+    edit(document)
+    file.write_text(json.dumps(document))
+    return place
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (lambda d: d.update(version=99), "its version is 99"),
+        (lambda d: d.update(format="zip"), "its format is not"),
+        (lambda d: d["segments"][0].update(sha256="../../etc/passwd"), "its sha256 is"),
+        (lambda d: d["segments"][0].update(table="migration"), "is of the table 'migration'"),
+        (lambda d: d["segments"][0].update(size=10**15), "its size is"),
+        (lambda d: d["segments"][0].update(rows=-1), "its rows is -1"),
+        (lambda d: d.update(licence="a\x1b[2J"), "its licence is"),
+        (lambda d: d.update(segments={}), "no list of at most"),
+        (lambda d: d.update(models=[{"file": "../x", "sha256": "0" * 64, "size": 1}]), "its file is '../x'"),
+        (lambda d: d.pop("provenance"), "is no manifest of a bundle"),
+    ],
+)
+def test_a_manifest_of_a_stranger_is_one_line(own: Path, tmp_path: Path, edit: Callable, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_bundle(edited(own, tmp_path, edit))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_segment_that_is_not_what_its_name_says_is_refused(own: Path, tmp_path: Path) -> None:
+    manifest = bundled(own, Folder(tmp_path / "bundle"))
+    file = tmp_path / "bundle" / manifest.segments[0].name
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with Database.memory() as database:
+        with pytest.raises(UsageError, match="has another content than its name says"):
+            import_bundle(database, read_bundle(Folder(tmp_path / "bundle")))
+        assert set(database.counts().values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("SELECT * REPLACE (latency_s / 1000 AS latency_s)", "have another content than their key says"),
+        ("SELECT *, 1 AS more", "has a column 'more' of type INTEGER"),
+        ("SELECT * REPLACE (latency_s::VARCHAR AS latency_s)", "has a column 'latency_s' of type VARCHAR"),
+        ("SELECT * EXCLUDE session", "have no session"),
+    ],
+)
+def test_rows_of_a_stranger_are_checked(own: Path, tmp_path: Path, query: str, says: str) -> None:
+    """The stranger names the segment by its hash, and the manifest agrees: only the rows are wrong."""
+
+    def forge(document: dict) -> None:
+        (segment,) = (each for each in document["segments"] if each["table"] == "measurement")
+        old = tmp_path / "bundle" / "segments" / f"{segment['sha256']}.parquet"
+        duckdb.execute(f"COPY ({query} FROM read_parquet('{old}')) TO '{tmp_path / 'forged'}' (FORMAT parquet)")
+        content = (tmp_path / "forged").read_bytes()
+        segment |= {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+        (old.parent / f"{segment['sha256']}.parquet").write_bytes(content)
+
+    place = edited(own, tmp_path, forge)
+    with Database.memory() as database, pytest.raises(UsageError) as caught:
+        import_bundle(database, read_bundle(place))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_zip_file_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("manifest.json", b" " * 2**23)
+    with pytest.raises(UsageError, match="is larger than 4194304 bytes"):
+        read_bundle(ZipFile(tmp_path / "bomb.zip"))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 but no zip file", b"{}"])
+def test_what_is_no_bundle_is_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.zip").write_bytes(content)
+    with pytest.raises(UsageError, match="is no bundle"):
+        read_bundle(place_at(tmp_path / "a.zip"))
+    with pytest.raises(UsageError, match=r"has no manifest\.json"):
+        read_bundle(place_at(tmp_path))
