@@ -109,6 +109,7 @@ def kernel_toml() -> str:
         "[problem]": "`[problem]`: a problem of your own",
         "[problem] dims name": "`dims` of `[problem]`: a number, or a table",
         "[problem.tensors] name": "`[problem.tensors]`: a table for each tensor",
+        "[problem.tensors] name: texture": "The `texture` table of a tensor",
     }
     parts = [
         "# kernel.toml",
@@ -143,7 +144,7 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
         table = self.where.removeprefix("spec").lstrip(": ")
         table = re.sub(r"^(\[tunables\]) \w+$", r"\1 name", table)
         table = re.sub(r"^(launch|workspace)\[\d+\]$", r"[[\1]]", table)
-        table = re.sub(r"^\[problem\]: tensors\.\w+$", "[problem.tensors] name", table)
+        table = re.sub(r"^\[problem\]: tensors\.\w+", "[problem.tensors] name", table)
         table = re.sub(r"^\[problem\]: dims\.\w+$", "[problem] dims name", table)
         if key in ("dtypes", "layouts"):
             expected = "a list of names that the operator knows"
@@ -171,7 +172,7 @@ _OF_ITS_OWN = {
     "problem": {
         "dims": {"n": {"default": 64}},
         "tensors": {
-            "x": {"shape": ["n"]},
+            "x": {"shape": ["n"], "texture": {}},
             "c": {"shape": ["n"], "role": "constant"},
             "y": {"shape": ["n"], "role": "output", "reference": "zeros"},
         },

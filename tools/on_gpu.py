@@ -17,7 +17,7 @@ import numpy as np
 from kernrec.compile import Compiled
 from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel
-from kernrec.kernel.binding import BoundLaunch, Pointer, bind_launches, workspaces
+from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, bind_launches, workspaces
 from kernrec.op import Problem
 
 _SCALARS: dict[str, Callable[[Any], Any]] = {"u32": np.uint32, "i32": np.int32, "i64": np.int64, "f32": np.float32}
@@ -56,9 +56,9 @@ def find_card() -> Card:
 def arguments(launch: BoundLaunch, addresses: Mapping[str, Any]) -> tuple[Any, ...]:
     """A launch's arguments as CuPy takes them: device arrays, and scalars of the size the kernel expects."""
     return tuple(
-        (np.uint64(0) if given.null else addresses[given.name])
-        if isinstance(given, Pointer)
-        else _SCALARS[given.ctype](given.value)
+        _SCALARS[given.ctype](given.value)
+        if isinstance(given, Scalar)
+        else (np.uint64(0) if isinstance(given, Pointer) and given.null else addresses[given.name])
         for given in launch.arguments
     )
 

@@ -20,7 +20,7 @@ from on_gpu import NoGPUError, find_card
 
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space, find_kernel
-from kernrec.kernel.binding import BoundLaunch, Pointer, bind_launches
+from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, bind_launches
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks, CampaignSettings
 from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.journal import Journal
@@ -115,7 +115,7 @@ def theirs(
             values = np.zeros_like(outputs[argument.name]) if output else given.get(argument.name)
             arguments.append(np.uint64(0) if argument.null or values is None else values.reshape(-1))
             answer.append(outputs[argument.name].reshape(-1) if output else None)
-        else:
+        elif isinstance(argument, Scalar):
             arguments.append(_SCALARS[argument.ctype](argument.value))
             answer.append(None)
     first = {t.name: t for t in kernel.tunables if not t.launch}

@@ -4,6 +4,7 @@ from typing import Any
 
 from kernrec.errors import UsageError
 from kernrec.kernel.expression import Expression
+from kernrec.kernel.image_layout import ImageArgument, ImageHandle
 from kernrec.kernel.spec import SCALAR_RANGES, WORKSPACE_BYTES, Config, Kernel, PointerArgument
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
@@ -54,7 +55,7 @@ class BoundLaunch:
     """In threads."""
     shared_bytes: int
     """Dynamic shared memory."""
-    arguments: tuple[Pointer | Scalar, ...]
+    arguments: tuple[Pointer | Scalar | ImageHandle, ...]
     """In parameter order."""
     trips: dict[str, int]
     """Executions of each loop body, summed over the grid."""
@@ -88,10 +89,14 @@ def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> 
         place = f"{kernel.name}: {launch.entry}"
         x, y, z = (_whole(f"{place}: grid", size, names, 1) for size in launch.grid)
         bx, by, bz = (_whole(f"{place}: block", size, names, 1) for size in launch.block)
-        arguments: list[Pointer | Scalar] = []
+        arguments: list[Pointer | Scalar | ImageHandle] = []
         for argument in launch.arguments:
             if isinstance(argument, PointerArgument):
                 arguments.append(Pointer(argument.name, argument.name not in present))
+            elif isinstance(argument, ImageArgument):
+                tensor, image = problem.tensors[argument.name], kernel.images[argument.name]
+                extents, layers = image.image_of(argument.name, tensor.shape)
+                arguments.append(ImageHandle(argument.name, tensor.dtype, extents, layers, image))
             else:
                 arguments.append(Scalar(argument.ctype, _scalar(place, argument.ctype, argument.value, names)))
         trips = {loop: _whole(f"{place}: trips", count, names, 0) for loop, count in launch.trips.items()}

@@ -12,6 +12,8 @@
     result = { shape = ["height", "width"], role = "output", reference = "right.npy" }
 
 A tensor is `input`, `output`, `inout` or `constant` (`symbol` gives its name in the source if it differs).
+A tensor that the kernel takes as a texture or surface has a table `texture = { filter = "linear", address = "wrap",
+normalized = true }`, and is passed as `texture image` or `surface image`.
 `values` gives its content before the launch: `normal` (the default of inputs), `zeros` (of outputs), `constant 1.5`,
 `uniform 0 1`, `integers 0 100`, `expression i * 7 % 64` (of the flat index `i` and the dimensions), `file.npy` or
 `raw file.bin`. In the emulator they matter only if addresses or branches depend on them; a device computes with them.
@@ -28,6 +30,7 @@ from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.expression import Expression, expected_name, is_identifier, parse
+from kernrec.kernel.image_layout import ImageLayout
 from kernrec.kernel.spec import TensorValues
 from kernrec.kernel.toml_table import Table, what
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
@@ -51,6 +54,7 @@ class Declared:
     """The op that the table describes, for this kernel alone."""
     initial_values: Mapping[str, TensorValues]
     constants: Mapping[str, str]
+    images: Mapping[str, ImageLayout]
     inouts: frozenset[str]
     references: Mapping[str, TensorValues]
     tolerance: float | None
@@ -71,6 +75,7 @@ def declared_problem(table: Table, name: str) -> Declared:
     initial_values: dict[str, TensorValues] = {}
     outputs: list[str] = []
     constants: dict[str, str] = {}
+    images: dict[str, ImageLayout] = {}
     inouts: list[str] = []
     references: dict[str, TensorValues] = {}
     tensors = table.take("tensors", dict, "a table of tensors")
@@ -100,6 +105,8 @@ def declared_problem(table: Table, name: str) -> Declared:
             )
         if role == "constant":
             constants[tensor] = inner.string("symbol", tensor)
+        if (texture := inner.take("texture", dict, "a table", None)) is not None:
+            images[tensor] = _image_layout(Table(f"{inner.where}: texture", texture), types[tensor])
         initial_values[tensor] = read_tensor_values(inner, "values", "zeros" if role == "output" else "normal", known)
         for digest in ("digest", "reference_digest"):  # of files of values, put there when the spec was read
             inner.string(digest, "")
@@ -124,7 +131,29 @@ def declared_problem(table: Table, name: str) -> Declared:
         element_types=types,
     )
     op.shapes({dim.name: int(dim.default or 1) for dim in dims}, LAYOUT)  # raises now if a shape is impossible
-    return Declared(op, initial_values, constants, frozenset(inouts), references, tolerance)
+    return Declared(op, initial_values, constants, images, frozenset(inouts), references, tolerance)
+
+
+def _image_layout(table: Table, dtype: str) -> ImageLayout:
+    """How a tensor of elements of this type is seen as a texture or surface."""
+    from kernrec.ptx.state.textures import Image, Sampler  # not on the path of a query
+
+    number = "a whole number"
+    layout = ImageLayout(
+        table.take("axes", int, "1, 2 or 3", None),
+        table.take("channels", int, number, 1),
+        table.string("filter", "point"),
+        table.string("address", "clamp"),
+        table.take("normalized", bool, "true or false", False),
+        table.take("unit_range", bool, "true or false", False),
+    )
+    table.done()
+    try:
+        sampler = Sampler(layout.filter, layout.address, layout.normalized, layout.unit_range)
+        Image("", (1,), dtype, layout.channels, sampler=sampler)
+    except UsageError as error:
+        raise UsageError(f"{table.where}: {error}") from None
+    return layout
 
 
 def _no_reference(sizes: Names, layout: str, tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.expression import Expression
+from kernrec.kernel.image_layout import ImageArgument, ImageLayout
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.util.light_dataclass import dataclass
 
@@ -137,7 +138,7 @@ class Launch:
     """The product of `block`."""
     shared: Expression
     """Dynamic shared memory, in bytes."""
-    arguments: tuple[PointerArgument | ScalarArgument, ...]
+    arguments: tuple[PointerArgument | ScalarArgument | ImageArgument, ...]
     order: tuple[tuple[str, Expression], ...]
     """(axis, extent) of the tiles that consecutive blocks walk, the fastest-varying axis first."""
     reads: Mapping[str, tuple[str, ...]]
@@ -191,6 +192,8 @@ class Kernel:
     """For a spec that declares its own problem: the values of the tensors before the launch."""
     constants: Mapping[str, str] = field(default_factory=dict)
     """Tensors that are copied to `__constant__` symbols of the source, with the symbol's name."""
+    images: Mapping[str, ImageLayout] = field(default_factory=dict)
+    """Tensors that can be passed as a texture or surface, and how they are read."""
     inouts: frozenset[str] = frozenset()
     """Tensors that are both read and written."""
     references: Mapping[str, TensorValues] = field(default_factory=dict)

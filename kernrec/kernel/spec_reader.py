@@ -9,6 +9,7 @@ from typing import Any
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.declared_problem import Declared, declared_problem
 from kernrec.kernel.expression import Expression, expected_name, is_identifier, literal, parse
+from kernrec.kernel.image_layout import ImageArgument, ImageLayout
 from kernrec.kernel.launch_limits import launch_limits, product
 from kernrec.kernel.source_files import fingerprint, kernel_hash, read_source, read_toml
 from kernrec.kernel.spec import (
@@ -81,6 +82,7 @@ class _Reader:
         self.text = text
         self.top = Table(where, data)
         self.named: set[str] = set()
+        self.images: Mapping[str, ImageLayout] = {}
 
     def kernel(self) -> Kernel:
         top = self.top
@@ -88,6 +90,7 @@ class _Reader:
         if not is_identifier(name):
             raise top.fail("name", "lower-case letters, digits and _", name)
         declared = self.declared(name)
+        self.images = declared.images if declared else {}
         op = declared.op if declared else self.known_op()
         dtypes = op.dtypes if declared else top.names("dtypes", op.dtypes)
         layouts = op.layouts if declared else top.names("layouts", op.layouts)
@@ -144,6 +147,7 @@ class _Reader:
             macros=macros,
             initial_values=declared.initial_values if declared else {},
             constants=declared.constants if declared else {},
+            images=self.images,
             inouts=declared.inouts if declared else frozenset(),
             references=declared.references if declared else {},
             tolerance=declared.tolerance if declared else None,
@@ -369,7 +373,7 @@ class _Reader:
 
     def argument(
         self, key: str, text: Any, where: str, names: Collection[str], pointers: Collection[str]
-    ) -> PointerArgument | ScalarArgument:
+    ) -> PointerArgument | ScalarArgument | ImageArgument:
         if not isinstance(text, str):
             raise UsageError(f"{where}: {key}: expected a tensor or 'ctype expression', got {what(text)}")
         ctype, _, value = text.strip().partition(" ")
@@ -378,6 +382,11 @@ class _Reader:
                 raise UsageError(f"{where}: {key}: {unknown('tensor', ctype, sorted(pointers))}")
             self.named.add(ctype)  # a late dimension of that name says whether the tensor is there
             return PointerArgument(ctype)
+        if ctype in ("texture", "surface"):
+            if value.strip() not in self.images:
+                known = ", ".join(self.images) or "no tensor has one"
+                raise UsageError(f"{where}: {key}: {text!r}: expected a tensor with a texture table ({known})")
+            return ImageArgument(value.strip())
         if ctype not in SCALAR_RANGES:
             raise UsageError(f"{where}: {key}: {unknown('C type', ctype, SCALAR_RANGES)}")
         if ctype[0] == "f" and _DECIMAL.fullmatch(value):

@@ -238,6 +238,9 @@ def _card_work(request: CollectRequest, scratch: Path) -> list[_DeviceWork]:
 
     if request.problems is None:
         raise UsageError("name what to measure with --op, and --shape or --workload")
+    if request.kernel is not None and request.kernel.images:
+        names = ", ".join(request.kernel.images)
+        raise UsageError(f"{request.kernel.name} takes textures ({names}): it can be analyzed, but not measured")
     cards = choose_cards(request.gpu)
     user_kernel: dict[str, Any] = {}
     if request.kernel is not None:

@@ -14,11 +14,12 @@ import numpy as np
 from kernrec.compile.compiled import Compiled, Resources
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scratch, bind_launches, probe_problems, workspaces
+from kernrec.kernel.image_layout import ImageHandle, ImageLayout
 from kernrec.kernel.spec import Config, Kernel
 from kernrec.op import Problem
 from kernrec.profile.fit_profile import Profile, ProfileError, fit_profile
 from kernrec.profile.tensor_values import ELEMENTS
-from kernrec.ptx import KernelLaunch, Module, emulate, parse
+from kernrec.ptx import Image, KernelLaunch, Module, Sampler, emulate, parse
 from kernrec.store import ProfileRow
 
 ProbeCounts = dict[tuple[object, ...], dict[str, int]]
@@ -248,18 +249,44 @@ def kernel_launch(
     entry: str | None = None,
 ) -> KernelLaunch:
     """A launch as the emulator takes it; `entry`: its kernel's name in the PTX, where C++ mangled it."""
-    arguments = emulator_arguments(bound)
+    images = {
+        f"texture {a.name}": image_of(a.name, a.dtype, a.extents, a.layers, a.layout)
+        for a in bound.arguments
+        if isinstance(a, ImageHandle)
+    }
     return KernelLaunch(
-        entry or bound.entry, bound.grid, bound.block, arguments, buffers, bound.shared_bytes, constants or {}
+        entry or bound.entry,
+        bound.grid,
+        bound.block,
+        emulator_arguments(bound),
+        buffers,
+        bound.shared_bytes,
+        constants or {},
+        images,
     )
+
+
+def image_of(name: str, dtype: str, extents: tuple[int, ...], layers: int, layout: ImageLayout) -> Image:
+    """The texture or surface that a tensor is seen as.
+
+    Raises:
+        UsageError: an image that cannot be.
+    """
+    sampler = Sampler(layout.filter, layout.address, layout.normalized, layout.unit_range)
+    return Image(name, extents, dtype, layout.channels, layers, sampler=sampler)
 
 
 def emulator_arguments(bound: BoundLaunch) -> list[Any]:
     """The arguments of a launch as the emulator takes them."""
-    return [
-        (0 if a.null else a.name) if isinstance(a, Pointer) else np.dtype(ELEMENTS[a.ctype]).type(a.value)
-        for a in bound.arguments
-    ]
+    given: list[Any] = []
+    for argument in bound.arguments:
+        if isinstance(argument, Pointer):
+            given.append(0 if argument.null else argument.name)
+        elif isinstance(argument, ImageHandle):
+            given.append(f"texture {argument.name}")
+        else:
+            given.append(np.dtype(ELEMENTS[argument.ctype]).type(argument.value))
+    return given
 
 
 def _zeros(dtype: str, elements: int) -> np.ndarray:

@@ -7,6 +7,7 @@ as many as cover the same threads. It is assumed that the result stays the same,
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.emulate_file import (
     BufferDescription,
     FileDescription,
+    ImageDescription,
     ScalarDescription,
     read_description,
     read_source,
@@ -134,6 +136,18 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             case FileDescription(name, path):
                 tensors[_identifier(name)] = _file(path)
                 passed.append(_identifier(name))
+            case ImageDescription(content, shape, layout):
+                name = _identifier(content.name)
+                if isinstance(content, FileDescription):
+                    tensors[name] = _file(content.path) | {"shape": [str(n) for n in load_npy(content.path).shape]}
+                else:
+                    values = "zeros" if content.fill else "normal"
+                    tensors[name] = {
+                        "shape": [str(extent) for extent in shape], "dtype": content.dtype, "role": "inout",
+                        "values": values,
+                    }  # fmt: skip
+                tensors[name]["texture"] = {k: v for k, v in asdict(layout).items() if v is not None}
+                passed.append(f"texture {name}")
             case ScalarDescription(dtype, value):
                 passed.append(f"{dtype} {value!r}")
     return tensors, passed

@@ -1,7 +1,8 @@
 """A recommended config as CUDA source that compiles as it stands: tunables fixed, launch line in a comment."""
 
 from kernrec.kernel import Config, Kernel
-from kernrec.kernel.binding import Pointer, workspaces
+from kernrec.kernel.binding import Pointer, Scalar, workspaces
+from kernrec.kernel.image_layout import ImageHandle
 from kernrec.recommender.result import Choice
 
 
@@ -21,9 +22,7 @@ def emit_cuda(choice: Choice) -> str:
     for scratch in workspaces(kernel, choice.config, problem, choice.gpu.sm):
         lines.append(f"//   {scratch.name}: {scratch.elements} {scratch.dtype} (workspace, no initial value needed)")
     for launch in choice.launches:
-        arguments = ", ".join(
-            ("nullptr" if a.null else a.name) if isinstance(a, Pointer) else str(a.value) for a in launch.arguments
-        )
+        arguments = ", ".join(map(_argument, launch.arguments))
         if launch.shared_bytes > 48 * 1024:
             lines.append(
                 f"//   cudaFuncSetAttribute({launch.entry}, cudaFuncAttributeMaxDynamicSharedMemorySize,"
@@ -37,6 +36,13 @@ def emit_cuda(choice: Choice) -> str:
     if launched:
         lines.append(f"// Chosen at launch, inside grid and arguments: {', '.join(launched)}.")
     return "\n".join(lines) + "\n" + variant_source(kernel, choice.config, problem.dtype, problem.layout)
+
+
+def _argument(argument: Pointer | Scalar | ImageHandle) -> str:
+    """An argument as the launch names it."""
+    if isinstance(argument, Scalar):
+        return str(argument.value)
+    return "nullptr" if isinstance(argument, Pointer) and argument.null else argument.name
 
 
 def variant_source(kernel: Kernel, config: Config, dtype: str, layout: str) -> str:

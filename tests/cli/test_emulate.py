@@ -169,3 +169,57 @@ def test_the_example_of_the_guide_computes_what_it_says(tmp_path: Path) -> None:
     done = run(*words)
     assert done.returncode == 0, done.stderr
     assert (np.load(saved) == y + 2 * x).all()
+
+
+COPY = """
+.version 8.0
+.target sm_80
+.address_size 64
+.global .texref legacy;
+.visible .entry copy(.param .u64 t, .param .u64 y)
+{
+    .reg .b32 %r<4>; .reg .f32 %f<10>; .reg .b64 %rd<4>;
+    mov.u32 %r1, %tid.x; cvt.rn.f32.u32 %f1, %r1; mov.f32 %f2, 0f3f800000;
+    ld.param.u64 %rd1, [t];
+    tex.2d.v4.f32.f32 {%f3, %f4, %f5, %f6}, [%rd1, {%f1, %f2}];
+    tex.1d.v4.f32.s32 {%f6, %f7, %f8, %f9}, [legacy, {%r1}];
+    add.f32 %f4, %f4, %f6;
+    ld.param.u64 %rd2, [y]; mul.wide.u32 %rd3, %r1, 4; add.s64 %rd2, %rd2, %rd3;
+    st.global.f32 [%rd2], %f4; ret;
+}
+"""
+
+
+def test_textures_are_given_by_their_shape_or_a_file(tmp_path: Path) -> None:
+    path, image, row, result = (tmp_path / name for name in ("copy.ptx", "image.npy", "row.npy", "y.npy"))
+    path.write_text(COPY)
+    texels, legacy = np.random.default_rng(0).standard_normal((2, 32, 2)), np.arange(32, dtype=np.float32)
+    np.save(image, texels.astype(np.float32))
+    np.save(row, legacy)
+    done = run(
+        path, f"t=texture(channels=2,point):@{image}", f"legacy=texture:@{row}", "y=zeros:f32[32]",
+        "--save", f"y={result}", "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.load(result), texels[1, :, 1].astype(np.float32) + legacy)
+    assert json.loads(done.stdout)["global.t.read_requests"] == 1
+    drawn = run(path, "t=texture(linear,axes=2,normalized):f32[8x16]", "legacy=texture:zeros:f32[32]", "y=f32[32]")
+    assert drawn.returncode == 0, drawn.stderr
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("t=texture(linaer):f32[8x8]", "did you mean linear"),
+        ("t=texture:f32", "expected a=texture:f32[480x640]"),
+        ("t=texture(channels=4):f32[8x8]", "is not its 4 channels"),
+        ("t=texture(linear):u8[8x8]", "a linear filter needs"),
+    ],
+)
+def test_a_texture_that_cannot_be_read_gets_one_line(argument: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "copy.ptx"
+    path.write_text(COPY)
+    done = run(path, argument, "legacy=texture:f32[32]", "y=f32[32]")
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1

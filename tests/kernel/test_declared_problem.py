@@ -73,6 +73,10 @@ def test_a_kernel_travels_to_another_process_whole(folder: Path) -> None:
         ('dtype = "u8"', 'symbol = "image_in"', 'add role = "constant"'),
         ("image = {", "Image = {", "write 'image'"),
         ("bx = {", "blockX = {", """write 'blockx' with define = "blockX\""""),
+        ('dtype = "u8"', 'dtype = "u8", texture = { filter = "linaer" }', "did you mean linear"),
+        ('dtype = "u8"', 'dtype = "u8", texture = { filter = "linear" }', "a linear filter needs"),
+        ('dtype = "u8"', 'dtype = "u8", texture = { channel = 4 }', "did you mean channels"),
+        ('["image",', '["texture image",', "expected a tensor with a texture table"),
         ('role = "output"', 'reference = "zeros"', "unknown key 'reference'"),
         (
             "[problem.tensors]",

@@ -14,6 +14,7 @@ from kernrec.compile.nvrtc import compiler
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
+from kernrec.measure.collect import CollectRequest, collect
 from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
 from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze, check_tunables_used
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
@@ -446,6 +447,48 @@ def test_a_spec_that_does_not_fit_gets_one_line(folder: Path, tmp_path: Path, ol
     with pytest.raises(UsageError, match=says) as raised:
         analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", None, ONE)
     assert "\n" not in str(raised.value)
+
+
+TEXTURE_SPEC = """
+name = "soften"
+source = "soften.cu"
+[problem]
+dims = { width = 256, height = 128 }
+[problem.tensors]
+out = { shape = ["height", "width"], role = "output", texture = {} }
+[problem.tensors.image]
+shape = ["height", "width", 2]
+dtype = "u8"
+texture = { channels = 2, filter = "linear", unit_range = true }
+[tunables]
+bx = { values = [32, 64] }
+[[launch]]
+entry = "soften"
+grid = ["ceil_div(width, bx)", "height"]
+block = ["bx"]
+arguments = ["texture image", "surface out"]
+"""
+TEXTURE_SOURCE = """
+extern "C" __global__ void soften(cudaTextureObject_t image, cudaSurfaceObject_t out) {
+    int x = blockIdx.x * BX + threadIdx.x, y = blockIdx.y;
+    surf2Dwrite(tex2D<float2>(image, x + 0.25f, y + 0.5f).y, out, 4 * x, y);
+}
+"""
+
+
+def test_a_kernel_of_textures_and_surfaces_is_analyzed_and_not_measured(tmp_path: Path) -> None:
+    (tmp_path / "kernel.toml").write_text(TEXTURE_SPEC)
+    (tmp_path / "soften.cu").write_text(TEXTURE_SOURCE)
+    kernel = load_kernel(tmp_path / "kernel.toml")
+    analysis = analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", None, ONE)
+    assert analysis.profiled == 2
+    best = analysis.recommendation.best
+    moved = 256 * 128 * (2 + 4)
+    assert best.latency_s.value > 0
+    assert kernel.definition.problem().bytes == moved
+    request = CollectRequest([("soften", kernel.definition.problem())], tmp_path / "own.duckdb", kernel=kernel)
+    with pytest.raises(UsageError, match=r"soften takes textures \(image, out\)"):
+        collect(request)
 
 
 def test_a_loop_that_is_extrapolated_is_said_to_be(tmp_path: Path) -> None:

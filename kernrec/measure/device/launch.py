@@ -11,7 +11,7 @@ from typing import Any
 from cupy.cuda import Event, Stream, driver, get_elapsed_time, runtime
 from cupy.cuda.function import Module
 
-from kernrec.kernel import BoundLaunch, Pointer
+from kernrec.kernel import BoundLaunch, Pointer, Scalar
 from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.store.measurement import Outcome
 
@@ -48,10 +48,13 @@ class DeviceLaunch:
     @classmethod
     def bound(cls, module: Module, launch: BoundLaunch, entry: str, addresses: Mapping[str, int]) -> "DeviceLaunch":
         """A launch of the kernel `entry` of a module over buffers at these addresses."""
-        arguments = [
-            ctypes.c_void_p(0 if a.null else addresses[a.name]) if isinstance(a, Pointer) else _TYPES[a.ctype](a.value)
-            for a in launch.arguments
-        ]
+        arguments = []
+        for argument in launch.arguments:
+            if isinstance(argument, Scalar):
+                arguments.append(_TYPES[argument.ctype](argument.value))
+            else:  # no textures: `kernrec.measure.collect` refuses kernels that take one
+                assert isinstance(argument, Pointer)
+                arguments.append(ctypes.c_void_p(0 if argument.null else addresses[argument.name]))
         return cls(module, entry, launch.grid, launch.block, launch.shared_bytes, arguments)
 
     def queue(self, stream: Stream) -> None:
