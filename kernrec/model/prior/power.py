@@ -180,12 +180,13 @@ class PowerModel:
         # A board has as many memory devices as its bus needs, or more where these could not hold its memory.
         devices = max(gpu.memory_bus_bits / memory["device_bits"], gpu.memory_bytes / 2**30 / device_gib)
         geforce = "GeForce" in gpu.title
-        partners = geforce and gpu.power_max_w <= gpu.tdp_w
+        partners = geforce and "Laptop" not in gpu.title and gpu.power_max_w <= gpu.tdp_w
         return cls(
             title=gpu.title,
             memory=memory_type,
             boost_hz=boost,
-            running_hz=boost * (chip["geforce_boost"] if geforce else 1.0),
+            # Makers of laptops choose the clock within the data sheet's range.
+            running_hz=max(boost, chip.get("geforce_hz", 0.0)) if geforce and "Laptop" not in gpu.title else boost,
             minimum_hz=coefficients["clock"]["minimum_hz"],
             maximum_hz=boost * chip["headroom"],
             curve=curve,
