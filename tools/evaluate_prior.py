@@ -119,7 +119,7 @@ class Evaluator:
             chosen = sample(rows, min(self._configs, most), BEST)
             problem = kernel.definition.problem()
             configs = [rows.configs[i] for i in chosen]
-            self._profile(kernel, problem, gpu, configs, f"{name} {label}")
+            self.profile(kernel, problem, gpu, configs, f"{name} {label}")
             point = OperatingPoint(None, recording.clock_hz)
             predictions = Predictions.of(kernel, problem, gpu, point, configs)
         except KernrecError as error:
@@ -161,7 +161,7 @@ class Evaluator:
                 kernel, gpu = load_kernel(TEXTBOOK / f"{kernel_name}.toml"), find_gpu(card)
                 problem = kernel.definition.problem(size=int(size))
                 configs: list[Config] = [{"block": block} for block in times]
-                self._profile(kernel, problem, gpu, configs, f"{kernel_name} {size}")
+                self.profile(kernel, problem, gpu, configs, f"{kernel_name} {size}")
                 found = Predictions.of(kernel, problem, gpu, OperatingPoint(), configs)
             except KernrecError as error:
                 self.skip(f"textbook {kernel_name} {size} on {card}", error)
@@ -177,7 +177,7 @@ class Evaluator:
         for card, (measured, predicted) in points.items():
             self._results.shapes.append(score_shapes("textbook kernels", card, measured, predicted))
 
-    def _profile(self, kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config], label: str) -> None:
+    def profile(self, kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config], label: str) -> None:
         """Profile the configs into the cache, as `kernrec analyze` does; one process at a time does that."""
         path = profiles_file(kernel, gpu)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -307,3 +307,20 @@ def test_a_limit_beyond_the_reference_board_is_taken_and_remarked_on_geforce_alo
 def test_a_card_that_no_kernel_can_be_compiled_for_says_so(recommender: Recommender) -> None:
     with pytest.raises(UsageError, match=r"no kernel .* runs on sm_70, where only imported measurements are known"):
         recommender.recommend("matmul", "v100", SQUARE)
+
+
+def test_a_stream_is_told_the_lower_limit_that_saves_energy_for_no_time_and_arithmetic_is_not(
+    recommender: Recommender,
+) -> None:
+    def told(op: str, shape: dict[str, int], gpu: str) -> Recommendation:
+        return recommender.recommend(op, gpu, shape, query=Query(Objective.LATENCY, top=1))
+
+    answer = told("elementwise", {"n": 1 << 26}, "a100")
+    (note,) = [note for note in answer.notes if "expected to save" in note]
+    limit_w = float(note.split("limit of ")[1].split(" W")[0])
+    at_limit = recommender.recommend(
+        "elementwise", "a100", {"n": 1 << 26}, query=Query(Objective.LATENCY, top=1, power_limit_w=limit_w)
+    ).best
+    assert at_limit.energy_j.value < 0.95 * answer.best.energy_j.value
+    assert at_limit.latency_s.value < 1.03 * answer.best.latency_s.value
+    assert not any("expected to save" in note for note in told("matmul", SQUARE, "rtx3090").notes)

@@ -249,7 +249,7 @@ class PowerModel:
         return self.board_w + self.leakage_w * volts + (self.clock_w * ratio + core_w) * volts * volts + dram_w
 
     def apply_power_limit(
-        self, nominal: NominalCosts, limit_w: float | None = None, clock_hz: float | None = None
+        self, nominal: NominalCosts, limit_w: float | Floats | None = None, clock_hz: float | None = None
     ) -> LimitedCosts:
         """Latency, power and energy of N launches at the highest clock that keeps them within a power limit.
 
@@ -257,7 +257,7 @@ class PowerModel:
 
         Args:
             nominal: the launches before any power limit.
-            limit_w: the power limit; the TDP by default.
+            limit_w: the power limit, or one for each launch (N,); the TDP by default.
             clock_hz: the highest clock; `running_hz` by default.
 
         Raises:
@@ -275,12 +275,13 @@ class PowerModel:
         latency, static_j, total_core_j = self._run(start, NominalCosts(core, memory, fixed, core_j, dram))
         energy = static_j + total_core_j + dram
         power = energy / latency
+        limit = np.broadcast_to(limit, latency.shape)
         clock = np.full(latency.shape, start * self.boost_hz)
         capped = power > limit
         if capped.any():
             over = np.flatnonzero(capped)
             slowed = NominalCosts(core[over], memory[over], fixed[over], core_j[over], dram[over])
-            ratio, latency[over], static_j[over], total_core_j[over] = self._throttle(start, limit, slowed)
+            ratio, latency[over], static_j[over], total_core_j[over] = self._throttle(start, limit[over], slowed)
             clock[over] = ratio * self.boost_hz
             energy[over] = static_j[over] + total_core_j[over] + dram[over]
             power[over] = energy[over] / latency[over]
@@ -316,7 +317,7 @@ class PowerModel:
         total_core_j = (self.clock_w * ratio * latency + nominal.core_j) * (volts * volts)
         return latency, static_j, total_core_j
 
-    def _throttle(self, start: float, limit_w: float, nominal: NominalCosts) -> tuple[Floats, Floats, Floats, Floats]:
+    def _throttle(self, start: float, limit_w: Floats, nominal: NominalCosts) -> tuple[Floats, Floats, Floats, Floats]:
         """(clock over boost, latency_s, static_j, core_j) of launches that exceed the limit at clock ratio `start`."""
         lowest = self.minimum_hz / self.boost_hz
         low, step = np.full(np.shape(nominal.core_s), lowest), start - lowest
@@ -328,11 +329,13 @@ class PowerModel:
             low = np.where(within, middle, low)
         return low, *self._run(low, nominal)
 
-    def _limit(self, limit_w: float | None) -> float:
-        limit = self.tdp_w if limit_w is None else limit_w
-        if not self.power_min_w <= limit <= self.power_max_w:
-            raise _out_of_range("power limit", limit, self.power_min_w, self.power_max_w, "W", self.title)
-        return limit
+    def _limit(self, limit_w: float | Floats | None) -> float | Floats:
+        if limit_w is None:
+            return self.tdp_w
+        for limit in (limit_w,) if isinstance(limit_w, float | int) else (float(limit_w.min()), float(limit_w.max())):
+            if not self.power_min_w <= limit <= self.power_max_w:
+                raise _out_of_range("power limit", limit, self.power_min_w, self.power_max_w, "W", self.title)
+        return limit_w
 
     def _clock(self, clock_hz: float | None) -> float:
         clock = self.running_hz if clock_hz is None else clock_hz
