@@ -1,6 +1,7 @@
 """What recorded rows of a kernel teach about a card that nobody recorded, through the commands that users run.
 
-    python tools/learn_from_recordings.py --sources FOLDER [--set pnpoly] [--data ../shared/data] [--work FOLDER]
+    python tools/learn_from_recordings.py --sources FOLDER [--set pnpoly] [--without CARD,...] [--data ../shared/data]
+                                          [--work FOLDER]
 
 A kernel of `tools/recorded_sets.py` with a part of its space is analyzed for every card it was recorded on. Then each
 card is left out in turn: `kernrec db import --kernel --spec` binds the rows of the other cards to the kernel, `kernrec
@@ -50,6 +51,7 @@ def main() -> int:
     parser.add_argument("--sources", type=Path, help="folder with the repositories of recorded kernels")
     parser.add_argument("--set", default="pnpoly", help=f"one of {', '.join(PARTS)}")
     parser.add_argument("--work", type=Path, help="keep databases here, so that a second run analyzes nothing")
+    parser.add_argument("--without", default="", help="cards to leave out altogether, separated by commas")
     arguments = parser.parse_args()
     if arguments.set not in PARTS:
         print(f"learn_from_recordings.py: {unknown('set', arguments.set, PARTS)}", file=sys.stderr)
@@ -62,7 +64,8 @@ def main() -> int:
             if arguments.sources is None:
                 raise UsageError("the kernels are public; --sources names a folder with them")
             kernel = reduced_kernel(recorded, arguments.sources, work)
-            rows = {r.card: read_rows(r, kernel, arguments.data / "spaces") for r in one_per_card(recorded)}
+            recordings = [r for r in one_per_card(recorded) if r.card not in arguments.without.split(",")]
+            rows = {r.card: read_rows(r, kernel, arguments.data / "spaces") for r in recordings}
         except UsageError as error:
             print(f"nothing learned: {error}")
             return 0

@@ -7,11 +7,14 @@ from typing import Any
 
 import duckdb
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.interop.import_export import Recording, import_bound
 from kernrec.interop.plausible_times import ceiling_s, floor_s, implausible
+from kernrec.interop.table import TableOptions, read_table
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.op import find_op
 from kernrec.store import Database
@@ -169,6 +172,25 @@ def test_a_table_that_cannot_be_read_says_why_in_one_line(
         bind(database, kernel, write(text, "rows.csv"), gpu="rtx3090")
     assert "\n" not in str(caught.value)
     assert set(database.counts().values()) == {0}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    header=st.lists(st.sampled_from(["bx", "TILE", "time_ms", "outcome", "energy_j", "x", "", "bx"]), max_size=5),
+    lines=st.lists(
+        st.lists(st.sampled_from(["32", "1", "0.5", "nan", "-1", "1e999", "ok", "", '"', "é\x00"]), max_size=5)
+    ),
+)
+def test_no_table_escapes_as_anything_but_one_line(write: Write, header: list[str], lines: list[list[str]]) -> None:
+    said = ""
+    try:
+        found = read_table(
+            write("\n".join(",".join(cells) for cells in [header, *lines]), "rows.csv"), TableOptions(("bx", "tile"))
+        )
+        assert all(result.latency_s is None or result.latency_s > 0 for result in found.results)
+    except UsageError as error:
+        said = str(error)
+    assert "\n" not in said
 
 
 def test_a_parquet_file_cut_short_is_refused(database: Database, kernel: Kernel, write: Write) -> None:
