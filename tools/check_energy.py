@@ -3,9 +3,9 @@
 Usage: python tools/check_energy.py --sources FOLDER [--data PATH] [--configs N]   (kernrec installed)
 
 `--sources` names a folder with the public repositories of the kernels (`recorded_sets.py` says which). A sample of
-configs is compiled and emulated; nothing was fitted to these rows. Prints the error of power given the recorded time, of
-energy predicted with the predicted time, and the rank correlation of energy. Exits with status 2 when sources or data
-are absent.
+configs is compiled and emulated; nothing was fitted to these rows. Prints the error of power given the recorded time,
+of energy predicted with the predicted time, and the rank correlation of energy. Exits with status 2 when sources or
+data are absent.
 """
 
 import argparse
