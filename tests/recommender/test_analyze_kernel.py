@@ -487,7 +487,7 @@ def test_a_kernel_of_textures_and_surfaces_is_analyzed_and_not_measured(tmp_path
     assert best.latency_s.value > 0
     assert kernel.definition.problem().bytes == moved
     request = CollectRequest([("soften", kernel.definition.problem())], tmp_path / "own.duckdb", kernel=kernel)
-    with pytest.raises(UsageError, match=r"soften takes textures \(image, out\)"):
+    with pytest.raises(UsageError, match=r"soften takes textures \(out, image\)"):
         collect(request)
 
 

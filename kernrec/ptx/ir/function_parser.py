@@ -10,7 +10,7 @@ from kernrec.ptx.ir.operands import OperandReader
 from kernrec.ptx.ir.program import Function, Instruction, Symbol
 
 _INSTRUCTION = re.compile(
-    r"\s*(?:@(!?)([%\w$]+)\s+)?([a-z][a-z0-9_]*)((?:[.:]+[\w]+)*)\s*([^;{}]*(?:\{[^;{}]*\}[^;{}]*)*);\s*$"
+    r"\s*(?:@(!?)([%\w$]+)\s+)?([a-z][a-z0-9_]*)(?![a-z0-9_])((?:[.:]+[\w]+)*)(?![\w.]|\s*:)\s*([^;{}]*(?:\{[^;{}]*\}[^;{}]*)*);\s*$"
 )
 _OPERANDS = re.compile(r"\s*(\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,{}\[\]()]+)\s*,?")
 _LABEL = re.compile(r"([\w$%]+)\s*:(?!:)\s*")
@@ -117,6 +117,9 @@ class FunctionParser:
     def _label(self, label: re.Match[str], text: str) -> str | None:
         function = self.function
         name = label.group(1)
+        if (described := re.match(r"\.call(?:prototype|targets)\b[^;]*", text[label.end() :])) is not None:
+            rest = text[label.end() + described.end() :]
+            return rest[1:] if rest else None  # of a call through a pointer: which is found out when it runs
         if len(self._scopes) > 1:
             self._scopes[-1][name] = name = f"{name}@{next(self._numbers)}"
         rest = text[label.end() :]

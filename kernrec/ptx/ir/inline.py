@@ -2,8 +2,9 @@
 
 A call becomes the callee's instructions with registers, labels and variables of their own. `.param` variables, through
 which PTX passes arguments and results, become a state space `argument`, private to a thread: the assembler keeps them
-in registers, so accesses to it count as moves. A call that cannot be inlined (by a pointer, of a recursive function, or
-of one without a body in the module) stays, and is an error for the thread that reaches it.
+in registers, so accesses to it count as moves. A call through a pointer becomes a choice among the functions whose
+address the module takes. A call that cannot be inlined (of a recursive function, or of one without a body in the
+module) stays, and is an error for the thread that reaches it.
 """
 
 import re
@@ -97,6 +98,10 @@ class _Inliner:
         """Appends the callee's body, or the call itself where that cannot be done."""
         result = self.result
         results, called, arguments = _parts(ins)
+        pointer = next((operand for operand in ins.operands if isinstance(operand, Register)), None)
+        if pointer is not None:
+            self._append_dispatch(ins, pointer, (results, arguments), callers)
+            return
         callee = self.module.functions.get(called)
         if called in _ASSERT_FAILS:
             result.instructions.append(replace(ins, opcode="trap", modifiers=(), operands=()))
@@ -129,6 +134,44 @@ class _Inliner:
             skip = replace(ins, opcode="bra", modifiers=(), operands=(Symbol(end),), predicate=(register, not negated))
             result.instructions.append(skip)
         self.append(_Body(callee, names, suffix, (*callers, called), end))
+        result.labels[end] = len(result.instructions)
+
+    def _append_dispatch(
+        self, ins: Instruction, pointer: Register, passed: tuple[list[str], list[str]], callers: tuple[str, ...]
+    ) -> None:
+        """Appends a call through a pointer: each function that it may mean is compared with it, and called if it is.
+
+        `passed`: the variables that take results, and that hold arguments.
+        """
+        results, arguments = passed
+        result = self.result
+        self.calls += 1
+        number, end = self.calls, f"$end@call{self.calls}"
+        found = [
+            name
+            for name in addressed_functions(self.module)
+            if name not in callers and _takes(self.module.functions[name], len(results), len(arguments))
+        ]
+        if not found:
+            result.instructions.append(ins)
+            return
+        for place, name in enumerate(found):
+            other, is_other = f"$other{place}@call{number}", f"%other{place}@call{number}"
+            result.registers[is_other] = "pred"
+            compared = (Register(is_other), pointer, Symbol(name))
+            result.instructions.append(
+                replace(ins, opcode="setp", modifiers=("ne", "u64"), operands=compared, predicate=None)
+            )
+            skip = replace(ins, opcode="bra", modifiers=(), operands=(Symbol(other),), predicate=(is_other, False))
+            result.instructions.append(skip)
+            listed = [f"({', '.join(results)})"] if results else []
+            texts = (*listed, name, f"({', '.join(arguments)})")
+            self._append_call(replace(ins, operands=tuple(map(Symbol, texts)), predicate=None), callers)
+            result.instructions.append(
+                replace(ins, opcode="bra", modifiers=(), operands=(Symbol(end),), predicate=None)
+            )
+            result.labels[other] = len(result.instructions)
+        result.instructions.append(replace(ins, opcode="trap", modifiers=(), operands=(), predicate=None))
         result.labels[end] = len(result.instructions)
 
     def _renamed(self, ins: Instruction, body: _Body) -> Instruction:
@@ -175,6 +218,20 @@ def _through_arguments(ins: Instruction, function: Function) -> Instruction:
     if not isinstance(base, Symbol) or base.name not in function.variables:
         return ins  # a parameter of the kernel
     return replace(ins, modifiers=tuple("argument" if m == "param" else m for m in ins.modifiers))
+
+
+def addressed_functions(module: Module) -> list[str]:
+    """The device functions whose address the module takes: those that a pointer may mean."""
+    named = {symbol for variable in module.variables.values() for _, symbol, _ in variable.pointers}
+    for function in module.functions.values():
+        for ins in function.instructions:
+            if ins.opcode != "call":
+                named |= {operand.name for operand in ins.operands if isinstance(operand, Symbol)}
+    return [name for name, function in module.functions.items() if name in named and not function.entry]
+
+
+def _takes(function: Function, results: int, arguments: int) -> bool:
+    return len(function.returns) == results and len(function.parameters) == arguments
 
 
 def _parts(ins: Instruction) -> tuple[list[str], str, list[str]]:

@@ -15,6 +15,8 @@ from kernrec.ptx.state.types import Array
 # State-space windows of the generic address space. Buffer i of global memory starts at (i + 1) << 40.
 BUFFER_SHIFT = 40
 WINDOW_SHIFT = 56
+CODE_WINDOW = 0x7D
+"""Addresses of functions begin with it."""
 IMAGE_WINDOW = 0x7E
 """Handles of textures and surfaces begin with it: no address does."""
 WINDOWS = {"global": 0, "shared": 1, "local": 2, "const": 3, "param": 4}
@@ -152,9 +154,11 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch) -> LaunchL
         shared = _align(shared, dynamic_align)
         symbols.update(dict.fromkeys(dynamic, shared))
         shared += launch.shared_bytes
+    # Functions have addresses too, for calls through pointers.
+    codes = {name: CODE_WINDOW << WINDOW_SHIFT | i for i, name in enumerate(module.functions, 1)}
     addresses = {name: (i + 1) << BUFFER_SHIFT for i, name in enumerate(memories)}
     # A buffer that shares its name with a shared or constant variable is reached through arguments only.
-    symbols = {**addresses, **symbols}
+    symbols = {**codes, **addresses, **symbols}
     for variable in variables:
         for offset, symbol, add in variable.pointers:
             pointer = np.frombuffer(((symbols.get(symbol, 0) + add) & (1 << 64) - 1).to_bytes(8, "little"), np.uint8)

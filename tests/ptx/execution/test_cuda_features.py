@@ -383,15 +383,13 @@ def test_jump_tables_early_returns_and_arrays_in_local_memory(arch: str) -> None
     [
         ("__device__ __noinline__ int f(int n) { return n < 2 ? n : f(n - 1) + f(n - 2) * n; }\n"
          'extern "C" __global__ void k(int* x) { x[threadIdx.x] = f(threadIdx.x); }', "call.uni: of a pointer"),
-        ("__device__ __noinline__ int f(int n) { return n; }\n__device__ __noinline__ int g(int n) { return -n; }\n"
-         'extern "C" __global__ void k(int* x) { int (*h)(int) = *x ? f : g; *x = h(3); }', "mov.u64: symbol"),
         ('extern "C" __global__ void k(int* x) { assert(*x); }', "__assertfail.* trapped"),
         ('extern "C" __global__ void k(int* x) { asm("fns.b32 %0, 5, 0, 1;" : "=r"(*x)); }', "not support fns.b32"),
         ('extern "C" __global__ void k(int* x) { __shared__ long long b;\n'
          'asm("mbarrier.init.shared.b64 [%0], 1;" :: "r"((int)__cvta_generic_to_shared(&b))); }',
          "does not support mbarrier.init.shared.b64"),
     ],
-    ids=["recursion", "function pointer", "assert", "fns", "mbarrier"],
+    ids=["recursion", "assert", "fns", "mbarrier"],
 )  # fmt: skip
 def test_what_cannot_be_executed_is_named_with_its_line(source: str, message: str) -> None:
     with pytest.raises(EmulationError, match=message) as raised:
@@ -403,3 +401,27 @@ def test_printf_prints_nothing_and_the_kernel_goes_on() -> None:
     x = np.zeros(N, np.int32)
     run('extern "C" __global__ void k(int* x) { if (!threadIdx.x) printf("%d", *x); x[threadIdx.x] = 7; }', "sm_86", x)
     assert (x == 7).all()
+
+
+POINTERS = """
+struct Shape { __device__ virtual int area(int n) const = 0; };
+struct Square : Shape { __device__ int area(int n) const override { return n * n; } };
+struct Strip : Shape { __device__ __noinline__ int area(int n) const override { return 3 * n; } };
+__device__ __noinline__ int up(int n) { return n + 1; }
+__device__ __noinline__ int down(int n) { return n - 1; }
+__device__ int (*steps[2])(int) = { up, down };
+extern "C" __global__ void k(int* x) {
+    int i = threadIdx.x;
+    Square square; Strip strip;
+    const Shape* shape = x[i] & 1 ? (const Shape*) &square : (const Shape*) &strip;
+    x[i] = shape->area(i) * 1000 + steps[x[i] >> 1](i);
+}
+"""
+
+
+@ARCHS
+def test_functions_are_called_through_pointers_and_virtually(arch: str) -> None:
+    x = RNG.integers(0, 4, N).astype(np.int32)
+    i, given = np.arange(N), x.copy()
+    run(POINTERS, arch, x)
+    np.testing.assert_array_equal(x, np.where(given & 1, i * i, 3 * i) * 1000 + np.where(given >> 1, i - 1, i + 1))
