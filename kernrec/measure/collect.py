@@ -113,7 +113,7 @@ def collect(
     with Journal(journal_path(request.database)) as journal, TemporaryDirectory(prefix="kernrec-") as scratch:
         if request.database.exists():  # one that cannot take rows is an error now, not after a night of measuring
             Database.open(request.database, read_only=False).close()
-        leftover = ingest(journal, request.database)
+        leftover = ingest(journal, request.database, lambda text: report(Progress("", "", "", 0, 0, note=text)))
         work = _recorded_work(request) if request.device == DeviceKind.REPLAY else _card_work(request, Path(scratch))
         return _Collection(request, journal, report, stopping).run(work, leftover)
 

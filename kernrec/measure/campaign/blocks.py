@@ -2,7 +2,9 @@
 
     references -- measurements of block 0 -- references -- measurements of block 1 -- references
 
-A block ends after a minute, with its problem, or with the worker process.
+A block ends with its problem, with the worker process, or when it is old: after a minute, and in a young session after
+a quarter of the session's time. So a run that is killed, however often, leaves at most a quarter of what it measured in
+an open block, whose configs the next run measures again.
 """
 
 from collections.abc import Callable
@@ -15,7 +17,9 @@ from kernrec.measure.protocol.drift import DriftMonitor, describe_changes
 from kernrec.store.measurement import Tier
 
 REFERENCE_S = 60.0
-"""Age at which a block ends."""
+"""Age at which a block ends, at the latest."""
+_FIRST_S, _SHARE = 4.0, 0.25
+"""Age at which the first block of a session ends, and later ones as a share of the session's age."""
 
 
 class BlockControl:
@@ -40,6 +44,7 @@ class BlockControl:
         """When the block began, of the campaign's clock."""
         self.items: list[ScheduledMeasurement] = []
         """The measurements of the block."""
+        self._started_s: float | None = None  # when the first block began
         self._energy_checked_s = 0.0  # when the energy of the reference kernels was last measured, which takes seconds
         self._energy_unchecked = False  # whether energy was measured since
 
@@ -59,12 +64,16 @@ class BlockControl:
             self.drift.rebase(costs)
         session.refresh_idle_power()
         self.number, self.since_s, self.items = number, session.clock(), []
+        if self._started_s is None:
+            self._started_s = self.since_s
         return error
 
     @property
     def is_due(self) -> bool:
         """Whether the block should end before the next measurement."""
-        return not self._session.client.alive or self._session.clock() - self.since_s >= REFERENCE_S
+        session_s = self.since_s - (self.since_s if self._started_s is None else self._started_s)
+        due_s = min(REFERENCE_S, max(_FIRST_S, _SHARE * session_s))
+        return not self._session.client.alive or self._session.clock() - self.since_s >= due_s
 
     def close(self) -> list[ScheduledMeasurement]:
         """End the block and begin another; returns the measurements to repeat, if the card drifted."""

@@ -3,14 +3,16 @@
 If the process is killed in between, the next collector does the same again: a row's key is the hash of its content, so
 a row that is there already is not added twice. Measurements of a block in which the card drifted are stored as
 quarantined. Those of a block that never ended, because the run was stopped or killed, are marked `block_open`, and the
-next run measures their configs again.
+next run measures their configs again. Lines that no collector can have written are put aside, and the others are kept.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kernrec.errors import UsageError
 from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.device import replay
 from kernrec.measure.protocol import measure_config
@@ -22,8 +24,13 @@ from kernrec.store.measurement import Measurement, Outcome
 _OUR_PROTOCOLS = (measure_config.VERSION, replay.PROTOCOL_VERSION)
 
 
-def ingest(journal: Journal, database: Path) -> int:
+def ingest(journal: Journal, database: Path, note: Callable[[str], None] = lambda text: None) -> int:
     """Move the measurements of a journal into the database, which is created if there is none.
+
+    Args:
+        journal: open.
+        database: where to.
+        note: is called with one line if there are lines that are no measurements; they go to `<journal>.damaged`.
 
     Returns:
         How many measurements there were.
@@ -31,16 +38,42 @@ def ingest(journal: Journal, database: Path) -> int:
     Raises:
         UsageError: if the database cannot take them; the journal still has them then.
     """
-    measurements: list[Measurement] = []
+    stored = 0
 
     def store(records: list[dict[str, Any]]) -> None:
-        measurements.extend(measurements_of(records))
+        nonlocal stored
+        damaged: list[Mapping[str, Any]] = []
+        measurements = dict(_readable(records, damaged))
         if measurements:
             with Database.open(database, read_only=False, create=True) as opened:
-                opened.add_measurements(measurements)
+                try:
+                    opened.add_measurements(measurements.values())
+                except UsageError:
+                    good = {i: one for i, one in measurements.items() if _fits(one)}
+                    if len(good) == len(measurements):
+                        raise  # it is not the rows
+                    damaged += [records[i] for i in measurements.keys() - good.keys()]
+                    opened.add_measurements(good.values())
+                    measurements = good
+        stored = len(measurements)
+        if damaged:
+            aside = journal.path.with_name(f"{journal.path.name}.damaged")
+            with aside.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(record) + "\n" for record in damaged)
+            note(f"{len(damaged)} lines of {journal.path} are no measurements; they were put into {aside.name}")
 
     journal.drain(store)
-    return len(measurements)
+    return stored
+
+
+def _fits(measurement: Measurement) -> bool:
+    """Whether a database can hold a measurement."""
+    with Database.memory() as database:
+        try:
+            database.add_measurements([measurement])
+        except UsageError:
+            return False
+    return True
 
 
 def earlier_measurements(database: Path, problem: Problem, gpu: str, uuid_hash: str | None) -> list[Measurement]:
@@ -69,25 +102,46 @@ def earlier_measurements(database: Path, problem: Problem, gpu: str, uuid_hash: 
 
 
 def measurements_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Measurement]:
-    """The measurements in a journal's records.
+    """The measurements in a journal's records, without those that are none.
 
     Records are `{"row": columns}` (`Measurement.as_json`) and, for each block that ended, `{"closed": block, "session":
     session}` or, if the reference kernels had drifted, `{"drifted": block, "session": session, "error": text}`. A row
     has its problem in full, because the problem may be one that only the spec of a user's kernel declares.
     """
-    records = list(records)
-    drifted = {(record["session"], record["drifted"]): record["error"] for record in records if "drifted" in record}
-    closed = {(record["session"], record["closed"]) for record in records if "closed" in record}
-    for record in records:
+    return (measurement for _, measurement in _readable(list(records), []))
+
+
+def _readable(
+    records: list[Mapping[str, Any]] | list[dict[str, Any]], damaged: list[Mapping[str, Any]]
+) -> Iterator[tuple[int, Measurement]]:
+    """(place, measurement) of each record that is one; those that should be but are not are added to `damaged`."""
+    drifted = {key: str(record.get("error")) for record in records if (key := _ended(record, "drifted"))}
+    closed = {key for record in records if (key := _ended(record, "closed"))}
+    for place, record in enumerate(records):
         if "row" not in record:
             continue
-        row = upgrade_columns(record["row"])
-        if isinstance(row["problem"], str):  # its key alone, in a journal that an earlier version left behind
-            row["problem"] = problem_from_key(row["problem"])
-        measurement = Measurement.from_columns(row)
-        block = measurement.origin.session, measurement.origin.block
+        try:
+            measurement = _measurement(record["row"])
+            block = measurement.origin.session, measurement.origin.block
+            hash(block)
+        except (UsageError, TypeError, ValueError, KeyError, AttributeError):
+            damaged.append(record)
+            continue
         if measurement.outcome == Outcome.OK and block in drifted:
             measurement = replace(measurement, outcome=Outcome.QUARANTINED, error=drifted[block])
         elif measurement.outcome == Outcome.OK and block not in closed:
             measurement = replace(measurement, origin=replace(measurement.origin, block_open=True))
-        yield measurement
+        yield place, measurement
+
+
+def _ended(record: Mapping[str, Any], how: str) -> tuple[str, int] | None:
+    """(session, block) of a record that says how a block ended; None for any other."""
+    session, block = record.get("session"), record.get(how)
+    return (session, block) if isinstance(session, str) and type(block) is int else None
+
+
+def _measurement(columns: Any) -> Measurement:
+    row = upgrade_columns(columns)
+    if isinstance(row["problem"], str):  # its key alone, in a journal that an earlier version left behind
+        row["problem"] = problem_from_key(row["problem"])
+    return Measurement.from_columns(row)

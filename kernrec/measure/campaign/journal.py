@@ -173,7 +173,7 @@ def _records(content: bytes) -> list[dict[str, Any]]:
     for line in content.splitlines():
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # nested too deeply: no collector wrote it
             continue
         if isinstance(record, dict):
             records.append(record)

@@ -1,5 +1,6 @@
 """From the journal into the database: nothing is lost or added twice, and each block is judged by how it ended."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -54,10 +55,11 @@ def test_the_journal_is_emptied_only_when_the_database_has_its_rows(tmp_path: Pa
     database = tmp_path / "k.duckdb"
     with Journal(journal_path(database)) as journal:
         journal.append(row())
-        journal.append(row(latency_s=-1.0))  # no run time: the database refuses all of them
+        journal.append(row(latency_s=2e-3))
+        database.write_text("no database")
         with pytest.raises(UsageError):
             ingest(journal, database)
-    assert [r["row"]["latency_s"] for r in drained(journal_path(database))] == [1e-3, -1.0]
+    assert [r["row"]["latency_s"] for r in drained(journal_path(database))] == [1e-3, 2e-3]
 
 
 def test_ingesting_twice_adds_nothing(tmp_path: Path) -> None:
@@ -85,3 +87,37 @@ def test_a_problem_that_only_a_spec_declares_comes_back_without_the_spec(tmp_pat
 def test_a_journal_that_an_earlier_version_left_behind_gets_the_columns_of_today() -> None:
     (measurement,) = measurements_of([row(measured_by="kernrec 0.1.0 replay"), {"closed": 0, "session": "s"}])
     assert (measurement.origin.measured_by, measurement.origin.replayed) == ("kernrec 0.1.0", True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"row": "x"},
+        {"row": {"problem": 3}},
+        {"row": row(block=[1])["row"]},
+        {"row": row(latency_s="fast")["row"]},
+        {"row": row(latency_s=-1.0)["row"]},
+        {"closed": [1], "session": {}},
+    ],
+)
+def test_a_line_that_no_collector_wrote_is_put_aside_and_the_others_are_kept(tmp_path, line) -> None:
+    database, notes = tmp_path / "a.duckdb", []
+    with Journal(journal_path(database)) as journal:
+        journal.append(row())
+        journal.append(line)
+        journal.append({"closed": 0, "session": "s"})
+        assert ingest(journal, database, notes.append) == 1
+    with Database.open(database) as opened:
+        assert opened.counts()["measurement"] == 1
+    if "row" in line:
+        (note,) = notes
+        assert note.startswith("1 lines of")
+        assert "\n" not in note
+        assert json.loads((tmp_path / "a.duckdb.journal.damaged").read_text()) == line
+
+
+def test_a_line_that_is_nested_too_deeply_is_skipped(tmp_path) -> None:
+    path = journal_path(tmp_path / "a.duckdb")
+    path.write_bytes(json.dumps(row()).encode() + b"\n" + b"[" * 200_000 + b"\n")
+    with Journal(path) as journal:
+        assert ingest(journal, tmp_path / "a.duckdb") == 1
