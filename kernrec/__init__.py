@@ -27,6 +27,7 @@ def recommend(
     max_power_w: float | None = None,
     power_limit_w: float | None = None,
     clock_hz: float | None = None,
+    clocks: bool = False,
     top: int = 5,
     **dims: int,
 ) -> "Recommendation":
@@ -43,8 +44,10 @@ def recommend(
         objective: `pareto`, `latency`, `energy` or `edp`.
         max_slowdown: fraction above the fastest config's latency that is accepted (0.03 is 3 %).
         max_power_w: mean power that a choice may draw, in watts.
-        power_limit_w: the GPU's power limit in watts; its default one if None.
+        power_limit_w: the GPU's power limit in watts. If None, for latency its default one, else a range of limits:
+            a choice is then a config and a power limit.
         clock_hz: a locked core clock in hertz; not locked if None.
+        clocks: whether locked core clocks are tried, too.
         top: how many choices are returned at most.
         **dims: the op's dimensions by name.
 
@@ -57,5 +60,5 @@ def recommend(
 
     if not _shared:
         _shared.append(Recommender())
-    query = Query(objective_named(objective), max_slowdown, max_power_w, power_limit_w, clock_hz, top)
+    query = Query(objective_named(objective), max_slowdown, max_power_w, power_limit_w, clock_hz, top, clocks)
     return _shared[0].answer(Request(gpu, op, kernel, dims, dtype, layout, query))

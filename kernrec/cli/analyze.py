@@ -38,6 +38,7 @@ def analyze(
     dtype: Annotated[str | None, typer.Option(help="Data type, if the spec has several.")] = None,
     layout: Annotated[str | None, typer.Option(help="Tensor layout, if the spec has several.")] = None,
     objective: Annotated[str, typer.Option(help="What to optimize: pareto, latency, energy or edp.")] = "pareto",
+    clocks: Annotated[bool, typer.Option("--clocks", help="Also try locked core clocks.")] = False,
     top: Annotated[int, typer.Option(help="Number of configs to print at most.")] = 5,
     grid: Annotated[str | None, typer.Option(help="For PTX: blocks of the grid, 16 or 16,2,1; default 1.")] = None,
     block: Annotated[str | None, typer.Option(help="For PTX: threads of a block, 256 or 16,16; default 128.")] = None,
@@ -97,7 +98,7 @@ def analyze(
     problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **dims)
     if effort and not measure:
         raise UsageError("--effort says how much is measured; it goes with --measure")
-    query = Query(objective_named(objective), top=top)
+    query = Query(objective_named(objective), top=top, clocks=clocks)
     folder, database = (spec or source).parent, db or paths.user_database()
     measured = _Measured(kernel, problem, card, database, folder, effort or "normal") if measure else None
     progress = _Progress(kernel.name)

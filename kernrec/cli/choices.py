@@ -8,6 +8,7 @@ from kernrec.cli.table import print_table
 
 if TYPE_CHECKING:
     from kernrec.recommender import Choice, LayerAnswer, Recommendation
+    from kernrec.recommender.result import Saving
 
 Column = tuple[str, str]
 """Heading and alignment."""
@@ -17,14 +18,21 @@ def print_choices(answer: "Recommendation") -> None:
     """The choices for one problem, and the notes; of a kernel beside what the occupancy heuristic picks."""
     about = answer.about_kernel
     title = f"{answer.problem.key} on {answer.gpu.title}, objective {answer.objective}"
+    swept = any(choice.point != answer.point for choice in answer.choices)
     if about is None:
-        title += f", power limit {human(answer.power_limit_w, 'W')}"
+        title += f", {'default ' if swept else ''}power limit {human(answer.power_limit_w, 'W')}"
     elif answer.problem.op != about.kernel.name:
         title = f"{about.kernel.name} {title}"
     shown = [*answer.choices, *([about.heuristic] if about else [])]
     measured = any(choice.measurement for choice in shown)
+    locked = any(choice.point.clock_hz != answer.point.clock_hz for choice in shown)
     cells = [
-        {**_costs(choice), **(_of_kernel(choice) if about else _of_op(choice)), **_tail(choice, measured)}
+        {
+            **(_point(choice, locked) if about or swept else {}),
+            **_costs(choice),
+            **(_of_kernel(choice) if about else _of_op(choice)),
+            **_tail(choice, measured),
+        }
         for choice in shown
     ]
     if about:
@@ -32,6 +40,8 @@ def print_choices(answer: "Recommendation") -> None:
     order = _KERNEL_ORDER if about else _OP_ORDER
     columns = [column for column in order if column in cells[0]]
     print_table(title, columns, [[row[column] for column in columns] for row in cells])
+    if answer.saving is not None:
+        print(_saving_text(answer.saving, human(answer.power_limit_w, "W")))
     print_notes(answer.notes)
 
 
@@ -55,9 +65,27 @@ def print_layers(title: str, layers: "list[LayerAnswer]") -> None:
     print_notes(note for layer in layers for note in layer.answer.notes)
 
 
+def _saving_text(saving: "Saving", compared: str) -> str:
+    """What the first choice's config saves at a lower limit, as a sentence."""
+    clock = saving.point.clock_hz
+    where = f"locked to {human(clock, 'Hz')}" if clock else f"at a power limit of {human(saving.power_limit_w, 'W')}"
+    slower = f"{saving.slowdown * 100:.1f} % longer" if saving.slowdown >= 0.0005 else "as long"
+    saved = f"{saving.energy_saved * 100:.0f} % less energy"
+    return f"{where[0].upper()}{where[1:]}, the first config takes {slower} and {saved} than at {compared}."
+
+
 _GRID = ("grid x block", "right")
+_POWER_LIMIT = ("power limit", "right")
+_LOCKED_CLOCK = ("locked clock", "right")
 _ENERGY_VS_OCCUPANCY = ("energy vs occupancy", "right")
 _TIME_VS_OCCUPANCY = ("time vs occupancy", "right")
+
+
+def _point(choice: "Choice", locked: bool) -> dict[Column, str]:
+    cells = {_POWER_LIMIT: human(choice.power_limit_w, "W")}
+    if locked:
+        cells[_LOCKED_CLOCK] = human(choice.point.clock_hz, "Hz") if choice.point.clock_hz else "-"
+    return cells
 
 
 def _costs(choice: "Choice") -> dict[Column, str]:
@@ -85,7 +113,6 @@ def _of_op(choice: "Choice") -> dict[Column, str]:
 
 def _of_kernel(choice: "Choice") -> dict[Column, str]:
     return {
-        ("power limit", "right"): human(choice.power_limit_w, "W"),
         ("occupancy", "right"): f"{choice.occupancy * 100:.0f} %",
         _ENERGY_VS_OCCUPANCY: percent(-choice.versus_occupancy.energy_saved),
         _TIME_VS_OCCUPANCY: percent(choice.versus_occupancy.slowdown),
@@ -114,9 +141,17 @@ _VERSUS_OCCUPANCY: tuple[Column, ...] = (
 _OP_ORDER: tuple[Column, ...] = (
     ("rank", "right"),
     ("kernel", "left"),
+    _POWER_LIMIT,
+    _LOCKED_CLOCK,
     *_COSTS,
     ("energy vs fastest", "right"),
     ("time vs fastest", "right"),
     *_VERSUS_OCCUPANCY,
 )
-_KERNEL_ORDER: tuple[Column, ...] = (("power limit", "right"), *_COSTS, ("occupancy", "right"), *_VERSUS_OCCUPANCY)
+_KERNEL_ORDER: tuple[Column, ...] = (
+    _POWER_LIMIT,
+    _LOCKED_CLOCK,
+    *_COSTS,
+    ("occupancy", "right"),
+    *_VERSUS_OCCUPANCY,
+)

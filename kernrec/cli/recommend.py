@@ -24,8 +24,14 @@ def recommend(
         str | None, typer.Option(help="Most slowdown against the fastest config, such as 3%.")
     ] = None,
     max_power: Annotated[str | None, typer.Option(help="Highest mean power of a config, such as 250W.")] = None,
-    power_limit: Annotated[str | None, typer.Option(help="Power limit that the GPU runs under, such as 300W.")] = None,
+    power_limit: Annotated[
+        str | None,
+        typer.Option(
+            help="Power limit that the GPU runs under, such as 300W. Default: for latency the GPU's own, else several."
+        ),
+    ] = None,
     clock: Annotated[str | None, typer.Option(help="Core clock that the GPU is locked to, such as 1410MHz.")] = None,
+    clocks: Annotated[bool, typer.Option("--clocks", help="Also try locked core clocks.")] = False,
     top: Annotated[int, typer.Option(help="Number of configs to print at most.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     calibrated: Annotated[
@@ -41,7 +47,8 @@ def recommend(
 ) -> None:
     """Recommend kernel configs for an op on a GPU, without that GPU: the latency/energy Pareto front by default.
 
-    Without --shape the best config of each layer of a workload set is printed.
+    Where energy counts, a choice is a config and a power limit. Without --shape the best config of each layer of a
+    workload set is printed, at one power limit for all.
     """
     from kernrec.recommender import Query, Recommender, Request
     from kernrec.recommender.request import objective_named
@@ -59,7 +66,13 @@ def recommend(
     if emit and not (shape or kernel):
         raise UsageError("--emit cuda needs a --shape: it prints one config")
     if kernel and (op or workload or emit or max_slowdown or max_power or clock):
-        raise UsageError("--kernel goes with --shape, --dtype, --layout, --objective, --power-limit and --top")
+        raise UsageError(
+            "--kernel goes with --shape, --dtype, --layout, --objective, --power-limit, --clocks and --top"
+        )
+    if clocks and clock is not None:
+        raise UsageError("--clock and --clocks were both given; a locked clock is one clock, --clocks tries several")
+    if clocks and not (shape or kernel):
+        raise UsageError("--clocks needs a --shape; the layers of a workload are answered at one operating point")
     query = Query(
         objective=objective_named(objective),
         max_slowdown=None if max_slowdown is None else fraction("--max-slowdown", max_slowdown),
@@ -67,6 +80,7 @@ def recommend(
         power_limit_w=None if power_limit is None else watts("--power-limit", power_limit),
         clock_hz=None if clock is None else hertz("--clock", clock),
         top=top,
+        clocks=clocks,
     )
     recommender = Recommender(databases=db, calibrated=calibrated, keep_open=True)
     request = Request(gpu, op or None, kernel, shape or {}, dtype, layout, query)

@@ -7,7 +7,8 @@ it corrects the predictions, or a config that was found to be slow would be reco
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,14 @@ from kernrec.gpu import GPU
 from kernrec.kernel import ProblemSpace
 from kernrec.model.prior.power import LimitedCosts
 from kernrec.op import Problem
-from kernrec.recommender.estimate.costs import Costs, Rescaling, carried_over, prior_costs, with_measured
+from kernrec.recommender.estimate.costs import (
+    Costs,
+    Rescaling,
+    carried_over,
+    prior_costs,
+    promising,
+    with_measured,
+)
 from kernrec.recommender.estimate.measured_rows import MeasuredRows, applies, measured_rows
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import Prediction, predict
@@ -30,6 +38,10 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import Correction, ModelScope, TrainedModel
 
 Array = np.ndarray
+
+SWEPT = 64
+"""Candidates of a kernel that are estimated at other operating points than the first: the fastest and the most frugal
+there. Of 72 problems of four ops the least energy was missed on one, by 1.3 %."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,19 +136,41 @@ class KernelCandidates:
         heuristic = table.occupancy_choice(on_problem, runnable.rows)
         rows = runnable.rows if whole_space else _shortlisted(runnable, heuristic)
         prediction = predict(table, on_problem, rows)
-        limited = [prediction.limited(point) for point in points]
-        predicted = [prior_costs(costs) for costs in limited]
+        first = prediction.limited(points[0])
+        predicted = prior_costs(first)
+        correct: Callable[[Costs], Costs] = _unchanged
         taken = [measured.at(rows) for measured in runnable.measured]
         scope = correction = None
         if model is not None and (scope := model.scope(table.gpu, table.kernel)):
             from kernrec.recommender.estimate.correction import Correction, worth_scoring
 
-            where = np.arange(len(rows)) if whole_space else worth_scoring(predicted[0], taken[0][0])
-            correction = Correction.of(scope, prediction, limited[0], where)
-            predicted = [correction.correct(costs) for costs in predicted]
+            where = np.arange(len(rows)) if whole_space else worth_scoring(predicted, taken[0][0])
+            correction = Correction.of(scope, prediction, first, where)
+            correct = correction.correct
+            predicted = correct(predicted)
             scope = scope.after(max(len(positions) for positions, _ in taken))
-        costs, rescaling = _with_measurements(predicted, taken, limited, correction)
+        limited, everywhere = [first], [predicted]
+        if len(points) > 1:
+            # Measurements correct the predictions of all configs, so there all of them are estimated.
+            every = whole_space or any(len(positions) for positions, _ in taken)
+            swept = None if every else promising(predicted, SWEPT)
+            limited += [_spread(costs, swept, len(rows)) for costs in prediction.limited_at(points[1:], swept)]
+            everywhere += [correct(prior_costs(costs)) for costs in limited[1:]]
+        costs, rescaling = _with_measurements(everywhere, taken, limited, correction)
         return cls(runnable, int(rows.searchsorted(heuristic)), prediction, costs, rescaling, scope)
+
+
+def _unchanged(costs: Costs) -> Costs:
+    return costs
+
+
+def _spread(limited: LimitedCosts, where: Array | None, count: int) -> LimitedCosts:
+    """The costs of the candidates at positions `where` (None: all) as those of all; the others' are infinite."""
+    if where is None:
+        return limited
+    columns = np.full((len(fields(limited)), count), np.inf)
+    columns[:, where] = [getattr(limited, field.name) for field in fields(limited)]
+    return LimitedCosts(*columns)
 
 
 def _shortlisted(runnable: RunnableConfigs, heuristic: int) -> Array:

@@ -8,10 +8,9 @@ last, and its latest answers, so a second request costs little; programs should 
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
-
-import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
@@ -26,17 +25,15 @@ from kernrec.recommender.infeasible import refusing_constraint, why_not
 from kernrec.recommender.notes import notes, of_kernel, sampled_blocks
 from kernrec.recommender.request import Query, Request
 from kernrec.recommender.result import KernelAnswer, Recommendation
+from kernrec.recommender.saving import saving_of
 from kernrec.recommender.select import select
-from kernrec.store import Evidence
+from kernrec.recommender.sweep import kernel_points, measured_limits, op_points
 from kernrec.util.light_dataclass import dataclass
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _KEPT_ANSWERS, _KEPT_SETS = 1024, 16
-
-POWER_LIMITS = 8
-"""Power limits that a sweep tries, from the least that a GPU accepts to the most."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ class Recommender:
     ) -> None:
         self.context = Context(databases, calibrated, models, keep_open)
         self._answers: OrderedDict[tuple[Problem, str, Query], Recommendation] = OrderedDict()
-        self._sets: OrderedDict[tuple[Problem, str, OperatingPoint], CandidateSet] = OrderedDict()
+        self._sets: OrderedDict[tuple[Problem, str, tuple[OperatingPoint, ...]], CandidateSet] = OrderedDict()
         self._version = self.context.stack.version()
 
     def recommend(
@@ -96,6 +93,8 @@ class Recommender:
     def answer_workload(self, request: Request, workload: str | None = None) -> tuple[str, list[LayerAnswer]]:
         """The workload set's title, and the answers for its layers of the request's op; the shape is the layers'.
 
+        All layers are answered at one operating point: nobody sets another power limit between two layers.
+
         Args:
             request: names an op; its shape is not used.
             workload: a set's name; None for the op's default.
@@ -103,16 +102,18 @@ class Recommender:
         from kernrec.op.workload import default_workload
         from kernrec.op.workload import workload as find_workload
 
-        definition, gpu = find_op(request.op or ""), find_gpu(request.gpu)
+        definition, gpu, query = find_op(request.op or ""), find_gpu(request.gpu), request.query
+        if query.clocks:
+            raise UsageError("clocks are tried for one problem, not for a workload set; give a shape")
+        if query.power_limit_w is None and query.clock_hz is None:
+            query = replace(query, power_limit_w=gpu.tdp_w)
         chosen = find_workload(workload) if workload else default_workload(definition.name)
         layers = chosen.layers_of(definition.name, request.dtype, request.layout)
         if not layers:
             raise UsageError(
                 f"workload {chosen.name} has no {definition.name} layer; give another --workload or a shape"
             )
-        answers = [
-            LayerAnswer(layer.name, layer.count, self._answer_op(layer.problem, gpu, request.query)) for layer in layers
-        ]
+        answers = [LayerAnswer(layer.name, layer.count, self._answer_op(layer.problem, gpu, query)) for layer in layers]
         return chosen.title, answers
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
@@ -144,9 +145,12 @@ class Recommender:
         return _kept(self._answers, (problem, gpu.name, query), _KEPT_ANSWERS, lambda: self._new(problem, gpu, query))
 
     def _new(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        key = problem, gpu.name, query.point
-        candidates = _kept(self._sets, key, _KEPT_SETS, lambda: self._candidates(problem, gpu, query.point))
-        choices = build_choices(candidates, select(candidates, query), query.objective)
+        points = op_points(gpu, query)
+        candidates = _kept(
+            self._sets, (problem, gpu.name, points), _KEPT_SETS, lambda: self._candidates(problem, gpu, points)
+        )
+        picked = select(candidates, query)
+        choices = build_choices(candidates, picked, query.objective)
         return Recommendation(
             problem=problem,
             gpu=gpu,
@@ -157,14 +161,22 @@ class Recommender:
             notes=self.context.models.warnings() + notes(candidates, choices),
             calibration=self.context.models.calibration(gpu),
             models=tuple(kernel.scope for kernel in candidates.kernels if kernel.scope),
+            saving=saving_of(candidates, picked[0], query),
         )
 
-    def _candidates(self, problem: Problem, gpu: GPU, point: OperatingPoint) -> CandidateSet:
-        """The candidates of a problem with their costs, whatever a query wants of them."""
+    def _candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
+        """The candidates of a problem with their costs, whatever a query wants of them.
+
+        A sweep is also over the power limits that the kernels were measured at.
+        """
         tables = self.context.tables(problem, gpu)
         kernels = [table.kernel for table in tables]
         evidence = self.context.evidence(problem, gpu, kernels)
-        candidates = candidate_set(tables, problem, [point], evidence, self.context.models.model(problem.op, gpu))
+        if len(points) > 1 and (measured := measured_limits(gpu, evidence, kernels)):
+            points = tuple(
+                dict.fromkeys([*points, *(OperatingPoint(limit) for limit in measured if limit != gpu.tdp_w)])
+            )
+        candidates = candidate_set(tables, problem, points, evidence, self.context.models.model(problem.op, gpu))
         if not candidates.kernels:
             failed = sum(len(considered.measured[0].failed) for considered in candidates.considered)
             reason = f" ({failed} failed when they were measured)" if failed else why_not(kernels, problem, gpu)
@@ -176,26 +188,6 @@ def problem_of(kernel: Kernel, request: Request) -> Problem:
     """The problem that a request about a kernel names."""
     dtype, layout = request.dtype or kernel.dtypes[0], request.layout or kernel.layouts[0]
     return kernel.definition.problem(dtype, layout, **request.dims)
-
-
-def power_limits(gpu: GPU) -> list[float]:
-    """The power limits that a sweep tries on a GPU (W), in steps of whole watts."""
-    return [round(float(limit)) for limit in np.linspace(gpu.power_min_w, gpu.power_max_w, POWER_LIMITS)]
-
-
-def sweep(gpu: GPU, limits: Sequence[float]) -> list[OperatingPoint]:
-    """The operating points at the default power limit, which comes first, and at these."""
-    return [OperatingPoint(limit) for limit in dict.fromkeys([gpu.tdp_w, *limits])]
-
-
-def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) -> list[OperatingPoint]:
-    """The operating points of a request about one kernel: the default one, and the limit that is asked for, else a
-    range of limits and those that the kernel was measured at."""
-    if query.power_limit_w is not None:
-        return sweep(gpu, [query.power_limit_w])
-    measured = {row.power_limit_w for row in evidence.measured if row.kernel_hash == kernel.hash}
-    used = sorted(limit for limit in measured if limit and gpu.power_min_w <= limit <= gpu.power_max_w)
-    return sweep(gpu, [*power_limits(gpu), *used])
 
 
 def kernel_recommendation(candidates: CandidateSet, query: Query, warnings: tuple[str, ...] = ()) -> Recommendation:
@@ -213,8 +205,9 @@ def kernel_recommendation(candidates: CandidateSet, query: Query, warnings: tupl
     if not candidates.kernels:
         raise none_runs(considered)
     # The default limit is what choices are compared at; where a limit is asked for it need not be among them.
-    first = 0 if query.power_limit_w is None else len(candidates.points) - 1
-    choices = build_choices(candidates, select(candidates, query, first), query.objective)
+    first = 0 if query.power_limit_w is None else candidates.points.index(OperatingPoint(query.power_limit_w))
+    picked = select(candidates, query, first)
+    choices = build_choices(candidates, picked, query.objective)
     kernel = candidates.kernels[0]
     return Recommendation(
         problem=candidates.problem,
@@ -226,6 +219,7 @@ def kernel_recommendation(candidates: CandidateSet, query: Query, warnings: tupl
         notes=(*warnings, *notes(candidates, choices), *of_kernel(considered, choices[0])),
         calibration=kernel.table.calibration,
         models=(kernel.scope,) if kernel.scope else (),
+        saving=saving_of(candidates, picked[0], query),
         about_kernel=KernelAnswer(
             kernel=kernel.table.kernel,
             heuristic=build_choice(candidates, 0, kernel.heuristic),

@@ -57,11 +57,13 @@ class Query:
     max_power_w: float | None = None
     """Mean power that a choice may draw."""
     power_limit_w: float | None = None
-    """Power limit of the GPU; None for its default, and for one kernel for a range of limits."""
+    """Power limit of the GPU; None for its default, and a range of limits where energy counts."""
     clock_hz: float | None = None
     """Locked core clock; None where it is not locked."""
     top: int = 5
     """How many choices are returned at most."""
+    clocks: bool = False
+    """Whether locked core clocks are tried, too."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "objective", objective_named(self.objective))
@@ -69,6 +71,8 @@ class Query:
             raise UsageError(f"top is {self.top}; at least 1 is accepted")
         if self.max_slowdown is not None and not self.max_slowdown >= 0:
             raise UsageError(f"max slowdown is {self.max_slowdown:g}; a fraction of at least 0 is accepted")
+        if self.clocks and self.clock_hz is not None:
+            raise UsageError("a sweep over clocks and a locked clock were both asked for; give one of them")
         if self.max_power_w is not None and not self.max_power_w > 0:
             raise UsageError(f"max power is {self.max_power_w:g} W; a positive power is accepted")
 
@@ -82,8 +86,8 @@ class Query:
 class Request:
     """A problem, a GPU and a query. Names are as people type them; one of `op` and `kernel` is given.
 
-    With `op` every kernel that implements the op is considered, at the query's operating point. With `kernel` it is
-    that kernel alone, a user's own or one of the library, over a range of power limits where the query names none.
+    With `op` every kernel that implements the op is considered; with `kernel` it is that kernel alone, a user's own or
+    one of the library. `sweep` says at which operating points.
     """
 
     gpu: str

@@ -40,6 +40,28 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Saving:
+    """What the first choice's config saves at another operating point, at no loss of time."""
+
+    point: OperatingPoint
+    power_limit_w: float
+    """The power limit there, the default one included."""
+    slowdown: float
+    """Fraction of the latency at the point that choices are compared at."""
+    energy_saved: float
+    """Fraction of the energy there."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; keys carry their unit."""
+        return {
+            "power_limit_w": self.power_limit_w,
+            "locked_clock_hz": self.point.clock_hz,
+            "slowdown": self.slowdown,
+            "energy_saved": self.energy_saved,
+        }
+
+
+@dataclass(frozen=True)
 class MeasuredOn:
     """When and where a config was measured."""
 
@@ -153,7 +175,7 @@ class Recommendation:
     gpu: GPU
     objective: Objective
     point: OperatingPoint
-    """The operating point that choices are compared at; with a range of power limits each choice has its own."""
+    """The operating point that choices are compared at; in a sweep each choice has its own."""
     choices: tuple[Choice, ...]
     """Best first; a Pareto front with the fastest first."""
     candidates: int
@@ -166,6 +188,9 @@ class Recommendation:
     """The models that corrected the prior."""
     about_kernel: KernelAnswer | None = None
     """Of a request about one kernel."""
+    saving: Saving | None = None
+    """What the first choice's config saves at another power limit or clock; None where it is little, or one was asked
+    for."""
 
     @property
     def best(self) -> Choice:
@@ -201,6 +226,7 @@ class Recommendation:
             "calibration": None if self.calibration is None else self.calibration.as_dict(),
             "models": [scope.as_dict() for scope in self.models],
             **kernel,
+            "saving": None if self.saving is None else self.saving.as_dict(),
             "choices": [choice.as_dict() for choice in self.choices],
             "notes": list(self.notes),
         }

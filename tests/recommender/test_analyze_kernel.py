@@ -25,8 +25,9 @@ from kernrec.recommender.explain.breakdown import explain
 from kernrec.recommender.explain.pick_config import explainable, pick_config, point_number
 from kernrec.recommender.explain.what_if import difference, what_if
 from kernrec.recommender.notes import of_measurements
-from kernrec.recommender.recommender import kernel_recommendation, power_limits
+from kernrec.recommender.recommender import kernel_recommendation
 from kernrec.recommender.result import MeasuredOn
+from kernrec.recommender.sweep import power_limits
 from kernrec.store import Database, Evidence
 from kernrec.store.measurement import Measurement
 

@@ -264,8 +264,9 @@ def test_a_problem_is_estimated_once_for_all_that_is_wanted_of_it(monkeypatch: p
         found = recommender.recommend("matmul", "a100", "m=640,n=512,k=384", query=query)
         alone = Recommender([]).recommend("matmul", "a100", "m=640,n=512,k=384", query=query)
         assert found.as_dict() == alone.as_dict()
-    assert [point for _, _, point in estimated].count(DEFAULT_POINT) == 4  # once, and thrice alone
-    assert len(estimated) == 2 + 4
+    # Each of three sweeps and limits once, and each of four queries alone.
+    assert len(estimated) == 3 + 4
+    assert [points for _, _, points in estimated].count((DEFAULT_POINT,)) == 2
 
 
 def test_of_no_config_there_is_nothing_to_predict(recommender: Recommender) -> None:

@@ -16,7 +16,8 @@ unchanged. A limit below what the launch draws at the lowest clock is exceeded. 
 are in `power.toml`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -263,8 +264,27 @@ class PowerModel:
         Raises:
             UsageError: the GPU does not accept this power limit or clock.
         """
-        limit = self._limit(limit_w)
-        start = self._clock(clock_hz) / self.boost_hz
+        return self._limited(nominal, self._limit(limit_w), self._clock(clock_hz) / self.boost_hz)
+
+    def apply_power_limits(
+        self, nominal: NominalCosts, points: Sequence[tuple[float | None, float | None]]
+    ) -> list[LimitedCosts]:
+        """`apply_power_limit` at several (power limit, clock), in little more time than at one.
+
+        Args:
+            nominal: N launches; every field an array (N,).
+            points: the power limits and clocks, None as for `apply_power_limit`.
+        """
+        count, each = len(points), np.size(nominal.core_s)
+        repeated = NominalCosts(*(np.tile(getattr(nominal, field.name), count) for field in fields(NominalCosts)))
+        limits = np.repeat([self._limit(limit_w) for limit_w, _ in points], each)
+        starts = np.repeat([self._clock(clock_hz) / self.boost_hz for _, clock_hz in points], each)
+        limited = self._limited(repeated, limits, starts)
+        columns = [getattr(limited, field.name).reshape(count, each) for field in fields(LimitedCosts)]
+        return [LimitedCosts(*rows) for rows in zip(*columns, strict=True)]
+
+    def _limited(self, nominal: NominalCosts, limit: float | Floats, start: float | Floats) -> LimitedCosts:
+        """The launches at a power limit and from a ratio of the boost clock on; numbers, or arrays (N,)."""
         core, memory, fixed, core_j, dram = np.broadcast_arrays(
             np.atleast_1d(np.asarray(nominal.core_s, dtype=np.float64)),
             nominal.dram_s,
@@ -275,13 +295,13 @@ class PowerModel:
         latency, static_j, total_core_j = self._run(start, NominalCosts(core, memory, fixed, core_j, dram))
         energy = static_j + total_core_j + dram
         power = energy / latency
-        limit = np.broadcast_to(limit, latency.shape)
-        clock = np.full(latency.shape, start * self.boost_hz)
+        limit, start = np.broadcast_to(limit, latency.shape), np.broadcast_to(start, latency.shape)
+        clock = start * self.boost_hz
         capped = power > limit
         if capped.any():
             over = np.flatnonzero(capped)
             slowed = NominalCosts(core[over], memory[over], fixed[over], core_j[over], dram[over])
-            ratio, latency[over], static_j[over], total_core_j[over] = self._throttle(start, limit[over], slowed)
+            ratio, latency[over], static_j[over], total_core_j[over] = self._throttle(start[over], limit[over], slowed)
             clock[over] = ratio * self.boost_hz
             energy[over] = static_j[over] + total_core_j[over] + dram[over]
             power[over] = energy[over] / latency[over]
@@ -317,7 +337,7 @@ class PowerModel:
         total_core_j = (self.clock_w * ratio * latency + nominal.core_j) * (volts * volts)
         return latency, static_j, total_core_j
 
-    def _throttle(self, start: float, limit_w: Floats, nominal: NominalCosts) -> tuple[Floats, Floats, Floats, Floats]:
+    def _throttle(self, start: Floats, limit_w: Floats, nominal: NominalCosts) -> tuple[Floats, Floats, Floats, Floats]:
         """(clock over boost, latency_s, static_j, core_j) of launches that exceed the limit at clock ratio `start`."""
         lowest = self.minimum_hz / self.boost_hz
         low, step = np.full(np.shape(nominal.core_s), lowest), start - lowest

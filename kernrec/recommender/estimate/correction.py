@@ -21,7 +21,7 @@ from kernrec.model.learn.adaptation import adapt, thinned
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, groups_needed, unknown_interval
 from kernrec.model.learn.model import Model
 from kernrec.model.prior.power import LimitedCosts
-from kernrec.recommender.estimate.costs import LEARNED, Costs, Estimates, replaced
+from kernrec.recommender.estimate.costs import LEARNED, Costs, Estimates, promising, replaced
 from kernrec.recommender.estimate.model_inputs import features_of, inputs_of
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.store import MeasuredAnswer
@@ -232,13 +232,7 @@ def worth_scoring(costs: Costs, always: Array) -> Array:
     All, where enough were measured to say that others are promising than the prior thinks; that takes milliseconds.
     """
     count = len(costs.power_w)
-    if count <= SCORED or len(always) >= FEWEST:
-        return np.arange(count)
-    chosen = np.zeros(count, dtype=bool)
-    for estimates in (costs.latency, costs.energy):
-        chosen[np.argpartition(estimates.value, SCORED // 2)[: SCORED // 2]] = True
-    chosen[always] = True
-    return np.flatnonzero(chosen)
+    return np.arange(count) if len(always) >= FEWEST else np.union1d(promising(costs, SCORED), always)
 
 
 def _median(values: Array) -> float:

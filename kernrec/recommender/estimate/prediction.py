@@ -1,6 +1,7 @@
 """The prior's prediction: time and energy of configs on one problem, before any power limit."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 import numpy as np
 
@@ -36,6 +37,14 @@ class Prediction:
     def limited(self, point: OperatingPoint = DEFAULT_POINT) -> LimitedCosts:
         """Latency, power and energy at an operating point."""
         return self.table.power.apply_power_limit(self.nominal, point.power_limit_w, point.clock_hz)
+
+    def limited_at(self, points: Sequence[OperatingPoint], where: Array | None = None) -> list[LimitedCosts]:
+        """Latency, power and energy of the candidates at positions `where` (None: all), at each operating point."""
+        nominal = self.nominal
+        if where is not None:
+            nominal = NominalCosts(*(np.take(getattr(nominal, field.name), where) for field in fields(nominal)))
+        at = [(point.power_limit_w, point.clock_hz) for point in points]
+        return self.table.power.apply_power_limits(nominal, at)
 
     def bottleneck(self, position: int) -> str:
         """The resource that takes longest in the longest launch of the candidate at this position."""

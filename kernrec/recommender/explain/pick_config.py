@@ -11,8 +11,9 @@ from kernrec.op import Problem, find_op
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.infeasible import why_not
-from kernrec.recommender.recommender import none_runs, power_limits, problem_of, sweep
+from kernrec.recommender.recommender import none_runs, problem_of
 from kernrec.recommender.request import Objective, Request
+from kernrec.recommender.sweep import power_limits, sweep
 
 
 def explainable(request: Request, context: Context) -> CandidateSet:

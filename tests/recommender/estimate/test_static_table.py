@@ -1,0 +1,77 @@
+"""The static table, its shortlist and its predictions, on the library's own kernels."""
+
+import numpy as np
+import pytest
+
+from kernrec.errors import KernrecError
+from kernrec.gpu import find_gpu
+from kernrec.kernel import find_kernel
+from kernrec.op import find_op
+from kernrec.recommender import Recommender
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.shortlist import SHORTLIST, shortlist
+from kernrec.recommender.estimate.static_table import StaticTable
+
+GPU = find_gpu("rtx4090")
+PROBLEM = find_op("matmul").problem(m=1024, n=768, k=512)
+
+
+@pytest.fixture(scope="module")
+def table() -> StaticTable:
+    return Recommender([]).context.tables(PROBLEM, GPU)[0]
+
+
+def test_configs_that_run_keep_the_constraints_fit_and_do_not_spill(table: StaticTable) -> None:
+    at = table.space.at(PROBLEM)
+    rows = table.runnable(at)
+    assert at.valid[rows].all()
+    assert table.usable[rows].all()
+    assert (table.geometry(at, 0).resident[rows] > 0).all()
+
+
+def test_the_heuristic_picks_the_most_resident_warps_and_then_the_largest_block(table: StaticTable) -> None:
+    at = table.space.at(PROBLEM)
+    rows = table.runnable(at)
+    geometry = table.geometry(at, 0)
+    chosen = table.occupancy_choice(at, rows)
+    equals = rows[geometry.occupancy[rows] == geometry.occupancy[rows].max()]
+    assert chosen in equals
+    assert geometry.warps[chosen] == geometry.warps[equals].max()
+
+
+def test_a_launch_without_profiles_is_named() -> None:
+    with pytest.raises(KernrecError, match="no database holds profiles of matmul_simt"):
+        StaticTable.of(find_kernel("matmul_simt"), PROBLEM, GPU, {})
+
+
+def test_the_shortlist_is_part_of_the_rows_and_holds_the_best(table: StaticTable) -> None:
+    at = table.space.at(PROBLEM)
+    rows = table.runnable(at)
+    short = shortlist(table, at, rows)
+    assert len(short) <= SHORTLIST < len(rows)
+    assert np.isin(short, rows).all()
+    assert (np.diff(short) > 0).all()
+    every, some = (predict(table, at, which).limited().latency_s.min() for which in (rows, short))
+    assert some <= 1.05 * every
+    assert (shortlist(table, at, rows[:10]) == rows[:10]).all()
+
+
+def test_a_prediction_does_not_depend_on_what_is_predicted_beside_it(table: StaticTable) -> None:
+    at = table.space.at(PROBLEM)
+    rows = table.runnable(at)[:40]
+    both, one = predict(table, at, rows).limited(), predict(table, at, rows[7:8]).limited()
+    assert (both.latency_s[7], both.energy_j[7]) == (one.latency_s[0], one.energy_j[0])
+
+
+def test_many_operating_points_at_once_cost_what_each_costs(table: StaticTable) -> None:
+    at = table.space.at(PROBLEM)
+    prediction = predict(table, at, table.runnable(at)[:60])
+    points = [DEFAULT_POINT, OperatingPoint(200.0), OperatingPoint(None, 1.2e9), OperatingPoint(300.0, 1.8e9)]
+    for point, limited in zip(points, prediction.limited_at(points), strict=True):
+        alone = prediction.limited(point)
+        for name in ("latency_s", "energy_j", "power_w", "clock_hz", "capped"):
+            assert (getattr(limited, name) == getattr(alone, name)).all()
+    where = np.array([3, 11])
+    some = prediction.limited_at(points[1:2], where)[0]
+    assert (some.energy_j == prediction.limited(points[1]).energy_j[where]).all()

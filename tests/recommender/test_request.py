@@ -1,0 +1,26 @@
+"""What is asked is checked where it enters."""
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.recommender.request import Objective, Query, Request, objective_named
+
+
+def test_an_objective_is_one_from_where_it_enters() -> None:
+    assert Query("energy").objective is Objective.ENERGY  # type: ignore[arg-type]
+    assert objective_named("edp") is Objective.EDP
+    with pytest.raises(UsageError, match="latenzy"):
+        objective_named("latenzy")
+
+
+def test_a_front_has_no_single_value() -> None:
+    with pytest.raises(UsageError, match="pareto"):
+        Objective.PARETO.value_of(1.0, 2.0)  # type: ignore[arg-type]
+    assert Objective.PARETO.quantities == Objective.EDP.quantities == ("latency", "energy")
+
+
+def test_a_request_names_an_op_or_a_kernel() -> None:
+    for given in ({}, {"op": "matmul", "kernel": "matmul_simt"}):
+        with pytest.raises(UsageError, match="exactly one"):
+            Request("a100", **given)  # type: ignore[arg-type]
+    assert Request("a100", "matmul", shape="m=1,n=2,k=3").dims == {"m": 1, "n": 2, "k": 3}

@@ -1,0 +1,59 @@
+"""Selection keeps the bounds, and orders by the objective."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.estimate.costs import MEASURED, PRIOR
+from kernrec.recommender.request import Objective, Query
+from kernrec.recommender.select import select
+
+
+def table(latency: Any, energy: Any, source: Any = None) -> CandidateSet:
+    """What selection reads of a candidate set: arrays (points, C)."""
+    latency_s, energy_j = np.array(latency, dtype=float), np.array(energy, dtype=float)
+    sources = np.full(latency_s.shape, PRIOR) if source is None else np.array(source)
+    columns = {"latency_s": latency_s, "energy_j": energy_j, "latency_source": sources}
+    columns["power_w"] = energy_j / np.where(np.isinf(latency_s), 1.0, latency_s)
+    return cast(CandidateSet, SimpleNamespace(**columns))
+
+
+def test_each_candidate_is_chosen_once_at_its_best_point() -> None:
+    candidates = table([[1, 2, 3], [2, 2.5, 3]], [[9, 5, 7], [4, 3, 8]])
+    assert select(candidates, Query(Objective.ENERGY)) == [(1, 1), (1, 0), (0, 2)]
+    assert select(candidates, Query(Objective.LATENCY, top=2)) == [(0, 0), (0, 1)]
+    assert select(candidates, Query(Objective.EDP, top=1)) == [(1, 1)]
+
+
+def test_a_front_runs_over_configs_and_points() -> None:
+    candidates = table([[1, 2, 3], [2, 2.5, 3]], [[9, 5, 7], [4, 3, 8]])
+    assert select(candidates, Query()) == [(0, 0), (1, 0), (1, 1)]
+
+
+def test_points_before_the_first_are_not_chosen() -> None:
+    candidates = table([[1, 2], [3, 4]], [[1, 2], [3, 4]])
+    assert select(candidates, Query(Objective.LATENCY), first=1) == [(1, 0), (1, 1)]
+
+
+def test_bounds_hold_and_what_cannot_be_kept_is_refused() -> None:
+    candidates = table([[1, 2, 4]], [[400, 400, 100]])
+    assert select(candidates, Query(Objective.LATENCY, max_power_w=250.0)) == [(0, 1), (0, 2)]
+    assert select(candidates, Query(Objective.ENERGY, max_slowdown=1.0, top=1)) == [(0, 0)]
+    with pytest.raises(UsageError, match="no config stays below 20 W; the least is 25 W"):
+        select(candidates, Query(max_power_w=20.0))
+
+
+def test_of_equal_costs_the_measured_one_is_taken() -> None:
+    candidates = table([[1], [1]], [[2], [2]], [[PRIOR], [MEASURED]])
+    assert select(candidates, Query(Objective.ENERGY)) == [(1, 0)]
+
+
+def test_what_was_not_estimated_at_a_point_is_not_chosen_there() -> None:
+    inf = float("inf")
+    candidates = table([[1, 2], [inf, 3]], [[9, 8], [inf, 2]])
+    assert select(candidates, Query()) == [(0, 0), (0, 1), (1, 1)]
+    assert select(candidates, Query(Objective.ENERGY)) == [(1, 1), (0, 0)]

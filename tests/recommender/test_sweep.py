@@ -1,0 +1,118 @@
+"""A choice is a config and an operating point where energy counts."""
+
+import pytest
+
+import kernrec
+from kernrec.errors import UsageError
+from kernrec.gpu import all_gpus, find_gpu
+from kernrec.op import find_op
+from kernrec.recommender import Objective, Query, Recommender, Request
+from kernrec.recommender.candidate_set import SWEPT, candidate_set
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.saving import NO_LOSS, WORTH_SAYING
+from kernrec.recommender.sweep import CLOCKS, clocks, lower_limits, op_points
+from kernrec.store import Evidence
+
+ROWS = {"rows": 8192, "columns": 4096}
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Recommender:
+    return Recommender([])
+
+
+def test_limits_of_a_sweep_lie_below_the_default_one_and_are_accepted() -> None:
+    for gpu in all_gpus():
+        limits = [point.power_limit_w or 0.0 for point in lower_limits(gpu)]
+        assert limits == sorted(set(limits))
+        assert all(gpu.power_min_w <= limit < gpu.tdp_w for limit in limits)
+
+
+def test_latency_alone_is_asked_at_the_default_limit_and_what_is_given_is_kept() -> None:
+    gpu = find_gpu("a100")
+    assert op_points(gpu, Query(Objective.LATENCY)) == (DEFAULT_POINT,)
+    assert op_points(gpu, Query(power_limit_w=300.0)) == (OperatingPoint(300.0),)
+    assert op_points(gpu, Query(clock_hz=1.2e9)) == (OperatingPoint(None, 1.2e9),)
+    for objective in (Objective.PARETO, Objective.ENERGY, Objective.EDP):
+        assert op_points(gpu, Query(objective)) == (DEFAULT_POINT, *lower_limits(gpu))
+    locked = op_points(gpu, Query(power_limit_w=300.0, clocks=True))
+    assert locked == (OperatingPoint(300.0), *clocks(gpu, 300.0))
+    assert len(locked) == 1 + CLOCKS
+
+
+def test_clocks_and_a_locked_clock_exclude_each_other() -> None:
+    with pytest.raises(UsageError, match="give one of them"):
+        Query(clocks=True, clock_hz=1.2e9)
+
+
+def test_a_lower_limit_saves_energy_where_memory_is_the_bottleneck(recommender: Recommender) -> None:
+    answer = recommender.recommend("softmax", "a100", ROWS, query=Query(Objective.ENERGY))
+    fixed = recommender.recommend("softmax", "a100", ROWS, query=Query(Objective.ENERGY, power_limit_w=400.0))
+    assert answer.best.power_limit_w < 400.0 == fixed.best.power_limit_w
+    assert answer.best.energy_j.value < 0.9 * fixed.best.energy_j.value
+    assert answer.best.as_dict()["power_limit_w"] == answer.best.power_limit_w
+
+
+def test_a_choice_costs_what_it_costs_where_its_limit_is_asked_for(recommender: Recommender) -> None:
+    query = Query(Objective.PARETO, top=8)
+    for choice in recommender.recommend("matmul", "a100", "m=16,n=4096,k=4096", "f16", "nt", query).choices:
+        at = Query(Objective.LATENCY, power_limit_w=choice.power_limit_w, top=1000)
+        there = recommender.recommend("matmul", "a100", "m=16,n=4096,k=4096", "f16", "nt", at).choices
+        (same,) = [c for c in there if (c.kernel.name, c.config) == (choice.kernel.name, choice.config)]
+        assert (same.latency_s, same.energy_j, same.power_w) == (choice.latency_s, choice.energy_j, choice.power_w)
+        assert same.clock_hz == choice.clock_hz
+
+
+def test_the_first_of_a_front_runs_at_the_default_limit(recommender: Recommender) -> None:
+    for op, gpu, shape in (("softmax", "a100", ROWS), ("matmul", "h200", {"m": 512, "n": 512, "k": 512})):
+        front = recommender.recommend(op, gpu, shape)
+        fastest = recommender.recommend(op, gpu, shape, query=Query(Objective.LATENCY, top=1)).best
+        assert front.best.point == DEFAULT_POINT
+        assert front.best.latency_s == fastest.latency_s
+        assert min(choice.energy_j.value for choice in front.choices) <= fastest.energy_j.value
+
+
+def test_what_is_saved_without_loss_of_time_is_said_whatever_the_objective(recommender: Recommender) -> None:
+    swept = recommender.recommend("softmax", "a100", ROWS).saving
+    single = recommender.recommend("softmax", "a100", ROWS, query=Query(Objective.LATENCY)).saving
+    assert swept is not None
+    assert single is not None
+    assert single.as_dict() == pytest.approx(swept.as_dict())
+    assert swept.power_limit_w < 400.0
+    assert swept.slowdown <= NO_LOSS
+    assert swept.energy_saved >= WORTH_SAYING
+    for given in ({"power_limit_w": 300.0}, {"clock_hz": 1.2e9}):
+        assert recommender.recommend("softmax", "a100", ROWS, query=Query(**given)).saving is None  # type: ignore[arg-type]
+
+
+def test_clocks_are_tried_where_they_are_asked_for(recommender: Recommender) -> None:
+    shape = {"m": 4096, "n": 4096, "k": 4096}
+    without = recommender.recommend("matmul", "h200", shape, "f16", query=Query(Objective.ENERGY)).best
+    best = recommender.recommend("matmul", "h200", shape, "f16", query=Query(Objective.ENERGY, clocks=True)).best
+    assert best.energy_j.value <= without.energy_j.value
+    assert without.point.clock_hz is None
+    locked = kernrec.recommend(
+        "matmul", "h200", dtype="f16", objective="energy", clocks=True, power_limit_w=700.0, **shape
+    )
+    assert locked.best.power_limit_w == 700.0
+    assert locked.best.as_dict()["locked_clock_hz"] == locked.best.point.clock_hz is not None
+
+
+def test_layers_of_a_workload_run_at_one_limit(recommender: Recommender) -> None:
+    _, layers = recommender.answer_workload(Request("a100", "softmax", query=Query(Objective.ENERGY, top=1)))
+    assert {layer.answer.best.power_limit_w for layer in layers} == {400.0}
+    with pytest.raises(UsageError, match="give a shape"):
+        recommender.answer_workload(Request("a100", "softmax", query=Query(clocks=True)))
+
+
+def test_slow_candidates_are_not_estimated_at_every_point(recommender: Recommender) -> None:
+    problem, gpu = find_op("matmul").problem(m=4096, n=4096, k=4096), find_gpu("rtx4090")
+    tables = recommender.context.tables(problem, gpu)
+    points = [DEFAULT_POINT, *lower_limits(gpu)]
+    some = candidate_set(tables, problem, points, Evidence())
+    every = candidate_set(tables, problem, points, Evidence(), whole_space=True)
+    assert ((some.latency_s[1:] < float("inf")).sum(axis=1) <= SWEPT * len(tables)).all()
+    assert (some.latency_s[0] < float("inf")).all()
+    assert (every.latency_s < float("inf")).all()
+    for cost in ("latency_s", "energy_j"):
+        assert getattr(some, cost).min() <= 1.02 * getattr(every, cost).min()
