@@ -17,6 +17,7 @@ from kernrec.recommender.candidate_set import candidate_set
 from kernrec.recommender.emit import emit_cuda
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.explain.report import report
 from kernrec.store import Evidence, shipped_profiles
 
 SQUARE = {"m": 4096, "n": 4096, "k": 4096}
@@ -291,6 +292,8 @@ def test_a_limit_that_the_card_cannot_hold_is_said_to_be_exceeded(recommender: R
         "matmul", "rtx3090", SQUARE, query=Query(Objective.LATENCY, top=1, power_limit_w=300.0)
     )
     assert not any("cannot hold" in note for note in held.notes)
+    request = Request("rtx3090", "matmul", shape=SQUARE, query=Query(Objective.LATENCY, power_limit_w=100.0))
+    assert any("cannot hold 100 W" in note for note in report(request, recommender.context, {}).notes)
 
 
 def test_a_limit_beyond_the_reference_board_is_taken_and_remarked_on_geforce_alone(recommender: Recommender) -> None:

@@ -9,7 +9,7 @@ from kernrec.recommender.estimate.costs import Source
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.explain.pick_config import explainable, pick_config, point_number
 from kernrec.recommender.explain.what_if import Change, difference, what_if
-from kernrec.recommender.notes import of_measurements, of_predictions, sources_of
+from kernrec.recommender.notes import of_limits, of_measurements, of_predictions, sources_of
 from kernrec.recommender.request import Request
 from kernrec.util.light_dataclass import dataclass
 
@@ -71,7 +71,7 @@ def report(
     shown = [subject.choice, *([other.choice] if other else [])]
     sources = sources_of(shown)
     kernel = candidates.kernels[0]
-    notes = [*context.models.warnings(), *of_predictions(candidates, sources)]
+    notes = [*context.models.warnings(), *of_predictions(candidates, sources), *of_limits(candidates, shown)]
     notes += of_measurements(kernel.runnable, kernel if sources - {Source.MEASURED} else None)
     if any(choice.measurement for choice in shown):
         notes.append("times by resource, traffic and shares of energy are predicted, whatever was measured")
