@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from kernrec.ptx.state.access_trace import BlockTrace
+from kernrec.ptx.state.touched_sectors import among
 from kernrec.ptx.state.types import Array
 
 CACHE_KIB = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -88,9 +89,8 @@ def _broken(own: Array, other: Array) -> int:
 
     Two blocks that share the sector at the end of a run continue it, too.
     """
-    known = np.union1d(own, other)
-    shared = np.isin(own, other) if other is not own else np.zeros(len(own), np.bool_)
-    return min(int((~np.isin(own + side, known) & ~shared).sum()) for side in (-1, 1))
+    goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
+    return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))
 
 
 def atomic_metrics(addresses: Array, blocks: Array, sampled: Sequence[int]) -> Iterator[tuple[str, float]]:

@@ -38,7 +38,8 @@ class Touched:
     @cached_property
     def sectors(self) -> Array:
         """Sectors of 32 bytes."""
-        return np.unique(self.words // (SECTOR // _WORD))
+        sectors = self.words // (SECTOR // _WORD)
+        return sectors[np.diff(sectors, prepend=-1) != 0]  # ascending: faster than np.unique
 
     def new_bytes(self, other: "Touched") -> float:
         """Bytes that `other`, the next block, moves beside those of this one, if more blocks follow in the same way.
@@ -46,16 +47,25 @@ class Touched:
         A block that touches the rest of a sector where this one stops, and so on, moves its own bytes, wherever its
         sectors begin; where it touches bytes elsewhere, whole sectors move.
         """
-        words = np.setdiff1d(other.words, self.words, assume_unique=True)
+        words = other.words[~among(other.words, self.words)]
         if not len(words):
             return 0.0
         begins = np.flatnonzero(np.diff(words, prepend=words[0] - 2) != 1)
         ends = np.append(begins[1:] - 1, len(words) - 1)
         # Runs of new words that go on where this block stopped, or end where it begins.
-        joined = max(int(np.isin(words[begins] - 1, self.words).sum()), int(np.isin(words[ends] + 1, self.words).sum()))
+        joined = max(int(among(words[begins] - 1, self.words).sum()), int(among(words[ends] + 1, self.words).sum()))
         share = joined / len(begins)
-        sectors = np.setdiff1d(other.sectors, self.sectors, assume_unique=True)
+        sectors = other.sectors[~among(other.sectors, self.sectors)]
         return share * len(words) * _WORD + (1.0 - share) * len(sectors) * SECTOR
+
+
+def among(values: Array, ascending: Array) -> Array:
+    """Which values are among others, which ascend."""
+    if not len(ascending):
+        return np.zeros(len(values), np.bool_)
+    place = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    found: Array = ascending[place] == values
+    return found
 
 
 class TouchedSectors:
