@@ -19,7 +19,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,11 @@ from kernrec.compile.compiled import CompileJob
 from kernrec.compile.nvrtc import compile_job
 from kernrec.gpu import find_gpu, occupancy
 from kernrec.model.prior.dram_traffic import Footprint, sampled_dram_bytes
-from kernrec.profile.sample_profile import AXES, entry_name, sampled_counts
+from kernrec.profile.sample_profile import AXES, SAMPLING, entry_name, sampled_counts
 from kernrec.ptx import KernelLaunch, parse
+from kernrec.ptx.analysis.lowering import lowered
+from kernrec.ptx.execution.emulator import Lowering
+from kernrec.ptx.ir.program import Function
 
 Row = Mapping[str, Any]
 Array = np.ndarray
@@ -40,6 +43,7 @@ Array = np.ndarray
 _SM = 75
 _GPU = "rtx2080ti"
 _BUDGET = 20_000_000
+_LEAST = 0.05
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class RecordedKernel:
     """The arguments of its launch, and its buffers."""
     options: tuple[str, ...] = ()
     """Further options that the recorder compiled it with."""
+    lowering: Lowering = lowered
+    """The machine instructions of its basic blocks."""
 
 
 def _convolution() -> tuple[list[Any], dict[str, Array]]:
@@ -83,6 +89,20 @@ def _coulomb() -> tuple[list[Any], dict[str, Array]]:
     return [*names[:5], np.int32(atoms), np.float32(0.5), np.int32(side), names[5]], buffers
 
 
+_ZERO_BY_ZERO = {"alu": 8, "setp": 2, "fcmp": 2, "mufu": 1, "move": 5, "branch": 6}
+"""What the assembler's function for operands that are not normal executes for 0/0, with its call: ptxas 13, sm_75."""
+
+
+def _dividing_zeros(function: Function) -> list[dict[str, int]]:
+    """`lowered` for a kernel all whose IEEE divisions are of zero by zero."""
+    costs = lowered(function)
+    for block, cost in zip(function.blocks, costs, strict=True):
+        divisions = sum(ins.name == "div.rn.f32" for ins in block.instructions)
+        for name, count in _ZERO_BY_ZERO.items():
+            cost[name] = cost.get(name, 0) + divisions * count
+    return costs
+
+
 KERNELS = (
     RecordedKernel(
         "convolution",
@@ -98,6 +118,7 @@ KERNELS = (
         "KernelTunerPnpoly.cu",
         ("VERTICES", "BLOCK_SIZE_X", "TILE_SIZE", "BETWEEN_METHOD", "USE_METHOD"),
         _point_in_polygon,
+        lowering=_dividing_zeros,
     ),
     RecordedKernel(
         "coulomb",
@@ -123,6 +144,8 @@ class Counter:
     """The same of a whole launch from its counts."""
     aim: tuple[float, float] | None = None
     """Median of the relative error and its 90th percentile that are aimed at; None: it is only printed."""
+    of: tuple[str, ...] = ()
+    """Columns of a whole of which this is a part: where it is less than a twentieth, errors are relative to that."""
 
 
 def _global(ending: str) -> Callable[[Row], float]:
@@ -138,7 +161,10 @@ def _lanes(*classes: str) -> Callable[[Row], float]:
 
 
 _THREAD = "smsp__sass_thread_inst_executed_op_"
-_MEMORY = ("ld_shared", "st_shared", "ld_global", "st_global", "ld_local", "st_local", "ld_const", "cp_async", "atomic")
+_MEMORY = (
+    "ld_shared", "st_shared", "ld_global", "st_global", "ld_local", "st_local", "load_const", "cp_async", "atomic",
+)  # fmt: skip
+_CLASSES = tuple(f"{_THREAD}{name}_pred_on.sum" for name in ("fp32", "integer", "control", "memory", "misc"))
 COUNTERS = (
     Counter("registers", ("registers",), _named("registers")),
     Counter(
@@ -160,18 +186,16 @@ COUNTERS = (
         (0.0, 0.01),
     ),
     Counter("warp instructions", ("smsp__inst_executed.sum",), _named("issue"), (0.03, 0.08)),
-    Counter("f32 instructions", (f"{_THREAD}fp32_pred_on.sum",), _lanes("fma32"), (0.0, 0.01)),
+    Counter("f32 instructions", (f"{_THREAD}fp32_pred_on.sum",), _lanes("fma32", "fcmp", "mufu"), (0.0, 0.01)),
     Counter(
-        "integer instructions", (f"{_THREAD}integer_pred_on.sum",), _lanes("alu", "imad", "wide64", "setp"), (0.1, 0.1)
-    ),
-    Counter("control instructions", (f"{_THREAD}control_pred_on.sum",), _lanes("branch", "bar"), (0.1, 0.1)),
-    Counter("memory instructions", (f"{_THREAD}memory_pred_on.sum",), _lanes(*_MEMORY), (0.1, 0.1)),
-    Counter(
-        "other instructions",
-        (f"{_THREAD}misc_pred_on.sum", f"{_THREAD}conversion_pred_on.sum"),
-        _lanes("mov", "mufu", "cvt", "other", "shfl"),
+        "integer instructions, moves, conversions",
+        (f"{_THREAD}integer_pred_on.sum", f"{_THREAD}misc_pred_on.sum", f"{_THREAD}conversion_pred_on.sum"),
+        _lanes("alu", "imad", "wide64", "setp", "move", "cvt", "cvt64", "other", "shfl"),
         (0.1, 0.1),
+        _CLASSES,
     ),
+    Counter("control instructions", (f"{_THREAD}control_pred_on.sum",), _lanes("branch", "bar"), (0.1, 0.1), _CLASSES),
+    Counter("memory instructions", (f"{_THREAD}memory_pred_on.sum",), _lanes(*_MEMORY), (0.1, 0.1), _CLASSES),
     Counter("local load sectors", ("l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",), _named("local.read_sectors")),
     Counter("L2 read sectors", ("lts__t_sectors_op_read.sum",), _global(".read_sectors"), (0.1, 0.25)),
     Counter("L2 write sectors", ("lts__t_sectors_op_write.sum",), _global(".write_sectors"), (0.1, 0.25)),
@@ -192,13 +216,16 @@ class Comparison:
     """The config in short."""
     recorded: Mapping[str, float]
     """By name of the counter."""
+    least: Mapping[str, float]
+    """By name of the counter: what errors are relative to, if it was recorded less often than that."""
     counted: Mapping[str, float]
     """By name of the counter."""
 
     def ratio(self, name: str) -> float:
         """Counted over recorded; 1 where both are nothing."""
         recorded, counted = self.recorded[name], self.counted[name]
-        return counted / recorded if recorded else 1.0 if not counted else float("inf")
+        base = max(recorded, self.least[name])
+        return 1.0 + (counted - recorded) / base if base else 1.0 if not counted else float("inf")
 
 
 @dataclass(frozen=True)
@@ -247,7 +274,8 @@ def compare(kernel: RecordedKernel, source: str, row: Row) -> Comparison:
     block = (int(row["block_x"]), int(row["block_y"]), int(row["block_z"]))
     arguments, buffers = kernel.arguments()
     launch = KernelLaunch(entry, grid, block, arguments, buffers)
-    per_block = sampled_counts(module, launch, _BUDGET, lanes_by_class=True)
+    options = replace(SAMPLING, budget=_BUDGET, lanes_by_class=True, lowering=kernel.lowering)
+    per_block = sampled_counts(module, launch, options)
     blocks = grid[0] * grid[1] * grid[2]
     counts = {metric: value * blocks for metric, value in per_block.items()}
     resources = compiled.resources[entry]
@@ -258,6 +286,7 @@ def compare(kernel: RecordedKernel, source: str, row: Row) -> Comparison:
     return Comparison(
         " ".join(f"{name}={value}" for name, value in config.items()),
         {counter.name: float(sum(row[column] for column in counter.recorded)) for counter in COUNTERS},
+        {counter.name: _LEAST * sum(float(row[column]) for column in counter.of) for counter in COUNTERS},
         {counter.name: float(counter.counted(counts)) for counter in COUNTERS},
     )
 
@@ -281,7 +310,7 @@ def _dram_sectors(per_block: Row, launch: KernelLaunch, resident: int) -> float:
 def report(kernel: str, comparisons: Sequence[Comparison], worst: int) -> Iterator[str]:
     """The table of one kernel, and the configs that are furthest off in the counters that miss their aim."""
     yield f"{kernel}: {len(comparisons)} configs"
-    yield f"  {'counter':24} {'median':>8} {'p90':>8} {'counted/recorded':>17}   aim"
+    yield f"  {'counter':40} {'median':>8} {'p90':>8} {'counted/recorded':>17}   aim"
     missed = []
     for counter in COUNTERS:
         if not any(c.recorded[counter.name] for c in comparisons):
@@ -291,7 +320,7 @@ def report(kernel: str, comparisons: Sequence[Comparison], worst: int) -> Iterat
         if misses(counter, found):
             missed.append((counter, found))
             aim += ", missed"
-        yield f"  {counter.name:24} {found.median:8.2%} {found.high:8.2%} {found.ratio:17.3f}   {aim}"
+        yield f"  {counter.name:40} {found.median:8.2%} {found.high:8.2%} {found.ratio:17.3f}   {aim}"
     for counter, found in missed:
         for comparison in found.worst:
             yield f"  {counter.name}: {comparison.ratio(counter.name):.3f} of the recorded: {comparison.config}"

@@ -37,6 +37,7 @@ from kernrec.profile.tensor_values import Tensors
 from kernrec.ptx import KernelLaunch, Module, parse
 from kernrec.ptx.analysis.dependence import data_dependences, load_chain
 from kernrec.ptx.analysis.latency import chain_clk
+from kernrec.ptx.analysis.lowering import lowered
 from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
 from kernrec.ptx.execution.extrapolation import UnsteadyError
 from kernrec.ptx.ir.inline import inlined
@@ -47,6 +48,8 @@ AXES = ("x", "y", "z")
 TERMS = ("block", "rounds")
 BLOCK_BUDGET = 2_000_000
 """PTX instructions that one block may execute before it is taken for an endless loop."""
+SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, extrapolate=True, lowering=lowered)
+"""How sampled blocks are run."""
 _EDGE_INSTRUCTIONS = 40_000  # of the blocks at the ends of the grid that are worth emulating, per launch
 _MOST_KINDS = 12
 
@@ -179,7 +182,8 @@ def profile_by_sampling(
     for bound in bind_launches(kernel, config, problem, sm):
         name = names[bound.entry]
         try:
-            counts = sampled_counts(module, kernel_launch(bound, buffers, constants, name), target.budget)
+            launch = kernel_launch(bound, buffers, constants, name)
+            counts = sampled_counts(module, launch, replace(SAMPLING, budget=target.budget))
         except KernrecError as error:
             raise KernrecError(f"{kernel.name} {config_text(config)}: {error}") from None
         for dependence in dependences[bound.entry]:
@@ -195,28 +199,18 @@ def profile_by_sampling(
     return profiles
 
 
-def sampled_counts(
-    module: Module,
-    launch: KernelLaunch,
-    budget: int = BLOCK_BUDGET,
-    *,
-    extrapolate: bool = True,
-    lanes_by_class: bool = False,
-) -> dict[str, float]:
+def sampled_counts(module: Module, launch: KernelLaunch, options: EmulationOptions = SAMPLING) -> dict[str, float]:
     """Mean counts of a block of a launch, by metric; see this module's description.
 
     Args:
         module: the code.
         launch: the launch.
-        budget: PTX instructions that one block may execute before it is taken for an endless loop.
-        extrapolate: whether a few trips of a long loop may stand for the rest.
-        lanes_by_class: whether active lanes are also counted by class of instruction.
+        options: how blocks are run; a long loop that cannot be extrapolated is run in full.
     """
-    options = EmulationOptions(budget=budget, lanes_by_class=lanes_by_class)
-    if extrapolate:
+    if options.extrapolate:
         with contextlib.suppress(UnsteadyError):
-            return _sampled(module, launch, replace(options, extrapolate=True))
-    return _sampled(module, launch, options)
+            return _sampled(module, launch, options)
+    return _sampled(module, launch, replace(options, extrapolate=False))
 
 
 def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) -> dict[str, float]:

@@ -9,13 +9,14 @@ import pytest
 from kernrec.measure.campaign.results import EFFORTS
 from kernrec.measure.monitor.watch import REASONS
 from kernrec.model.prior.launch_time import RESOURCES
-from kernrec.ptx.analysis.issue_cost import CLASSES
+from kernrec.ptx.analysis import issue_cost, machine_cost
 from kernrec.recommender import Objective
 from kernrec.recommender.explain.breakdown import _PARTS
 from kernrec.store.migrations import migrations
 from kernrec.training.evaluate_models import METHODS
 from tests.helpers.paths import ROOT
 
+CLASSES = (*issue_cost.CLASSES, *machine_cost.CLASSES)
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 ENTRIES = re.findall(r"^### (.+)$", GLOSSARY, re.MULTILINE)
 CODE = set(re.findall(r"`([^`\n]+)`", GLOSSARY))
@@ -74,7 +75,15 @@ def _outcomes() -> Iterable[str]:
 
 @pytest.mark.parametrize(
     "values",
-    [RESOURCES, CLASSES, list(Objective), METHODS, REASONS.values(), _PARTS.values(), _outcomes()],
+    [
+        RESOURCES,
+        (*issue_cost.CLASSES, *machine_cost.CLASSES),
+        list(Objective),
+        METHODS,
+        REASONS.values(),
+        _PARTS.values(),
+        _outcomes(),
+    ],
     ids=["bottlenecks", "classes", "objectives", "methods", "reasons", "energy", "outcomes"],
 )
 def test_every_value_of_the_output_is_explained(values: Iterable[str]) -> None:

@@ -22,6 +22,7 @@ PIPES = ("issue", "fma", "int", "special", "tensor", "LSU", "shared memory", "L1
 # (CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions").
 _SPECIAL_LANES = 16
 _CONVERT_LANES = 64
+_CONVERT_LONG_LANES = 16  # from and to 64-bit types, unless f64 arithmetic is slower still
 ISSUE_PER_CLK = 4 * 0.73
 """Warp instructions per clock that the four schedulers of an SM sustain together. Register-bank and operand stalls keep
 unrolled arithmetic from issuing every clock; the share was fitted to the anchor conv2d_f32_ansor.csv (RTX 3090), with
@@ -119,8 +120,9 @@ def demand(
         return total(*(f"issue.{name}" for name in names))
 
     lanes = gpu.fma_per_clk_sm
-    moved = classes("mov", "ld_const")  # register moves of PTX that the assembler removes
-    integer = classes("alu", "imad", "wide64", "setp")
+    # PTX instructions that the assembler removes; profiles that count machine instructions have none.
+    moved = classes("mov", "ld_const")
+    integer = classes("alu", "imad", "wide64", "setp", "fcmp")
     figures = microarchitecture(gpu)
 
     def ending(*endings: str) -> np.ndarray:
@@ -142,6 +144,7 @@ def demand(
     special = special + classes("cvt") * (32 / _CONVERT_LANES)
     if "f64" in lanes:
         special = special + classes("f64") * (32 / lanes["f64"])
+        special = special + classes("cvt64") * (32 / min(lanes["f64"], _CONVERT_LONG_LANES))
     pipes = (
         (total("issue") - moved) / ISSUE_PER_CLK,
         # Where integer and float instructions share lanes, an integer instruction takes an issue slot of floats.

@@ -28,6 +28,12 @@ def live_before(function: Function) -> list[set[str]]:
     return before
 
 
+def live_after(function: Function) -> list[set[str]]:
+    """The registers that are alive where each basic block ends."""
+    before = live_before(function)
+    return [_live_after(function, index, before) for index in range(len(function.blocks))]
+
+
 def _live_after(function: Function, index: int, before: list[set[str]]) -> set[str]:
     return set().union(*(before[next_] for next_ in successors(function, index)))
 

@@ -8,7 +8,7 @@ passed; `global.<buffer>.{read,write,atomic}_{sectors,requests,bytes}`; `local.{
 (`instructions.matrix` says how they round); where they are asked for, `lanes.<class>`, `lanes` by class.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +34,7 @@ from kernrec.ptx.instructions import (
 )
 from kernrec.ptx.instructions.decoder import OperandResolver
 from kernrec.ptx.ir.inline import inlined
-from kernrec.ptx.ir.program import Module
+from kernrec.ptx.ir.program import Function, Module
 from kernrec.ptx.state.access_cost import Counts
 from kernrec.ptx.state.access_trace import AccessTrace
 from kernrec.ptx.state.batch import WARP, BatchShape, Lanes
@@ -63,6 +63,8 @@ SEMANTICS = (
     wmma,
 )
 
+Lowering = Callable[[Function], Sequence[Mapping[str, int]]]
+
 _BATCH_LANES = 1024
 _BUDGET = 20_000_000
 
@@ -88,6 +90,10 @@ class EmulationOptions:
 
     lanes_by_class: bool = False
     """Whether active lanes are also counted by class of instruction."""
+
+    lowering: Lowering | None = None
+    """Machine instructions by class of each basic block of a kernel, which `issue` and `lanes` count
+    (`kernrec.ptx.analysis.lowering`); None: of each PTX instruction by itself (`kernrec.ptx.analysis.issue_cost`)."""
 
     extrapolate: bool = False
     """Whether a few trips of a long loop may stand for the rest; results are then wrong, and what they stood for is
@@ -172,7 +178,8 @@ class Emulation:
         races = RaceDetector(lanes, layout.shared_bytes) if options.check_races else None
         memory = Memory(lanes, layout, Counts() if options.count else None, races, options.touched, options.trace)
         operands = OperandResolver(registers, layout.symbols)
-        self._scheduler = Scheduler(operands, memory, options.budget, options.extrapolate and options.count)
+        issue = None if options.lowering is None else options.lowering(function)
+        self._scheduler = Scheduler(operands, memory, options.budget, options.extrapolate and options.count, issue)
         self._touched, self._trace = options.touched, options.trace
         self._lanes = lanes
         self._lanes_by_class = options.lanes_by_class

@@ -9,7 +9,7 @@ same order as if it were alone, so what is counted per warp does not depend on t
 (`shfl.sync`, `vote.sync`, `bar.warp.sync`) wait for the live lanes that their mask names.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -54,12 +54,28 @@ class _LiveLanes:
 class Scheduler:
     """Runs one kernel, batch after batch of thread blocks; decoded basic blocks are kept from batch to batch."""
 
-    def __init__(self, operands: OperandResolver, memory: Memory, budget: int, extrapolate: bool = False) -> None:
-        """`extrapolate`: whether trips of long loops may be left out, which makes values wrong."""
+    def __init__(
+        self,
+        operands: OperandResolver,
+        memory: Memory,
+        budget: int,
+        extrapolate: bool = False,
+        issue: Sequence[Mapping[str, int]] | None = None,
+    ) -> None:
+        """A kernel to run.
+
+        Args:
+            operands: its registers and symbols.
+            memory: its memory.
+            budget: PTX instructions that one batch may execute.
+            extrapolate: whether trips of long loops may be left out, which makes values wrong.
+            issue: machine instructions by class of each basic block; None: of each PTX instruction by itself.
+        """
         lanes = operands.lanes.shape.lanes
         self.operands = operands
         self.memory = memory
         self.budget = budget
+        self.issue = issue
         self.barriers = Barriers(operands)
         self.decoded: list[DecodedBlock | None] = [None] * len(operands.function.blocks)
         self.extrapolation = Extrapolation(operands, memory, self.barriers, self.decoded) if extrapolate else None
@@ -134,6 +150,8 @@ class Scheduler:
 
     def _decode(self, index: int) -> DecodedBlock:
         decoded = BlockDecoder(self.operands, self.memory).decode(self.function.blocks[index])
+        if self.issue is not None:
+            decoded.issue = {name: count for name, count in self.issue[index].items() if count}
         self.decoded[index] = decoded
         return decoded
 

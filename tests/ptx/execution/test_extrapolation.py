@@ -1,11 +1,12 @@
 """A few trips of a long loop stand for the rest, and the counts are those of all trips."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernrec.profile.sample_profile import sampled_counts
+from kernrec.profile.sample_profile import SAMPLING, sampled_counts
 from kernrec.ptx import KernelLaunch, emulate
 from kernrec.ptx.analysis.loops import steady_loops
 from tests.helpers.ptx_text import cuda
@@ -104,7 +105,7 @@ def launch(body: str, n: int) -> tuple[Any, KernelLaunch]:
 def test_extrapolated_counts_are_those_of_all_trips(name: str) -> None:
     body, n, share = KERNELS[name]
     module, given = launch(body, n)
-    full = sampled_counts(module, given, extrapolate=False)
+    full = sampled_counts(module, given, replace(SAMPLING, extrapolate=False))
     short = sampled_counts(module, given)
     assert short.pop("extrapolated", 0.0) >= share * full["issue"]
     assert short == pytest.approx(full, rel=1e-12)
@@ -140,7 +141,7 @@ def test_counts_of_trips_that_turn_out_otherwise_come_from_all_trips() -> None:
     z[id] = sum;
     """
     module, given = launch(body, 900)
-    full = sampled_counts(module, given, extrapolate=False)
+    full = sampled_counts(module, given, replace(SAMPLING, extrapolate=False))
     short = sampled_counts(module, given)
     short.pop("extrapolated", None)
     assert short == pytest.approx(full, rel=1e-12)

@@ -1,0 +1,102 @@
+"""Where each register of a function is written and read."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from kernrec.ptx.analysis.dependence import results, sources
+from kernrec.ptx.analysis.liveness import live_after
+from kernrec.ptx.ir.program import Address, Function, Instruction, Negated, Operand, Pair, Register, Vector
+
+
+@dataclass
+class DefUse:
+    """The writers and readers of the registers of a function, as positions in its instructions."""
+
+    instructions: list[Instruction]
+    """The instructions."""
+
+    block_of: list[int]
+    """The basic block of each instruction."""
+
+    writers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """By register: where it is written."""
+
+    readers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """By register: where it is read, as an operand, an address or a predicate."""
+
+    @classmethod
+    def of(cls, function: Function) -> "DefUse":
+        """Of a function without calls."""
+        found = cls(function.instructions, [b.index for b in function.blocks for _ in b.instructions])
+        for position, ins in enumerate(function.instructions):
+            for name in results(ins):
+                found.writers[name].append(position)
+            for name in sources(ins):
+                found.readers[name].append(position)
+        return found
+
+    def writer(self, name: str) -> int | None:
+        """Where a register is written, if in one place only."""
+        places = self.writers.get(name, ())
+        return places[0] if len(places) == 1 else None
+
+    def only_reader(self, name: str) -> int | None:
+        """Where a register is read, if in one place only."""
+        places = self.readers.get(name, ())
+        return places[0] if len(places) == 1 else None
+
+
+def with_local_names(function: Function) -> Function:
+    """The function with a name of its own for each value that is written and read within one basic block.
+
+    Inline assembly uses the same few register names again and again, and so does code that was unrolled after its
+    registers were named. A value that a predicated instruction may replace keeps its name.
+    """
+    writers: Counter[str] = Counter()
+    for ins in function.instructions:
+        writers.update(results(ins))
+    often = {name for name, count in writers.items() if count > 1 and function.register_type(name) is not None}
+    if not often:
+        return function
+    registers = dict(function.registers)
+    instructions: list[Instruction] = []
+    for block, after in zip(function.blocks, live_after(function), strict=True):
+        writes = ((i, ins) for i, ins in enumerate(block.instructions) if ins.predicate is None)
+        last = {name: i for i, ins in writes for name in results(ins) & often}
+        names: dict[str, str] = {}
+        for i, ins in enumerate(block.instructions):
+            before = dict(names) if names else names
+            for name in results(ins) & often:
+                if ins.predicate is not None:
+                    continue
+                names.pop(name, None)
+                if name not in after or last[name] != i:
+                    new = f"{name}'{len(instructions)}"
+                    registers[new] = function.register_type(name) or ""
+                    names[name] = new
+            instructions.append(_renamed(ins, before, names) if before or names else ins)
+    return replace(function, registers=registers, instructions=instructions)
+
+
+def _renamed(ins: Instruction, read: Mapping[str, str], written: Mapping[str, str]) -> Instruction:
+    """An instruction with other names for the registers that it reads and writes."""
+
+    def operand(given: Operand, names: Mapping[str, str]) -> Operand:
+        if isinstance(given, Register):
+            return Register(names[given.name]) if given.name in names else given
+        if isinstance(given, Address):
+            base = operand(given.base, names)
+            return Address(base, given.offset) if isinstance(base, Register) else given
+        if isinstance(given, Negated):
+            return Negated(Register(names.get(given.register.name, given.register.name)))
+        if isinstance(given, Vector):
+            return Vector(tuple(operand(item, names) for item in given.items))
+        if isinstance(given, Pair):
+            return Pair(operand(given.first, names), operand(given.second, names))
+        return given
+
+    writes = bool(results(ins))
+    operands = tuple(operand(o, written if writes and i == 0 else read) for i, o in enumerate(ins.operands))
+    predicate = None if ins.predicate is None else (read.get(ins.predicate[0], ins.predicate[0]), ins.predicate[1])
+    return replace(ins, operands=operands, predicate=predicate)

@@ -1,0 +1,281 @@
+"""Which PTX instructions the assembler folds into those that use their results.
+
+What a machine instruction can take beside registers decides it: one operand from constant memory or one literal; an
+address with a literal offset; three terms in an integer addition (IADD3, and LEA for a shifted one), three inputs of a
+logic function (LOP3); a 64-bit sum of a product and a base (IMAD.WIDE); a predicate combined with the comparison that
+makes another (ISETP.AND); the negative or the absolute value of a float.
+"""
+
+from kernrec.ptx.analysis.coalescing import removed_copies
+from kernrec.ptx.analysis.def_use import DefUse
+from kernrec.ptx.analysis.dependence import results, sources
+from kernrec.ptx.analysis.issue_cost import Cost
+from kernrec.ptx.analysis.machine_cost import machine_cost
+from kernrec.ptx.ir.program import Address, Function, Immediate, Instruction, Negated, Register, Symbol, Vector
+
+_ACCESS = frozenset({"ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "prefetch"})
+# Instructions that cannot take an operand from constant memory or a literal.
+_REGISTERS_ONLY = _ACCESS | {"shfl", "mma", "wmma", "vote", "match", "redux", "mov", "bar", "barrier", "movmatrix"}
+_LOGIC = frozenset({"and", "or", "xor", "not"})
+_FLOAT = frozenset({"add", "sub", "mul", "fma", "mad", "setp", "min", "max"})
+_WORDS = {"b64": 2, "u64": 2, "s64": 2, "f64": 2, "b128": 4}
+_IN_CONSTANTS = ("%ntid", "%nctaid")  # special registers that the driver keeps in constant memory
+_NOTHING: Cost = ()
+
+
+def folded_costs(function: Function, def_use: DefUse, divergent: set[str]) -> list[Cost]:
+    """What a warp issues for each instruction of a function without calls; nothing for what is folded away.
+
+    Args:
+        function: the function.
+        def_use: where its registers are written and read.
+        divergent: its registers that may differ between the threads of a warp.
+    """
+    return _Folding(function, def_use, divergent).costs()
+
+
+class _Folding:
+    """The decisions for one function."""
+
+    def __init__(self, function: Function, def_use: DefUse, divergent: set[str]) -> None:
+        self.function = function
+        self.def_use = def_use
+        self.divergent = divergent
+        self.instructions = function.instructions
+        self.cost = [machine_cost(ins) for ins in function.instructions]
+        self.merged: set[int] = set()  # sums and logic functions that took in another
+
+    def costs(self) -> list[Cost]:
+        for position in removed_copies(self.function):
+            self.cost[position] = _NOTHING
+        read: set[str] = set()  # special registers read so far
+        for position, ins in enumerate(self.instructions):
+            if ins.opcode in ("mov", "cvta"):
+                self.cost[position] = self._move(position, ins, read)
+        for position, ins in enumerate(self.instructions):
+            if ins.predicate is None:
+                self._fold(position, ins)
+        for position, ins in enumerate(self.instructions):
+            if not self.divergent & sources(ins):  # all threads of a warp take the same path of a division
+                self.cost[position] = tuple(item for item in self.cost[position] if item[0] != "converge")
+            if ins.opcode in ("ld", "ldu") and {"param", "const"} & {*ins.modifiers}:
+                self.cost[position] = self._constant(position, ins)
+        return self.cost
+
+    # Uses of a value
+
+    def _readers(self, ins: Instruction) -> list[int]:
+        """The readers of an instruction's results."""
+        return [reader for name in results(ins) for reader in self.def_use.readers.get(name, ())]
+
+    def _only_writer(self, ins: Instruction) -> bool:
+        return all(self.def_use.writer(name) is not None for name in results(ins))
+
+    def _takes_constant(self, position: int) -> bool:
+        """Whether the instruction at a position takes an operand from constant memory or a literal."""
+        ins = self.instructions[position]
+        return self._all_take_constants(ins) if ins.opcode == "cvta" else ins.opcode not in _REGISTERS_ONLY
+
+    def _all_take_constants(self, ins: Instruction) -> bool:
+        """Whether all readers of an instruction's results do."""
+        return all(self._takes_constant(reader) for reader in self._readers(ins))
+
+    # Moves and constants
+
+    def _move(self, position: int, ins: Instruction, read: set[str]) -> Cost:
+        if ins.opcode == "cvta" or not self.cost[position]:
+            return _NOTHING
+        to, source = ins.operands[0], ins.operands[1]
+        if isinstance(to, Vector):
+            return _NOTHING  # the halves of a register
+        if isinstance(source, Vector):
+            packs = ins.modifiers[-1] == "b32" and len(source.items) == 2
+            return (("alu", 1),) if packs and not self._made_by_conversion(source) else _NOTHING
+        words = _WORDS.get(ins.modifiers[-1], 1)
+        if isinstance(source, Register):
+            if self.function.register_type(source.name) is not None:
+                return (("move", words),)
+            if source.name in read or source.name.startswith(_IN_CONSTANTS):
+                return _NOTHING
+            read.add(source.name)
+            return (("move", 1),)
+        zero = isinstance(source, Immediate) and source.value == 0
+        if self._only_writer(ins) and (zero or self._all_take_constants(ins) or isinstance(source, Symbol)):
+            return _NOTHING
+        return (("move", words),)
+
+    def _made_by_conversion(self, source: Vector) -> bool:
+        """Whether one instruction converts and packs two values."""
+        for item in source.items:
+            writer = self.def_use.writer(item.name) if isinstance(item, Register) else None
+            if writer is None or self.instructions[writer].opcode != "cvt":
+                return False
+        return True
+
+    def _constant(self, position: int, ins: Instruction) -> Cost:
+        """A load from constant memory, where parameters are as well."""
+        address = ins.operands[-1]
+        if isinstance(address, Address) and isinstance(address.base, Register):
+            uniform = address.base.name not in self.divergent
+            return (("uniform", sum(count for _, count in self.cost[position])),) if uniform else self.cost[position]
+        if self._only_writer(ins) and self._all_take_constants(ins):
+            return _NOTHING
+        return (("move", _WORDS.get(ins.modifiers[-1], 1)),)
+
+    # Arithmetic
+
+    def _fold(self, position: int, ins: Instruction) -> None:
+        kind = ins.modifiers[-1] if ins.modifiers else ""
+        opcode = ins.opcode
+        if opcode in ("add", "sub") and kind in ("s32", "u32", "b32"):
+            self._sum(position, ins)
+        elif opcode in ("add", "sub") and kind in ("s64", "u64"):
+            self._long_sum(position, ins)
+        elif opcode in _LOGIC and kind == "pred":
+            self._predicate(position, ins)
+        elif opcode in _LOGIC and kind == "b32":
+            self._merge(position, ins, _LOGIC)
+        elif opcode == "selp":
+            self._select(position, ins)
+        elif opcode == "setp":
+            self._back_to_predicate(position, ins)
+        elif opcode in ("neg", "abs") and kind in ("f32", "f64", "f16", "f16x2", "bf16", "bf16x2"):
+            readers = self._readers(ins)
+            if readers and all(self.instructions[r].opcode in _FLOAT for r in readers):
+                self.cost[position] = _NOTHING
+        if self.cost[position] and self._only_addresses(ins):
+            self.cost[position] = _NOTHING
+
+    def _only_addresses(self, ins: Instruction) -> bool:
+        """Whether an instruction adds a literal and its result is used in addresses only."""
+        if ins.opcode != "add" or not isinstance(ins.operands[-1], Immediate) or not self._only_writer(ins):
+            return False
+        name = next(iter(results(ins)), "")
+        readers = self.def_use.readers.get(name, ())
+        return bool(readers) and all(self._addresses_with(self.instructions[reader], name) for reader in readers)
+
+    def _addresses_with(self, ins: Instruction, name: str) -> bool:
+        if ins.opcode not in _ACCESS:
+            return False
+        values = [o for o in ins.operands if not isinstance(o, Address)]
+        in_address = any(isinstance(o, Address) and o.base == Register(name) for o in ins.operands)
+        return in_address and not any(_mentions(o, name) for o in values)
+
+    def _sum(self, position: int, ins: Instruction) -> None:
+        """A shift by a literal goes into LEA, another sum into IADD3."""
+        for operand in ins.operands[1:]:
+            writer = self._writer_near(operand, position)
+            if writer is not None and self.instructions[writer].opcode == "shl" and self._shifts_by_literal(writer):
+                self.cost[writer] = _NOTHING
+                self.merged.add(position)
+                return
+        self._merge(position, ins, frozenset({"add", "sub", "neg"}))
+
+    def _merge(self, position: int, ins: Instruction, opcodes: frozenset[str]) -> None:
+        """Takes in one instruction of `opcodes` whose result nothing else reads."""
+        kind = ins.modifiers[-1]
+        for operand in ins.operands[1:]:
+            writer = self._writer_near(operand, position)
+            if writer is None or writer in self.merged or not self.cost[writer]:
+                continue
+            other = self.instructions[writer]
+            same = other.modifiers[-1:] in ((kind,), ("s32",), ("u32",), ("b32",)) and other.modifiers[-1] != "pred"
+            if other.opcode in opcodes and same and self.def_use.only_reader(_result(other)) == position:
+                self.cost[writer] = _NOTHING
+                self.merged.add(position)
+                return
+
+    def _writer_near(self, operand: object, position: int) -> int | None:
+        """Where an operand is computed, if in the same basic block and there only."""
+        if not isinstance(operand, Register):
+            return None
+        writer = self.def_use.writer(operand.name)
+        if writer is None or self.def_use.block_of[writer] != self.def_use.block_of[position]:
+            return None
+        return None if self.instructions[writer].predicate else writer
+
+    def _shifts_by_literal(self, writer: int) -> bool:
+        ins = self.instructions[writer]
+        readers = self._readers(ins)
+        return isinstance(ins.operands[-1], Immediate) and all(
+            self.instructions[r].opcode in ("add", "sub") and self.instructions[r].predicate is None for r in readers
+        )
+
+    def _long_sum(self, position: int, ins: Instruction) -> None:
+        """A 64-bit sum with a wide product or a shifted value."""
+        for operand in ins.operands[1:]:
+            writer = self.def_use.writer(operand.name) if isinstance(operand, Register) else None
+            if writer is None:
+                continue
+            other = self.instructions[writer]
+            readers = self._readers(other)
+            if not all(self.instructions[r].opcode in ("add", "sub") for r in readers):
+                continue
+            if other.opcode == "mul" and "wide" in other.modifiers:
+                self.cost[writer] = _NOTHING
+                self.cost[position] = (("imad", 1),)
+                return
+            if other.opcode == "shl" and isinstance(other.operands[-1], Immediate):
+                self.cost[writer] = _NOTHING
+                self._drop_widening(other.operands[1])
+                return
+            if other.opcode == "cvt":
+                self._drop_widening(operand)
+
+    def _drop_widening(self, operand: object) -> None:
+        """LEA and IADD3 sign-extend a 32-bit value by themselves."""
+        writer = self.def_use.writer(operand.name) if isinstance(operand, Register) else None
+        if writer is not None and self.instructions[writer].opcode == "cvt":
+            readers = self._readers(self.instructions[writer])
+            if all(self.instructions[r].opcode in ("shl", "add", "sub") for r in readers):
+                self.cost[writer] = _NOTHING
+
+    def _select(self, position: int, ins: Instruction) -> None:
+        """A value that replaces another in its register is computed with a predicate instead of selected."""
+        for new, old in (ins.operands[1:3], ins.operands[2:0:-1]):
+            writer = self._writer_near(new, position)
+            if writer is None or not isinstance(old, Register) or len(self.cost[writer]) != 1:
+                continue
+            replaced = all(reader <= position for reader in self.def_use.readers[old.name])
+            if replaced and self.def_use.only_reader(_result(self.instructions[writer])) == position:
+                self.cost[position] = _NOTHING
+                return
+
+    def _back_to_predicate(self, position: int, ins: Instruction) -> None:
+        """A predicate that was made a number stays a predicate where the number is only compared with zero."""
+        number, zero = ins.operands[1:3]
+        if "ne" not in ins.modifiers or zero != Immediate(0, "int") or not isinstance(number, Register):
+            return
+        writer = self.def_use.writer(number.name)
+        if writer is None:
+            return
+        other = self.instructions[writer]
+        if other.opcode == "selp" and other.operands[1:3] == (Immediate(1, "int"), Immediate(0, "int")):
+            self.cost[position] = _NOTHING
+            if self.def_use.only_reader(number.name) == position:
+                self.cost[writer] = _NOTHING
+
+    def _predicate(self, position: int, ins: Instruction) -> None:
+        """A logic function of predicates goes into a comparison that makes one of them."""
+        if ins.opcode == "not":
+            self.cost[position] = _NOTHING
+            return
+        for operand in ins.operands[1:]:
+            register = operand.register if isinstance(operand, Negated) else operand
+            writer = self.def_use.writer(register.name) if isinstance(register, Register) else None
+            if writer is None or writer in self.merged or self.instructions[writer].opcode != "setp":
+                continue
+            if self.def_use.only_reader(_result(self.instructions[writer])) is not None:
+                self.cost[position] = _NOTHING
+                self.merged.add(writer)
+                return
+
+
+def _result(ins: Instruction) -> str:
+    return next(iter(results(ins)), "")
+
+
+def _mentions(operand: object, name: str) -> bool:
+    if isinstance(operand, Vector):
+        return any(_mentions(item, name) for item in operand.items)
+    return operand == Register(name)

@@ -1,0 +1,119 @@
+"""How many machine instructions the assembler makes of one PTX instruction that stands alone, by class.
+
+`kernrec.ptx.analysis.lowering` says which PTX instructions do not stand alone. The classes are those of
+`kernrec.ptx.analysis.issue_cost`, with six that are told apart here:
+
+- `fcmp`: comparison, minimum and maximum of f32 (FSETP, FMNMX), which run beside the integer instructions;
+- `cvt64`: conversions from and to 64-bit types, which take the slow conversion path;
+- `move` and `load_const`: moves and loads of constants that remain, in place of `mov` and `ld_const`, which count PTX
+  instructions whether or not the assembler removes them;
+- `uniform`: loads of constants by the uniform datapath, at an address that is the same for the whole warp (ULDC);
+- `converge`: what brings the threads of a warp together again behind a branch (BSSY, BSYNC).
+
+The sequences are those of ptxas 13 for sm_75, sm_86 and sm_90, counted by assembling the instruction alone. IEEE
+division, reciprocal and square root branch to a function of their own for operands that are zero, infinite, denormal or
+near the ends of the exponent's range; what is counted is the path of all others.
+"""
+
+from functools import lru_cache
+
+from kernrec.ptx.analysis.issue_cost import Cost, classify
+from kernrec.ptx.ir.program import Immediate, Instruction
+
+CLASSES = ("fcmp", "cvt64", "move", "load_const", "uniform", "converge")
+"""Classes beside those of `issue_cost`."""
+
+_F32 = ("f32", "f32x2")
+_LONG = ("s64", "u64", "b64", "f64")
+
+# Special functions of f32 that keep denormal values (without .ftz) scale their operand and their result.
+_APPROXIMATE = {
+    "ex2": (("fcmp", 1), ("fma32", 2)), "lg2": (("fcmp", 1), ("fma32", 2)), "rsqrt": (("fcmp", 1), ("fma32", 2)),
+    "sqrt": (("fcmp", 1), ("fma32", 2)), "rcp": (("fcmp", 2), ("fma32", 2), ("alu", 2)),
+}  # fmt: skip
+_IEEE = {
+    "div": (("mufu", 2), ("fma32", 5), ("branch", 1), ("converge", 2)),  # MUFU.RCP, FCHK, BRA, BSSY, BSYNC
+    "rcp": (("mufu", 1), ("fma32", 3), ("alu", 3), ("branch", 1), ("converge", 2)),
+    "sqrt": (("mufu", 1), ("fma32", 4), ("alu", 3), ("branch", 1), ("converge", 2)),
+}
+_DOUBLE = {
+    "div": (("mufu", 1), ("f64", 8), ("fma32", 1), ("fcmp", 2), ("move", 1), ("branch", 1), ("converge", 2)),
+    "rcp": (("mufu", 1), ("f64", 5), ("fcmp", 1), ("alu", 3), ("move", 1), ("branch", 1), ("converge", 2)),
+    "sqrt": (("mufu", 1), ("f64", 8), ("alu", 3), ("move", 4), ("branch", 1), ("converge", 2)),
+    "rsqrt": (("mufu", 1), ("f64", 5), ("alu", 2), ("move", 4), ("branch", 1), ("converge", 2)),
+}
+# By 32 bits, of values that are not literals: quotient signed, unsigned; remainder signed, unsigned.
+_INTEGER = {
+    ("div", "s32"): (("imad", 6), ("alu", 12), ("move", 4), ("mufu", 1), ("cvt", 2)),
+    ("div", "u32"): (("imad", 5), ("alu", 7), ("move", 3), ("mufu", 1), ("cvt", 2)),
+    ("rem", "s32"): (("imad", 6), ("alu", 10), ("move", 4), ("mufu", 1), ("cvt", 2)),
+    ("rem", "u32"): (("imad", 5), ("alu", 6), ("move", 2), ("mufu", 1), ("cvt", 2)),
+}
+
+
+def machine_cost(ins: Instruction) -> Cost:
+    """What a warp issues for one PTX instruction that stands alone: ((class, machine instructions), ...)."""
+    literal = ins.opcode in ("div", "rem") and isinstance(ins.operands[-1], Immediate)
+    special = None if literal else _special(ins.opcode, ins.modifiers)
+    if special is not None:
+        return special
+    return tuple((_RENAMED.get(name, name), count) for name, count in classify(ins))
+
+
+_RENAMED = {"mov": "move", "ld_const": "load_const"}
+
+
+@lru_cache(maxsize=4096)
+def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
+    """The cost where it is not that of `issue_cost`."""
+    kind = modifiers[-1] if modifiers else ""
+    if opcode in ("setp", "min", "max", "set") and kind in _F32:
+        return (("fcmp", 2 if opcode in ("min", "max") and "NaN" in modifiers else 1),)
+    if opcode in ("setp", "min", "max") and kind == "f64":
+        return (("f64", 1),) if opcode == "setp" else (("f64", 1), ("alu", 3), ("move", 3))
+    if opcode in ("min", "max") and kind in _LONG:
+        return (("setp", 2), ("alu", 2))
+    if kind == "pred":
+        return (("alu", 1),) if opcode in ("and", "or", "xor") else ()
+    if opcode in ("div", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos") and kind == "f32":
+        return _special_function(opcode, modifiers)
+    if kind == "f64" and opcode in _DOUBLE:
+        return _DOUBLE[opcode]
+    if (opcode, kind) in _INTEGER:
+        return _INTEGER[opcode, kind]
+    if opcode == "cvt":
+        return _conversion(modifiers)
+    if opcode in ("mul", "mad") and kind in ("s64", "u64"):
+        return (("imad", 4), ("alu", 3)) if "hi" in modifiers else (("imad", 3), ("alu", 1 if opcode == "mul" else 2))
+    if opcode in ("clz", "popc"):
+        return (("alu", {"clz.b32": 2, "popc.b32": 1, "clz.b64": 6}.get(f"{opcode}.{kind}", 3)),)
+    if opcode in ("ld", "ldu") and {"param", "const"} & {*modifiers} and "v4" in modifiers:
+        return (("load_const", 2),)
+    return None
+
+
+def _special_function(opcode: str, modifiers: tuple[str, ...]) -> Cost:
+    if "approx" in modifiers:
+        if opcode in ("sin", "cos"):
+            return (("mufu", 1), ("fma32", 1))
+        if opcode == "div":
+            return (("mufu", 1), ("fma32", 1)) if "ftz" in modifiers else (("mufu", 1), ("fma32", 3), ("fcmp", 1))
+        return (("mufu", 1),) if "ftz" in modifiers else (("mufu", 1), *_APPROXIMATE[opcode])
+    if "full" in modifiers:
+        return (("mufu", 1), ("fma32", 5), ("fcmp", 2))
+    return _IEEE.get(opcode, (("mufu", 1),))
+
+
+def _conversion(modifiers: tuple[str, ...]) -> Cost | None:
+    to, source = modifiers[-2:] if len(modifiers) >= 2 else ("", "")
+    floats = to[:1] in "fb" or source[:1] in "fb"
+    if floats and (to in _LONG or source in _LONG):
+        return (("cvt64", 1),)
+    if to == "f32" and source == "f32":
+        return (("fma32", 1),) if "sat" in modifiers else (("cvt", 1),)
+    if to.startswith(("f", "bf")) or source.startswith(("f", "bf")):
+        return None
+    if to == "s64" and source[:1] == "s":
+        return (("alu", 1),)
+    narrow = source in ("s8", "s16", "u8", "b8")
+    return (("alu", 1),) if narrow else ()

@@ -1,0 +1,202 @@
+"""What the assembler makes of PTX: instructions that disappear into others, branches that become predicates."""
+
+import pytest
+
+from kernrec.ptx.analysis import issue_cost, machine_cost
+from kernrec.ptx.analysis.coalescing import removed_copies
+from kernrec.ptx.analysis.def_use import DefUse, with_local_names
+from kernrec.ptx.analysis.divergence import divergent_registers
+from kernrec.ptx.analysis.lowering import lowered
+from kernrec.ptx.execution import emulator
+from kernrec.ptx.instructions import decoder
+from kernrec.ptx.ir.program import Function
+from tests.helpers.ptx_text import module
+
+ENDS = {"move": 1, "branch": 1}
+"""The stack pointer, and the `ret` that `module` adds."""
+
+
+def function(body: str, parameters: str = "u64 x, u32 n") -> Function:
+    return module(body, parameters).functions["k"]
+
+
+def blocks(body: str) -> list[dict[str, int]]:
+    """Machine instructions of each basic block."""
+    return [{name: count for name, count in block.items() if count} for block in lowered(function(body))]
+
+
+def cost(body: str) -> dict[str, int]:
+    """Machine instructions of a body without branches, less those of every kernel."""
+    (block,) = blocks(body)
+    for name, count in ENDS.items():
+        block[name] -= count
+    return {name: count for name, count in block.items() if count}
+
+
+FOLDED = {
+    "an index times a size is added to a base at once": (
+        "ld.param.u64 %rd1, [x]; cvta.to.global.u64 %rd2, %rd1; mul.wide.s32 %rd3, %r1, 4; add.s64 %rd4, %rd2, %rd3;"
+        "ld.global.b32 %r2, [%rd4];",
+        {"imad": 1, "ld_global": 1},
+    ),
+    "a distance to an address is part of the access": (
+        "add.s64 %rd2, %rd1, 16; ld.global.b32 %r2, [%rd2]; st.global.b32 [%rd2+4], %r2;",
+        {"ld_global": 1, "st_global": 1},
+    ),
+    "but not where the sum is stored as well": (
+        "add.s64 %rd2, %rd1, 16; st.global.b64 [%rd2], %rd2;",
+        {"wide64": 2, "st_global": 1},
+    ),
+    "three terms are added at once": (
+        "add.s32 %r3, %r1, %r2; add.s32 %r4, %r3, %r5; st.global.b32 [%rd30], %r4;",
+        {"alu": 1, "st_global": 1},
+    ),
+    "four are not": (
+        "add.s32 %r3, %r1, %r2; add.s32 %r4, %r3, %r5; add.s32 %r6, %r4, %r7; st.global.b32 [%rd30], %r6;",
+        {"alu": 2, "st_global": 1},
+    ),
+    "nor is a sum that is needed itself": (
+        "add.s32 %r3, %r1, %r2; add.s32 %r4, %r3, %r5; st.global.v2.b32 [%rd30], {%r3, %r4};",
+        {"alu": 2, "st_global": 1},
+    ),
+    "a shifted term is shifted by the addition": (
+        "shl.b32 %r3, %r1, 2; add.s32 %r4, %r3, %r5; st.global.b32 [%rd30], %r4;",
+        {"alu": 1, "st_global": 1},
+    ),
+    "a function of three bits is one": (
+        "and.b32 %r3, %r1, %r2; or.b32 %r4, %r3, %r5; st.global.b32 [%rd30], %r4;",
+        {"alu": 1, "st_global": 1},
+    ),
+    "a parameter is an operand": (
+        "ld.param.u32 %r1, [n]; add.s32 %r2, %r1, %r3; st.global.b32 [%rd30], %r2;",
+        {"alu": 1, "st_global": 1},
+    ),
+    "a parameter that is stored needs a register": (
+        "ld.param.u32 %r1, [n]; st.global.b32 [%rd30], %r1;",
+        {"move": 1, "st_global": 1},
+    ),
+    "the negative of a float is an operand": (
+        "neg.f32 %f2, %f1; fma.rn.f32 %f3, %f2, %f4, %f5; st.global.f32 [%rd30], %f3;",
+        {"fma32": 1, "st_global": 1},
+    ),
+    "two comparisons are combined by the second": (
+        "setp.lt.s32 %p1, %r1, %r2; setp.lt.s32 %p2, %r3, %r4; and.pred %p3, %p1, %p2;@%p3 st.global.b32 [%rd30], %r1;",
+        {"setp": 2, "st_global": 1},
+    ),
+    "a predicate that was made a number is one again": (
+        "setp.lt.s32 %p1, %r1, %r2; selp.u32 %r3, 1, 0, %p1; setp.ne.u32 %p2, %r3, 0; @%p2 st.global.b32 [%rd30], %r1;",
+        {"setp": 1, "st_global": 1},
+    ),
+    "a number of a thread is read once": (
+        "mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.x; mov.u32 %r3, %ntid.x; mad.lo.s32 %r4, %r1, %r3, %r2;"
+        "st.global.b32 [%rd30], %r4;",
+        {"move": 1, "imad": 1, "st_global": 1},
+    ),
+    "a constant at an address that all threads share is loaded by the uniform datapath": (
+        "ld.const.b32 %r1, [%rd1]; st.global.b32 [%rd30], %r1;",
+        {"uniform": 1, "st_global": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "want"), FOLDED.values(), ids=FOLDED)
+def test_what_is_folded(body: str, want: dict[str, int]) -> None:
+    assert cost(body) == want
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("ex2.approx.ftz.f32 %f1, %f2;", {"mufu": 1}),
+        ("ex2.approx.f32 %f1, %f2;", {"mufu": 1, "fcmp": 1, "fma32": 2}),
+        ("cvt.rn.f32.f64 %f1, %fd1;", {"cvt64": 1}),
+        ("cvt.rn.f32.s32 %f1, %r1;", {"cvt": 1}),
+        ("max.f32 %f1, %f2, %f3;", {"fcmp": 1}),
+        ("div.u32 %r1, %r2, 7;", {"imad": 2, "alu": 2}),
+    ],
+)
+def test_single_instructions(text: str, want: dict[str, int]) -> None:
+    assert dict(machine_cost.machine_cost(function(text).instructions[0])) == want
+
+
+def test_every_known_opcode_has_a_class() -> None:
+    assert emulator.SEMANTICS
+    known = {*issue_cost.CLASSES, *machine_cost.CLASSES} - {"mov", "ld_const"}
+    for opcode in decoder.known_opcodes():
+        for suffix in ("u32", "f32", "s64", "f64", "pred"):
+            for name, number in machine_cost.machine_cost(
+                function(f"{opcode}.{suffix} %r1, %r2, %r3;").instructions[0]
+            ):
+                assert name in known
+                assert number > 0
+
+
+def test_threads_meet_again_behind_a_division_only_where_they_can_part() -> None:
+    divided = "div.rn.f32 %f1, %f2, %f3; st.global.f32 [%rd30], %f1;"
+    assert "converge" not in cost(divided)
+    assert cost("ld.global.f32 %f2, [%rd1]; mov.u32 %r1, %tid.x; cvt.rn.f32.u32 %f3, %r1;" + divided)["converge"] == 2
+
+
+BRANCH = (
+    "mov.u32 %r1, {}; setp.gt.s32 %p1, %r1, 5; @%p1 bra $END; {} $END: add.s32 %r9, %r9, 1; st.global.b32 [%rd30], %r9;"
+)
+
+
+def test_short_code_behind_a_branch_is_predicated_and_long_code_is_not() -> None:
+    short = blocks(BRANCH.format("%tid.x", "fma.rn.f32 %f1, %f1, %f1, %f1;" * 7))
+    assert (short[0]["fma32"], short[1]) == (7, {})
+    assert "branch" not in short[0]
+    long = blocks(BRANCH.format("%tid.x", "fma.rn.f32 %f1, %f1, %f1, %f1;" * 8))
+    assert (long[0]["branch"], long[1]) == (1, {"fma32": 8})
+
+
+def test_only_a_branch_that_parts_a_warp_has_to_bring_it_together() -> None:
+    long = "fma.rn.f32 %f1, %f1, %f1, %f1;" * 8
+    parted = blocks(BRANCH.format("%tid.x", long))
+    assert (parted[0]["converge"], parted[2]["converge"]) == (1, 1)
+    assert not any("converge" in block for block in blocks(BRANCH.format("%ctaid.x", long)))
+
+
+def test_a_barrier_stays_behind_its_branch() -> None:
+    assert blocks(BRANCH.format("%ctaid.x", "bar.sync 0;"))[1] == {"bar": 1}
+
+
+LOOP = """
+  mov.u32 %r1, {begin}; mov.u32 %r2, 0;
+$LOOP:
+  add.s32 %r2, %r2, 3; add.s32 %r1, %r1, 1; setp.lt.s32 %p1, %r1, 10;
+  @%p1 bra $LOOP;
+  st.global.b32 [%rd30], %r2;
+"""
+
+
+def test_a_value_is_divergent_behind_a_loop_that_threads_leave_at_different_times() -> None:
+    for begin, expected in (("0", set()), ("%tid.x", {"%r1", "%p1", "%r2"})):
+        looped = function(LOOP.format(begin=begin))
+        assert divergent_registers(looped, DefUse.of(looped)) & {"%r1", "%r2", "%p1"} == expected
+
+
+def test_a_copy_is_removed_unless_both_values_live_on() -> None:
+    def removed(rest: str) -> int:
+        return len(
+            removed_copies(function(f"add.s32 %r1, %r3, 1; mov.u32 %r2, %r1; {rest} st.global.b32 [%rd30], %r2;"))
+        )
+
+    assert removed("") == 1
+    assert removed("add.s32 %r2, %r2, 1;") == 1
+    assert removed("add.s32 %r2, %r2, 1; st.global.b32 [%rd30], %r1;") == 0
+
+
+def test_a_name_that_is_used_again_stands_for_values_of_their_own() -> None:
+    again = (
+        "mul.wide.s32 %rd1, %r1, 4; add.s64 %rd2, %rd9, %rd1; ld.global.b32 %r2, [%rd2]; st.global.b32 [%rd30], %r2;"
+    )
+    assert cost(again * 3) == {"imad": 3, "ld_global": 3, "st_global": 3}
+    named = with_local_names(function(again * 3))
+    assert all(named.register_type(name) for name in DefUse.of(named).writers)
+
+
+def test_a_value_that_may_stay_keeps_its_name() -> None:
+    named = with_local_names(function("mov.u32 %r1, 0; @%p1 ld.global.b32 %r1, [%rd1]; st.global.b32 [%rd30], %r1;"))
+    zero, loaded, stored = (ins.operands for ins in named.instructions[:3])
+    assert zero[0] == loaded[0] == stored[1]
