@@ -44,6 +44,7 @@ class _Folding:
         self.instructions = function.instructions
         self.cost = [machine_cost(ins) for ins in function.instructions]
         self.merged: set[int] = set()  # sums and logic functions that took in another
+        self.factors: set[tuple[int, object]] = set()  # literals in registers, by basic block
 
     def costs(self) -> list[Cost]:
         for position in removed_copies(self.function):
@@ -56,8 +57,8 @@ class _Folding:
             if ins.predicate is None:
                 self._fold(position, ins)
         for position, ins in enumerate(self.instructions):
-            if not self.divergent & sources(ins):  # all threads of a warp take the same path of a division
-                self.cost[position] = tuple(item for item in self.cost[position] if item[0] != "converge")
+            if not self.divergent & (sources(ins) | results(ins)):
+                self.cost[position] = self._uniform(position)
             if ins.opcode in ("ld", "ldu") and {"param", "const"} & {*ins.modifiers}:
                 self.cost[position] = self._constant(position, ins)
         return self.cost
@@ -111,6 +112,13 @@ class _Folding:
             if writer is None or self.instructions[writer].opcode != "cvt":
                 return False
         return True
+
+    def _uniform(self, position: int) -> Cost:
+        """An instruction with the same operands in all threads of a warp: they do not part in a division, and the
+        uniform datapath does integer arithmetic."""
+        cost = tuple(item for item in self.cost[position] if item[0] != "converge")
+        whole = all(name in ("alu", "imad", "wide64") for name, _ in cost)
+        return (("uniform", sum(count for _, count in cost)),) if cost and whole else cost
 
     def _constant(self, position: int, ins: Instruction) -> Cost:
         """A load from constant memory, where parameters are as well."""
@@ -213,7 +221,7 @@ class _Folding:
                 continue
             if other.opcode == "mul" and "wide" in other.modifiers:
                 self.cost[writer] = _NOTHING
-                self.cost[position] = (("imad", 1),)
+                self.cost[position] = (("imad", 1), *self._factor(position, other))
                 return
             if other.opcode == "shl" and isinstance(other.operands[-1], Immediate):
                 self.cost[writer] = _NOTHING
@@ -221,6 +229,19 @@ class _Folding:
                 return
             if other.opcode == "cvt":
                 self._drop_widening(operand)
+
+    def _factor(self, position: int, product: Instruction) -> Cost:
+        """IMAD.WIDE takes a literal or a base from constant memory, not both: the literal is moved, once per block."""
+        factor = product.operands[-1]
+        bases = [
+            self.def_use.writer(o.name) for o in self.instructions[position].operands[1:] if isinstance(o, Register)
+        ]
+        opcodes = {self.instructions[writer].opcode for writer in bases if writer is not None}
+        place = (self.def_use.block_of[position], factor)
+        if not isinstance(factor, Immediate) or not opcodes & {"cvta", "ld"} or place in self.factors:
+            return _NOTHING
+        self.factors.add(place)
+        return (("move", 1),)
 
     def _drop_widening(self, operand: object) -> None:
         """LEA and IADD3 sign-extend a 32-bit value by themselves."""

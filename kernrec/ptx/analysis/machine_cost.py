@@ -7,7 +7,7 @@
 - `cvt64`: conversions from and to 64-bit types, which take the slow conversion path;
 - `move` and `load_const`: moves and loads of constants that remain, in place of `mov` and `ld_const`, which count PTX
   instructions whether or not the assembler removes them;
-- `uniform`: loads of constants by the uniform datapath, at an address that is the same for the whole warp (ULDC);
+- `uniform`: integer arithmetic and loads of constants that are the same for the whole warp, by the uniform datapath;
 - `converge`: what brings the threads of a warp together again behind a branch (BSSY, BSYNC).
 
 The sequences are those of ptxas 13 for sm_75, sm_86 and sm_90, counted by assembling the instruction alone. IEEE

@@ -12,8 +12,12 @@ from kernrec.ptx.instructions import decoder
 from kernrec.ptx.ir.program import Function
 from tests.helpers.ptx_text import module
 
-ENDS = {"move": 1, "branch": 1}
-"""The stack pointer, and the `ret` that `module` adds."""
+VARYING = "mov.u32 %r0, %laneid; cvt.u64.u32 %rd0, %r0;" + "".join(
+    f"ld.global.b32 %r{i}, [%rd0];" for i in (1, 2, 3, 5, 7)
+)
+"""Gives `%r1` and its like values that differ between threads."""
+BESIDE = {"move": 2, "ld_global": 5, "branch": 1}
+"""The stack pointer, what `VARYING` becomes, and the `ret` that `module` adds."""
 
 
 def function(body: str, parameters: str = "u64 x, u32 n") -> Function:
@@ -27,8 +31,8 @@ def blocks(body: str) -> list[dict[str, int]]:
 
 def cost(body: str) -> dict[str, int]:
     """Machine instructions of a body without branches, less those of every kernel."""
-    (block,) = blocks(body)
-    for name, count in ENDS.items():
+    (block,) = blocks(VARYING + body)
+    for name, count in BESIDE.items():
         block[name] -= count
     return {name: count for name, count in block.items() if count}
 
@@ -37,14 +41,19 @@ FOLDED = {
     "an index times a size is added to a base at once": (
         "ld.param.u64 %rd1, [x]; cvta.to.global.u64 %rd2, %rd1; mul.wide.s32 %rd3, %r1, 4; add.s64 %rd4, %rd2, %rd3;"
         "ld.global.b32 %r2, [%rd4];",
-        {"imad": 1, "ld_global": 1},
+        {"imad": 1, "move": 1, "ld_global": 1},
+    ),
+    "a factor that one address has in a register serves the next": (
+        "ld.param.u64 %rd1, [x]; mul.wide.s32 %rd3, %r1, 4; add.s64 %rd4, %rd1, %rd3; mul.wide.s32 %rd5, %r2, 4;"
+        "add.s64 %rd6, %rd1, %rd5; st.global.b32 [%rd4], %r1; st.global.b32 [%rd6], %r1;",
+        {"imad": 2, "move": 1, "st_global": 2},
     ),
     "a distance to an address is part of the access": (
         "add.s64 %rd2, %rd1, 16; ld.global.b32 %r2, [%rd2]; st.global.b32 [%rd2+4], %r2;",
         {"ld_global": 1, "st_global": 1},
     ),
     "but not where the sum is stored as well": (
-        "add.s64 %rd2, %rd1, 16; st.global.b64 [%rd2], %rd2;",
+        "add.s64 %rd2, %rd0, 16; st.global.b64 [%rd2], %rd2;",
         {"wide64": 2, "st_global": 1},
     ),
     "three terms are added at once": (
@@ -91,6 +100,10 @@ FOLDED = {
         "mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.x; mov.u32 %r3, %ntid.x; mad.lo.s32 %r4, %r1, %r3, %r2;"
         "st.global.b32 [%rd30], %r4;",
         {"move": 1, "imad": 1, "st_global": 1},
+    ),
+    "what is the same for all threads is added by the uniform datapath": (
+        "add.s64 %rd2, %rd9, 16; st.global.b64 [%rd0], %rd2;",
+        {"uniform": 2, "st_global": 1},
     ),
     "a constant at an address that all threads share is loaded by the uniform datapath": (
         "ld.const.b32 %r1, [%rd1]; st.global.b32 [%rd30], %r1;",
