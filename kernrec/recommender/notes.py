@@ -85,6 +85,8 @@ def of_lower_limits(candidates: CandidateSet, best: Choice) -> Iterator[str]:
     nominal = NominalCosts(
         *[np.broadcast_to(part, len(kernel.rows))[position] for part in vars(kernel.prediction.nominal).values()]
     )
+    if nominal.core_s * power.boost_hz > nominal.dram_s * power.running_hz:
+        return  # bound by the core's clock: every watt less costs time
     now = power.apply_power_limit(nominal, best.power_limit_w, clock_hz)
     spread = NominalCosts(*[np.full(len(limits), part) for part in vars(nominal).values()])
     lower = power.apply_power_limit(spread, limits, clock_hz)
