@@ -12,6 +12,7 @@ from importlib import import_module
 import typer
 from typer.exceptions import TyperException
 
+from kernrec.cli.format import one_line
 from kernrec.errors import KernrecError
 from kernrec.version import __version__
 
@@ -121,5 +122,5 @@ def _discard_output() -> None:
 
 def _fail(message: str, status: int) -> int:
     if message:  # without a command the help was the answer
-        print(f"kernrec: {message}", file=sys.stderr)
+        print(f"kernrec: {one_line(message)}", file=sys.stderr)
     return status

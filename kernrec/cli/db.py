@@ -182,6 +182,7 @@ def info(as_json: AsJson = False, db: Path_ = None) -> None:
     Models and calibrations beside it are listed too.
     """
     from kernrec.cli.format import print_notes
+    from kernrec.measure.campaign.journal import journal_path, left_behind
     from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
 
@@ -199,6 +200,12 @@ def info(as_json: AsJson = False, db: Path_ = None) -> None:
     print(", ".join(f"{count} {table}" for table, count in counts.items()))
     if conflicts:
         _note(_conflicting(conflicts))
+    waiting, collector = left_behind(journal_path(path))
+    if waiting:
+        _note(
+            f"{waiting} measurements wait in {journal_path(path)}; "
+            + ("a collector is running" if collector is not None else "the next `kernrec collect` stores them")
+        )
     if tally:
         shown: list[tuple[str, str]] = [
             (name, "left" if isinstance(value, str) else "right") for name, value in tally[0].items()

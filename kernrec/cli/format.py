@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 def print_notes(notes: Iterable[str]) -> None:
     """Each note once, on standard error."""
     for note in dict.fromkeys(notes):
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {one_line(note)}", file=sys.stderr)
+
+
+def one_line(text: str) -> str:
+    """`text` without line breaks and other control characters, which a file's content may bring into a message."""
+    return text if text.isprintable() else " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def config_text(config: Mapping[str, int]) -> str:

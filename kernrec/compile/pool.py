@@ -7,6 +7,7 @@ neither kill a job that takes too long nor survive a worker that dies, so this m
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +26,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _SPAWN = multiprocessing.get_context("spawn")
+_MOST_MEMORY = 8 * 2**30
+"""Address space of a compiling process, bytes; one that has loaded CuPy and NVRTC takes less than 2 GiB."""
 _START_LIMIT_S = 120.0  # to start an interpreter and load CuPy, on a machine that is busy compiling
 
 
@@ -149,6 +152,7 @@ class _Worker:
 def _serve(connection: Connection, cache_folder: Path | None) -> None:
     """Worker loop: compiles jobs until the other side closes the connection."""
     cache = CompileCache(cache_folder)
+    _limit_memory()
     connection.send(compiler())
     while True:
         try:
@@ -162,6 +166,18 @@ def _serve(connection: Connection, cache_folder: Path | None) -> None:
         except Exception as error:  # out of memory, say: only this job fails
             answer = (f"{name}: {type(error).__name__}: {' '.join(str(error).split())}", "", "crash")
         connection.send(answer)
+
+
+def _limit_memory() -> None:
+    """A source can make the compiler take all memory (nested macros); on Windows and macOS nothing limits it."""
+    if sys.platform in ("win32", "darwin"):
+        return
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = _MOST_MEMORY if hard == resource.RLIM_INFINITY else min(_MOST_MEMORY, hard)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 
 
 @contextmanager

@@ -12,6 +12,11 @@ from kernrec.errors import UsageError
 
 MOST_BYTES = 512 * 2**20
 """The largest file that is read, uncompressed; a recording of 18,000 configs has 17 MB."""
+MOST_VALUES = 8_000_000
+"""Values of a document: an empty list takes two bytes of text and 64 bytes of memory."""
+MOST_RATIO = 100
+"""Bytes unpacked over bytes packed, beyond the first `_RATIO_FREE`; recordings are packed 10 to 30 times."""
+_RATIO_FREE = 2**25
 
 _CHUNK = 2**16  # bytes: small, because gzip may expand them a thousandfold
 _GZIP = b"\x1f\x8b"
@@ -29,13 +34,16 @@ class CutShort(Exception):  # noqa: N818 - not a failure: the reader uses what c
 def read_text(path: Path) -> tuple[str, bool]:
     """(the text of a file, whether it is complete); whether it is compressed is detected from its first bytes.
 
-    Raises `UsageError` for a file that cannot be read, is larger than `MOST_BYTES` or is not text.
+    Raises `UsageError` for a file that cannot be read, is larger than `MOST_BYTES`, unpacks to more than `MOST_RATIO`
+    times its size, has more than `MOST_VALUES` values or is not text.
     """
     try:
         with path.open("rb") as file:
             data, whole = _read(file, path)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+    if data.count(b",") + data.count(b"[") + data.count(b"{") > MOST_VALUES:
+        raise UsageError(f"{path} has more than {MOST_VALUES // 1_000_000} million values; it is not read")
     try:
         return data.decode("utf-8-sig"), whole
     except UnicodeDecodeError as error:
@@ -47,9 +55,10 @@ def read_text(path: Path) -> tuple[str, bool]:
 def _read(file: BinaryIO, path: Path) -> tuple[bytes, bool]:
     """(content, whether it is complete) of a file that may be compressed; if damaged, what precedes the damage."""
     parts: list[bytes] = []
-    size = 0
+    size = taken = 0
     packed = None
     while chunk := file.read(_CHUNK):
+        taken += len(chunk)
         if not parts and packed is None and chunk.startswith(_GZIP):
             packed = zlib.decompressobj(wbits=31)
         while chunk:
@@ -65,6 +74,8 @@ def _read(file: BinaryIO, path: Path) -> tuple[bytes, bool]:
             size += len(part)
             if size > MOST_BYTES:
                 raise UsageError(f"{path} holds more than {MOST_BYTES // 2**20} MiB, uncompressed; it is not read")
+            if size > _RATIO_FREE + MOST_RATIO * taken:
+                raise UsageError(f"{path} unpacks to more than {MOST_RATIO} times its size; it is not read")
     return b"".join(parts), packed is None or packed.eof
 
 

@@ -108,7 +108,6 @@ def analyze(
     if not len(rows):
         raise UsageError(_why_empty(kernel, problem, gpu))
     with Database.open(database, read_only=False, create=True) as opened:
-        remember(opened, kernel, problem)
         tables = opened.profiles(kernel.name, kernel.hash, gpu.sm).values()
     profiled = {key for table in tables for key in table.variant_keys}
     variants = space.configs_on(problem) if kernel.sampled else space.variants
@@ -119,6 +118,9 @@ def analyze(
     hopeless = min(_HOPELESS, len(missing)) if len(missing) == len(wanted) else 0
     target = ProfileTarget(problem, gpu.sm, options.folder, options.budget)
     failures = _profile(kernel, missing, target, database, options, hopeless)
+    if len(failures) < len(wanted):  # without a compiler, or with a source that is wrong, nothing is left behind
+        with Database.open(database, read_only=False) as opened:
+            remember(opened, kernel, problem)
     recommender = Recommender([database])
     if not recommender.context.find_profiles(kernel, problem, gpu):
         raise _why_none(kernel, problem, gpu.sm, failures[0])

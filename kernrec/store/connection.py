@@ -243,7 +243,10 @@ _MEANINGS = (
     ),
     (r"Permission denied", "cannot be opened: permission denied"),
     (r"[Rr]ead-only file ?system", "cannot be written: read-only file system"),
-    (r"No space left", "cannot be written: no space left"),
+    (
+        r"No space left|File too large|failed to offload|Could not write all bytes|no free space|Disk quota",
+        "cannot be written: the disk is full; nothing was stored",
+    ),
 )
 
 

@@ -148,3 +148,13 @@ def test_a_faster_import_is_mentioned_by_recommend(own: Path, cache: Path, capsy
     run(["db", "import", str(cache), *SHAPE])
     assert run(["recommend", "--gpu", "3090", *SHAPE]) == 0
     assert "theirs, which is not in kernrec's library, was measured" in capsys.readouterr().err
+
+
+def test_info_tells_of_measurements_that_wait_in_a_journal(
+    own: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["db", "import", str(cache), *SHAPE])
+    own.with_name(f"{own.name}.journal").write_text('{"row":{}}\n{"pid":1}\n')
+    capsys.readouterr()
+    assert run(["db", "info"]) == 0
+    assert "note: 1 measurements wait in" in capsys.readouterr().err

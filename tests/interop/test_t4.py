@@ -1,5 +1,6 @@
 """T4, in and out."""
 
+import gzip
 import json
 from collections.abc import Callable
 from datetime import datetime
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.interop import ForeignResult, read_results, to_measurements, write_t4
+from kernrec.interop.json_document import read_text
 from kernrec.interop.results import ForeignResults, StoredAs
 from kernrec.op import find_op
 from kernrec.store.measurement import Measurement
@@ -227,3 +229,17 @@ def test_the_schemas_own_validator_accepts_what_is_written() -> None:
     )
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document(result(invalidity="bad")), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (gzip.compress(b"[" + b" " * 80_000_000 + b"]"), "unpacks to more than 100 times its size"),
+        (b"[" + b"[]," * 8_000_000 + b"[]]", "has more than 8 million values"),
+    ],
+)
+def test_a_bomb_is_refused_before_it_is_parsed(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "bomb.json"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=says):
+        read_text(path)

@@ -219,3 +219,30 @@ def test_reading_writes_nothing(filled):
         with pytest.raises(UsageError, match="read-only"):
             database.add("config", [{"kernel": "k", "tunables": {}}])
     assert {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in filled.parent.iterdir()} == before
+
+
+FILL = """
+import resource, signal, sys
+from pathlib import Path
+from kernrec.op import find_op
+from kernrec.store import Database
+from kernrec.store.measurement import Measurement
+path = Path(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100_000, resource.RLIM_INFINITY))
+usual = {"gpu": "t4", "kernel": "k", "kernel_hash": "a", "problem": find_op("matmul").problem(m=1, n=2, k=3)}
+usual |= {"protocol_version": 1, "tier": "final", "session": "s", "measured_at": "2026-03-01", "outcome": "crash"}
+with Database.open(path, read_only=False) as database:
+    database.add_measurements(Measurement.from_columns(usual | {"config": {"i": i}, "error": f"{i} " * 300})
+                              for i in range(4000))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="no limit of a file's size")
+def test_a_full_disk_is_one_line_and_nothing_is_stored(path):
+    Database.open(path, read_only=False, create=True).close()
+    done = subprocess.run([sys.executable, "-c", FILL, str(path)], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].endswith("cannot be written: the disk is full; nothing was stored")
+    with Database.open(path) as database:
+        assert set(database.counts().values()) == {0}
