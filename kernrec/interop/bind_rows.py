@@ -107,10 +107,10 @@ def _check_macro(file: ForeignResults, name: str, value: str, kernel: Kernel) ->
 
 
 def _config(number: int, result: ForeignResult, kernel: Kernel, places: Mapping[str, str]) -> dict[str, int]:
-    found = {place: result.config.get(name) for name, place in places.items()}
+    values = {place: result.config.get(name) for name, place in places.items()}
     config = {}
     for tunable in kernel.tunables:
-        value = found.get(tunable.name, tunable.values[0])
+        value = values.get(tunable.name, tunable.values[0])
         whole = _whole(value)
         if whole is None or whole not in tunable.values:
             accepted = ", ".join(map(str, tunable.values[:12])) + (", ..." if len(tunable.values) > 12 else "")

@@ -198,16 +198,16 @@ class _Reader:
             if given[1].lower() not in SECONDS:
                 raise ValueError(f"unknown unit of time {given[1]!r:.20}; known: s, ms, us, ns")
             return folded[given[0].casefold()], SECONDS[given[1].lower()]
-        found = [
+        times = [
             (name, SECONDS[unit])
             for key, name in folded.items()
             for what, _, unit in [key.rpartition("_")]
             if what in _TIMES and unit in SECONDS
         ]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            listed = ", ".join(name for name, _ in found)
+        if len(times) == 1:
+            return times[0]
+        if times:
+            listed = ", ".join(name for name, _ in times)
             raise ValueError(f"several columns are times ({listed}); choose one with --time COLUMN:UNIT")
         bare = next((name for key, name in folded.items() if key in _TIMES), None)
         raise ValueError(

@@ -105,5 +105,5 @@ def atomic_metrics(addresses: Array, blocks: Array, sampled: Sequence[int]) -> I
         yield "atomic.meet", float(np.mean([_meet(counts[0], other) for other in counts[1:]]))
 
 
-def _meet(one: Array, other: Array) -> float:
-    return float((one / one.sum()) @ (other / other.sum()))
+def _meet(first: Array, second: Array) -> float:
+    return float((first / first.sum()) @ (second / second.sum()))

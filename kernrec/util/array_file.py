@@ -19,14 +19,14 @@ _KINDS = frozenset("biuf")
 
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     """The bytes of `facts`, which JSON can hold, and of arrays of numbers or truth values."""
-    heads, parts, at = [], [], 0
+    heads, parts, offset = [], [], 0
     for name, array in arrays.items():
         stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         if stored.dtype.kind not in _KINDS:
             raise TypeError(f"array {name} is of {stored.dtype}")
-        heads.append([name, stored.dtype.str, list(array.shape), at])
+        heads.append([name, stored.dtype.str, list(array.shape), offset])
         parts.append(stored.tobytes() + bytes(-stored.nbytes % _ALIGN))
-        at += len(parts[-1])
+        offset += len(parts[-1])
     head = json.dumps([dict(facts), heads]).encode()
     # Blanks after the JSON, so that arrays begin at whole multiples of their elements.
     body = b"".join([head, b" " * (-(len(_MAGIC) + _DIGEST + len(head) + 1) % _ALIGN), b"\n", *parts])
@@ -41,7 +41,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     end = data.index(b"\n", start) + 1
     facts, heads = json.loads(data[start:end])
     arrays = {}
-    for name, dtype, shape, at in heads:
+    for name, dtype, shape, offset in heads:
         count = int(np.prod(shape, dtype=np.int64))
-        arrays[name] = np.frombuffer(data, np.dtype(dtype), count, end + at).reshape(shape)
+        arrays[name] = np.frombuffer(data, np.dtype(dtype), count, end + offset).reshape(shape)
     return facts, arrays

@@ -13,27 +13,9 @@ from pathlib import Path
 import pytest
 
 from kernrec.cli import app
+from tests.helpers.ptx_text import elementwise
 
-COPY_PTX = """
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry copy(.param .u64 x, .param .u64 y, .param .u32 n)
-{
-    .reg .pred %p<2>; .reg .b32 %r<6>; .reg .f32 %f<2>; .reg .b64 %rd<6>;
-    mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;
-    mad.lo.s32 %r4, %r1, %r2, %r3;
-    ld.param.u32 %r5, [n];
-    setp.ge.u32 %p1, %r4, %r5;
-    @%p1 bra DONE;
-    ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y];
-    mul.wide.u32 %rd3, %r4, 4; add.s64 %rd4, %rd1, %rd3; add.s64 %rd5, %rd2, %rd3;
-    ld.global.f32 %f1, [%rd4];
-    st.global.f32 [%rd5], %f1;
-DONE:
-    ret;
-}
-"""
+COPY_PTX = elementwise("copy", "mov.f32 %f2, %f1")
 ARGUMENTS = ["x=f32[1000000]", "y=f32[1000000]", "i32:1000000", "--grid", "7813", "--block", "128", "--gpu", "rtx4090"]
 SCALE = """
 extern "C" __global__ void scale(const float* x, float* y, int n) {
@@ -189,7 +171,7 @@ def test_a_t1_file_is_a_spec_too(folder: Path, run: Run) -> None:
     [
         (".version 8.0", ".version 17.1", "PTX ISA 17.1 is newer"),
         (".target sm_80", ".target sm_120", "sm_120"),
-        ("st.global.f32 [%rd5], %f1", "wiggle.f32 %f1, %f1", "wiggle"),
+        ("st.global.f32 [%rd5], %f2", "wiggle.f32 %f1, %f1", "wiggle"),
         ("DONE:\n    ret", "DONE:\n    bra DONE", "endless loop"),
         ("mul.wide.u32 %rd3, %r4, 4", "mul.wide.u32 %rd3, %r4, 8", "which has 4000000 bytes"),
         (COPY_PTX, "hello", "PTX"),
@@ -202,7 +184,8 @@ def test_ptx_that_cannot_be_analysed_gets_one_line(folder: Path, run: Run, old: 
     assert done.returncode in (1, 2)
     assert done.stdout == ""
     assert says in done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
+    messages = [line for line in done.stderr.splitlines() if " configs, " not in line]  # progress, on a slow machine
+    assert len(messages) == 1, done.stderr
 
 
 @pytest.mark.parametrize(

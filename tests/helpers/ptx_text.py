@@ -75,6 +75,34 @@ def apply(instruction: str, inputs: Sequence[np.ndarray], kinds: Sequence[str], 
     return out
 
 
+ELEMENTWISE = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry ENTRY(.param .u64 x, .param .u64 y, .param .u32 n)
+{
+    .reg .pred %p<2>; .reg .b32 %r<6>; .reg .f32 %f<3>; .reg .b64 %rd<6>;
+    mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;
+    mad.lo.s32 %r4, %r1, %r2, %r3;
+    ld.param.u32 %r5, [n];
+    setp.ge.u32 %p1, %r4, %r5;
+    @%p1 bra DONE;
+    ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y];
+    mul.wide.u32 %rd3, %r4, 4; add.s64 %rd4, %rd1, %rd3; add.s64 %rd5, %rd2, %rd3;
+    ld.global.f32 %f1, [%rd4];
+    OPERATION;
+    st.global.f32 [%rd5], %f2;
+DONE:
+    ret;
+}
+"""
+
+
+def elementwise(entry: str, operation: str) -> str:
+    """A program that makes each `y[i]`, %f2, of `x[i]`, %f1, for the `n` elements."""
+    return ELEMENTWISE.replace("ENTRY", entry).replace("OPERATION", operation)
+
+
 def cuda(source: str, arch: str = "sm_86", defines: Mapping[str, str | int] | None = None) -> Module:
     """Compiles CUDA C++ with NVRTC to PTX; skips the test where CuPy or NVRTC is missing.
 

@@ -32,6 +32,7 @@ from kernrec.training.load_measurements import MeasurementRequest, load_measurem
 from tests.helpers.machine import GPU as H200
 from tests.helpers.machine import compile_all, install
 from tests.helpers.paths import ROOT
+from tests.helpers.ptx_text import elementwise
 
 pytestmark = pytest.mark.slow
 
@@ -95,27 +96,7 @@ T1: dict[str, Any] = {
         ],
     },
 }  # fmt: skip
-DOUBLE_PTX = """
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry mine(.param .u64 x, .param .u64 y, .param .u32 n)
-{
-    .reg .pred %p<2>; .reg .b32 %r<6>; .reg .f32 %f<3>; .reg .b64 %rd<6>;
-    mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;
-    mad.lo.s32 %r4, %r1, %r2, %r3;
-    ld.param.u32 %r5, [n];
-    setp.ge.u32 %p1, %r4, %r5;
-    @%p1 bra DONE;
-    ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y];
-    mul.wide.u32 %rd3, %r4, 4; add.s64 %rd4, %rd1, %rd3; add.s64 %rd5, %rd2, %rd3;
-    ld.global.f32 %f1, [%rd4];
-    add.f32 %f2, %f1, %f1;
-    st.global.f32 [%rd5], %f2;
-DONE:
-    ret;
-}
-"""
+DOUBLE_PTX = elementwise("mine", "add.f32 %f2, %f1, %f1")
 PTX_ARGUMENTS = ["x=f32[500]", "y=f32[500]", "i32:500"]
 Rows = list[dict[str, Any]]
 

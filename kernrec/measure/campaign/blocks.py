@@ -8,7 +8,7 @@ an open block, whose configs the next run measures again.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from kernrec.measure.campaign.device_session import DeviceSession
 from kernrec.measure.campaign.journal import Journal
@@ -22,8 +22,19 @@ _FIRST_S, _SHARE = 4.0, 0.25
 """Age at which the first block of a session ends, and later ones as a share of the session's age."""
 
 
+@dataclass(frozen=True)
+class Block:
+    """Measurements between two runs of the reference kernels."""
+
+    number: int
+    since_s: float
+    """When it began, of the campaign's clock."""
+    items: list[ScheduledMeasurement] = field(default_factory=list)
+    """Its measurements so far."""
+
+
 class BlockControl:
-    """The present block of a campaign."""
+    """The present block of a campaign, and when it ends."""
 
     def __init__(self, session: DeviceSession, journal: Journal, name: str, note: Callable[[str], None]) -> None:
         """Make a control; `begin` starts the first block.
@@ -39,11 +50,7 @@ class BlockControl:
         self._name = name
         self._note = note
         self.drift = DriftMonitor()
-        self.number = 0
-        self.since_s = 0.0
-        """When the block began, of the campaign's clock."""
-        self.items: list[ScheduledMeasurement] = []
-        """The measurements of the block."""
+        self.present = Block(0, 0.0)
         self._started_s: float | None = None  # when the first block began
         self._energy_checked_s = 0.0  # when the energy of the reference kernels was last measured, which takes seconds
         self._energy_unchecked = False  # whether energy was measured since
@@ -63,21 +70,22 @@ class BlockControl:
             session.take_settings(settings)
             self.drift.rebase(costs)
         session.refresh_idle_power()
-        self.number, self.since_s, self.items = number, session.clock(), []
+        self.present = Block(number, session.clock())
         if self._started_s is None:
-            self._started_s = self.since_s
+            self._started_s = self.present.since_s
         return error
 
     @property
     def is_due(self) -> bool:
         """Whether the block should end before the next measurement."""
-        session_s = self.since_s - (self.since_s if self._started_s is None else self._started_s)
+        since_s = self.present.since_s
+        session_s = since_s - (since_s if self._started_s is None else self._started_s)
         due_s = min(REFERENCE_S, max(_FIRST_S, _SHARE * session_s))
-        return not self._session.client.alive or self._session.clock() - self.since_s >= due_s
+        return not self._session.client.alive or self._session.clock() - since_s >= due_s
 
     def close(self) -> list[ScheduledMeasurement]:
         """End the block and begin another; returns the measurements to repeat, if the card drifted."""
-        number, items = self.number, self.items
+        number, items = self.present.number, self.present.items
         if not items:
             return []
         self._energy_unchecked |= any(item.tier != Tier.SCREEN for item in items)

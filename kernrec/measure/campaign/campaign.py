@@ -314,22 +314,22 @@ class Campaign:
             report=report,
         )
         self._journal.append({"row": measurement.as_json()})
-        self._blocks.items.append(item)
+        self._blocks.present.items.append(item)
         run.history.add(measurement)
         run.result.add_new(measurement)
         return measurement
 
     def _origin(self) -> MeasurementOrigin:
-        blocks, settings = self._blocks, self._settings
+        block, drift, settings = self._blocks.present, self._blocks.drift, self._settings
         return MeasurementOrigin(
             session=settings.session,
             measured_at=datetime.now(UTC).replace(tzinfo=None),
             measured_by=settings.measured_by,
-            block=blocks.number,
-            position=len(blocks.items),
-            reference_age_s=max(0.0, self.session.clock() - blocks.since_s),
-            reference_latency=blocks.drift.latency,
-            reference_energy=blocks.drift.energy,
+            block=block.number,
+            position=len(block.items),
+            reference_age_s=max(0.0, self.session.clock() - block.since_s),
+            reference_latency=drift.latency,
+            reference_energy=drift.energy,
             replayed=settings.replayed or None,
         )
 

@@ -209,7 +209,7 @@ class _Ranking:
             candidates = candidate_set(
                 list(tables.values()), problem, [DEFAULT_POINT], Evidence(), model, whole_space=True
             )
-            predicted = {found.table.kernel.name: found for found in candidates.kernels}
+            predicted = {estimated.table.kernel.name: estimated for estimated in candidates.kernels}
         spaces = tuple(
             tables[kernel.name].space
             if kernel.name in tables
@@ -219,16 +219,17 @@ class _Ranking:
         order = []
         for which, (kernel, space) in enumerate(zip(kernels, spaces, strict=True)):
             rank = _UNPREDICTED + draw.random(len(space))
-            if (found := predicted.get(kernel.name)) is not None:
-                rank[found.rows] = found.points[0].costs.latency.value
+            if (estimated := predicted.get(kernel.name)) is not None:
+                rank[estimated.rows] = estimated.points[0].costs.latency.value
             order += [(float(rank[row]), which, int(row)) for row in space.at(problem).rows]
         if not order:
             reason = "" if only else why_not(kernels, problem, gpu)
             raise UsageError(f"no config of any kernel can run {problem.key} on {gpu.name}{reason}")
         baseline = None
         if only and only.declares_problem and not only.references:
-            found = predicted.get(only.name)
-            baseline = spaces[0].config(int(min(spaces[0].at(problem).rows if found is None else found.rows)))
+            estimated = predicted.get(only.name)
+            rows = spaces[0].at(problem).rows if estimated is None else estimated.rows
+            baseline = spaces[0].config(int(min(rows)))
         return cls(problem, kernels, spaces, sorted(order), baseline)
 
     def task(self, which: int, row: int) -> Task:

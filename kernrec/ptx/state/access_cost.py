@@ -94,11 +94,11 @@ class AccessPattern:
     def sectors_by_warp(self, base: int) -> tuple[Array, Array]:
         """(warp, sector less that of `base`) of every distinct sector of every warp, warp after warp; arrays (N,)."""
         key = base & 31
-        found = self.by_warp.get(key)
-        if found is None:
+        sectors = self.by_warp.get(key)
+        if sectors is None:
             ordered, first = _sorted((self._relative + key) >> 5, self._mask)
-            found = self.by_warp[key] = np.repeat(self._rows, first.sum(axis=1)), ordered[first]
-        return found
+            sectors = self.by_warp[key] = np.repeat(self._rows, first.sum(axis=1)), ordered[first]
+        return sectors
 
     def atomic_turns(self, base: int, size: int) -> int:
         """Turns that atomic operations on elements of `size` bytes take, summed over the sectors of all warps.
