@@ -21,12 +21,15 @@ LANE_POINTERS = """
 """Takes `%rd0` and `%rd1` to the word of each thread in the buffers of the parameters x and o."""
 
 
-def module(body: str, parameters: str = "", globals_: str = "", target: str = "sm_86") -> Module:
+def module(
+    body: str, parameters: str = "", globals_: str = "", target: str = "sm_86", *, verified: bool = True
+) -> Module:
     """A module with one kernel `k`; `parameters` like `u64 a, u32 n`."""
     listed = ",\n".join(f".param .{p.split()[0]} {p.split()[1]}" for p in parameters.split(",") if p.strip())
     return parse(
         f".version 8.0\n.target {target}\n.address_size 64\n{globals_}\n.visible .entry k(\n{listed}\n)\n"
-        f"{{\n{REGISTERS}\n{body}\nret;\n}}\n"
+        f"{{\n{REGISTERS}\n{body}\nret;\n}}\n",
+        verified=verified,
     )
 
 

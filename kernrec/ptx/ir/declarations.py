@@ -2,8 +2,10 @@
 
 import re
 import struct
+from collections.abc import Iterable
 
 from kernrec.ptx.ir.program import Variable, size_of
+from kernrec.ptx.ir.types import REGISTER_TYPES
 
 INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)[uU]?$")
 """An integer literal."""
@@ -11,9 +13,18 @@ INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)[uU]?$")
 OPAQUE_TYPES = frozenset({"texref", "samplerref", "surfref"})
 """Types of variables that stand for textures, samplers and surfaces (PTX ISA, section 5.3)."""
 
+MOST_BYTES = {"shared": 1 << 18, "local": 1 << 19, "const": 1 << 20, "param": 1 << 15, "global": 1 << 30}
+"""By state space: bytes of the largest variable. A block has at most 227 KiB of shared memory, a thread 512 KiB of
+local memory (CUDA C++ Programming Guide, technical specifications), a kernel 32,764 bytes of parameters (PTX ISA,
+section 5.1.6). Of constant and global variables these are limits of ours."""
+
+MOST_REGISTERS = 1 << 18
+"""Registers that one function may declare, a limit of ours: the emulator holds a row for each."""
+
+_MOST_ALIGN = 1024
 _VARIABLE = re.compile(
     r"(?P<linkage>(?:\.(?:visible|extern|weak|common)\s+)*)\.(?P<space>global|const|shared|local|param)\s+"
-    r"(?P<attributes>(?:\.(?:align\s+\d+|ptr(?:\s+\.\w+)*|attribute\([^)]*\)|v[24])\s*)*)"
+    r"(?P<attributes>(?:\.(?:align\s+\d+|attribute\([^)]*\)|v[24])\s*)*)"
     r"\.(?P<type>[a-z]\w*)\s+(?P<ptr>(?:\.ptr\b(?:\s*\.(?:global|const|shared|local|align\s+\d+))*\s*)?)"
     r"(?P<name>[%$\w]+)\s*(?P<dims>(?:\[[^\]]*\]\s*)*)(?:=\s*(?P<init>.*))?$",
     re.DOTALL,
@@ -38,6 +49,8 @@ def read_variable(text: str) -> Variable:
     if match is None:
         raise ValueError(f"cannot read the declaration {' '.join(text.split())[:60]!r}")
     kind, attributes = match["type"], match["attributes"]
+    if kind not in REGISTER_TYPES and kind not in OPAQUE_TYPES:
+        raise ValueError(f".{kind} is no type of a variable")
     element = size_of(kind)
     aligned = re.search(r"\.align\s+(\d+)", attributes)
     count = 1
@@ -55,18 +68,35 @@ def read_variable(text: str) -> Variable:
     if unsized:
         count = len(data) // element if data else 0
     size = count * element
+    align = int(aligned[1]) if aligned else element
+    if not 0 <= size <= MOST_BYTES[match["space"]] or align > _MOST_ALIGN or align & (align - 1) or not align:
+        raise ValueError(
+            f"{match['name']} has {size} bytes aligned to {align}: .{match['space']} variables have at most"
+            f" {MOST_BYTES[match['space']]}, aligned to a power of two up to {_MOST_ALIGN}"
+        )
     if data is not None:
         data = data.ljust(size, b"\0")
     return Variable(
         match["name"],
         match["space"],
         kind,
-        int(aligned[1]) if aligned else element,
+        align,
         size,
         data,
         ".extern" in match["linkage"],
         pointers,
     )
+
+
+def check_total(what: str, variables: Iterable[Variable], most: int) -> None:
+    """Refuses variables that together have more than `most` bytes.
+
+    Raises:
+        ValueError: naming `what` they are.
+    """
+    total = sum(variable.size for variable in variables)
+    if total > most:
+        raise ValueError(f"{what} of {total} bytes, at most {most} are possible")
 
 
 def _initial_value(text: str | None, kind: str, element: int) -> tuple[bytes | None, tuple[tuple[int, str, int], ...]]:
@@ -83,9 +113,15 @@ def _initial_value(text: str | None, kind: str, element: int) -> tuple[bytes | N
             pointers.append((len(data), named[1], int(named[2] or 0)))
             data += bytes(element)
         elif re.match(r"0[fFdD][0-9a-fA-F]{8,16}$", item):
-            data += int(item[2:], 16).to_bytes(element, "little")
+            bits = int(item[2:], 16)
+            if bits >> 8 * element:
+                raise ValueError(f"the initial value {item} does not fit .{kind}")
+            data += bits.to_bytes(element, "little")
         elif kind[0] == "f" and not INTEGER.match(item):
-            data += struct.pack({2: "<e", 4: "<f", 8: "<d"}[element], float(item))
+            try:
+                data += struct.pack({2: "<e", 4: "<f", 8: "<d"}[element], float(item))
+            except OverflowError:
+                raise ValueError(f"the initial value {item} does not fit .{kind}") from None
         else:
             data += (integer(item) & ((1 << 8 * element) - 1)).to_bytes(element, "little")
     return bytes(data), tuple(pointers)

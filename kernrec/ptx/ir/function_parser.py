@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kernrec.ptx.ir.declarations import read_variable
+from kernrec.ptx.ir.declarations import MOST_REGISTERS, read_variable
 from kernrec.ptx.ir.errors import ParseError
 from kernrec.ptx.ir.operands import OperandReader
 from kernrec.ptx.ir.program import Function, Instruction, Symbol
+from kernrec.ptx.ir.types import REGISTER_TYPES
 
 _INSTRUCTION = re.compile(
     r"\s*(?:@(!?)([%\w$]+)\s+)?([a-z][a-z0-9_]*)(?![a-z0-9_])((?:[.:]+[\w]+)*)(?![\w.]|\s*:)\s*([^;{}]*(?:\{[^;{}]*\}[^;{}]*)*);\s*$"
@@ -17,6 +18,9 @@ _LABEL = re.compile(r"([\w$%]+)\s*:(?!:)\s*")
 _NAME = re.compile(r"[%$\w]+")
 _VARIABLES = (".shared", ".local", ".global", ".const", ".param")
 _IGNORED = (".pragma", ".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".noreturn")
+
+_REGISTER = re.compile(r"[%\w$]+(?:<\d{1,18}>)?")
+_MOST_SCOPES = 64
 
 _Scopes = tuple[dict[str, str], ...]
 
@@ -34,6 +38,7 @@ class FunctionParser:
         self._numbers = numbers
         self._operands = OperandReader(function)
         self._scopes: list[dict[str, str]] = [{}]  # by scope, outermost first: unique names by declared name
+        self._declared = 0  # registers so far
         self._branches: list[tuple[int, _Scopes]] = []  # instructions whose labels may be declared later, in any scope
 
     @property
@@ -71,6 +76,8 @@ class FunctionParser:
         `number`: line where the text begins.
         """
         if text[0] == "{":
+            if len(self._scopes) > _MOST_SCOPES:
+                raise ValueError(f"more than {_MOST_SCOPES} nested scopes")
             self._scopes.append({})
             self._operands.forget()
             return text[1:]
@@ -85,6 +92,8 @@ class FunctionParser:
         if ";" not in text:
             return None
         statement, _, rest = text.partition(";")
+        if not statement:
+            return rest
         if statement[0] == ".":
             self._directive(statement)
         elif not self.take_instruction(" ".join(statement.split()) + ";", number):
@@ -104,7 +113,7 @@ class FunctionParser:
             operands = [Symbol(_innermost(scopes, o.name)) if isinstance(o, Symbol) else o for o in ins.operands]
             instructions[index] = replace(ins, operands=tuple(operands))
         for ins in instructions:
-            if ins.opcode == "bra" and isinstance(ins.operands[0], Symbol):
+            if ins.opcode == "bra" and ins.operands and isinstance(ins.operands[0], Symbol):
                 target = ins.operands[0].name
                 if target not in function.labels:
                     raise ParseError(f"no label {target!r} in function {function.name!r}", ins.line)
@@ -155,7 +164,14 @@ class FunctionParser:
     def _declare(self, kind: str, name: str) -> None:
         """Declares a register, or a range of them: `%r<20>`."""
         function = self.function
-        many = re.fullmatch(r"([%\w$]+)<(\d+)>", name)
+        if kind not in REGISTER_TYPES:
+            raise ValueError(f".{kind} is no type of a register")
+        if not _REGISTER.fullmatch(name):
+            raise ValueError(f"cannot read the register {name[:60]!r}")
+        many = re.fullmatch(r"([%\w$]+)<(\d{1,18})>", name)
+        self._declared += int(many[2]) if many else 1
+        if self._declared > MOST_REGISTERS:
+            raise ValueError(f"more than {MOST_REGISTERS} registers in a function")
         if len(self._scopes) > 1:
             number = next(self._numbers)
             for declared in [f"{many[1]}{i}" for i in range(int(many[2]))] if many else [name]:

@@ -45,6 +45,8 @@ class OperandReader:
         return operand
 
     def _build(self, text: str) -> Operand:
+        if not text:
+            raise ValueError("an operand is missing")
         first = text[0]
         if first == "%" or text == "_":
             return self._register(text)

@@ -9,27 +9,45 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kernrec.ptx.ir.declarations import read_variable
+from kernrec.ptx.ir.declarations import MOST_BYTES, check_total, read_variable
 from kernrec.ptx.ir.errors import ParseError
 from kernrec.ptx.ir.function_parser import FunctionParser
 from kernrec.ptx.ir.program import Function, Module
+from kernrec.ptx.ir.verify import verify
 
+MOST_CHARACTERS = 1 << 26
+"""The longest text that is read."""
+
+_MOST_LINES = 1 << 14  # of one statement
+_GOES_ON = re.compile(r"[^;:{}]*")  # a line that ends no statement
+
+_UNDEFINED = re.compile(r"//\s*implicit-def: (%\w+)")  # LLVM's comment on a register that never gets a value
+_STATEMENT = re.compile(r"[^;]*;|[^;]+")
 _HEADER = re.compile(r"(?:\.(?:visible|extern|weak|common)\s+)*\.(entry|func)\b")
 _FUNCTION = re.compile(
     r"(?:\.\w+\s+)*?\.(entry|func)\s*(?:\(([^)]*)\)\s*)?([\w$%]+)\s*(?:\((.*?)\))?\s*((?:\.\w.*)?)$", re.DOTALL
 )
 
 
-def parse(text: str) -> Module:
+def parse(text: str, *, verified: bool = True) -> Module:
     """Parses PTX text.
 
+    Args:
+        text: a whole module.
+        verified: whether operands and declarations are checked; without that, the module is not fit to be executed.
+
     Raises:
-        ParseError: naming the line, when the text is not PTX that this parser can read.
+        ParseError: naming the line, when the text is not PTX that this parser can read, or that `verify` refuses.
     """
+    if len(text) > MOST_CHARACTERS:
+        raise ParseError(f"{len(text)} characters, at most {MOST_CHARACTERS} are read", 1)
     parser = _ModuleParser()
     for number, line in _statement_lines(text):
         parser.take_line(line, number)
-    return parser.finish()
+    module = parser.finish()
+    if verified:
+        verify(module, frozenset(_UNDEFINED.findall(text)))
+    return module
 
 
 class _ModuleParser:
@@ -38,7 +56,7 @@ class _ModuleParser:
     def __init__(self) -> None:
         self._module = Module("", "", {}, {})
         self._function: FunctionParser | None = None  # the function whose body is being read
-        self._pending = ""  # a statement that goes on in the next line
+        self._pending: list[str] = []  # lines of a statement that goes on in the next line
         self._pending_line = 0
         self._line = 0
         self._numbers = itertools.count(1)  # make names of nested scopes unique
@@ -53,14 +71,18 @@ class _ModuleParser:
                 if not line.strip():
                     return
                 self._pending_line = number
-            self._take(f"{self._pending}\n{line}" if self._pending else line)
+            self._pending.append(line)
+            if len(self._pending) > _MOST_LINES:
+                raise ValueError(f"a statement of more than {_MOST_LINES} lines")
+            if len(self._pending) == 1 or not _GOES_ON.fullmatch(line):
+                self._take("\n".join(self._pending))
         except ValueError as error:
             raise ParseError(str(error), number) from None
 
     def finish(self) -> Module:
         """The module, after the last line."""
-        if self._pending.strip():
-            raise ParseError(f"unfinished statement {' '.join(self._pending.split())[:60]!r}", self._line)
+        if rest := " ".join(" ".join(self._pending).split()):
+            raise ParseError(f"unfinished statement {rest[:60]!r}", self._line)
         if self._function is not None:
             raise ParseError(f"function {self._function.function.name!r} has no closing brace", self._line)
         if not self._module.version:
@@ -69,7 +91,7 @@ class _ModuleParser:
 
     def _take(self, text: str) -> None:
         """Takes whole statements off the front of `text`; the rest waits for more lines."""
-        self._pending = ""
+        self._pending = []
         while statement := text.strip():
             start = self._line if "\n" not in text else self._pending_line
             if self._function is None:
@@ -79,7 +101,7 @@ class _ModuleParser:
                 if self._function.closed:
                     self._end_function(self._function)
             if rest is None:
-                self._pending = statement
+                self._pending = [statement]
                 return
             text = rest
 
@@ -95,6 +117,8 @@ class _ModuleParser:
         if text.startswith((".version", ".target", ".address_size", ".file")):
             statement, _, rest = text.partition("\n")
             words = statement.replace(";", "").split()
+            if len(words) < 2:
+                raise ValueError(f"{words[0]} without a value")
             if words[0] == ".version":
                 self._module = replace(self._module, version=words[1])
             elif words[0] == ".target":
@@ -124,6 +148,7 @@ def _function(header: str, line: int) -> Function:
         tuple(read_variable(p) for p in (declared or "").split(",") if p.strip()) for declared in (returns, parameters)
     )
     function = Function(name, kind == "entry", taken, line, returns=results)
+    check_total("parameters", taken, MOST_BYTES["param"])
     for directive, values in re.findall(r"\.(\w+)\s+([\d,\s]+)", directives or ""):
         function.directives[directive] = tuple(int(v) for v in values.replace(",", " ").split())
     return function
@@ -136,7 +161,9 @@ def _statement_lines(text: str) -> Iterator[tuple[int, str]]:
         if not depth and line.lstrip().startswith(".section"):
             in_header = True
         if not in_header and not depth:
-            yield number, line
+            # Each statement for itself: a line may hold very many.
+            for statement in _STATEMENT.findall(line) if line.count(";") > 1 else (line,):
+                yield number, statement
             continue
         depth = max(0, depth + line.count("{") - line.count("}"))
         in_header = in_header and "{" not in line

@@ -246,8 +246,11 @@ class Function:
         kind = self.registers.get(name)
         if kind is not None:
             return kind
-        many = self.ranges.get(name.rstrip("0123456789"))
-        return many[0] if many else None
+        prefix = name.rstrip("0123456789")
+        kind, count = self.ranges.get(prefix, ("", 0))
+        number = name[len(prefix) :]
+        within = 0 < len(number) < 10 and int(number) < count and (number[0] != "0" or number == "0")
+        return kind if within else None
 
     @cached_property
     def blocks(self) -> tuple[BasicBlock, ...]:

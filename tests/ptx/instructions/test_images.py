@@ -364,4 +364,4 @@ def test_an_image_that_cannot_be_gets_one_line(image: Any, says: str) -> None:
 
 def test_an_image_larger_than_its_buffer_is_refused() -> None:
     with pytest.raises(UsageError, match="image picture has 64 bytes, its buffer texels has 60"):
-        fetch("mov.u32 %r1, %r0", Image("texels", (16,)), np.zeros(15, np.float32), [])
+        fetch("tex.1d.v4.f32.s32 {d}, [{t}, {{%r0}}]", Image("texels", (16,)), np.zeros(15, np.float32), [])

@@ -10,7 +10,7 @@ HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 
 
 def test_an_instruction_is_taken_apart() -> None:
-    ins = module("@!%p1 ld.global.nc.v2.f32 {%f1, %f2}, [%rd1+-8];").functions["k"].instructions[0]
+    ins = module("@!%p1 ld.global.nc.v2.f32 {%f1, %f2}, [%rd1+-8];", verified=False).functions["k"].instructions[0]
     assert ins.name == "ld.global.nc.v2.f32"
     assert ins.predicate == ("%p1", True)
     assert ins.operands == (Vector((Register("%f1"), Register("%f2"))), Address(Register("%rd1"), -8))
@@ -57,7 +57,7 @@ def test_registers_of_an_inner_scope_hide_the_outer_ones() -> None:
 
 def test_a_label_may_be_defined_once_in_each_scope() -> None:
     scope = "{ L: @%p1 bra L; }\n"
-    function = module(scope + scope).functions["k"]
+    function = module(scope + scope, verified=False).functions["k"]
     assert len(function.labels) == 2
     for block in function.blocks[:2]:
         target = block.instructions[0].operands[0]
@@ -80,7 +80,7 @@ def test_variables_have_sizes_and_contents() -> None:
 
 def test_basic_blocks_end_at_branches_and_begin_at_labels() -> None:
     body = "mov.b32 %r1, 0;\nL:\nadd.s32 %r1, %r1, 1;\n@%p1 bra L;\nbar.sync 0;\nmov.b32 %r2, 0;"
-    function = module(body).functions["k"]
+    function = module(body, verified=False).functions["k"]
     assert [len(b.instructions) for b in function.blocks] == [1, 2, 1, 2]
     assert function.block_index == {"L": 1}
 

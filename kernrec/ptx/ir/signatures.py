@@ -1,0 +1,120 @@
+"""The operands that instructions take: how many, of which type, read or written (PTX ISA, section 9.7).
+
+Only instructions with one fixed list of operands are here, which are those that most text consists of. What is missing
+(tensor cores, textures, votes, ...) is checked by the code that gives it its meaning.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+from kernrec.ptx.ir.types import BITS
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One operand of an instruction."""
+
+    role: str
+    """`write`, `read`, `address`, or `label`."""
+
+    type: str = "b32"
+    """PTX type of the value."""
+
+    wider: bool = False
+    """Whether a register may have more bits than the type."""
+
+    vector: int = 1
+    """Elements of the operand `{a, b, ...}`; 0: a vector of as many as fit, as in `mov.b64 %rd1, {%r1, %r2}`."""
+
+    optional: bool = False
+    """Whether the operand may be absent, with all that follow."""
+
+
+_BINARY = frozenset(
+    ["add", "sub", "addc", "subc", "mul", "div", "rem", "min", "max", "and", "or", "xor", "copysign", "mul24"]
+)
+_TERNARY = frozenset(["mad", "madc", "fma", "sad", "mad24"])
+_UNARY = frozenset(
+    ["abs", "neg", "not", "cnot", "sqrt", "rsqrt", "rcp", "sin", "cos", "lg2", "ex2", "tanh", "brev", "cvta"]
+)
+_PREDICATE = Slot("read", "pred")
+_SHIFT = Slot("read", "u32")
+
+
+@cache
+def signature(opcode: str, modifiers: tuple[str, ...]) -> tuple[Slot, ...] | None:
+    """The operands of an instruction; None for one that this module does not know."""
+    types = [name for name in modifiers if name in BITS]
+    kind = types[-1] if types else None
+    if opcode in ("ret", "exit", "trap"):
+        return ()
+    if opcode == "bra":
+        return (Slot("label"),)
+    if opcode == "cvt":
+        return _conversion(types)
+    if kind is None:
+        return None
+    if opcode in ("ld", "ldu", "st"):
+        return _access(opcode, modifiers, kind)
+    if opcode in ("set", "slct"):
+        return _two_types(opcode, types)
+    return _same_type(opcode, modifiers, kind) if len(types) == 1 else None
+
+
+def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> tuple[Slot, ...] | None:
+    """Instructions that name one type."""
+    wide = "wide" in modifiers
+    result = Slot("write", f"{kind[0]}{2 * BITS[kind]}" if wide else kind)
+    source = Slot("read", kind)
+    if opcode in _BINARY:
+        third = (Slot("read", kind, optional=True),) if opcode in ("min", "max") and kind == "f32" else ()
+        return (result, source, source, *third)
+    if opcode in _TERNARY:
+        return (result, source, source, Slot("read", result.type))
+    if opcode in _UNARY:
+        return (result, source)
+    if opcode == "setp":
+        more = any(name in ("and", "or", "xor") for name in modifiers)
+        return (Slot("write", "pred"), source, source, *((_PREDICATE,) if more else ()))
+    if opcode in ("testp", "isspacep"):
+        return (Slot("write", "pred"), source)
+    if opcode == "mov":
+        return (Slot("write", kind, vector=0), Slot("read", kind, vector=0))
+    if opcode == "selp":
+        return (result, source, source, _PREDICATE)
+    if opcode in ("shl", "shr"):
+        return (result, source, _SHIFT)
+    if opcode in ("popc", "clz", "bfind"):
+        return (Slot("write", "u32"), source)
+    if opcode == "bfe":
+        return (result, source, _SHIFT, _SHIFT)
+    if opcode == "bfi":
+        return (result, source, source, _SHIFT, _SHIFT)
+    if opcode in ("shf", "prmt"):
+        return (result, source, source, Slot("read", "b32"))
+    return None
+
+
+def _conversion(types: list[str]) -> tuple[Slot, ...] | None:
+    if len(types) != 2:
+        return None
+    packed = "x2" in types[0] and types[1] == "f32"
+    source = Slot("read", types[1], wider=True)
+    return (Slot("write", types[0], wider=True), source, *((source,) if packed else ()))
+
+
+def _access(opcode: str, modifiers: tuple[str, ...], kind: str) -> tuple[Slot, ...] | None:
+    if any(name.startswith(("L2::cache_hint", "cache_hint")) for name in modifiers):
+        return None
+    elements = next((int(name[1:]) for name in modifiers if name in ("v2", "v4", "v8")), 1)
+    value = Slot("read" if opcode == "st" else "write", kind, wider=True, vector=elements)
+    return (Slot("address"), value) if opcode == "st" else (value, Slot("address"))
+
+
+def _two_types(opcode: str, types: list[str]) -> tuple[Slot, ...] | None:
+    if len(types) != 2:
+        return None
+    first, second = Slot("read", types[0]), Slot("read", types[1])
+    if opcode == "slct":
+        return (Slot("write", types[0]), first, first, second)
+    return (Slot("write", types[0]), second, second, Slot("read", "pred", optional=True))

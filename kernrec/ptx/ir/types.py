@@ -1,0 +1,46 @@
+"""PTX types as declarations and instructions name them (PTX ISA, section 5.2), and which registers agree with which."""
+
+BITS: dict[str, int] = {
+    "pred": 1,
+    **{f"{kind}{width}": width for kind in "bus" for width in (8, 16, 32, 64)},
+    "b128": 128,
+    "u16x2": 32,
+    "s16x2": 32,
+    "f16": 16,
+    "f16x2": 32,
+    "bf16": 16,
+    "bf16x2": 32,
+    "tf32": 32,
+    "f32": 32,
+    "f32x2": 64,
+    "f64": 64,
+    **dict.fromkeys(("e4m3x2", "e5m2x2"), 16),
+}
+"""By type: bits of a value."""
+
+REGISTER_TYPES = frozenset(name for name in BITS if name not in ("tf32", "e4m3x2", "e5m2x2"))
+"""Types that a register may be declared with."""
+
+
+def agrees(register: str, wanted: str, wider: bool = False) -> bool:
+    """Whether a register of one type may be an operand of another (PTX ISA, section 9.4.1).
+
+    Bits agree with everything of their size, integers with integers, floating-point numbers with floating-point
+    numbers; predicates only with predicates.
+
+    Args:
+        register: declared type of the register.
+        wanted: type that the instruction names.
+        wider: whether the register may have more bits than the type, as in loads, stores and conversions.
+    """
+    have, need = BITS[register], BITS[wanted]
+    if (have == 1) != (need == 1) or have < need or (have > need and not wider):
+        return False
+    return _family(register) in ("b", _family(wanted)) or _family(wanted) == "b"
+
+
+def _family(name: str) -> str:
+    """`b` (bits), `i` (integers) or `f` (floating-point numbers); of predicates `b`."""
+    if name in ("pred", "tf32", "bf16", "bf16x2", "e4m3x2", "e5m2x2") or (name[0] == "b" and name[1:].isdigit()):
+        return "b"
+    return "f" if name[0] == "f" else "i"

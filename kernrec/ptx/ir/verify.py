@@ -1,0 +1,224 @@
+"""Checks PTX between parser and emulator: declarations, operand counts, operand types, in time linear in the text.
+
+What the assembler would refuse is refused here, with the line: a register that was never declared, an operand too many
+or too few, an integer register in f32 arithmetic, a literal with more bits than its type, a symbol that does not exist.
+So is a register that is read and nowhere written. Instructions without an entry in `signatures` are checked for
+declared registers only, all of which may be written by them.
+"""
+
+from collections.abc import Iterator
+
+from kernrec.ptx.ir.errors import ParseError
+from kernrec.ptx.ir.program import (
+    Address,
+    Function,
+    Immediate,
+    Instruction,
+    Module,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Symbol,
+    Texel,
+    Vector,
+)
+from kernrec.ptx.ir.signatures import Slot, signature
+from kernrec.ptx.ir.types import BITS, agrees
+
+_WIDE_SPECIAL = frozenset({"%clock64", "%globaltimer", "%current_graph_exec"})
+_SPECIAL = frozenset(
+    (
+        *("laneid", "warpid", "nwarpid", "smid", "nsmid", "gridid", "clock", "clock_hi", "clock64"),
+        *("globaltimer", "globaltimer_lo", "globaltimer_hi", "current_graph_exec"),
+        *("lanemask_eq", "lanemask_le", "lanemask_lt", "lanemask_ge", "lanemask_gt"),
+        *("dynamic_smem_size", "total_smem_size", "aggr_smem_size"),
+        *(f"reserved_smem_offset_{which}" for which in ("begin", "end", "cap", "0", "1")),
+        *("is_explicit_cluster", "cluster_ctarank", "cluster_nctarank"),
+    )
+)
+_COORDINATES = frozenset(
+    ["tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid"]
+)  # special registers with a dimension
+
+
+def verify(module: Module, undefined: frozenset[str] = frozenset()) -> None:
+    """Checks every function of a module.
+
+    Args:
+        module: what to check.
+        undefined: registers that the compiler says it leaves without a value.
+
+    Raises:
+        ParseError: naming the line of an instruction that is wrong.
+    """
+    for function in module.functions.values():
+        _FunctionCheck(module, function).run(undefined)
+
+
+class _FunctionCheck:
+    """The checks of one function. Problems are `ValueError`s until they get their line."""
+
+    def __init__(self, module: Module, function: Function) -> None:
+        self._function = function
+        parameters = (v.name for v in (*function.parameters, *function.returns))
+        self._symbols = {*module.variables, *module.functions, *function.variables, *parameters}
+        self._types: dict[str, str] = {}  # of registers, as far as they were looked up
+        self._written: set[str] = set()
+        self._reads: dict[str, Instruction] = {}  # by register: the first instruction that reads it
+
+    def run(self, undefined: frozenset[str]) -> None:
+        """Checks the instructions in order, then that what is read is written somewhere."""
+        for ins in self._function.instructions:
+            try:
+                self._check(ins)
+            except ValueError as error:
+                raise ParseError(f"{ins.name}: {error}", ins.line) from None
+        for name, ins in self._reads.items():
+            if name not in self._written and name not in undefined and _special(name) is None:
+                raise ParseError(f"{ins.name}: register {name} is read but never written", ins.line)
+
+    def _check(self, ins: Instruction) -> None:
+        if ins.predicate is not None:
+            if self._type(ins.predicate[0]) != "pred":
+                raise ValueError(f"the guard {ins.predicate[0]} is no predicate")
+            self._reads.setdefault(ins.predicate[0], ins)
+        slots = signature(ins.opcode, ins.modifiers)
+        if slots is None:
+            for register in _registers(ins.operands):
+                self._type(register)
+                self._written.add(register)
+            return
+        fewest = sum(not slot.optional for slot in slots)
+        if not fewest <= len(ins.operands) <= len(slots):
+            expected = fewest if fewest == len(slots) else f"{fewest} to {len(slots)}"
+            raise ValueError(f"{len(ins.operands)} operands, {expected} expected")
+        for slot, operand in zip(slots, ins.operands, strict=False):
+            self._operand(slot, operand)
+            if slot.role == "write":
+                self._written.update(_registers((operand,)))
+            else:
+                for register in _registers((operand,)):
+                    self._reads.setdefault(register, ins)
+
+    def _operand(self, slot: Slot, operand: Operand) -> None:
+        if slot.role == "label":
+            if not isinstance(operand, Symbol):
+                raise ValueError("a label expected")
+        elif slot.role == "address":
+            self._address(operand)
+        elif isinstance(operand, Vector):
+            self._vector(slot, operand)
+        elif slot.vector > 1:
+            raise ValueError(f"a vector of {slot.vector} elements expected")
+        elif isinstance(operand, Pair):
+            if slot != Slot("write", "pred"):
+                raise ValueError("one operand expected, not a pair")
+            self._operand(slot, operand.first)
+            self._operand(slot, operand.second)
+        elif isinstance(operand, Negated):
+            if slot.role != "read" or slot.type != "pred":
+                raise ValueError(f"!{operand.register.name} where no predicate is read")
+            self._register(slot, operand.register.name)
+        elif isinstance(operand, Register):
+            self._register(slot, operand.name)
+        elif slot.role == "write":
+            raise ValueError("the destination is no register")
+        elif isinstance(operand, Immediate):
+            _check_literal(operand, slot.type)
+        elif isinstance(operand, Symbol):
+            self._symbol(operand)
+        elif not (isinstance(operand, Address) and isinstance(operand.base, Register)):
+            raise ValueError("a register, literal or symbol expected")
+
+    def _vector(self, slot: Slot, vector: Vector) -> None:
+        count = len(vector.items)
+        if slot.vector > 1 or (slot.vector == 1 and count != 1):
+            if count != slot.vector:
+                raise ValueError(f"a vector of {count} elements, {slot.vector} expected")
+            element = slot.type
+        else:
+            bits = BITS[slot.type]
+            if count not in (1, 2, 4) or bits % count:
+                raise ValueError(f"a vector of {count} elements in .{slot.type}")
+            element = slot.type if count == 1 else f"b{bits // count}"
+        for item in vector.items:
+            if isinstance(item, Vector | Pair | Negated | Address):
+                raise ValueError("registers and literals expected in a vector")
+            self._operand(Slot(slot.role, element, slot.wider), item)
+
+    def _register(self, slot: Slot, name: str) -> None:
+        if name == "_":
+            if slot.role != "write":
+                raise ValueError("_ is written only")
+            return
+        kind = self._type(name)
+        if not agrees(kind, slot.type, slot.wider):
+            raise ValueError(f"{name} is .{kind}, which is no .{slot.type}")
+
+    def _address(self, operand: Operand) -> None:
+        if not isinstance(operand, Address):
+            raise ValueError("an address in brackets expected")
+        if isinstance(operand.base, Register):
+            kind = self._type(operand.base.name)
+            if not (agrees(kind, "b64") or agrees(kind, "b32")) or kind[0] == "f":
+                raise ValueError(f"{operand.base.name} is .{kind}, which is no address")
+        elif isinstance(operand.base, Symbol):
+            self._symbol(operand.base)
+
+    def _symbol(self, symbol: Symbol) -> None:
+        if symbol.name not in self._symbols:
+            raise ValueError(f"{symbol.name!r} is not declared")
+
+    def _type(self, name: str) -> str:
+        """The type of a register."""
+        kind = self._types.get(name)
+        if kind is None:
+            kind = self._function.register_type(name) or _special(name)
+            if kind is None:
+                raise ValueError(f"register {name} is not declared")
+            self._types[name] = kind
+        return kind
+
+
+def _registers(operands: tuple[Operand, ...]) -> Iterator[str]:
+    """The registers among operands, but for `_`."""
+    for operand in operands:
+        if isinstance(operand, Register):
+            if operand.name != "_":
+                yield operand.name
+        elif isinstance(operand, Address):
+            yield from _registers((operand.base,))
+        elif isinstance(operand, Vector):
+            yield from _registers(operand.items)
+        elif isinstance(operand, Pair):
+            yield from _registers((operand.first, operand.second))
+        elif isinstance(operand, Negated):
+            yield operand.register.name
+        elif isinstance(operand, Texel):
+            yield from _registers((operand.image, *operand.coordinates))
+
+
+def _special(name: str) -> str | None:
+    """The type of a special register; None for a name that is none."""
+    base, dot, axis = name[1:].partition(".")
+    if dot:
+        return "u32" if base in _COORDINATES and axis in ("x", "y", "z", "w") else None
+    if base.startswith(("envreg", "pm")) and base.lstrip("envrgpm").removesuffix("_64").isdigit():
+        return "u32"
+    return ("u64" if name in _WIDE_SPECIAL else "u32") if base in _SPECIAL else None
+
+
+def _check_literal(literal: Immediate, kind: str) -> None:
+    """Refuses a literal that is no value of a type. Halves are written as their bits (PTX ISA, section 4.5)."""
+    bits = BITS[kind]
+    is_float = kind in ("f32", "f64", "f32x2", "tf32")
+    if literal.kind == "int":
+        if is_float:
+            raise ValueError(f"the integer {literal.value} where a .{kind} is expected")
+        if bits > 1 and not -(1 << bits - 1) <= literal.value < 1 << bits:
+            raise ValueError(f"the literal {literal.value} does not fit .{kind}")
+    elif kind[0] in "us" or kind == "pred":
+        raise ValueError(f"a floating-point literal where a .{kind} is expected")
+    elif kind[0] == "b" and literal.kind in ("f32", "f64") and bits != BITS[literal.kind]:
+        raise ValueError(f"a .{literal.kind} literal where a .{kind} is expected")
