@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from kernrec.kernel import config_text
-from kernrec.model.prior.power import NominalCosts
 from kernrec.recommender.candidate_set import CandidateSet, KernelCandidates, RunnableConfigs
 from kernrec.recommender.estimate.costs import Source
 from kernrec.recommender.result import Choice
@@ -16,10 +15,6 @@ PRIOR_NOTE = "source prior: predicted from static analysis, measured on no GPU; 
 
 BEYOND_LIMIT = 1.01
 """A power above its limit by less than this factor is rounding."""
-LIMIT_STEP_W = 10.0
-"""Steps of the lower limits that are tried."""
-HARDLY_SLOWER, WORTH_A_NOTE = 0.02, 0.05
-"""A lower limit is mentioned where it costs no more time than the first and saves no less energy than the second."""
 
 
 def sources_of(choices: Iterable[Choice]) -> set[Source]:
@@ -32,8 +27,6 @@ def notes(candidates: CandidateSet, choices: Sequence[Choice]) -> tuple[str, ...
     sources = sources_of(choices)
     predictions = bool(sources - {Source.MEASURED})
     lines = [*of_predictions(candidates, sources), *of_limits(candidates, choices)]
-    if len(candidates.points) == 1 and choices and choices[0].source is not Source.MEASURED:
-        lines += of_lower_limits(candidates, choices[0])
     estimated = {id(kernel.runnable): kernel for kernel in candidates.kernels}
     for considered in candidates.considered:
         kernel = estimated.get(id(considered))
@@ -71,32 +64,6 @@ def of_limits(candidates: CandidateSet, choices: Sequence[Choice]) -> Iterator[s
                 f"the {gpu.title} cannot hold {limit_w:g} W: even at its lowest clock it is expected to draw"
                 f" {drawn_w:.0f} W here"
             )
-
-
-def of_lower_limits(candidates: CandidateSet, best: Choice) -> Iterator[str]:
-    """By how much a lower power limit saves energy at hardly any loss of time."""
-    kernel = next(kernel for kernel in candidates.kernels if kernel.table.kernel is best.kernel)
-    power, clock_hz = kernel.table.power, best.point.clock_hz
-    limits = np.arange(candidates.gpu.power_min_w, best.power_limit_w, LIMIT_STEP_W)
-    if not len(limits):
-        return
-    row = int(kernel.table.space.find([best.config])[0])
-    position = int(np.searchsorted(kernel.rows, row))
-    nominal = NominalCosts(
-        *[np.broadcast_to(part, len(kernel.rows))[position] for part in vars(kernel.prediction.nominal).values()]
-    )
-    if nominal.core_s * power.boost_hz > nominal.dram_s * power.running_hz:
-        return  # bound by the core's clock: every watt less costs time
-    now = power.apply_power_limit(nominal, best.power_limit_w, clock_hz)
-    spread = NominalCosts(*[np.full(len(limits), part) for part in vars(nominal).values()])
-    lower = power.apply_power_limit(spread, limits, clock_hz)
-    slowdown, saved = lower.latency_s / now.latency_s - 1.0, 1.0 - lower.energy_j / now.energy_j
-    frugal = int(np.argmax(np.where(slowdown <= HARDLY_SLOWER, saved, -1.0)))
-    if slowdown[frugal] <= HARDLY_SLOWER and saved[frugal] >= WORTH_A_NOTE:
-        yield (
-            f"a power limit of {limits[frugal]:g} W instead of {best.power_limit_w:g} W is expected to save"
-            f" {saved[frugal]:.0%} of the first choice's energy for {max(slowdown[frugal], 0.0):.1%} more time"
-        )
 
 
 def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | None) -> Iterator[str]:

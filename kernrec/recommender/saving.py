@@ -1,14 +1,19 @@
 """The saving that costs no time: the first choice's config at a lower power limit, or at a lower clock."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from kernrec.model.prior.power import NominalCosts
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT
+from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Saving
 from kernrec.recommender.select import Picked
-from kernrec.recommender.sweep import lower_limits
 
+LIMIT_STEP_W = 10.0
+"""Steps of the limits that are tried for a config that is estimated at the default limit alone."""
 NO_LOSS = 2.0 * LATENCY_DRIFT
 """Largest slowdown that counts as none: that of a card that drifted by as much as is let pass, to both sides."""
 WORTH_SAYING = 2.0 * ENERGY_DRIFT
@@ -27,14 +32,18 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
     if query.power_limit_w is not None or query.clock_hz is not None:
         return None
     _, position = picked
-    if len(candidates.points) > 1:
-        points = candidates.points[1:]
-        latency, energy = candidates.latency_s[:, position], candidates.energy_j[:, position]
-    else:
-        points = lower_limits(candidates.gpu)
-        _, kernel, own = candidates.locate(position)
-        limited = kernel.prediction.limited_at([*candidates.points, *points], np.array([own]))
-        latency, energy = (np.array([float(getattr(at, q)[0]) for at in limited]) for q in ("latency_s", "energy_j"))
+    points: Sequence[OperatingPoint] = candidates.points[1:]
+    latency, energy = candidates.latency_s[:, position], candidates.energy_j[:, position]
+    if not points:
+        gpu, (_, kernel, own) = candidates.gpu, candidates.locate(position)
+        nominal, power = kernel.prediction.at(own), kernel.table.power
+        if nominal.core_s * power.boost_hz > nominal.dram_s * power.running_hz:
+            return None  # bound by the core's clock: every watt less costs time
+        limits = np.append(gpu.tdp_w, np.arange(gpu.power_min_w, gpu.tdp_w, LIMIT_STEP_W))
+        repeated = NominalCosts(*(np.full(len(limits), part) for part in vars(nominal).values()))
+        limited = power.apply_power_limit(repeated, limits)
+        latency, energy = limited.latency_s, limited.energy_j
+        points = [OperatingPoint(limit_w) for limit_w in limits[1:].tolist()]
     slowdown, saved = latency[1:] / latency[0] - 1.0, 1.0 - energy[1:] / energy[0]
     free = np.where(slowdown <= NO_LOSS, saved, -1.0)
     if not len(free) or free.max() < WORTH_SAYING:

@@ -46,6 +46,10 @@ class Prediction:
         at = [(point.power_limit_w, point.clock_hz) for point in points]
         return self.table.power.apply_power_limits(nominal, at)
 
+    def at(self, position: int) -> NominalCosts:
+        """The costs of one candidate before any power limit."""
+        return NominalCosts(*(float(np.take(part, position)) for part in vars(self.nominal).values()))
+
     def bottleneck(self, position: int) -> str:
         """The resource that takes longest in the longest launch of the candidate at this position."""
         times = self.times
