@@ -24,11 +24,9 @@ _ARRAY = np.ndarray
 
 def _is_array(a: Any, b: Any) -> bool:
     """Whether one of the operands is an array. Raises `TypeError` for text, so that `'ab' * 10**9` is refused."""
-    if a.__class__ is _ARRAY or b.__class__ is _ARRAY:
-        return True
-    if a.__class__ is str or b.__class__ is str:
+    if a.__class__ is str or b.__class__ is str:  # also beside an array: `text % array` is text
         raise TypeError(f"text {a if a.__class__ is str else b!r} where a number is expected")
-    return False
+    return a.__class__ is _ARRAY or b.__class__ is _ARRAY
 
 
 # The most frequent operations test for arrays inline: a call costs as much as the operation on a short column.

@@ -223,3 +223,9 @@ def test_fast_division_is_exact_below_two_to_the_31(n: int, d: int) -> None:
 def test_a_divisor_of_one_is_told_by_a_multiplier_of_zero() -> None:
     assert parse("magic_mul(1)").evaluate({}) == 0
     assert parse("magic_mul(d)").evaluate({"d": np.array([1, 2])}).tolist() == [0, 2**31]
+
+
+@pytest.mark.parametrize("text", ["layout % bx == 0", "bx % layout == 0", "layout / bx > 1", "layout ** bx > 1"])
+def test_text_beside_a_column_is_no_number(text: str) -> None:
+    with pytest.raises(UsageError, match="text 'row' where a number is expected"):
+        parse(text).evaluate({"layout": "row", "bx": np.array([1, 2])})
