@@ -1,0 +1,49 @@
+"""Block sizes of textbook kernels against recorded times of two cards; needs the recordings."""
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from kernrec.compile import NoCompilerError
+from kernrec.compile.nvrtc import compiler
+from kernrec.gpu import find_gpu
+from kernrec.kernel import load_kernel
+from kernrec.recommender import Query
+from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze
+from tests.helpers.paths import RECORDINGS
+
+TIMES = RECORDINGS / "anchors" / "textbook_rtx3060_rtx3070ti.csv"
+KERNELS = Path(__file__).parents[2] / "datasets" / "kernels" / "textbook"
+
+pytestmark = pytest.mark.skipif(not TIMES.is_file(), reason="needs the recorded anchors in ../shared/data")
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        compiler()
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    return tmp_path_factory.mktemp("textbook") / "own.duckdb"
+
+
+@pytest.mark.parametrize("gpu", ["rtx3060", "rtx3070ti"])
+@pytest.mark.parametrize(("name", "size"), [("matmul_shared", 4096), ("add_strided", 4096), ("grayscale", 8192)])
+def test_a_textbook_kernel_takes_as_long_as_recorded_and_its_best_block_is_found(
+    name: str, size: int, gpu: str, database: Path
+) -> None:
+    recorded: dict[int, float] = defaultdict(float)
+    with TIMES.open() as rows:
+        for row in csv.DictReader(rows):
+            if (row["kernel"], row["gpu"], row["size"]) == (name, gpu, str(size)):
+                recorded[int(row["block"])] = float(row["batch_s"])
+    kernel = load_kernel(KERNELS / f"{name}.toml")
+    problem = kernel.definition.problem(kernel.dtypes[0], size=size)
+    options = ProfilingOptions(processes=1, only=[{"block": block} for block in recorded])
+    found = analyze(kernel, problem, find_gpu(gpu), database, Query("latency", top=len(recorded)), options)
+    choices = found.recommendation.choices
+    assert recorded[choices[0].config["block"]] <= 1.05 * min(recorded.values())
+    for choice in choices:
+        assert choice.latency_s.value == pytest.approx(recorded[choice.config["block"]], rel=0.2)
