@@ -262,6 +262,7 @@ def _touch_metrics(touched: TouchedSectors, sample: BlockSample, written: bool) 
     for buffer, blocks in touched.by_block(written).items():
         middle = blocks[sample.inner[0]]
         yield f"touch.{buffer}.{kind}", float(len(middle.sectors))
+        own_bytes = max(len(middle.sectors), 1) * SECTOR
         for axis, neighbor in zip(sample.axes, sample.inner[1:], strict=True):
-            moved = max(len(middle.sectors), len(blocks[neighbor].sectors)) * SECTOR
-            yield f"touch.{buffer}.{kind}.{AXES[axis]}", min(middle.new_bytes(blocks[neighbor]) / max(moved, 1), 1.0)
+            # More than all of its own, where the block in the middle lies better in its sectors than its neighbor.
+            yield f"touch.{buffer}.{kind}.{AXES[axis]}", middle.new_bytes(blocks[neighbor]) / own_bytes

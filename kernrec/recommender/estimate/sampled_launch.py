@@ -120,22 +120,25 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
     cache = l1_bytes(gpu.limits, resident, shared) / resident
     held, held_wait = _held_by_l1(table, cache)
     counts = table.counts.copy()
-    through, distinct = (np.zeros(len(counts)) for _ in range(2))
+    whole, in_wave = (np.zeros(len(counts)) for _ in range(2))
+    blocks = np.prod(grid, axis=0)
+    wave = np.minimum(resident * gpu.sms, blocks)
+    order = [(axis, extent.astype(np.float64)) for axis, extent in zip("xyz", grid, strict=True)]
+    cover = covered(order, wave)
     for name in _read_buffers(table):
         metric = f"global.{name}.read_sectors"
         if metric in table.metrics:
             place = table.metrics.index(metric)
             counts[:, place, 0] *= 1.0 - held
-            through += counts[:, place, 0]
             once = _column(table, f"touch.{name}.read")
             fresh = [_column(table, f"touch.{name}.read.{axis}") for axis in "xyz"]
-            distinct += once * np.prod([1.0 + f * (n - 1.0) for f, n in zip(fresh, grid, strict=True)], axis=0)
-    # Of what blocks request again, L2 answers what it holds. If it cannot hold what the launch reads, blocks that read
-    # the same at the same time all wait for DRAM, though only one of them asks it.
+            whole += once * np.prod([1.0 + f * (n - 1.0) for f, n in zip(fresh, grid, strict=True)], axis=0)
+            in_wave += once * np.prod([1.0 + f * (n - 1.0) for f, n in zip(fresh, cover, strict=True)], axis=0)
+    # Blocks that read the same at the same time all wait for DRAM, though only one of them asks it. What an earlier
+    # wave of blocks read, L2 answers as far as it holds what the launch reads.
     figures = microarchitecture(gpu)
-    new = np.minimum(distinct / np.maximum(through * np.prod(grid, axis=0), 1.0), 1.0)
-    lost = np.clip(1.0 - gpu.l2_bytes / np.maximum(distinct * _SECTOR_BYTES, 1.0), 0.0, 1.0)
-    past_l2 = new + (1.0 - new) * lost
+    again = np.clip(1.0 - whole / np.maximum(in_wave * (blocks / wave), 1.0), 0.0, 1.0)
+    past_l2 = 1.0 - again * np.minimum(gpu.l2_bytes / np.maximum(whole * _SECTOR_BYTES, 1.0), 1.0)
     far = past_l2 + (1.0 - past_l2) * (figures.l2_latency_clk / figures.dram_latency_clk)
     near = _L1_LATENCY_CLK / figures.dram_latency_clk
     rounds = _column(table, "rounds")
