@@ -45,7 +45,7 @@ FIELDS: dict[str, dict[str, str]] = _TEXT["fields"]
 _INTERNAL_KEYS = {"digest", "reference_digest"}
 """Keys that kernrec itself adds to a spec that it stores."""
 
-SET_BY_KERNREC = {"OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_DEVICE_ORDER", "PYTHONUNBUFFERED"}
+SET_BY_KERNREC = {"PYTHONPATH", "OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_DEVICE_ORDER", "PYTHONUNBUFFERED"}
 """Environment variables that kernrec sets for itself or for its child processes."""
 
 
