@@ -8,6 +8,7 @@ here. Supported beyond that grammar: `ProblemSize[0]`, `max(p)` and `min(p)` of 
 
 import ast
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,8 @@ def _tree(what: str, text: str) -> ast.expr:
         raise UsageError(f"{what}: expected an expression of at most {_MOST_LENGTH} characters")
     python = re.sub(r"!(?!=)", " not ", text.replace("&&", " and ").replace("||", " or ")).strip()
     try:
-        return ast.parse(python, mode="eval").body
+        with warnings.catch_warnings(action="ignore"):  # of text such as `1or 2`
+            return ast.parse(python, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UsageError(f"{what}: {text!r:.80} is not an expression") from None
 

@@ -85,7 +85,7 @@ def read_toml(path: Path, where: str) -> dict[str, Any]:
 
     try:
         return tomllib.loads(read_text(path, where))
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, and integers of thousands of digits
         raise UsageError(f"{where}: not TOML: {error}") from None
     except RecursionError:
         raise UsageError(f"{where}: not TOML: nested too deeply") from None

@@ -112,7 +112,7 @@ def load_workload(path: Path) -> Workload:
         return Workload(**content, layers=layers)
     except KeyError as error:
         raise UsageError(f"workload file {path}: {error.args[0]} is missing") from error
-    except (OSError, UnicodeDecodeError, TypeError, AttributeError, tomllib.TOMLDecodeError, UsageError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, UsageError) as error:
         raise UsageError(f"workload file {path}: {error}") from error
 
 

@@ -47,6 +47,8 @@ class OperandReader:
     def _build(self, text: str) -> Operand:
         if not text:
             raise ValueError("an operand is missing")
+        if text.count("[") > 1:
+            raise ValueError(f"cannot read the address {text[:60]!r}")
         first = text[0]
         if first == "%" or text == "_":
             return self._register(text)
@@ -96,7 +98,8 @@ class OperandReader:
     def _texel(self, text: str) -> Texel:
         names, brace, listed = text[1:-1].partition("{")
         parts = [part.strip() for part in names.split(",") if part.strip()]
-        coordinates = [part for part in listed.rstrip("} \t\n").split(",") if part.strip()] if brace else [parts.pop()]
+        coordinates = [part for part in listed.rstrip("} \t\n").split(",") if part.strip()] if brace else parts[-1:]
+        parts = parts if brace else parts[:-1]
         images = [self.read(part) for part in parts]
         if not 1 <= len(images) <= 2 or not coordinates or not all(isinstance(i, Register | Symbol) for i in images):
             raise ValueError(f"cannot read the address {text!r}")
