@@ -334,20 +334,20 @@ class _CleanHome:
 
 def schema() -> str:
     """Tables and views of a database that all migrations were applied to."""
-    import duckdb
-
+    from kernrec.store.connection import connect_memory
+    from kernrec.store.derived import views_sql
     from kernrec.store.migrations import migrate, migrations
 
-    with duckdb.connect() as connection:
+    with connect_memory() as connection:
         migrate(connection, 0)
         columns = connection.execute(
             "SELECT table_name, column_name, data_type, is_nullable FROM information_schema.columns"
-            " ORDER BY table_name, ordinal_position"
+            " WHERE table_catalog = 'db' ORDER BY table_name, ordinal_position"
         ).fetchall()
         views = {
             name for (name,) in connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
         }
-    sql = [step.sql for step in migrations()]
+    sql = [*(step.sql for step in migrations()), views_sql().replace("CREATE OR REPLACE", "CREATE")]
     parts = [
         "# Database schema",
         "A database is one DuckDB file. Its schema is made by the numbered migrations in `db/schema`, which kernrec"
