@@ -14,7 +14,9 @@ from kernrec.kernel import Kernel, Space, bind_launches
 from kernrec.profile.probe_profile import kernel_launch
 from kernrec.profile.sample_profile import ProfileTarget, profile_by_sampling
 from kernrec.profile.tensor_values import Tensors, sample_tensors
-from kernrec.ptx import emulate, parse
+from kernrec.ptx import parse
+from kernrec.ptx.analysis.lowering import lowered
+from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
 from tests.helpers.paths import ROOT
 
 FOLDER = ROOT / "datasets" / "kernels"
@@ -64,7 +66,8 @@ def test_a_sample_of_blocks_counts_what_the_whole_grid_does(name: str, apart: fl
         (bound,) = bind_launches(kernel, config, problem, SM)
         module = parse(compiled.ptx)
         constants = {symbol: tensors[t] for t, symbol in kernel.constants.items() if symbol in module.variables}
-        whole = emulate(module, kernel_launch(bound, dict(tensors), constants))
+        options = EmulationOptions(bound.blocks, lowering=lowered)
+        whole = Emulation(module, kernel_launch(bound, dict(tensors), constants), options).run(range(bound.blocks))
         estimate = dict(zip(launch.profile.metrics, launch.profile.coefficients[:, 0] * bound.blocks, strict=True))
         for metric, count in whole.items():
             if metric.startswith("issue") or metric == "barriers" or metric.endswith("_requests"):
