@@ -1,9 +1,9 @@
 """How a kernel sees a tensor that it is given as a texture or a surface."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kernrec.errors import UsageError
+from kernrec.util.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)
