@@ -209,8 +209,10 @@ def test_a_calibrated_prior_answers_for_every_gpu_of_the_architecture(calibrated
         assert answer.best.latency_s.source == "prior"
         assert answer.best.latency_s.value / plain.best.latency_s.value == pytest.approx(FACTOR, rel=0.1)
         assert answer.calibration is not None
-        assert (answer.calibration.problems, answer.calibration.rows) == (12, 144)
-        assert any(answer.calibration.hash in note and "144 configs on 12 problems" in note for note in answer.notes)
+        rows = answer.calibration.rows  # of the 144, those that draw less than the limit
+        assert answer.calibration.problems == 12
+        assert 72 <= rows <= 144
+        assert any(answer.calibration.hash in n and f"{rows} configs on 12 problems" in n for n in answer.notes)
         assert answer.as_dict()["calibration"]["hash"] == answer.calibration.hash
         assert plain.calibration is None
     other = Recommender([calibrated]).recommend("matmul", "a100", SHAPE, query=query)
@@ -267,7 +269,8 @@ def test_a_model_is_used_with_the_prior_that_it_corrects(
     assert renewed.best.latency_s.value == pytest.approx(before.best.latency_s.value, rel=0.1)
     assert run(["db", "info", "--db", str(own), "--json"]) == 0
     calibration, model = json.loads(capsys.readouterr().out)["learned"]
-    assert (calibration["what"], calibration["configs"], calibration["problems"]) == ("calibration of sm_89", 144, 12)
+    assert (calibration["what"], calibration["problems"]) == ("calibration of sm_89", 12)
+    assert 72 <= calibration["configs"] <= 144
     assert (model["what"], model["prior"]) == ("model matmul", f"calibrated: sm_89 {calibration['hash']}")
 
 

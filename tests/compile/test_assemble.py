@@ -44,8 +44,8 @@ def test_without_an_assembler_registers_are_estimated_and_it_says_so(monkeypatch
 def test_the_assembler_is_quoted_with_its_line() -> None:
     if assembler() is None:
         pytest.skip("there is no ptxas here")
-    wrong = SUM.replace("add.f32 %f1, %f1, %f2;", "add.f32 %f1, %rd1, %f2;")
-    line = wrong[: wrong.index("%rd1, %f2")].count("\n") + 1
+    wrong = SUM.replace("add.f32 %f1, %f1, %f2;", "add.often.f32 %f1, %f1, %f2;")
+    line = wrong[: wrong.index("add.often")].count("\n") + 1
     with pytest.raises(CompileError, match=rf"^sum\.ptx:{line}: "):
         assemble.assemble(wrong, 86, "sum.ptx")
 

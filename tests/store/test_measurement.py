@@ -160,6 +160,11 @@ def old_database(tmp_path, monkeypatch, row):
     return path, views
 
 
+def without_writer(row: dict[str, object]) -> dict[str, object]:
+    """A row of a view without the column that views of schema 3 did not have."""
+    return {name: value for name, value in row.items() if name != "measured_by"}
+
+
 def rows_of(database: Database, view: str) -> list[dict[str, object]]:
     cursor = database._connection.execute(f"FROM db.{view} ORDER BY ALL")  # as the file has it
     names = [column[0] for column in cursor.description or ()]
@@ -169,8 +174,8 @@ def rows_of(database: Database, view: str) -> list[dict[str, object]]:
 def test_a_database_of_schema_3_answers_the_same_after_its_migration(old_database) -> None:
     path, views = old_database
     with Database.open(path) as database:
-        assert {view: rows_of(database, view) for view in views} == views
-        assert {view: database.rows(view) for view in views} == views
+        assert {view: [without_writer(r) for r in rows_of(database, view)] for view in views} == views
+        assert {view: [without_writer(r) for r in database.rows(view)] for view in views} == views
         assert views["answer"]
 
 

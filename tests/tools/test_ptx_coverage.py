@@ -11,7 +11,7 @@ HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 def test_what_kernels_lack_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = ".entry a(.param .u64 x) { .reg .b32 %r<3>; add.s32 %r1, %r1, %r2; ret; }\n"
+    whole = ".entry a(.param .u64 x) { .reg .b32 %r<3>; mov.u32 %r1, 1; add.s32 %r2, %r1, 1; ret; }\n"
     lacking = ".entry b() { .reg .b32 %r<3>; frob.s32 %r1, %r2; frob.s32 %r2, %r1; ret; }\n"
     (tmp_path / "two.ptx").write_text(HEAD + whole + lacking)
     (tmp_path / "broken.ptx").write_text(HEAD + ".entry c() { .frob x; }\n.entry d() { ret; }\n")
