@@ -121,6 +121,7 @@ def test_ended_early_an_analysis_says_so_in_one_line_and_goes_on_where_it_stoppe
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # under nohup a hang-up is ignored
     )
     until = time.monotonic() + 60
     while len(list((folder / "cache").rglob("*.z"))) < 10 and time.monotonic() < until and process.poll() is None:
