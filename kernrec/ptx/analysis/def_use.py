@@ -1,12 +1,18 @@
 """Where each register of a function is written and read."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kernrec.ptx.analysis.dependence import results, sources
 from kernrec.ptx.analysis.liveness import live_after
-from kernrec.ptx.ir.program import Address, Function, Instruction, Negated, Operand, Pair, Register, Vector
+from kernrec.ptx.ir.program import (
+    Function,
+    Instruction,
+    Register,
+    Symbol,
+    with_leaves,
+)
 
 
 @dataclass
@@ -82,21 +88,10 @@ def with_local_names(function: Function) -> Function:
 def _renamed(ins: Instruction, read: Mapping[str, str], written: Mapping[str, str]) -> Instruction:
     """An instruction with other names for the registers that it reads and writes."""
 
-    def operand(given: Operand, names: Mapping[str, str]) -> Operand:
-        if isinstance(given, Register):
-            return Register(names[given.name]) if given.name in names else given
-        if isinstance(given, Address):
-            base = operand(given.base, names)
-            return Address(base, given.offset) if isinstance(base, Register) else given
-        if isinstance(given, Negated):
-            return Negated(Register(names.get(given.register.name, given.register.name)))
-        if isinstance(given, Vector):
-            return Vector(tuple(operand(item, names) for item in given.items))
-        if isinstance(given, Pair):
-            return Pair(operand(given.first, names), operand(given.second, names))
-        return given
+    def renamed(names: Mapping[str, str]) -> Callable[[Register | Symbol], Register | Symbol]:
+        return lambda leaf: Register(names.get(leaf.name, leaf.name)) if isinstance(leaf, Register) else leaf
 
-    writes = bool(results(ins))
-    operands = tuple(operand(o, written if writes and i == 0 else read) for i, o in enumerate(ins.operands))
+    new = [renamed(written if i == 0 and results(ins) else read) for i in range(len(ins.operands))]
+    operands = tuple(with_leaves(operand, each) for operand, each in zip(ins.operands, new, strict=True))
     predicate = None if ins.predicate is None else (read.get(ins.predicate[0], ins.predicate[0]), ins.predicate[1])
     return replace(ins, operands=operands, predicate=predicate)

@@ -7,21 +7,9 @@ order of instructions, so it may report a dependence that no execution has; it m
 thread.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kernrec.ptx.ir.program import (
-    Address,
-    BasicBlock,
-    Function,
-    Instruction,
-    Negated,
-    Operand,
-    Pair,
-    Register,
-    Texel,
-    Vector,
-)
+from kernrec.ptx.ir.program import Address, BasicBlock, Function, Instruction, Texel, registers_of
 
 _NO_RESULT = frozenset(
     {"st", "bra", "brx", "exit", "ret", "bar", "barrier", "cp", "red", "sust", "sured", "trap", "membar", "fence"}
@@ -42,35 +30,17 @@ class Dependence:
     """`branch`, `load` or `store`."""
 
 
-def _registers(operand: Operand) -> Iterator[str]:
-    if isinstance(operand, Register):
-        yield operand.name
-    elif isinstance(operand, Negated):
-        yield operand.register.name
-    elif isinstance(operand, Address):
-        yield from _registers(operand.base)
-    elif isinstance(operand, Vector):
-        for item in operand.items:
-            yield from _registers(item)
-    elif isinstance(operand, Pair):
-        yield from _registers(operand.first)
-        yield from _registers(operand.second)
-    elif isinstance(operand, Texel):
-        for item in (operand.image, *operand.coordinates):
-            yield from _registers(item)
-
-
 def results(ins: Instruction) -> frozenset[str]:
     """The registers that an instruction writes."""
     if ins.opcode in _NO_RESULT or not ins.operands or ins.modifiers[:1] == ("store",):
         return frozenset()
-    return frozenset(_registers(ins.operands[0]))
+    return frozenset(registers_of(ins.operands[0]))
 
 
 def sources(ins: Instruction) -> frozenset[str]:
     """The registers that an instruction reads, its predicate among them."""
     operands = ins.operands if ins.opcode in _NO_RESULT else ins.operands[1:]
-    names = {name for operand in operands for name in _registers(operand)}
+    names = {name for operand in operands for name in registers_of(operand)}
     if ins.predicate is not None:
         names.add(ins.predicate[0])
     return frozenset(names)
@@ -78,7 +48,9 @@ def sources(ins: Instruction) -> frozenset[str]:
 
 def address_registers(ins: Instruction) -> frozenset[str]:
     """The registers in the addresses of an instruction."""
-    return frozenset(n for operand in ins.operands if isinstance(operand, Address | Texel) for n in _registers(operand))
+    return frozenset(
+        n for operand in ins.operands if isinstance(operand, Address | Texel) for n in registers_of(operand)
+    )
 
 
 def loads_global(ins: Instruction) -> bool:

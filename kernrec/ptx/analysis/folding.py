@@ -11,14 +11,24 @@ from kernrec.ptx.analysis.def_use import DefUse
 from kernrec.ptx.analysis.dependence import results, sources
 from kernrec.ptx.analysis.issue_cost import Cost
 from kernrec.ptx.analysis.machine_cost import machine_cost
-from kernrec.ptx.ir.program import Address, Function, Immediate, Instruction, Negated, Register, Symbol, Vector
+from kernrec.ptx.ir.program import (
+    Address,
+    Function,
+    Immediate,
+    Instruction,
+    Negated,
+    Register,
+    Symbol,
+    Vector,
+    elements,
+)
+from kernrec.ptx.ir.types import words
 
 _ACCESS = frozenset({"ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "prefetch"})
 # Instructions that cannot take an operand from constant memory or a literal.
 _REGISTERS_ONLY = _ACCESS | {"shfl", "mma", "wmma", "vote", "match", "redux", "mov", "bar", "barrier", "movmatrix"}
 _LOGIC = frozenset({"and", "or", "xor", "not"})
 _FLOAT = frozenset({"add", "sub", "mul", "fma", "mad", "setp", "min", "max"})
-_WORDS = {"b64": 2, "u64": 2, "s64": 2, "f64": 2, "b128": 4}
 _IN_CONSTANTS = ("%ntid", "%nctaid")  # special registers that the driver keeps in constant memory
 _NOTHING: Cost = ()
 
@@ -92,10 +102,10 @@ class _Folding:
         if isinstance(source, Vector):
             packs = ins.modifiers[-1] == "b32" and len(source.items) == 2
             return (("alu", 1),) if packs and not self._made_by_conversion(source) else _NOTHING
-        words = _WORDS.get(ins.modifiers[-1], 1)
+        moves = _moves(ins)
         if isinstance(source, Register):
             if self.function.register_type(source.name) is not None:
-                return (("move", words),)
+                return (("move", moves),)
             if source.name in read or source.name.startswith(_IN_CONSTANTS):
                 return _NOTHING
             read.add(source.name)
@@ -103,7 +113,7 @@ class _Folding:
         zero = isinstance(source, Immediate) and source.value == 0
         if self._only_writer(ins) and (zero or self._all_take_constants(ins) or isinstance(source, Symbol)):
             return _NOTHING
-        return (("move", words),)
+        return (("move", moves),)
 
     def _made_by_conversion(self, source: Vector) -> bool:
         """Whether one instruction converts and packs two values."""
@@ -128,7 +138,7 @@ class _Folding:
             return (("uniform", sum(count for _, count in self.cost[position])),) if uniform else self.cost[position]
         if self._only_writer(ins) and self._all_take_constants(ins):
             return _NOTHING
-        return (("move", _WORDS.get(ins.modifiers[-1], 1)),)
+        return (("move", _moves(ins)),)
 
     # Arithmetic
 
@@ -167,7 +177,7 @@ class _Folding:
             return False
         values = [o for o in ins.operands if not isinstance(o, Address)]
         in_address = any(isinstance(o, Address) and o.base == Register(name) for o in ins.operands)
-        return in_address and not any(_mentions(o, name) for o in values)
+        return in_address and not any(Register(name) in elements(o) for o in values)
 
     def _sum(self, position: int, ins: Instruction) -> None:
         """A shift by a literal goes into LEA, another sum into IADD3."""
@@ -296,7 +306,6 @@ def _result(ins: Instruction) -> str:
     return next(iter(results(ins)), "")
 
 
-def _mentions(operand: object, name: str) -> bool:
-    if isinstance(operand, Vector):
-        return any(_mentions(item, name) for item in operand.items)
-    return operand == Register(name)
+def _moves(ins: Instruction) -> int:
+    """Machine instructions that copy what `ins` writes."""
+    return max(words(ins.modifiers[-1]), 1)

@@ -7,8 +7,7 @@ above the assembler's. It stands in where no assembler is installed.
 
 from kernrec.ptx.analysis.dependence import results, sources
 from kernrec.ptx.ir.program import Function, Symbol
-
-_WORDS = {"b64": 2, "u64": 2, "s64": 2, "f64": 2, "b128": 4, "pred": 0}
+from kernrec.ptx.ir.types import words
 
 
 def live_before(function: Function) -> list[set[str]]:
@@ -41,15 +40,15 @@ def _live_after(function: Function, index: int, before: list[set[str]]) -> set[s
 def live_registers(function: Function) -> int:
     """The most 32-bit registers alive at once."""
     blocks, before = function.blocks, live_before(function)
-    words: dict[str, int] = {}
+    sizes: dict[str, int] = {}
 
     def size(names: set[str]) -> int:
         total = 0
         for name in names:
-            if name not in words:
+            if name not in sizes:
                 kind = function.register_type(name)
-                words[name] = 0 if kind is None else _WORDS.get(kind, 1)
-            total += words[name]
+                sizes[name] = 0 if kind is None else words(kind)
+            total += sizes[name]
         return total
 
     most = 0

@@ -196,16 +196,7 @@ class Extrapolation:
         requests = trace[begin.requests : end.requests]
         work = hash((frozenset(added.items()), ran, passed, tuple([request.shape for request in requests])))
         state = [self._register(name).copy() for name in watch.loop.carried]
-        return _Trip(
-            work,
-            added,
-            ran,
-            passed,
-            trace[begin.requests : end.requests],
-            differences,
-            remainders,
-            state,
-        )
+        return _Trip(work, added, ran, passed, requests, differences, remainders, state)
 
     def _register(self, name: str) -> Array:
         """The lanes of a register as unsigned integers, or flags."""

@@ -9,7 +9,7 @@ from kernrec.ptx.instructions.access import address_of, space_of
 from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError, steps
 from kernrec.ptx.instructions.packing import Step
 from kernrec.ptx.instructions.rounding import bf16_values, exact_to_bf16, two_sum
-from kernrec.ptx.ir.program import Instruction, Operand, Register, Vector
+from kernrec.ptx.ir.program import Instruction, Operand, Register, elements
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.memory import Memory, SharedSelection
 from kernrec.ptx.state.types import DTYPES, Array
@@ -68,7 +68,7 @@ def _atomic(decoder: BlockDecoder, ins: Instruction) -> Step:
 
 def _elements(decoder: BlockDecoder, operand: Operand, kind: str) -> list[Array]:
     """A row of lanes for every element of an operand: of each register of a vector, each half of a packed pair."""
-    rows = [decoder.row(o, kind) for o in (operand.items if isinstance(operand, Vector) else (operand,))]
+    rows = [decoder.row(o, kind) for o in elements(operand)]
     return [row[half::2] for row in rows for half in (0, 1)] if "x2" in kind else rows
 
 

@@ -19,16 +19,13 @@ from kernrec.ptx.ir.program import (
     Function,
     Immediate,
     Instruction,
-    Negated,
     Operand,
-    Pair,
     Register,
     Symbol,
-    Texel,
-    Vector,
     ends_block,
     is_warp_synchronous,
     lane_mask,
+    registers_of,
 )
 from kernrec.ptx.state.batch import WARP, Lanes
 from kernrec.ptx.state.errors import EmulationError, location
@@ -287,22 +284,7 @@ class BlockDecoder(OperandResolver):
             yield from self._registers_of(operand)
 
     def _registers_of(self, operand: Operand) -> Iterator[RowRef]:
-        if isinstance(operand, Register):
-            if operand.name != "_":
-                yield self.registers.register(operand.name)
-        elif isinstance(operand, Address):
-            yield from self._registers_of(operand.base)
-        elif isinstance(operand, Vector):
-            for item in operand.items:
-                yield from self._registers_of(item)
-        elif isinstance(operand, Pair):
-            yield from self._registers_of(operand.first)
-            yield from self._registers_of(operand.second)
-        elif isinstance(operand, Negated):
-            yield from self._registers_of(operand.register)
-        elif isinstance(operand, Texel):
-            for item in (operand.image, *operand.coordinates):
-                yield from self._registers_of(item)
+        return (self.registers.register(name) for name in registers_of(operand) if name != "_")
 
     def _written(self, ins: Instruction) -> Iterator[RowRef]:
         if (

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError, steps
 from kernrec.ptx.instructions.packing import Step
-from kernrec.ptx.ir.program import Instruction, Operand, Register, Texel, Vector
+from kernrec.ptx.ir.program import Instruction, Operand, Register, Texel, Vector, elements
 from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.memory import Region
 from kernrec.ptx.state.textures import Corner, Image, corners, cube_face, read_texels
@@ -178,7 +178,7 @@ def _texture(decoder: BlockDecoder, ins: Instruction) -> Step:
 
 
 def _vector_rows(decoder: BlockDecoder, operand: Operand, axes: int, kind: str = "f32") -> list[Array]:
-    items = operand.items if isinstance(operand, Vector) else (operand,)
+    items = elements(operand)
     if len(items) < axes:
         raise UnsupportedFormError(f"{len(items)} elements for {axes} axes")
     return [decoder.row(item, kind) for item in items[:axes]]

@@ -29,7 +29,7 @@ from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError,
 from kernrec.ptx.instructions.packing import Step
 from kernrec.ptx.instructions.rounding import bf16_values, tf32_of
 from kernrec.ptx.instructions.warp import whole_warps
-from kernrec.ptx.ir.program import Instruction, Operand, Vector
+from kernrec.ptx.ir.program import Instruction, Operand, elements
 from kernrec.ptx.state.types import Array
 
 
@@ -286,7 +286,7 @@ def register_rows(decoder: BlockDecoder, operand: Operand, kind: str, registers:
     Raises:
         UnsupportedFormError: not so many registers of the type's width.
     """
-    items = operand.items if isinstance(operand, Vector) else (operand,)
+    items = elements(operand)
     width = _TYPES[kind].width
     refs = [decoder.ref(item, f"b{width}") for item in items]
     if len(refs) != registers or any(ref[0] != width for ref in refs):

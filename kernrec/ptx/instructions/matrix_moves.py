@@ -12,7 +12,7 @@ from kernrec.ptx.instructions.access import address_of
 from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError, steps
 from kernrec.ptx.instructions.packing import Step
 from kernrec.ptx.instructions.warp import whole_warps
-from kernrec.ptx.ir.program import Instruction, Operand, Vector
+from kernrec.ptx.ir.program import Instruction, Operand, elements
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.memory import SharedSelection
 from kernrec.ptx.state.types import Array
@@ -97,7 +97,7 @@ class _MatrixMove:
 
 def _move(decoder: BlockDecoder, ins: Instruction, address: Operand, registers: Operand) -> _MatrixMove:
     number, transposed = _matrices(ins)
-    items = registers.items if isinstance(registers, Vector) else (registers,)
+    items = elements(registers)
     rows = [decoder.row(item, "b32").reshape(-1, 32) for item in items]
     if len(rows) != number:
         raise UnsupportedFormError(f"{len(rows)} registers for {number} matrices")

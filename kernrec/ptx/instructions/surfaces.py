@@ -12,7 +12,7 @@ from kernrec.ptx.instructions.atomics import OPERATIONS, turns
 from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError, steps
 from kernrec.ptx.instructions.images import ImageUse, coordinate_rows, geometry_of
 from kernrec.ptx.instructions.packing import Step
-from kernrec.ptx.ir.program import Instruction, Operand, Register, Texel, Vector
+from kernrec.ptx.ir.program import Instruction, Operand, Register, Texel, elements
 from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.memory import Region
 from kernrec.ptx.state.textures import Image
@@ -107,7 +107,7 @@ class _SurfaceAccess:
 
 def _elements(decoder: BlockDecoder, operand: Operand, unit: int) -> list[Array | None]:
     """The registers of an access; None: discarded."""
-    items = operand.items if isinstance(operand, Vector) else (operand,)
+    items = elements(operand)
     rows: list[Array | None] = []
     for item in items:
         if item == Register("_"):

@@ -4,8 +4,8 @@ import re
 import struct
 from collections.abc import Iterable
 
-from kernrec.ptx.ir.program import Variable, size_of
-from kernrec.ptx.ir.types import REGISTER_TYPES
+from kernrec.ptx.ir.program import Variable
+from kernrec.ptx.ir.types import REGISTER_TYPES, size_of
 
 INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)[uU]?$")
 """An integer literal."""

@@ -16,13 +16,9 @@ from kernrec.ptx.ir.program import (
     Immediate,
     Instruction,
     Module,
-    Negated,
-    Operand,
-    Pair,
     Register,
     Symbol,
-    Texel,
-    Vector,
+    with_leaves,
 )
 
 _MOST_INSTRUCTIONS = 1 << 18
@@ -184,30 +180,14 @@ class _Inliner:
             self.result.registers[name + body.suffix] = kind
             return name + body.suffix
 
-        def operand(given: Operand) -> Operand:
+        def renamed(given: Register | Symbol) -> Register | Symbol:
             if isinstance(given, Register):
                 return Register(register(given.name))
-            if isinstance(given, Symbol):
-                listed = re.sub(r"[^\s(),]+", lambda m: body.names.get(m[0], m[0]), given.name)
-                return Symbol(listed, given.offset)
-            if isinstance(given, Address):
-                base = operand(given.base)
-                assert isinstance(base, Register | Symbol) or base == given.base
-                return replace(given, base=base)
-            if isinstance(given, Vector):
-                return Vector(tuple(operand(item) for item in given.items))
-            if isinstance(given, Texel):
-                image = operand(given.image)
-                assert isinstance(image, Register | Symbol)
-                return replace(given, image=image, coordinates=tuple(operand(item) for item in given.coordinates))
-            if isinstance(given, Pair):
-                return Pair(operand(given.first), operand(given.second))
-            if isinstance(given, Negated):
-                return Negated(Register(register(given.register.name)))
-            return given
+            listed = re.sub(r"[^\s(),]+", lambda m: body.names.get(m[0], m[0]), given.name)
+            return Symbol(listed, given.offset)
 
         predicate = None if ins.predicate is None else (register(ins.predicate[0]), ins.predicate[1])
-        return replace(ins, operands=tuple(operand(given) for given in ins.operands), predicate=predicate)
+        return replace(ins, operands=tuple(with_leaves(given, renamed) for given in ins.operands), predicate=predicate)
 
 
 def _through_arguments(ins: Instruction, function: Function) -> Instruction:

@@ -1,16 +1,8 @@
 """PTX as data: modules, functions, variables, instructions, operands, basic blocks."""
 
-import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-
-_SIZES = {"pred": 1, "b128": 16, "f16x2": 4, "bf16x2": 4}
-
-
-def size_of(type_name: str) -> int:
-    """Bytes of one element of a PTX type."""
-    known = _SIZES.get(type_name)
-    return known if known is not None else int(re.sub(r"\D", "", type_name) or 32) // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +88,63 @@ class Texel:
 
 
 Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated | Texel
+
+
+def elements(operand: Operand) -> tuple[Operand, ...]:
+    """The elements of a vector; of any other operand itself."""
+    return operand.items if isinstance(operand, Vector) else (operand,)
+
+
+def leaves(operand: Operand) -> Iterator[Register | Immediate | Symbol]:
+    """The registers, literals and symbols that an operand is made of, in order."""
+    if isinstance(operand, Register | Immediate | Symbol):
+        yield operand
+        return
+    for part in _parts(operand):
+        yield from leaves(part)
+
+
+def registers_of(operand: Operand) -> tuple[str, ...]:
+    """Names of the registers in an operand, in order; a discarded element is `_`."""
+    if isinstance(operand, Register):
+        return (operand.name,)
+    if isinstance(operand, Immediate | Symbol):
+        return ()
+    if isinstance(operand, Address):
+        return registers_of(operand.base)
+    return tuple([name for part in _parts(operand) for name in registers_of(part)])
+
+
+def with_leaves(operand: Operand, new: Callable[[Register | Symbol], Register | Symbol]) -> Operand:
+    """The operand with its registers and symbols replaced; `new` gives a register for each register."""
+    if isinstance(operand, Register | Symbol):
+        return new(operand)
+    if isinstance(operand, Address):
+        return operand if isinstance(operand.base, Immediate) else Address(new(operand.base), operand.offset)
+    if isinstance(operand, Vector):
+        return Vector(tuple(with_leaves(item, new) for item in operand.items))
+    if isinstance(operand, Pair):
+        return Pair(with_leaves(operand.first, new), with_leaves(operand.second, new))
+    if isinstance(operand, Negated):
+        register = new(operand.register)
+        assert isinstance(register, Register)
+        return Negated(register)
+    if isinstance(operand, Texel):
+        coordinates = tuple(with_leaves(item, new) for item in operand.coordinates)
+        return Texel(new(operand.image), coordinates, operand.sampler)
+    return operand
+
+
+def _parts(operand: Address | Vector | Pair | Negated | Texel) -> tuple[Operand, ...]:
+    if isinstance(operand, Address):
+        return (operand.base,)
+    if isinstance(operand, Vector):
+        return operand.items
+    if isinstance(operand, Pair):
+        return (operand.first, operand.second)
+    if isinstance(operand, Negated):
+        return (operand.register,)
+    return (operand.image, *operand.coordinates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,14 +326,8 @@ class Function:
     @cached_property
     def symbols(self) -> frozenset[str]:
         """Names of variables, parameters and labels that the instructions mention."""
-        names: set[str] = set()
-        for ins in self.instructions:
-            for operand in ins.operands:
-                for item in operand.items if isinstance(operand, Vector) else (operand,):
-                    base = item.base if isinstance(item, Address) else item.image if isinstance(item, Texel) else item
-                    if isinstance(base, Symbol):
-                        names.add(base.name)
-        return frozenset(names)
+        operands = (operand for ins in self.instructions for operand in ins.operands)
+        return frozenset(leaf.name for operand in operands for leaf in leaves(operand) if isinstance(leaf, Symbol))
 
     @cached_property
     def block_index(self) -> dict[str, int]:

@@ -22,6 +22,16 @@ REGISTER_TYPES = frozenset(name for name in BITS if name not in ("tf32", "e4m3x2
 """Types that a register may be declared with."""
 
 
+def words(kind: str) -> int:
+    """32-bit registers that hold a value: none for a predicate, and one for a type that is not known."""
+    return 0 if kind == "pred" else -(-BITS.get(kind, 32) // 32)
+
+
+def size_of(kind: str) -> int:
+    """Bytes of a value in memory; a texture, sampler or surface counts as a word."""
+    return max(BITS.get(kind, 32) // 8, 1)
+
+
 def agrees(register: str, wanted: str, wider: bool = False) -> bool:
     """Whether a register of one type may be an operand of another (PTX ISA, section 9.4.1).
 

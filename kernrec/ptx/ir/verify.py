@@ -6,7 +6,7 @@ So is a register that is read and nowhere written. Instructions without an entry
 declared registers only, all of which may be written by them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kernrec.ptx.ir.errors import ParseError
 from kernrec.ptx.ir.program import (
@@ -20,8 +20,8 @@ from kernrec.ptx.ir.program import (
     Pair,
     Register,
     Symbol,
-    Texel,
     Vector,
+    registers_of,
 )
 from kernrec.ptx.ir.signatures import Slot, signature
 from kernrec.ptx.ir.types import BITS, agrees
@@ -181,22 +181,9 @@ class _FunctionCheck:
         return kind
 
 
-def _registers(operands: tuple[Operand, ...]) -> Iterator[str]:
+def _registers(operands: Iterable[Operand]) -> Iterator[str]:
     """The registers among operands, but for `_`."""
-    for operand in operands:
-        if isinstance(operand, Register):
-            if operand.name != "_":
-                yield operand.name
-        elif isinstance(operand, Address):
-            yield from _registers((operand.base,))
-        elif isinstance(operand, Vector):
-            yield from _registers(operand.items)
-        elif isinstance(operand, Pair):
-            yield from _registers((operand.first, operand.second))
-        elif isinstance(operand, Negated):
-            yield operand.register.name
-        elif isinstance(operand, Texel):
-            yield from _registers((operand.image, *operand.coordinates))
+    return (name for operand in operands for name in registers_of(operand) if name != "_")
 
 
 def _special(name: str) -> str | None:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernrec.ptx.ir.program import Immediate
+from kernrec.ptx.ir.types import BITS
 from kernrec.ptx.state.errors import EmulationError
 
 Array = NDArray[Any]
@@ -29,10 +30,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 """By PTX type: the NumPy type of an element; of a packed type, of each of its halves."""
 
-WIDTHS: dict[str, int] = {
-    name: {"pred": 1, "u16x2": 32, "s16x2": 32, "f16x2": 32, "bf16x2": 32, "f32x2": 64}.get(name, dtype.itemsize * 8)
-    for name, dtype in DTYPES.items()
-}
+WIDTHS: dict[str, int] = {name: BITS[name] for name in DTYPES}
 """By PTX type: bits of a register that holds one value."""
 
 
