@@ -6,25 +6,35 @@ above the assembler's. It stands in where no assembler is installed.
 """
 
 from kernrec.ptx.analysis.dependence import results, sources
-from kernrec.ptx.ir.program import Function, Symbol
+from kernrec.ptx.ir.program import BasicBlock, Function, Symbol
 from kernrec.ptx.ir.types import words
 
 
 def live_before(function: Function) -> list[set[str]]:
     """The registers that are alive where each basic block begins."""
-    blocks = function.blocks
-    before: list[set[str]] = [set() for _ in blocks]
+    effects = [_effect(block) for block in function.blocks]
+    before: list[set[str]] = [set() for _ in effects]
     grown = True
     while grown:
         grown = False
-        for index in reversed(range(len(blocks))):
-            live = _live_after(function, index, before)
-            for ins in reversed(blocks[index].instructions):
-                live = (live - results(ins) if ins.predicate is None else live) | sources(ins)
+        for index, (read, written) in reversed([*enumerate(effects)]):
+            live = (_live_after(function, index, before) - written) | read
             if live - before[index]:
                 before[index] = live
                 grown = True
     return before
+
+
+def _effect(block: BasicBlock) -> tuple[set[str], set[str]]:
+    """The registers that a basic block reads before it writes them, and those that it certainly writes."""
+    read: set[str] = set()
+    written: set[str] = set()
+    for ins in reversed(block.instructions):
+        if ins.predicate is None:
+            read -= results(ins)
+            written |= results(ins)
+        read |= sources(ins)
+    return read, written
 
 
 def live_after(function: Function) -> list[set[str]]:
