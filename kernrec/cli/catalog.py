@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from kernrec.cli.quantity import human
 from kernrec.cli.table import print_table
+from kernrec.util.human import human
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING
 
 from kernrec.cli.format import config_text, interval_text, measurement_text, print_notes, source_text
-from kernrec.cli.quantity import human, percent
+from kernrec.cli.quantity import percent
 from kernrec.cli.table import print_table
+from kernrec.util.human import human
 
 if TYPE_CHECKING:
     from kernrec.recommender import Choice, LayerAnswer, Recommendation

@@ -11,8 +11,8 @@ import typer
 from kernrec import paths
 from kernrec.cli.format import config_text
 from kernrec.cli.quantity import budget as parse_budget
-from kernrec.cli.quantity import human
 from kernrec.errors import UsageError, unknown
+from kernrec.util.human import human
 
 if TYPE_CHECKING:
     from kernrec.measure.collect import CollectRequest, CollectResult

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from kernrec import paths
-from kernrec.cli.quantity import human
 from kernrec.cli.table import print_table
 from kernrec.errors import KernrecError, UsageError
+from kernrec.util.human import human
 
 app = typer.Typer(help="Inspect, import, export, merge and verify databases.", no_args_is_help=True)
 

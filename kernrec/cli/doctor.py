@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec import paths
-from kernrec.cli.quantity import human
+from kernrec.util.human import human
 
 if TYPE_CHECKING:
     from kernrec.measure.doctor import CardDiagnosis

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec.cli.format import config_text, interval_text, measurement_text, print_notes, source_text
-from kernrec.cli.quantity import human, percent, watts
+from kernrec.cli.quantity import percent, watts
 from kernrec.cli.table import print_table
 from kernrec.errors import UsageError
+from kernrec.util.human import human
 
 if TYPE_CHECKING:
     from kernrec.recommender.explain.breakdown import Explanation

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from kernrec.cli.quantity import human
+from kernrec.util.human import human
 
 if TYPE_CHECKING:
     from kernrec.recommender import Choice, Estimate

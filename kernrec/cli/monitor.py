@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec.cli.format import print_notes
-from kernrec.cli.quantity import duration, human
+from kernrec.cli.quantity import duration
 from kernrec.errors import UsageError
+from kernrec.util.human import human
 
 if TYPE_CHECKING:
     from kernrec.measure.monitor.trace import TraceSample, TraceSummary

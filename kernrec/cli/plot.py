@@ -7,7 +7,7 @@ import numpy as np
 
 from kernrec.cli.figure import new_figure, save_figure
 from kernrec.cli.format import config_text, source_text
-from kernrec.cli.quantity import human
+from kernrec.util.human import human
 
 if TYPE_CHECKING:
     from kernrec.recommender.explain.breakdown import Explanation

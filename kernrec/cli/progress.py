@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kernrec.cli.quantity import human
+from kernrec.util.human import human
 
 if TYPE_CHECKING:
     from rich.table import Table

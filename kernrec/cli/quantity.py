@@ -38,24 +38,6 @@ def fraction(flag: str, text: str) -> float:
     return _parse(flag, text, {"%": 0.01}, "3%")
 
 
-def human(value: float, unit: str) -> str:
-    """Three significant digits with an SI prefix: 1.23e-5, "s" -> "12.3 us"."""
-    for scale, prefix in (
-        (1e12, "T"),
-        (1e9, "G"),
-        (1e6, "M"),
-        (1e3, "k"),
-        (1.0, ""),
-        (1e-3, "m"),
-        (1e-6, "u"),
-        (1e-9, "n"),
-    ):
-        if abs(value) >= scale * 0.9995:
-            shown = f"{value / scale:.3g}"
-            return f"{float(shown):g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"
-
-
 def percent(value: float) -> str:
     """0.123 -> "+12 %": whole percents, one decimal below ten."""
     if abs(value) < 0.0005:

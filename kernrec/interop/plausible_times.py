@@ -6,6 +6,7 @@ from what kernels do, so that no true recording is refused.
 
 from kernrec.gpu import GPU
 from kernrec.op import Problem
+from kernrec.util.human import human
 
 _MARGIN = 0.7
 """Boards run above the data sheet's clocks: an RTX 3090 was seen at 1.10 times its f32 peak, memory at 1.2 times."""
@@ -48,19 +49,12 @@ def implausible(times_s: list[float], problem: Problem, gpu: GPU) -> str | None:
     below = [time for time in times_s if time < least]
     if below:
         return (
-            f"{len(below)} of {len(times_s)} times are below {_human(least)}, which {problem.key} needs on {gpu.title}"
-            f" at its peak (the least is {_human(min(below))}): wrong unit, shape or GPU?"
+            f"{len(below)} of {len(times_s)} times are below {human(least, 's')}, which {problem.key} needs on"
+            f" {gpu.title} at its peak (the least is {human(min(below), 's')}): wrong unit, shape or GPU?"
         )
     if most is not None and (above := [time for time in times_s if time > most]):
         return (
-            f"{len(above)} of {len(times_s)} times are above {_human(most)}, in which a single thread does"
-            f" {problem.key} (the most is {_human(max(above))}): wrong unit or shape?"
+            f"{len(above)} of {len(times_s)} times are above {human(most, 's')}, in which a single thread does"
+            f" {problem.key} (the most is {human(max(above), 's')}): wrong unit or shape?"
         )
     return None
-
-
-def _human(seconds: float) -> str:
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * factor >= 1.0:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"

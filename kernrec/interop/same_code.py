@@ -23,7 +23,6 @@ SAMPLE = 6
 """Configs that are compiled."""
 _REGISTERS = 0.25
 """Median relative difference of registers beyond which a source counts as another one."""
-_RESERVED_BYTES = 1024  # of shared memory per block, which some tools count (CUDA C++ Programming Guide, sm_80 on)
 
 
 def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> tuple[str | None, str]:
@@ -51,7 +50,8 @@ def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
             launch = bind_launches(kernel, config, problem, gpu.sm)[0]
             used = compiled.resources[entry_name(compiled.resources, launch.entry)]
             shared = used.static_smem_bytes + launch.shared_bytes
-            if result.smem_bytes is not None and result.smem_bytes not in (shared, shared + _RESERVED_BYTES):
+            reserved = gpu.limits.smem_reserved_per_block  # which some tools count
+            if result.smem_bytes is not None and result.smem_bytes not in (shared, shared + reserved):
                 return (
                     f"{config_text(config)} was recorded with {result.smem_bytes} bytes of shared memory, and"
                     f" {kernel.source_name} takes {shared}: it is not the source that was measured"
