@@ -11,7 +11,7 @@ from kernrec.util.human import human
 _MARGIN = 0.7
 """Boards run above the data sheet's clocks: an RTX 3090 was seen at 1.10 times its f32 peak, memory at 1.2 times."""
 _LEAST_S = 0.3e-6
-"""A kernel that does nothing takes about a microsecond; a fraction of that is no time of a launch."""
+"""A kernel that does nothing takes about a microsecond; a fraction of that cannot be the time of a launch."""
 _WINOGRAD = 4.0
 """F(4x4, 3x3) needs a quarter of a convolution's multiplications (Lavin and Gray, arXiv 1509.09308)."""
 _SERIAL_FLOP_S, _SERIAL_ACCESS_S, _SERIAL_START_S = 50e-9, 2e-6, 1e-3

@@ -185,7 +185,7 @@ class _Reader:
                 close = nearest(name, [*options.names, *known], 1)
                 hint = f"; did you mean {close[0]}?" if close else ""
                 raise ValueError(
-                    f"column {name!r:.60} is no tunable of the spec and no known quantity{hint}"
+                    f"column {name!r:.60} is neither a tunable of the spec nor a known quantity{hint}"
                     " (--ignore leaves a column out)"
                 )
 

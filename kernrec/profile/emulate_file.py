@@ -253,7 +253,7 @@ def emulate_file(launch: FileLaunch, *, check_races: bool = False, budget: int =
     module = parse(ptx)
     entry = select_entry(module, launch.entry, path)
     arguments = launch.arguments
-    # A texture that the code declares as a variable is no parameter.
+    # A texture that the code declares as a variable is not a parameter.
     variables = {v.name for v in module.variables.values() if v.type in OPAQUE_TYPES}
     order = [a for a in arguments.order if not (isinstance(a, str) and a in arguments.images and a in variables)]
     grid, block = tuple(launch.grid), tuple(launch.block)

@@ -51,7 +51,7 @@ class Query:
     """Which configs are wanted, and how the GPU will be run. None leaves a bound out."""
 
     objective: Objective = Objective.PARETO
-    """Of what is no `Objective`, the one of this name is taken (`UsageError`)."""
+    """Of what is not an `Objective`, the one of this name is taken (`UsageError`)."""
     max_slowdown: float | None = None
     """Fraction above the fastest config's latency that is accepted."""
     max_power_w: float | None = None

@@ -153,7 +153,7 @@ TABLES = {
     "no unit": ("bx,tile,time\n32,1,5\n", "column time does not say its unit; give --time time:ms"),
     "no time": ("bx,tile\n32,1\n", "no column is a time"),
     "two times": ("bx,tile,time_ms,latency_s\n32,1,5,5\n", "several columns are times"),
-    "an unknown column": ("bx,tlie,time_ms\n32,1,5\n", "column 'tlie' is no tunable .* did you mean tile\\?"),
+    "an unknown column": ("bx,tlie,time_ms\n32,1,5\n", "column 'tlie' is neither a tunable .* did you mean tile\\?"),
     "joules that are watts": ("bx,tile,time_ms,energy_j\n32,1,0.5,300\n", "6e\\+05 W, which no card draws"),
     "a line too short": ("bx,tile,time_ms\n32,1\n", "line 2 has 2 values for 3 columns"),
     "words for numbers": ("bx,tile,time_ms\n32,1,fast\n", "time is 'fast', not a number"),

@@ -30,7 +30,7 @@ def ingest(journal: Journal, database: Path, note: Callable[[str], None] = lambd
     Args:
         journal: open.
         database: where to.
-        note: is called with one line if there are lines that are no measurements; they go to `<journal>.damaged`.
+        note: is called with one line if there are lines that are not measurements; they go to `<journal>.damaged`.
 
     Returns:
         How many measurements there were.
@@ -60,7 +60,7 @@ def ingest(journal: Journal, database: Path, note: Callable[[str], None] = lambd
             aside = journal.path.with_name(f"{journal.path.name}.damaged")
             with aside.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(record) + "\n" for record in damaged)
-            note(f"{len(damaged)} lines of {journal.path} are no measurements; they were put into {aside.name}")
+            note(f"{len(damaged)} lines of {journal.path} are not measurements; they were put into {aside.name}")
 
     journal.drain(store)
     return stored

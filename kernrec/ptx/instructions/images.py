@@ -63,7 +63,7 @@ class ImageUse:
         """The running lanes by image.
 
         Raises:
-            EmulationError: a value that is no handle.
+            EmulationError: a value that is not a handle.
         """
         memory = self._decoder.memory
         lanes = self._running()

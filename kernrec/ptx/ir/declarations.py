@@ -50,7 +50,7 @@ def read_variable(text: str) -> Variable:
         raise ValueError(f"cannot read the declaration {' '.join(text.split())[:60]!r}")
     kind, attributes = match["type"], match["attributes"]
     if kind not in REGISTER_TYPES and kind not in OPAQUE_TYPES:
-        raise ValueError(f".{kind} is no type of a variable")
+        raise ValueError(f".{kind} is not a variable type")
     element = size_of(kind)
     aligned = re.search(r"\.align\s+(\d+)", attributes)
     count = 1

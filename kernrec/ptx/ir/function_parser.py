@@ -165,7 +165,7 @@ class FunctionParser:
         """Declares a register, or a range of them: `%r<20>`."""
         function = self.function
         if kind not in REGISTER_TYPES:
-            raise ValueError(f".{kind} is no type of a register")
+            raise ValueError(f".{kind} is not a register type")
         if not _REGISTER.fullmatch(name):
             raise ValueError(f"cannot read the register {name[:60]!r}")
         many = re.fullmatch(r"([%\w$]+)<(\d{1,18})>", name)

@@ -81,7 +81,7 @@ class _FunctionCheck:
     def _check(self, ins: Instruction) -> None:
         if ins.predicate is not None:
             if self._type(ins.predicate[0]) != "pred":
-                raise ValueError(f"the guard {ins.predicate[0]} is no predicate")
+                raise ValueError(f"the guard {ins.predicate[0]} is not a predicate")
             self._reads.setdefault(ins.predicate[0], ins)
         slots = signature(ins.opcode, ins.modifiers)
         if slots is None:
@@ -118,12 +118,12 @@ class _FunctionCheck:
             self._operand(slot, operand.second)
         elif isinstance(operand, Negated):
             if slot.role != "read" or slot.type != "pred":
-                raise ValueError(f"!{operand.register.name} where no predicate is read")
+                raise ValueError(f"!{operand.register.name} where a predicate cannot be read")
             self._register(slot, operand.register.name)
         elif isinstance(operand, Register):
             self._register(slot, operand.name)
         elif slot.role == "write":
-            raise ValueError("the destination is no register")
+            raise ValueError("the destination is not a register")
         elif isinstance(operand, Immediate):
             _check_literal(operand, slot.type)
         elif isinstance(operand, Symbol):
@@ -150,11 +150,11 @@ class _FunctionCheck:
     def _register(self, slot: Slot, name: str) -> None:
         if name == "_":
             if slot.role != "write":
-                raise ValueError("_ is written only")
+                raise ValueError("_ cannot be read")
             return
         kind = self._type(name)
         if not agrees(kind, slot.type, slot.wider):
-            raise ValueError(f"{name} is .{kind}, which is no .{slot.type}")
+            raise ValueError(f"{name} is .{kind}, not .{slot.type}")
 
     def _address(self, operand: Operand) -> None:
         if not isinstance(operand, Address):
@@ -162,7 +162,7 @@ class _FunctionCheck:
         if isinstance(operand.base, Register):
             kind = self._type(operand.base.name)
             if not (agrees(kind, "b64") or agrees(kind, "b32")) or kind[0] == "f":
-                raise ValueError(f"{operand.base.name} is .{kind}, which is no address")
+                raise ValueError(f"{operand.base.name} is .{kind}, which cannot be an address")
         elif isinstance(operand.base, Symbol):
             self._symbol(operand.base)
 
@@ -197,7 +197,7 @@ def _special(name: str) -> str | None:
 
 
 def _check_literal(literal: Immediate, kind: str) -> None:
-    """Refuses a literal that is no value of a type. Halves are written as their bits (PTX ISA, section 4.5)."""
+    """Refuses a literal that is not a value of a type. Halves are written as their bits (PTX ISA, section 4.5)."""
     bits = BITS[kind]
     is_float = kind in ("f32", "f64", "f32x2", "tf32")
     if literal.kind == "int":

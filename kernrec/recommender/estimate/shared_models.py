@@ -32,7 +32,7 @@ def take_models(bundle: Bundle, folder: Path) -> tuple[list[str], list[str]]:
         Names of the files that were taken, and of those that stayed.
 
     Raises:
-        UsageError: if a file is not what the manifest says or is no model; nothing is taken then.
+        UsageError: if a file is not what the manifest says or is not a model; nothing is taken then.
     """
     with tempfile.TemporaryDirectory(prefix="kernrec-") as temporary:
         for model in bundle.manifest.models:

@@ -124,7 +124,7 @@ def _check_kernels(connection: "DuckDBPyConnection") -> None:
             try:
                 found = kernel_hash(json.loads(spec), source)
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                raise _refused("kernel", [name], "have a spec that is no kernel's") from None
+                raise _refused("kernel", [name], "have a spec that is not a kernel's") from None
             if found != stated:
                 raise _refused("kernel", [name], "have another spec or source than their hash says")
 

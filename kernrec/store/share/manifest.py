@@ -90,7 +90,7 @@ class Manifest:
             return _manifest(document)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             what = " ".join(str(error).split())[:120] or type(error).__name__
-            raise UsageError(f"{where} is no manifest of a bundle: {what}") from None
+            raise UsageError(f"{where} is not the manifest of a bundle: {what}") from None
 
 
 def _manifest(document: Any) -> Manifest:
@@ -102,7 +102,7 @@ def _manifest(document: Any) -> Manifest:
     models = [_model(each) for each in _list(document, "models")]
     provenance = document["provenance"]
     if not isinstance(provenance, dict) or len(provenance) > 20:
-        raise ValueError("its provenance is no object")
+        raise ValueError("its provenance is not an object")
     manifest = Manifest(
         tuple(segments),
         tuple(models),
@@ -139,13 +139,13 @@ def _model(value: Any) -> Model:
 def _list(document: Mapping[str, Any], name: str) -> list[Any]:
     values = document[name]
     if not isinstance(values, list) or len(values) > _MOST_SEGMENTS:
-        raise ValueError(f"its {name} are no list of at most {_MOST_SEGMENTS}")
+        raise ValueError(f"its {name} are not a list of at most {_MOST_SEGMENTS}")
     return values
 
 
 def _texts(values: Any) -> list[str]:
     if not isinstance(values, list) or len(values) > 1000:
-        raise ValueError("its provenance is no list of texts")
+        raise ValueError("its provenance is not a list of texts")
     return [_matching(value, _TEXT, "provenance") for value in values]
 
 

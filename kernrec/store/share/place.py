@@ -38,7 +38,7 @@ class Place(Protocol):
 def checked_name(name: str) -> str:
     """`name` if it is one of a bundle's; else `UsageError`."""
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name[:80]!r} is no name of a file in a bundle")
+        raise UsageError(f"{name[:80]!r} is not the name of a file in a bundle")
     return name
 
 
@@ -112,7 +112,7 @@ class ZipFile:
         try:
             archive = zipfile.ZipFile(self.path)
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-            raise UsageError(f"{self.title} is no bundle: {error}") from None
+            raise UsageError(f"{self.title} is not a bundle: {error}") from None
         with archive:
             yield archive
 

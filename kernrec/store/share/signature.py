@@ -33,7 +33,7 @@ def signing(path: Path) -> Callable[[bytes], bytes]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
     if not _KEY.fullmatch(text):
-        raise UsageError(f"{path} is no private key: 64 hexadecimal digits are expected")
+        raise UsageError(f"{path} is not a private key: 64 hexadecimal digits are expected")
     private = _ed25519().Ed25519PrivateKey.from_private_bytes(bytes.fromhex(text))
     key = private.public_key().public_bytes_raw().hex()
 
@@ -52,7 +52,7 @@ def signer_of(content: bytes, signature: bytes, where: str) -> str:
     except (ValueError, KeyError, TypeError, RecursionError):
         fits = False
     if not fits:
-        raise UsageError(f"the signature of {where} is no Ed25519 signature")
+        raise UsageError(f"the signature of {where} is not an Ed25519 signature")
     public_key = _ed25519().Ed25519PublicKey
     from cryptography.exceptions import InvalidSignature
 

@@ -23,19 +23,19 @@ HEAD = ".version 8.0\n.target sm_86\n.address_size 64\n"
         ("mov.u32 %r1, %tid.q;", "register %tid.q is not declared"),
         ("add.s32 %r1, %r2, 1;", "register %r2 is read but never written"),
         ("@%p1 bra L; L: ret;", "register %p1 is read but never written"),
-        ("mov.b32 %r1, 1; @%r1 bra L; L: ret;", "the guard %r1 is no predicate"),
-        ("mov.f32 %f1, 0f00000000; add.s32 %r1, %f1, 1;", "%f1 is .f32, which is no .s32"),
-        ("mov.b64 %rd1, 1; mov.b32 %r1, %rd1;", "%rd1 is .b64, which is no .b32"),
+        ("mov.b32 %r1, 1; @%r1 bra L; L: ret;", "the guard %r1 is not a predicate"),
+        ("mov.f32 %f1, 0f00000000; add.s32 %r1, %f1, 1;", "%f1 is .f32, not .s32"),
+        ("mov.b64 %rd1, 1; mov.b32 %r1, %rd1;", "%rd1 is .b64, not .b32"),
         ("mov.b32 %r1, 4294967296;", "the literal 4294967296 does not fit .b32"),
         ("mov.b16 %rs1, -32769;", "the literal -32769 does not fit .b16"),
         ("mov.s32 %r1, 1.5;", "a floating-point literal where a .s32 is expected"),
         ("mov.f32 %f1, 1;", "the integer 1 where a .f32 is expected"),
         ("ld.global.b32 %r1, %rd1;", "an address in brackets expected"),
-        ("mov.f64 %fd1, 0d0000000000000000; ld.global.b32 %r1, [%fd1];", "%fd1 is .f64, which is no address"),
+        ("mov.f64 %fd1, 0d0000000000000000; ld.global.b32 %r1, [%fd1];", "%fd1 is .f64, which cannot be an address"),
         ("ld.param.u64 %rd1, [nowhere];", "'nowhere' is not declared"),
         ("mov.b64 %rd1, 0; ld.global.v4.b32 {%r1, %r2}, [%rd1];", "a vector of 2 elements, 4 expected"),
-        ("mov.b32 %r1, 0; mov.b32 5, %r1;", "the destination is no register"),
-        ("mov.b32 %r1, 0; setp.eq.s32 %r2, %r1, 0;", "%r2 is .b32, which is no .pred"),
+        ("mov.b32 %r1, 0; mov.b32 5, %r1;", "the destination is not a register"),
+        ("mov.b32 %r1, 0; setp.eq.s32 %r2, %r1, 0;", "%r2 is .b32, not .pred"),
         ("add.s32 %r1, , 1;", "an operand is missing|2 operands, 3 expected"),
         ("bra;", "0 operands, 1 expected"),
     ],
@@ -51,12 +51,12 @@ def test_what_the_assembler_refuses_is_refused_with_its_line(body: str, says: st
         (".reg .b32 %x<2147483647>;", "more than 262144 registers"),
         (".reg .b32 %x<200000>; .reg .b32 %y<200000>;", "more than 262144 registers"),
         ("{ .reg .b32 %x<2147483647>; }", "more than 262144 registers"),
-        (".reg .b31 %x;", ".b31 is no type of a register"),
+        (".reg .b31 %x;", ".b31 is not a register type"),
         (".shared .align 4 .b8 s[999999999999];", "at most 262144"),
         (".local .align 4 .b8 s[999999999999];", "at most 524288"),
         (".shared .align 3 .b8 s[4];", "a power of two"),
         (".shared .align 4 .b8 s[-4];", "has -4 bytes"),
-        (".shared .align 4 .q8 s[4];", ".q8 is no type of a variable"),
+        (".shared .align 4 .q8 s[4];", ".q8 is not a variable type"),
         ("{" * 100 + "}" * 100, "nested scopes"),
     ],
 )
@@ -78,7 +78,7 @@ def test_declarations_beyond_a_gpu_allocate_nothing(declared: str, says: str) ->
         HEAD + ";;;\n.entry",
     ],
 )
-def test_text_that_is_no_module_is_one_line(text: str) -> None:
+def test_text_that_is_not_a_module_is_one_line(text: str) -> None:
     with pytest.raises(ParseError) as raised:
         parse(text)
     assert "\n" not in str(raised.value)

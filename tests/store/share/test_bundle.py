@@ -176,9 +176,9 @@ def edited(own: Path, tmp_path: Path, edit: Callable[[dict], object]) -> Folder:
         (lambda d: d["segments"][0].update(size=10**15), "its size is"),
         (lambda d: d["segments"][0].update(rows=-1), "its rows is -1"),
         (lambda d: d.update(licence="a\x1b[2J"), "its licence is"),
-        (lambda d: d.update(segments={}), "no list of at most"),
+        (lambda d: d.update(segments={}), "not a list of at most"),
         (lambda d: d.update(models=[{"file": "../x", "sha256": "0" * 64, "size": 1}]), "its file is '../x'"),
-        (lambda d: d.pop("provenance"), "is no manifest of a bundle"),
+        (lambda d: d.pop("provenance"), "is not the manifest of a bundle"),
     ],
 )
 def test_a_manifest_of_a_stranger_is_one_line(own: Path, tmp_path: Path, edit: Callable, says: str) -> None:
@@ -235,7 +235,7 @@ def test_a_zip_file_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 but no zip file", b"{}"])
 def test_what_is_no_bundle_is_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.zip").write_bytes(content)
-    with pytest.raises(UsageError, match="is no bundle"):
+    with pytest.raises(UsageError, match="is not a bundle"):
         read_bundle(place_at(tmp_path / "a.zip"))
     with pytest.raises(UsageError, match=r"has no manifest\.json"):
         read_bundle(place_at(tmp_path))
