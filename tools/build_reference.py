@@ -236,10 +236,14 @@ def answers() -> dict[str, Any]:
         "128",
     ]
     matmul = ["--op", "matmul", "--gpu", "rtx4090", "--shape", "m=512,n=512,k=512"]
+    network = ["--workload", "bert-base"]
     transpose = ["--kernel", "transpose_tiled", "--gpu", "a100", "--shape", "rows=1024,columns=1024"]
     commands = {
         "kernrec recommend": ["recommend", *matmul],
         "kernrec recommend --kernel": ["recommend", *transpose],
+        "kernrec recommend --workload": ["recommend", *network, "--gpu", "l4", "--calls", "1e9"],
+        "kernrec recommend --power-limit sweep": ["recommend", *network, "--gpu", "l4", "--power-limit", "sweep"],
+        "kernrec compare": ["compare", *network, "--gpu", "l4,t4"],
         "kernrec analyze": ["analyze", *kernel, "--gpu", "t4"],
         "kernrec explain": ["explain", *matmul, "--config", "block_m=16", "--against", "block_m=64"],
         "kernrec emulate": ["emulate", *kernel],
@@ -253,7 +257,8 @@ def answers() -> dict[str, Any]:
 
 def meaning_of(command: str, field: str) -> str:
     """What a field of a command's answer means: itself, the object it is in, or its namesake in `recommend`."""
-    for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], field.removeprefix("choices[]."))):
+    like_choices = re.sub(r"^(choices|totals|rows|gpus)\[\]\.", "", field)
+    for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_choices)):
         for known in (name, f"choices[].{name}"):
             if text := about.get(known) or about.get(known.rpartition(".")[0]):
                 return text
@@ -284,7 +289,7 @@ def fields(value: Any, path: str = "") -> list[tuple[str, str]]:
     return [(name, kind) for name, kind in found.items() if not name.endswith("[]")]
 
 
-_LIKE_OTHERS = ("against", "occupancy_heuristic")
+_LIKE_OTHERS = ("against", "occupancy_heuristic", "layers")
 """Objects that have the fields of another one on the same page."""
 _OPEN = (
     *("config", "shape", "tunables", "codes", "dtype_min_sm", "time_s", "mix", "energy_by_part_j", "figures"),

@@ -18,6 +18,7 @@ from kernrec.version import __version__
 
 COMMANDS = {
     "recommend": "recommend.recommend",
+    "compare": "compare.compare",
     "collect": "collect.collect",
     "doctor": "doctor.doctor",
     "analyze": "analyze.analyze",

@@ -1,22 +1,30 @@
 """The tables of choices that `recommend` and `analyze` print."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
-from kernrec.cli.format import config_text, interval_text, measurement_text, print_notes, source_text
+from kernrec.cli.answer_table import SELDOM, USUALLY, WIDE, Column, quantities
+from kernrec.cli.config_short import short_config
+from kernrec.cli.format import config_text, measurement_text, print_notes, source_text
+from kernrec.cli.output import Form, print_csv, print_json, print_table_as
 from kernrec.cli.quantity import percent
-from kernrec.cli.table import print_table
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
-    from kernrec.recommender import Choice, LayerAnswer, Recommendation
-    from kernrec.recommender.result import Saving
-
-Column = tuple[str, str]
-"""Heading and alignment."""
+    from kernrec.recommender import Choice, Recommendation
+    from kernrec.recommender.result import Foreign, Saving
 
 
-def print_choices(answer: "Recommendation") -> None:
+def print_choices(answer: "Recommendation", form: Form = Form.TABLE) -> None:
     """The choices for one problem, and the notes; of a kernel beside what the occupancy heuristic picks."""
+    if form is Form.JSON:
+        print_json(answer.as_dict())
+        return
+    if form is Form.CSV:
+        print_csv(csv_rows(answer))
+        return
     about = answer.about_kernel
     title = f"{answer.problem.key} on {answer.gpu.title}, objective {answer.objective}"
     swept = any(choice.point != answer.point for choice in answer.choices)
@@ -24,46 +32,101 @@ def print_choices(answer: "Recommendation") -> None:
         title += f", {'default ' if swept else ''}power limit {human(answer.power_limit_w, 'W')}"
     elif answer.problem.op != about.kernel.name:
         title = f"{about.kernel.name} {title}"
-    shown = [*answer.choices, *([about.heuristic] if about else [])]
-    measured = any(choice.measurement for choice in shown)
-    locked = any(choice.point.clock_hz != answer.point.clock_hz for choice in shown)
-    cells = [
-        {
-            **(_point(choice, locked) if about or swept else {}),
-            **_costs(choice),
-            **(_of_kernel(choice) if about else _of_op(choice)),
-            **_tail(choice, measured),
-        }
-        for choice in shown
-    ]
+    shown: list[Choice | Foreign] = _in_order(answer)
     if about:
-        cells[-1]["config", "left"] += "  <- occupancy heuristic"
-    order = _KERNEL_ORDER if about else _OP_ORDER
-    columns = [column for column in order if column in cells[0]]
-    print_table(title, columns, [[row[column] for column in columns] for row in cells])
+        marks = [*[""] * len(shown), "<- occupancy heuristic"]
+        columns = [*choice_columns([*shown, about.heuristic], form, of_op=False), Column("", "left", marks, below=True)]
+    else:
+        ranks = [str(row.place) if hasattr(row, "place") else "" for row in shown]
+        unsure = ["unsure" if hasattr(row, "place") and row.place.ambiguous else "" for row in shown]
+        columns = [Column("rank", "right", ranks, styles=unsure), *choice_columns(shown, form)]
+    print_table_as(form, title, columns)
     if answer.saving is not None:
         print(_saving_text(answer.saving, human(answer.power_limit_w, "W")))
     print_notes(answer.notes)
 
 
-def print_layers(title: str, layers: "list[LayerAnswer]") -> None:
-    """The first choice of each layer, and the notes."""
-    first = layers[0].answer
-    measured = any(layer.answer.best.measurement for layer in layers)
-    cells: list[dict[Column, str]] = []
-    for layer in layers:
-        best = layer.answer.best
-        row = {
-            ("layer", "left"): layer.name,
-            ("count", "right"): str(layer.count),
-            ("kernel", "left"): best.kernel.name,
-        }
-        row |= {column: text for column, text in _costs(best).items() if column != _GRID}
-        cells.append(row | {_ENERGY_VS_OCCUPANCY: percent(-best.versus_occupancy.energy_saved)} | _tail(best, measured))
-    columns = list(cells[0])
-    title = f"{title} on {first.gpu.title}, objective {first.objective}: the first choice of each layer"
-    print_table(title, columns, [[row[column] for column in columns] for row in cells])
-    print_notes(note for layer in layers for note in layer.answer.notes)
+def _in_order(answer: "Recommendation") -> "list[Choice | Foreign]":
+    """Choices, and what was measured of other kernels, by what the objective counts; of a front the fastest first."""
+    rows: list[Choice | Foreign] = [*answer.choices, *answer.foreign]
+    if not answer.foreign:
+        return rows
+    counted = answer.objective.quantities if answer.objective != "pareto" else ("latency",)
+
+    def value(row: "Choice | Foreign") -> float:
+        costs = {"latency": row.latency_s.value, "energy": row.energy_j.value if row.energy_j else float("inf")}
+        return prod(costs[quantity] for quantity in counted)
+
+    return sorted(rows, key=value)
+
+
+def csv_rows(answer: "Recommendation") -> list[dict[str, object]]:
+    """A row of plain values for each choice, with what is the same for all of them."""
+    whole = answer.as_dict()
+    common = {name: whole[name] for name in ("op", "problem", "dtype", "layout", "gpu", "objective")}
+    return [common | choice for choice in whole["choices"]]
+
+
+def choice_columns(
+    shown: "Sequence[Choice | Foreign]", form: Form, of_op: bool = True, layers: bool = False
+) -> list[Column]:
+    """The columns of some choices, the most important first.
+
+    Args:
+        shown: a row for each.
+        form: in a wide table configs have names and values.
+        of_op: whether the choices are of an op: then kernels are named, and compared with the fastest config.
+        layers: whether the rows are the layers of a network.
+    """
+    config = config_text if form is Form.WIDE else short_config
+    kernels = [row.kernel if isinstance(row.kernel, str) else row.kernel.name for row in shown]
+    columns = [Column("kernel", "left", kernels, below=True)] if of_op else []
+    columns.append(Column("config", "left", [config(row.config) for row in shown], below=True))
+    if len({row.point for row in shown}) > 1 or not of_op:
+        limits = [row.power_limit_w if hasattr(row, "power_limit_w") else row.point.power_limit_w for row in shown]
+        columns.append(quantities("power limit", "W", limits))
+        clocks = ["-" if row.point.clock_hz is None else f"{row.point.clock_hz / 1e6:.0f}" for row in shown]
+        columns.append(Column("locked clock [MHz]", "right", clocks, USUALLY))
+    costs = [
+        quantities(
+            name,
+            unit,
+            [None if estimate is None else estimate.value for estimate in estimates],
+            [None if estimate is None else (estimate.low, estimate.high) for estimate in estimates],
+        )
+        for name, unit, estimates in (
+            ("latency", "s", [row.latency_s for row in shown]),
+            ("energy", "J", [row.energy_j for row in shown]),
+        )
+    ]
+    columns += [
+        *costs,
+        quantities("power", "W", [row.power_w for row in shown], importance=USUALLY),
+        Column("source", "left", [source_text(row) for row in shown], styles=[row.source for row in shown]),
+        Column("bottleneck", "left", [getattr(row, "bottleneck", "") for row in shown], USUALLY),
+    ]
+    for other in ("occupancy",) if layers or not of_op else ("fastest", "occupancy"):
+        against = [getattr(row, f"versus_{other}", None) for row in shown]
+        time = ["" if versus is None else percent(versus.slowdown) for versus in against]
+        energy = ["" if versus is None else percent(-versus.energy_saved) for versus in against]
+        columns.append(Column(f"time vs {other}", "right", time, SELDOM))
+        columns.append(Column(f"energy vs {other}", "right", energy, SELDOM))
+    launches = [row.launches[0] if hasattr(row, "launches") else None for row in shown]
+    grids = ["" if launch is None else f"{launch.blocks} x {launch.threads}" for launch in launches]
+    resident = [f"{row.occupancy * 100:.0f} %" if hasattr(row, "occupancy") else "" for row in shown]
+    columns += [
+        Column("measured", "left", [measurement_text(row) for row in shown], USUALLY, below=True),
+        Column("grid x block", "right", grids, SELDOM),
+        Column("occupancy", "right", resident, WIDE),
+    ]
+    if not layers:
+        return columns
+    # The names of layers are long: on two lines they stand alone with the kernel, the numbers below them.
+    kernel, *others = columns
+    others = [replace(column, below=True) for column in others]
+    source = next(i for i, column in enumerate(others) if column.name == "source")
+    others[source] = replace(others[source], importance=USUALLY)  # the title says it, too
+    return [replace(kernel, importance=USUALLY, below=False), *others]
 
 
 def _saving_text(saving: "Saving", compared: str) -> str:
@@ -73,86 +136,3 @@ def _saving_text(saving: "Saving", compared: str) -> str:
     slower = f"{saving.slowdown * 100:.1f} % longer" if saving.slowdown >= 0.0005 else "as long"
     saved = f"{saving.energy_saved * 100:.0f} % less energy"
     return f"{where[0].upper()}{where[1:]}, the first config takes {slower} and {saved} than at {compared}."
-
-
-_GRID = ("grid x block", "right")
-_POWER_LIMIT = ("power limit", "right")
-_LOCKED_CLOCK = ("locked clock", "right")
-_ENERGY_VS_OCCUPANCY = ("energy vs occupancy", "right")
-_TIME_VS_OCCUPANCY = ("time vs occupancy", "right")
-
-
-def _point(choice: "Choice", locked: bool) -> dict[Column, str]:
-    cells = {_POWER_LIMIT: human(choice.power_limit_w, "W")}
-    if locked:
-        cells[_LOCKED_CLOCK] = human(choice.point.clock_hz, "Hz") if choice.point.clock_hz else "-"
-    return cells
-
-
-def _costs(choice: "Choice") -> dict[Column, str]:
-    first = choice.launches[0]
-    return {
-        _GRID: f"{first.blocks} x {first.threads}",
-        ("latency (90 %)", "right"): interval_text(choice.latency_s, "s"),
-        ("energy (90 %)", "right"): interval_text(choice.energy_j, "J"),
-        ("power", "right"): human(choice.power_w, "W"),
-        ("source", "left"): source_text(choice),
-        ("bottleneck", "left"): choice.bottleneck,
-    }
-
-
-def _of_op(choice: "Choice") -> dict[Column, str]:
-    return {
-        ("rank", "right"): str(choice.place),
-        ("kernel", "left"): choice.kernel.name,
-        ("energy vs fastest", "right"): percent(-choice.versus_fastest.energy_saved),
-        ("time vs fastest", "right"): percent(choice.versus_fastest.slowdown),
-        _ENERGY_VS_OCCUPANCY: percent(-choice.versus_occupancy.energy_saved),
-        _TIME_VS_OCCUPANCY: percent(choice.versus_occupancy.slowdown),
-    }
-
-
-def _of_kernel(choice: "Choice") -> dict[Column, str]:
-    return {
-        ("occupancy", "right"): f"{choice.occupancy * 100:.0f} %",
-        _ENERGY_VS_OCCUPANCY: percent(-choice.versus_occupancy.energy_saved),
-        _TIME_VS_OCCUPANCY: percent(choice.versus_occupancy.slowdown),
-    }
-
-
-def _tail(choice: "Choice", measured: bool) -> dict[Column, str]:
-    shown = {("measured", "left"): measurement_text(choice)} if measured else {}
-    return shown | {("config", "left"): config_text(choice.config)}
-
-
-_COSTS: tuple[Column, ...] = (
-    _GRID,
-    ("latency (90 %)", "right"),
-    ("energy (90 %)", "right"),
-    ("power", "right"),
-    ("source", "left"),
-    ("bottleneck", "left"),
-)
-_VERSUS_OCCUPANCY: tuple[Column, ...] = (
-    _ENERGY_VS_OCCUPANCY,
-    _TIME_VS_OCCUPANCY,
-    ("measured", "left"),
-    ("config", "left"),
-)
-_OP_ORDER: tuple[Column, ...] = (
-    ("rank", "right"),
-    ("kernel", "left"),
-    _POWER_LIMIT,
-    _LOCKED_CLOCK,
-    *_COSTS,
-    ("energy vs fastest", "right"),
-    ("time vs fastest", "right"),
-    *_VERSUS_OCCUPANCY,
-)
-_KERNEL_ORDER: tuple[Column, ...] = (
-    _POWER_LIMIT,
-    _LOCKED_CLOCK,
-    *_COSTS,
-    ("occupancy", "right"),
-    *_VERSUS_OCCUPANCY,
-)

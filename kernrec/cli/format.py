@@ -8,6 +8,7 @@ from kernrec.util.human import human
 
 if TYPE_CHECKING:
     from kernrec.recommender import Choice, Estimate
+    from kernrec.recommender.result import Foreign
 
 
 def print_notes(notes: Iterable[str]) -> None:
@@ -26,19 +27,20 @@ def config_text(config: Mapping[str, int]) -> str:
     return " ".join(f"{name}={value}" for name, value in config.items())
 
 
-def source_text(choice: "Choice") -> str:
+def source_text(choice: "Choice | Foreign") -> str:
     """Where a choice's costs come from."""
-    if choice.energy_j.source == choice.source:
+    if choice.energy_j is None or choice.energy_j.source == choice.latency_s.source:
         return choice.source
     return f"{choice.source}, energy {choice.energy_j.source}"
 
 
-def measurement_text(choice: "Choice") -> str:
+def measurement_text(choice: "Choice | Foreign") -> str:
     """Where, how often and when a choice was measured; empty for one that was not."""
     if (measurement := choice.measurement) is None:
         return ""
     sessions = "1 session" if measurement.sessions == 1 else f"{measurement.sessions} sessions, last"
-    device = "" if measurement.device is None else f"{measurement.device}, "
+    of_title = getattr(getattr(choice, "gpu", None), "title", None)  # the table's own says it already
+    device = "" if measurement.device in (None, of_title) else f"{measurement.device}, "
     return f"{device}{sessions} {measurement.measured_at[:10]}"
 
 

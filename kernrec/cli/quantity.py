@@ -55,3 +55,49 @@ def budget(flag: str, text: str) -> tuple[float | None, int | None]:
     if unit in _SECONDS and value > 0.0:
         return value * _SECONDS[unit], None
     raise UsageError(f"{flag} {text!r}: expected a time or a number of configs, such as 30m or 200configs")
+
+
+_PRICE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*([A-Za-z]{1,4}|[€$£¥])\s*(?:/\s*([a-zA-Z]+))?\s*")
+_KWH = {"kwh": 1.0, "mwh": 1e-3, "wh": 1e3}
+
+
+def price(flag: str, text: str, per: dict[str, float], example: str) -> tuple[float, str, str]:
+    """`0.25EUR/kWh` -> (0.25, "EUR", "kwh"): an amount for one of the units in `per`, the currency, the unit.
+
+    Args:
+        flag: the option, for the message.
+        text: what was given.
+        per: factor of each unit, in lower case; the unit "" is a price for nothing in particular.
+        example: what would be accepted.
+    """
+    match = _PRICE.fullmatch(text)
+    unit = (match[3] or "").lower() if match else ""
+    if not match or unit not in per:
+        raise UsageError(f"{flag} {text!r:.60}: expected a price with its unit, such as {example}")
+    return float(match[1]) * per[unit], match[2], unit
+
+
+def energy_price(flag: str, text: str) -> tuple[float, str]:
+    """`0.25EUR/kWh` -> (0.25, "EUR"): money for a kilowatt-hour; currency and unit are required."""
+    return price(flag, text, _KWH, "0.25EUR/kWh")[:2]
+
+
+def carbon(flag: str, text: str) -> float:
+    """`380g/kWh` -> 380.0: grams for a kilowatt-hour; the unit is required."""
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(k?g|t)\s*/\s*([kMG]?Wh)\s*", text, re.ASCII | re.IGNORECASE)
+    grams = {"g": 1.0, "kg": 1e3, "t": 1e6}
+    if not match:
+        raise UsageError(f"{flag} {text!r:.60}: expected a mass for an energy, such as 380g/kWh")
+    return float(match[1]) * grams[match[2].lower()] * (_KWH | {"gwh": 1e-6})[match[3].lower()]
+
+
+_A_YEAR = {"year": 1.0, "month": 12.0, "day": 365.0, "hour": 8760.0, "minute": 525_600.0, "s": 31_536_000.0}
+
+
+def calls(flag: str, text: str) -> float:
+    """`1e9` -> 1e9, `2e6/day` -> 7.3e8: calls a year."""
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*(?:/\s*([a-z]+))?\s*", text, re.ASCII)
+    unit = (match[2] or "year") if match else ""
+    if not match or unit not in _A_YEAR or not 0.0 < float(match[1]) < 1e30:
+        raise UsageError(f"{flag} {text!r:.60}: expected calls a year or in another time, such as 1e9 or 2e6/day")
+    return float(match[1]) * _A_YEAR[unit]

@@ -1,39 +1,58 @@
-"""`kernrec recommend`: the configs to run for an op, a shape and a GPU."""
+"""`kernrec recommend`: the configs to run for an op, a shape and a GPU, or for all layers of a network."""
 
-import json
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from kernrec.cli.choices import print_choices, print_layers
+from kernrec.cli import options
+from kernrec.cli.output import AsCsv, AsJson, AsMarkdown, AsWide, Form, form_of, print_csv, print_json
 from kernrec.cli.quantity import fraction, hertz, watts
 from kernrec.errors import UsageError
 
+if TYPE_CHECKING:
+    from kernrec.recommender import Query, Recommendation, Recommender
+    from kernrec.recommender.bill import Tariff
+    from kernrec.recommender.network import NetworkRequest
+
+SWEEP = "sweep"
+"""The value of `--power-limit` and `--clock` that asks for all of them."""
+
 
 def recommend(
-    gpu: Annotated[str, typer.Option("--gpu", help="GPU name or alias (`kernrec gpus` lists them).")],
-    op: Annotated[str, typer.Option("--op", help="Operator name or alias (`kernrec ops` lists them).")] = "",
+    gpu: Annotated[str, typer.Option("--gpu", help="GPU name or alias (`kernrec gpus` lists them), or several: a,b.")],
+    op: options.Op = "",
     kernel: Annotated[str | None, typer.Option(help="One kernel instead of an op: yours or the library's.")] = None,
-    shape: Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")] = None,
-    workload: Annotated[str | None, typer.Option(help="Workload set: recommend for each of its layers.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")] = None,
-    layout: Annotated[str | None, typer.Option(help="Tensor layout, such as nchw or nhwc.")] = None,
-    objective: Annotated[str, typer.Option(help="What to optimize: pareto, latency, energy or edp.")] = "pareto",
-    max_slowdown: Annotated[
-        str | None, typer.Option(help="Most slowdown against the fastest config, such as 3%.")
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096; may be given several times."),
     ] = None,
-    max_power: Annotated[str | None, typer.Option(help="Highest mean power of a config, such as 250W.")] = None,
+    workload: options.WorkloadName = None,
+    fix: options.Fix = None,
+    dtype: options.Dtype = None,
+    layout: options.Layout = None,
+    objective: options.Objective = "pareto",
+    max_slowdown: options.MaxSlowdown = None,
+    max_power: options.MaxPower = None,
     power_limit: Annotated[
         str | None,
         typer.Option(
-            help="Power limit that the GPU runs under, such as 300W. Default: for latency the GPU's own, else several."
+            help="Power limit that the GPU runs under, such as 300W; `sweep` for a network at all of them."
+            " Default: for latency and for networks the GPU's own, else several."
         ),
     ] = None,
-    clock: Annotated[str | None, typer.Option(help="Core clock that the GPU is locked to, such as 1410MHz.")] = None,
+    clock: Annotated[
+        str | None,
+        typer.Option(help="Core clock that the GPU is locked to, such as 1410MHz; `sweep` for a network at several."),
+    ] = None,
     clocks: Annotated[bool, typer.Option("--clocks", help="Also try locked core clocks.")] = False,
     top: Annotated[int, typer.Option(help="Number of configs to print at most.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    energy_price: options.EnergyPrice = None,
+    carbon: options.Carbon = None,
+    calls: options.Calls = None,
+    wide: AsWide = False,
+    as_csv: AsCsv = False,
+    as_json: AsJson = False,
+    markdown: AsMarkdown = False,
     calibrated: Annotated[
         bool,
         typer.Option(
@@ -43,26 +62,31 @@ def recommend(
     emit: Annotated[
         str | None, typer.Option(help="Print the best config's source instead; the only format is cuda.")
     ] = None,
-    db: Annotated[list[Path] | None, typer.Option(help="Database to read first; may be given several times.")] = None,
+    db: options.Databases = None,
 ) -> None:
     """Recommend kernel configs for an op on a GPU, without that GPU: the latency/energy Pareto front by default.
 
-    Where energy counts, a choice is a config and a power limit. Without --shape the best config of each layer of a
-    workload set is printed, at one power limit for all.
+    Where energy counts, a choice is a config and a power limit. With --workload every layer of a network is answered
+    at one power limit for all, with totals; without --shape and --workload the layers of the op's own workload.
     """
-    from kernrec.recommender import Query, Recommender, Request
+    from kernrec.recommender import Query, Recommender
+    from kernrec.recommender.compare_gpus import find_gpus
+    from kernrec.recommender.network import NetworkRequest, shapes_as_network
     from kernrec.recommender.request import objective_named
 
-    if not op and not kernel:
-        raise UsageError("--op is missing (`kernrec ops` lists what is known); or give a --kernel")
+    if not op and not kernel and not workload:
+        raise UsageError("--op is missing (`kernrec ops` lists what is known); or give a --kernel or a --workload")
+    if fix and not workload:
+        raise UsageError("--fix is for the open dimensions of an .onnx --workload")
     if emit not in (None, "cuda"):
         raise UsageError(f"--emit {emit!r}: only cuda is known")
     if shape and workload:
         raise UsageError("--shape and --workload were both given; a shape is one problem, a workload many")
-    if shape is not None and not shape.strip():
+    if any(not given.strip() for given in shape or ()):
         raise UsageError("--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all")
-    if emit and as_json:
-        raise UsageError("--emit and --json were both given; the source is printed as it is, without JSON")
+    form = form_of(wide, as_csv, as_json, markdown)
+    if emit and form is not Form.TABLE:
+        raise UsageError(f"--emit and --{form} were both given; the source is printed as it is")
     if emit and not (shape or kernel):
         raise UsageError("--emit cuda needs a --shape: it prints one config")
     if kernel and (op or workload or emit or max_slowdown or max_power or clock):
@@ -72,32 +96,99 @@ def recommend(
     if clocks and clock is not None:
         raise UsageError("--clock and --clocks were both given; a locked clock is one clock, --clocks tries several")
     if clocks and not (shape or kernel):
-        raise UsageError("--clocks needs a --shape; the layers of a workload are answered at one operating point")
+        raise UsageError("--clocks needs a --shape; --clock sweep tries several for a network")
+    swept = _swept(power_limit, clock)
+    if swept and (kernel or emit):
+        raise UsageError("a sweep is over an op or a network; --kernel tries power limits by itself")
+    billed = options.tariff(energy_price, carbon, calls)
     query = Query(
         objective=objective_named(objective),
         max_slowdown=None if max_slowdown is None else fraction("--max-slowdown", max_slowdown),
         max_power_w=None if max_power is None else watts("--max-power", max_power),
-        power_limit_w=None if power_limit is None else watts("--power-limit", power_limit),
-        clock_hz=None if clock is None else hertz("--clock", clock),
+        power_limit_w=None if power_limit in (None, SWEEP) else watts("--power-limit", str(power_limit)),
+        clock_hz=None if clock in (None, SWEEP) else hertz("--clock", str(clock)),
         top=top,
         clocks=clocks,
     )
     recommender = Recommender(databases=db, calibrated=calibrated, keep_open=True)
-    request = Request(gpu, op or None, kernel, shape or {}, dtype, layout, query)
-    if kernel or shape:
-        answer = recommender.answer(request)
-        if emit:
-            from kernrec.recommender.emit import emit_cuda
+    names = [card.name for card in find_gpus(gpu)]
+    if (kernel or shape) and not swept and billed is None:
+        from kernrec.recommender import Request
 
-            print(emit_cuda(answer.best), end="")
-        elif as_json:
-            print(json.dumps(answer.as_dict(), indent=2))
-        else:
-            print_choices(answer)
+        shapes: list[str] = shape or [""]
+        requests = [
+            Request(name, op or None, kernel, given or {}, dtype, layout, query) for name in names for given in shapes
+        ]
+        if emit and len(requests) > 1:
+            raise UsageError("--emit cuda prints one config: give one GPU and one shape")
+        _print_answers([recommender.answer(request) for request in requests], form, emit)
         return
-    title, layers = recommender.answer_workload(request, workload)
-    if as_json:
-        named = [{"layer": layer.name, "count": layer.count, **layer.answer.as_dict()} for layer in layers]
-        print(json.dumps({"workload": title, "layers": named}, indent=2))
+    wanted = [NetworkRequest(workload, op or None, dtype, layout, options.fixed(fix))]
+    if shape:
+        wanted = [NetworkRequest(shapes_as_network(op, shape, dtype, layout), None, dtype)]
+    if op == "all" and workload is None and not shape:
+        from kernrec.op import all_ops
+
+        wanted = [NetworkRequest(None, known.name, dtype, layout) for known in all_ops()]
+    _print_networks(recommender, names, wanted, query, (swept, billed, form))
+
+
+def _swept(power_limit: str | None, clock: str | None) -> Literal["power limit", "clock"] | None:
+    if power_limit == SWEEP and clock is not None:
+        raise UsageError("--power-limit sweep goes without --clock; --clock sweep takes one --power-limit")
+    return "power limit" if power_limit == SWEEP else "clock" if clock == SWEEP else None
+
+
+def _print_answers(answers: "list[Recommendation]", form: Form, emit: str | None) -> None:
+    from kernrec.cli.choices import csv_rows, print_choices
+
+    if emit:
+        from kernrec.recommender.emit import emit_cuda
+
+        print(emit_cuda(answers[0].best), end="")
+    elif form is Form.CSV:
+        print_csv([row for answer in answers for row in csv_rows(answer)])
+    elif form is Form.JSON and len(answers) > 1:
+        print_json([answer.as_dict() for answer in answers])
     else:
-        print_layers(title, layers)
+        for number, answer in enumerate(answers):
+            if number:
+                print()
+            print_choices(answer, form)
+
+
+def _print_networks(
+    recommender: "Recommender",
+    gpus: list[str],
+    wanted: "list[NetworkRequest]",
+    query: "Query",
+    shown: "tuple[Literal['power limit', 'clock'] | None, Tariff | None, Form]",
+) -> None:
+    from kernrec.cli.network_tables import network_csv, network_json, print_network, print_sweep
+    from kernrec.recommender.bill import bills
+    from kernrec.recommender.network import answer_network
+
+    swept, billed, form = shown
+    printed: list[tuple[dict[str, object], list[dict[str, object]]]] = []
+    for number, (gpu, request) in enumerate((gpu, request) for gpu in gpus for request in wanted):
+        answer = answer_network(recommender, gpu, request, query)
+        year = bills(answer, billed) if billed else []
+        sweep = None
+        if swept:
+            from kernrec.recommender.network_sweep import sweep_network
+
+            sweep = sweep_network(recommender, answer, swept, query.power_limit_w)
+        if form in (Form.JSON, Form.CSV):
+            printed.append((network_json(answer, sweep, year), network_csv(answer, sweep)))
+            continue
+        if number:
+            print()
+        if sweep:
+            print_sweep(sweep, form)
+        else:
+            print_network(answer, form, year)
+    if form is Form.JSON:
+        objects = [whole for whole, _ in printed]
+        print_json(objects[0] if len(objects) == 1 else objects)
+    elif form is Form.CSV:
+        print_csv([row for _, rows in printed for row in rows])

@@ -51,7 +51,7 @@ def table_lines(
 
     heading = list(banded(names))
     body = [list(banded(row)) for row in cells]
-    rule = _rule_character() * max(map(len, heading + [line for row in body for line in row]))
+    rule = rule_character() * max(map(len, heading + [line for row in body for line in row]))
     lines += [*heading, rule]
     for number, row in enumerate(body):
         if number and len(bands) > 1:
@@ -60,7 +60,7 @@ def table_lines(
     return lines
 
 
-def _rule_character() -> str:
+def rule_character() -> str:
     """A line that standard output can show: `-` where it has no Unicode, as in a pipe on Windows."""
     try:
         "─".encode(sys.stdout.encoding or "ascii")

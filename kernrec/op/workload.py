@@ -1,16 +1,21 @@
-"""Workload sets: the layers of real networks with their counts, and the published total they should add up to.
+"""Workloads: the layers of networks in the order of the network, with their counts.
 
-A set is one file of `datasets/workloads`:
+A workload that ships is a file of `datasets/workloads`, whose layers add up to a published total. One of a user's own
+needs `layers` alone:
 
+    layers             a list of { name, op, count, <dimensions of the op> }; equal layers are one entry. A linear layer
+                       is a matmul, or a matvec for up to 16 rows. `name` and `count` may be left out; `dtype` and
+                       `layout` say what is special about one layer
+    dtype              the data type that the network runs in; without it, the default of each op
+    layouts            by op, how its tensors are stored, such as { matmul = "nt" } for weights (features out, features
+                       in); without it, the default of each op
     name, title        its name and title
     source             where the layers come from
     covers             which of the network's layers the published figure counts
     published_flops    the published FLOPs of those layers, a multiply-add counted as two
     published_source   where it is published, or the published figures it follows from
-    tolerance          the largest accepted relative difference of the layers' sum from it
-    layers             a list of { name, op, count, <dimensions of the op> }; equal layers are one entry. Layers
-                       that the published figure does not count have `compared = false`. A linear layer is a matmul,
-                       or a matvec for up to 16 rows.
+    tolerance          the largest accepted relative difference of the layers' sum from it; layers that the published
+                       figure does not count have `compared = false`
 """
 
 import tomllib
@@ -22,6 +27,7 @@ from typing import Any
 
 from kernrec import paths
 from kernrec.errors import UsageError, fold, unknown
+from kernrec.op.dtype import canonical_dtype
 from kernrec.op.problem import Op, Problem
 from kernrec.op.registry import find_op
 from kernrec.util.light_dataclass import dataclass
@@ -46,23 +52,32 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class Published:
+    """The published FLOPs that the layers of a workload add up to."""
+
+    flops: float
+    """A multiply-add counts as two."""
+    covers: str
+    """The layers that they include, in words."""
+    source: str
+    """The document that states them, or the figures they follow from."""
+    tolerance: float
+    """The largest accepted relative difference between `Workload.compared_flops` and `flops`."""
+
+
+@dataclass(frozen=True)
 class Workload:
-    """The layers of one network; their dtype and layout are the defaults of their ops."""
+    """The layers of one network, in the dtype and the layouts that it runs in."""
 
     name: str
     title: str
     source: str
-    """The document that the layers were taken from."""
-    covers: str
-    """The layers that the published FLOPs include, in words."""
-    published_flops: float
-    """Published FLOPs of those layers; a multiply-add counts as two."""
-    published_source: str
-    """The document that states `published_flops`, or the figures it follows from."""
-    tolerance: float
-    """The largest accepted relative difference between `compared_flops` and `published_flops`."""
+    """The document or file that the layers were taken from."""
     layers: tuple[Layer, ...]
     """The distinct layers, in execution order."""
+    published: Published | None = None
+    unknown: tuple[str, ...] = ()
+    """What the network has besides, one line each: layers of ops that kernrec does not know."""
 
     @property
     def flops(self) -> int:
@@ -74,23 +89,31 @@ class Workload:
         """FLOPs of the layers that the published figure includes."""
         return sum(layer.flops for layer in self.layers if layer.compared)
 
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The ops of the layers, in the order of the network."""
+        return tuple(dict.fromkeys(layer.problem.op for layer in self.layers))
+
     def layers_of(self, op: str | Op, dtype: str | None = None, layout: str | None = None) -> tuple[Layer, ...]:
-        """The layers of one op, in this dtype and layout (None: the op's default). Raises `UsageError`."""
+        """The layers of one op, in this dtype and layout (None: the network's). Raises `UsageError`."""
         op = op if isinstance(op, Op) else find_op(op)
         return tuple(
-            replace(layer, problem=op.problem(dtype, layout, **layer.problem.dim))
+            replace(
+                layer,
+                problem=op.problem(dtype or layer.problem.dtype, layout or layer.problem.layout, **layer.problem.dim),
+            )
             for layer in self.layers
             if layer.problem.op == op.name
         )
 
 
 def workloads() -> tuple[str, ...]:
-    """The names of all workload sets."""
+    """The names of the workloads that ship."""
     return tuple(sorted(path.stem for path in paths.shipped("datasets/workloads").glob("*.toml")))
 
 
 def workload(name: str) -> Workload:
-    """The workload set of this name; case, spaces, `-` and `_` do not matter. Raises `UsageError`."""
+    """The workload of this name that ships; case, spaces, `-` and `_` do not matter. Raises `UsageError`."""
     names = workloads()
     for known in names:
         if fold(known) == fold(name):
@@ -99,32 +122,75 @@ def workload(name: str) -> Workload:
 
 
 def default_workload(op: str | Op) -> Workload:
-    """The set that is used for an op when no shape is given; `layers_of` selects its layers. Raises `UsageError`."""
+    """The workload of an op for which no shape is given; `layers_of` selects its layers. Raises `UsageError`."""
     return workload((op if isinstance(op, Op) else find_op(op)).workload)
 
 
 @lru_cache(maxsize=32)
 def load_workload(path: Path) -> Workload:
-    """The workload set in a file. Raises `UsageError` with the file and the reason if it cannot be read."""
+    """The workload in a TOML file. Raises `UsageError` with the file and the reason if it cannot be read."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-        layers = tuple(_layer(entry) for entry in content.pop("layers"))
-        return Workload(**content, layers=layers)
+        return _workload(path, tomllib.loads(path.read_text(encoding="utf-8")))
     except KeyError as error:
         raise UsageError(f"workload file {path}: {error.args[0]} is missing") from error
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError, UsageError) as error:
+    except OSError as error:
+        raise UsageError(f"workload file {path}: {error.strerror}") from error
+    except (ValueError, TypeError, AttributeError, RecursionError, UsageError) as error:
         raise UsageError(f"workload file {path}: {error}") from error
 
 
-def _layer(entry: Mapping[str, Any]) -> Layer:
+_PUBLISHED = ("published_flops", "covers", "published_source", "tolerance")
+_KEYS = ("name", "title", "source", "layers", "dtype", "layouts", *_PUBLISHED)
+
+
+def _workload(path: Path, content: dict[str, Any]) -> Workload:
+    for key in content:
+        if key not in _KEYS:
+            raise unknown("key", key, _KEYS)
+    layouts = {find_op(op).name: layout for op, layout in content.get("layouts", {}).items()}
+    layers = tuple(layer_from(entry, content.get("dtype"), layouts) for entry in content["layers"])
+    if not layers:
+        raise UsageError("it has no layers")
+    published = Published(*(content[key] for key in _PUBLISHED)) if content.keys() & set(_PUBLISHED) else None
+    name = printable(str(content.get("name", path.stem)))
+    title, source = (str(content.get(key, default)) for key, default in (("title", name), ("source", path.name)))
+    return Workload(name, printable(title), source, layers, published)
+
+
+def layer_from(entry: Mapping[str, Any], dtype: str | None = None, layouts: Mapping[str, str] | None = None) -> Layer:
+    """The layer of an entry of a workload file.
+
+    Args:
+        entry: `op` and its dimensions; `name`, `count`, `dtype`, `layout` and `compared` where they are special.
+        dtype: the network's; where an op has no such type, its tensors are stored in f32 as those of tf32 are.
+        layouts: the network's, by op.
+
+    Raises:
+        UsageError: what is wrong with the entry.
+    """
     dims = dict(entry)
-    name, op, count = dims.pop("name"), dims.pop("op"), dims.pop("count")
+    name, op, count = dims.pop("name", None), find_op(dims.pop("op")), dims.pop("count", 1)
     compared = dims.pop("compared", True)
+    name = op.name if name is None else printable(str(name))
     if type(compared) is not bool:
         raise UsageError(f"layer {name!r} has compared {short(compared)}; true and false are accepted")
     if type(count) is not int or count < 1:
         raise UsageError(f"layer {name!r} has count {short(count)}; a whole number from 1 is accepted")
+    own, layout = dims.pop("dtype", None), dims.pop("layout", None) or (layouts or {}).get(op.name)
+    if own is None and dtype is not None:
+        own = dtype_of(op, dtype)
     try:
-        return Layer(name, find_op(op).problem(**dims), count, compared)
+        return Layer(name, op.problem(own, layout, **dims), count, compared)
     except UsageError as error:
         raise UsageError(f"layer {name!r}: {error}") from error
+
+
+def printable(text: str) -> str:
+    """A name from a file as it is printed: on one line, without control characters, at most 80 letters."""
+    shown = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:200]).split())
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+def dtype_of(op: Op, dtype: str) -> str:
+    """The dtype that an op runs in, in a network of this dtype: f32 for one that has no tf32."""
+    return "f32" if canonical_dtype(dtype) == "tf32" and "tf32" not in op.dtypes else dtype

@@ -5,9 +5,10 @@ context.py      what is opened once: databases, models, calibrations, static tab
 candidate_set.py  the configs of all kernels side by side, with a cost table (`estimate/`)
 select.py, choices.py, result.py, notes.py   the selection, and the answer that is built of it
 recommender.py  the engine that puts these together; `analyze_kernel.py` and `explain/` ask it too
+network.py, network_sweep.py, bill.py   the layers of a network together: totals, power limits and clocks, a year's bill
 """
 
-from kernrec.recommender.recommender import LayerAnswer, Recommender
+from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query, Request
 from kernrec.recommender.result import Choice, Comparison, Estimate, Recommendation
 
@@ -15,7 +16,6 @@ __all__ = [
     "Choice",
     "Comparison",
     "Estimate",
-    "LayerAnswer",
     "Objective",
     "Query",
     "Recommendation",

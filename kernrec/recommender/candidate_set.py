@@ -8,7 +8,7 @@ it corrects the predictions, or a config that was found to be slow would be reco
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -287,6 +287,13 @@ class CandidateSet:
         """(number of the kernel, the kernel, the candidate's position among its own)."""
         number = bisect_right(self.starts, position) - 1
         return number, self.kernels[number], position - self.starts[number]
+
+    def at(self, point: int) -> "CandidateSet":
+        """The set at one of its operating points alone."""
+        if len(self.points) == 1:
+            return self
+        kernels = tuple([replace(kernel, points=(kernel.points[point],)) for kernel in self.kernels])
+        return CandidateSet(self.problem, self.gpu, (self.points[point],), kernels, self.considered, self.foreign)
 
     def only(self, number: int) -> "CandidateSet":
         """The set of one of the kernels alone."""

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from kernrec.recommender.candidate_set import CandidateSet, KernelCandidates
 from kernrec.recommender.estimate.costs import SOURCES, Estimates, Source
-from kernrec.recommender.request import Objective
-from kernrec.recommender.result import Choice, Comparison, Estimate, MeasuredOn
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.request import Objective, Query
+from kernrec.recommender.result import Choice, Comparison, Estimate, Foreign, MeasuredOn
 from kernrec.recommender.select import Picked
 from kernrec.recommender.ties import Place, places
+from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
 _ALONE = Place(1, False, True)
@@ -28,6 +32,47 @@ def build_choices(candidates: CandidateSet, picked: Sequence[Picked], objective:
 def build_choice(candidates: CandidateSet, point: int, position: int) -> Choice:
     """One candidate at one operating point, by itself."""
     return _build(candidates, _located(candidates, point, position), _ALONE)
+
+
+def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
+    """What was measured of kernels that are not in the library, the best by the objective first, at most `query.top`.
+
+    Of a front the fastest come first. Rows without energy are left out where the objective counts energy alone.
+    """
+    objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
+    valued = []
+    for measured in candidates.foreign:
+        if measured.energy_j is not None or objective is Objective.LATENCY:
+            latency, energy = np.array(measured.latency_s), np.array(measured.energy_j or 0.0)
+            valued.append((float(objective.value_of(latency, energy)), measured))
+    valued.sort(key=lambda pair: pair[0])
+    return tuple([_foreign(measured) for _, measured in valued[: query.top]])
+
+
+def _foreign(row: MeasuredAnswer) -> Foreign:
+    def stated(value: float, low: float | None, high: float | None) -> Estimate:
+        return Estimate(value, value if low is None else low, value if high is None else high, Source.MEASURED)
+
+    return Foreign(
+        kernel=row.kernel,
+        config=row.config,
+        point=OperatingPoint(row.power_limit_w, row.locked_sm_clock_hz),
+        latency_s=stated(row.latency_s, row.latency_low_s, row.latency_high_s),
+        energy_j=None if row.energy_j is None else stated(row.energy_j, row.energy_low_j, row.energy_high_j),
+        replayed=row.replayed,
+        measurement=_measured_on(row),
+        measured_by=row.measured_by,
+    )
+
+
+def _measured_on(row: MeasuredAnswer) -> MeasuredOn:
+    return MeasuredOn(row.sessions, row.measured_at.isoformat() + "Z", row.device)
+
+
+def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estimate, Estimate]:
+    """Latency and energy of one candidate at one operating point."""
+    located = _located(candidates, point, position)
+    return located.latency, located.energy
 
 
 @dataclass(frozen=True)
@@ -86,7 +131,5 @@ def _build(candidates: CandidateSet, located: _Located, rank: Place) -> Choice:
         occupancy=table.occupancy(kernel.runnable.on_problem, int(kernel.rows[own])),
         versus_fastest=against(candidates.fastest),
         versus_occupancy=against(candidates.starts[located.number] + kernel.heuristic),
-        measurement=None
-        if measured is None
-        else MeasuredOn(measured.sessions, measured.measured_at.isoformat() + "Z", measured.device),
+        measurement=None if measured is None else _measured_on(measured),
     )

@@ -9,7 +9,7 @@ from kernrec.kernel import config_text
 from kernrec.recommender.candidate_set import CandidateSet, KernelCandidates, RunnableConfigs
 from kernrec.recommender.estimate.costs import Source
 from kernrec.recommender.result import Choice
-from kernrec.store import MeasuredAnswer, ProfileTable
+from kernrec.store import ProfileTable
 
 PRIOR_NOTE = "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"
 
@@ -31,9 +31,6 @@ def notes(candidates: CandidateSet, choices: Sequence[Choice]) -> tuple[str, ...
     for considered in candidates.considered:
         kernel = estimated.get(id(considered))
         lines += of_measurements(considered, kernel if predictions else None)
-    fastest_s = float(candidates.latency_s[0, candidates.fastest])
-    if candidates.foreign and candidates.foreign[0].latency_s < fastest_s:
-        lines.append(_faster(candidates.foreign[0], fastest_s))
     return tuple(lines)
 
 
@@ -166,14 +163,6 @@ def _with_metric(profiles: ProfileTable, metric: str) -> int:
     if metric not in profiles.metrics:
         return 0
     return int(np.count_nonzero(profiles.counts[:, profiles.metrics.index(metric), 0] > 0))
-
-
-def _faster(row: MeasuredAnswer, fastest_s: float) -> str:
-    how = "replayed from a recording" if row.replayed else "measured"
-    return (
-        f"{row.kernel}, which is not in kernrec's library, was {how} {fastest_s / row.latency_s:.2f} times as fast"
-        f" as the fastest here: {row.latency_s * 1e6:.4g} us with {config_text(row.config)}"
-    )
 
 
 def _configs(count: int) -> str:

@@ -8,16 +8,15 @@ last, and its latest answers, so a second request costs little; programs should 
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.op import Problem, find_op
 from kernrec.recommender.candidate_set import CandidateSet, RunnableConfigs, candidate_set
-from kernrec.recommender.choices import build_choice, build_choices
+from kernrec.recommender.choices import build_choice, build_choices, foreign_rows
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import OperatingPoint
@@ -28,22 +27,11 @@ from kernrec.recommender.result import KernelAnswer, Recommendation
 from kernrec.recommender.saving import saving_of
 from kernrec.recommender.select import select
 from kernrec.recommender.sweep import kernel_points, measured_limits, op_points
-from kernrec.util.light_dataclass import dataclass
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _KEPT_ANSWERS, _KEPT_SETS = 1024, 16
-
-
-@dataclass(frozen=True)
-class LayerAnswer:
-    """The answer for one layer of a workload set."""
-
-    name: str
-    count: int
-    """How often the network has the layer."""
-    answer: Recommendation
 
 
 class Recommender:
@@ -86,35 +74,9 @@ class Recommender:
         gpu = find_gpu(request.gpu)
         if request.kernel is None:
             problem = find_op(request.op or "").problem(request.dtype, request.layout, **request.dims)
-            return self._answer_op(problem, gpu, request.query)
+            return self.answer_problem(problem, gpu, request.query)
         kernel = self.context.kernel(request.kernel)
         return self.answer_kernel(kernel, problem_of(kernel, request), gpu, request.query)
-
-    def answer_workload(self, request: Request, workload: str | None = None) -> tuple[str, list[LayerAnswer]]:
-        """The workload set's title, and the answers for its layers of the request's op; the shape is the layers'.
-
-        All layers are answered at one operating point: nobody sets another power limit between two layers.
-
-        Args:
-            request: names an op; its shape is not used.
-            workload: a set's name; None for the op's default.
-        """
-        from kernrec.op.workload import default_workload
-        from kernrec.op.workload import workload as find_workload
-
-        definition, gpu, query = find_op(request.op or ""), find_gpu(request.gpu), request.query
-        if query.clocks:
-            raise UsageError("clocks are tried for one problem, not for a workload set; give a shape")
-        if query.power_limit_w is None and query.clock_hz is None:
-            query = replace(query, power_limit_w=gpu.tdp_w)
-        chosen = find_workload(workload) if workload else default_workload(definition.name)
-        layers = chosen.layers_of(definition.name, request.dtype, request.layout)
-        if not layers:
-            raise UsageError(
-                f"workload {chosen.name} has no {definition.name} layer; give another --workload or a shape"
-            )
-        answers = [LayerAnswer(layer.name, layer.count, self._answer_op(layer.problem, gpu, query)) for layer in layers]
-        return chosen.title, answers
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
         """The choices of one kernel: at the power limit asked for, else over a range of them.
@@ -136,19 +98,30 @@ class Recommender:
             self.context.models.warnings(),
         )
 
-    def _answer_op(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        """The choices for a problem on a GPU; the latest answers are kept while no database changes."""
+    def answer_problem(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+        """The choices for a problem of an op on a GPU; the latest answers are kept while no database changes."""
+        self._forget_if_changed()
+        return _kept(self._answers, (problem, gpu.name, query), _KEPT_ANSWERS, lambda: self._new(problem, gpu, query))
+
+    def candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
+        """The candidates of a problem of an op at these operating points; the latest are kept, as answers are.
+
+        Raises:
+            KernrecError: nothing can run the problem.
+        """
+        self._forget_if_changed()
+        return _kept(
+            self._sets, (problem, gpu.name, points), _KEPT_SETS, lambda: self._candidates(problem, gpu, points)
+        )
+
+    def _forget_if_changed(self) -> None:
         if (version := self.context.stack.version()) != self._version:
             self._version = version
             self._answers.clear()
             self._sets.clear()
-        return _kept(self._answers, (problem, gpu.name, query), _KEPT_ANSWERS, lambda: self._new(problem, gpu, query))
 
     def _new(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        points = op_points(gpu, query)
-        candidates = _kept(
-            self._sets, (problem, gpu.name, points), _KEPT_SETS, lambda: self._candidates(problem, gpu, points)
-        )
+        candidates = self.candidates(problem, gpu, op_points(gpu, query))
         picked = select(candidates, query)
         choices = build_choices(candidates, picked, query.objective)
         return Recommendation(
@@ -162,6 +135,7 @@ class Recommender:
             calibration=self.context.models.calibration(gpu),
             models=tuple(kernel.scope for kernel in candidates.kernels if kernel.scope),
             saving=saving_of(candidates, picked[0], query),
+            foreign=foreign_rows(candidates, query),
         )
 
     def _candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:

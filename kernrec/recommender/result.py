@@ -156,6 +156,52 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Foreign:
+    """What was measured of a kernel that is not in the library: it can be compared with, but not emitted."""
+
+    kernel: str
+    config: Mapping[str, int]
+    point: OperatingPoint
+    latency_s: Estimate
+    energy_j: Estimate | None
+    """None where it was not measured."""
+    replayed: bool
+    """Whether the rows come from a recording that was replayed."""
+    measurement: MeasuredOn
+    measured_by: str | None
+    """The program that measured, or of imported rows the tool and who recorded them."""
+
+    @property
+    def source(self) -> str:
+        """Where the costs come from."""
+        return "replayed" if self.replayed else Source.MEASURED
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean power while running."""
+        return None if self.energy_j is None else self.energy_j.value / self.latency_s.value
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; keys carry their unit."""
+        latency, energy = self.latency_s, self.energy_j
+        return {
+            "kernel": self.kernel,
+            "config": dict(self.config),
+            "power_limit_w": self.point.power_limit_w,
+            "locked_clock_hz": self.point.clock_hz,
+            "latency_s": latency.value,
+            "latency_interval_s": [latency.low, latency.high],
+            "energy_j": None if energy is None else energy.value,
+            "energy_interval_j": None if energy is None else [energy.low, energy.high],
+            "source": self.source,
+            "measured_by": self.measured_by,
+            "sessions": self.measurement.sessions,
+            "measured_at": self.measurement.measured_at,
+            "device": self.measurement.device,
+        }
+
+
+@dataclass(frozen=True)
 class KernelAnswer:
     """What an answer about one kernel says beside its choices."""
 
@@ -191,6 +237,8 @@ class Recommendation:
     saving: Saving | None = None
     """What the first choice's config saves at another power limit or clock; None where it is little, or one was asked
     for."""
+    foreign: tuple[Foreign, ...] = ()
+    """What was measured of kernels that are not in the library, the best by the objective first."""
 
     @property
     def best(self) -> Choice:
@@ -228,5 +276,6 @@ class Recommendation:
             **kernel,
             "saving": None if self.saving is None else self.saving.as_dict(),
             "choices": [choice.as_dict() for choice in self.choices],
+            "foreign": [row.as_dict() for row in self.foreign],
             "notes": list(self.notes),
         }

@@ -20,7 +20,7 @@ POWER_LIMITS = 8
 """Power limits that a sweep tries, from the least that a GPU accepts to the most or to the default one."""
 CLOCKS = 8
 """Locked core clocks that a sweep tries, up to the boost clock."""
-_CLOCK_STEP_HZ = 15e6
+CLOCK_STEP_HZ = 15e6
 """Core clocks of NVIDIA GPUs are set in steps of 15 MHz (`nvidia-smi -q -d SUPPORTED_CLOCKS`)."""
 
 
@@ -43,11 +43,15 @@ def lower_limits(gpu: GPU) -> tuple[OperatingPoint, ...]:
     return tuple([OperatingPoint(limit) for limit in steps if limit < gpu.tdp_w])
 
 
+def lowest_clock_hz(gpu: GPU) -> float:
+    """The lowest core clock that a sweep tries."""
+    return PowerModel.for_gpu(gpu).minimum_hz
+
+
 def clocks(gpu: GPU, limit_w: float | None) -> tuple[OperatingPoint, ...]:
     """The locked core clocks that a sweep tries at a power limit."""
-    lowest = PowerModel.for_gpu(gpu).minimum_hz
-    steps = np.linspace(lowest, gpu.boost_clock_hz, CLOCKS + 1)[1:]
-    return tuple([OperatingPoint(limit_w, float(step // _CLOCK_STEP_HZ * _CLOCK_STEP_HZ)) for step in steps])
+    steps = np.linspace(lowest_clock_hz(gpu), gpu.boost_clock_hz, CLOCKS + 1)[1:]
+    return tuple([OperatingPoint(limit_w, float(step // CLOCK_STEP_HZ * CLOCK_STEP_HZ)) for step in steps])
 
 
 def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:

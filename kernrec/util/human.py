@@ -1,18 +1,21 @@
 """Numbers with units as people read them."""
 
+PREFIXES = (
+    (1e12, "T"),
+    (1e9, "G"),
+    (1e6, "M"),
+    (1e3, "k"),
+    (1.0, ""),
+    (1e-3, "m"),
+    (1e-6, "u"),
+    (1e-9, "n"),
+)
+"""Factors and their SI prefixes, the largest first."""
+
 
 def human(value: float, unit: str) -> str:
     """Three significant digits with an SI prefix: 1.23e-5, "s" -> "12.3 us"."""
-    for scale, prefix in (
-        (1e12, "T"),
-        (1e9, "G"),
-        (1e6, "M"),
-        (1e3, "k"),
-        (1.0, ""),
-        (1e-3, "m"),
-        (1e-6, "u"),
-        (1e-9, "n"),
-    ):
+    for scale, prefix in PREFIXES:
         if abs(value) >= scale * 0.9995:
             shown = f"{value / scale:.3g}"
             return f"{float(shown):g} {prefix}{unit}"

@@ -18,6 +18,7 @@ from kernrec.recommender.emit import emit_cuda
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.explain.report import report
+from kernrec.recommender.network import NetworkRequest, answer_network
 from kernrec.store import Evidence, shipped_profiles
 
 SQUARE = {"m": 4096, "n": 4096, "k": 4096}
@@ -197,10 +198,10 @@ def test_the_function_and_the_recommender_agree() -> None:
 
 
 def test_a_workload_is_answered_layer_by_layer(recommender: Recommender) -> None:
-    title, layers = recommender.answer_workload(Request("rtx4090", "conv", query=Query(Objective.LATENCY, top=1)))
-    assert "ResNet-50" in title
-    assert sum(layer.count for layer in layers) == 53
-    assert all(layer.answer.problem.op == "conv2d" for layer in layers)
+    network = answer_network(recommender, "rtx4090", NetworkRequest(op="conv"), Query(Objective.LATENCY, top=1))
+    assert "ResNet-50" in network.workload.title
+    assert sum(layer.count for layer in network.layers) == 53
+    assert all(layer.answer.problem.op == "conv2d" for layer in network.layers)
 
 
 def test_an_answer_survives_json(recommender: Recommender) -> None:

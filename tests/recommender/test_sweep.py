@@ -6,9 +6,10 @@ import kernrec
 from kernrec.errors import UsageError
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.op import find_op
-from kernrec.recommender import Objective, Query, Recommender, Request
+from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.candidate_set import SWEPT, candidate_set
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.network import NetworkRequest, answer_network
 from kernrec.recommender.saving import NO_LOSS, WORTH_SAYING
 from kernrec.recommender.sweep import CLOCKS, clocks, lower_limits, op_points
 from kernrec.store import Evidence
@@ -100,10 +101,10 @@ def test_clocks_are_tried_where_they_are_asked_for(recommender: Recommender) -> 
 
 
 def test_layers_of_a_workload_run_at_one_limit(recommender: Recommender) -> None:
-    _, layers = recommender.answer_workload(Request("a100", "softmax", query=Query(Objective.ENERGY, top=1)))
-    assert {layer.answer.best.power_limit_w for layer in layers} == {400.0}
+    network = answer_network(recommender, "a100", NetworkRequest(op="softmax"), Query(Objective.ENERGY, top=1))
+    assert {layer.answer.best.power_limit_w for layer in network.layers} == {400.0}
     with pytest.raises(UsageError, match="give a shape"):
-        recommender.answer_workload(Request("a100", "softmax", query=Query(clocks=True)))
+        answer_network(recommender, "a100", NetworkRequest(op="softmax"), Query(clocks=True))
 
 
 def test_slow_candidates_are_not_estimated_at_every_point(recommender: Recommender) -> None:

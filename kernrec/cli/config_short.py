@@ -1,0 +1,69 @@
+"""Configs in short: `128x128x32 w64x32 s3 k4` for block, warp, stages and split of a matrix product.
+
+Tunables that are sizes of one thing are joined by x; others have one or two letters. What is neutral (a split into one
+part, a switch that is off) is left out. A tunable without a short form is written as name=value.
+"""
+
+from collections.abc import Mapping
+
+SIZES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("", ("block_m", "block_n", "block_k")),
+    ("", ("block_q", "block_k")),
+    ("", ("tile_rows", "tile_columns")),
+    ("", ("tile_p", "tile_q")),
+    ("", ("rows", "columns")),
+    ("w", ("warp_m", "warp_n")),
+    ("t", ("thread_m", "thread_n")),
+    ("o", ("out_p", "out_q")),
+)
+"""Letter and the tunables that are joined behind it, where a config has all of them."""
+
+LETTERS: dict[str, tuple[str, int | None]] = {
+    "head": ("h", None),
+    "filter": ("f", None),
+    "step": ("step", 1),
+    "threads": ("t", None),
+    "threads_per_row": ("t", None),
+    "row_threads": ("r", None),
+    "rows_per_block": ("b", 1),
+    "lanes": ("l", None),
+    "lanes_m": ("l", None),
+    "warp_q": ("w", None),
+    "warps_k": ("x", 1),
+    "stages": ("s", 1),
+    "vector": ("v", 1),
+    "packets": ("p", 1),
+    "packs": ("p", 1),
+    "passes": ("n", 1),
+    "pixels": ("px", 1),
+    "filters": ("f", 1),
+    "unroll": ("u", 1),
+    "fragments": ("f", 1),
+    "raster": ("r", 1),
+    "split_k": ("k", 1),
+    "split_keys": ("k", 1),
+    "split": ("k", 1),
+    "min_blocks": ("m", 0),
+    "async_copy": ("async", 0),
+    "pointwise": ("pointwise", 0),
+    "pack": ("pack", 0),
+    "staged": ("staged", 0),
+    "resident": ("resident", 0),
+}
+"""By tunable, what stands before its value, and the value that is left out. Switches (0 and 1) have no value."""
+_SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0 and name != "min_blocks"}
+
+
+def short_config(config: Mapping[str, int]) -> str:
+    """A config in short, its sizes first."""
+    parts: list[str] = []
+    left = dict(config)
+    for letter, names in SIZES:
+        if all(name in left for name in names):
+            parts.append(letter + "x".join(str(left.pop(name)) for name in names))
+    for name, value in left.items():
+        letter, neutral = LETTERS.get(name, (f"{name}=", None))
+        if value == neutral:
+            continue
+        parts.append(letter if name in _SWITCHES and value == 1 else f"{letter}{value}")
+    return " ".join(parts)

@@ -1,0 +1,77 @@
+"""The forms in which commands print an answer: a table, all of it, CSV, JSON or Markdown."""
+
+import csv
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from kernrec.cli.answer_table import Column, markdown_lines, print_answer_table
+from kernrec.errors import UsageError
+
+AsWide = Annotated[bool, typer.Option("--wide", help="Print every column, and configs with names and values.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, with the names and units of --json.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print tables in Markdown.")]
+
+
+class Form(StrEnum):
+    """How an answer is printed."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    CSV = "csv"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+def form_of(wide: bool, as_csv: bool, as_json: bool, markdown: bool) -> Form:
+    """The form that was asked for; `UsageError` for two of them."""
+    flags = {Form.WIDE: wide, Form.CSV: as_csv, Form.JSON: as_json, Form.MARKDOWN: markdown}
+    given = [form for form, is_given in flags.items() if is_given]
+    if len(given) > 1:
+        raise UsageError(f"--{given[0]} and --{given[1]} were both given; an answer is printed in one form")
+    return given[0] if given else Form.TABLE
+
+
+def print_table_as(form: Form, title: str, columns: Sequence[Column]) -> None:
+    """Prints a table as text or in Markdown."""
+    if form is Form.MARKDOWN:
+        print("\n".join([title, "", *markdown_lines(columns), ""]))
+    else:
+        print_answer_table(title, columns, form is Form.WIDE)
+
+
+def print_json(answer: Any) -> None:
+    """Prints plain values as JSON."""
+    print(json.dumps(answer, indent=2))
+
+
+def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints rows of plain values; what is nested becomes columns `outer.inner`, configs and launches a text."""
+    flat = [_flat(row) for row in rows]
+    names = list(dict.fromkeys(name for row in flat for name in row))
+    writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    cells: dict[str, Any] = {}
+    for name, value in row.items():
+        key = prefix + name
+        if name == "config":
+            cells[key] = " ".join(f"{tunable}={chosen}" for tunable, chosen in value.items())
+        elif isinstance(value, Mapping):
+            cells |= _flat(value, key + ".")
+        elif isinstance(value, list) and len(value) == 2 and name.split("_")[-2:-1] == ["interval"]:
+            quantity, _, unit = key.partition("_interval_")
+            cells |= {f"{quantity}_low_{unit}": value[0], f"{quantity}_high_{unit}": value[1]}
+        elif isinstance(value, list):
+            cells[key] = json.dumps(value)
+        else:
+            cells[key] = "" if value is None else value
+    return cells

@@ -1,0 +1,194 @@
+"""An ONNX file as a graph of shapes: what each value is, what is constant, and which dimensions are not fixed.
+
+Weights are not needed: they are dropped before shapes are inferred, except for small ones, which may be shapes.
+External data is never read.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import UsageError
+from kernrec.util.light_dataclass import dataclass
+from kernrec.util.names import short
+from kernrec.util.optional import import_optional
+
+MOST_BYTES = 2 << 30
+"""Largest file; a larger model keeps its weights in files of their own."""
+_SMALL = 1024
+"""Elements of a constant that may be a shape and is kept."""
+_DTYPES = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
+"""ONNX element types of the ops' dtypes; all others are not computed in."""
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+
+
+@dataclass(frozen=True)
+class Value:
+    """One tensor of a graph."""
+
+    shape: tuple[int, ...] | None
+    """None where it is not known."""
+    dtype: str | None
+    """None for integers, truth values and what the ops do not compute in."""
+    constant: bool = False
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation of a graph."""
+
+    name: str
+    kind: str
+    """ONNX operator type, with its domain where it is not a known one."""
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    """Numbers, lists of numbers and texts by name."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The nodes of a model in order, and its values by name."""
+
+    nodes: tuple[Node, ...]
+    values: Mapping[str, Value]
+    outputs: tuple[str, ...]
+    readers: Mapping[str, tuple[int, ...]]
+    """By value, the positions of the nodes that read it."""
+    writers: Mapping[str, int]
+    """By value, the position of the node that makes it."""
+
+    def value(self, node: Node, position: int) -> Value:
+        """An input of a node; a value without a shape where it has no such input."""
+        name = node.inputs[position] if position < len(node.inputs) else ""
+        return self.values.get(name, Value(None, None))
+
+    def result(self, node: Node) -> Value:
+        """The first output of a node."""
+        return self.values.get(node.outputs[0] if node.outputs else "", Value(None, None))
+
+    def writer(self, node: Node, position: int) -> Node | None:
+        """The node that makes an input of a node; None for what no node makes."""
+        name = node.inputs[position] if position < len(node.inputs) else ""
+        return self.nodes[self.writers[name]] if name in self.writers else None
+
+    def only_reader(self, node: Node) -> Node | None:
+        """The node that alone reads the first output of a node; None where there are more, or it is a result."""
+        name = node.outputs[0]
+        readers = self.readers.get(name, ())
+        return self.nodes[readers[0]] if len(readers) == 1 and name not in self.outputs else None
+
+
+def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
+    """The graph of a model.
+
+    Args:
+        path: the file.
+        fixed: values of dimensions that the model leaves open, by their names.
+
+    Raises:
+        UsageError: the file is not an ONNX model, or a dimension is open; the message says which to fix.
+        KernrecError: the package `onnx` is not installed.
+    """
+    onnx = import_optional("onnx", "an .onnx workload", "onnx")
+    if (size := path.stat().st_size) > MOST_BYTES:
+        raise UsageError(f"{path} has {size >> 20} MiB; at most {MOST_BYTES >> 20} MiB are read")
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except Exception:  # protobuf has its own errors, and they say nothing that helps
+        raise UsageError(f"{path} is not an ONNX model") from None
+    if not model.graph.node:
+        raise UsageError(f"{path} has no nodes")
+    _fix(path, model.graph, fixed)
+    for tensor in model.graph.initializer:
+        if _count(tensor.dims) > _SMALL:
+            tensor.ClearField("raw_data")
+            for values in ("float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
+                tensor.ClearField(values)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except Exception as error:  # of C++, of several kinds
+        reason = str(error).strip().splitlines() or ["no reason given"]
+        raise UsageError(f"{path}: shapes cannot be inferred: {short(reason[0])}") from None
+    return _graph(onnx, inferred)
+
+
+def _fix(path: Path, graph: Any, fixed: Mapping[str, int]) -> None:
+    """Gives the open dimensions of the inputs their values. Raises `UsageError` for those that have none."""
+    weights = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in weights]
+    still: dict[str, str] = {}
+    known: set[str] = set()
+    for value in inputs:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.HasField("dim_value") and dim.dim_value > 0:
+                continue
+            name = dim.dim_param or f"{value.name}.{axis}"
+            known.add(name)
+            if name in fixed:
+                dim.dim_value = fixed[name]
+            else:
+                still.setdefault(name, value.name)
+    if strange := next((name for name in fixed if name not in known), None):
+        raise UsageError(
+            f"--fix {short(strange)}: {path} has no such open dimension;"
+            f" its own are {', '.join(sorted(map(short, known))) or 'none'}"
+        )
+    if still:
+        where = ", ".join(f"{short(name)} of input {short(value)}" for name, value in list(still.items())[:4])
+        example = ",".join(f"{name}=1" for name in still)
+        raise UsageError(f"{path} has open dimensions: {where}; fix them, such as --fix {example:.120}")
+
+
+def _graph(onnx: Any, graph: Any) -> Graph:
+    values: dict[str, Value] = {}
+    for value in (*graph.value_info, *graph.input, *graph.output):
+        tensor = value.type.tensor_type
+        dims = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
+        known = tensor.HasField("shape") and all(dim >= 0 for dim in dims)
+        values[value.name] = Value(tuple(dims) if known else None, _DTYPES.get(tensor.elem_type))
+    for tensor in graph.initializer:
+        values[tensor.name] = Value(tuple(tensor.dims), _DTYPES.get(tensor.data_type), True)
+    nodes: list[Node] = []
+    readers: dict[str, list[int]] = defaultdict(list)
+    for node in graph.node:
+        made = _node(onnx, node)
+        whole = all(values.get(name, Value(None, None)).constant for name in made.inputs if name)
+        if whole and (made.inputs or made.kind == "Constant"):
+            # What is computed of constants alone is computed once, when the model is loaded.
+            for name in made.outputs:
+                before = values.get(name, Value(None, None))
+                values[name] = Value(before.shape, before.dtype, True)
+        for name in made.inputs:
+            readers[name].append(len(nodes))
+        nodes.append(made)
+    return Graph(
+        tuple(nodes),
+        values,
+        tuple(value.name for value in graph.output),
+        {name: tuple(places) for name, places in readers.items()},
+        {name: place for place, node in enumerate(nodes) for name in node.outputs},
+    )
+
+
+def _node(onnx: Any, node: Any) -> Node:
+    kind = node.op_type if node.domain in _DOMAINS else f"{node.domain}.{node.op_type}"
+    attributes = {}
+    for attribute in node.attribute:
+        if attribute.type in (1, 2, 3, 6, 7):  # FLOAT, INT, STRING, FLOATS, INTS
+            attributes[attribute.name] = onnx.helper.get_attribute_value(attribute)
+    name = node.name or (node.output[0] if node.output else kind)
+    return Node(name, kind, tuple(node.input), tuple(node.output), attributes)
+
+
+def _count(dims: Any) -> int:
+    count = 1
+    for dim in dims:
+        count *= dim
+    return count
+
+
+def tally(kinds: Counter[str]) -> list[str]:
+    """How often each kind occurs, the most frequent first."""
+    return [f"{count} of {kind}" for kind, count in kinds.most_common()]

@@ -1,0 +1,254 @@
+"""The layers of an ONNX graph: its nodes as problems of the ops, and what is left.
+
+A bias or an activation that alone reads a matrix product is its epilogue. Batch normalization, a bias and an activation
+behind a convolution are taken as fused into it, and listed. What only renames or reshapes a tensor, or computes shapes,
+takes no time. Everything else that no op computes is listed in `Workload.unknown`.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import UsageError
+from kernrec.interop.onnx_graph import Graph, Node, load_graph, tally
+from kernrec.op import Problem, find_op
+from kernrec.op.workload import Layer, Workload, printable
+
+FREE = {
+    "Cast", "Constant", "ConstantOfShape", "Dropout", "Flatten", "Identity", "Range", "Reshape", "Shape", "Size",
+    "Squeeze", "Unsqueeze",
+}  # fmt: skip
+"""Kinds that rename, reshape or describe tensors."""
+_ACTIVATIONS = {"Relu": 1, "Gelu": 2, "FastGelu": 2}
+_BEHIND_CONVOLUTIONS = {
+    "BatchNormalization", "Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSwish", "HardSigmoid", "Mish",
+}  # fmt: skip
+FEW_ROWS = 16
+"""Rows up to which a product with weights is a matvec."""
+
+_Read = Callable[[Graph, Node], Problem | None]
+
+
+def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
+    """The workload of a model; equal problems are one layer, under the name of the first.
+
+    Args:
+        path: the file.
+        fixed: values of dimensions that the model leaves open, by name.
+
+    Raises:
+        UsageError: the file cannot be used; the message says why.
+        KernrecError: the package `onnx` is not installed.
+    """
+    graph = load_graph(path, fixed)
+    counts: Counter[Problem] = Counter()
+    names: dict[Problem, str] = {}
+    unknown: Counter[str] = Counter()
+    fused: Counter[str] = Counter()
+    absorbed: set[int] = set()
+    for node in graph.nodes:
+        if id(node) in absorbed or not _works(graph, node):
+            continue
+        if node.kind != "Conv" and _behind_a_convolution(graph, node):
+            fused[node.kind] += 1
+            continue
+        try:
+            problem = _problem(graph, node, absorbed)
+        except UsageError:  # a size or combination that the op does not have
+            problem = None
+        if problem is None:
+            unknown[printable(node.kind)] += 1
+            continue
+        counts[problem] += 1
+        names.setdefault(problem, printable(node.name))
+    lines = tally(unknown) + [f"{line}, taken as fused into the convolution before it" for line in tally(fused)]
+    if not counts:
+        raise UsageError(f"{path} has no layer that is known: {', '.join(lines) or 'all of it is constant'}"[:300])
+    layers = tuple(Layer(names[problem], problem, count) for problem, count in counts.items())
+    return Workload(path.stem, path.name, str(path), layers, unknown=tuple(lines))
+
+
+def _works(graph: Graph, node: Node) -> bool:
+    """Whether a node takes time: it is not free, its result is not constant, and not an integer or a truth value."""
+    result = graph.result(node)
+    if node.kind in FREE or result.constant:
+        return False
+    return result.dtype is not None or result.shape is None
+
+
+def _behind_a_convolution(graph: Graph, node: Node) -> bool:
+    while node.kind in _BEHIND_CONVOLUTIONS:
+        before = graph.writer(node, 0)
+        if before is None or graph.only_reader(before) is not node:
+            return False
+        node = before
+    return node.kind == "Conv"
+
+
+def _problem(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
+    if node.kind in ("MatMul", "Gemm"):
+        return _product(graph, node, absorbed)
+    read = _READERS.get(node.kind)
+    return None if read is None else read(graph, node)
+
+
+def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
+    """A MatMul or Gemm; the nodes of its epilogue are added to `absorbed`."""
+    a, b, result = graph.value(node, 0), graph.value(node, 1), graph.result(node)
+    if a.shape is None or b.shape is None or min(len(a.shape), len(b.shape)) < 2:
+        return None
+    first, second = (bool(node.attributes.get(name, 0)) for name in ("transA", "transB"))
+    second = second or _stored_transposed(graph, node)
+    *stack, m, k = a.shape
+    n = b.shape[-1] if not node.attributes.get("transB", 0) else b.shape[-2]
+    if first:
+        m, k = k, m
+    shared = len(b.shape) == 2 or prod(b.shape[:-2]) == 1
+    if not shared and tuple(stack) != tuple(b.shape[:-2]):
+        return None  # one of them is repeated
+    batch = 1 if shared else prod(stack)
+    m = m * prod(stack) if shared else m
+    dtype = a.dtype or b.dtype or result.dtype
+    bias = int(len(node.inputs) > 2 and bool(node.inputs[2]))
+    follower = graph.only_reader(node)
+    last = node
+    if not bias and follower is not None and follower.kind == "Add" and _is_bias(graph, follower, n):
+        bias, last = 1, follower
+        absorbed.add(id(follower))
+        follower = graph.only_reader(follower)
+    if m <= FEW_ROWS and batch == 1 and b.constant:
+        return find_op("matvec").problem(dtype, None, m=n, k=k, n=m)
+    activation = 0
+    if follower is not None and follower.kind in _ACTIVATIONS and follower.inputs[:1] == last.outputs[:1]:
+        activation = _ACTIVATIONS[follower.kind]
+        absorbed.add(id(follower))
+    layout = ("t" if first else "n") + ("t" if second else "n")
+    return find_op("matmul").problem(dtype, layout, m=m, n=n, k=k, batch=batch, bias=bias, activation=activation)
+
+
+def _stored_transposed(graph: Graph, node: Node) -> bool:
+    """Whether b comes from a transposition of constant weights: then it is stored as (n, k)."""
+    before = graph.writer(node, 1)
+    if before is None or before.kind != "Transpose" or not graph.value(before, 0).constant:
+        return False
+    return list(before.attributes.get("perm", (1, 0))) == [1, 0]
+
+
+def _is_bias(graph: Graph, node: Node, columns: int) -> bool:
+    """Whether an Add adds a constant to each column."""
+    return any(
+        value.constant and value.shape is not None and prod(value.shape) == columns == (*value.shape, 1)[-2]
+        for value in (graph.value(node, 0), graph.value(node, 1))
+    )
+
+
+def _convolution(graph: Graph, node: Node) -> Problem | None:
+    x, w = graph.value(node, 0), graph.value(node, 1)
+    if x.shape is None or w.shape is None or len(x.shape) != 4 or len(w.shape) != 4:
+        return None
+    given = node.attributes
+    defaults = {"strides": 1, "dilations": 1, "pads": 0}
+    steps = {name: _same(given.get(name, (default,))) for name, default in defaults.items()}
+    if given.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID") or None in steps.values():
+        return None
+    n, c, h, wide = x.shape
+    return find_op("conv2d").problem(
+        x.dtype, "nchw", n=n, c=c, h=h, w=wide, k=w.shape[0], r=w.shape[2], s=w.shape[3], stride=steps["strides"],
+        padding=steps["pads"], dilation=steps["dilations"], groups=int(given.get("group", 1)),
+    )  # fmt: skip
+
+
+def _same(values: Any) -> int | None:
+    """The value that all have; None where they differ."""
+    distinct = {int(value) for value in values}
+    return distinct.pop() if len(distinct) == 1 else None
+
+
+def _rows(op: str) -> _Read:
+    """A reader of what runs along the last axis."""
+
+    def read(graph: Graph, node: Node) -> Problem | None:
+        x = graph.value(node, 0)
+        if not x.shape:
+            return None
+        axis = int(node.attributes.get("axis", -1))
+        if axis not in (-1, len(x.shape) - 1):
+            return None
+        return find_op(op).problem(x.dtype, None, rows=prod(x.shape[:-1]), columns=x.shape[-1])
+
+    return read
+
+
+def _reduction(graph: Graph, node: Node) -> Problem | None:
+    """A sum or mean along the last axes: one that leaves the first ones as they are."""
+    x, y = graph.value(node, 0), graph.result(node)
+    if not x.shape or y.shape is None:
+        return None
+    kept = [size for size in y.shape if size != 1]
+    rows = prod(y.shape)
+    if kept != [size for size in x.shape if size != 1][: len(kept)]:
+        return None
+    return find_op("reduce").problem(x.dtype, None, rows=rows, columns=prod(x.shape) // rows)
+
+
+def _pairwise(graph: Graph, node: Node) -> Problem | None:
+    """Two tensors of one shape, combined element by element: the bytes of an elementwise problem."""
+    x, y = graph.value(node, 0), graph.value(node, 1)
+    if x.shape is None or x.shape != y.shape or x.constant or y.constant:
+        return None
+    return find_op("elementwise").problem(x.dtype, None, n=prod(x.shape))
+
+
+def _transposition(graph: Graph, node: Node) -> Problem | None:
+    """A permutation that exchanges two groups of neighboring axes, the rest being of one element."""
+    x = graph.value(node, 0)
+    if x.shape is None:
+        return None
+    order = [int(axis) for axis in node.attributes.get("perm", range(len(x.shape))[::-1])]
+    order = [axis for axis in order if x.shape[axis] > 1]
+    start = order.index(min(order)) if order else 0
+    if not start or order[start:] + order[:start] != sorted(order):
+        return None
+    columns = prod(x.shape[axis] for axis in order[:start])
+    return find_op("transpose").problem(x.dtype, None, rows=prod(x.shape) // columns, columns=columns)
+
+
+def _attention(graph: Graph, node: Node) -> Problem | None:
+    """The operator Attention of opset 23: (batch, heads, tokens, head_dim), or (batch, tokens, hidden) with heads."""
+    q, k = graph.value(node, 0), graph.value(node, 1)
+    if q.shape is None or k.shape is None or len(q.shape) != len(k.shape):
+        return None
+    causal = int(node.attributes.get("is_causal", 0))
+    if len(q.shape) == 4:
+        batch, heads, queries, width = q.shape
+        sizes = {"kv_heads": k.shape[1], "keys": k.shape[2]}
+        layout = "bhsd"
+    elif len(q.shape) == 3 and (heads := int(node.attributes.get("q_num_heads", 0))):
+        batch, queries, hidden = q.shape
+        sizes = {"kv_heads": int(node.attributes.get("kv_num_heads", heads)), "keys": k.shape[1]}
+        layout, width = "bshd", hidden // heads
+    else:
+        return None
+    return find_op("attention").problem(
+        q.dtype, layout, batch=batch, heads=heads, queries=queries, head_dim=width, causal=causal, **sizes
+    )
+
+
+_READERS: dict[str, _Read] = {
+    "Conv": _convolution,
+    "Softmax": _rows("softmax"),
+    "LayerNormalization": _rows("layernorm"),
+    "RMSNormalization": _rows("rmsnorm"),
+    "SimplifiedLayerNormalization": _rows("rmsnorm"),
+    "ReduceSum": _reduction,
+    "ReduceMean": _reduction,
+    "GlobalAveragePool": _reduction,
+    "Add": _pairwise,
+    "Sub": _pairwise,
+    "Mul": _pairwise,
+    "Div": _pairwise,
+    "Transpose": _transposition,
+    "Attention": _attention,
+}

@@ -1,0 +1,180 @@
+"""Workloads from files of a user's own: TOML, a CSV of shapes, a log of requests, an ONNX graph; by their endings.
+
+Nothing is left out silently: what a file has besides the ops that kernrec knows is listed in `Workload.unknown`.
+"""
+
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import UsageError, unknown
+from kernrec.op.workload import Layer, Workload, layer_from, load_workload, workload, workloads
+from kernrec.util.names import short
+
+MOST_BYTES = 64 << 20
+"""Largest text file that is read."""
+MOST_LAYERS = 20_000
+"""Most distinct layers."""
+
+_COMMON = ("name", "op", "count", "dtype", "layout")
+_WHOLE = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
+def find_workload(name: str, fixed: Mapping[str, int] | None = None) -> Workload:
+    """The workload of this name that ships, or in the file of this path.
+
+    Args:
+        name: name or path.
+        fixed: values of dimensions that an ONNX model leaves open, by name.
+
+    Raises:
+        UsageError: there is no such workload or file, or the file cannot be used; the message is one line.
+    """
+    path = Path(name)
+    ending = path.suffix.lower()
+    if ending not in ENDINGS and not path.is_file():
+        if "/" in name or ending in (".txt", ".yaml", ".yml", ".pb", ".pt"):
+            raise UsageError(
+                f"workload {name!r:.80}: no such file; expected one that ends in {', '.join(ENDINGS)},"
+                f" or {', '.join(workloads())}"
+            )
+        return workload(name)
+    if not path.is_file():
+        raise UsageError(f"workload file {path}: there is no such file")
+    if ending not in ENDINGS:
+        raise unknown("ending of a workload file", ending or path.name, ENDINGS)
+    if ending == ".onnx":
+        from kernrec.interop.onnx_layers import read_onnx
+
+        return read_onnx(path, fixed or {})
+    if fixed:
+        raise UsageError(f"--fix is for .onnx workloads, whose dimensions may be open; {path.name} is none")
+    return _READERS[ending](path)
+
+
+def _toml(path: Path) -> Workload:
+    _check_size(path)
+    return load_workload(path.resolve())
+
+
+def _csv(path: Path) -> Workload:
+    """A row for each layer: `op`, its dimensions, and where they are given `name`, `count`, `dtype` and `layout`."""
+    with _opened(path) as lines:
+        reader = csv.DictReader(lines, strict=True)
+        try:
+            heads = [head.strip().lower() for head in reader.fieldnames or ()]
+            if "op" not in heads:
+                raise UsageError(f"{path}: the first line has no column op; expected op, its dimensions, count")
+            if len(set(heads)) < len(heads):
+                raise UsageError(f"{path}: a column is named twice")
+            reader.fieldnames = heads
+            rows = ((reader.line_num, row) for row in reader)
+            return _of_entries(path, ((line, _csv_entry(path, line, row)) for line, row in rows))
+        except csv.Error as error:
+            raise UsageError(f"{path}, line {reader.line_num}: {error}") from None
+
+
+def _csv_entry(path: Path, line: int, row: Mapping[str | None, Any]) -> dict[str, Any]:
+    if None in row:
+        raise UsageError(f"{path}, line {line}: more fields than the first line has columns")
+    entry: dict[str, Any] = {}
+    for key, cell in row.items():
+        text = (cell or "").strip()
+        if not text or key is None:
+            continue
+        if key in _COMMON and key != "count":
+            entry[key] = text
+        elif _WHOLE.fullmatch(text):
+            entry[key] = int(text)
+        else:
+            raise UsageError(f"{path}, line {line}: {key} is {short(text)}; a whole number is expected")
+    if "op" not in entry:
+        raise UsageError(f"{path}, line {line}: op is empty")
+    return entry
+
+
+def _log(path: Path) -> Workload:
+    """JSON lines of requests: `op`, `shape` (dimensions by name), `dtype`, `layout`; equal ones are counted."""
+    with _opened(path) as lines:
+        return _of_entries(path, _log_entries(path, lines), ordered=False)
+
+
+def _log_entries(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            request = json.loads(line)
+        except (ValueError, RecursionError):
+            raise UsageError(f"{path}, line {number}: not a JSON object") from None
+        shape = request.get("shape") if isinstance(request, dict) else None
+        if not isinstance(shape, dict) or not isinstance(request.get("op"), str):
+            raise UsageError(f"{path}, line {number}: expected an object with op and shape, dimensions by name")
+        common = {key: request[key] for key in _COMMON if request.get(key) is not None}
+        if clash := next((key for key in shape if key in _COMMON), None):
+            raise UsageError(f"{path}, line {number}: {clash!r} is not a dimension")
+        yield number, common | shape
+
+
+def _of_entries(path: Path, entries: Iterator[tuple[int, dict[str, Any]]], ordered: bool = True) -> Workload:
+    """The workload of a file's entries; equal problems are one layer, in the order of their first occurrence.
+
+    Args:
+        path: the file, for messages.
+        entries: (line, entry) pairs as `layer_from` takes them; those of unknown ops are listed.
+        ordered: False for a log: the most frequent problem comes first.
+    """
+    layers: dict[Any, Layer] = {}
+    counts: Counter[Any] = Counter()
+    strange: Counter[str] = Counter()
+    for line, entry in entries:
+        try:
+            layer = layer_from(entry)
+        except UsageError as error:
+            if str(error).startswith("unknown op "):
+                strange[str(entry["op"])] += 1
+                continue
+            raise UsageError(f"{path}, line {line}: {error}") from None
+        layers.setdefault(layer.problem, layer)
+        counts[layer.problem] += layer.count
+        if len(layers) > MOST_LAYERS:
+            raise UsageError(f"{path}: more than {MOST_LAYERS} distinct layers")
+    lines = tuple(f"{times} of op {short(op)}, which is not known" for op, times in strange.most_common())
+    if not layers:
+        raise UsageError(f"{path} has no layer" + (f" that is known: {lines[0]}" if lines else ""))
+    order = list(layers) if ordered else [problem for problem, _ in counts.most_common()]
+    named = tuple(_named(layers[problem], counts[problem]) for problem in order)
+    return Workload(path.stem, path.name, str(path), named, unknown=lines)
+
+
+def _named(layer: Layer, count: int) -> Layer:
+    dims = ",".join(f"{name}={value}" for name, value in layer.problem.dims)
+    name = f"{layer.name} {dims}" if layer.name == layer.problem.op else layer.name
+    return Layer(name, layer.problem, count)
+
+
+def _opened(path: Path) -> Any:
+    """The file as text, in UTF-8 with or without a mark; lines that are not text are replaced, and refused later."""
+    _check_size(path)
+    try:
+        return path.open(encoding="utf-8-sig", errors="replace", newline="")
+    except OSError as error:
+        raise UsageError(f"workload file {path}: {error.strerror}") from None
+
+
+def _check_size(path: Path) -> None:
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        raise UsageError(f"workload file {path} has {size >> 20} MiB; at most {MOST_BYTES >> 20} MiB are read")
+
+
+_READERS: dict[str, Callable[[Path], Workload]] = {
+    ".toml": _toml,
+    ".csv": _csv,
+    ".jsonl": _log,
+}
+ENDINGS = (*_READERS, ".onnx")

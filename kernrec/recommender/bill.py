@@ -1,0 +1,68 @@
+"""What a year of calls takes: energy, money and carbon dioxide of the GPU while it runs them.
+
+Idle power, host, memory outside the card, power supplies and cooling are not included.
+"""
+
+from typing import Any
+
+from kernrec.recommender.network import NetworkAnswer
+from kernrec.util.light_dataclass import dataclass
+
+J_PER_KWH = 3.6e6
+
+
+@dataclass(frozen=True)
+class Tariff:
+    """How often a network is called, and what a kilowatt-hour takes. No price is built in: all of them change."""
+
+    calls: float
+    """Calls a year."""
+    energy_price: tuple[float, str] | None = None
+    """Money for a kilowatt-hour, and the currency."""
+    carbon_g_per_kwh: float | None = None
+    """Grams of carbon dioxide for a kilowatt-hour."""
+
+
+@dataclass(frozen=True)
+class Bill:
+    """A year of calls, or the difference between two."""
+
+    name: str
+    """What is billed: the name of a total, or what is saved against it."""
+    energy_kwh: float
+    cost: tuple[float, str] | None
+    """Money and currency."""
+    carbon_kg: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; keys carry their unit."""
+        cost, currency = self.cost or (None, None)
+        return {
+            "name": self.name,
+            "energy_kwh": self.energy_kwh,
+            "cost": cost,
+            "currency": currency,
+            "carbon_kg": self.carbon_kg,
+        }
+
+
+def bill(name: str, energy_j: float, tariff: Tariff) -> Bill:
+    """A year of calls that take `energy_j` joules each."""
+    energy_kwh = energy_j * tariff.calls / J_PER_KWH
+    price, carbon = tariff.energy_price, tariff.carbon_g_per_kwh
+    return Bill(
+        name,
+        energy_kwh,
+        None if price is None else (energy_kwh * price[0], price[1]),
+        None if carbon is None else energy_kwh * carbon / 1e3,
+    )
+
+
+def bills(answer: NetworkAnswer, tariff: Tariff) -> list[Bill]:
+    """A year with the choice, and what it saves against each other total (less than nothing where that takes less)."""
+    first, *others = answer.totals
+    saved = ((other.name, other.energy_j.value - first.energy_j.value) for other in others)
+    return [
+        bill(first.name, first.energy_j.value, tariff),
+        *(bill(f"saved against {name}", energy_j, tariff) for name, energy_j in saved if energy_j),
+    ]

@@ -1,0 +1,138 @@
+"""Several GPUs side by side on one network: time, energy, and what a watt or the money for a card buys."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import GPU, find_gpu
+from kernrec.recommender.network import NetworkAnswer, NetworkRequest, answer_network
+from kernrec.recommender.recommender import Recommender
+from kernrec.recommender.request import Query
+from kernrec.util.light_dataclass import dataclass
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one pass through the network gives."""
+
+    amount: float = 1.0
+    unit: str = "call"
+    """`call`, `token` or `image`."""
+
+
+@dataclass(frozen=True)
+class CardPrice:
+    """What a card costs, as the user says."""
+
+    amount: float
+    currency: str
+    hourly: bool
+    """Whether it is rented, and the amount is for an hour."""
+
+
+@dataclass(frozen=True)
+class ComparedGpu:
+    """One GPU of a comparison."""
+
+    answer: NetworkAnswer
+    work: Work
+    price: CardPrice | None = None
+
+    @property
+    def rate(self) -> float:
+        """Calls, tokens or images a second."""
+        return self.work.amount / self.answer.choice.latency_s.value
+
+    @property
+    def energy_j(self) -> float:
+        """Joules of one call, token or image."""
+        return self.answer.choice.energy_j.value / self.work.amount
+
+    @property
+    def rate_per_watt(self) -> float:
+        """Calls, tokens or images a second and watt; the inverse of `energy_j`."""
+        return self.rate / self.answer.choice.power_w
+
+    @property
+    def rate_per_money(self) -> float | None:
+        """Of a bought card: calls, tokens or images a second for a thousand units of the currency."""
+        price = self.price
+        return None if price is None or price.hourly else self.rate / price.amount * 1e3
+
+    @property
+    def money_per_million(self) -> float | None:
+        """Of a rented card that is always busy: money for a million calls, tokens or images."""
+        price = self.price
+        return None if price is None or not price.hourly else price.amount / 3600.0 / self.rate * 1e6
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; keys carry their unit."""
+        answer = self.answer
+        return {
+            "gpu": answer.gpu.name,
+            "power_limit_w": answer.query.point.limit_w(answer.gpu),
+            **answer.choice.as_dict(),
+            "dtypes": list(answer.dtypes),
+            "per": self.work.unit,
+            "rate_per_s": self.rate,
+            "energy_per_unit_j": self.energy_j,
+            "rate_per_watt": self.rate_per_watt,
+            "price": None if self.price is None else self.price.amount,
+            "currency": None if self.price is None else self.price.currency,
+            "rate_per_thousand": self.rate_per_money,
+            "price_per_million": self.money_per_million,
+            "left_out": list(answer.left_out),
+        }
+
+
+def compare_gpus(
+    recommender: Recommender,
+    gpus: Sequence[GPU],
+    wanted: NetworkRequest,
+    query: Query,
+    work: Work | None = None,
+    prices: Mapping[str, CardPrice] | None = None,
+) -> tuple[list[ComparedGpu], list[str]]:
+    """One network on several GPUs, in the order they are given, and why some of them are missing.
+
+    Args:
+        recommender: who is asked.
+        gpus: the GPUs, at least one.
+        wanted: the network's layers.
+        query: the objective and its bounds, the same for all.
+        work: what one pass gives; a call by default.
+        prices: by name of the GPU.
+
+    Raises:
+        UsageError: a name is unknown, or a value impossible for all GPUs.
+        KernrecError: none of the GPUs can run any layer.
+    """
+    rows, missing, error = [], [], None
+    for gpu in gpus:
+        try:
+            answer = answer_network(recommender, gpu, wanted, query)
+        except KernrecError as problem:
+            error = error or problem
+            missing.append(f"{gpu.name} is left out: {problem}")
+            continue
+        rows.append(ComparedGpu(answer, work or Work(), (prices or {}).get(gpu.name)))
+    if not rows:
+        assert error is not None
+        raise error
+    if len({row.answer.left_out for row in rows}) > 1:
+        for row in rows:
+            if row.answer.left_out:
+                missing.append(f"{row.answer.gpu.name}: its total lacks {'; '.join(row.answer.left_out)}")
+    return rows, missing
+
+
+def find_gpus(names: str) -> list[GPU]:
+    """The GPUs of names with commas between them, each once.
+
+    Raises:
+        UsageError: there is none, or a name is unknown.
+    """
+    given = [name for name in (part.strip() for part in names.split(",")) if name]
+    if not given:
+        raise UsageError("--gpu is empty; expected names such as h200,l40s (`kernrec gpus` lists what is known)")
+    return list({gpu.name: gpu for gpu in map(find_gpu, given)}.values())

@@ -1,0 +1,301 @@
+"""A whole network on one GPU: the choice for each layer, and what all layers take together.
+
+All layers run at one operating point: nobody sets another power limit between two layers. Totals are sums of count x
+layer, so they hold for layers that run one after the other, with nothing between them.
+
+Intervals of totals are the sums of the layers' bounds: every layer is taken to be wrong in the same direction at once.
+Predictions of one kernel on one GPU share their error (`estimate.costs.OWN` has the share that is a config's own), and
+kernels share the GPU's figures; were errors independent, the relative interval of a sum would shrink with the number of
+layers, and promise far more than is known.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any
+
+import numpy as np
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import GPU, find_gpu
+from kernrec.interop.workload_files import find_workload
+from kernrec.kernel import kernels_for
+from kernrec.op import Problem, find_op, problem_from_shape
+from kernrec.op.workload import Layer, Workload, default_workload, dtype_of
+from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.choices import costs_at
+from kernrec.recommender.estimate.costs import SOURCES
+from kernrec.recommender.recommender import Recommender
+from kernrec.recommender.request import Query
+from kernrec.recommender.result import Choice, Estimate, Recommendation
+from kernrec.util.light_dataclass import dataclass
+
+CHOICE, FASTEST, FRUGAL, HEURISTIC = "choice", "fastest", "most frugal", "occupancy heuristic"
+"""Names of totals: of what was chosen, and of what it is compared with."""
+
+
+@dataclass(frozen=True)
+class NetworkRequest:
+    """Which layers are asked for."""
+
+    workload: str | Workload | None = None
+    """A workload that ships by name, a file by its path, or one at hand; None for the op's own."""
+    op: str | None = None
+    """The layers of one op; None for all."""
+    dtype: str | None = None
+    """Data type of all layers; None for the network's."""
+    layout: str | None = None
+    """Layout of the layers whose op has it; None for the network's."""
+    fixed: Mapping[str, int] = field(default_factory=dict)
+    """Values of dimensions that an ONNX model leaves open, by name."""
+
+
+@dataclass(frozen=True)
+class LayerAnswer:
+    """The answer for one layer of a network."""
+
+    name: str
+    count: int
+    """How often the network has the layer."""
+    answer: Recommendation
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"layer": self.name, "count": self.count, **self.answer.as_dict()}
+
+
+@dataclass(frozen=True)
+class Total:
+    """What all answered layers take together, with one config for each of them."""
+
+    name: str
+    """Which config of each layer is counted."""
+    latency_s: Estimate
+    energy_j: Estimate
+
+    @property
+    def power_w(self) -> float:
+        """Mean power of the whole."""
+        return self.energy_j.value / self.latency_s.value
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; keys carry their unit."""
+        return {
+            "name": self.name,
+            "latency_s": self.latency_s.value,
+            "latency_interval_s": [self.latency_s.low, self.latency_s.high],
+            "energy_j": self.energy_j.value,
+            "energy_interval_j": [self.energy_j.low, self.energy_j.high],
+            "power_w": self.power_w,
+            "source": self.latency_s.source,
+            "energy_source": self.energy_j.source,
+        }
+
+
+@dataclass(frozen=True)
+class NetworkAnswer:
+    """The choice for each layer of a network on a GPU, and the totals."""
+
+    workload: Workload
+    gpu: GPU
+    query: Query
+    layers: tuple[LayerAnswer, ...]
+    """In the order of the network."""
+    left_out: tuple[str, ...]
+    """Layers that are in no total, with the reason."""
+    totals: tuple[Total, ...]
+    """The choice first, then what it is compared with."""
+    adjusted: tuple[str, ...] = ()
+    """What is asked otherwise than the network has it, because no kernel runs it so on this GPU."""
+
+    @property
+    def choice(self) -> Total:
+        """The total of what was chosen."""
+        return self.totals[0]
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The data types of the layers."""
+        return tuple(dict.fromkeys(layer.answer.problem.dtype for layer in self.layers))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader has to know, one line each."""
+        lines = (note for layer in self.layers for note in layer.answer.notes)
+        return tuple(dict.fromkeys([*self.adjusted, *(f"not in the totals: {line}" for line in self.left_out), *lines]))
+
+    def total(self, name: str) -> Total:
+        """The total of this name."""
+        return next(total for total in self.totals if total.name == name)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; keys carry their unit."""
+        return {
+            "workload": self.workload.title,
+            "gpu": self.gpu.name,
+            "objective": self.query.objective,
+            "power_limit_w": self.query.point.limit_w(self.gpu),
+            "locked_clock_hz": self.query.clock_hz,
+            "dtypes": list(self.dtypes),
+            "layers": [layer.as_dict() for layer in self.layers],
+            "left_out": list(self.left_out),
+            "totals": [total.as_dict() for total in self.totals],
+            "notes": list(self.notes),
+        }
+
+
+def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequest, query: Query) -> NetworkAnswer:
+    """The choice for each layer of a network on a GPU.
+
+    A layer that no kernel can run in the network's dtype and layout is asked in another one, which is said; one that
+    cannot be run at all is left out, which is said too.
+
+    Raises:
+        UsageError: a name is unknown, or a value impossible.
+        KernrecError: no layer can be run.
+    """
+    card = gpu if isinstance(gpu, GPU) else find_gpu(gpu)
+    if query.clocks:
+        raise UsageError("clocks are tried for one problem, not for a network; give a shape, or --clock sweep")
+    if query.power_limit_w is None and query.clock_hz is None:
+        query = replace(query, power_limit_w=card.tdp_w)
+    chosen, layers = layers_of(wanted)
+    answers: list[LayerAnswer] = []
+    sums: dict[str, TotalSum] = {name: TotalSum() for name in (CHOICE, FASTEST, FRUGAL, HEURISTIC)}
+    left_out, adjusted = list(chosen.unknown), dict[str, None]()
+    for layer in layers:
+        try:
+            answer, said = _answer(recommender, card, layer.problem, query, wanted.dtype is not None)
+        except KernrecError as error:
+            left_out.append(f"{layer.name}: {error}")
+            continue
+        adjusted |= dict.fromkeys([said] if said else [])
+        answers.append(LayerAnswer(layer.name, layer.count, answer))
+        candidates = recommender.candidates(answer.problem, card, (query.point,))
+        for name, costs in _alternatives(candidates, answer.best).items():
+            sums[name].add(layer.count, *costs)
+    if not answers:
+        raise KernrecError(f"no layer of {chosen.name} can be run on {card.name}: {left_out[0]}")
+    totals = tuple(total.result(name) for name, total in sums.items())
+    return NetworkAnswer(chosen, card, query, tuple(answers), tuple(left_out), totals, tuple(adjusted))
+
+
+def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, layout: str | None = None) -> Workload:
+    """Shapes of an op (`m=1,n=2,k=3`) as a network with a layer for each. Raises `UsageError`."""
+    layers = tuple(Layer(shape, problem_from_shape(op, shape, dtype, layout), 1) for shape in shapes)
+    title = layers[0].problem.key if len(layers) == 1 else f"{len(layers)} shapes of {layers[0].problem.op}"
+    return Workload(layers[0].problem.op, title, "", layers)
+
+
+def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
+    """The workload of a request and its layers, in the dtype and layout asked for; there is at least one.
+
+    Raises:
+        UsageError: a name is unknown, or no layer is of the op.
+    """
+    op = None if wanted.op is None or wanted.op == "all" else find_op(wanted.op)
+    if wanted.workload is None:
+        if op is None:
+            raise UsageError("a workload or an op is needed; `kernrec ops` lists the ops")
+        chosen = default_workload(op)
+    else:
+        chosen = find_workload(wanted.workload, wanted.fixed) if isinstance(wanted.workload, str) else wanted.workload
+    layers = tuple(layer for layer in chosen.layers if op is None or layer.problem.op == op.name)
+    if not layers:
+        assert op is not None
+        raise UsageError(
+            f"workload {chosen.name} has no {op.name} layer; its ops are {', '.join(chosen.ops)}:"
+            " give one of them, or no --op for all"
+        )
+    definitions = {layer.problem.op: layer.problem.definition for layer in layers}
+    if wanted.layout is not None and not any(wanted.layout in known.layouts for known in definitions.values()):
+        accepted = dict.fromkeys(layout for known in definitions.values() for layout in known.layouts)
+        raise UsageError(
+            f"no op of these layers has the layout {wanted.layout!r:.40}; accepted are {', '.join(accepted)}"
+        )
+    return chosen, tuple(_in_dtype(layer, wanted) for layer in layers)
+
+
+def _in_dtype(layer: Layer, wanted: NetworkRequest) -> Layer:
+    if wanted.dtype is None and wanted.layout is None:
+        return layer
+    problem = layer.problem
+    op = problem.definition
+    dtype = problem.dtype if wanted.dtype is None else dtype_of(op, wanted.dtype)
+    layout = wanted.layout if wanted.layout in op.layouts else problem.layout
+    return replace(layer, problem=op.problem(dtype, layout, **problem.dim))
+
+
+_OTHERWISE = {"bf16": ("f16", "f32"), "f16": ("bf16", "f32"), "tf32": ("f32",)}
+"""By dtype, those that a network can be run in instead, the nearest first."""
+
+
+def _answer(
+    recommender: Recommender, gpu: GPU, problem: Problem, query: Query, exactly: bool
+) -> tuple[Recommendation, str]:
+    """The answer for a layer, and what was asked otherwise than the network has it (empty for nothing).
+
+    Args:
+        recommender: who is asked.
+        gpu: the GPU.
+        problem: the layer's.
+        query: at one operating point.
+        exactly: whether the dtype was asked for: then it is not changed.
+    """
+    try:
+        return recommender.answer_problem(problem, gpu, query), ""
+    except KernrecError as error:
+        reason = error
+    for other in _others(problem, gpu, exactly):
+        try:
+            answer = recommender.answer_problem(other, gpu, query)
+        except KernrecError:
+            continue
+        return answer, (
+            f"{problem.op}: no kernel runs {problem.dtype}, {problem.layout} in these shapes on {gpu.name};"
+            f" asked as {other.dtype}, {other.layout}"
+        )
+    raise reason
+
+
+def _others(problem: Problem, gpu: GPU, exactly: bool) -> Iterable[Problem]:
+    """The same layer in the dtype's other layouts, then in other dtypes."""
+    op = problem.definition
+    for dtype in (problem.dtype, *(() if exactly else _OTHERWISE.get(problem.dtype, ()))):
+        for layout in dict.fromkeys((problem.layout, *op.layouts)):
+            able = any(kernel.least_sm(dtype) <= gpu.sm for kernel in kernels_for(op.name, dtype, layout))
+            if able and (dtype, layout) != (problem.dtype, problem.layout):
+                yield op.problem(dtype, layout, **problem.dim)
+
+
+def _alternatives(candidates: CandidateSet, best: Choice) -> Mapping[str, tuple[Estimate, Estimate]]:
+    """(latency, energy) of a layer at the choice and at what it is compared with."""
+    number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
+    heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
+    return {
+        CHOICE: (best.latency_s, best.energy_j),
+        FASTEST: costs_at(candidates, 0, candidates.fastest),
+        FRUGAL: costs_at(candidates, 0, int(candidates.energy_j[0].argmin())),
+        HEURISTIC: costs_at(candidates, 0, heuristic),
+    }
+
+
+class TotalSum:
+    """Adds up layers; a total is as sure as the least sure of them."""
+
+    def __init__(self) -> None:
+        self._sums = np.zeros((2, 3))
+        self._sources = [len(SOURCES) - 1] * 2
+
+    def add(self, count: int, latency: Estimate, energy: Estimate) -> None:
+        """Add a layer that the network has `count` times."""
+        for row, estimate in enumerate((latency, energy)):
+            self._sums[row] += (count * estimate.value, count * estimate.low, count * estimate.high)
+            self._sources[row] = min(self._sources[row], SOURCES.index(estimate.source))
+
+    def result(self, name: str) -> Total:
+        """The total of what was added, under this name."""
+        latency, energy = (
+            Estimate(float(bounds[0]), float(bounds[1]), float(bounds[2]), SOURCES[source])
+            for bounds, source in zip(self._sums, self._sources, strict=True)
+        )
+        return Total(name, latency, energy)

@@ -1,0 +1,140 @@
+"""A whole network over power limits or locked clocks, and the limit worth setting."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+
+from kernrec.errors import UsageError
+from kernrec.gpu import GPU
+from kernrec.recommender.choices import costs_at
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.network import CHOICE, NetworkAnswer, Total, TotalSum
+from kernrec.recommender.recommender import Recommender
+from kernrec.recommender.request import Query
+from kernrec.recommender.result import Comparison
+from kernrec.recommender.select import select
+from kernrec.recommender.sweep import CLOCK_STEP_HZ, lowest_clock_hz
+from kernrec.util.light_dataclass import dataclass
+
+STEPS = 16
+"""The most power limits or clocks that a sweep tries beside the default one."""
+_LIMIT_STEP_W = 10.0
+
+Swept = Literal["power limit", "clock"]
+
+
+@dataclass(frozen=True)
+class SweptTotal:
+    """The network at one operating point."""
+
+    point: OperatingPoint
+    total: Total
+    versus_first: Comparison
+    """Against the default power limit and no locked clock, where every sweep begins."""
+
+
+@dataclass(frozen=True)
+class NetworkSweep:
+    """A network over operating points."""
+
+    answer: NetworkAnswer
+    """The answer at the first point."""
+    rows: tuple[SweptTotal, ...]
+    """The default point first, then descending."""
+    knee: int
+    """The row worth setting, a position in `rows`; see `knee_of`."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; keys carry their unit."""
+        return {
+            "workload": self.answer.workload.title,
+            "gpu": self.answer.gpu.name,
+            "objective": self.answer.query.objective,
+            "rows": [
+                {
+                    "power_limit_w": row.point.limit_w(self.answer.gpu),
+                    "locked_clock_hz": row.point.clock_hz,
+                    **row.total.as_dict(),
+                    "versus_first": vars(row.versus_first),
+                    "knee": number == self.knee,
+                }
+                for number, row in enumerate(self.rows)
+            ],
+            "left_out": list(self.answer.left_out),
+            "notes": list(self.answer.notes),
+        }
+
+
+def swept_points(gpu: GPU, swept: Swept, power_limit_w: float | None = None) -> tuple[OperatingPoint, ...]:
+    """The points of a sweep: the default one (or the power limit given), then lower limits or clocks, descending."""
+    first = OperatingPoint(gpu.tdp_w if power_limit_w is None else power_limit_w)
+    if swept == "power limit":
+        step = _LIMIT_STEP_W * np.ceil((gpu.tdp_w - gpu.power_min_w) / (STEPS * _LIMIT_STEP_W))
+        limits = np.arange(np.ceil(gpu.tdp_w / step - 1.0) * step, gpu.power_min_w, -step)
+        return (first, *(OperatingPoint(float(limit)) for limit in (*limits, gpu.power_min_w)))
+    clocks = np.linspace(gpu.boost_clock_hz, lowest_clock_hz(gpu), STEPS)[:-1] // CLOCK_STEP_HZ * CLOCK_STEP_HZ
+    return (first, *(OperatingPoint(first.power_limit_w, float(clock)) for clock in dict.fromkeys(clocks.tolist())))
+
+
+def sweep_network(
+    recommender: Recommender, answer: NetworkAnswer, swept: Swept, power_limit_w: float | None = None
+) -> NetworkSweep:
+    """The layers of an answer over power limits or locked clocks, each config chosen anew at every point.
+
+    Args:
+        recommender: who gave the answer.
+        answer: the network's, at any operating point.
+        swept: what is varied.
+        power_limit_w: the limit that clocks are swept under; None for the GPU's default.
+
+    Raises:
+        UsageError: a bound of the query is kept at no point.
+    """
+    gpu = answer.gpu
+    points = swept_points(gpu, swept, power_limit_w)
+    query = replace(answer.query, power_limit_w=None, clock_hz=None, max_slowdown=None)
+    sums: list[TotalSum | None] = [TotalSum() for _ in points]
+    for layer in answer.layers:
+        candidates = recommender.candidates(layer.answer.problem, gpu, points)
+        for number, total in enumerate(sums):
+            if total is not None:
+                try:
+                    ((_, position), *_) = select(candidates.at(number), query)
+                except UsageError:  # a bound that no config keeps at this point
+                    sums[number] = None
+                    continue
+                total.add(layer.count, *costs_at(candidates, number, position))
+    totals = [(point, total.result(CHOICE)) for point, total in zip(points, sums, strict=True) if total is not None]
+    if not totals:
+        raise UsageError("no operating point of the sweep keeps the bounds that were asked for")
+    base = totals[0][1]
+    rows = tuple([SweptTotal(point, total, _against(total, base)) for point, total in totals])
+    return NetworkSweep(answer, rows, knee_of(rows, answer.query))
+
+
+def _against(total: Total, other: Total) -> Comparison:
+    return Comparison(
+        1.0 - total.energy_j.value / other.energy_j.value, total.latency_s.value / other.latency_s.value - 1.0
+    )
+
+
+def knee_of(rows: Sequence[SweptTotal], query: Query) -> int:
+    """The row where energy stops being cheap in time.
+
+    With a bound on the slowdown, the least energy within it. Else the knee of the front: the point that is farthest
+    below the straight line from its fastest to its most frugal point, both costs scaled to that line's extent
+    (Satopaa et al. 2011, "Finding a Kneedle in a Haystack").
+    """
+    latency = np.array([row.total.latency_s.value for row in rows])
+    energy = np.array([row.total.energy_j.value for row in rows])
+    if query.max_slowdown is not None:
+        within = latency <= latency.min() * (1.0 + query.max_slowdown)
+        return int(np.where(within, energy, np.inf).argmin())
+    fastest, frugal = int(latency.argmin()), int(energy.argmin())
+    slower, saved = latency[frugal] - latency[fastest], energy[fastest] - energy[frugal]
+    if slower <= 0.0 or saved <= 0.0:
+        return frugal
+    below = (energy[fastest] - energy) / saved - (latency - latency[fastest]) / slower
+    return int(below.argmax())

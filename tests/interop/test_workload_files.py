@@ -1,0 +1,100 @@
+"""Networks from files of a user's own: what is read, what is listed, and what is refused in one line."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.interop.workload_files import find_workload
+from kernrec.op.workload import workload
+
+
+def test_a_name_is_a_workload_that_ships_and_a_path_is_a_file(tmp_path: Path) -> None:
+    assert find_workload("ResNet-50") is workload("resnet50")
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'dtype = "f16"\nlayouts = { mm = "nt" }\n'
+        'layers = [{ op = "mm", m = 64, n = 8, k = 8 }, { op = "softmax", rows = 2, columns = 4, dtype = "f32" }]'
+    )
+    mine = find_workload(str(path))
+    assert [layer.problem.key for layer in mine.layers] == [
+        "matmul[m=64,n=8,k=8]f16,nt",
+        "softmax[rows=2,columns=4]f32,row",
+    ]
+    assert (mine.name, mine.published) == ("mine", None)
+
+
+def test_equal_shapes_of_a_table_are_one_layer_and_unknown_ops_are_listed(tmp_path: Path) -> None:
+    path = tmp_path / "shapes.csv"
+    path.write_text("op,count,m,n,k,dtype\nmm,2,64,8,8,f16\ngemm,3,64,8,8,half\nrope,,1,,,\nmv,,8,,8,\n")
+    network = find_workload(str(path))
+    assert [(layer.problem.key, layer.count) for layer in network.layers] == [
+        ("matmul[m=64,n=8,k=8]f16,nn", 5),
+        ("matvec[m=8,k=8,n=1]f32,row", 1),
+    ]
+    assert network.unknown == ("1 of op 'rope', which is not known",)
+
+
+def test_a_log_has_the_most_frequent_request_first(tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    line = '{"op": "mm", "shape": {"m": %d, "n": 8, "k": 8}, "dtype": "f16", "gpu": "h200"}\n'
+    path.write_text(line % 32 + line % 64 + "\n" + line % 64)
+    assert [(layer.problem.dim["m"], layer.count) for layer in find_workload(str(path)).layers] == [(64, 2), (32, 1)]
+
+
+def test_names_from_files_are_printable(tmp_path: Path) -> None:
+    path = tmp_path / "names.csv"
+    path.write_text('op,name,m,n,k\nmm,"evil\x1b[31m\nname",8,8,8\n')
+    assert find_workload(str(path)).layers[0].name == "evil [31m name"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("x.csv", "", "no column op"),
+        ("x.csv", "m,n,k\n1,2,3\n", "no column op"),
+        ("x.csv", "op,m,m\nmm,1,1\n", "named twice"),
+        ("x.csv", "op,m,n,k\nmm,1,2,3,4\n", "line 2: more fields"),
+        ("x.csv", "op,m,n,k\nmm,1,two,3\n", "line 2: n is 'two'; a whole number"),
+        ("x.csv", "op,m,n,k\nmm,1,2,3\nmm,1,2\n", "line 3: layer 'matmul': matmul is missing k"),
+        ("x.csv", "op,m\nrope,1\n", "no layer that is known: 1 of op 'rope'"),
+        ("x.csv", "op,count,m,n,k\nmm,0,1,1,1\n", "count 0"),
+        ("x.jsonl", "{}\n", "line 1: expected an object with op and shape"),
+        ("x.jsonl", "[1\n", "line 1: not a JSON object"),
+        ("x.jsonl", '{"op": "mm", "shape": {"m": 1.5, "n": 1, "k": 1}}\n', "a whole number"),
+        ("x.jsonl", '{"op": "mm", "shape": {"op": 1}}\n', "'op' is not a dimension"),
+        ("x.jsonl", "", "no layer"),
+        ("x.toml", "layers = 3", "x.toml"),
+        ("x.toml", 'layers = [{ op = "mm", m = 1, n = 1, k = 1, count = "2" }]', "count '2'"),
+        ("x.toml", 'price = 3\nlayers = [{ op = "mm", m = 1, n = 1, k = 1 }]', "unknown key 'price'"),
+        ("x.yaml", "layers: []", "ending"),
+    ],
+)
+def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, name: str, text: str, why: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(UsageError) as refused:
+        find_workload(str(path))
+    assert why in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["absent.csv", "absent.toml", "folder/absent", "resnet5"])
+def test_a_file_or_name_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=r"no such file|did you mean"):
+        find_workload(name)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(content=st.binary(max_size=200), ending=st.sampled_from([".csv", ".jsonl"]))
+def test_whatever_a_file_holds_it_is_read_or_refused(tmp_path: Path, content: bytes, ending: str) -> None:
+    path = tmp_path / f"any{ending}"
+    path.write_bytes(b"op,m,n,k\n" + content if ending == ".csv" else content)
+    message = "read"
+    try:
+        assert find_workload(str(path)).layers
+    except UsageError as refused:
+        message = str(refused)
+    assert message.isprintable()

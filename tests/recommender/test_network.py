@@ -1,0 +1,160 @@
+"""Whole networks: totals, intervals, sweeps, bills and GPUs side by side."""
+
+import json
+
+import pytest
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import find_gpu
+from kernrec.op import find_op
+from kernrec.op.workload import Layer, Workload, workload
+from kernrec.recommender import Query, Recommender
+from kernrec.recommender.bill import Tariff, bills
+from kernrec.recommender.compare_gpus import CardPrice, Work, compare_gpus, find_gpus
+from kernrec.recommender.network import (
+    CHOICE,
+    FASTEST,
+    FRUGAL,
+    HEURISTIC,
+    NetworkAnswer,
+    NetworkRequest,
+    answer_network,
+    shapes_as_network,
+)
+from kernrec.recommender.network_sweep import knee_of, sweep_network, swept_points
+
+DECODE = NetworkRequest("llama-3-8b-decode")
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Recommender:
+    return Recommender([])
+
+
+@pytest.fixture(scope="module")
+def decode(recommender: Recommender) -> NetworkAnswer:
+    return answer_network(recommender, "h200", DECODE, Query("latency"))
+
+
+def test_every_layer_is_answered_in_the_order_of_the_network_and_in_its_dtype(decode: NetworkAnswer) -> None:
+    layers = workload("llama-3-8b-decode").layers
+    assert [(layer.name, layer.count) for layer in decode.layers] == [(layer.name, layer.count) for layer in layers]
+    assert decode.dtypes == ("bf16",)
+    assert not decode.left_out
+
+
+def test_a_total_is_the_sum_of_count_times_layer_and_its_power_that_of_the_whole(decode: NetworkAnswer) -> None:
+    seconds = sum(layer.count * layer.answer.best.latency_s.value for layer in decode.layers)
+    joules = sum(layer.count * layer.answer.best.energy_j.value for layer in decode.layers)
+    assert decode.choice.latency_s.value == pytest.approx(seconds)
+    assert decode.choice.power_w == pytest.approx(joules / seconds)
+
+
+def test_no_other_total_is_faster_than_the_fastest_or_takes_less_than_the_most_frugal(decode: NetworkAnswer) -> None:
+    for total in decode.totals:
+        assert total.latency_s.value >= decode.total(FASTEST).latency_s.value * (1 - 1e-9)
+        assert total.energy_j.value >= decode.total(FRUGAL).energy_j.value * (1 - 1e-9)
+    assert {total.name for total in decode.totals} == {CHOICE, FASTEST, FRUGAL, HEURISTIC}
+
+
+def test_the_interval_of_a_total_is_no_narrower_than_those_of_its_layers(decode: NetworkAnswer) -> None:
+    for quantity in ("latency_s", "energy_j"):
+        total = getattr(decode.choice, quantity)
+        layers = [getattr(layer.answer.best, quantity) for layer in decode.layers]
+        assert total.high / total.value >= min(e.high / e.value for e in layers) * (1 - 1e-9)
+        assert total.value / total.low >= min(e.value / e.low for e in layers) * (1 - 1e-9)
+
+
+def test_a_dtype_that_a_gpu_has_no_kernel_for_is_asked_otherwise_and_said(recommender: Recommender) -> None:
+    prefill = answer_network(recommender, "t4", NetworkRequest("llama-3-8b-prefill", "matmul"), Query("latency"))
+    assert prefill.dtypes == ("f16",)
+    assert any("no kernel runs bf16, nt" in note and "asked as f16, nt" in note for note in prefill.notes)
+
+
+def test_a_layer_that_cannot_be_run_is_listed_and_in_no_total(recommender: Recommender) -> None:
+    known = workload("bert-base")
+    wide = find_op("attention").problem("f16", heads=4, queries=64, head_dim=300)
+    network = Workload("x", "x", "", (*known.layers[:1], Layer("wide", wide, 3)), unknown=("2 of op 'rope'",))
+    answer = answer_network(recommender, "l4", NetworkRequest(network), Query("latency"))
+    assert [layer.name for layer in answer.layers] == [known.layers[0].name]
+    assert answer.left_out[0] == "2 of op 'rope'"
+    assert answer.left_out[1].startswith("wide: no config of any kernel can run attention")
+    assert sum(note.startswith("not in the totals: ") for note in answer.notes) == 2
+
+
+def test_an_op_that_a_network_lacks_is_refused_with_those_that_it_has(recommender: Recommender) -> None:
+    with pytest.raises(UsageError, match=r"has no matmul layer; its ops are rmsnorm, matvec, attention, softmax"):
+        answer_network(recommender, "h200", NetworkRequest("llama-3-8b-decode", "mm"), Query())
+    with pytest.raises(UsageError, match="'hwcn'; accepted are row"):
+        answer_network(recommender, "h200", NetworkRequest("llama-3-8b-decode", "mv", layout="hwcn"), Query())
+
+
+def test_a_sweep_begins_at_the_default_limit_and_agrees_with_single_answers(
+    recommender: Recommender, decode: NetworkAnswer
+) -> None:
+    sweep = sweep_network(recommender, decode, "power limit")
+    assert sweep.rows[0].total.latency_s == decode.choice.latency_s
+    limits = [row.point.limit_w(decode.gpu) for row in sweep.rows]
+    assert limits == sorted(limits, reverse=True)
+    assert (limits[0], limits[-1]) == (700.0, 200.0)
+    there = sweep.rows[sweep.knee].point.limit_w(decode.gpu)
+    single = answer_network(recommender, "h200", DECODE, Query("latency", power_limit_w=there))
+    assert sweep.rows[sweep.knee].total.latency_s.value == pytest.approx(single.choice.latency_s.value, rel=0.02)
+    assert sweep.rows[sweep.knee].versus_first.energy_saved > 0.0
+    json.dumps(sweep.as_dict())
+
+
+def test_the_knee_is_the_least_energy_within_a_bound_on_time(recommender: Recommender, decode: NetworkAnswer) -> None:
+    rows = sweep_network(recommender, decode, "clock").rows
+    within = [row for row in rows if row.versus_first.slowdown <= 0.03]
+    best = rows[knee_of(rows, Query(max_slowdown=0.03))]
+    assert best.total.energy_j.value == min(row.total.energy_j.value for row in within)
+    free = rows[knee_of(rows, Query())]
+    assert free.total.energy_j.value <= rows[0].total.energy_j.value
+
+
+@pytest.mark.parametrize("gpu", ["t4", "h200", "rtx4090", "rtx3050-laptop"])
+def test_the_points_of_a_sweep_are_ones_that_the_gpu_accepts(gpu: str) -> None:
+    card = find_gpu(gpu)
+    for point in swept_points(card, "power limit"):
+        assert card.power_min_w <= point.limit_w(card) <= card.tdp_w
+    clocks = [point.clock_hz for point in swept_points(card, "clock", 100.0)[1:]]
+    assert clocks == sorted(clocks, reverse=True)
+    assert all(hertz and hertz <= card.boost_clock_hz and hertz % 15e6 == 0 for hertz in clocks)
+
+
+def test_a_bill_is_the_energy_of_a_year_and_what_is_saved(decode: NetworkAnswer) -> None:
+    year = {bill.name: bill for bill in bills(decode, Tariff(1e9, (0.25, "EUR"), 380.0))}
+    whole = year[CHOICE]
+    assert whole.energy_kwh == pytest.approx(decode.choice.energy_j.value * 1e9 / 3.6e6)
+    assert whole.cost == (pytest.approx(whole.energy_kwh * 0.25), "EUR")
+    assert whole.carbon_kg == pytest.approx(whole.energy_kwh * 0.38)
+    saved = year[f"saved against {HEURISTIC}"].energy_kwh
+    assert saved + whole.energy_kwh == pytest.approx(decode.total(HEURISTIC).energy_j.value * 1e9 / 3.6e6)
+
+
+def test_gpus_are_compared_on_the_same_layers_and_those_that_cannot_run_them_are_named(
+    recommender: Recommender,
+) -> None:
+    wanted = NetworkRequest("bert-base")
+    prices = {"l4": CardPrice(2500.0, "EUR", False), "t4": CardPrice(1000.0, "EUR", False)}
+    rows, missing = compare_gpus(
+        recommender, find_gpus("l4, t4,L4,v100"), wanted, Query("latency"), Work(128.0, "token"), prices
+    )
+    assert [row.answer.gpu.name for row in rows] == ["l4", "t4"]
+    assert len(missing) == 1
+    assert "v100" in missing[0]
+    for row in rows:
+        assert row.energy_j * 128.0 == pytest.approx(row.answer.choice.energy_j.value)
+        assert row.rate_per_watt * row.energy_j == pytest.approx(1.0)
+        assert row.rate_per_money == pytest.approx(row.rate / prices[row.answer.gpu.name].amount * 1000.0)
+    rented = rows[0].__class__(rows[0].answer, Work(), CardPrice(3.6, "USD", True))
+    assert rented.money_per_million == pytest.approx(1000.0 * rows[0].answer.choice.latency_s.value)
+    with pytest.raises(KernrecError, match="v100"):
+        compare_gpus(recommender, find_gpus("v100"), wanted, Query())
+
+
+def test_shapes_become_a_network_with_a_layer_for_each() -> None:
+    network = shapes_as_network("mm", ["m=8,n=8,k=8", "m=16,n=8,k=8"], "f16", "nt")
+    assert [layer.name for layer in network.layers] == ["m=8,n=8,k=8", "m=16,n=8,k=8"]
+    assert network.ops == ("matmul",)
