@@ -143,11 +143,18 @@ def test_misuse_is_one_line(
     assert said.count("\n") == 1
 
 
-def test_a_faster_import_is_mentioned_by_recommend(own: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_import_of_another_kernel_has_a_row_among_the_choices(
+    own: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     cache.write_text(CACHE.replace("0.0125", "0.0006"))
     run(["db", "import", str(cache), *SHAPE])
+    capsys.readouterr()
     assert run(["recommend", "--gpu", "3090", *SHAPE]) == 0
-    assert "theirs, which is not in kernrec's library, was measured" in capsys.readouterr().err
+    rows = capsys.readouterr().out.splitlines()
+    (row,) = [number for number, line in enumerate(rows) if "theirs" in line]
+    assert row == 3  # below title, heading and rule: the fastest
+    assert "measured" in rows[row]
+    assert "~1" in rows[row + 1]
 
 
 def test_info_tells_of_measurements_that_wait_in_a_journal(
