@@ -8,9 +8,17 @@ from collections.abc import Iterable
 
 
 class KernrecError(Exception):
-    """kernrec could not do what it was asked for; the message is one line."""
+    """kernrec could not do what it was asked for; the message is one line.
+
+    It may quote a stranger's file: characters that a terminal would act on, and line ends, are escaped.
+    """
 
     exit_status = 1
+
+    def __init__(self, message: str = "") -> None:
+        if not message.isprintable():
+            message = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in message)
+        super().__init__(message)
 
 
 class UsageError(KernrecError):

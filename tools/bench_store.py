@@ -1,13 +1,17 @@
-"""CPU time and memory of merging a stranger's database: reading and checking its rows, and adding them.
+"""CPU time and memory of merging a stranger's database, and of asking the database that it was merged into.
 
-python tools/bench_store.py --rows 10000 100000
+    python tools/bench_store.py --rows 10000 100000 1000000 [--columns all]
+
+Rows are made by DuckDB, with their true keys: as many columns as an imported recording fills, or with `--columns all`
+as many as kernrec's own protocol does. Processes share what the machine has, so times are of processors, not of clocks;
+`query` is one problem in a new process, of which the rows of a database are one of a few parts.
 """
 
 import argparse
 import json
 import os
-import random
 import resource
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,48 +19,134 @@ from pathlib import Path
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.intake import merge
-from kernrec.store.measurement import Measurement
+from kernrec.store.row_hash import key_expression
+
+_GPU, _CONFIGS, _PROBLEMS = "h200-sxm", 1000, 100
+_RECORDED = {
+    "gpu": f"'{_GPU}'",
+    "kernel": "'k'",
+    "kernel_hash": "'0123456789abcdef'",
+    "protocol_version": "1",
+    "tier": "'final'",
+    "measured_at": "TIMESTAMP '2026-03-01' + INTERVAL (3 * i) SECOND",
+    "outcome": "'ok'",
+    "session": "'s' || i // 1000",
+    "block": "i % 1000 // 50",
+    "position": "i % 50",
+    "latency_s": "1e-3 + random() / 1e3",
+    "latency_samples_s": "[1e-3 + random() / 1e3 FOR _ IN range(20)]",
+}
+_TEXTS = (
+    "cubin_hash",
+    "compiler",
+    "compiler_flags",
+    "input_generator",
+    "input_distribution",
+    "device",
+    "driver",
+    "cuda",
+)
+_NUMBERS = (
+    *("latency_mad_s", "latency_q10_s", "latency_q90_s", "latency_low_s", "latency_high_s", "latency_window_s"),
+    *("sustained_latency_s", "energy_j", "energy_low_j", "energy_high_j", "power_w", "energy_window_s", "idle_w"),
+    *("temperature_start_c", "temperature_end_c", "sm_clock_mean_hz", "sm_clock_min_hz", "memory_clock_hz"),
+    *("reference_age_s", "reference_latency", "reference_energy", "numeric_error", "tolerance", "input_footprint"),
+)
+_WHOLE = ("registers", "smem_bytes", "spill_bytes", "launches", "latency_n", "latency_outliers", "energy_ticks")
+_MEASURED = (
+    dict.fromkeys(_TEXTS, "substr(sha256(CAST(i % 1000 AS VARCHAR)), 1, 16)")
+    | dict.fromkeys(_NUMBERS, "1 + random()")
+    | dict.fromkeys(_WHOLE, "i % 1000")
+    | {"event_reasons": "'{\"power cap\":0.25}'", "ecc": "true", "measured_by": "'kernrec'"}
+)
+_QUERY = """
+import sys
+from kernrec.store import Stack
+answers = Stack([sys.argv[1]], keep_open=True).evidence(sys.argv[2], sys.argv[3], ["k"], sys.argv[4])
+assert len(answers.measured) == int(sys.argv[5])
+"""
 
 
 def main() -> int:
     """Print one JSON object per number of rows."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000])
-    for rows in parser.parse_args().rows:
+    parser.add_argument("--columns", choices=("recorded", "all"), default="recorded")
+    given = parser.parse_args()
+    columns = _RECORDED | (_MEASURED if given.columns == "all" else {})
+    for rows in given.rows:
         with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
-            print(json.dumps(merging(Path(folder), rows)), flush=True)
+            print(json.dumps(merging(Path(folder), rows, columns)), flush=True)
     return 0
 
 
-def merging(folder: Path, rows: int) -> dict[str, float]:
-    """What merging `rows` measurements takes; memory is the most so far of this process and of its children."""
-    theirs, draw = folder / "theirs.duckdb", random.Random(1)
-    problem = find_op("matmul").problem(m=64, n=32, k=16)
-    usual: dict[str, object] = {"gpu": "h200-sxm", "kernel": "k", "kernel_hash": "a", "problem": problem}
-    usual |= {"protocol_version": 1, "tier": "final", "measured_at": "2026-03-01", "outcome": "ok"}
-    with Database.open(theirs, read_only=False, create=True) as database:
-        database.add_measurements(
-            Measurement.from_columns(
-                usual
-                | {"session": f"s{i // 1000}", "block": i % 1000 // 50, "position": i % 50, "config": {"i": i % 5000}}
-                | {"latency_s": draw.random() + 1e-3, "latency_samples_s": [draw.random() + 1e-3 for _ in range(20)]}
-            )
-            for i in range(rows)
-        )
-    with Database.open(folder / "own.duckdb", read_only=False, create=True) as database:
+def merging(folder: Path, rows: int, columns: dict[str, str]) -> dict[str, float]:
+    """What merging `rows` measurements takes; memory is the most so far of this process and of its children.
+
+    Args:
+        folder: for the databases.
+        rows: a multiple of 1000.
+        columns: what they hold, in SQL about the number `i` of a row.
+    """
+    theirs, own = folder / "theirs.duckdb", folder / "own.duckdb"
+    problems = _fill(theirs, rows, columns)
+    with Database.open(own, read_only=False, create=True) as database:
         before = os.times()
-        merge(database, theirs)
-        after = os.times()
+        added = merge(database, theirs)
+    after = os.times()
+    with Database.open(own, read_only=False) as database:
+        assert merge(database, theirs) == 0
+    again = os.times()
+    asked = [str(own), _GPU, "matmul", problems[0], str(min(rows // len(problems), _CONFIGS))]
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", _QUERY, *asked], check=True)
+    queried = os.times()
     return {
         "rows": rows,
+        "added": added,
         "file_mb": round(theirs.stat().st_size / 1e6, 1),
-        "check_cpu_s": round(
-            after.children_user + after.children_system - before.children_user - before.children_system, 2
-        ),
-        "add_cpu_s": round(after.user + after.system - before.user - before.system, 2),
+        "check_cpu_s": _spent(before, after, "children"),
+        "add_cpu_s": _spent(before, after, "self"),
+        "again_cpu_s": round(_spent(after, again, "children") + _spent(after, again, "self"), 2),
+        "query_cpu_s": round(_spent(again, queried, "children") / 3, 3),
         "check_mb": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3),
         "add_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3),
     }
+
+
+def _spent(before: os.times_result, after: os.times_result, whose: str) -> float:
+    """Seconds of processors between two moments, of this process or of its children."""
+    if whose == "self":
+        return round(after.user + after.system - before.user - before.system, 2)
+    ours = after.children_user + after.children_system
+    return round(ours - before.children_user - before.children_system, 3)
+
+
+def _fill(path: Path, rows: int, columns: dict[str, str]) -> list[str]:
+    """Make a database of `rows` measurements; returns the keys of its problems."""
+    problems = [find_op("matmul").problem(m=64, n=32, k=16 * (1 + i)) for i in range(min(_PROBLEMS, rows // _CONFIGS))]
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add("config", [{"kernel": "k", "tunables": {"i": i}} for i in range(_CONFIGS)])
+        database.add("problem", [problem.as_dict() for problem in problems])
+        kinds = database.columns("measurement")
+        key, *names = kinds
+        connection = database._connection
+        cast = ", ".join(
+            f'CAST({columns.get(name, "NULL")} AS {kinds[name]}) AS "{name}"'
+            for name in names
+            if name not in ("config_id", "problem_id")
+        )
+        for start in range(0, rows, 1_000_000):  # the random numbers are drawn once
+            connection.execute(
+                f"CREATE OR REPLACE TEMP TABLE made AS SELECT {cast}, config_id, problem_id "
+                f"FROM range({start}, {min(rows, start + 1_000_000)}) AS numbers(i) "
+                f"JOIN (SELECT config_id, row_number() OVER () - 1 AS c FROM db.config) ON c = i % {_CONFIGS} "
+                f"JOIN (SELECT problem_id, row_number() OVER () - 1 AS p FROM db.problem) "
+                f"ON p = i // {_CONFIGS} % {len(problems)}"
+            )
+            made = f"SELECT {key_expression('measurement', kinds)} AS {key}, * FROM made"
+            connection.execute(f"INSERT INTO db.measurement BY NAME {made}")
+    return [problem.key for problem in problems]
 
 
 if __name__ == "__main__":

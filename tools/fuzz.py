@@ -1,156 +1,182 @@
-"""Give kernrec damaged files of every text format it reads, and look for anything but an answer or one line of error.
+"""Give kernrec damaged files of every format it reads, and look for anything but an answer or one line of error.
 
     python tools/fuzz.py [--cases 10000] [--seed 1] [--formats ptx,spec,...] [--samples FOLDER] [--keep FOLDER]
 
-Samples are this repository's own files, and whatever `--samples` holds with the same endings. A case fails when the
-reader raises anything but a kernrec error of one line, takes more than 10 s or 512 MB, or leaves a file behind. Prints
-a row per format and exits 1 when a case failed; `--keep` stores the failing inputs.
+A case fails when the reader raises anything but a kernrec error of one line, takes more than 10 s or 512 MB, starts a
+program, opens a connection, writes outside of the case's folder, or leaves temporary files behind. What kernrec reads
+in a process of its own is read in a fork here: where DuckDB crashes that process, or it is stopped by its limit of CPU
+time, the user gets one line, so the case counts under `ended` and not as failed. Undamaged samples come first and must be read. Prints a row per
+format and exits 1 when a case failed; `--keep` stores the failing inputs.
 """
 
 import argparse
 import json
 import os
 import random
-import re
 import resource
+import shutil
 import signal
 import sys
 import tempfile
+import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from kernrec.errors import KernrecError
+from fuzz_formats import Format, formats
 
-ROOT = Path(__file__).resolve().parents[1]
+from kernrec import paths
+from kernrec.errors import KernrecError, UsageError
+
 SECONDS = 10
 BYTES = 512 << 20
-_EDGES = (
-    *("0", "-1", "1e309", "NaN", "null", "true", '""', "[]", "{}", "4294967296", "99999999999999999999", "1.5"),
-    *("%", "@", "[", "]", "{", "}", ",", ":", ";", '"', "\\", "\n", "\0", "é", "\x1b", "(", ")", "**", "//", "<", "="),
-)
-_TOKEN = re.compile(r"\s+|[\w.%]+|.", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Format:
-    """A format that kernrec reads."""
-
-    name: str
-    """What `--formats` calls it."""
-
-    ending: str
-    """Of its files."""
-
-    samples: tuple[str, ...]
-    """Whole files."""
-
-    read: Callable[[Path], Any]
-    """Reads a file as kernrec's commands do."""
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+_CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod")
+_NEVER = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect", "socket.getaddrinfo")
 
 
 class TooSlowError(Exception):
     """A case took longer than `SECONDS`."""
 
 
-def formats(extra: Path | None) -> Iterator[Format]:
-    """The formats, each with its samples; `extra`: a folder with more of them."""
-    from kernrec.interop.load_spec import load_spec
-    from kernrec.interop.read_results import read_results
-    from kernrec.kernel.expression import parse as parse_expression
-    from kernrec.measure.monitor.trace import read_trace
-    from kernrec.op.workload import load_workload
-    from kernrec.ptx import parse as parse_ptx
+class Guard:
+    """What a case does beside reading its file, as Python's audit events tell."""
 
-    def texts(ending: str, *patterns: str) -> tuple[str, ...]:
-        paths = [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
-        paths += sorted(extra.rglob(f"*{ending}")) if extra else []
-        return tuple(path.read_text(encoding="utf-8") for path in paths if path.stat().st_size < 1 << 16)
+    def __init__(self) -> None:
+        self.places: tuple[str, ...] | None = None
+        """Folders in which a case may write; None: no case is being read."""
+        self.seen: list[str] = []
+        sys.addaudithook(self._heard)
 
-    source = ROOT / "docs" / "examples" / "blur.cu"
-    yield Format("ptx", ".ptx", texts(".ptx", "docs/examples/*.ptx"), lambda path: parse_ptx(_text(path)))
-    yield Format("expression", ".txt", _EXPRESSIONS, lambda path: parse_expression(_text(path)))
-    yield Format(
-        "spec",
-        ".toml",
-        texts(".kernel.toml", "docs/examples/blur.toml", "datasets/kernels/textbook/*.toml"),
-        partial(load_spec, source=source),
-    )
-    yield Format("t1", ".json", texts(".t1.json", "datasets/kernels/*.json"), partial(load_spec, source=source))
-    yield Format("workload", ".toml", texts(".workload.toml", "datasets/workloads/*.toml"), load_workload)
-    yield Format("t4", ".json", (_T4,), read_results)
-    yield Format("kernel-tuner", ".json", (_CACHE,), read_results)
-    yield Format("trace", ".csv", (_TRACE,), read_trace)
+    def _heard(self, event: str, values: tuple[Any, ...]) -> None:
+        if self.places is None:
+            return
+        if event in _NEVER:
+            self.seen.append(f"{event} {values!r:.200}")
+        elif (event == "open" and isinstance(values[2], int) and values[2] & _WRITES) or event in _CHANGES:
+            names = values[:1] if event not in ("os.rename", "os.link") else values[:2]
+            self.seen += [f"{event} {name}" for name in names if not self._allowed(name)]
 
+    def _allowed(self, name: object) -> bool:
+        if isinstance(name, int):
+            return True
+        path = os.path.abspath(os.fsdecode(name))  # type: ignore[arg-type]
+        return path == os.devnull or path.startswith(self.places or ())
 
-def damaged(text: str, chance: random.Random) -> str:
-    """A sample with one to four changes: of a token, of a line, or of its end."""
-    for _ in range(chance.choice((1, 1, 2, 4))):
-        tokens = _TOKEN.findall(text)
-        if not tokens:
-            return text
-        place = chance.randrange(len(tokens))
-        kind = chance.randrange(7)
-        if kind == 0:
-            del tokens[place]
-        elif kind == 1:
-            tokens[place] = chance.choice(_EDGES)
-        elif kind == 2:
-            tokens.insert(place, chance.choice(tokens))
-        elif kind == 3:
-            tokens[place] *= chance.choice((2, 50, 5000))
-        elif kind == 4:
-            other = chance.randrange(len(tokens))
-            tokens[place], tokens[other] = tokens[other], tokens[place]
-        elif kind == 5:
-            del tokens[place:]
-        else:
-            tokens[place] = chance.choice("[{(") * chance.choice((3, 3000))
-        text = "".join(tokens)
-    return text
+    @contextmanager
+    def watching(self, *places: Path) -> Iterator[None]:
+        """While a case is read."""
+        self.places = tuple(f"{place}{os.sep}" for place in places) + tuple(map(str, places))
+        try:
+            yield
+        finally:
+            self.places = None
 
 
-def failure(fmt: Format, text: str, folder: Path) -> str | None:
-    """What is wrong with how a text is read; None where nothing is."""
-    path = folder / f"case{fmt.ending}"
-    path.write_text(text, encoding="utf-8", errors="surrogateescape")
-    before = set(os.listdir(folder))
-    try:
-        with _seconds(SECONDS):
-            fmt.read(path)
-    except KernrecError as error:
-        if "\n" in str(error).strip() or any(ord(c) < 32 for c in str(error)):
-            return f"more than one line: {str(error)[:200]!r}"
-    except TooSlowError:
-        return f"more than {SECONDS} s"
-    except MemoryError:
-        return f"more than {BYTES >> 20} MB"
-    except BaseException:  # whatever it is, it is the result
-        return traceback.format_exc(limit=-2)
-    left = set(os.listdir(folder)) - before
-    return f"left behind: {sorted(left)}" if left else None
+class Runner:
+    """Reads cases, in folders of its own.
+
+    Args:
+        work: the folder that holds them.
+    """
+
+    def __init__(self, work: Path) -> None:
+        self._case, self._temporary, self._start = work / "case", work / "temporary", work / "start"
+        self._places = (self._case, self._temporary, work, paths.cache())
+        self._guard = Guard()
+        self._data = _resident() + BYTES
+        for folder in (self._temporary, self._start):
+            folder.mkdir()
+        tempfile.tempdir = str(self._temporary)
+        os.chdir(self._start)
+
+    def failure(self, fmt: Format, content: bytes) -> str | None:
+        """What is wrong with how a file is read; "ended" where a process of its own ended; None where nothing is."""
+        shutil.rmtree(self._case, ignore_errors=True)
+        self._case.mkdir()
+        (self._case / fmt.file).write_bytes(content)
+        wrong = self._forked(fmt) if fmt.apart else self._read(fmt)
+        left = [*self._start.iterdir(), *self._temporary.iterdir()]
+        for path in left:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if left and wrong != "ended":
+            return wrong or f"left behind: {[str(path) for path in left]}"
+        return wrong
+
+    def _read(self, fmt: Format) -> str | None:
+        self._guard.seen.clear()
+        try:
+            with _limit(resource.RLIMIT_DATA, self._data), _seconds(SECONDS), self._guard.watching(*self._places):
+                fmt.read(self._case / fmt.file)
+        except KernrecError as error:
+            if not str(error).isprintable():
+                return f"more than one line: {str(error)[:200]!r}"
+        except TooSlowError:
+            return f"more than {SECONDS} s"
+        except MemoryError:
+            return f"more than {BYTES >> 20} MB"
+        except BaseException:  # whatever it is, it is the result
+            return traceback.format_exc(limit=-3)
+        return f"reached out: {self._guard.seen[:3]}" if self._guard.seen else None
+
+    def _forked(self, fmt: Format) -> str | None:
+        receiving, sending = os.pipe()
+        if (pid := os.fork()) == 0:
+            with suppress(BaseException):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # DuckDB's own words on a crash
+                resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+                spent = resource.getrusage(resource.RUSAGE_SELF)
+                most = int(spent.ru_utime + spent.ru_stime) + SECONDS + 2  # where DuckDB does not come back to Python
+                resource.setrlimit(resource.RLIMIT_CPU, (most, most))
+                os.write(sending, json.dumps(self._read(fmt)).encode()[:60000])
+            os._exit(0)
+        os.close(sending)
+        end_s = time.monotonic() + 30 * SECONDS  # of the clock, on a machine that others use
+        while (status := os.waitpid(pid, os.WNOHANG))[0] == 0:
+            if time.monotonic() > end_s:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                os.close(receiving)
+                return f"more than {SECONDS} s, and does not stop"
+            time.sleep(0.002)
+        with os.fdopen(receiving, "rb") as file:
+            answer = file.read()
+        return "ended" if os.WIFSIGNALED(status[1]) or not answer else json.loads(answer)
 
 
-def run(fmt: Format, cases: int, seed: int, keep: Path | None) -> int:
-    """Runs cases of one format; the number that failed."""
+def run(runner: Runner, fmt: Format, cases: int, seed: int, keep: Path | None) -> tuple[int, int]:
+    """Reads the samples of one format, then damaged ones; how many failed, and how many processes ended."""
     chance = random.Random(f"{fmt.name} {seed}")
     shown: dict[str, int] = {}
-    with tempfile.TemporaryDirectory() as name:
-        for number in range(cases):
-            text = damaged(chance.choice(fmt.samples), chance)
-            if (wrong := failure(fmt, text, Path(name))) is not None:
-                kind = wrong.strip().split("\n")[-1][:100]
-                if kind not in shown:
-                    print(f"{fmt.name} case {number}: {wrong.rstrip()}", file=sys.stderr)
-                    if keep:
-                        keep.mkdir(parents=True, exist_ok=True)
-                        (keep / f"{fmt.name}-{seed}-{number}{fmt.ending}").write_text(text, errors="surrogateescape")
-                shown[kind] = shown.get(kind, 0) + 1
-    return sum(shown.values())
+    ended = 0
+    for number in range(-len(fmt.samples), cases):
+        content = fmt.samples[number] if number < 0 else fmt.damage(chance.choice(fmt.samples), chance)
+        wrong = runner.failure(fmt, content)
+        if wrong == "ended" and number >= 0:
+            ended += 1
+        elif wrong is not None:
+            kind = wrong.strip().split("\n")[-1][:100]
+            if kind not in shown:
+                print(f"{fmt.name} case {number}: {wrong.rstrip()}", file=sys.stderr, flush=True)
+                if keep:
+                    keep.mkdir(parents=True, exist_ok=True)
+                    (keep / f"{fmt.name}-{seed}-{number}{Path(fmt.file).suffix}").write_bytes(content)
+            shown[kind] = shown.get(kind, 0) + 1
+    return sum(shown.values()), ended
+
+
+def read_here(task: str, request: Mapping[str, Any], title: str, size: int, folder: Path) -> dict[str, Any]:
+    """`kernrec.store.reader.read_apart` in this process, which is a fork already."""
+    from kernrec.store.intake.read_file import answer
+    from kernrec.store.reader_limits import Limits
+
+    request = {"task": task, "title": title, "folder": str(folder), **request}
+    done = answer(request, Limits.of(size))
+    if "refused" in done:
+        raise UsageError(done["refused"])
+    return dict(done["found"] or {})
 
 
 def main() -> None:
@@ -162,82 +188,62 @@ def main() -> None:
     parser.add_argument("--samples", type=Path, help="folder with more samples: *.ptx, *.kernel.toml, *.t1.json, ...")
     parser.add_argument("--keep", type=Path, help="folder for inputs that failed")
     given = parser.parse_args()
-    known = {fmt.name: fmt for fmt in formats(given.samples)}
-    names = given.formats.split(",") if given.formats else list(known)
-    if strange := [name for name in names if name not in known]:
-        parser.error(f"unknown format {strange[0]}, known are {', '.join(known)}")
-    soft = _resident() + BYTES
-    resource.setrlimit(resource.RLIMIT_DATA, (soft, soft))
-    failed = 0
-    for name in names:
-        wrong = run(known[name], given.cases, given.seed, given.keep)
-        print(f"{name:14s} {given.cases:8d} cases {wrong:6d} failed")
-        failed += wrong
+    keep = given.keep.absolute() if given.keep else None
+    _read_in_this_process()
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
+        known = {fmt.name: fmt for fmt in formats(given.samples, Path(name))}
+        names = given.formats.split(",") if given.formats else list(known)
+        if strange := [name for name in names if name not in known]:
+            parser.error(f"unknown format {strange[0]}, known are {', '.join(known)}")
+        runner = Runner(Path(name))
+        failed = 0
+        for name in names:
+            wrong, ended = run(runner, known[name], given.cases, given.seed, keep)
+            print(f"{name:14s} {given.cases:8d} cases {ended:6d} ended {wrong:6d} failed", flush=True)
+            failed += wrong
+        os.chdir("/")
     sys.exit(1 if failed else 0)
+
+
+def _read_in_this_process() -> None:
+    import kernrec.store.intake.checked_rows
+    import kernrec.store.reader
+
+    kernrec.store.reader.read_apart = read_here  # type: ignore[assignment]
+    kernrec.store.intake.checked_rows.read_apart = read_here  # type: ignore[assignment]
+
+
+@contextmanager
+def _limit(kind: int, soft: int) -> Iterator[None]:
+    before, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, (before, hard))
 
 
 @contextmanager
 def _seconds(most: int) -> Iterator[None]:
+    """Of CPU time, so that what else a machine does is no failure."""
+
     def stop(*_: object) -> None:
         raise TooSlowError
 
-    signal.signal(signal.SIGALRM, stop)
-    signal.alarm(most)
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, most)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _resident() -> int:
     """Bytes of data that this process has now."""
-    for line in _text(Path("/proc/self/status")).split("\n"):
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").split("\n"):
         if line.startswith("VmData:"):
             return int(line.split()[1]) << 10
     return BYTES
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
-
-
-_EXPRESSIONS = (
-    "block_x * block_y <= 1024 and (tile == 1 or block_x % 32 == 0)",
-    "ceil_div(n, block_x * tile) if vector else max(1, n // block_x)",
-    "min(log2(m), 16) + abs(-n) ** 2",
-)
-_T4 = json.dumps(
-    {
-        "schema_version": "1.0.0",
-        "metadata": {"timeunit": "milliseconds"},
-        "results": [
-            {
-                "timestamp": "2024-05-01 12:00:00+00:00",
-                "configuration": {"bx": 32, "tile": 1},
-                "times": {"compilation": 900.0, "runtimes": [0.4, 0.5, 0.6]},
-                "invalidity": "correct",
-                "correctness": 1,
-                "measurements": [{"name": "time", "value": 0.5, "unit": ""}],
-                "objectives": ["time"],
-            }
-        ],
-    }
-)
-_CACHE = json.dumps(
-    {
-        "device_name": "NVIDIA GeForce RTX 3090",
-        "kernel_name": "vector_add",
-        "problem_size": [1000, 1000],
-        "tune_params_keys": ["bx", "tile"],
-        "tune_params": {"bx": [32, 64], "tile": [1, 2]},
-        "objective": "time",
-        "cache": {"32,1": {"bx": 32, "tile": 1, "time": 0.5, "times": [0.4, 0.6], "timestamp": "2024-05-01 12:00:00"}},
-    }
-)
-_TRACE = """time_s,power_w,energy_j,sm_clock_hz,memory_clock_hz,temperature_c,reasons
-0.0,100,0,1.5e9,1e9,40,
-0.1,120,11,1.5e9,1e9,41,power cap
-"""
 
 
 if __name__ == "__main__":

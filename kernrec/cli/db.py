@@ -187,7 +187,7 @@ def info(as_json: AsJson = False, db: Path_ = None) -> None:
     from kernrec.store import Database
 
     path = db or paths.user_database()
-    with Database.open(path) as database:
+    with Database.open(path, check_rows=False) as database:
         tally, counts = database.tally(), database.counts()
         schema, content, conflicts = database.schema, database.content_hash(), len(database.conflicts())
     learned, wrong = stored_models(path.parent / "models")
@@ -254,7 +254,7 @@ def verify(db: Path_ = None) -> None:
     from kernrec.store import Database
 
     path = db or paths.user_database()
-    with Database.open(path) as database:
+    with Database.open(path, check_rows=False) as database:
         altered, rows = database.altered(), sum(database.counts().values())
         conflicts = len(database.conflicts())
     if conflicts:

@@ -9,7 +9,6 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.gpu.find import UnknownGPU
 from kernrec.interop.bind_rows import bind_rows, names_of
-from kernrec.interop.plausible_times import implausible
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import ForeignResults, StoredAs, to_measurements
 from kernrec.interop.same_code import other_code
@@ -19,6 +18,7 @@ from kernrec.kernel import Kernel, find_kernel
 from kernrec.kernel.library import kernel_names
 from kernrec.op import Problem
 from kernrec.store import Database
+from kernrec.store.intake.plausible_times import implausible
 from kernrec.store.kernel_rows import remember
 from kernrec.store.measurement import Measurement, Outcome
 

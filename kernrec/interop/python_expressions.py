@@ -92,7 +92,7 @@ class Translator:
 
     def _call(self, name: str, arguments: list[ast.expr]) -> ast.expr:
         first = arguments[0] if arguments else None
-        if name in ("max", "min") and len(arguments) == 1 and isinstance(first, ast.Name) and first.id in self.values:
+        if name in ("max", "min") and len(arguments) == 1 and isinstance(first, ast.Name) and self.values.get(first.id):
             return ast.Constant((max if name == "max" else min)(self.values[first.id]))
         if name in ("max", "min", "abs"):
             return ast.Call(ast.Name(name), [self._node(argument) for argument in arguments], [])

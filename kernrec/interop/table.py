@@ -11,10 +11,10 @@ a tunable that is overlooked would make one config of many.
 
 import csv
 import io
+import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from kernrec.interop.results import (
 )
 from kernrec.interop.t4 import INVALIDITIES, SECONDS
 from kernrec.store.connection import one_line, parquet_rows
+from kernrec.store.intake.checked_rows import checked_table
 from kernrec.store.measurement import Outcome
 
 TOOL = "table"
@@ -146,20 +147,13 @@ def _plain(text: str) -> object:
 def _parquet(path: Path) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
     if path.stat().st_size > MOST_BYTES:
         raise UsageError(f"{path} is larger than {MOST_BYTES // 2**20} MiB; it is not read")
-    with one_line(path), parquet_rows(path) as (connection, source):
-        content = source.replace("read_parquet", "parquet_metadata", 1)
-        measure = f"SELECT sum(num_values) / count(DISTINCT column_id), sum(total_uncompressed_size) FROM {content}"
-        count, size = connection.execute(measure).fetchone() or (0, 0)
-        # A few bytes can stand for any number of rows: what a file says of itself is bounded before it is read.
-        if (count or 0) > _MOST_ROWS or (size or 0) > MOST_BYTES:
-            raise UsageError(f"{path} holds {count:.0f} rows, {size} bytes: more than any recording; it is not read")
-        cursor = connection.execute(f"FROM {source} LIMIT ?", [_MOST_ROWS + 1])
-        columns = [column[0] for column in cursor.description or ()]
-        rows = cursor.fetchall()
-    return columns, (
-        {name: float(value) if isinstance(value, Decimal) else value for name, value in zip(columns, row, strict=True)}
-        for row in rows
-    )
+    with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
+        file = checked_table(path, Path(folder), _MOST_ROWS)
+        with one_line(path), parquet_rows(file) as (connection, source):
+            cursor = connection.execute(f"FROM {source}")
+            columns = [column[0] for column in cursor.description or ()]
+            rows = cursor.fetchall()
+    return columns, (dict(zip(columns, row, strict=True)) for row in rows)
 
 
 class _Reader:

@@ -25,6 +25,8 @@ from kernrec.errors import UsageError
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+    from kernrec.store.reader_limits import Limits
+
 # The oldest DuckDB that can read the files written here.
 STORAGE_VERSION = "v1.2.0"
 
@@ -71,28 +73,32 @@ def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
         yield connection, f"read_parquet({name})"
 
 
-def connect_stranger(path: Path, folder: Path, memory_bytes: int) -> "DuckDBPyConnection":
+def connect_stranger(path: Path, folder: Path, limits: "Limits") -> "DuckDBPyConnection":
     """A connection to a stranger's file, read only, for a process that may die of it.
 
     Args:
         path: of the file.
         folder: the only one in which other files can be read and written.
-        memory_bytes: memory that DuckDB may use.
+        limits: of the process.
     """
     with one_line(path):
         return _waiting(
-            f"SET memory_limit = '{memory_bytes}B'; SET allowed_directories = [{quoted(folder)}]; "
+            f"{_within(limits)}; SET allowed_directories = [{quoted(folder)}]; "
             f"ATTACH {quoted(path.absolute())} AS db (READ_ONLY, TYPE duckdb)"
         )
 
 
-def connect_files(files: Sequence[Path], folder: Path, memory_bytes: int) -> "DuckDBPyConnection":
+def connect_files(files: Sequence[Path], folder: Path, limits: "Limits") -> "DuckDBPyConnection":
     """A connection to an empty database `db` that reaches these files, and what is in a folder, for such a process."""
     names = ", ".join(quoted(file.absolute()) for file in files)
     return _locked(
-        f"SET memory_limit = '{memory_bytes}B'; SET allowed_paths = [{names}]; "
+        f"{_within(limits)}; SET allowed_paths = [{names}]; "
         f"SET allowed_directories = [{quoted(folder)}]; ATTACH ':memory:' AS db"
     )
+
+
+def _within(limits: "Limits") -> str:
+    return f"SET memory_limit = '{limits.database_bytes}B'; SET threads = {limits.threads}"
 
 
 def _locked(first: str) -> "DuckDBPyConnection":
@@ -152,6 +158,12 @@ def exchange_folder(connection: "DuckDBPyConnection") -> Iterator[Path]:
 def quoted(text: object) -> str:
     """`text` as an SQL string."""
     return "'" + str(text).replace("'", "''") + "'"
+
+
+def is_open(path: Path) -> bool:
+    """Whether this process has a file open."""
+    real = os.path.realpath(path)
+    return any(name == real for name, _ in _open)
 
 
 def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection":

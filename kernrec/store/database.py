@@ -16,6 +16,7 @@ from kernrec.store.connection import (
     connect,
     connect_memory,
     exchange_folder,
+    is_open,
     one_line,
     quoted,
     transaction,
@@ -23,6 +24,7 @@ from kernrec.store.connection import (
 from kernrec.store.derived import MOMENT, derived, with_derived
 from kernrec.store.evidence import MeasuredAnswer
 from kernrec.store.identity import content_hash
+from kernrec.store.known_files import is_known, remember, state_of
 from kernrec.store.layout import check_migratable
 from kernrec.store.measurement_log import MeasurementLog, evidence, read_log
 from kernrec.store.migrations import TABLES, migrate, migrations, schema_version
@@ -46,10 +48,6 @@ class DatabaseContents:
 
     measurements: int
     """Rows of its log."""
-    least: str | None
-    """Least key of a measurement; None without measurements."""
-    greatest: str | None
-    """Greatest key of a measurement."""
     profiled: frozenset[tuple[str, str, int]]
     """(kernel, hash, architecture) with profiles."""
 
@@ -60,24 +58,38 @@ class Database:
     Every method raises `UsageError`, in one line that names the file, when the database cannot do it.
     """
 
-    def __init__(self, connection: "DuckDBPyConnection", path: Path | str) -> None:
+    def __init__(self, connection: "DuckDBPyConnection", path: Path | str, *, writes: bool = False) -> None:
         self._connection = connection
         self.path = path
+        self._writes = writes
 
     @classmethod
-    def open(cls, path: Path, *, read_only: bool = True, create: bool = False) -> "Database":
+    def open(cls, path: Path, *, read_only: bool = True, create: bool = False, check_rows: bool = True) -> "Database":
         """Open a database and bring its schema up to date, even if it will only be read.
+
+        A file that this program neither wrote nor had checked before is checked first, by a process of its own.
 
         Args:
             path: of the file.
             read_only: whether it will only be read.
             create: whether to create it if it does not exist (needs `read_only=False`).
+            check_rows: whether a file with a row that was changed or cannot be is refused.
 
         Raises:
             UsageError: for a file that is not a kernrec database, damaged, in use or of a newer schema; it is not
                 changed.
         """
         path = Path(path)
+        state = state_of(path)
+        if state and path.is_file() and not is_known(path, state) and not is_open(path):
+            _check_apart(path, check_rows)
+            if check_rows:
+                remember(path, state)
+        return cls.open_checked(path, read_only=read_only, create=create)
+
+    @classmethod
+    def open_checked(cls, path: Path, *, read_only: bool = True, create: bool = False) -> "Database":
+        """As `open`, for a file that was checked, and in the process that checks."""
         existed = path.exists()
         connection = connect(path, read_only=read_only, create=create)
         database = cls(connection, path)
@@ -99,17 +111,8 @@ class Database:
             if not existed:
                 path.unlink(missing_ok=True)
             raise
+        database._writes = not read_only
         return database
-
-    @staticmethod
-    def check(path: Path) -> int:
-        """The schema of a database, which is left as it is; raises `UsageError` if this kernrec cannot read it."""
-        with connect(Path(path), read_only=True, create=False) as connection, one_line(path):
-            check_whole(connection, Path(path))
-            version = schema_version(connection, path)
-            if version == 0:
-                raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
-            return version
 
     @classmethod
     def memory(cls) -> "Database":
@@ -121,6 +124,8 @@ class Database:
     def close(self) -> None:
         """Write pending changes and close the file."""
         self._connection.close()
+        if self._writes:
+            remember(Path(self.path), state_of(Path(self.path)))
 
     def __enter__(self) -> "Database":
         return self
@@ -301,11 +306,17 @@ class Database:
 
     def contents(self) -> DatabaseContents:
         """A summary of the database."""
-        logged = "SELECT count(*), min(measurement_id), max(measurement_id) FROM db.measurement"
         with one_line(self.path):
-            rows, least, greatest = self._connection.execute(logged).fetchone() or (0, None, None)
+            rows = self._connection.execute("SELECT count(*) FROM db.measurement").fetchone()
             profiled = self._connection.execute("SELECT DISTINCT kernel, kernel_hash, sm FROM db.profile").fetchall()
-        return DatabaseContents(int(rows), least, greatest, frozenset(profiled))
+        return DatabaseContents(int(rows[0]) if rows else 0, frozenset(profiled))
+
+    def key_range(self) -> tuple[str, str] | None:
+        """The least and the greatest key of a measurement, which takes a look at every row; None without any."""
+        query = "SELECT min(measurement_id), max(measurement_id) FROM db.measurement"
+        with one_line(self.path):
+            row = self._connection.execute(query).fetchone()
+        return None if row is None or row[0] is None else (row[0], row[1])
 
     def content_hash(self) -> str:
         """A hash of the content of all rows, independent of the order in which they were added."""
@@ -350,9 +361,20 @@ class Database:
             raise unknown("table", table, (*TABLES, *views))
 
 
+def _check_apart(path: Path, rows: bool) -> None:
+    """Have a process of its own read a file first; raises `UsageError` if it should not be opened."""
+    from tempfile import TemporaryDirectory  # what a query of a known file need not wait for
+
+    from kernrec.store.reader import read_apart
+
+    with TemporaryDirectory(prefix="kernrec-") as folder:
+        request = {"path": str(path.absolute()), "rows": rows}
+        read_apart("check", request, str(path), path.stat().st_size, Path(folder))
+
+
 def _bring_up_to_date(path: Path, version: int) -> None:
     """Migrate a file that was to be read only: updating kernrec should not require updating databases by hand."""
     try:
-        Database.open(path, read_only=False).close()
+        Database.open_checked(path, read_only=False).close()
     except UsageError as error:
         raise UsageError(f"{error} (it has schema {version} and this kernrec needs {len(migrations())})") from None

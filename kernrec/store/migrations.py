@@ -77,7 +77,7 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
     foreign = UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
     if not found.keys() >= {"migration", *TABLES}:
         raise foreign
-    layout.check_layout(found, {"migration": _expected(1)["migration"]}, path, checks=writing)
+    layout.check_layout(found, {"migration": layout_of(1).statements["migration"]}, path, checks=writing)
     applied = connection.execute("SELECT id, name FROM db.migration ORDER BY id").fetchall()
     known = [(step.number, step.name) for step in migrations()]
     if len(applied) > len(known) and applied[: len(known)] == known:
@@ -86,11 +86,13 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
         )
     if not applied or applied != known[: len(applied)]:
         raise UsageError(f"{path} has a schema that this kernrec does not know")
-    layout.check_layout(found, _expected(len(applied)), path, checks=writing)
+    layout.check_layout(found, layout_of(len(applied)).statements, path, checks=writing)
     if writing:
         layout.check_writable(connection, path)
     return len(applied)
 
 
-def _expected(step: int) -> dict[str, str]:
-    return layout.expected_tables(step, "\n".join(each.sql for each in migrations()[:step]).encode())
+def layout_of(step: int | None = None) -> layout.Layout:
+    """The tables after a step of the schema; None: after the last."""
+    number = len(migrations()) if step is None else step
+    return layout.expected_layout(number, "\n".join(each.sql for each in migrations()[:number]).encode())

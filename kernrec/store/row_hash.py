@@ -26,12 +26,12 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     members = []
     for name in sorted([*names, "table"]):
         if name == "table":
-            members.append(f'\'"table":"{table}",\'')
+            members.append(f'\'"table":"{table}"\'')
             continue
         value = _TEXT[kinds[name]].format(f'"{name}"')
-        members.append(f"coalesce('\"{name}\":' || {value} || ',', '')")
-    text = " || ".join(members)
-    return f"substr(sha256('{{' || rtrim({text}, ',') || '}}'), 1, {KEY_DIGITS[table]})"
+        members.append(f"'\"{name}\":' || {value}")
+    # One function of all members, which skips those that are NULL: a chain of `||` copies what it has at each step.
+    return f"substr(sha256('{{' || concat_ws(',', {', '.join(members)}) || '}}'), 1, {KEY_DIGITS[table]})"
 
 
 _TEXT = {

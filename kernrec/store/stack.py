@@ -12,6 +12,9 @@ from kernrec.store.identity import content_hash
 from kernrec.store.measurement_log import MeasurementLog, evidence
 from kernrec.store.profiles import ProfileTable, shipped_profiles
 
+_MOST_IN_MEMORY = 200_000
+"""Rows of all logs, up to which those of a GPU and op are read at once."""
+
 
 class Stack:
     """Read-only view of several databases.
@@ -73,13 +76,14 @@ class Stack:
         """What all databases contain about a GPU and problem: measurements of these kernels, failures, faster others.
 
         For each config, power limit and clock the first database that has it counts. The first query about a GPU and op
-        reads one problem; the second reads the whole log of both, which then answers until a file changes.
+        reads one problem; the second reads the whole log of both, which then answers until a file changes, unless the
+        databases are so large that this would take longer than many queries.
         """
         if not self._paths:
             return Evidence()
         self._refresh()
         gpu_and_op = gpu, op
-        if gpu_and_op not in self._logs:
+        if gpu_and_op not in self._logs or self.measurements() > _MOST_IN_MEMORY:
             self._logs[gpu_and_op] = None
             return evidence([db.log(gpu, op, problem_key) for db in self._databases()], kernels, problem_key)
         if (logs := self._logs[gpu_and_op]) is None:
@@ -98,7 +102,7 @@ class Stack:
     def mark(self) -> str:
         """Distinguishes logs of the same length: a hash of the least and the greatest key of a measurement."""
         self._refresh()
-        ends = [end for contents in self._contents for end in (contents.least, contents.greatest) if end is not None]
+        ends = [end for database in self._databases() for end in database.key_range() or ()]
         return content_hash([min(ends), max(ends)]) if ends else ""
 
     def version(self) -> tuple[tuple[int, int], ...]:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.interop.import_export import Recording, import_bound
-from kernrec.interop.plausible_times import ceiling_s, floor_s, implausible
 from kernrec.interop.table import TableOptions, read_table
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.op import find_op
 from kernrec.store import Database
+from kernrec.store.intake.plausible_times import ceiling_s, floor_s, implausible
 from tests.helpers.foreign_files import cache, document, entry, result
 
 Write = Callable[..., Path]

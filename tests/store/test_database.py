@@ -14,9 +14,9 @@ from kernrec.store import Database
 from kernrec.store.add_rows import add_rows
 from kernrec.store.connection import exchange_folder
 from kernrec.store.intake import merge
-from kernrec.store.intake.limits import Limits
 from kernrec.store.intake.read_file import read_database
 from kernrec.store.measurement import Measurement
+from kernrec.store.reader_limits import Limits
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
 

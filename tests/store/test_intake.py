@@ -1,6 +1,7 @@
 """Files of strangers: their rows are taken once they were checked; nothing else in them is ever run."""
 
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -16,10 +17,10 @@ from kernrec.store import Database
 from kernrec.store.connection import connect_memory
 from kernrec.store.intake import merge
 from kernrec.store.intake.checked_rows import checked_rows
-from kernrec.store.intake.limits import Limits
 from kernrec.store.intake.read_file import read_database
 from kernrec.store.measurement import Measurement
 from kernrec.store.migrations import migrate
+from kernrec.store.reader_limits import Limits
 from kernrec.store.row_hash import key_expression
 from kernrec.store.rows import columns, insert
 
@@ -106,6 +107,68 @@ def test_no_other_file_can_be_reached_from_a_database(theirs: Path, tmp_path: Pa
             with pytest.raises(duckdb.Error):
                 database._connection.execute(statement)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["secret.csv", "theirs.duckdb"]
+
+
+class ReaderStartedError(Exception):
+    """A process was started to read a file."""
+
+
+@pytest.fixture
+def no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting a process that reads a file is an error."""
+
+    def read_apart(*_: object) -> None:
+        raise ReaderStartedError
+
+    monkeypatch.setattr("kernrec.store.reader.read_apart", read_apart)
+
+
+def test_a_file_that_is_asked_is_checked_once(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Database.open(theirs).close()
+    monkeypatch.setattr("kernrec.store.reader.read_apart", None)
+    Database.open(theirs).close()
+
+
+def test_what_this_program_wrote_needs_no_check(tmp_path: Path, no_reader: None) -> None:
+    path = tmp_path / "own.duckdb"
+    for _ in range(2):
+        with Database.open(path, read_only=False, create=True) as database:
+            database.add_measurements([measurement()])
+            with Database.open(path, read_only=False) as again:  # while it is open here
+                assert again.counts()["measurement"] == 1
+    Database.open(path).close()
+
+
+def test_a_file_that_takes_the_place_of_a_known_one_is_checked(
+    honest: Path, tmp_path: Path, no_reader: None
+) -> None:
+    """Of the same name, size and time."""
+    path = tmp_path / "own.duckdb"
+    Database.open(path, read_only=False, create=True).close()
+    Database.open(path).close()
+    seen = path.stat()
+    other = Path(shutil.copyfile(path, tmp_path / "other.duckdb"))
+    os.utime(other, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    for place in (lambda: other.replace(path), lambda: Path(f"{path}.wal").write_bytes(b"")):
+        place()
+        with pytest.raises(ReaderStartedError):
+            Database.open(path)
+
+
+def test_a_file_with_an_altered_row_is_not_asked_but_looked_into(theirs: Path) -> None:
+    change(theirs, "UPDATE measurement SET latency_s = latency_s / 1000")
+    with pytest.raises(UsageError, match="another content than their key says .*`kernrec db verify` looks into it"):
+        Database.open(theirs)
+    with Database.open(theirs, check_rows=False) as database:
+        assert len(database.altered()) == 2
+
+
+def test_a_file_that_crashes_its_reader_is_one_line(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Limits(cpu_s=20, wall_s=60, database_bytes=2**28, address_bytes=2**27, file_bytes=2**26, rows=1000)
+    monkeypatch.setattr(Limits, "of", lambda size: small)
+    with pytest.raises(UsageError, match=r"theirs\.duckdb") as caught:
+        Database.open(theirs)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +260,16 @@ def test_a_kernel_has_the_hash_of_its_source(theirs: Path) -> None:
     with Database.open(theirs, read_only=False) as database:
         database.add("kernel", [{"name": "k", "kernel_hash": "0" * 16, "op": "matmul", "spec": spec, "source": "evil"}])
     assert "have another spec or source than their hash says" in refused(theirs)
+
+
+def test_a_latency_below_what_the_card_can_do_is_refused(theirs: Path) -> None:
+    """4096 cubed in a microsecond is 137 PFLOP/s."""
+    large = find_op("matmul").problem(m=4096, n=4096, k=4096)
+    with Database.open(theirs, read_only=False) as database:
+        database.add_measurements([measurement(problem=large, latency_s=1e-6)])
+    line = refused(theirs)
+    assert "have a latency of 1 us, and matmul[m=4096,n=4096,k=4096]" in line.replace("1.00 us", "1 us")
+    assert "on h200-sxm at its peak" in line
 
 
 def test_a_refused_file_adds_nothing(theirs: Path) -> None:

@@ -11,7 +11,7 @@ from kernrec.ptx.ir.program import Function, Instruction, Symbol
 from kernrec.ptx.ir.types import REGISTER_TYPES
 
 _INSTRUCTION = re.compile(
-    r"\s*(?:@(!?)([%\w$]+)\s+)?([a-z][a-z0-9_]*)(?![a-z0-9_])((?:[.:]+[\w]+)*)(?![\w.]|\s*:)\s*([^;{}]*(?:\{[^;{}]*\}[^;{}]*)*);\s*$"
+    r"\s*(?:@(!?)([%\w$]+)\s+)?([a-z][a-z0-9_]*)(?![a-z0-9_])((?:[.:]+[\w]+)*)(?![\w.]|\s*:)\s*+([^;{}]*+(?:\{[^;{}]*+\}[^;{}]*+)*+);\s*$"
 )
 _OPERANDS = re.compile(r"\s*(\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,{}\[\]()]+)\s*,?")
 _LABEL = re.compile(r"([\w$%]+)\s*:(?!:)\s*")

@@ -1,19 +1,10 @@
-"""The parent of the process that reads a stranger's file: starts it, waits, and says in one line how it ended."""
+"""Rows of a stranger's file: a child with limits reads the file, checks every row and writes plain Parquet."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from kernrec import paths
 from kernrec.errors import UsageError
-from kernrec.store.intake.limits import Limits
-from kernrec.util.process import kill_group, own_group
+from kernrec.store.reader import read_apart
 
 
 def checked_rows(path: Path, folder: Path) -> dict[str, int]:
@@ -36,7 +27,7 @@ def checked_rows(path: Path, folder: Path) -> dict[str, int]:
         raise UsageError(f"there is no database at {path}") from None
     if path.is_dir():
         raise UsageError(f"{path} is a folder, not a database")
-    return _read({"path": str(path)}, str(path), size, folder)
+    return read_apart("database", {"path": str(path)}, str(path), size, folder)
 
 
 def checked_segments(files: Mapping[str, Sequence[Path]], folder: Path, title: str) -> dict[str, int]:
@@ -49,53 +40,17 @@ def checked_segments(files: Mapping[str, Sequence[Path]], folder: Path, title: s
     """
     size = sum(file.stat().st_size for names in files.values() for file in names)
     segments = {table: [str(file.absolute()) for file in names] for table, names in files.items()}
-    return _read({"path": title, "segments": segments}, title, size, folder)
+    return read_apart("segments", {"segments": segments}, title, size, folder)
 
 
-def _read(request: dict[str, Any], title: str, size: int, folder: Path) -> dict[str, int]:
-    """Start the child and wait for what it says."""
-    limits = Limits.of(size)
-    request |= {"folder": str(folder), "limits": limits.as_dict()}
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [_root(), os.environ.get("PYTHONPATH")]))}
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as asked:
-        asked.write(json.dumps(request).encode())
-        asked.seek(0)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "kernrec.store.intake.read_file"],
-            stdin=asked,
-            stdout=output,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            **own_group(),
-        )
-        try:
-            process.wait(limits.wall_s)
-        except subprocess.TimeoutExpired:
-            raise UsageError(f"{title} takes longer than a file of its size may ({limits.wall_s:.0f} s)") from None
-        finally:
-            kill_group(process)
-            process.wait()
-        output.seek(0)
-        return _answer(title, process.returncode, output.read(2**20), limits)
+def checked_table(path: Path, folder: Path, most_rows: int) -> Path:
+    """Read a stranger's Parquet file of any columns; returns the file with what could be read, in a folder.
 
-
-def _answer(path: str, status: int, output: bytes, limits: Limits) -> dict[str, int]:
-    try:
-        done = json.loads(output.splitlines()[-1])
-    except (ValueError, IndexError):
-        done = {}
-    if status == 0 and "rows" in done:
-        return dict(done["rows"])
-    if status == 0 and "refused" in done:
-        raise UsageError(str(done["refused"]))
-    if status == -getattr(signal, "SIGXCPU", 24):
-        raise UsageError(f"{path} takes longer than a file of its size may ({limits.cpu_s:.0f} s of CPU time)")
-    if status == -getattr(signal, "SIGXFSZ", 25):
-        raise UsageError(f"{path} holds more than a file of its size may")
-    how = f"signal {-status}" if status < 0 else f"exit status {status}"
-    raise UsageError(f"{path} cannot be read: it makes its reader crash ({how}); nothing was taken")
-
-
-def _root() -> str:
-    """The folder that this package is in, for a child that is started from elsewhere."""
-    return str(Path(paths.__file__).resolve().parent.parent)
+    Args:
+        path: of the file.
+        folder: private to this program.
+        most_rows: a file with more rows is refused.
+    """
+    path = path.absolute()
+    read_apart("table", {"path": str(path), "most_rows": most_rows}, str(path), path.stat().st_size, folder)
+    return folder / "table.parquet"

@@ -1,27 +1,37 @@
 """The child: reads one file of a stranger, checks every row, and writes what passed as Parquet.
 
-Started by `checked_rows`; reads a request from standard input and prints one JSON object, `{"rows": ...}` or
-`{"refused": text}`.
+Started by `kernrec.store.reader`; reads a request from standard input and prints one JSON object, `{"found": ...}` or
+`{"refused": text}`. Tasks:
+
+    database   the rows of a database, to `<table>.parquet`
+    segments   those of Parquet files of our tables, such as a bundle has, to `<table>.parquet`
+    check      nothing is written: whether a database may be opened by the parent
+    table      a Parquet file of any columns, such as a recording, to `table.parquet`
 """
 
 import json
 import shutil
+import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.store.connection import check_whole, connect_files, connect_stranger, one_line, quoted
 from kernrec.store.database import Database
-from kernrec.store.intake.limits import Limits
 from kernrec.store.intake.row_checks import check_rows
-from kernrec.store.migrations import TABLES, migrations, schema_version
-from kernrec.store.rows import columns
+from kernrec.store.migrations import TABLES, layout_of, migrations, schema_version
+from kernrec.store.reader_limits import Limits
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
+_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
+_PLAIN = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "DOUBLE", "FLOAT", "BOOLEAN", "VARCHAR", "TIMESTAMP")
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_LARGEST_TABLE = 512 * 2**20
 
 
 def main() -> int:
@@ -29,90 +39,161 @@ def main() -> int:
     request = json.loads(sys.stdin.read())
     limits = Limits(**request["limits"])
     limits.apply()
-    path, folder = Path(request["path"]), Path(request["folder"])
-    try:
-        if "segments" in request:
-            done: dict[str, Any] = {"rows": read_segments(request["segments"], str(path), folder, limits)}
-        else:
-            done = {"rows": read_database(path, folder, limits)}
-    except KernrecError as error:
-        done = {"refused": str(error)}
-    except MemoryError:
-        done = {"refused": f"{path} takes more memory than a file of its size may"}
-    print(json.dumps(done))
+    _end_with_parent()
+    print(json.dumps(answer(request, limits)))
     return 0
+
+
+def _end_with_parent() -> None:
+    """Where the system can, be killed when the parent is: nobody waits for the answer then."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+    """What a request finds, or the line with which its file is refused."""
+    try:
+        return {"found": _TASKS[request["task"]](request, Path(request["folder"]), limits)}
+    except KernrecError as error:
+        return {"refused": str(error)}
+    except MemoryError:
+        return {"refused": f"{request['title']} takes more memory than a file of its size may"}
 
 
 def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
     """Write the rows of a database to `<table>.parquet` in a folder; returns how many each table has."""
-    with closing(connect_stranger(path, folder, limits.database_bytes)) as connection, one_line(path):
+    with _opened(path, folder, limits) as connection:
+        return _write_tables(connection, path, folder, limits)
+
+
+def check_database(path: Path, folder: Path, limits: Limits, rows: bool) -> None:
+    """Raise `UsageError` unless a database may be opened.
+
+    Args:
+        path: of the file.
+        folder: for a copy of a file of an older schema.
+        limits: of this process.
+        rows: whether its rows are checked too; else they are only read, so that a damaged file crashes here.
+    """
+    with _opened(path, folder, limits) as connection:
+        try:
+            if rows:
+                return _check_tables(connection, path, limits)
+        except UsageError as error:
+            raise UsageError(f"{error}; it is not used (`kernrec db verify` looks into it)") from None
+        for table in TABLES:
+            connection.execute(f"SELECT count(hash(COLUMNS(*))) FROM db.{table}").fetchall()
+
+
+@contextmanager
+def _opened(path: Path, folder: Path, limits: Limits) -> "Iterator[DuckDBPyConnection]":
+    """A database of the present schema; of an older one, its copy in a folder, brought up to date."""
+    with closing(connect_stranger(path, folder, limits)) as connection, one_line(path):
         check_whole(connection, path)
         version = schema_version(connection, path)
         if version == 0:
             raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
         if version == len(migrations()):
-            _attach_expected(connection)
-            return _write_tables(connection, path, folder, limits)
+            yield connection
+            return
     copy = folder / "older.duckdb"
     for suffix in ("", ".wal"):  # DuckDB's log of what is not yet in the file, after a crash
         if (file := path.with_name(path.name + suffix)).exists():
             shutil.copyfile(file, copy.with_name(copy.name + suffix))
-    Database.open(copy, read_only=False).close()
-    with closing(connect_stranger(copy, folder, limits.database_bytes)) as connection, one_line(path):
-        _attach_expected(connection)
-        return _write_tables(connection, path, folder, limits)
+    Database.open_checked(copy, read_only=False).close()
+    with closing(connect_stranger(copy, folder, limits)) as connection, one_line(path):
+        yield connection
 
 
 def read_segments(segments: Mapping[str, Sequence[str]], title: str, folder: Path, limits: Limits) -> dict[str, int]:
-    """The same for Parquet files, given by table."""
+    """The same as `read_database` for Parquet files, given by table."""
     files = [Path(file) for names in segments.values() for file in names]
-    with closing(connect_files(files, folder, limits.database_bytes)) as connection:
-        _attach_expected(connection)
-        with one_line(title):
-            for table in TABLES:
-                kinds = {name: kind for name, kind, *_ in connection.execute(f"DESCRIBE expected.{table}").fetchall()}
-                rows = [_segment_rows(connection, file, table, kinds, title) for file in segments.get(table, ())]
-                union = " UNION ALL ".join(rows) or f"FROM expected.{table}"
-                connection.execute(f"CREATE VIEW db.{table} AS {union}")
-            return _write_tables(connection, title, folder, limits)
+    with closing(connect_files(files, folder, limits)) as connection, one_line(title):
+        for table in TABLES:
+            kinds = layout_of().columns[table]
+            rows = [_segment_rows(connection, file, table, kinds, title) for file in segments.get(table, ())]
+            empty = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
+            union = " UNION ALL ".join(rows) or f"SELECT {empty} LIMIT 0"
+            connection.execute(f"CREATE VIEW db.{table} AS {union}")
+        return _write_tables(connection, title, folder, limits)
 
 
 def _segment_rows(connection: "DuckDBPyConnection", file: str, table: str, kinds: Mapping[str, str], title: str) -> str:
     """The rows of a Parquet file in SQL, once its columns were checked; columns of later schemas are NULL."""
     source = f"read_parquet({quoted(file)})"
-    found = {name: kind for name, kind, *_ in connection.execute(f"DESCRIBE FROM {source}").fetchall()}
-    for name, kind in found.items():
+    described = {name: kind for name, kind, *_ in connection.execute(f"DESCRIBE FROM {source}").fetchall()}
+    for name, kind in described.items():
         if kinds.get(name) != kind:
-            raise UsageError(f"{title}: a segment of the table {table} has a column {name[:40]!r} of type {kind[:40]}")
-    columns = ", ".join(f'"{name}"' if name in found else f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
+            raise UsageError(
+                f"{title}: a segment of the table {table} has a column {name[:40]!r} of type {kind[:40]!r}"
+            )
+    columns = ", ".join(
+        f'"{name}"' if name in described else f'NULL::{kind} AS "{name}"' for name, kind in kinds.items()
+    )
     return f"SELECT {columns} FROM {source}"
 
 
-def _write_tables(connection: "DuckDBPyConnection", path: Path | str, folder: Path, limits: Limits) -> dict[str, int]:
-    counts = {}
+def _check_tables(connection: "DuckDBPyConnection", path: Path | str, limits: Limits) -> None:
     for table in TABLES:
-        found = connection.execute(f"SELECT count(*) FROM db.{table}").fetchone()
-        counts[table] = int(found[0]) if found else 0
-        if counts[table] > limits.rows:
+        row = connection.execute(f"SELECT count(*) FROM db.{table}").fetchone()
+        if row and int(row[0]) > limits.rows:
             raise UsageError(f"{path}: the table {table} has more rows than a file of its size can hold")
     for table in TABLES:
-        kinds = columns(connection, table)
         try:
-            check_rows(connection, table, kinds)
+            check_rows(connection, table, layout_of())
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
+
+
+def _write_tables(connection: "DuckDBPyConnection", path: Path | str, folder: Path, limits: Limits) -> dict[str, int]:
+    try:
+        _check_tables(connection, path, limits)
+    except UsageError as error:
+        raise UsageError(f"{error}; nothing was taken") from None
+    counts = {}
+    for table in TABLES:
         file = folder / f"{table}.parquet"
-        connection.execute(f"COPY (FROM db.{table}) TO {quoted(file)} (FORMAT parquet, ROW_GROUP_SIZE 20000)")
+        written = connection.execute(f"COPY (FROM db.{table}) TO {quoted(file)} (FORMAT parquet, ROW_GROUP_SIZE 20000)")
+        row = written.fetchone()
+        counts[table] = int(row[0]) if row else 0
     return counts
 
 
-def _attach_expected(connection: "DuckDBPyConnection") -> None:
-    """Attach an empty database of the present schema as `expected`, for its constraints."""
-    connection.execute("ATTACH ':memory:' AS expected")
-    connection.execute("USE expected")
-    for step in migrations():
-        connection.execute(step.sql)
-    connection.execute("USE memory")
+def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None:
+    """Write a Parquet file of plain columns again, to `table.parquet` in a folder."""
+    with closing(connect_files([path], folder, limits)) as connection, one_line(path):
+        name = quoted(path.absolute())
+        measure = (
+            "SELECT sum(num_values) / count(DISTINCT column_id), sum(total_uncompressed_size) "
+            f"FROM parquet_metadata({name})"
+        )
+        rows, size = connection.execute(measure).fetchone() or (0, 0)
+        # A few bytes can stand for any number of rows: what a file says of itself is bounded before it is read.
+        if (rows or 0) > most_rows or (size or 0) > _LARGEST_TABLE:
+            raise UsageError(f"{path} holds {rows:.0f} rows, {size} bytes: more than any recording; it is not read")
+        described = connection.execute(f"DESCRIBE FROM read_parquet({name})").fetchall()
+        columns = ", ".join(_plain(column.replace('"', '""'), kind) for column, kind, *_ in described)
+        target = quoted(folder / "table.parquet")
+        connection.execute(
+            f"COPY (SELECT {columns} FROM read_parquet({name}) LIMIT {most_rows + 1}) TO {target} (FORMAT parquet)"
+        )
+
+
+def _plain(name: str, kind: str) -> str:
+    """A column as a number, a truth value, a time or text, in SQL."""
+    if kind not in _PLAIN:
+        kind = "DOUBLE" if kind.startswith("DECIMAL") else "TIMESTAMP" if kind.startswith("TIMESTAMP") else "VARCHAR"
+    return f'CAST("{name}" AS {kind}) AS "{name}"'
+
+
+_TASKS: Mapping[str, Callable[[Mapping[str, Any], Path, Limits], object]] = {
+    "database": lambda request, folder, limits: read_database(Path(request["path"]), folder, limits),
+    "segments": lambda request, folder, limits: read_segments(request["segments"], request["title"], folder, limits),
+    "check": lambda request, folder, limits: check_database(Path(request["path"]), folder, limits, request["rows"]),
+    "table": lambda request, folder, limits: read_table(Path(request["path"]), folder, limits, request["most_rows"]),
+}
 
 
 if __name__ == "__main__":

@@ -5,13 +5,17 @@ Ranges are the checks of the schema (`db/schema`); here is what a schema cannot 
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError, unknown
-from kernrec.gpu import all_gpus
+from kernrec.gpu import all_gpus, find_gpu
 from kernrec.kernel.source_files import kernel_hash
+from kernrec.op import problem_from_key
+from kernrec.store.intake.plausible_times import floor_s
+from kernrec.store.layout import Layout
 from kernrec.store.row_hash import wrong_keys
+from kernrec.util.human import human
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -22,6 +26,7 @@ _LONGEST_LIST = 2**20
 _LARGEST = "1e30"
 # Control characters, and those that change the direction of text: a row must not write to somebody's terminal.
 _CONTROL = r"\x{00}-\x{08}\x{0e}-\x{1f}\x{7f}-\x{9f}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}"
+_LINES = r"\t\n\v\f\r"
 _SEVERAL_LINES = ("spec", "source")
 _SCALAR = r'(-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|"([^"\\]|\\.)*")'
 _FLAT_OBJECT = rf'^\{{("[^"\\]*":{_SCALAR}(,"[^"\\]*":{_SCALAR})*)?\}}$'
@@ -31,24 +36,30 @@ _PROBLEM_KEY = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]([^,\[\]]*),([^,\[\]]*)")
 _MOST_NAMED = 3
 
 
-def check_rows(connection: "DuckDBPyConnection", table: str, kinds: Mapping[str, str]) -> None:
+def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout) -> None:
     """Raise `UsageError`, which says what is wrong with which rows, unless all rows of `db.<table>` can be taken.
 
     Args:
-        connection: with the file attached as `db`, and an empty database of the schema as `expected`.
+        connection: with the file attached as `db`.
         table: its name.
-        kinds: its columns with their types; the first is the key.
+        layout: of the tables.
     """
-    key = next(iter(kinds))
-    conditions = list(_conditions(connection, table, kinds))
-    violated = [f"NOT coalesce({condition}, true)" for _, condition in conditions]
-    counts = connection.execute(f"SELECT {', '.join(f'count_if({each})' for each in violated)} FROM db.{table}")
-    for (what, _), condition, count in zip(conditions, violated, counts.fetchone() or (), strict=True):
-        if count:
-            query = f"SELECT {key} FROM db.{table} WHERE {condition} LIMIT {_MOST_NAMED + 1}"
-            raise _refused(table, [str(name) for (name,) in connection.execute(query).fetchall()], what)
-    altered = [stored for _, (stored, _) in zip(range(_MOST_NAMED + 1), _wrong(connection, table, kinds), strict=False)]
-    if altered:
+    kinds = layout.columns[table]
+    _check_conditions(connection, table, kinds, list(_conditions(table, layout)))
+    # One pattern for all texts of a row side by side; which of them it was is asked once one has been seen.
+    texts = [name for name, kind in kinds.items() if kind == "VARCHAR"]
+    for names, control in (
+        (set(texts) - {*_SEVERAL_LINES}, _CONTROL + _LINES),
+        ({*texts} & {*_SEVERAL_LINES}, _CONTROL),
+    ):
+        some = f"SELECT 1 FROM db.{table} WHERE {_matches(f'concat({_listed(names)})', control)} LIMIT 1"
+        if names and connection.execute(some).fetchone():
+            each = [
+                (f"have control characters in {name}", f"NOT {_matches(_listed([name]), control)}") for name in names
+            ]
+            _check_conditions(connection, table, kinds, each)
+    wrong = wrong_keys(connection, table, f"db.{table}", kinds)
+    if altered := [stored for _, (stored, _) in zip(range(_MOST_NAMED + 1), wrong, strict=False)]:
         raise _refused(table, altered, "have another content than their key says")
     if table == "problem":
         _check_problems(connection)
@@ -59,30 +70,60 @@ def check_rows(connection: "DuckDBPyConnection", table: str, kinds: Mapping[str,
         for (name,) in connection.execute("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1").fetchall():
             if name not in known:
                 raise unknown("GPU", name, known, "kernrec gpus")
+        _check_latencies(connection)
 
 
-def _wrong(connection: "DuckDBPyConnection", table: str, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    return wrong_keys(connection, table, f"db.{table}", kinds)
-
-
-def _conditions(connection: "DuckDBPyConnection", table: str, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """(what is wrong with rows for which it does not hold, condition); NULL counts as true."""
+def _check_latencies(connection: "DuckDBPyConnection") -> None:
+    """No kernel is faster than a card's peaks; for problems of ops that kernrec knows."""
     query = """
-        SELECT constraint_type, expression, constraint_column_names FROM duckdb_constraints()
-        WHERE database_name = 'expected' AND table_name = ?
+        SELECT gpu, problem.key, min(latency_s), arg_min(measurement_id, latency_s)
+        FROM db.measurement AS measurement JOIN db.problem AS problem USING (problem_id)
+        WHERE outcome = 'ok' GROUP BY gpu, problem.key ORDER BY ALL
     """
-    for kind, expression, names in connection.execute(query, [table]).fetchall():
-        if kind == "CHECK":
-            yield f"are not {expression}", expression
-        elif kind == "NOT NULL":
-            yield f"have no {names[0]}", f'"{names[0]}" IS NOT NULL'
-    for name, kind in kinds.items():
+    for gpu, key, least_s, name in connection.execute(query).fetchall():
+        try:
+            problem = problem_from_key(key)
+        except UsageError:
+            continue  # of a kernel whose spec declares it
+        floor = floor_s(problem, find_gpu(gpu))
+        if least_s < floor:
+            raise _refused(
+                "measurement",
+                [name],
+                f"have a latency of {human(least_s, 's')}, and {key} needs {human(floor, 's')} on {gpu} at its peak",
+            )
+
+
+def _check_conditions(
+    connection: "DuckDBPyConnection", table: str, kinds: Mapping[str, str], conditions: Sequence[tuple[str, str]]
+) -> None:
+    violated = [f"NOT coalesce({condition}, true)" for _, condition in conditions]
+    counts = connection.execute(f"SELECT {', '.join(f'count_if({each})' for each in violated)} FROM db.{table}")
+    for (what, _), condition, count in zip(conditions, violated, counts.fetchone() or (), strict=True):
+        if count:
+            query = f"SELECT {next(iter(kinds))} FROM db.{table} WHERE {condition} LIMIT {_MOST_NAMED + 1}"
+            raise _refused(table, [str(name) for (name,) in connection.execute(query).fetchall()], what)
+
+
+def _matches(text: str, control: str) -> str:
+    return f"regexp_matches({text}, '[{control}]')"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in sorted(names))
+
+
+def _conditions(table: str, layout: Layout) -> Iterator[tuple[str, str]]:
+    """(what is wrong with rows for which it does not hold, condition); NULL counts as true."""
+    for expression in layout.checks[table]:
+        yield f"are not {expression}", expression
+    for name in layout.required[table]:
+        yield f"have no {name}", f'"{name}" IS NOT NULL'
+    for name, kind in layout.columns[table].items():
         column = f'"{name}"'
         if kind == "VARCHAR":
             longest = _LONGEST.get(name, _LONGEST_TEXT)
             yield f"have a {name} of more than {longest} characters", f"length({column}) <= {longest}"
-            control = _CONTROL if name in _SEVERAL_LINES else _CONTROL + r"\t\n\v\f\r"
-            yield f"have control characters in {name}", f"NOT regexp_matches({column}, '[{control}]')"
         elif kind == "DOUBLE":
             yield f"have no finite {name}", f"isfinite({column}) AND abs({column}) < {_LARGEST}"
         elif kind == "DOUBLE[]":
@@ -131,4 +172,4 @@ def _check_kernels(connection: "DuckDBPyConnection") -> None:
 
 def _refused(table: str, keys: list[str], what: str) -> UsageError:
     some = ", ".join(keys[:_MOST_NAMED]) + (", ..." if len(keys) > _MOST_NAMED else "")
-    return UsageError(f"nothing was taken: rows of the table {table} {what} ({some})")
+    return UsageError(f"rows of the table {table} {what} ({some})")

@@ -1,6 +1,7 @@
 """Limits of the process that reads a stranger's file, in proportion to the file."""
 
 import math
+import os
 import sys
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,6 +21,8 @@ class Limits:
     """The largest file that it may write."""
     rows: int
     """Rows of one table. A key is a hash, so a row cannot take less than the 8 bytes of one."""
+    threads: int = 1
+    """That DuckDB works with; the CPU time is that of all."""
 
     @classmethod
     def of(cls, size: int) -> "Limits":
@@ -35,6 +38,7 @@ class Limits:
             address_bytes=2**32,
             file_bytes=2**26 + 16 * size,
             rows=1000 + size // 8,
+            threads=threads_for(size),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -62,3 +66,8 @@ class Limits:
                 resource.setrlimit(limit, (allowed, hard))
             except (ValueError, OSError):
                 continue  # macOS knows the address space but does not limit it
+
+
+def threads_for(size: int) -> int:
+    """Threads that pay for `size` bytes of rows: one for each 16 MiB, up to eight or the processors."""
+    return max(1, min(8, os.cpu_count() or 1, size // 2**24))
