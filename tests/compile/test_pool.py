@@ -56,6 +56,19 @@ def test_a_job_over_its_time_is_stopped_and_the_others_go_on(nvrtc, cache, saxpy
     assert not workers()
 
 
+@pytest.mark.slow
+def test_macros_that_multiply_each_other_end_with_the_limit(nvrtc, cache):
+    """Ten macros of a line each stand for 10^9 terms: time without end, and memory."""
+    macros = ["#define M0(x) x", *(f"#define M{i}(x) {' + '.join([f'M{i - 1}(x)'] * 10)}" for i in range(1, 10))]
+    source = "\n".join([*macros, 'extern "C" __global__ void k(float* a) { a[0] = M9(a[1]); }'])
+    assert len(source) < 1500
+    ((_, error),) = compile_many([CompileJob(source, 80, name="bomb.cu")], processes=1, timeout_s=2.0, cache=cache)
+    assert isinstance(error, CompileError)
+    assert error.reason in ("timeout", "crash")
+    assert "\n" not in str(error)
+    assert not workers()
+
+
 def test_a_worker_that_is_killed_costs_one_job(nvrtc, cache, saxpy, slow):
     endless = CompileJob(slow, 80, name="slow.cu")
 
