@@ -209,8 +209,8 @@ def _read_in_this_process() -> None:
     import kernrec.store.intake.checked_rows
     import kernrec.store.reader
 
-    kernrec.store.reader.read_apart = read_here  # type: ignore[assignment]
-    kernrec.store.intake.checked_rows.read_apart = read_here  # type: ignore[assignment]
+    kernrec.store.reader.read_apart = read_here
+    kernrec.store.intake.checked_rows.read_apart = read_here
 
 
 @contextmanager

@@ -318,13 +318,23 @@ def _measurements() -> list[Measurement]:
 
 def _profile() -> ProfileRow:
     return ProfileRow(
-        **{"kernel": KERNEL, "kernel_hash": "0123456789abcdef", "variant_key": "c0", "sm": 90, "launch": 0},
-        **{"entry": KERNEL, "variant": {"block_m": 64, "dtype": "f32"}, "registers": 64, "spill_bytes": 0},
-        **{"stack_bytes": 0, "static_smem_bytes": 4096, "ptx_hash": "p0", "compiler": "nvrtc 13.5"},
+        kernel=KERNEL,
+        kernel_hash="0123456789abcdef",
+        variant_key="c0",
+        sm=90,
+        launch=0,
+        entry=KERNEL,
+        variant={"block_m": 64, "dtype": "f32"},
+        registers=64,
+        spill_bytes=0,
+        stack_bytes=0,
+        static_smem_bytes=4096,
+        ptx_hash="p0",
+        compiler="nvrtc 13.5",
         metrics=("issue.fma32", "issue.ld_shared"),
         terms=("block", "k_tiles"),
         counts=np.array([[1.0, 2.0], [3.0, 4.5]]),
-    )  # type: ignore[arg-type]
+    )
 
 
 def _text(path: Path) -> str:

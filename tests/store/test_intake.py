@@ -139,9 +139,7 @@ def test_what_this_program_wrote_needs_no_check(tmp_path: Path, no_reader: None)
     Database.open(path).close()
 
 
-def test_a_file_that_takes_the_place_of_a_known_one_is_checked(
-    honest: Path, tmp_path: Path, no_reader: None
-) -> None:
+def test_a_file_that_takes_the_place_of_a_known_one_is_checked(honest: Path, tmp_path: Path, no_reader: None) -> None:
     """Of the same name, size and time."""
     path = tmp_path / "own.duckdb"
     Database.open(path, read_only=False, create=True).close()

@@ -126,9 +126,7 @@ def _segment_rows(connection: "DuckDBPyConnection", file: str, table: str, kinds
     described = {name: kind for name, kind, *_ in connection.execute(f"DESCRIBE FROM {source}").fetchall()}
     for name, kind in described.items():
         if kinds.get(name) != kind:
-            raise UsageError(
-                f"{title}: a segment of the table {table} has a column {name[:40]!r} of type {kind[:40]!r}"
-            )
+            raise UsageError(f"{title}: a segment of the table {table} has a column {name[:40]!r} of type {kind[:40]}")
     columns = ", ".join(
         f'"{name}"' if name in described else f'NULL::{kind} AS "{name}"' for name, kind in kinds.items()
     )
