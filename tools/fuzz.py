@@ -5,8 +5,8 @@
 A case fails when the reader raises anything but a kernrec error of one line, takes more than 10 s or 512 MB, starts a
 program, opens a connection, writes outside of the case's folder, or leaves temporary files behind. What kernrec reads
 in a process of its own is read in a fork here: where DuckDB crashes that process, or it is stopped by its limit of CPU
-time, the user gets one line, so the case counts under `ended` and not as failed. Undamaged samples come first and must be read. Prints a row per
-format and exits 1 when a case failed; `--keep` stores the failing inputs.
+time, the user gets one line, so the case counts under `ended` and not as failed. Undamaged samples come first and must
+be read. Prints a row per format and exits 1 when a case failed; `--keep` stores the failing inputs.
 """
 
 import argparse

@@ -155,7 +155,7 @@ def test_a_file_that_takes_the_place_of_a_known_one_is_checked(honest: Path, tmp
 
 def test_a_file_with_an_altered_row_is_not_asked_but_looked_into(theirs: Path) -> None:
     change(theirs, "UPDATE measurement SET latency_s = latency_s / 1000")
-    with pytest.raises(UsageError, match="another content than their key says .*`kernrec db verify` looks into it"):
+    with pytest.raises(UsageError, match=r"another content than their key says .*`kernrec db verify` looks into it"):
         Database.open(theirs)
     with Database.open(theirs, check_rows=False) as database:
         assert len(database.altered()) == 2
