@@ -86,6 +86,7 @@ def python_api() -> str:
         "The functions and classes on this page are the public interface. Powers are in watts, times in seconds,",
         "energies in joules and clocks in hertz. The [guide](../guides/python.md) has examples.",
         "::: kernrec.recommend",
+        "::: kernrec.analyze",
         *(f"::: kernrec.recommender.{name}" for name in _public_classes(kernrec.recommender)),
         "::: kernrec.errors.KernrecError",
         "::: kernrec.errors.UsageError",
@@ -104,6 +105,8 @@ def kernel_toml() -> str:
     titles = {
         "": "Top level",
         "[tunables] name": "`[tunables]`: a table for each tunable",
+        "[configs]": "`[configs]`: configs as a list",
+        "[triton]": "`[triton]`: a Triton function",
         "[[launch]]": "`[[launch]]`: a table for each kernel launch",
         "[[workspace]]": "`[[workspace]]`: a table for each scratch buffer",
         "[problem]": "`[problem]`: a problem of your own",
@@ -153,7 +156,7 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
         return original(self, key, kind, expected, default)
 
     with patch.object(toml_table.Table, "take", take):
-        for data in (_OF_AN_OP, _OF_ITS_OWN):
+        for data in (_OF_AN_OP, _OF_ITS_OWN, _OF_TRITON):
             kernel_from(data, "spec", "__global__ void run() {}")
     return asked
 
@@ -178,6 +181,14 @@ _OF_ITS_OWN = {
         },
     },
     "launch": [{"entry": "run", "grid": [1], "block": ["bx"], "arguments": ["x", "y"]}],
+}
+_OF_TRITON = {
+    **_COMMON,
+    "source": "run.py",
+    "problem": {"tensors": {"x": {"shape": [64]}}},
+    "configs": {"columns": ["bx"], "rows": [[32]]},
+    "triton": {"parameters": ["x"]},
+    "launch": [{"entry": "run", "grid": [1], "block": ["bx"], "arguments": ["x", "u64 0", "u64 0"]}],
 }
 
 

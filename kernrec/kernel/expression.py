@@ -372,6 +372,12 @@ def is_identifier(name: str) -> bool:
     return bool(re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name)) and name not in _RESERVED and name not in FUNCTIONS
 
 
+def identifier(name: str) -> str:
+    """A name that `is_identifier` accepts, made of any text: `block_m` of `BLOCK_M`."""
+    folded = re.sub(r"\W+", "_", name.lower()).strip("_")[:38]
+    return folded if is_identifier(folded) else f"k_{folded}"
+
+
 def expected_name(name: str) -> str:
     """The error message for a name that `is_identifier` refuses."""
     if name in _RESERVED or name in FUNCTIONS:

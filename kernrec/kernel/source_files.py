@@ -69,13 +69,18 @@ def read_text(path: Path, where: str) -> str:
 
 
 def kernel_hash(data: Mapping[str, Any], source: str) -> str:
-    """16 hex digits over spec and source, including the order of the tunables but no descriptions."""
+    """16 hex digits over spec and source, including the order of the tunables but no descriptions.
+
+    Of a Triton function whose key the spec has, the rest of the source does not count.
+    """
     spec = {key: value for key, value in data.items() if key != "description"}
     spec["tunables"] = [
         [name, {key: value for key, value in table.items() if key != "meaning"}]
         for name, table in data["tunables"].items()
     ]
-    canonical = json.dumps([spec, source], sort_keys=True, default=str)
+    function = spec.get("triton")
+    keyed = isinstance(function, dict) and function.get("key")
+    canonical = json.dumps([spec, "" if keyed else source], sort_keys=True, default=str)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 

@@ -91,9 +91,9 @@ class Space:
         self.layout = layout
         self._facts = {"dtype": dtype, "layout": layout, "dtype_bytes": ELEMENT_BYTES[dtype], "sm": sm}
         self._facts |= {name: getattr(limits, name) for name in LIMITS}
-        values = {t.name: np.array(t.values, dtype=np.int64) for t in kernel.tunables}
+        self._values = {t.name: np.array(t.values, dtype=np.int64) for t in kernel.tunables}
         static, dynamic = self._split((*kernel.constraints, *kernel.implied))
-        self._columns = self._enumerate(values, static)
+        self._columns = self._enumerate(self._values, static)
         self._test = self._columns.test(dynamic)
 
     def __len__(self) -> int:
@@ -102,7 +102,8 @@ class Space:
     @property
     def columns(self) -> dict[str, np.ndarray]:
         """The values of each tunable, int64 (rows,)."""
-        return self._columns.configs.columns
+        columns = self._columns.configs.columns
+        return {tunable.name: columns[tunable.name] for tunable in self.kernel.tunables}
 
     def config(self, row: int) -> dict[str, int]:
         """The config in this row."""
@@ -110,7 +111,7 @@ class Space:
 
     def find(self, configs: Sequence[Mapping[str, object]]) -> np.ndarray:
         """The row of each config, int64 (N,); -1 for a config that is not in this space."""
-        values = self._columns.configs.values
+        values = self._values
         digits = [(name, {int(v): i for i, v in enumerate(known)}) for name, known in values.items()]
         places = np.full(len(configs), -1, dtype=np.int64)
         for number, config in enumerate(configs):
@@ -133,7 +134,7 @@ class Space:
         """The position of each row in the product of all tunables' values, int64 (rows,), ascending."""
         configs = self._columns.configs
         place = np.zeros(len(self), dtype=np.int64)
-        for name, values in configs.values.items():
+        for name, values in self._values.items():
             place = place * len(values) + configs.digits[name]
         return place
 
@@ -172,6 +173,8 @@ class Space:
         place = {name: i + 1 for i, name in enumerate(t.name for t in self.kernel.tunables)} | dict.fromkeys(
             self._facts, 0
         )
+        listed = self.kernel.listed
+        place |= dict.fromkeys(listed.further if listed else (), len(self.kernel.tunables))
         for name, let in self.kernel.lets.items():
             if let.names <= place.keys():
                 place[name] = max((place[used] for used in let.names), default=0)
@@ -184,6 +187,13 @@ class Space:
         return static, dynamic
 
     def _enumerate(self, values: Mapping[str, np.ndarray], static: list[tuple[int, Expression]]) -> Columns:
+        if (listed := self.kernel.listed) is not None:
+            values = {**values, **listed.values(listed.further)}
+            configs = ConfigRows(len(listed.rows), values, listed.digits(values))
+            columns = Columns(configs, self.kernel.lets, self._facts)
+            test = columns.test(constraint for _, constraint in static)
+            configs = configs.take(np.flatnonzero(columns.at({}).all_true(test)))
+            return Columns(configs, self.kernel.lets, self._facts)
         configs = ConfigRows(1, values, {})
         for fixed, name in enumerate((None, *values)):
             if name is not None:
@@ -228,7 +238,8 @@ class ProblemSpace:
         """Tunables, lets and the problem's names with their values for these rows (None: all)."""
         space = self._space
         names: dict[str, Column] = {**space._facts, **self._values.names}
-        names |= space.columns if rows is None else {name: c.take(rows) for name, c in space.columns.items()}
+        columns = space._columns.configs.columns
+        names |= columns if rows is None else {name: c.take(rows) for name, c in columns.items()}
         return names | {name: self._values.column(let, rows) for name, let in space.kernel.lets.items()}
 
     def launch(self, index: int, rows: np.ndarray | None = None) -> LaunchColumns:

@@ -19,6 +19,8 @@ from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.gpu import SmLimits
+    from kernrec.kernel.config_list import ConfigList
+    from kernrec.kernel.triton_function import TritonFunction
     from kernrec.op import Op, Problem
 
 Config = Mapping[str, int]
@@ -170,7 +172,7 @@ class Kernel:
     description: str
     source_name: str
     source: str
-    """CUDA C++ with its headers in place, or PTX."""
+    """CUDA C++ with its headers in place, PTX, or Python with a Triton function."""
     hash: str
     """16 hex digits over spec and source, without descriptions and meanings."""
     tunables: tuple[Tunable, ...]
@@ -200,6 +202,10 @@ class Kernel:
     """The expected values of every output, where the spec declares them."""
     tolerance: float | None = None
     """The largest accepted error against `references`, where the spec declares one."""
+    listed: "ConfigList | None" = None
+    """The configs, where they are a list; None: all values of the tunables that satisfy the constraints."""
+    triton: "TritonFunction | None" = None
+    """How Triton specializes the kernel, where it is a Triton function."""
 
     @property
     def declares_problem(self) -> bool:
@@ -267,6 +273,7 @@ class Kernel:
     def namespace(self, config: Config, problem: "Problem", sm: int) -> dict[str, Any]:
         """Every name that the launch expressions of one config may use, with its value on a problem."""
         names: dict[str, Any] = {**problem.names, "sm": sm, **config}
+        names |= self.listed.numbers(config) if self.listed else {}
         for name, let in self.lets.items():
             names[name] = let.evaluate(names)
         return names

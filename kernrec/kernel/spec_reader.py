@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
+from kernrec.kernel.config_list import listed_configs
 from kernrec.kernel.declared_problem import Declared, declared_problem
 from kernrec.kernel.expression import Expression, expected_name, is_identifier, literal, parse
 from kernrec.kernel.image_layout import ImageArgument, ImageLayout
@@ -24,6 +25,7 @@ from kernrec.kernel.spec import (
     Workspace,
 )
 from kernrec.kernel.toml_table import Table, what
+from kernrec.kernel.triton_function import triton_function
 from kernrec.op import Op, find_op
 
 _MOST_TUNABLES = 32
@@ -103,7 +105,10 @@ class _Reader:
 
         tunables = self.tunables()
         macros = self.macros()
-        levers = [tunable.name for tunable in tunables]
+        listed = listed_configs(top, tunables)
+        for column in listed.further if listed else ():
+            self.new_name(f"{self.where}: [configs]", column, self.given)
+        levers = [*(tunable.name for tunable in tunables), *(listed.further if listed else ())]
         lets = self.lets(levers)
         launch_names = frozenset((*self.given, *levers, *lets))
         written = self.top.take("constraints", list, "a list of expressions", [])
@@ -120,6 +125,7 @@ class _Reader:
             self.launch(f"{self.where}: launch[{i}]", table, launch_names, pointers, probe_names, source)
             for i, table in enumerate(tables)
         )
+        triton = triton_function(top, source_name, launches, lambda key, text: self.expression(key, text, probe_names))
         top.done()
         return Kernel(
             name=name,
@@ -151,6 +157,8 @@ class _Reader:
             inouts=declared.inouts if declared else frozenset(),
             references=declared.references if declared else {},
             tolerance=declared.tolerance if declared else None,
+            listed=listed,
+            triton=triton,
         )
 
     def known_op(self) -> Op:

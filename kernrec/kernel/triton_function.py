@@ -1,0 +1,116 @@
+"""What a spec says of a kernel that is a Triton function: parameters, and how the compiler specializes them.
+
+    [triton]
+    parameters = ["a", "b", "c", "m", "row"]       # of the function, for the arguments of the launch in order
+    divisible = { a = 1, b = 1, c = 1, row = "aligned" }   # those that are multiples of 16; an expression
+    types = { flag = "u1" }                        # where the type is not that of the argument
+
+Triton compiles a function for the types of its arguments, and specializes on integers that are 1 (they become
+constants) and on pointers and integers that are multiples of 16. Tunables and `defines` give the function's
+`tl.constexpr` parameters and the compiler's options (`num_warps`, `num_stages`, `num_ctas`, `maxnreg`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernrec.errors import UsageError, unknown
+from kernrec.kernel.expression import Expression
+from kernrec.kernel.toml_table import Table
+from kernrec.util.light_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from kernrec.kernel.spec import Config, Kernel, Launch
+    from kernrec.op import Problem
+
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+"""Options of the compiler that a config may have beside the function's own parameters."""
+
+TYPES = {
+    "f64": "fp64", "f32": "fp32", "tf32": "fp32", "f16": "fp16", "bf16": "bf16", "f8e4m3": "fp8e4nv",
+    "f8e5m2": "fp8e5",
+}  # fmt: skip
+"""Triton's names of data types, where they differ."""
+
+SCRATCH = 2
+"""Pointers that Triton passes after the function's own arguments: scratch memory, and the profiler's."""
+
+
+@dataclass(frozen=True, eq=False)
+class TritonFunction:
+    """A spec's `[triton]` table."""
+
+    parameters: tuple[str, ...]
+    """Of the function, for the launch's arguments in order; without the constants."""
+    divisible: Mapping[str, Expression]
+    """By parameter: whether it is a multiple of 16."""
+    types: Mapping[str, str]
+    """By parameter: Triton's type, where it is not that of the argument."""
+    key: str
+    """Triton's key of the function's code; empty: the whole source is the key."""
+
+
+def triton_function(
+    top: Table, source_name: str, launches: Sequence["Launch"], expression: Callable[[str, Any], Expression]
+) -> TritonFunction | None:
+    """Reads the `[triton]` table of a spec; None where the source is not Python.
+
+    Args:
+        top: the spec.
+        source_name: its source's file.
+        launches: its launches.
+        expression: reads an expression, given its key and its text.
+
+    Raises:
+        UsageError: a table that does not fit the launch.
+    """
+    data = top.take("triton", dict, "a table", None)
+    if source_name.endswith(".py") != (data is not None):
+        raise top.fail("source", "a file *.py with a [triton] table, and without one another", source_name)
+    if data is None:
+        return None
+    if len(launches) != 1 or len(launches[0].arguments) < SCRATCH:
+        raise UsageError(f"{top.where}: a Triton kernel has one launch, whose last {SCRATCH} arguments are 'u64 0'")
+    table = Table(f"{top.where}: [triton]", data)
+    arguments = len(launches[0].arguments) - SCRATCH
+    parameters = table.take("parameters", list, "a list of parameter names")
+    if len(parameters) != arguments or not all(isinstance(name, str) and name.isidentifier() for name in parameters):
+        raise table.fail("parameters", f"names for the {arguments} arguments of the launch", parameters)
+    divisible = {}
+    for name, text in table.take("divisible", dict, "a table of expressions", {}).items():
+        if name not in parameters:
+            raise UsageError(f"{table.where}: divisible: {unknown('parameter', name, parameters)}")
+        divisible[name] = expression(f"[triton] divisible.{name}", text)
+    types = table.take("types", dict, "a table of Triton's types", {})
+    for name, text in types.items():
+        if name not in parameters or not isinstance(text, str):
+            raise UsageError(f"{table.where}: types: {unknown('parameter', name, parameters)}")
+    key = table.string("key", "")
+    table.done()
+    return TritonFunction(tuple(parameters), divisible, dict(types), key)
+
+
+def signature(kernel: "Kernel", config: "Config", problem: "Problem", sm: int) -> dict[str, str]:
+    """By parameter: its type as Triton writes it, `*fp16` or `i32`, with `:16` where it is a multiple of 16."""
+    from kernrec.kernel.spec import PointerArgument, ScalarArgument
+
+    function = kernel.triton
+    if function is None:
+        raise UsageError(f"{kernel.name} is not a Triton kernel")
+    names: dict[str, Any] = {"dtype": problem.dtype, "layout": problem.layout, "sm": sm, **config}
+    names["dtype_bytes"] = problem.names["dtype_bytes"]
+    for name, let in kernel.lets.items():
+        if let.names <= names.keys():
+            names[name] = let.evaluate(names)
+    result = {}
+    for name, argument in zip(function.parameters, kernel.launches[0].arguments, strict=False):
+        if isinstance(argument, PointerArgument):
+            dtype = problem.tensors[argument.name].dtype
+            kind = f"*{TYPES.get(dtype, dtype)}"
+        elif isinstance(argument, ScalarArgument):
+            kind = TYPES.get(argument.ctype, argument.ctype)
+        else:
+            raise UsageError(f"{kernel.name}: {name}: a Triton function takes tensors and numbers, no textures")
+        kind = function.types.get(name, kind)
+        multiple = name in function.divisible and function.divisible[name].evaluate(names)
+        result[name] = f"{kind}:16" if multiple else kind
+    return result

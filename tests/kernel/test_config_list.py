@@ -1,0 +1,79 @@
+"""Kernels whose configs are a list: the space is the list, and every config has its further numbers."""
+
+import copy
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.gpu import limits
+from kernrec.kernel import Space, bind_launches
+from kernrec.kernel.spec_reader import kernel_from
+
+SPEC = {
+    "name": "copy",
+    "source": "copy.cu",
+    "problem": {"tensors": {"x": {"shape": [4096], "role": "inout"}}},
+    "tunables": {"width": {"values": [256, 64, 128]}, "vector": {"values": [1, 4]}},
+    "configs": {"columns": ["vector", "width", "blocks"], "rows": [[1, 64, 7], [4, 128, 5], [1, 256, 9]]},
+    "launch": [{"entry": "copy", "grid": ["blocks"], "block": ["width"], "arguments": ["x"]}],
+}
+SOURCE = "__global__ void copy(float* x) {} // WIDTH VECTOR"
+
+
+def space_of(spec):
+    kernel = kernel_from(copy.deepcopy(spec), "copy.toml", SOURCE)
+    return kernel, Space(kernel, 80, limits(80), "f32", "any")
+
+
+def test_the_space_is_the_list_in_the_order_of_the_tunables_values():
+    _, space = space_of(SPEC)
+    assert [space.config(row) for row in range(len(space))] == [
+        {"width": 256, "vector": 1}, {"width": 64, "vector": 1}, {"width": 128, "vector": 4},
+    ]  # fmt: skip
+
+
+def test_launches_use_the_further_numbers_of_their_config():
+    kernel, space = space_of(SPEC)
+    problem = kernel.definition.problem()
+    assert space.at(problem).launch(0).grid[0].tolist() == [9, 7, 5]
+    assert bind_launches(kernel, {"width": 128, "vector": 4}, problem, 80)[0].grid == (5, 1, 1)
+
+
+def test_constraints_apply_to_listed_configs():
+    _, space = space_of(SPEC | {"constraints": ["blocks < 8"]})
+    assert space.columns["width"].tolist() == [64, 128]
+
+
+def test_a_config_that_is_not_listed_is_refused():
+    kernel, _ = space_of(SPEC)
+    with pytest.raises(UsageError, match="width=64 vector=4 is none of the 3 listed configs"):
+        bind_launches(kernel, {"width": 64, "vector": 4}, kernel.definition.problem(), 80)
+
+
+@given(st.sets(st.tuples(st.sampled_from([64, 128, 256]), st.sampled_from([1, 4])), min_size=1))
+def test_every_listed_config_is_found_in_its_row(pairs):
+    rows = [[vector, width, 3] for width, vector in pairs]
+    _, space = space_of(SPEC | {"configs": {"columns": ["vector", "width", "blocks"], "rows": rows}})
+    assert len(space) == len(pairs)
+    found = space.find([space.config(row) for row in range(len(space))])
+    assert np.array_equal(found, np.arange(len(space)))
+
+
+@pytest.mark.parametrize(
+    ("configs", "message"),
+    [
+        ({"columns": ["width", "blocks"], "rows": [[64, 1]]}, "every tunable once"),
+        ({"columns": ["width", "vector"], "rows": [[64]]}, "rows of 2 integers"),
+        ({"columns": ["width", "vector"], "rows": [[96, 1]]}, "one of 256, 64, 128"),
+        ({"columns": ["width", "vector"], "rows": []}, "1 to 65536 configs"),
+        ({"columns": ["width", "vector", "n"], "rows": [[64, 1, 2], [64, 1, 3]]}, "a config twice"),
+        ({"columns": ["width", "vector", "sm"], "rows": [[64, 1, 2]]}, "'sm' is taken"),
+    ],
+)
+def test_lists_that_do_not_fit_are_refused_in_one_line(configs, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        space_of(SPEC | {"configs": configs})
+    assert "\n" not in str(caught.value)
