@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from kernrec.errors import KernrecError
@@ -57,6 +58,24 @@ class Compiled:
         return hashlib.sha256(self.ptx.partition(".address_size")[2].encode()).hexdigest()[:16]
 
 
+@dataclass(frozen=True)
+class TritonTarget:
+    """The function of a Triton source that is compiled, and for which arguments."""
+
+    function: str
+    """Its name."""
+
+    signature: Mapping[str, str]
+    """By parameter: the type of its argument, `*fp16` or `i32`, with `:16` where it is a multiple of 16. The other
+    parameters are constants, which the job's defines give as Python literals."""
+
+    key: str = ""
+    """Triton's key of the function's code and of all that it calls; empty: the source stands for it."""
+
+    folder: Path | None = None
+    """Where the source imports other files from."""
+
+
 @dataclass(frozen=True, eq=False)
 class CompileJob:
     """One compilation to do.
@@ -65,7 +84,7 @@ class CompileJob:
     """
 
     source: str
-    """CUDA C++."""
+    """CUDA C++, PTX, or Python with a Triton function."""
 
     sm: int
     """Compute capability to compile for: 89 for sm_89."""
@@ -78,6 +97,9 @@ class CompileJob:
 
     options: tuple[str, ...] = ()
     """Further options of NVRTC, such as `--use_fast_math`."""
+
+    triton: TritonTarget | None = None
+    """What is compiled of a Triton source."""
 
     @property
     def macros(self) -> list[str]:

@@ -110,6 +110,12 @@ def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
 
 def cache_key(job: CompileJob) -> str:
     """A hash of all that the result of `job` depends on: source, name, options and compiler version."""
+    if (target := job.triton) is not None:
+        from kernrec.compile.triton_version import triton_compiler
+
+        types = (f"{name}={kind}" for name, kind in target.signature.items())
+        code = (target.function, *types, *job.macros, target.key or job.source)
+        return CompileCache.key(triton_compiler(), f"sm_{job.sm}", *code)
     return CompileCache.key(compiler(), f"sm_{job.sm}", *OPTIONS, *job.options, *job.macros, job.name, job.source)
 
 
@@ -118,6 +124,10 @@ def _compile(job: CompileJob) -> Compiled:
         from kernrec.compile.assemble import assemble  # which reads PTX, and so takes NumPy
 
         return assemble(job.source, job.sm, job.name)
+    if job.triton is not None:
+        from kernrec.compile.triton_compile import compile_triton  # which imports Triton
+
+        return compile_triton(job)
     nvrtc, _ = _library()
     if job.sm not in supported_sms():
         known = ", ".join(f"sm_{sm}" for sm in supported_sms())

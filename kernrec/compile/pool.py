@@ -20,6 +20,7 @@ from typing import ParamSpec, TypeVar
 from kernrec.compile.cache import CompileCache
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Reason, Result
 from kernrec.compile.nvrtc import cache_key, compile_job, compiler
+from kernrec.compile.triton_version import triton_compiler
 from kernrec.errors import KernrecError
 
 P = ParamSpec("P")
@@ -52,12 +53,11 @@ def compile_many(
         process.
 
     Raises:
-        NoCompilerError: CuPy or NVRTC is missing.
+        NoCompilerError: CuPy or NVRTC, or for Triton sources Triton, is missing.
         KernrecError: a worker cannot start.
     """
     cache = cache if cache is not None else CompileCache.default()
     limit = max(1, processes or os.cpu_count() or 1)
-    compiler()  # raises here, not once per job
     remaining = iter(jobs)
     workers: list[_Worker] = []
     try:
@@ -71,7 +71,7 @@ def compile_many(
                     yield job, cached
                     continue
                 if free is None:
-                    free = _Worker(cache.folder, timeout_s)
+                    free = _Worker(cache.folder, timeout_s, job.triton is not None)
                     workers.append(free)
                 free.give(job)
             busy = [worker for worker in workers if worker.job is not None]
@@ -93,9 +93,9 @@ def compile_many(
 class _Worker:
     """A compiling process, its present job, and the deadline of that job."""
 
-    def __init__(self, cache_folder: Path | None, timeout_s: float) -> None:
+    def __init__(self, cache_folder: Path | None, timeout_s: float, of_triton: bool) -> None:
         self.connection, theirs = _SPAWN.Pipe()
-        self.process = _SPAWN.Process(target=_serve, args=(theirs, cache_folder), daemon=True)
+        self.process = _SPAWN.Process(target=_serve, args=(theirs, cache_folder, of_triton), daemon=True)
         with interrupts_blocked():
             self.process.start()
         theirs.close()  # so that this end reads end-of-file when the process has ended
@@ -141,7 +141,7 @@ class _Worker:
     def _send(self, job: CompileJob) -> None:
         self.deadline = time.monotonic() + self.timeout_s
         with suppress(OSError):  # the process may have died while idle; reading from it says so next
-            self.connection.send((job.source, job.sm, dict(job.defines), job.name))
+            self.connection.send(job)
 
     def _lost(self, what: str, reason: Reason) -> CompileError:
         if not self.ready or self.job is None:
@@ -149,27 +149,32 @@ class _Worker:
         return CompileError(f"{self.job.name}: {what}", reason=reason)
 
 
-def _serve(connection: Connection, cache_folder: Path | None) -> None:
+def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -> None:
     """Worker loop: compiles jobs until the other side closes the connection."""
     cache = CompileCache(cache_folder)
-    _limit_memory()
-    connection.send(compiler())
+    limit_memory()
+    if of_triton:
+        import triton.compiler  # noqa: F401 (a second, which is no part of a job's time)
+    connection.send(triton_compiler() if of_triton else compiler())
     while True:
         try:
-            source, sm, defines, name = connection.recv()
+            job: CompileJob = connection.recv()
         except EOFError:
             return
         try:
-            answer: object = compile_job(CompileJob(source, sm, defines, name), cache)
+            answer: object = compile_job(job, cache)
         except CompileError as error:
             answer = (str(error), error.log, error.reason)
         except Exception as error:  # out of memory, say: only this job fails
-            answer = (f"{name}: {type(error).__name__}: {' '.join(str(error).split())}", "", "crash")
+            answer = (f"{job.name}: {type(error).__name__}: {' '.join(str(error).split())}", "", "crash")
         connection.send(answer)
 
 
-def _limit_memory() -> None:
-    """A source can make the compiler take all memory (nested macros); on Windows and macOS nothing limits it."""
+def limit_memory() -> None:
+    """Limits this process: a source can make the compiler take all memory (nested macros).
+
+    On Windows and macOS nothing limits it.
+    """
     if sys.platform in ("win32", "darwin"):
         return
     import resource

@@ -13,12 +13,12 @@ from kernrec.compile.pool import compile_many, processes_for, submit
 from kernrec.errors import KernrecError
 from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, Space
+from kernrec.op import Problem
+from kernrec.profile.kernel_code import CodeKey, code_key, compile_job_for
 from kernrec.profile.probe_profile import LaunchProfile, Variant, profile_architectures
 from kernrec.store import ProfileRow
 
 _Profiles = list[list[tuple[int, LaunchProfile]]]  # of several variants: (architecture, profile)
-_Macros = tuple[tuple[str, str], ...]  # the macros that the source sees, with their values
-
 _MOST_WAITING = 4  # variants to be emulated, per process: bounds memory while compilation runs ahead
 
 
@@ -80,23 +80,23 @@ def profile_variants(
         processes: to compile and to emulate with.
     """
     work = {variant.key: [sm for sm in variant.configs if (variant.key, sm) not in known] for variant in variants}
-    # Layouts that the source does not mention are the same to the compiler.
-    unused = () if "LAYOUT_" in kernel.source else tuple(f"LAYOUT_{layout.upper()}" for layout in kernel.layouts)
-    alike: dict[_Macros, list[Variant]] = {}
+    alike: dict[CodeKey, list[Variant]] = {}
     for variant in variants:
-        defines = kernel.defines(next(iter(variant.configs.values()))[0], variant.dtype, variant.layout)
-        alike.setdefault(tuple(item for item in defines.items() if item[0] not in unused), []).append(variant)
+        sm, configs = next(iter(variant.configs.items()))
+        alike.setdefault(code_key(kernel, configs[0], _any_problem(kernel, variant), sm), []).append(variant)
     wanted = {macros: sorted({sm for v in group for sm in work[v.key]}) for macros, group in alike.items()}
-    by_job: dict[CompileJob, _Macros] = {}
+    by_job: dict[CompileJob, CodeKey] = {}
 
     def jobs() -> Iterator[CompileJob]:
         for macros, sms in wanted.items():
+            variant = alike[macros][0]
             for sm in sms:
-                job = CompileJob(kernel.source, sm, dict(macros), kernel.source_name)
+                configs = next(iter(variant.configs.values()))
+                job = compile_job_for(kernel, configs[0], _any_problem(kernel, variant), sm)
                 by_job[job] = macros
                 yield job
 
-    compiled: dict[_Macros, dict[int, Compiled]] = {}
+    compiled: dict[CodeKey, dict[int, Compiled]] = {}
     missing = {macros: len(sms) for macros, sms in wanted.items()}
     waiting: dict[Future[_Profiles], list[Variant]] = {}
     with processes_for(processes) as pool:
@@ -117,6 +117,12 @@ def profile_variants(
                 yield from _collect(kernel, waiting)
         while waiting:
             yield from _collect(kernel, waiting)
+
+
+def _any_problem(kernel: Kernel, variant: Variant) -> Problem:
+    """A problem of a variant's dtype and layout: code does not depend on its dimensions."""
+    op = kernel.definition
+    return op.problem(variant.dtype, variant.layout, **{dim.name: max(dim.minimum, 1) for dim in op.dims})
 
 
 def _collect(

@@ -5,12 +5,10 @@ and those with the same code, launch and arguments are emulated once. Each resul
 that an interrupted run goes on where it stopped. What the compiler or the emulator refused is cached as well.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
@@ -19,15 +17,14 @@ from kernrec.compile.compiled import Compiled, CompileError, CompileJob
 from kernrec.compile.pool import compile_many, processes_for, submit
 from kernrec.errors import KernrecError
 from kernrec.kernel import Config, Kernel, bind_launches
-from kernrec.op import Problem
 from kernrec.profile.failure_cache import FailureCache
+from kernrec.profile.kernel_code import CodeKey, code_key, compile_job_for
 from kernrec.profile.probe_profile import LaunchProfile
 from kernrec.profile.sample_profile import ProfileTarget, profile_by_sampling
 from kernrec.profile.tensor_values import Tensors
 from kernrec.store import ProfileRow
 
 _MOST_WAITING = 4  # tasks to be emulated, per process: bounds memory while compilation runs ahead
-_MACRO = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
@@ -39,25 +36,6 @@ class ProfileFailure:
 
     message: str
     """Why, in one line."""
-
-
-@lru_cache(maxsize=16)
-def unused_macros(kernel: Kernel) -> frozenset[str]:
-    """The tunables' macros that the source does not mention: they reach the kernel by its launch alone."""
-    if kernel.source_name.endswith(".ptx"):
-        return frozenset(tunable.macro for tunable in kernel.tunables)
-    words = set(_MACRO.findall(kernel.source))
-    return frozenset(tunable.macro for tunable in kernel.tunables if tunable.macro not in words)
-
-
-def compile_job_for(kernel: Kernel, config: Config, problem: Problem, sm: int) -> CompileJob:
-    """How the code of a config is compiled; configs that differ in macros the source does not mention share a job."""
-    return CompileJob(kernel.source, sm, _used_macros(kernel, config, problem), kernel.source_name)
-
-
-def _used_macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
-    defines, unused = kernel.defines(config, problem.dtype, problem.layout), unused_macros(kernel)
-    return {name: value for name, value in defines.items() if name not in unused}
 
 
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
@@ -78,15 +56,14 @@ def profile_configs(
     Yields:
         Configs that are the same to the compiler and the emulator, with the rows to store of all of them; failures.
     """
-    by_macros: dict[tuple[tuple[str, str], ...], list[Config]] = {}
+    by_code: dict[CodeKey, list[Config]] = {}
     for config in configs:
-        macros = tuple(sorted(_used_macros(kernel, config, target.problem).items()))
-        by_macros.setdefault(macros, []).append(config)
+        by_code.setdefault(code_key(kernel, config, target.problem, target.sm), []).append(config)
     configs_of: dict[CompileJob, list[Config]] = {}
 
     def jobs() -> Iterator[CompileJob]:
-        for macros, equal in by_macros.items():
-            job = CompileJob(kernel.source, target.sm, dict(macros), kernel.source_name)
+        for equal in by_code.values():
+            job = compile_job_for(kernel, equal[0], target.problem, target.sm, target.folder)
             configs_of[job] = equal
             yield job
 

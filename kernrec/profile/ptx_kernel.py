@@ -5,7 +5,6 @@ shared memory (whose layout is likely made for one size) keeps the block it is g
 as many as cover the same threads. It is assumed that the result stays the same, and a note says so.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 from kernrec.compile.assemble import assembler
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel import Kernel, bind_launches
-from kernrec.kernel.expression import is_identifier
+from kernrec.kernel.expression import identifier
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.emulate_file import (
@@ -72,7 +71,7 @@ def kernel_of_ptx(
     if "maxntid" in function.directives and not reason:
         constraints.append(f"block_x * block_y * {bz} <= {int(np.prod(function.directives['maxntid']))}")
     spec = {
-        "name": _identifier(entry),
+        "name": identifier(entry),
         "source": path.name,
         "problem": {"tensors": tensors or {"nothing": {"shape": [1]}}},
         # The given shape comes first: it is the one that is known to be right.
@@ -129,15 +128,15 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
                 if dtype not in ELEMENT_BYTES:
                     raise unknown("element type", dtype, ELEMENT_BYTES)
                 values = "zeros" if fill else "normal"
-                tensors[_identifier(name)] = {
+                tensors[identifier(name)] = {
                     "shape": [str(elements)], "dtype": dtype, "role": "inout", "values": values,
                 }  # fmt: skip
-                passed.append(_identifier(name))
+                passed.append(identifier(name))
             case FileDescription(name, path):
-                tensors[_identifier(name)] = _file(path)
-                passed.append(_identifier(name))
+                tensors[identifier(name)] = _file(path)
+                passed.append(identifier(name))
             case ImageDescription(content, shape, layout):
-                name = _identifier(content.name)
+                name = identifier(content.name)
                 if isinstance(content, FileDescription):
                     tensors[name] = _file(content.path) | {"shape": [str(n) for n in load_npy(content.path).shape]}
                 else:
@@ -160,8 +159,3 @@ def _file(path: Path) -> dict[str, Any]:
     if dtype not in ELEMENT_BYTES:
         raise UsageError(f"{path} holds {array.dtype}: expected one of {', '.join(ELEMENT_BYTES)}")
     return {"shape": [str(array.size)], "dtype": dtype, "role": "inout", "values": str(path.resolve())}
-
-
-def _identifier(name: str) -> str:
-    folded = re.sub(r"\W+", "_", name.lower()).strip("_")[:38]
-    return folded if is_identifier(folded) else f"k_{folded}"

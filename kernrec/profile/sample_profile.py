@@ -12,9 +12,10 @@ Beside the emulator's counts a sample has: `rounds`, how often a block waits for
 counted once; `chain`, the clocks that the warps of a block take one after the other if none ever waits for memory;
 `blocks.sampled`; for each buffer `touch.<buffer>.read`, the distinct sectors that a block reads, with `.x`, `.y` and
 `.z`: the share of them that is new from one block to the next along that axis (and the same of writes); what
-`cache_behavior` says of the block in the middle; `instructions`, how many the code has; `depends.branch`,
-`depends.load` and `depends.store`: instructions whose condition or address depends on data; `extrapolated`, machine
-instructions of trips of long loops that were counted but not executed (`kernrec.ptx.execution.extrapolation`).
+`cache_behavior` says of the block in the middle, and `wave_reuse` of blocks that run together; `instructions`, how many
+the code has; `depends.branch`, `depends.load` and `depends.store`: instructions whose condition or address depends on
+data; `extrapolated`, machine instructions of trips of long loops that were counted but not executed
+(`kernrec.ptx.execution.extrapolation`).
 """
 
 import contextlib
@@ -34,6 +35,7 @@ from kernrec.profile.cache_behavior import atomic_metrics, reuse_metrics, run_me
 from kernrec.profile.fit_profile import Profile
 from kernrec.profile.probe_profile import LaunchProfile, emulator_arguments, kernel_launch
 from kernrec.profile.tensor_values import Tensors
+from kernrec.profile.wave_reuse import wave_metrics
 from kernrec.ptx import KernelLaunch, Module, parse
 from kernrec.ptx.analysis.dependence import data_dependences, load_chain
 from kernrec.ptx.analysis.latency import chain_clk
@@ -238,6 +240,8 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     extra = {"rounds": rounds, "chain": chain, "blocks.sampled": float(len(inner) + len(ends))}
     extra |= dict(_touch_metrics(touched, sample, written=False))
     extra |= dict(_touch_metrics(touched, sample, written=True))
+    next_is_new = [value for metric, value in extra.items() if metric.endswith(".read.x")]
+    extra |= wave_metrics(module, launch, options.budget, next_is_new)
     traces = trace.blocks()
     if (own := traces.get(sample.inner[0])) is not None:
         neighbors = zip(sample.axes, sample.inner[1:], strict=True)

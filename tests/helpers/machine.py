@@ -16,7 +16,7 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space
 from kernrec.measure.device.nvml import Card
 from kernrec.op import Problem
-from kernrec.profile.profile_user_kernel import compile_job_for
+from kernrec.profile.kernel_code import compile_job_for
 from tests.helpers.paths import ROOT
 
 EMULATED = ROOT / "tests" / "measure" / "emulated"

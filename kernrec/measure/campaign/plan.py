@@ -20,7 +20,7 @@ from kernrec.kernel import Kernel, Space, able_kernels
 from kernrec.measure.device.replay import Recording
 from kernrec.model.search.expected_improvement import ExpectedImprovement
 from kernrec.op import Problem
-from kernrec.profile.profile_user_kernel import compile_job_for
+from kernrec.profile.kernel_code import compile_job_for
 from kernrec.store import canonical_json
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import cupy
 import numpy as np
 from cupy.cuda import Stream, runtime
 
-from kernrec.compile import compile_source
+from kernrec.compile import CompileCache, compile_source
+from kernrec.compile.nvrtc import compile_job
 from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, bind_launches, workspaces
@@ -30,7 +31,7 @@ from kernrec.measure.device.launch import DeviceLaunch, LaunchTools
 from kernrec.measure.device.loaded_config import ConfigLaunches, LoadedCudaConfig
 from kernrec.measure.device.module import check_arguments, fill_constants, loaded_module
 from kernrec.measure.device.nvml import Card, sensors
-from kernrec.profile.profile_user_kernel import compile_job_for
+from kernrec.profile.kernel_code import compile_job_for
 from kernrec.profile.sample_profile import entry_name
 from kernrec.ptx import parse
 from kernrec.ptx.analysis.dependence import data_dependences
@@ -123,7 +124,7 @@ class CudaDevice:
             raise MeasurementFailure(Outcome.CONSTRAINT, "the config has no launch on this problem")
         # From the compile cache: the campaign has compiled it.
         job = compile_job_for(kernel, config, problem, self.info.sm)
-        compiled = compile_source(job.source, job.sm, job.defines, job.name)
+        compiled = compile_job(job, CompileCache.default())
         module = loaded_module(compiled)
         names = {launch.entry: entry_name(compiled.resources, launch.entry) for launch in bound}
         renewed = False

@@ -101,6 +101,27 @@ class Footprint:
     """Whether the launch writes these bytes; else it reads them."""
     scratch: bool = False
     """Whether the tensor lives between launches only."""
+    in_window: tuple[Array, ...] = ()
+    """For 2, 4, 8 and so on blocks in a row: distinct bytes that they access, over `own_bytes`, where the order of the
+    tiles was sampled; 0 or nothing where `fresh` tells as much."""
+
+    def together(self, cover: Sequence[Array], blocks: Array) -> Array:
+        """Distinct bytes that consecutive blocks access; cover: how far they reach along each axis."""
+        distinct = self.distinct(cover)
+        if not self.in_window:
+            return distinct
+        ratios = np.stack([np.ones_like(self.in_window[0]), *self.in_window])
+        steps = np.log2(np.maximum(blocks, 1.0))
+        low = np.minimum(steps.astype(np.int64), len(ratios) - 2)
+        row = np.arange(ratios.shape[1])
+        below, above = ratios[low, row], ratios[low + 1, row]
+        # Beyond the window it goes on as in its last step.
+        ratio = below * (np.maximum(above, 1e-9) / np.maximum(below, 1e-9)) ** (steps - low)
+        return np.where(above > 0.0, np.minimum(self.own_bytes * ratio, self.size_bytes), distinct)
+
+    def whole(self, grid: Sequence[Array], blocks: Array) -> Array:
+        """Distinct bytes that all blocks of the grid access: a window may see less of it than neighbors do."""
+        return np.maximum(self.distinct(grid), self.together(grid, blocks))
 
     def distinct(self, extents: Sequence[Array]) -> Array:
         """Distinct bytes that a box of blocks accesses; extents: its blocks along each axis."""
@@ -128,11 +149,15 @@ def sampled_dram_bytes(
     blocks = grid[0] * grid[1] * grid[2]
     wave = np.minimum(concurrent_blocks, blocks)
     cover = covered(order, wave)
-    whole = [footprint.distinct(grid) for footprint in footprints]
+    whole = [footprint.whole(grid, blocks) for footprint in footprints]
     miss = np.maximum(1.0 - l2_bytes / np.maximum(sum(whole, 0.0), 1.0), 0.0)
     total: Array = 0.0
     for footprint, once in zip(footprints, whole, strict=True):
         first = miss if footprint.scratch else 1.0
-        again = 0.0 if footprint.written else miss * np.maximum(footprint.distinct(cover) * (blocks / wave) - once, 0.0)
+        again = (
+            0.0
+            if footprint.written
+            else miss * np.maximum(footprint.together(cover, wave) * (blocks / wave) - once, 0.0)
+        )
         total = total + once * first + again
     return total

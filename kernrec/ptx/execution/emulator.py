@@ -160,9 +160,10 @@ class Emulation:
             raise UsageError(f"block {tuple(launch.block)} has {threads} threads, more than 1024")
         most = options.most_blocks
         batches = -(-most * -(-threads // WARP) * WARP // _BATCH_LANES)
-        self._per_batch = -(-most // min(batches, most))
+        self.blocks_per_batch = -(-most // min(batches, most))
+        """Thread blocks that run together."""
         layout = lay_out(module, function, launch)
-        lanes = Lanes(BatchShape(self.grid, size, self._per_batch))
+        lanes = Lanes(BatchShape(self.grid, size, self.blocks_per_batch))
         reserved = layout.reserved_offset
         sizes = {
             "%dynamic_smem_size": launch.shared_bytes,
@@ -195,8 +196,8 @@ class Emulation:
         if any(not 0 <= b < total for b in block_numbers):
             raise UsageError(f"block numbers must be from 0 to {total - 1} for grid {self.grid}")
         with np.errstate(all="ignore"):
-            for start in range(0, len(block_numbers), self._per_batch):
-                batch = block_numbers[start : start + self._per_batch]
+            for start in range(0, len(block_numbers), self.blocks_per_batch):
+                batch = block_numbers[start : start + self.blocks_per_batch]
                 if self._touched is not None:
                     self._touched.start_batch(batch)
                 if self._trace is not None:

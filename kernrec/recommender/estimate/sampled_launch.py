@@ -81,15 +81,7 @@ class SampledLaunch:
         self, variants: Array, tensor_bytes: Mapping[str, Array | float], scratch: frozenset[str]
     ) -> list[Footprint]:
         """What the blocks of these variants touch of each tensor."""
-        footprints = []
-        for written, what in ((False, "read"), (True, "write")):
-            for name, size in tensor_bytes.items():
-                metric = f"touch.{name}.{what}"
-                if metric in self.table.metrics:
-                    x, y, z = (_column(self.table, f"{metric}.{axis}").take(variants) for axis in "xyz")
-                    sectors = _column(self.table, metric).take(variants)
-                    footprints.append(Footprint(sectors * _SECTOR_BYTES, (x, y, z), size, written, name in scratch))
-        return footprints
+        return _footprints(self.table, variants, tensor_bytes, scratch)
 
 
 def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: ProblemSpace, gpu: GPU) -> SampledLaunch:
@@ -128,12 +120,14 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
     for name in _read_buffers(table):
         metric = f"global.{name}.read_sectors"
         if metric in table.metrics:
-            place = table.metrics.index(metric)
-            counts[:, place, 0] *= 1.0 - held
-            once = _column(table, f"touch.{name}.read")
-            fresh = [_column(table, f"touch.{name}.read.{axis}") for axis in "xyz"]
-            whole += once * np.prod([1.0 + f * (n - 1.0) for f, n in zip(fresh, grid, strict=True)], axis=0)
-            in_wave += once * np.prod([1.0 + f * (n - 1.0) for f, n in zip(fresh, cover, strict=True)], axis=0)
+            counts[:, table.metrics.index(metric), 0] *= 1.0 - held
+    every = np.arange(len(counts))
+    sizes: dict[str, Array | float] = dict.fromkeys(_read_buffers(table), np.inf)
+    sizes |= {name: float(tensor.bytes) for name, tensor in on_problem.problem.tensors.items()}
+    for footprint in _footprints(table, every, sizes, frozenset()):
+        if not footprint.written:
+            whole += footprint.whole(grid, blocks) / _SECTOR_BYTES
+            in_wave += footprint.together(cover, wave) / _SECTOR_BYTES
     # Blocks that read the same at the same time all wait for DRAM, though only one of them asks it. What an earlier
     # wave of blocks read, L2 answers as far as it holds what the launch reads.
     figures = microarchitecture(gpu)
@@ -179,6 +173,31 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
     for metric, value in added.items():
         counts[:, metrics.index(metric), 0] += value
     return replace(table, metrics=metrics, counts=counts)
+
+
+def _footprints(
+    table: ProfileTable, variants: Array, tensor_bytes: Mapping[str, Array | float], scratch: frozenset[str]
+) -> list[Footprint]:
+    """What the blocks of these variants touch of each tensor."""
+    footprints = []
+    for written, what in ((False, "read"), (True, "write")):
+        for name, size in tensor_bytes.items():
+            metric = f"touch.{name}.{what}"
+            if metric in table.metrics:
+                x, y, z = (_column(table, f"{metric}.{axis}").take(variants) for axis in "xyz")
+                sectors = _column(table, metric).take(variants)
+                window = [] if written else _window(table, name)
+                in_window = tuple(_column(table, metric).take(variants) for metric in window)
+                footprints.append(
+                    Footprint(sectors * _SECTOR_BYTES, (x, y, z), size, written, name in scratch, in_window)
+                )
+    return footprints
+
+
+def _window(table: ProfileTable, buffer: str) -> list[str]:
+    """The metrics of what 2, 4, 8 and so on consecutive blocks read of a buffer, as far as they were sampled."""
+    sizes = [int(size) for m in table.metrics if (size := m.removeprefix(f"wave.{buffer}.")).isdigit()]
+    return [f"wave.{buffer}.{size}" for size in sorted(sizes)]
 
 
 def _read_buffers(table: ProfileTable) -> list[str]:

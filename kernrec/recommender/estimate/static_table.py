@@ -214,6 +214,17 @@ class StaticTable:
             return rounds * blocks, rounds
         return on_problem.column(spec.trips[loop], rows), on_problem.column(spec.depth[loop], rows)
 
+    @staticmethod
+    def _prefetch(launch: LaunchTable, declared: Array) -> Array:
+        """Trips whose loads are in flight ahead; of sampled code that copies nothing asynchronously none are."""
+        if launch.sample is None or not declared.any():
+            return declared
+        table = launch.sample.table
+        if "issue.cp_async" not in table.metrics:
+            return np.zeros_like(declared)
+        copies = table.counts[:, table.metrics.index("issue.cp_async"), 0]
+        return np.where(copies.take(launch.variant) > 0.0, declared, 0.0)
+
     def launch_shape(self, on_problem: ProblemSpace, rows: Array) -> tuple[Array, ...]:
         """(threads, blocks, resident blocks, registers, shared bytes) of these rows' first launch; arrays (C,)."""
         spec, launch, resident = (
@@ -297,7 +308,7 @@ class StaticTable:
         geometry = LaunchGeometry(
             performed=np.ones(len(self.space), dtype=bool) if spec.when is None else column(spec.when) != 0,
             warps=warps,
-            prefetch=column(spec.prefetch),
+            prefetch=self._prefetch(launch, column(spec.prefetch)),
             resident=resident,
             occupancy=held.fraction,
             quick=tuple(

@@ -1,0 +1,211 @@
+"""Triton functions to PTX and machine code, with neither a driver nor torch. For worker processes: it runs user code.
+
+Loading a source executes it, as importing the file would. Triton's own messages and what the source prints are kept as
+the log.
+"""
+
+import ast
+import io
+import linecache
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Resources, TritonTarget, parse_resources
+from kernrec.compile.triton_version import triton_compiler
+from kernrec.errors import unknown
+from kernrec.gpu import limits
+from kernrec.kernel.triton_function import OPTIONS
+
+_DYNAMIC = re.compile(r"^(\s*)\.extern\s+\.shared(\s+[^;\[]+)\[\]", re.MULTILINE)
+_DIVISIBLE = [["tt.divisibility", 16]]
+
+
+def compile_triton(job: CompileJob) -> Compiled:
+    """The code of a job whose `triton` is set; its only entry uses as static shared memory what Triton asks for.
+
+    Raises:
+        CompileError: the source cannot be loaded or compiled; the message has the line of the source.
+    """
+    target = job.triton
+    assert target is not None
+    log = io.StringIO()
+    with _captured(log), tempfile.TemporaryDirectory() as folder:
+        os.environ["TRITON_CACHE_DIR"] = folder  # what is compiled, kernrec keeps itself
+        os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"
+        try:
+            module = load_module(job.source, job.name, target.folder)
+            function = jit_function(module, target.function)
+            result, shared = _compile(function, job, target)
+            ptx, cubin = result.asm["ptx"], result.asm["cubin"]
+            name = result.metadata.name
+        except CompileError:
+            raise
+        except Exception as error:
+            raise CompileError(_message(error, job, log.getvalue()), log.getvalue()) from None
+    text = log.getvalue()
+    most = limits(job.sm).smem_per_block
+    if shared > most:
+        raise CompileError(f"{job.name}: needs {shared} bytes of shared memory a block; sm_{job.sm} has {most}", text)
+    found = parse_resources(text).get(name)
+    if found is None:
+        raise CompileError(f"{job.name}: the assembler of {triton_compiler()} did not say what {name} uses", text)
+    used = Resources(found.registers, found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes, shared)
+    # A launch has to ask for the shared memory; with its size in the text, the PTX says it all.
+    ptx = _DYNAMIC.sub(rf"\g<1>.shared\g<2>[{shared}]", ptx) if shared else ptx
+    return Compiled(ptx, cubin, {name: used}, triton_compiler(), text)
+
+
+def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any, int]:
+    """(What Triton compiled, bytes of shared memory a block)."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    parameters = [parameter.name for parameter in function.params]
+    given = {name: _literal(text) for name, text in job.defines.items()}
+    options = {name: given.pop(name) for name in OPTIONS if name in given and name not in parameters}
+    # kernrec defines the data type and the layout of every kernel; a function need not ask for them.
+    given = {k: v for k, v in given.items() if k in parameters or not k.startswith(("DTYPE_", "LAYOUT_"))}
+    for name in given:
+        if name not in parameters:
+            raise CompileError(f"{job.name}: {target.function}: {unknown('parameter', name, parameters)}")
+    signature, constants, attributes = {}, {}, {}
+    for index, parameter in enumerate(function.params):
+        name = parameter.name
+        if name in target.signature:
+            kind, _, divisible = target.signature[name].partition(":")
+            signature[name] = kind
+            if divisible:
+                attributes[(index,)] = _DIVISIBLE
+        elif name in given or parameter.has_default:
+            signature[name] = "constexpr"
+            constants[name] = given.get(name, parameter.default)
+        else:
+            raise CompileError(f"{job.name}: {target.function}: parameter {name} is missing")
+    result = triton.compile(
+        ASTSource(function, signature, constants, attributes),
+        target=GPUTarget("cuda", job.sm, 32),
+        options={name: value for name, value in options.items() if name != "maxnreg" or value},
+    )
+    return result, int(result.metadata.shared)
+
+
+@lru_cache(maxsize=8)
+def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
+    """The module of a Python source that was read from the file `name` in `folder`."""
+    path = str((folder or Path(tempfile.gettempdir(), "kernrec")) / name)
+    if folder is not None and str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    # Triton reads the text of functions through `linecache`: the file may have changed since.
+    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+    module = ModuleType(Path(name).stem)
+    module.__file__ = path
+    module.__loader__ = _Text(source)  # type: ignore[assignment]
+    before = sys.modules.get(module.__name__)
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(source, path, "exec"), module.__dict__)
+    except BaseException:
+        sys.modules.pop(module.__name__)
+        if before is not None:
+            sys.modules[module.__name__] = before
+        raise
+    return module
+
+
+class _Text:
+    """A loader that knows its module's text: with one, `inspect` takes a source that is no file."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def get_source(self, name: str) -> str:
+        return self._source
+
+
+def jit_function(module: ModuleType, name: str) -> Any:
+    """The function `name` of a module as `@triton.jit` made it, out of its decorators.
+
+    Raises:
+        CompileError: there is no such function, or it is not `@triton.jit`.
+    """
+    from triton.runtime.jit import JITFunction
+
+    file = Path(module.__file__ or "").name
+    known = {
+        key: value for key, value in vars(module).items() if hasattr(value, "fn") or isinstance(value, JITFunction)
+    }
+    if name not in vars(module):
+        raise CompileError(f"{file}: {unknown('Triton function', name, known)}")
+    function = vars(module)[name]
+    for _ in range(16):  # autotune and heuristics
+        if isinstance(function, JITFunction):
+            return function
+        function = getattr(function, "fn", None)
+    raise CompileError(f"{file}: {name} is not a function with @triton.jit")
+
+
+def _literal(text: str | int) -> Any:
+    """The value of a constant as a spec writes it: a Python literal, or the name of one of Triton's types."""
+    if not isinstance(text, str):
+        return text
+    if text.startswith("tl."):
+        import triton.language
+
+        return getattr(triton.language, text.removeprefix("tl."))
+    return ast.literal_eval(text)
+
+
+def _message(error: Exception, job: CompileJob, log: str) -> str:
+    """Why a source was not compiled, in one line."""
+    from triton.compiler.errors import CompilationError
+
+    innermost = error
+    while isinstance(innermost.__cause__, CompilationError):
+        innermost = innermost.__cause__
+    if isinstance(innermost, CompilationError):
+        what = str(innermost.__cause__ or innermost.error_message or innermost).strip().splitlines()
+        number = getattr(innermost.node, "lineno", None)
+        lines = (innermost.src or "").splitlines()
+        if number is not None and number <= len(lines):
+            code = lines[number - 1].strip()
+            numbers = [i for i, line in enumerate(job.source.splitlines(), 1) if line.strip() == code]
+            place = f"{job.name}:{numbers[0]}" if len(numbers) == 1 else job.name
+            return f"{place}: {what[-1] if what else 'does not compile'} (in `{code:.80}`)"
+        return f"{job.name}: {what[-1] if what else 'does not compile'}"
+    if isinstance(error, SyntaxError):
+        return f"{job.name}:{error.lineno}: {error.msg}"
+    if isinstance(error, ModuleNotFoundError):
+        return f"{job.name}: needs the module {error.name}, which is not installed"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reported = [line for line in log.splitlines() if "error:" in line]
+    text = reported[0].split("error:", 1)[1].strip() if reported else lines[-1] if lines else "no message"
+    return f"{job.name}: {type(error).__name__}: {text:.200}"
+
+
+@contextmanager
+def _captured(log: io.StringIO) -> Iterator[None]:
+    """What is printed inside goes to `log`, by libraries written in C++, too."""
+    with tempfile.TemporaryFile() as file:
+        sys.stderr.flush()
+        saved = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            with redirect_stdout(log):
+                try:
+                    yield
+                finally:
+                    sys.stderr.flush()
+                    file.seek(0)
+                    log.write(file.read().decode(errors="replace"))
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)

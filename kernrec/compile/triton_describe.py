@@ -1,0 +1,237 @@
+"""What Triton knows of a function before it compiles it: parameters, configs, grids, and the key of its code.
+
+`described` starts a process of its own, in which the user's file is executed, with limits on time and memory:
+a JSON object on its standard input, another on its standard output. What it says is kept on disk for as long as neither
+the file nor one that it imports from beside itself changes.
+"""
+
+import hashlib
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from kernrec import paths
+from kernrec.compile.triton_version import triton_compiler
+from kernrec.errors import KernrecError, UsageError
+from kernrec.kernel.triton_function import OPTIONS
+from kernrec.util.atomic_write import write_whole
+from kernrec.util.process import kill_group, own_group
+
+LIMIT_S = 60.0
+"""Seconds that a file may take to be loaded, with its grids for all configs."""
+
+Description = dict[str, Any]
+"""`parameters`, a list of tables; `configs`, a list of tables of `constants`, `options` and `grid`; `key`; `files`."""
+
+
+def described(request: Mapping[str, Any], limit_s: float = LIMIT_S) -> Description:
+    """What a Triton function is, and its configs with their grids for some arguments.
+
+    Args:
+        request: `source`, `name` and `folder` of the file, `function`, `arguments` by parameter (a number, text, or a
+            table with `dtype` and `shape`), `configs` (a list of tables; None: those of its autotuner) and `grid` (the
+            name of a function of the file; None: grids are not asked for).
+        limit_s: seconds after which the process is killed.
+
+    Raises:
+        UsageError: the file or the function is not what it should be.
+        NoCompilerError: Triton is not installed.
+    """
+    text = json.dumps(request)
+    key = hashlib.sha256(f"{triton_compiler()} {text}".encode()).hexdigest()
+    kept = paths.cache() / "triton" / f"{key}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        known: Description = json.loads(kept.read_text(encoding="utf-8"))
+        if all(_digest(Path(file)) == digest for file, digest in known["files"].items()):
+            return known
+    name = request["name"]
+    command = [sys.executable, "-m", "kernrec.compile.triton_describe"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, **own_group())
+    try:
+        output, errors = process.communicate(text.encode(), timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"{name}: loading it took longer than {limit_s:g} s") from None
+    finally:
+        kill_group(process)
+        process.wait()
+    try:
+        answer: Description = json.loads(output.splitlines()[-1])
+    except (ValueError, IndexError):
+        reason = (errors.decode(errors="replace").strip().splitlines() or [f"exit status {process.returncode}"])[-1]
+        raise KernrecError(f"{name}: the process that loads it died: {reason:.200}") from None
+    if "refused" in answer:
+        raise UsageError(answer["refused"])
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(kept, json.dumps(answer).encode())
+    return answer
+
+
+def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[str, Any]) -> Description:
+    """The description of a function object, in the process that has it; see `described`.
+
+    Args:
+        function: decorated with `@triton.jit`, and perhaps autotuned.
+        grid: called with all arguments and constants by name; None: grids are not asked for.
+        request: `arguments` and `configs`, as for `described`.
+    """
+    layers = [function]
+    while hasattr(layers[-1], "fn") and not hasattr(layers[-1], "params"):
+        layers.append(layers[-1].fn)
+    jit = layers[-1]
+    parameters = [
+        {
+            "name": parameter.name,
+            "constant": parameter.is_constexpr,
+            "default": parameter.has_default,
+            "value": parameter.default if parameter.has_default else None,
+            "type": parameter.annotation_type.removeprefix("*"),
+            "pointer": parameter.annotation_type.startswith("*"),
+            "specialized": not parameter.do_not_specialize,
+            "aligned": not parameter.do_not_specialize_on_alignment,
+        }
+        for parameter in jit.params
+    ]
+    arguments = {name: _argument(value) for name, value in request["arguments"].items()}
+    given = request.get("configs")
+    options: list[tuple[dict[str, Any], dict[str, int]]] = [({}, {})]
+    options = next((_options(layer.configs) for layer in layers if hasattr(layer, "configs")), options)
+    configs = []
+    for constants, compiler_options in options if given is None else _split(given, [p["name"] for p in parameters]):
+        names = {**arguments, **constants}
+        for layer in layers:
+            for name, value in getattr(layer, "values", {}).items():  # triton.heuristics
+                names[name] = constants[name] = value(names)
+        shape = list(_extents(grid({**names, **compiler_options}))) if grid is not None else None
+        configs.append({"constants": constants, "options": compiler_options, "grid": shape})
+    return {"parameters": parameters, "configs": configs, "key": jit.cache_key, "files": {}}
+
+
+def _options(configs: Sequence[Any]) -> list[tuple[dict[str, Any], dict[str, int]]]:
+    """(constants, compiler's options) of the configs of an autotuner."""
+    return [(dict(config.kwargs), dict(_chosen(config))) for config in configs]
+
+
+def _chosen(config: Any) -> Iterator[tuple[str, int]]:
+    """The compiler's options that a config of an autotuner chooses."""
+    for name in OPTIONS:
+        value = getattr(config, name, None)
+        if value is not None and (name, value) != ("num_ctas", 1):
+            yield name, value
+
+
+def _split(
+    configs: Sequence[Mapping[str, Any]], parameters: Sequence[str]
+) -> list[tuple[dict[str, Any], dict[str, int]]]:
+    """(constants, compiler's options) of configs that were given as tables."""
+    return [
+        (
+            {name: value for name, value in config.items() if name in parameters or name not in OPTIONS},
+            {name: value for name, value in config.items() if name in OPTIONS and name not in parameters},
+        )
+        for config in configs
+    ]
+
+
+def _extents(grid: Any) -> tuple[int, ...]:
+    extents = tuple(int(extent) for extent in (grid if isinstance(grid, Sequence) else (grid,)))
+    if not 1 <= len(extents) <= 3 or any(extent < 1 for extent in extents):
+        raise UsageError(f"the grid is {grid!r:.60}; 1 to 3 extents from 1 are expected")
+    return (*extents, 1, 1)[:3]
+
+
+class _TensorArgument:
+    """Stands for a tensor where a grid or a heuristic asks for its shape, type or address."""
+
+    def __init__(self, dtype: str, shape: Sequence[int]) -> None:
+        self.dtype, self.shape = dtype, tuple(shape)
+        self.ndim = len(self.shape)
+
+    def numel(self) -> int:
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    def size(self, axis: int | None = None) -> Any:
+        return self.shape if axis is None else self.shape[axis]
+
+    def stride(self, axis: int | None = None) -> Any:
+        strides = [1]
+        for extent in reversed(self.shape[1:]):
+            strides.insert(0, strides[0] * extent)
+        return tuple(strides) if axis is None else strides[axis]
+
+    def data_ptr(self) -> int:
+        return 1 << 30
+
+
+def _argument(value: Any) -> Any:
+    return _TensorArgument(value["dtype"], value["shape"]) if isinstance(value, Mapping) else value
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _imported(folder: Path) -> dict[str, str]:
+    """The files of modules imported from a folder, by path, with a digest of each."""
+    files = {}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file and Path(file).is_file() and folder in Path(file).resolve().parents:
+            files[file] = _digest(Path(file))
+    return files
+
+
+def main() -> int:
+    """The process that `described` starts; the exit status."""
+    from contextlib import redirect_stdout
+
+    from kernrec.compile.pool import limit_memory
+    from kernrec.compile.triton_compile import jit_function, load_module
+
+    request = json.loads(sys.stdin.read())
+    limit_memory()
+    name = request["name"]
+    try:
+        with redirect_stdout(io.StringIO()):
+            folder = Path(request["folder"]) if request["folder"] else None
+            module = load_module(request["source"], name, folder)
+            jit_function(module, request["function"])
+            grid = None
+            if request["grid"] is not None:
+                grid = getattr(module, request["grid"], None)
+                if not callable(grid):
+                    raise UsageError(f"{name}: has no function {request['grid']!r} for the grid")
+            answer = describe(getattr(module, request["function"]), grid, request)
+            answer["files"] = _imported(folder) if folder is not None else {}
+        text = json.dumps(answer, default=_plain)
+    except KernrecError as error:
+        text = json.dumps({"refused": str(error)})
+    except ModuleNotFoundError as error:
+        text = json.dumps({"refused": f"{name}: needs the module {error.name}, which is not installed"})
+    except SyntaxError as error:
+        text = json.dumps({"refused": f"{name}:{error.lineno}: {error.msg}"})
+    except Exception as error:
+        line = (str(error).strip().splitlines() or [""])[-1]
+        text = json.dumps({"refused": f"{name}: {type(error).__name__}: {line:.200}"})
+    print(text)
+    return 0
+
+
+def _plain(value: Any) -> Any:
+    """A constant that is no JSON as a table with its Python text: Triton's types."""
+    if type(value).__module__.startswith("triton"):
+        return {"python": f"tl.{getattr(value, 'name', value)}"}
+    raise UsageError(f"the value {value!r:.60} of a config is not a number, text or one of Triton's types")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,345 @@
+"""A call of a Triton function as a kernel: what `kernrec analyze kernels.py:matmul --call call.toml` is asked about.
+
+    grid = "grid"                   # a function of the file, called with all arguments and constants by name;
+                                    # or extents: ["ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N)"]
+    flops = "2 * M * N * K"         # optional
+
+    [arguments]                     # by parameter
+    a = { dtype = "f16", shape = ["M", "K"] }
+    expert = { values = "routing.npy" }       # an array: addresses or branches depend on its values
+    M = 4096
+    ACTIVATION = "relu"             # of a tl.constexpr parameter, as are { python = "None" }, { python = "tl.float16" }
+
+    [[configs]]                     # optional: instead of the list of @triton.autotune
+    BLOCK_M = 128
+    num_warps = 4
+
+The call fixes every argument, so the kernel has one problem, and the space of its configs is the list. Arguments are
+specialized as `triton.jit` does it: an integer that is 1 becomes a constant, and of the others it is seen which are
+multiples of 16; pointers are taken to be, as memory allocators make them.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from kernrec.compile.triton_describe import describe, described
+from kernrec.compile.triton_version import untested_version
+from kernrec.errors import UsageError, unknown
+from kernrec.kernel import Kernel
+from kernrec.kernel.expression import identifier, parse
+from kernrec.kernel.source_files import fingerprint, read_text, read_toml
+from kernrec.kernel.spec import LIMITS
+from kernrec.kernel.spec_reader import kernel_from
+from kernrec.kernel.triton_function import OPTIONS, SCRATCH
+from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
+from kernrec.profile.tensor_values import load_npy
+
+_DEFAULTS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": 0}
+"""Triton's options where a config does not give them; maxnreg 0: no limit."""
+_MOST_DIMS = 16
+_RESERVED = ("dtype", "layout", "dtype_bytes", "sm", "i", "grid_x", "grid_y", "grid_z", *LIMITS)
+
+
+@dataclass(frozen=True)
+class TritonCall:
+    """A call of a Triton function."""
+
+    path: Path
+    """The file with the function."""
+
+    function: str
+    """Its name."""
+
+    arguments: Mapping[str, Any]
+    """By parameter: a number, text, None, `{"dtype", "shape"}` or `{"values"}` of a tensor, or `{"python"}`."""
+
+    grid: str | Sequence[Any] | Callable[..., Any]
+    """Name of a function of the file; extents as numbers or expressions; or a function."""
+
+    configs: Sequence[Mapping[str, Any]] | None = None
+    """None: those of the function's autotuner, else one with Triton's defaults."""
+
+    flops: str | None = None
+    """Floating-point operations, an expression."""
+
+    where: str = "the call"
+    """What errors call it."""
+
+    decorated: Any = field(default=None, compare=False)
+    """The function itself, where this process has it; None: a process of its own loads the file."""
+
+
+def read_call(path: Path, target: str, changed: Mapping[str, int] | None = None) -> TritonCall:
+    """The call that a TOML file describes.
+
+    Args:
+        path: the file.
+        target: `kernels.py:matmul`, the file with the function and its name.
+        changed: values of integer arguments that replace those of the file.
+
+    Raises:
+        UsageError: the file cannot be read or is not such a description.
+    """
+    source, separator, function = target.rpartition(":")
+    if not separator or not function.isidentifier():
+        raise UsageError(f"{target!r:.80}: a Triton function is given as kernels.py:matmul")
+    data = read_toml(path, path.name)
+    for key in data:
+        if key not in (known := ("grid", "flops", "arguments", "configs")):
+            raise UsageError(f"{path.name}: {unknown('key', key, known)}")
+    arguments, configs, grid = data.get("arguments"), data.get("configs"), data.get("grid")
+    if not isinstance(arguments, dict):
+        raise UsageError(f"{path.name}: [arguments] is missing: the value of each parameter, a = {{ dtype, shape }}")
+    if configs is not None and not (isinstance(configs, list) and all(isinstance(c, dict) and c for c in configs)):
+        raise UsageError(f"{path.name}: configs: expected [[configs]] tables such as BLOCK_M = 128")
+    if not isinstance(grid, str | list):
+        raise UsageError(f'{path.name}: grid is missing: a function of the file, or ["ceil_div(M, BLOCK_M)"]')
+    spelling = {name.lower(): name for name, value in arguments.items() if type(value) is int}
+    for name, value in (changed or {}).items():
+        if name.lower() not in spelling:
+            raise unknown("integer argument", name, spelling.values())
+        arguments[spelling[name.lower()]] = value
+    for value in arguments.values():  # files of values are beside the call
+        if isinstance(value, dict) and str(value.get("values", "")).endswith(".npy"):
+            value["values"] = str((path.parent / value["values"]).resolve())
+    return TritonCall(Path(source), function, arguments, grid, configs, data.get("flops"), path.name)
+
+
+def kernel_of_triton(call: TritonCall) -> tuple[Kernel, list[str]]:
+    """The kernel of a call, with the configs of its list, and notes on it.
+
+    Raises:
+        UsageError: a function that is not `@triton.jit`, arguments that do not fit it, or configs that cannot be.
+        NoCompilerError: Triton is not installed.
+    """
+    note = untested_version()
+    return _CallReader(call).kernel(), [note] if note else []
+
+
+class _CallReader:
+    """Makes the spec of a call: names in kernrec's spelling, arguments as Triton specializes them."""
+
+    def __init__(self, call: TritonCall) -> None:
+        self.call = call
+        self.source = read_text(call.path, call.path.name)
+        self.names: dict[str, str] = {}  # of parameters: kernrec's, by Triton's
+        self.tensors: dict[str, dict[str, Any]] = {}
+        self.dims: dict[str, int] = {}
+        self.defines: dict[str, str] = {}
+        numbers = {name: value for name, value in call.arguments.items() if type(value) is int}
+        self.numbers = {name.lower(): value for name, value in numbers.items()}
+
+    def kernel(self) -> Kernel:
+        call = self.call
+        arguments = {name: self.argument(name, value) for name, value in call.arguments.items()}
+        described = self.description(arguments)
+        parameters = {parameter["name"]: parameter for parameter in described["parameters"]}
+        self.check(parameters, described["configs"])
+        columns, rows, tunables = self.configs(described["configs"])
+        passed: list[tuple[str, str]] = []
+        divisible: dict[str, int] = {}
+        types: dict[str, str] = {}
+        for name, parameter in parameters.items():
+            if name in described["configs"][0]["constants"]:
+                continue
+            value = arguments.get(name, parameter["value"])
+            text, kind, multiple = self.passed(parameter, value, name in arguments)
+            if text:
+                passed.append((name, text))
+                types |= {name: kind} if kind else {}
+                divisible |= {name: 1} if multiple else {}
+        tensors = self.tensors or {"nothing": {"shape": [1]}}
+        problem: dict[str, Any] = {"dims": self.dims, "tensors": tensors}
+        if call.flops is not None:
+            problem["flops"] = str(self.number(f"{call.where}: flops", call.flops, self.numbers))
+        spec = {
+            "name": identifier(call.function),
+            "source": call.path.name,
+            "problem": problem,
+            "tunables": tunables,
+            "configs": {"columns": columns, "rows": rows},
+            "defines": self.defines,
+            "triton": {
+                "parameters": [name for name, _ in passed],
+                "divisible": divisible,
+                "types": types,
+                "key": described["key"],
+            },
+            "launch": [
+                {
+                    "entry": call.function,
+                    "grid": ["grid_x", "grid_y", "grid_z"],
+                    "block": ["32 * num_warps"],
+                    "arguments": [*(text for _, text in passed), *["u64 0"] * SCRATCH],
+                    "prefetch": "num_stages - 1",
+                }
+            ],
+        }
+        fingerprint(spec, call.path.parent, call.where)
+        return kernel_from(spec, call.where, self.source)
+
+    def description(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """What Triton says of the function, and the grid of each config."""
+        call = self.call
+        request = {
+            "source": self.source,
+            "name": call.path.name,
+            "folder": str(call.path.resolve().parent),
+            "function": call.function,
+            "arguments": arguments,
+            "configs": call.configs,
+            "grid": call.grid if isinstance(call.grid, str) else None,
+        }
+        if call.decorated is not None:
+            return describe(call.decorated, call.grid if callable(call.grid) else None, request)
+        return described(request)
+
+    def check(self, parameters: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> None:
+        """Raises `UsageError` for arguments and constants that the function does not have, lacks, or has twice."""
+        call, arguments = self.call, self.call.arguments
+        place = f"{call.where}: {call.function}"
+        for name in arguments:
+            if name not in parameters:
+                raise UsageError(f"{place}: {unknown('parameter', name, parameters)}")
+        for config in configs:
+            constants = config["constants"]
+            for name in constants:
+                if name not in parameters:
+                    known = [*parameters, *OPTIONS]
+                    raise UsageError(f"{place}: configs: {unknown('meta-parameter', name, known)}")
+                if name in arguments:
+                    raise UsageError(f"{place}: {name} is an argument and a meta-parameter of a config; give it once")
+            for name in configs[0]["constants"]:
+                if name not in constants:
+                    raise UsageError(f"{place}: {name} is in some configs and missing in others")
+            for name, parameter in parameters.items():
+                if name not in arguments and name not in constants and not parameter["default"]:
+                    raise UsageError(f"{place}: the value of parameter {name} is missing")
+
+    def argument(self, name: str, value: Any) -> Any:
+        """An argument as the process that loads the file gets it; a tensor of the call goes to `tensors`."""
+        place = f"{self.call.where}: {name}"
+        if not isinstance(value, Mapping):
+            if value is None or isinstance(value, bool | int | float | str):
+                return value
+            raise UsageError(f"{place}: expected a number, text, or a table with dtype and shape")
+        if value.keys() == {"python"} and isinstance(value["python"], str):
+            return dict(value)
+        file = str(value.get("values", "")).endswith(".npy")
+        if (not {"dtype", "shape"} <= value.keys() and not file) or value.keys() - {"dtype", "shape", "values"}:
+            keys = ", ".join(map(str, value)) or "nothing"
+            raise UsageError(f"{place}: a tensor has dtype and shape, or values = 'file.npy'; given are {keys}")
+        if file:
+            array = load_npy(Path(value["values"]))
+            kind = f"{array.dtype.kind}{8 * array.dtype.itemsize}"
+            dtype, shape = canonical_dtype(value.get("dtype", kind)), [int(extent) for extent in array.shape]
+        else:
+            dtype = canonical_dtype(value["dtype"])
+            extents = value["shape"] if isinstance(value["shape"], list | tuple) else [value["shape"]]
+            shape = [self.number(f"{place}: shape", extent, self.numbers) for extent in extents]
+        if dtype not in ELEMENT_BYTES:
+            raise UsageError(f"{place}: {unknown('dtype', value.get('dtype', dtype), ELEMENT_BYTES)}")
+        self.tensors[self.name(name)] = {
+            "shape": [str(math.prod(shape))],
+            "dtype": dtype,
+            "role": "inout",
+            "values": str(value.get("values", "normal")),
+        }
+        return {"dtype": dtype, "shape": shape}
+
+    def configs(
+        self, configs: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[str], list[list[int]], dict[str, dict[str, Any]]]:
+        """(columns, rows, tunables) of the list of configs; constants that are no numbers go to `defines`."""
+        options = [
+            name
+            for name in OPTIONS
+            if name in ("num_warps", "num_stages") or any(name in c["options"] for c in configs)
+        ]
+        constants = list(configs[0]["constants"])
+        values = {name: [config["constants"][name] for config in configs] for name in constants}
+        values |= {name: [config["options"].get(name, _DEFAULTS[name]) for config in configs] for name in options}
+        for name in constants:
+            if any(not isinstance(value, int) for value in values[name]):
+                if any(value != values[name][0] for value in values[name]):
+                    raise UsageError(
+                        f"{self.call.where}: {name}: values that differ between configs have to be integers"
+                    )
+                self.defines[name] = _literal(values.pop(name)[0])
+        tunables = {
+            self.name(name): {"values": sorted({int(value) for value in values[name]}), "define": name}
+            for name in values
+        }
+        rows: dict[tuple[int, ...], list[int]] = {}
+        for index, config in enumerate(configs):
+            row = {name: int(values[name][index]) for name in values}
+            rows.setdefault(tuple(row.values()), [*row.values(), *self.grid(config, row)])
+        return [*tunables, "grid_x", "grid_y", "grid_z"], list(rows.values()), tunables
+
+    def grid(self, config: Mapping[str, Any], row: Mapping[str, int]) -> list[int]:
+        """The extents of a config's grid."""
+        if config["grid"] is not None:
+            return list(config["grid"])
+        names = {**self.numbers, **{name.lower(): value for name, value in row.items()}}
+        extents = [self.number(f"{self.call.where}: grid", extent, names) for extent in self.call.grid]  # type: ignore[union-attr]
+        if not 1 <= len(extents) <= 3:
+            raise UsageError(f"{self.call.where}: grid has {len(extents)} extents; 1 to 3 are expected")
+        return [*extents, 1, 1][:3]
+
+    def passed(self, parameter: Mapping[str, Any], value: Any, given: bool) -> tuple[str, str, bool]:
+        """(the argument of the launch, empty for a constant; its type where it is a special one; multiple of 16)."""
+        name, specialized = parameter["name"], parameter["specialized"]
+        if parameter["constant"] or value is None or (isinstance(value, Mapping) and "python" in value):
+            if given:
+                self.defines[name] = _literal(value)
+            return "", "", False
+        aligned = specialized and parameter["aligned"]
+        if isinstance(value, Mapping):
+            return self.name(name), "", aligned
+        if isinstance(value, str):
+            raise UsageError(f"{self.call.where}: {name} is text, which only a tl.constexpr parameter can be")
+        if isinstance(value, bool):
+            return f"u8 {int(value)}", "u1", False
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                raise UsageError(f"{self.call.where}: {name} is {value}; a finite number is expected")
+            return f"f32 {Decimal(value):.40f}", parameter["type"], False
+        if value == 1 and specialized and not parameter["type"]:
+            self.defines[name] = "1"
+            return "", "", False
+        kind = parameter["type"] or ("i32" if -(2**31) <= value < 2**31 else "i64")
+        text = str(value)
+        if 0 <= value < 2**31 and len(self.dims) < _MOST_DIMS:
+            text = self.name(name)
+            self.dims[text] = value
+        return f"{kind} {text}", "", aligned and value % 16 == 0
+
+    def name(self, name: str) -> str:
+        """kernrec's name of a parameter or tunable: in lower case, and of no other."""
+        if name not in self.names:
+            chosen = identifier(name)
+            while chosen in self.names.values() or chosen in _RESERVED:
+                chosen += "_"
+            self.names[name] = chosen
+        return self.names[name]
+
+    def number(self, place: str, value: Any, names: Mapping[str, int]) -> int:
+        """A number, or the value of an expression of the call's integers."""
+        if isinstance(value, str):
+            expression = parse(value.lower())
+            for name in expression.names:
+                if name not in names:
+                    raise UsageError(f"{place}: {value!r:.60}: {unknown('name', name, names)}")
+            value = expression.evaluate(names)
+        if type(value) is not int or value < 1:
+            raise UsageError(f"{place}: {value!r:.60}: expected a whole number from 1")
+        return value
+
+
+def _literal(value: Any) -> str:
+    """A constant as the compiler reads it: a Python literal, or the name of one of Triton's types."""
+    return str(value["python"]) if isinstance(value, Mapping) else repr(value)

@@ -1,0 +1,92 @@
+"""What blocks that run at the same time read in common, for grids in which that does not follow from neighbors.
+
+A kernel may number its tiles in an order of its own: bands of `GROUP_M` rows, say, walked column by column. Then the
+share of a block's reads that the next block repeats says little about the reads of a hundred blocks. So a window of
+consecutive blocks is started, and what each reads first, before its first barrier, tells how much they share:
+
+    wave.<buffer>.<n>    distinct sectors that n consecutive blocks read of a buffer, over those of one block
+
+for n = 2, 4, 8 and so on. Only one warp of each block runs; the ratio is taken to hold for the others and for the rest
+of the block.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kernrec.ptx import KernelLaunch, Module
+from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
+from kernrec.ptx.ir.inline import inlined
+from kernrec.ptx.ir.program import Function
+from kernrec.ptx.state.errors import EmulationError
+from kernrec.ptx.state.touched_sectors import SECTOR, Buffer, TouchedSectors
+from kernrec.ptx.state.types import Array
+
+WINDOW = 256
+"""Consecutive blocks that are started."""
+_WARP = 32
+_FEWEST = 8
+_SHARED = 0.5
+_SECTORS = 1 << 40  # more than a buffer has
+
+
+class FirstReads(TouchedSectors):
+    """The sectors that each block of a batch reads, kept as a list: of many blocks, each of which reads little."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__(())
+        self._first = first
+        self._blocks: Array = np.zeros(0, np.int64)
+        self._reads: dict[str, list[Array]] = {}
+
+    def start_batch(self, block_numbers: Sequence[int]) -> None:
+        self._blocks = np.asarray(block_numbers, np.int64) - self._first
+
+    def record(self, region: Buffer, size: int, block_of: Array, where: Array, kind: str) -> None:
+        if kind == "read":
+            self._reads.setdefault(region.name, []).append(self._blocks[block_of] * _SECTORS + where // SECTOR)
+
+    def by_window(self, count: int) -> Iterator[tuple[str, int, float]]:
+        """(buffer, n, distinct sectors of n consecutive blocks over those of one) for n = 2, 4, ... up to `count`."""
+        for name, parts in self._reads.items():
+            reads = np.unique(np.concatenate(parts))
+            blocks, sectors = reads // _SECTORS, reads % _SECTORS
+            size = 2
+            while size <= count:
+                distinct = len(np.unique(blocks // size * _SECTORS + sectors))
+                yield name, size, distinct * size / len(reads)
+                size *= 2
+
+
+def wave_metrics(module: Module, launch: KernelLaunch, budget: int, next_is_new: Sequence[float]) -> dict[str, float]:
+    """`wave.<buffer>.<n>` of a launch; empty where neighbors tell as much.
+
+    Args:
+        module: the code.
+        launch: the launch.
+        budget: instructions that a block may execute.
+        next_is_new: for each buffer, the share of a block's reads that the next block does not repeat.
+    """
+    blocks = math.prod(launch.grid)
+    if launch.grid[0] != blocks or blocks < _FEWEST or min(next_is_new, default=1.0) >= _SHARED:
+        return {}
+    count = 1 << min(int(math.log2(blocks)), int(math.log2(WINDOW)))
+    first = blocks // 2 // count * count
+    reads = FirstReads(first)
+    one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
+    least = min(budget, _before_barrier(inlined(module, launch.entry)))
+    options = EmulationOptions(most_blocks=count, count=False, budget=least, touched=reads)
+    emulation = Emulation(module, one_warp, options)
+    for start in range(first, first + count, emulation.blocks_per_batch):
+        with contextlib.suppress(EmulationError):  # most end at the budget, some at what the other warps did not do
+            emulation.run(range(start, min(start + emulation.blocks_per_batch, first + count)))
+    return {f"wave.{name}.{n}": ratio for name, n, ratio in reads.by_window(count)}
+
+
+def _before_barrier(function: Function) -> int:
+    """Instructions in front of the first barrier of a function, in the order of the text; without one all of them."""
+    barriers = (i for i, ins in enumerate(function.instructions) if ins.opcode in ("bar", "barrier"))
+    return max(next(barriers, len(function.instructions)), _WARP)

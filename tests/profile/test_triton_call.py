@@ -1,0 +1,124 @@
+"""Calls of Triton functions: what is refused, and how arguments are specialized."""
+
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.profile.triton_call import TritonCall, kernel_of_triton, read_call
+from tests.helpers.triton_kernels import FOLDER, compile_configs, configs_of
+
+CALL = """
+grid = ["ceil_div(m, BLOCK_M) * ceil_div(n, BLOCK_N)"]
+flops = "2 * m * n * k"
+[arguments]
+a = { dtype = "f16", shape = ["m", "k"] }
+b = { dtype = "f16", shape = ["k", "n"] }
+c = { dtype = "f16", shape = ["m", "n"] }
+m = 256
+n = 100
+k = 64
+stride_a = 64
+stride_b = 1
+stride_c = 100
+"""
+TARGET = f"{FOLDER}/matmul.py:matmul"
+
+
+def called(folder: Path, text: str = CALL, target: str = TARGET) -> TritonCall:
+    (folder / "call.toml").write_text(text)
+    return read_call(folder / "call.toml", target)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[arguments]", "[argument]", "unknown key 'argument'; did you mean arguments"),
+        ("flops", "flop", "unknown key 'flop'"),
+        ('grid = ["ceil_div(m, BLOCK_M) * ceil_div(n, BLOCK_N)"]', "", "grid is missing"),
+    ],
+)
+def test_a_call_that_cannot_be_read_is_refused(tmp_path, old, new, message):
+    with pytest.raises(UsageError, match=message):
+        called(tmp_path, CALL.replace(old, new, 1))
+
+
+def test_a_function_is_named_with_its_file(tmp_path):
+    with pytest.raises(UsageError, match=r"given as kernels\.py:matmul"):
+        called(tmp_path, target="kernels.py")
+
+
+def test_a_changed_dimension_has_to_be_an_argument(tmp_path):
+    (tmp_path / "call.toml").write_text(CALL)
+    assert read_call(tmp_path / "call.toml", TARGET, {"M": 512}).arguments["m"] == 512
+    with pytest.raises(UsageError, match="unknown integer argument 'mm'; did you mean m"):
+        read_call(tmp_path / "call.toml", TARGET, {"mm": 512})
+
+
+class TestWithTriton:
+    """What needs the function itself."""
+
+    @pytest.fixture(autouse=True)
+    def _triton(self):
+        pytest.importorskip("triton", reason="needs the extra `triton`")
+
+    def test_configs_and_grids_are_those_of_the_autotuner(self, tmp_path):
+        kernel, _ = kernel_of_triton(called(tmp_path))
+        assert [config["block_m"] for config in configs_of(kernel)] == [128, 128, 64, 64]
+        column = kernel.listed.columns.index("grid_x")
+        assert [row[column] for row in kernel.listed.rows] == [2, 4, 8, 16]
+
+    def test_arguments_are_specialized_as_the_jit_does_it(self, tmp_path):
+        """Against Triton's own rules, in the process that has it."""
+        from triton.backends.compiler import BaseBackend
+        from triton.runtime import jit
+
+        specialize = getattr(jit, "native_specialize_impl", None) or jit.specialize_impl
+        kernel, _ = kernel_of_triton(called(tmp_path))
+        spec = kernel.spec["triton"]
+        for name, value in called(tmp_path).arguments.items():
+            if isinstance(value, int):
+                kind, key = specialize(BaseBackend, value, False, True, True)
+                assert (kind == "constexpr") == (name in kernel.spec["defines"]), name
+                assert (key == "D") == (name in spec["divisible"]), name
+        assert spec["parameters"] == ["a", "b", "c", "m", "n", "k", "stride_a", "stride_c"]
+
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            ("stride_c = 100", "stride_d = 100", "unknown parameter 'stride_d'; did you mean stride"),
+            ("stride_c = 100", "", "the value of parameter stride_c is missing"),
+            ('c = { dtype = "f16", shape = ["m", "n"] }', 'c = "x"', "c is text, which only a tl.constexpr"),
+            ("stride_c = 100", "stride_c = 100\nBLOCK_M = 64", "BLOCK_M is an argument and a meta-parameter"),
+            ("stride_c = 100", "stride_c = 100\n[[configs]]\nBLOCKM = 64", "unknown meta-parameter 'BLOCKM'"),
+            ('"ceil_div(m, BLOCK_M) * ceil_div(n, BLOCK_N)"', '"ceil_div(q, BLOCK_M)"', "unknown name 'q'"),
+            ('grid = ["ceil_div(m, BLOCK_M) * ceil_div(n, BLOCK_N)"]', 'grid = "grids"', "no function 'grids'"),
+            ('dtype = "f16"', 'dtype = "f17"', "unknown dtype 'f17'; did you mean f16"),
+        ],
+    )
+    @pytest.mark.slow
+    def test_what_does_not_fit_is_refused_in_one_line(self, tmp_path, old, new, message):
+        with pytest.raises(UsageError, match=message) as caught:
+            kernel_of_triton(called(tmp_path, CALL.replace(old, new, 1)))
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.slow
+    def test_a_file_that_does_not_end_is_stopped(self, tmp_path):
+        from kernrec.compile.triton_describe import described
+
+        request = {"source": "while True: pass", "name": "endless.py", "folder": "", "function": "f"}
+        request |= {"arguments": {}, "configs": None, "grid": None}
+        with pytest.raises(UsageError, match=r"endless\.py: loading it took longer than 3 s"):
+            described(request, limit_s=3.0)
+
+    @pytest.mark.slow
+    def test_errors_of_the_compiler_name_the_line_and_cost_one_config(self, tmp_path):
+        source = "import triton\nimport triton.language as tl\n@triton.jit\ndef f(x, N: tl.constexpr):\n"
+        source += "    i = tl.arange(0, N)\n    tl.store(x + i, i)\n"
+        (tmp_path / "f.py").write_text(source)
+        text = 'grid = [1]\n[arguments]\nx = { dtype = "i32", shape = 64 }\n[[configs]]\nN = 48\n[[configs]]\nN = 64\n'
+        kernel, _ = kernel_of_triton(called(tmp_path, text, f"{tmp_path}/f.py:f"))
+        bad, good = compile_configs(kernel, 80, tmp_path).values()
+        assert isinstance(bad, KernrecError)
+        assert str(bad).startswith("f.py:5: arange's range must be a power of 2")
+        assert good.resources["f"].registers > 0
