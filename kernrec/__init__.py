@@ -5,12 +5,15 @@
 >>> answer.best.config, answer.best.latency_s.value, answer.best.energy_j.value
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kernrec.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from kernrec.recommender import Recommendation, Recommender
+    from kernrec.recommender.analyze_kernel import Analysis
+    from kernrec.recommender.analyze_triton import Grid
 
 _shared: "list[Recommender]" = []
 
@@ -62,3 +65,39 @@ def recommend(
         _shared.append(Recommender())
     query = Query(objective_named(objective), max_slowdown, max_power_w, power_limit_w, clock_hz, top, clocks)
     return _shared[0].answer(Request(gpu, op, kernel, dims, dtype, layout, query))
+
+
+def analyze(
+    function: Any,
+    gpu: str,
+    arguments: Mapping[str, Any],
+    grid: "Grid",
+    configs: Sequence[Mapping[str, Any]] | None = None,
+    objective: str = "pareto",
+    top: int = 5,
+) -> "Analysis":
+    """The configs of a Triton function worth using for one call on a GPU, which need not be there.
+
+    The configs are compiled and a sample of their blocks is emulated, in worker processes; a program that calls this
+    needs the `if __name__ == "__main__":` guard. The profiles are kept in the user's database.
+
+    Args:
+        function: decorated with `@triton.jit`, and perhaps autotuned; or the text `kernels.py:matmul`.
+        gpu: the GPU, as people call it.
+        arguments: by parameter: numbers, and tensors or whatever else has `dtype` and `shape`. The values of integer
+            arrays are taken along, for addresses may depend on them.
+        grid: extents, or a function of all arguments and constants by name, as a launch of Triton takes it.
+        configs: tables such as `{"BLOCK_M": 128, "num_warps": 4}`; the autotuner's list if None.
+        objective: `pareto`, `latency`, `energy` or `edp`.
+        top: how many choices are returned at most.
+
+    Raises:
+        kernrec.errors.UsageError: the function, its arguments or its configs cannot be used.
+        kernrec.errors.KernrecError: Triton is not installed, or no config could be profiled.
+    """
+    from kernrec.recommender import Query
+    from kernrec.recommender.analyze_triton import analyze_triton
+    from kernrec.recommender.request import objective_named
+
+    query = Query(objective_named(objective), top=top)
+    return analyze_triton(function, gpu, arguments, grid, configs, query)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec.cli.choices import print_choices
-from kernrec.cli.emulate import extents
 from kernrec.cli.format import print_notes
+from kernrec.cli.kernel_argument import kernel_argument
 from kernrec.cli.signals import ended_by_signals, exit_status
 from kernrec.errors import KernrecError, UsageError, unknown
 
@@ -26,14 +26,19 @@ if TYPE_CHECKING:
 
 
 def analyze(
-    source: Annotated[Path, typer.Argument(help="The kernel: a .cu or .ptx file.")],
+    source: Annotated[
+        Path, typer.Argument(help="The kernel: a .cu or .ptx file, or a Triton function as kernels.py:matmul.")
+    ],
     arguments: Annotated[
         list[str] | None, typer.Argument(help="For PTX, in parameter order: a=f32[4096], a=@values.npy, i32:4096.")
     ] = None,
     spec: Annotated[Path | None, typer.Option(help="Spec with the tunables: a kernel.toml or a T1 .json.")] = None,
+    call: Annotated[
+        Path | None, typer.Option(help="For Triton: a .toml with the arguments, the grid and perhaps the configs.")
+    ] = None,
     gpu: Annotated[str, typer.Option("--gpu", help="GPU name or alias (`kernrec gpus` lists them).")] = "",
     shape: Annotated[
-        str | None, typer.Option(help="Dimensions, such as width=4096,height=64; default: the spec's.")
+        str | None, typer.Option(help="Dimensions, such as width=4096,height=64; default: the spec's or call's.")
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="Data type, if the spec has several.")] = None,
     layout: Annotated[str | None, typer.Option(help="Tensor layout, if the spec has several.")] = None,
@@ -63,9 +68,7 @@ def analyze(
     from kernrec import paths
     from kernrec.compile.compiled import CompileError
     from kernrec.gpu import find_gpu
-    from kernrec.interop.load_spec import load_spec
     from kernrec.op import parse_shape
-    from kernrec.profile.ptx_kernel import kernel_of_ptx
     from kernrec.recommender import Query
     from kernrec.recommender.analyze_kernel import ProfilingOptions
     from kernrec.recommender.analyze_kernel import analyze as run
@@ -75,31 +78,13 @@ def analyze(
         raise UsageError("--gpu is missing (`kernrec gpus` lists what is known)")
     card = find_gpu(gpu)
     of_ptx = {"--grid": grid, "--block": block, "--entry": entry, "--shared": shared}
-    if source.suffix == ".ptx":
-        if spec or shape:
-            raise UsageError("--spec and --shape are for source; PTX takes --grid, --block and arguments")
-        kernel, left_out = kernel_of_ptx(
-            source,
-            entry,
-            extents("--grid", grid or "1"),
-            extents("--block", block or "128"),
-            arguments or [],
-            shared or 0,
-        )
-    elif spec is None:
-        raise UsageError(f"{source} needs a --spec, which says what can be tuned: a kernel.toml or a T1 .json")
-    elif arguments:
-        raise UsageError(f"argument {arguments[0]!r:.60}: arguments are for PTX; a spec has its own")
-    elif given := [name for name, value in of_ptx.items() if value is not None]:
-        raise UsageError(f"{given[0]} is for PTX; of {source.name} the spec says how it is launched")
-    else:
-        kernel, left_out = load_spec(spec, source)
-    dims = parse_shape(shape) if shape else {}
+    kernel, left_out, folder = kernel_argument(source, arguments or [], spec, call, shape, of_ptx)
+    dims = parse_shape(shape) if shape and call is None else {}
     problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **dims)
     if effort and not measure:
         raise UsageError("--effort says how much is measured; it goes with --measure")
     query = Query(objective_named(objective), top=top, clocks=clocks)
-    folder, database = (spec or source).parent, db or paths.user_database()
+    database = db or paths.user_database()
     measured = _Measured(kernel, problem, card, database, folder, effort or "normal") if measure else None
     progress = _Progress(kernel.name)
     try:

@@ -11,20 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.compile.cache import CompileCache
 from kernrec.compile.compiled import CompileError
-from kernrec.compile.nvrtc import compile_source
+from kernrec.compile.nvrtc import compile_job
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Config, Kernel, Space, bind_launches
 from kernrec.kernel.expression import Expression
 from kernrec.op import Problem
+from kernrec.profile.kernel_code import compile_job_for, unused_macros
 from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
-from kernrec.profile.profile_user_kernel import (
-    ProfileFailure,
-    compile_job_for,
-    profile_configs,
-    unused_macros,
-)
+from kernrec.profile.profile_user_kernel import ProfileFailure, profile_configs
 from kernrec.profile.sample_profile import BLOCK_BUDGET, ProfileTarget, argument_mismatch, entry_name
 from kernrec.ptx import parse
 from kernrec.recommender.infeasible import empty_constraint, refusing_constraint
@@ -176,7 +173,9 @@ def _why_none(kernel: Kernel, problem: Problem, sm: int, failure: ProfileFailure
     """What to raise where no config has a profile: `CompileError` for the source, `UsageError` for wrong arguments."""
     try:
         job = compile_job_for(kernel, failure.config, problem, sm)
-        module = parse(compile_source(job.source, job.sm, job.defines, job.name).ptx)
+        if job.triton is not None:  # which runs the user's code: in worker processes only
+            return KernrecError(failure.message)
+        module = parse(compile_job(job, CompileCache.default()).ptx)
         bound = bind_launches(kernel, failure.config, problem, sm)
         misfit = [argument_mismatch(module, entry_name(module.functions, launch.entry), launch) for launch in bound]
     except CompileError as error:

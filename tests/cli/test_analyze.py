@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.cli import app
+from tests.helpers.paths import ROOT
 from tests.helpers.ptx_text import elementwise
 
 COPY_PTX = elementwise("copy", "mov.f32 %f2, %f1")
@@ -286,3 +287,66 @@ def test_misuse_of_explain_gets_one_line(folder: Path, run: Run, arguments: list
     assert done.returncode == 2, done.stderr
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+TRITON = "datasets/kernels/triton/matmul.py"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((f"{TRITON}:matmul",), "needs a --call"),
+        (("scale.cu", "--call", "call.toml"), "--call is for a Triton function"),
+        ((f"{TRITON}:matmul", "--call", "call.toml", "--spec", "scale.toml"), "--spec and --call were both given"),
+        ((f"{TRITON}:matmul", "i32:4", "--call", "call.toml"), "arguments are for PTX"),
+        ((f"{TRITON}:matmul", "--call", "call.toml", "--grid", "3"), "the call says how it is launched"),
+    ],
+)
+def test_options_that_do_not_go_with_a_triton_function_are_refused(
+    run: Run, arguments: tuple[str, ...], message: str
+) -> None:
+    done = run("analyze", *arguments, "--gpu", "a100")
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+@pytest.mark.slow
+def test_a_triton_function_is_analyzed_once_and_answers_for_its_architecture(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton", reason="needs the extra `triton`")
+    (folder / "call.toml").write_text("""
+        grid = ["ceil_div(m, BLOCK_M) * ceil_div(n, BLOCK_N)"]
+        [arguments]
+        a = { dtype = "f16", shape = ["m", "k"] }
+        b = { dtype = "f16", shape = ["k", "n"] }
+        c = { dtype = "f16", shape = ["m", "n"] }
+        m = 512
+        n = 512
+        k = 256
+        stride_a = 256
+        stride_b = 512
+        stride_c = 512
+        [[configs]]
+        BLOCK_M = 64
+        BLOCK_N = 32
+        BLOCK_K = 32
+        GROUP_M = 4
+        [[configs]]
+        BLOCK_M = 64
+        BLOCK_N = 64
+        BLOCK_K = 128
+        GROUP_M = 4
+        num_stages = 8
+    """)
+    call = ("analyze", f"{ROOT}/{TRITON}:matmul", "--call", folder / "call.toml", "--json")
+    first = run(*call, "--gpu", "rtx3090")
+    assert first.returncode == 0, first.stderr
+    answer = json.loads(first.stdout)
+    assert {choice["config"]["block_n"] for choice in answer["choices"]} == {32}
+    (failure,) = answer["failed"]
+    assert "bytes of shared memory a block; sm_86 has" in failure["message"]
+    monkeypatch.setattr("kernrec.profile.profile_user_kernel.submit", None)  # nothing is emulated again
+    again = json.loads(run(*call, "--gpu", "rtx3080").stdout)
+    assert (again["profiled"], again["known"]) == (0, 1)
+    assert run("recommend", "--kernel", "matmul", "--gpu", "rtx3090").returncode == 0

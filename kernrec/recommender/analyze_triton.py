@@ -1,0 +1,85 @@
+"""Analyzing a Triton function from Python: the function, or `kernels.py:matmul`, with its arguments as values."""
+
+import hashlib
+import inspect
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernrec import paths
+from kernrec.errors import UsageError
+from kernrec.gpu import find_gpu
+from kernrec.op.dtype import canonical_dtype
+from kernrec.profile.triton_call import TritonCall, kernel_of_triton
+from kernrec.recommender.analyze_kernel import Analysis, ProfilingOptions, analyze
+from kernrec.recommender.request import Query
+from kernrec.util.atomic_write import write_whole
+
+Grid = str | Sequence[int | str] | Callable[[dict[str, Any]], Sequence[int]]
+
+
+def analyze_triton(
+    function: Any,
+    gpu: str,
+    arguments: Mapping[str, Any],
+    grid: Grid,
+    configs: Sequence[Mapping[str, Any]] | None = None,
+    query: Query | None = None,
+) -> Analysis:
+    """Profiles the configs of a Triton function on one call, and recommends.
+
+    Args:
+        function: decorated with `@triton.jit` (and perhaps autotuned), or the text `kernels.py:matmul`.
+        gpu: the GPU, as people call it.
+        arguments: by parameter: numbers; arrays or tensors of NumPy or torch, or anything else with `dtype` and
+            `shape`. Of integer arrays the values count, for addresses may depend on them; of others they do not.
+        grid: as a launch of Triton takes it.
+        configs: tables of meta-parameters and compiler's options; None: those of the autotuner.
+        query: what is wanted; default: the Pareto front.
+
+    Raises:
+        UsageError: a function that is not `@triton.jit`, or arguments, grid or configs that do not fit.
+        KernrecError: Triton is not installed, or no config could be profiled.
+    """
+    if isinstance(function, str):
+        file, separator, name = function.rpartition(":")
+        if not separator:
+            raise UsageError(f"{function!r:.60}: a Triton function is given as kernels.py:matmul, or as itself")
+        path, decorated = Path(file), None
+        if callable(grid):
+            raise UsageError("a grid that is a function goes with the Triton function itself; of a file give its name")
+    else:
+        decorated, inner = function, function
+        while hasattr(inner, "fn"):
+            inner = inner.fn
+        source = inspect.getsourcefile(inner) if inspect.isfunction(inner) else None
+        if source is None or not hasattr(function, "fn"):
+            raise UsageError(f"{function!r:.60} is not a function of a file with @triton.jit")
+        path, name = Path(source), inner.__name__
+    given = {key: _argument(value) for key, value in arguments.items()}
+    call = TritonCall(path, name, given, grid, configs, decorated=decorated)
+    kernel, _ = kernel_of_triton(call)
+    options = ProfilingOptions(folder=path.parent)
+    return analyze(kernel, kernel.definition.problem(), find_gpu(gpu), paths.user_database(), query, options)
+
+
+def _argument(value: Any) -> Any:
+    """An argument as a call describes it; the values of an integer array are written to a file of the user's cache."""
+    if value is None or isinstance(value, str | int | float | Mapping):
+        return value
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+    if dtype is None or shape is None:
+        raise UsageError(f"{value!r:.60}: expected a number, text, or a tensor with dtype and shape")
+    name = canonical_dtype(str(dtype).rpartition(".")[2])
+    if str(dtype).rpartition(".")[2].startswith(("int", "uint")):
+        array = np.asarray(value.cpu() if hasattr(value, "cpu") else value)
+        buffer = io.BytesIO()
+        np.save(buffer, array)
+        file = paths.cache() / "triton" / f"{hashlib.sha256(buffer.getvalue()).hexdigest()}.npy"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, buffer.getvalue())
+        return {"values": str(file)}
+    return {"dtype": name, "shape": [int(extent) for extent in shape]}
