@@ -8,8 +8,8 @@ loads neither; the first compilation does.
 """
 
 from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Resources
-from kernrec.compile.nvrtc import NoCompilerError, compile_source
+from kernrec.compile.compiled import Compiled, CompileError, CompileJob, NoCompilerError, Resources
+from kernrec.compile.nvrtc import compile_source
 from kernrec.compile.pool import compile_many
 
 __all__ = [

@@ -107,6 +107,10 @@ class CompileJob:
         return [f"-D{key}={value}" for key, value in sorted(self.defines.items())]
 
 
+class NoCompilerError(KernrecError):
+    """The compiler that a source needs is not installed, so nothing can be compiled here."""
+
+
 class CompileError(KernrecError):
     """A source that did not compile. The message is the compiler's first, with file and line."""
 

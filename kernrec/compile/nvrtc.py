@@ -9,17 +9,12 @@ from pathlib import Path
 from types import ModuleType
 
 from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import Compiled, CompileError, CompileJob, first_error, parse_resources
-from kernrec.errors import KernrecError
+from kernrec.compile.compiled import Compiled, CompileError, CompileJob, NoCompilerError, first_error, parse_resources
 
 # The whole command line, but for architecture, headers and defines. C++17 is NVRTC's own default, stated
 # so that a newer default cannot change the code; -v makes the assembler report registers and spills.
 OPTIONS = ("--std=c++17", "--ptxas-options=-v")
 _REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h); others, out of memory say, tell nothing of the source
-
-
-class NoCompilerError(KernrecError):
-    """CuPy or NVRTC is not installed, so nothing can be compiled here."""
 
 
 @once

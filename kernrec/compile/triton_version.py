@@ -3,7 +3,7 @@
 import sys
 from functools import cache as once
 
-from kernrec.compile.nvrtc import NoCompilerError
+from kernrec.compile.compiled import NoCompilerError
 from kernrec.util.optional import require_optional
 
 OLDEST = (3, 4)

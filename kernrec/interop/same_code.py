@@ -8,8 +8,7 @@ of the benchmark convolution they were equal in 4 of 7 configs, and 3 %, 200 % a
 import statistics
 from collections.abc import Sequence
 
-from kernrec.compile.compiled import Compiled
-from kernrec.compile.nvrtc import NoCompilerError
+from kernrec.compile.compiled import Compiled, NoCompilerError
 from kernrec.compile.pool import compile_many
 from kernrec.gpu import GPU
 from kernrec.interop.results import ForeignResult

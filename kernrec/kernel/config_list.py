@@ -10,7 +10,6 @@ expressions may use like a let.
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,9 +17,6 @@ from kernrec.errors import UsageError
 from kernrec.kernel.expression import is_identifier
 from kernrec.kernel.toml_table import Table
 from kernrec.util.light_dataclass import dataclass
-
-if TYPE_CHECKING:
-    from kernrec.kernel.spec import Tunable
 
 _MOST_ROWS = 65_536
 
@@ -67,12 +63,12 @@ class ConfigList:
         return {name: np.unique([row[self.columns.index(name)] for row in self.rows]) for name in names}
 
 
-def listed_configs(top: Table, tunables: Sequence["Tunable"]) -> ConfigList | None:
+def listed_configs(top: Table, values: Mapping[str, Sequence[int]]) -> ConfigList | None:
     """Reads the `[configs]` table of a spec; None where it has none.
 
     Args:
         top: the spec.
-        tunables: its tunables.
+        values: of its tunables, by name.
 
     Raises:
         UsageError: a table that does not fit the tunables.
@@ -84,7 +80,6 @@ def listed_configs(top: Table, tunables: Sequence["Tunable"]) -> ConfigList | No
     columns = table.take("columns", list, "a list of names")
     rows = table.take("rows", list, "a list of rows")
     table.done()
-    values = {tunable.name: tunable.values for tunable in tunables}
     for name in columns:
         if not isinstance(name, str) or not is_identifier(name):
             raise table.fail("columns", "names of lower-case letters, digits and _", name)

@@ -105,7 +105,7 @@ class _Reader:
 
         tunables = self.tunables()
         macros = self.macros()
-        listed = listed_configs(top, tunables)
+        listed = listed_configs(top, {tunable.name: tunable.values for tunable in tunables})
         for column in listed.further if listed else ():
             self.new_name(f"{self.where}: [configs]", column, self.given)
         levers = [*(tunable.name for tunable in tunables), *(listed.further if listed else ())]
@@ -125,7 +125,12 @@ class _Reader:
             self.launch(f"{self.where}: launch[{i}]", table, launch_names, pointers, probe_names, source)
             for i, table in enumerate(tables)
         )
-        triton = triton_function(top, source_name, launches, lambda key, text: self.expression(key, text, probe_names))
+        triton = triton_function(
+            top,
+            source_name,
+            [len(x.arguments) for x in launches],
+            lambda key, text: self.expression(key, text, probe_names),
+        )
         top.done()
         return Kernel(
             name=name,

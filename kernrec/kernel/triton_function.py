@@ -11,16 +11,12 @@ constants) and on pointers and integers that are multiples of 16. Tunables and `
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.expression import Expression
 from kernrec.kernel.toml_table import Table
 from kernrec.util.light_dataclass import dataclass
-
-if TYPE_CHECKING:
-    from kernrec.kernel.spec import Config, Kernel, Launch
-    from kernrec.op import Problem
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Options of the compiler that a config may have beside the function's own parameters."""
@@ -50,14 +46,14 @@ class TritonFunction:
 
 
 def triton_function(
-    top: Table, source_name: str, launches: Sequence["Launch"], expression: Callable[[str, Any], Expression]
+    top: Table, source_name: str, arguments: Sequence[int], expression: Callable[[str, Any], Expression]
 ) -> TritonFunction | None:
     """Reads the `[triton]` table of a spec; None where the source is not Python.
 
     Args:
         top: the spec.
         source_name: its source's file.
-        launches: its launches.
+        arguments: how many arguments each of its launches has.
         expression: reads an expression, given its key and its text.
 
     Raises:
@@ -68,13 +64,13 @@ def triton_function(
         raise top.fail("source", "a file *.py with a [triton] table, and without one another", source_name)
     if data is None:
         return None
-    if len(launches) != 1 or len(launches[0].arguments) < SCRATCH:
+    if len(arguments) != 1 or arguments[0] < SCRATCH:
         raise UsageError(f"{top.where}: a Triton kernel has one launch, whose last {SCRATCH} arguments are 'u64 0'")
     table = Table(f"{top.where}: [triton]", data)
-    arguments = len(launches[0].arguments) - SCRATCH
+    own = arguments[0] - SCRATCH
     parameters = table.take("parameters", list, "a list of parameter names")
-    if len(parameters) != arguments or not all(isinstance(name, str) and name.isidentifier() for name in parameters):
-        raise table.fail("parameters", f"names for the {arguments} arguments of the launch", parameters)
+    if len(parameters) != own or not all(isinstance(name, str) and name.isidentifier() for name in parameters):
+        raise table.fail("parameters", f"names for the {own} arguments of the launch", parameters)
     divisible = {}
     for name, text in table.take("divisible", dict, "a table of expressions", {}).items():
         if name not in parameters:
@@ -87,30 +83,3 @@ def triton_function(
     key = table.string("key", "")
     table.done()
     return TritonFunction(tuple(parameters), divisible, dict(types), key)
-
-
-def signature(kernel: "Kernel", config: "Config", problem: "Problem", sm: int) -> dict[str, str]:
-    """By parameter: its type as Triton writes it, `*fp16` or `i32`, with `:16` where it is a multiple of 16."""
-    from kernrec.kernel.spec import PointerArgument, ScalarArgument
-
-    function = kernel.triton
-    if function is None:
-        raise UsageError(f"{kernel.name} is not a Triton kernel")
-    names: dict[str, Any] = {"dtype": problem.dtype, "layout": problem.layout, "sm": sm, **config}
-    names["dtype_bytes"] = problem.names["dtype_bytes"]
-    for name, let in kernel.lets.items():
-        if let.names <= names.keys():
-            names[name] = let.evaluate(names)
-    result = {}
-    for name, argument in zip(function.parameters, kernel.launches[0].arguments, strict=False):
-        if isinstance(argument, PointerArgument):
-            dtype = problem.tensors[argument.name].dtype
-            kind = f"*{TYPES.get(dtype, dtype)}"
-        elif isinstance(argument, ScalarArgument):
-            kind = TYPES.get(argument.ctype, argument.ctype)
-        else:
-            raise UsageError(f"{kernel.name}: {name}: a Triton function takes tensors and numbers, no textures")
-        kind = function.types.get(name, kind)
-        multiple = name in function.divisible and function.divisible[name].evaluate(names)
-        result[name] = f"{kind}:16" if multiple else kind
-    return result

@@ -3,10 +3,13 @@
 import re
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from kernrec.compile.compiled import CompileJob, TritonTarget
+from kernrec.errors import UsageError
 from kernrec.kernel import Config, Kernel
-from kernrec.kernel.triton_function import OPTIONS, signature
+from kernrec.kernel.spec import PointerArgument, ScalarArgument
+from kernrec.kernel.triton_function import OPTIONS, TYPES
 from kernrec.op import Problem
 
 _MACRO = re.compile(r"[A-Za-z_]\w*")
@@ -57,3 +60,28 @@ def compile_job_for(
         types = signature(kernel, config, problem, sm)
         target = TritonTarget(kernel.launches[0].entry, types, kernel.triton.key, folder)
     return CompileJob(kernel.source, sm, used_macros(kernel, config, problem), kernel.source_name, (), target)
+
+
+def signature(kernel: Kernel, config: Config, problem: Problem, sm: int) -> dict[str, str]:
+    """By parameter: its type as Triton writes it, `*fp16` or `i32`, with `:16` where it is a multiple of 16."""
+    function = kernel.triton
+    if function is None:
+        raise UsageError(f"{kernel.name} is not a Triton kernel")
+    names: dict[str, Any] = {"dtype": problem.dtype, "layout": problem.layout, "sm": sm, **config}
+    names["dtype_bytes"] = problem.names["dtype_bytes"]
+    for name, let in kernel.lets.items():
+        if let.names <= names.keys():
+            names[name] = let.evaluate(names)
+    result = {}
+    for name, argument in zip(function.parameters, kernel.launches[0].arguments, strict=False):
+        if isinstance(argument, PointerArgument):
+            dtype = problem.tensors[argument.name].dtype
+            kind = f"*{TYPES.get(dtype, dtype)}"
+        elif isinstance(argument, ScalarArgument):
+            kind = TYPES.get(argument.ctype, argument.ctype)
+        else:
+            raise UsageError(f"{kernel.name}: {name}: a Triton function takes tensors and numbers, no textures")
+        kind = function.types.get(name, kind)
+        multiple = name in function.divisible and function.divisible[name].evaluate(names)
+        result[name] = f"{kind}:16" if multiple else kind
+    return result
