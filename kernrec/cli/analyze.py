@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +12,9 @@ import typer
 from kernrec.cli.choices import print_choices
 from kernrec.cli.format import print_notes
 from kernrec.cli.kernel_argument import kernel_argument
+from kernrec.cli.output import AsCsv, AsJson, AsMarkdown, AsWide, form_of
 from kernrec.cli.signals import ended_by_signals, exit_status
+from kernrec.cli.steps import Steps
 from kernrec.errors import KernrecError, UsageError, unknown
 
 if TYPE_CHECKING:
@@ -57,7 +58,10 @@ def analyze(
     effort: Annotated[
         str | None, typer.Option(help="With --measure: quick, normal or exhaustive; default normal.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    wide: AsWide = False,
+    as_csv: AsCsv = False,
+    as_json: AsJson = False,
+    markdown: AsMarkdown = False,
     db: Annotated[Path | None, typer.Option(help="Database that keeps the profiles; default: your own.")] = None,
 ) -> None:
     """Analyze a kernel of your own: compile and emulate its configs, and recommend the best with their power limits.
@@ -74,6 +78,7 @@ def analyze(
     from kernrec.recommender.analyze_kernel import analyze as run
     from kernrec.recommender.request import objective_named
 
+    form = form_of(wide, as_csv, as_json, markdown)
     if not gpu:
         raise UsageError("--gpu is missing (`kernrec gpus` lists what is known)")
     card = find_gpu(gpu)
@@ -86,9 +91,13 @@ def analyze(
     query = Query(objective_named(objective), top=top, clocks=clocks)
     database = db or paths.user_database()
     measured = _Measured(kernel, problem, card, database, folder, effort or "normal") if measure else None
-    progress = _Progress(kernel.name)
+    progress = Steps(f"{kernel.name}: preparing")
+
+    def report(done: int, total: int) -> None:
+        progress.step(f"{kernel.name}: {done} of {total} configs", done, total)
+
     try:
-        with ended_by_signals():
+        with ended_by_signals(), progress:
             analysis = run(
                 kernel,
                 problem,
@@ -99,7 +108,7 @@ def analyze(
                     folder=folder,
                     processes=(os.cpu_count() or 1) if processes is None else processes,
                     budget=budget,
-                    progress=progress,
+                    progress=report,
                 ),
             )
     except KeyboardInterrupt as stop:
@@ -120,7 +129,7 @@ def analyze(
     if as_json:
         print(json.dumps(analysis.as_dict(), indent=2))
     else:
-        print_choices(analysis.recommendation)
+        print_choices(analysis.recommendation, form)
         _say(analysis)
     print_notes(left_out)
     if measured is not None:
@@ -201,32 +210,6 @@ class _Measured:
         if collected is not None and not any(result.best for result in collected.results):
             print("kernrec: no config could be measured; the reasons are above", file=sys.stderr)
             raise typer.Exit(1)
-
-
-class _Progress:
-    """How far it is, on standard error: one line rewritten on a terminal, a line every ten seconds elsewhere."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._start = self._said = time.monotonic()
-        self._live = sys.stderr.isatty()
-        self._open = False
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._said < (0.2 if self._live else 10.0) and done < total:
-            return
-        self._said = now
-        left = (now - self._start) / max(done, 1) * (total - done)
-        line = f"{self._name}: {done} of {total} configs, {left:.0f} s left"
-        print(f"\r{line}   " if self._live else line, end="" if self._live else "\n", file=sys.stderr, flush=True)
-        self._open = self._live
-
-    def end(self) -> None:
-        """Ends the line."""
-        if self._open:
-            print(file=sys.stderr)
-            self._open = False
 
 
 def _say(analysis: "Analysis") -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from kernrec.cli.steps import Steps
 from kernrec.errors import KernrecError, UsageError
 from kernrec.store import Database
 from kernrec.store.share import Manifest, Selection, import_bundle, place_at, read_bundle, write_bundle, write_segments
@@ -91,7 +92,10 @@ def import_(path: Path, database: Path, models: bool) -> None:
     _list(bundle.manifest)
     existed = database.exists()
     try:
-        with Database.open(database, read_only=False, create=True) as opened:
+        with (
+            Steps(f"checking and adding {path}"),
+            Database.open(database, read_only=False, create=True) as opened,
+        ):
             added = import_bundle(opened, bundle)
     except KernrecError:
         if not existed:

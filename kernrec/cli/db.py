@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from kernrec import paths
+from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import human
@@ -93,7 +94,7 @@ def import_(
     path = db or paths.user_database()
     existed = path.exists()
     try:
-        with Database.open(path, read_only=False, create=True) as database:
+        with Steps(f"checking and adding {file}"), Database.open(path, read_only=False, create=True) as database:
             if spec is not None:
                 done = import_bound(database, recording, own, problem)
             else:
@@ -237,8 +238,10 @@ def merge(
     existed = path.exists()
     try:
         with Database.open(path, read_only=False, create=True) as database:
-            for other in others:
-                print(f"{other}: {merge_file(database, other)} new rows")
+            for number, other in enumerate(others):
+                with Steps(f"checking and adding {other}, file {number + 1} of {len(others)}"):
+                    added = merge_file(database, other)
+                print(f"{other}: {added} new rows")
             conflicts = len(database.conflicts())
     except KernrecError:
         if not existed:
@@ -254,7 +257,7 @@ def verify(db: Path_ = None) -> None:
     from kernrec.store import Database
 
     path = db or paths.user_database()
-    with Database.open(path, check_rows=False) as database:
+    with Steps(f"checking every row of {path}"), Database.open(path, check_rows=False) as database:
         altered, rows = database.altered(), sum(database.counts().values())
         conflicts = len(database.conflicts())
     if conflicts:

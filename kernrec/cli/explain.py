@@ -74,7 +74,7 @@ def explain(
     _print(answer.subject)
     if answer.other is not None:
         _print_difference(answer.subject, answer.other, answer.difference)
-    _print_changes(answer.changes, objective)
+    _print_changes(answer.changes, objective, answer.what_to_do)
     print_notes(answer.notes)
 
 
@@ -148,12 +148,12 @@ def _figure(name: str, value: float) -> str:
     return f"{value * 100:.0f} %" if name in _SHARES else f"{value:.4g}"
 
 
-def _print_changes(changes: "Sequence[Change]", objective: str) -> None:
+def _print_changes(changes: "Sequence[Change]", objective: str, advice: str) -> None:
     print()
     if not changes:
         print(f"no change of one or two tunables, or of the power limit, is expected to gain in {objective}")
-        return
-    print(f"changes by expected gain in {objective}:")
+    else:
+        print(f"changes by expected gain in {objective}:")
     for change in changes:
         shown = [f"{name} {percent(value)}" for name, value in change.changes.items()]
         verb = "measured" if change.source == "measured" else "expected"
@@ -161,3 +161,5 @@ def _print_changes(changes: "Sequence[Change]", objective: str) -> None:
             f"  {change.what}: "
             + ", ".join([*shown, f"{verb} energy {percent(change.energy)}, time {percent(change.time)}"])
         )
+    print()
+    print(f"what to do: {advice}")

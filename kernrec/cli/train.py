@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernrec.cli.format import print_notes
+from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
 
 if TYPE_CHECKING:
@@ -66,7 +67,10 @@ def _train(measurements: "MeasurementRequest", folder: Path | None, threads: int
     from kernrec.training.boosting import TrainingSettings
     from kernrec.training.train_op_models import TrainingRequest, train_op_models
 
-    result = train_op_models(TrainingRequest(measurements, folder, TrainingSettings(threads=threads)))
+    with Steps("reading measurements") as steps:
+        result = train_op_models(
+            TrainingRequest(measurements, folder, TrainingSettings(threads=threads)), progress=steps.step
+        )
     print_notes(result.notes)
     return [
         {"name": model.name, "path": str(model.path), "rows": model.rows, "figures": model.figures}
@@ -77,7 +81,8 @@ def _train(measurements: "MeasurementRequest", folder: Path | None, threads: int
 def _calibrate(measurements: "MeasurementRequest", folder: Path | None) -> list[dict[str, Any]]:
     from kernrec.training.calibrate_prior import CalibrationRequest, calibrate_prior
 
-    result = calibrate_prior(CalibrationRequest(measurements, folder))
+    with Steps("fitting coefficients"):
+        result = calibrate_prior(CalibrationRequest(measurements, folder))
     print_notes(result.notes)
     return [
         {

@@ -1,6 +1,7 @@
 """Train and store a model of each op from the measurements of databases: what `kernrec train` computes."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,8 +51,14 @@ class TrainingResult:
     """What the user should know, a sentence each."""
 
 
-def train_op_models(request: TrainingRequest) -> TrainingResult:
+def train_op_models(
+    request: TrainingRequest, progress: Callable[[str, float, float], None] | None = None
+) -> TrainingResult:
     """Train a model of each op that was measured and store it.
+
+    Args:
+        request: the measurements, the folder, and how to train.
+        progress: told before each op what is trained, and how many of all rows were trained on before.
 
     Raises:
         UsageError: no measurement, or too few of every op.
@@ -66,9 +73,13 @@ def train_op_models(request: TrainingRequest) -> TrainingResult:
     notes = list(measurements.notes)
     models: list[StoredModel] = []
     too_few: list[str] = []
+    rows, rows_before = len(Dataset(measurements.groups)), 0
     for op in sorted({group.op for group in measurements.groups}):
         data = Dataset(tuple(group for group in measurements.groups if group.op == op))
         name = op if measurements.gpu is None else f"{op}@{measurements.gpu}"
+        if progress is not None:
+            progress(f"training {name} on {len(data)} measured configs", rows_before, rows)
+        rows_before += len(data)
         try:
             model = train(data, request.settings)
         except UsageError as error:

@@ -6,6 +6,7 @@ from typing import Any
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.costs import Source
+from kernrec.recommender.explain.advice import advice
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.explain.pick_config import explainable, pick_config, point_number
 from kernrec.recommender.explain.what_if import Change, difference, what_if
@@ -27,6 +28,12 @@ class Report:
     """The config that it is compared with."""
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
+    objective: str
+
+    @property
+    def what_to_do(self) -> str:
+        """What to do about the config, a sentence; also where that is nothing."""
+        return advice(self.subject, self.changes, self.objective)
 
     @property
     def difference(self) -> dict[str, float]:
@@ -36,6 +43,7 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""
         answer = {**self.subject.as_dict(), "advice": [change.as_dict() for change in self.changes]}
+        answer["what_to_do"] = self.what_to_do
         if self.other is not None:
             answer |= {"against": self.other.as_dict(), "difference": self.difference}
         return answer
@@ -75,4 +83,4 @@ def report(
     notes += of_measurements(kernel.runnable, kernel if sources - {Source.MEASURED} else None)
     if any(choice.measurement for choice in shown):
         notes.append("times by resource, traffic and shares of energy are predicted, whatever was measured")
-    return Report(candidates, point, subject, other, tuple(changes), tuple(notes))
+    return Report(candidates, point, subject, other, tuple(changes), tuple(notes), objective)

@@ -1,0 +1,72 @@
+"""What a long command is at, on standard error: nothing for the first two seconds, then how far it is.
+
+Time left is stated only where the share that is done is known; else for how long the step has been running. On a
+terminal it is one line that is rewritten, elsewhere a line every ten seconds.
+"""
+
+import sys
+import threading
+import time
+from types import TracebackType
+
+_FIRST_S, _LIVE_S, _LINE_S = 2.0, 0.5, 10.0
+
+
+class Steps:
+    """Reports the step that a `with` block is at, from a thread of its own: the block may be busy in a library."""
+
+    def __init__(self, what: str, first_s: float = _FIRST_S) -> None:
+        self._lock = threading.Lock()
+        self._what, self._done, self._total = what, 0.0, 0.0
+        self._start = time.monotonic()
+        self._first_s = first_s
+        self._live = sys.stderr.isatty()
+        self._open = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._report, daemon=True)
+
+    def __enter__(self) -> "Steps":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def step(self, what: str, done: float = 0.0, total: float = 0.0) -> None:
+        """What is done now, and how much of the whole was done before; a total of 0 where that is not known."""
+        with self._lock:
+            self._what, self._done, self._total = what, done, total
+
+    def end(self) -> None:
+        """Stop reporting; the line on a terminal is removed."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._open:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._open = False
+
+    def text(self) -> str:
+        """The present line."""
+        with self._lock:
+            what, done, total = self._what, self._done, self._total
+        seconds = time.monotonic() - self._start
+        if not done or not total:
+            return f"{what}, {_duration(seconds)} so far"
+        return f"{what}, about {_duration(seconds / done * (total - done))} left"
+
+    def _report(self) -> None:
+        wait_s = self._first_s
+        while not self._ended.wait(wait_s):
+            line = self.text()
+            print(
+                f"\r\x1b[K{line}" if self._live else line, end="" if self._live else "\n", file=sys.stderr, flush=True
+            )
+            self._open = self._live
+            wait_s = _LIVE_S if self._live else _LINE_S
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100.0 else f"{seconds / 60.0:.0f} min"

@@ -1,0 +1,116 @@
+"""`recommend` and `compare` on whole networks, as a user types them: tables, forms, and one line for what is wrong."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from kernrec.cli.app import run
+
+DECODE = ("--workload", "llama-3-8b-decode")
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.delenv("KERNREC_DB", raising=False)
+
+
+def test_a_workload_alone_answers_every_op_with_totals_and_says_the_dtype(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recommend", *DECODE, "--gpu", "h200"]) == 0
+    shown = capsys.readouterr()
+    assert "in bf16 on NVIDIA H200" in shown.out
+    for word in ("rmsnorm_rows", "matvec_rows", "attention_mma", "softmax_rows", "occupancy heuristic", "323 layers"):
+        assert word in shown.out
+    assert "predictions for one GPU share their error" in shown.err
+
+
+def test_forms_hold_the_same_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = {}
+    for form in ("--json", "--csv", "--markdown"):
+        assert run(["recommend", *DECODE, "--gpu", "l4", form]) == 0
+        printed[form] = capsys.readouterr().out
+    layers = json.loads(printed["--json"])["layers"]
+    rows = list(csv.DictReader(io.StringIO(printed["--csv"])))
+    assert [row["layer"] for row in rows] == [layer["layer"] for layer in layers]
+    for row, layer in zip(rows, layers, strict=True):
+        assert float(row["latency_s"]) == layer["choices"][0]["latency_s"]
+        assert float(row["latency_low_s"]) == layer["choices"][0]["latency_interval_s"][0]
+        assert f"| {layer['layer']} |" in printed["--markdown"]
+
+
+def test_a_sweep_marks_its_knee_and_says_it_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recommend", *DECODE, "--gpu", "h200", "--power-limit", "sweep", "--max-slowdown", "3%"]) == 0
+    out = capsys.readouterr().out
+    (marked,) = [line for line in out.splitlines() if "knee" in line]
+    limit = marked.split()[1]
+    assert f"At {limit} W: " in out
+    assert (
+        run(["recommend", "--op", "mm", "--shape", "m=64,n=64,k=64", "--gpu", "l4", "--clock", "sweep", "--json"]) == 0
+    )
+    assert sum(row["knee"] for row in json.loads(capsys.readouterr().out)["rows"]) == 1
+
+
+def test_a_bill_has_energy_money_and_carbon_of_a_year(capsys: pytest.CaptureFixture[str]) -> None:
+    year = ("--calls", "2e6/day", "--energy-price", "250EUR/MWh", "--carbon", "0.38kg/kWh")
+    assert run(["recommend", *DECODE, "--gpu", "h200", "--json", *year]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    bill = answer["bills"][0]
+    assert bill["energy_kwh"] == pytest.approx(answer["totals"][0]["energy_j"] * 2e6 * 365 / 3.6e6)
+    assert bill["cost"] == pytest.approx(bill["energy_kwh"] * 0.25)
+    assert bill["carbon_kg"] == pytest.approx(bill["energy_kwh"] * 0.38)
+    assert bill["currency"] == "EUR"
+
+
+def test_gpus_are_compared_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    prices = ("--tokens", "1", "--price", "h200=30000EUR,l40s=8000EUR")
+    assert run(["compare", *DECODE, "--gpu", "h200,l40s", *prices]) == 0
+    out = capsys.readouterr().out
+    assert "tokens/s per 1000 EUR" in out
+    assert "NVIDIA H200 is the fastest" in out
+    assert run(["compare", "--op", "mm", "--shape", "m=64,n=64,k=64", "--gpu", "t4,l4", "--csv"]) == 0
+    assert [row["gpu"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))] == ["t4", "l4"]
+
+
+def test_several_gpus_and_shapes_are_answered_in_one_call(capsys: pytest.CaptureFixture[str]) -> None:
+    shapes = ("--shape", "m=64,n=64,k=64", "--shape", "m=128,n=64,k=64")
+    assert run(["recommend", "--op", "mm", "--gpu", "l4,t4", *shapes, "--json"]) == 0
+    asked = [(answer["gpu"], answer["shape"]["m"]) for answer in json.loads(capsys.readouterr().out)]
+    assert asked == [("l4", 64), ("l4", 128), ("t4", 64), ("t4", 128)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("compare", *DECODE, "--gpu", "h200,l40z"), "did you mean l40"),
+        (("compare", *DECODE, "--gpu", ","), "--gpu is empty"),
+        (("compare", "--gpu", "h200"), "--workload is missing"),
+        (("compare", *DECODE, "--gpu", "h200", "--price", "h200=30000"), "'30000': expected a price with its unit"),
+        (("compare", *DECODE, "--gpu", "h200", "--price", "30000EUR"), "expected a GPU and its price"),
+        (("compare", *DECODE, "--gpu", "h200", "--price", "l4=2500EUR"), "l4 is not among the GPUs"),
+        (("compare", *DECODE, "--gpu", "h200,l4", "--price", "l4=2EUR/h,h200=9EUR"), "all cards bought or"),
+        (("compare", *DECODE, "--gpu", "h200,l4", "--price", "l4=2EUR,h200=9USD"), "one currency"),
+        (("compare", *DECODE, "--gpu", "h200", "--price", "h200=0EUR"), "more than 0"),
+        (("compare", *DECODE, "--gpu", "h200", "--tokens", "0"), "more than 0"),
+        (("compare", *DECODE, "--gpu", "h200", "--tokens", "1", "--images", "1"), "both given"),
+        (("compare", "--shape", "m=1", "--gpu", "h200"), "--shape needs --op"),
+        (("recommend", *DECODE, "--gpu", "h200", "--energy-price", "0.25", "--calls", "1e9"), "0.25EUR/kWh"),
+        (("recommend", *DECODE, "--gpu", "h200", "--energy-price", "0.25EUR/kWh"), "--energy-price needs --calls"),
+        (("recommend", *DECODE, "--gpu", "h200", "--carbon", "380", "--calls", "1e9"), "380g/kWh"),
+        (("recommend", *DECODE, "--gpu", "h200", "--calls", "many"), "1e9 or 2e6/day"),
+        (("recommend", *DECODE, "--gpu", "h200", "--op", "conv"), "its ops are rmsnorm, matvec"),
+        (("recommend", "--workload", "none.csv", "--gpu", "h200"), "there is no such file"),
+        (("recommend", *DECODE, "--gpu", "h200", "--power-limit", "sweep", "--clock", "1GHz"), "goes without --clock"),
+        (("recommend", *DECODE, "--gpu", "h200", "--csv", "--json"), "--csv and --json were both given"),
+        (("recommend", *DECODE, "--gpu", "h200", "--fix", "batch=x"), "such as batch=1"),
+        (("recommend", "--op", "mm", "--gpu", "h200", "--fix", "batch=1"), "--fix is for"),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(list(arguments)) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert says in shown.err
+    assert shown.err.count("\n") == 1

@@ -1,0 +1,32 @@
+"""Progress of long commands: silent when quick, honest about what is left."""
+
+import io
+import sys
+import time
+
+import pytest
+
+from kernrec.cli.steps import Steps
+
+
+def test_a_quick_step_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with Steps("checking"):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_time_left_is_stated_only_where_the_share_done_is_known() -> None:
+    steps = Steps("reading")
+    assert "reading, 0 s so far" in steps.text()
+    steps.step("training", 1.0, 4.0)
+    assert steps.text().startswith("training, about ")
+    assert steps.text().endswith(" left")
+
+
+def test_a_long_step_is_reported_while_the_block_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Steps("merging", first_s=0.01):
+        while "merging" not in stream.getvalue():
+            time.sleep(0.005)
+    assert stream.getvalue().endswith("\n")
