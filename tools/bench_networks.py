@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kernrec.op.workload import Workload, workload
-from kernrec.recommender import Query, Recommender
+from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.compare_gpus import compare_gpus, find_gpus
 from kernrec.recommender.network import NetworkRequest
 
@@ -35,7 +35,7 @@ def main() -> None:
     network = workload(options.workload)
 
     def ask(shown: Workload) -> Callable[[], object]:
-        return lambda: compare_gpus(recommender, gpus, NetworkRequest(shown), Query("latency"))
+        return lambda: compare_gpus(recommender, gpus, NetworkRequest(shown), Query(Objective.LATENCY))
 
     ask(network)()
     warm = sorted(_timed(ask(_other(network, number)))[0] for number in range(1, 6))[2]

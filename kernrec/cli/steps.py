@@ -15,11 +15,11 @@ _FIRST_S, _LIVE_S, _LINE_S = 2.0, 0.5, 10.0
 class Steps:
     """Reports the step that a `with` block is at, from a thread of its own: the block may be busy in a library."""
 
-    def __init__(self, what: str, first_s: float = _FIRST_S) -> None:
+    def __init__(self, what: str, first_s: float | None = None) -> None:
         self._lock = threading.Lock()
         self._what, self._done, self._total = what, 0.0, 0.0
         self._start = time.monotonic()
-        self._first_s = first_s
+        self._first_s = _FIRST_S if first_s is None else first_s
         self._live = sys.stderr.isatty()
         self._open = False
         self._ended = threading.Event()
