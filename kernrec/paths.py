@@ -36,3 +36,9 @@ def user_database() -> Path:
 def models() -> Path:
     """Where trained models are: beside the user's own database; the folder may not exist."""
     return user_database().parent / "models"
+
+
+def query_log() -> Path | None:
+    """The file that each query's problem is added to (`KERNREC_QUERY_LOG`); None: no log is kept."""
+    chosen = os.environ.get("KERNREC_QUERY_LOG")
+    return Path(chosen) if chosen else None

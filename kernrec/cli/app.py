@@ -20,6 +20,7 @@ COMMANDS = {
     "recommend": "recommend.recommend",
     "compare": "compare.compare",
     "collect": "collect.collect",
+    "refine": "refine.refine",
     "doctor": "doctor.doctor",
     "analyze": "analyze.analyze",
     "explain": "explain.explain",

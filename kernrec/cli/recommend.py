@@ -1,9 +1,11 @@
 """`kernrec recommend`: the configs to run for an op, a shape and a GPU, or for all layers of a network."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from kernrec import paths
 from kernrec.cli import options
 from kernrec.cli.output import AsCsv, AsJson, AsMarkdown, AsWide, Form, form_of, print_csv, print_json
 from kernrec.cli.quantity import fraction, hertz, watts
@@ -63,6 +65,10 @@ def recommend(
         str | None, typer.Option(help="Print the best config's source instead; the only format is cuda.")
     ] = None,
     db: options.Databases = None,
+    query_log: Annotated[
+        Path | None,
+        typer.Option(help="JSON lines file to add the query to, for `refine --workload`. Default: KERNREC_QUERY_LOG."),
+    ] = None,
 ) -> None:
     """Recommend kernel configs for an op on a GPU, without that GPU: the latency/energy Pareto front by default.
 
@@ -121,7 +127,17 @@ def recommend(
         ]
         if emit and len(requests) > 1:
             raise UsageError("--emit cuda prints one config: give one GPU and one shape")
-        _print_answers([recommender.answer(request) for request in requests], form, emit)
+        answers = [recommender.answer(request) for request in requests]
+        if (log := query_log or paths.query_log()) is not None:
+            from kernrec.interop.query_log import append_query
+
+            for answer in answers:
+                append_query(log, answer.problem)
+        if form is Form.JSON:
+            objects = [_with_regret(recommender, answer) for answer in answers]
+            print_json(objects[0] if len(objects) == 1 else objects)
+        else:
+            _print_answers(answers, form, emit)
         return
     wanted = [NetworkRequest(workload, op or None, dtype, layout, options.fixed(fix))]
     if shape:
@@ -131,6 +147,12 @@ def recommend(
 
         wanted = [NetworkRequest(None, known.name, dtype, layout) for known in all_ops()]
     _print_networks(recommender, names, wanted, query, (swept, billed, form))
+
+
+def _with_regret(recommender: "Recommender", answer: "Recommendation") -> dict[str, Any]:
+    """An answer for JSON, with the expected regret of each objective; contenders are at the first operating point."""
+    regrets = {str(regret.objective): regret.as_dict() for regret in recommender.regrets(answer)}
+    return answer.as_dict() | {"regret": regrets}
 
 
 def _swept(power_limit: str | None, clock: str | None) -> Literal["power limit", "clock"] | None:
@@ -148,8 +170,6 @@ def _print_answers(answers: "list[Recommendation]", form: Form, emit: str | None
         print(emit_cuda(answers[0].best), end="")
     elif form is Form.CSV:
         print_csv([row for answer in answers for row in csv_rows(answer)])
-    elif form is Form.JSON and len(answers) > 1:
-        print_json([answer.as_dict() for answer in answers])
     else:
         for number, answer in enumerate(answers):
             if number:

@@ -1,8 +1,9 @@
 """The problems that a user names to measure: one shape of an op, or the layers of a workload."""
 
 from kernrec.errors import UsageError
+from kernrec.interop.workload_files import find_workload as find_workload_file
 from kernrec.kernel import kernels_for
-from kernrec.op import Problem, all_ops, find_op, problem_from_shape
+from kernrec.op import Op, Problem, all_ops, find_op, problem_from_shape
 from kernrec.op.workload import default_workload
 from kernrec.op.workload import workload as find_workload
 
@@ -45,3 +46,26 @@ def select_problems(
         source = f"workload {chosen.name}" if chosen else "the standard workloads"
         raise UsageError(f"no layer of {source} is {'one that a kernel here computes' if every_op else f'of op {op}'}")
     return list(problems.values())
+
+
+def select_counted(
+    op: str | None, shape: str | None, workload: str | None, dtype: str | None, layout: str | None
+) -> list[tuple[str, Problem, float]]:
+    """(name, problem, how often the workload has it) of what a user named; arguments and errors as `select_problems`.
+
+    A workload may be a file. Layers that no kernel here computes are left out; where nothing is named there is nothing.
+    """
+    if shape or (op is None and workload is None):
+        return [(name, problem, 1.0) for name, problem in select_problems(op, shape, workload, dtype, layout) or []]
+    chosen = find_workload_file(workload) if workload else None
+    ops = chosen.ops if chosen and op in (None, "all") else [op] if op not in (None, "all") else all_ops()
+    counts: dict[Problem, tuple[str, float]] = {}
+    for definition in (known if isinstance(known, Op) else find_op(str(known)) for known in ops):
+        if kernels_for(definition.name, dtype, layout):
+            for layer in (chosen or default_workload(definition)).layers_of(definition, dtype, layout):
+                name, before = counts.get(layer.problem, (layer.name, 0.0))
+                counts[layer.problem] = name, before + layer.count
+    if not counts:
+        where = f"workload {chosen.name}" if chosen else "the standard workloads"
+        raise UsageError(f"no layer of {where} is {'of op ' + str(op) if op else 'one that a kernel here computes'}")
+    return [(name, problem, count) for problem, (name, count) in counts.items()]

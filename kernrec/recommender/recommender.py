@@ -9,7 +9,7 @@ last, and its latest answers, so a second request costs little; programs should 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
@@ -27,6 +27,10 @@ from kernrec.recommender.result import KernelAnswer, Recommendation
 from kernrec.recommender.saving import saving_of
 from kernrec.recommender.select import select
 from kernrec.recommender.sweep import kernel_points, measured_limits, op_points
+from kernrec.store import Evidence
+
+if TYPE_CHECKING:
+    from kernrec.recommender.contenders import Regret
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -97,6 +101,19 @@ class Recommender:
             query,
             self.context.models.warnings(),
         )
+
+    def regrets(self, answer: Recommendation) -> "tuple[Regret, ...]":
+        """How much each objective of an answer is expected to lose by its present choice; of a front, both ends."""
+        from kernrec.recommender.contenders import answer_regrets
+
+        problem, gpu, about = answer.problem, answer.gpu, answer.about_kernel
+        tables = (
+            (self.context.kernel_table(about.kernel, problem, gpu),) if about else self.context.tables(problem, gpu)
+        )
+        evidence = self.context.evidence(problem, gpu, [table.kernel for table in tables])
+        model = self.context.models.model(problem.op, gpu)
+        candidates = candidate_set(tables, problem, [answer.point], Evidence(), model, bool(evidence.measured or about))
+        return answer_regrets(candidates, evidence, answer.objective)
 
     def answer_problem(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
         """The choices for a problem of an op on a GPU; the latest answers are kept while no database changes."""

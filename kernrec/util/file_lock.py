@@ -38,12 +38,44 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     return True
 
 
-def _try_lock_byte(descriptor: int) -> bool:
+def try_lock_byte(descriptor: int, byte: int) -> bool:
+    """Lock one byte of an open file without waiting; the file may be shorter.
+
+    POSIX releases the lock also when the process closes another descriptor of the same file.
+
+    Args:
+        descriptor: of the file, open for writing; closing it releases the lock.
+        byte: its position.
+
+    Returns:
+        Whether the lock was taken; False if another process holds it.
+    """
+    if fcntl is None:
+        return _try_lock_byte(descriptor, byte)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def unlock_byte(descriptor: int, byte: int) -> None:
+    """Release the lock of `try_lock_byte`."""
+    if fcntl is None:
+        import msvcrt
+
+        os.lseek(descriptor, byte, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+    else:
+        fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, byte)
+
+
+def _try_lock_byte(descriptor: int, byte: int = _LOCKED_BYTE) -> bool:
     import msvcrt
 
     position = os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
-        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+        os.lseek(descriptor, byte, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
     except OSError:
         return False

@@ -27,6 +27,7 @@ arguments = ["x"]
 """
 ANALYZE = ("analyze", "twice.cu", "--spec", "twice.toml", "--gpu", "t4", "--db", "own.duckdb")
 EXPLAIN = ("explain", "--op", "matmul", "--gpu", "t4", "--shape", "m=64,n=64,k=64")
+REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,11 @@ EXPLAIN = ("explain", "--op", "matmul", "--gpu", "t4", "--shape", "m=64,n=64,k=6
         (("emulate", "twice.cu", "x=f32[32]", "--save", "x=folder"), "expected a .npy file"),
         (("emulate", "twice.cu", "x=f32[32]", "--save", "x=none/x.npy"), "in an existing folder"),
         (("emulate", "twice.toml", "x=f32[32]"), "a .cu or .ptx file is expected"),
+        ((*REFINE, "--objective", "pareto"), "unknown objective 'pareto'"),
+        ((*REFINE, "--until", "2"), "expected a quantity with its unit, such as 3%"),
+        ((*REFINE, "--workload", "bert-base"), "--shape and --workload were both given"),
+        ((*REFINE, "--device", "replay"), "--device replay needs --replay"),
+        (("refine", "--workload", "broken.json"), "unknown ending of a workload file '.json'"),
         ((*EXPLAIN, "--top", "0"), "at least 1 is accepted"),
         ((*EXPLAIN, "--db", "broken.json"), "is not a DuckDB database"),
     ],

@@ -34,6 +34,7 @@ PLAIN = {
     "tdp w", "boost clock", "aliases", "dimensions", "codes", "dtypes", "layouts", "min sm", "dtype min sm", "hash",
     "tunables", "description", "op", "kernel", "quantity", "method", "problems", "row", "path", "about", "by", "cost",
     "dtype", "s/s per 1000", "per million s", "s/s", "s/J", "with each layer's", "of a year", "default",
+    "configs", "time", "first config",
 }  # fmt: skip
 """Column heads that are data sheet figures, or words of everyday."""
 

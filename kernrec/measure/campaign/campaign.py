@@ -10,7 +10,7 @@ is in the journal before it is reported.
 import math
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -128,13 +128,14 @@ class Campaign:
 
         Args:
             client: of the worker process that owns the device.
-            problems: what to measure, in this order.
+            problems: what to measure, in this order. Of an iterator the next one is taken when the one before it is
+                measured, so that what comes next can depend on it.
             journal: where every measurement is written.
             settings: how much to measure.
             hooks: what is asked of and reported to the caller.
             compile_queue: compiles code ahead of the measurements; None for recorded kernels.
         """
-        self._problems = list(problems)
+        self._problems = problems
         self._journal = journal
         self._settings = settings
         self._hooks = hooks or CampaignHooks()
@@ -157,13 +158,11 @@ class Campaign:
         """
         try:
             self._begin()
-            for i, planned in enumerate(self._problems):
-                self._upcoming = [
-                    task for following in self._problems[i + 1 : i + 2] for task in following.tasks[:VARIANTS_AHEAD]
-                ]
+            for planned, following, left in _in_order(self._problems):
+                self._upcoming = [task for problem in following for task in problem.tasks[:VARIANTS_AHEAD]]
                 if self.session.clock() >= self._end_s or self._configs_left() == 0:
                     break
-                self._measure_problem(planned, len(self._problems) - i)
+                self._measure_problem(planned, left)
                 self._hooks.finished()
         finally:
             self.session.client.stop()
@@ -379,3 +378,14 @@ class Campaign:
         device = self.session.info.name if self.session.info else ""
         target = self._run.planned.name if self._run else ""
         self._hooks.report(replace(progress, device=device, target=target))
+
+
+def _in_order(
+    problems: Iterable[PlannedProblem],
+) -> Iterator[tuple[PlannedProblem, Sequence[PlannedProblem], int]]:
+    """(a problem, the one after it if that is known, how many are left with it)."""
+    if not isinstance(problems, Sequence):
+        yield from ((planned, (), 1) for planned in problems)
+        return
+    for i, planned in enumerate(problems):
+        yield planned, problems[i + 1 : i + 2], len(problems) - i

@@ -9,7 +9,7 @@ its collector deletes it at the end.
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,8 +18,14 @@ from typing import Any
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.file_lock import try_lock
 
+_MOST_SHARING = 16
+"""Processes that can fill one database at once."""
 _PID = "pid"
 """Key of the record that names the process that has the journal open."""
+
+
+class JournalInUse(UsageError):  # noqa: N818 - another program is at work: no defect of this one
+    """Another process has the journal open."""
 
 
 class JournalError(KernrecError):
@@ -30,7 +36,7 @@ class Journal:
     """An open, locked journal; several threads may append to it."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create the journal at `path`. Raises `UsageError` if another process has it open."""
+        """Open or create the journal at `path`. Raises `JournalInUse` if another process has it open."""
         self.path = path
         self._lock = threading.Lock()
         try:
@@ -122,6 +128,28 @@ def journal_path(database: Path) -> Path:
     return database.with_name(f"{database.name}.journal")
 
 
+def shared_journal(database: Path) -> Journal:
+    """A journal of a database for a process that shares it with others: the first one that nobody has open."""
+    for path in _places(database)[:-1]:
+        with suppress(JournalInUse):
+            return Journal(path)
+    return Journal(_places(database)[-1])
+
+
+def abandoned_journals(database: Path) -> Iterator[Journal]:
+    """Each journal of a database that a process left behind, while it is open here."""
+    for path in _places(database):
+        if path.exists():
+            with suppress(JournalInUse), Journal(path) as journal:
+                yield journal
+
+
+def _places(database: Path) -> list[Path]:
+    """Where the journals of a database are: that of a collector, and those of processes that share the work."""
+    shared = [database.with_name(f"{database.name}.{number}.journal") for number in range(2, _MOST_SHARING + 1)]
+    return [journal_path(database), *shared]
+
+
 def left_behind(path: Path) -> tuple[int, int | None]:
     """(records in the journal at `path`, the process that has it open or None); the journal is not changed."""
     if not path.exists():
@@ -146,7 +174,7 @@ def _open_locked(path: Path) -> int:
             os.close(file)
             who = f" (PID {pids[-1]})" if pids else ""
             database = path.name.removesuffix(".journal")
-            raise UsageError(
+            raise JournalInUse(
                 f"another collector{who} is filling {path.with_name(database)}; wait for it or give another --db"
             )
         # Between opening and locking, another process may have deleted the file: then this is not what others see.

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +61,14 @@ class Task:
         return compile_job_for(self.kernel, self.config, self.problem, sm)
 
 
+class EnergyRule(Enum):
+    """Which of the screened configs of a problem get an energy measurement."""
+
+    SHARE = "the fastest, and a sample of the others"
+    ALL = "all"
+    NONE = "none"
+
+
 @dataclass(frozen=True)
 class PlannedProblem:
     """A problem with its tasks in order. name: of the layer, where it is one.
@@ -67,6 +76,7 @@ class PlannedProblem:
     probability: with which each config of the space came to be among the tasks; None where they were not drawn.
     most: of the tasks that are measured; None: all. search: chooses, from what was measured, which of them come next.
     baseline: the config whose output the others have to have; None where an op or a spec says what is right.
+    energy: whose energy is measured.
     """
 
     name: str
@@ -76,6 +86,7 @@ class PlannedProblem:
     most: int | None = None
     search: ExpectedImprovement | None = None
     baseline: dict[str, int] | None = None
+    energy: EnergyRule = EnergyRule.SHARE
 
     @property
     def preparation(self) -> dict[str, Any]:

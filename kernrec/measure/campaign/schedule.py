@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernrec.measure.campaign.plan import PlannedProblem, Task
+from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Task
 from kernrec.measure.campaign.results import ConfigKey, ProblemHistory
 from kernrec.measure.campaign.selection import coarse_selection, front_neighborhood, interleaved
 from kernrec.measure.protocol import measure_config
@@ -78,7 +78,10 @@ class Schedule:
     def coarse(self) -> list[ScheduledMeasurement]:
         """The configs whose energy is measured over a short window."""
         ran = [(i, value) for i, key in enumerate(self._keys) if (value := self._screened_s(key))]
-        chosen = [(ran[i][0], share) for i, share in coarse_selection([value for _, value in ran], self._draw)]
+        rule = self._planned.energy
+        chosen: list[tuple[int, float]] = [(i, 1.0) for i, _ in ran] if rule is EnergyRule.ALL else []
+        if rule is EnergyRule.SHARE:
+            chosen = [(ran[i][0], share) for i, share in coarse_selection([value for _, value in ran], self._draw)]
         if self._finished_before(len(chosen), 1, Tier.COARSE, Tier.FINAL):
             return []
         return [

@@ -1,0 +1,151 @@
+"""`kernrec refine`: measure only what is uncertain and matters."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernrec import paths
+from kernrec.cli import options
+from kernrec.cli.collect import Stop
+from kernrec.cli.quantity import budget as parse_budget
+from kernrec.cli.quantity import fraction
+from kernrec.cli.table import print_table
+from kernrec.errors import UsageError, unknown
+from kernrec.util.human import human
+
+if TYPE_CHECKING:
+    from kernrec.measure.refine import Outlook, RefineResult
+
+_SHOWN = 12
+"""Lines of a list at most."""
+
+
+def refine(
+    op: Annotated[str | None, typer.Option("--op", help="Operator or alias, or all (`kernrec ops`).")] = None,
+    shape: Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")] = None,
+    workload: options.WorkloadName = None,
+    dtype: options.Dtype = None,
+    layout: options.Layout = None,
+    gpu: Annotated[str, typer.Option("--gpu", help="auto, or the index of a GPU in this machine.")] = "auto",
+    objective: Annotated[str, typer.Option(help="What choices are judged by: latency, energy or edp.")] = "latency",
+    budget: Annotated[
+        str | None, typer.Option(help="When to stop: 10m or 200configs. Default: 10m, without --until.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Stop once the expected regret, a weighted mean, is below this, such as 2%.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be measured and why.")] = False,
+    db: Annotated[Path | None, typer.Option(help="Database to read and add to. Default: your own.")] = None,
+    device: Annotated[
+        str, typer.Option(help="cuda: measure on a GPU. replay: answer from recorded measurements.")
+    ] = "cuda",
+    replay: Annotated[Path | None, typer.Option(help="Database whose measurements to replay.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
+) -> None:
+    """Measure only what is uncertain and matters: the configs that lower the expected regret most per second.
+
+    Problems count as often as the workload has them. If it is interrupted or killed, run it again to go on;
+    several runs on one database share the work.
+    """
+    from kernrec.measure.campaign.results import CampaignBudget
+    from kernrec.measure.collect import DEVICES
+    from kernrec.measure.problem_selection import select_counted
+    from kernrec.measure.refine import outlook
+    from kernrec.measure.refine import refine as run
+    from kernrec.measure.refine_subject import RefineRequest, WantedProblem
+    from kernrec.recommender.request import SCALAR_OBJECTIVES, Objective
+
+    if shape and workload:
+        raise UsageError("--shape and --workload were both given; a shape is one problem, a workload has many")
+    if device not in DEVICES:
+        raise unknown("device", device, DEVICES)
+    if objective not in SCALAR_OBJECTIVES:
+        raise unknown("objective", objective, SCALAR_OBJECTIVES)
+    if device == "replay" and (db is None or replay is None):
+        raise UsageError("--device replay needs --replay, a database of measurements to answer from, and --db")
+    if device != "replay" and replay is not None:
+        raise UsageError(f"--replay {replay} goes with --device replay, but --device is {device}")
+    if budget is None and until is None:
+        budget = "10m"
+    seconds, configs = (None, None) if budget is None else parse_budget("--budget", budget)
+    request = RefineRequest(
+        problems=[WantedProblem(*counted) for counted in select_counted(op, shape, workload, dtype, layout)],
+        database=db or paths.user_database(),
+        gpu=gpu,
+        recording=replay,
+        objective=Objective(objective),
+        budget=CampaignBudget(seconds, configs),
+        until=None if until is None else fraction("--until", until),
+        seed=seed,
+    )
+    if dry_run:
+        _print_outlook(outlook(request), objective)
+        return
+    stop = Stop()
+    from kernrec.cli.progress import display
+
+    with stop, display() as show:
+        refined = run(request, show, stop)
+    _print_result(refined, objective, replayed=replay is not None)
+    if refined.error is not None:
+        print(f"kernrec: {refined.error}", file=sys.stderr)
+        raise typer.Exit(1)
+    if refined.stopped:
+        print("kernrec: interrupted", file=sys.stderr)
+        raise typer.Exit(stop.status)
+
+
+def _print_outlook(outlook: "Outlook", objective: str) -> None:
+    """What would be measured, and why."""
+    print(f"expected regret {_percent(outlook.regret)} ({objective}, weighted mean over the problems)")
+    rows = [
+        [
+            visit.name,
+            f"{visit.count:g}",
+            _percent(visit.regret),
+            str(len(visit.configs)),
+            _percent(visit.gain),
+            human(visit.seconds, "s"),
+            visit.configs[0],
+        ]
+        for visit in outlook.visits[:_SHOWN]
+    ]
+    columns = [
+        ("problem", "left"),
+        ("count", "right"),
+        ("regret", "right"),
+        ("configs", "right"),
+        ("gain", "right"),
+        ("time", "right"),
+        ("first config", "left"),
+    ]
+    print_table("what would be measured first, by gain per second", columns, rows)
+    if (more := len(outlook.visits) - _SHOWN) > 0:
+        print(f"and {more} more problems")
+
+
+def _print_result(refined: "RefineResult", objective: str, *, replayed: bool) -> None:
+    """What was measured, what changed, and what is left."""
+    from kernrec.measure.refine import FORECAST_S
+
+    verb = "replayed" if replayed else "measured"
+    plural = "" if refined.problems == 1 else "s"
+    print(f"{refined.measured} configs of {refined.problems} problem{plural} {verb}; {refined.ended}")
+    before, after = refined.regret
+    print(f"expected regret ({objective}, weighted mean): {_percent(before)} before, {_percent(after)} now")
+    print(f"another {human(FORECAST_S, 's')} would lower it by about {_percent(refined.forecast)}")
+    for answer in refined.changed[:_SHOWN]:
+        print(f"{answer.name}: {_percent(answer.faster)} better than before with another config")
+        print(f"  before  {answer.before}")
+        print(f"  now     {answer.after}")
+    if (more := len(refined.changed) - _SHOWN) > 0:
+        print(f"and {more} more answers changed")
+    if not refined.changed:
+        print("no answer changed")
+    print(f"{refined.stored} rows are new in the database; deciding took {human(refined.deciding_s, 's')}")
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %" if share >= 0.0995 else f"{share * 100:.2g} %"

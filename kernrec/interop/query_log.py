@@ -1,0 +1,21 @@
+"""A log of what the recommender was asked: JSON lines, which are read as a workload (`workload_files`)."""
+
+import json
+import os
+from pathlib import Path
+
+from kernrec.errors import UsageError
+from kernrec.op import Problem
+
+
+def append_query(path: Path, problem: Problem) -> None:
+    """Add a line to a log, which is made if there is none. Raises `UsageError` where it cannot be written."""
+    line = {"op": problem.op, "shape": problem.dim, "dtype": problem.dtype, "layout": problem.layout}
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(descriptor, json.dumps(line).encode() + b"\n")  # one write: lines of several programs do not mix
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise UsageError(f"cannot write the query log {path}: {(error.strerror or str(error)).lower()}") from None

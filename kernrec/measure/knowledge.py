@@ -1,0 +1,135 @@
+"""What is believed of all problems while they are refined: predictions, rows of the database, new measurements."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernrec.gpu import find_gpu
+from kernrec.kernel import config_text
+from kernrec.measure.campaign.plan import Task
+from kernrec.measure.refine_subject import RefineSubject, WantedProblem
+from kernrec.model.search.joint_posterior import JointPosterior, Measured
+from kernrec.recommender.contenders import key_of, measured_of, noise_between, side_by_side
+from kernrec.recommender.estimate.measured_rows import applies
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.recommender.request import Objective
+from kernrec.store import Evidence, Stack
+from kernrec.store.measurement import Measurement, Outcome
+
+
+@dataclass(frozen=True)
+class ChangedAnswer:
+    """A problem whose best config is now another one."""
+
+    name: str
+    before: str
+    after: str
+    faster: float
+    """By which fraction of its cost the new choice is expected to be better than the old one."""
+
+
+class Knowledge:
+    """The joint posterior of a subject's problems, with the names of everything in it."""
+
+    def __init__(self, subject: RefineSubject, database: Path, objective: Objective, seed: int) -> None:
+        """Begin with predictions and what the database holds."""
+        self._subject = subject
+        self._database = database
+        self._objective = objective
+        self._gpu = find_gpu(subject.gpu)
+        self._stack: Stack | None = None
+        self._read: tuple[int, int] | None = None  # the file's version of which every row is known
+        self.posterior = JointPosterior(side_by_side(subject.contenders), seed)
+        version = self.version()
+        for problem in range(len(subject.wanted)):
+            self.take_rows(problem, self.posterior.add)
+        self._read = version
+        self.posterior.rescale()
+
+    def wanted(self, problem: int) -> WantedProblem:
+        """A problem by its number."""
+        return self._subject.wanted[problem]
+
+    def task(self, problem: int, contender: int) -> Task:
+        """The task of measuring a contender."""
+        return self._subject.task(problem, contender)
+
+    def config_text(self, problem: int, contender: int) -> str:
+        """A contender as people read it."""
+        kernel, config = self._subject.contenders[problem].keys[contender]
+        return f"{kernel} {config_text(dict(config))}"
+
+    def take_rows(self, problem: int, take: Callable[[int, Measured], None]) -> int:
+        """Pass what the databases hold of a problem, and is not known yet, to `take`; returns how many rows."""
+        if self._read is not None and self._read == self.version():
+            return 0
+        evidence = self._evidence(problem)
+        contenders = self._subject.contenders[problem]
+        rows = [row for row in evidence.measured if applies(row, self._gpu, DEFAULT_POINT)]
+        known = {row.contender for row in self.posterior.measured(problem)}
+        new = [row for row in measured_of(contenders, rows, self._objective) if row.contender not in known]
+        for row in new:
+            take(problem, row)
+        for failed in evidence.failed:
+            if (place := contenders.place(key_of(failed.kernel, failed.config))) is not None:
+                self.posterior.exclude(problem, place)
+        return len(new)
+
+    def version(self) -> tuple[int, int] | None:
+        """Time and size of the database; None where there is none."""
+        try:
+            seen = self._database.stat()
+        except OSError:
+            return None
+        return seen.st_mtime_ns, seen.st_size
+
+    def wrote(self, before: tuple[int, int] | None) -> None:
+        """This process has added its own rows; before: the version that it added them to."""
+        if before == self._read or before is None:
+            self._read = self.version()
+
+    def _evidence(self, problem: int) -> Evidence:
+        if self._stack is None:
+            if not self._database.exists():
+                return Evidence()
+            self._stack = Stack([self._database])
+        it, hashes = self._subject.wanted[problem].problem, self._subject.hashes[problem]
+        evidence = self._stack.evidence(self._gpu.name, it.op, list(hashes), it.key)
+        # Rows of another version of a kernel are of another kernel.
+        return Evidence(
+            tuple(row for row in evidence.measured if row.kernel_hash == hashes.get(row.kernel)),
+            tuple(row for row in evidence.failed if row.kernel_hash == hashes.get(row.kernel)),
+        )
+
+    def measured(self, problem: int, measurement: Measurement) -> Measured | None:
+        """What a new measurement says; None if it failed or lacks the objective's cost. A failed one is excluded."""
+        identity = measurement.identity
+        place = self._subject.contenders[problem].place(key_of(identity.kernel, identity.config))
+        if place is None:
+            return None
+        if measurement.outcome != Outcome.OK:
+            if measurement.outcome != Outcome.QUARANTINED:
+                self.posterior.exclude(problem, place)
+            return None
+        latency_s, energy_j = measurement.latency_s, measurement.energy_j
+        report = measurement.report
+        if self._objective is Objective.LATENCY:
+            if any(row.contender == place for row in self.posterior.measured(problem)):
+                return None
+            low, high = report.latency.latency_low_s, report.latency.latency_high_s
+            cost = latency_s
+        else:
+            low, high = report.energy.energy_low_j, report.energy.energy_high_j
+            cost = energy_j and latency_s and float(self._objective.value_of(latency_s, energy_j))  # type: ignore[arg-type]
+        return Measured(place, math.log(cost), noise_between(low, high)) if cost else None
+
+    def changed(self, before: Sequence[int]) -> Iterator[ChangedAnswer]:
+        """The problems whose choice is another one than before; before: the choice of each problem."""
+        for problem, old in enumerate(before):
+            new = self.posterior.choice(problem)
+            if new != old:
+                mean, _ = self.posterior.belief(problem)
+                better = 1.0 - math.exp(min(0.0, float(mean[new] - mean[old])))
+                texts = self.config_text(problem, old), self.config_text(problem, new)
+                yield ChangedAnswer(self.wanted(problem).name, *texts, better)

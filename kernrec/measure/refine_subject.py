@@ -1,0 +1,212 @@
+"""What `refine` works on: a device, and for each problem its contenders with the tasks that measure them.
+
+On a card the contenders are what the recommender finds best among the library's configs. On a recording they are the
+recorded configs, by the recommender's prediction where they are the library's, and a sample of them where nothing is
+predicted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import GPU, find_gpu
+from kernrec.kernel import find_kernel, kernel_names
+from kernrec.measure.campaign.plan import Task, check_memory
+from kernrec.measure.campaign.results import CampaignBudget
+from kernrec.measure.device.interface import DeviceKind
+from kernrec.measure.device.replay import Recording, load_recordings
+from kernrec.op import Problem
+from kernrec.recommender.candidate_set import CandidateSet, candidate_set
+from kernrec.recommender.contenders import Key, ProblemContenders, contenders_of, key_of, unpredicted
+from kernrec.recommender.context import Context
+from kernrec.recommender.estimate.model_store import ModelStore
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.recommender.infeasible import why_not
+from kernrec.recommender.request import Objective
+from kernrec.store import Evidence, Stack
+from kernrec.store.measurement import InputInfo
+
+MOST_UNPREDICTED = 128
+"""Contenders of a problem of whose configs nothing is predicted."""
+_UNPREDICTED_DEVIATION = 0.4
+"""Standard deviation of the log costs of the configs of a space: the median of the recorded ones."""
+
+
+@dataclass(frozen=True)
+class WantedProblem:
+    """A problem with its name and how often it counts."""
+
+    name: str
+    problem: Problem
+    count: float = 1.0
+
+
+@dataclass(frozen=True)
+class RefineRequest:
+    """What to refine."""
+
+    problems: Sequence[WantedProblem]
+    database: Path
+    gpu: str = "auto"
+    """`auto`, an index or a UUID; of a recording, the name of a GPU."""
+    recording: Path | None = None
+    """Database to replay; None: measure on a GPU."""
+    objective: Objective = Objective.LATENCY
+    budget: CampaignBudget = field(default_factory=CampaignBudget)
+    until: float | None = None
+    """Weighted mean expected regret at which to stop."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class RefineSubject:
+    """A device and the contenders of each problem."""
+
+    opening: dict[str, Any]
+    """The request that opens the device."""
+    gpu: str
+    sm: int
+    uuid_hash: str | None
+    """Of the card; None for a replayed one."""
+    wanted: tuple[WantedProblem, ...]
+    contenders: tuple[ProblemContenders, ...]
+    """Of each of them."""
+    hashes: tuple[dict[str, str], ...]
+    """Of each of them: by kernel, the hash of its source."""
+    inputs: InputInfo
+
+    @property
+    def replayed(self) -> bool:
+        """Whether the device repeats a recording."""
+        return self.uuid_hash is None
+
+    def task(self, problem: int, contender: int) -> Task:
+        """The task of measuring a contender."""
+        kernel, config = self.contenders[problem].keys[contender]
+        known = None if self.replayed else find_kernel(kernel)
+        return Task(kernel, self.hashes[problem][kernel], dict(config), self.wanted[problem].problem, known)
+
+
+def open_subject(request: RefineRequest, scratch: Path) -> RefineSubject:
+    """Find the device and the contenders.
+
+    Args:
+        request: names them.
+        scratch: a folder for the device's process.
+
+    Raises:
+        UsageError: no problem, no such device, or a problem that nothing here can run.
+        KernrecError: no driver.
+    """
+    if request.recording is not None:
+        return _recorded(request)
+    from kernrec.measure.device.nvml import NoGPUError, choose_cards
+
+    if not request.problems:
+        raise UsageError("name what to refine: --op with --shape or --workload, or --shapes")
+    if request.gpu == "all":
+        raise UsageError("--gpu all: refine uses one GPU; run it once for each, they share the database")
+    try:
+        (card,) = choose_cards(request.gpu)
+    except NoGPUError as error:
+        reason = str(error).split(";")[0]
+        raise NoGPUError(f"{reason}; refine needs a GPU, or --device replay with recorded measurements") from None
+    gpu = find_gpu(card.name)
+    context = _context(request.database)
+    wanted = tuple(request.problems)
+    sets, measured = [], []
+    for it in wanted:
+        known = _measured(it.problem, gpu, context)
+        measured.append(known)
+        sets.append(_candidates(it.problem, gpu, context, whole_space=bool(known)))
+    opening = {"device": DeviceKind.CUDA, "uuid": card.uuid, "scratch": str(scratch / card.uuid_hash)}
+    return RefineSubject(
+        opening,
+        gpu.name,
+        gpu.sm,
+        card.uuid_hash,
+        wanted,
+        tuple(
+            contenders_of(candidates, request.objective, it.count) for it, candidates in zip(wanted, sets, strict=True)
+        ),
+        tuple({kernel.table.kernel.name: kernel.table.kernel.hash for kernel in found.kernels} for found in sets),
+        InputInfo("numpy default_rng", 0, "normal; weights of a sum over the root of its terms"),
+    )
+
+
+def _context(database: Path) -> Context:
+    stored = [database] if database.exists() else []
+    return Context(stored, models=ModelStore(database.parent / "models", Stack(stored)))
+
+
+def _measured(problem: Problem, gpu: GPU, context: Context) -> set[Key]:
+    """The configs of the library that databases hold measurements of."""
+    kernels = [table.kernel for table in context.tables(problem, gpu)]
+    hashes = {kernel.name: kernel.hash for kernel in kernels}
+    rows = context.evidence(problem, gpu, kernels).measured
+    return {key_of(row.kernel, row.config) for row in rows if hashes[row.kernel] == row.kernel_hash}
+
+
+def _candidates(problem: Problem, gpu: GPU, context: Context, whole_space: bool = False) -> CandidateSet:
+    """The candidates of a problem as if nothing of it had been measured."""
+    check_memory(problem, gpu)
+    tables = context.tables(problem, gpu)
+    model = context.models.model(problem.op, gpu)
+    candidates = candidate_set(tables, problem, [DEFAULT_POINT], Evidence(), model, whole_space) if tables else None
+    if candidates is None or not candidates.kernels:
+        reason = why_not([table.kernel for table in tables], problem, gpu)
+        raise UsageError(f"no config of any kernel here can run {problem.key} on {gpu.name}{reason}")
+    return candidates
+
+
+def _recorded(request: RefineRequest) -> RefineSubject:
+    assert request.recording is not None
+    if request.recording.absolute() == request.database.absolute():
+        raise UsageError("a recording cannot be refined into itself: give another --db")
+    card = None if request.gpu == "auto" else find_gpu(request.gpu).name
+    recordings = {it.problem.key: it for it in load_recordings(request.recording, card)}
+    gpu = find_gpu(next(iter(recordings.values())).gpu)
+    wanted = tuple(request.problems) or tuple(WantedProblem(key, it.problem) for key, it in recordings.items())
+    known = tuple(it for it in wanted if it.problem.key in recordings)
+    if not known:
+        examples = ", ".join(list(recordings)[:3])
+        raise UsageError(f"{request.recording} holds none of the requested problems; it holds {examples}")
+    context = _context(request.database)
+    draw = np.random.default_rng(request.seed)
+    contenders, hashes = [], []
+    for it in known:
+        recording = recordings[it.problem.key]
+        keys = [key_of(kernel, outcome.config) for (kernel, _), outcome in recording.outcomes.items()]
+        contenders.append(_recorded_contenders(request, it, recording, keys, (gpu, context, draw)))
+        hashes.append(dict(recording.kernel_hashes))
+    opening = {
+        "device": DeviceKind.REPLAY, "file": str(request.recording.absolute()), "gpu": gpu.name, "seed": request.seed
+    }  # fmt: skip
+    return RefineSubject(opening, gpu.name, gpu.sm, None, known, tuple(contenders), tuple(hashes), InputInfo())
+
+
+def _recorded_contenders(
+    request: RefineRequest,
+    wanted: WantedProblem,
+    recording: Recording,
+    keys: Sequence[Key],
+    where: tuple[GPU, Context, np.random.Generator],
+) -> ProblemContenders:
+    """The recorded configs: those that are predicted, else a sample."""
+    gpu, context, draw = where
+    predictable = all(
+        name in kernel_names() and find_kernel(name).hash == known for name, known in recording.kernel_hashes.items()
+    )
+    if predictable:
+        try:
+            candidates = _candidates(wanted.problem, gpu, context, whole_space=True)
+        except KernrecError:
+            predictable = False
+        else:
+            return contenders_of(candidates, request.objective, wanted.count, among=frozenset(keys))
+    chosen = [keys[i] for i in np.sort(draw.permutation(len(keys))[:MOST_UNPREDICTED]).tolist()]
+    return unpredicted(wanted.problem, chosen, _UNPREDICTED_DEVIATION, wanted.count)

@@ -1,0 +1,309 @@
+"""What is not yet known about the best config of many problems at once, and what a measurement would tell.
+
+The log cost of contender c of problem p is its prediction plus an error with parts of different reach:
+
+    shared      x(p, c) . w: one weight vector w for all problems, so that a measurement of one tells of all others
+    problem     the same for all contenders of a problem; it decides nothing, but a first measurement has it in it
+    kernel      the same for all contenders of a kernel on a problem
+    smooth      of one problem, alike for configs that are alike (Matern 3/2)
+    own         of one config on one problem
+
+Given the scale of the errors all parts are Gaussian and the posterior is exact: given w the problems are independent,
+and a measurement changes the block of its problem and the (F, F) precision of w (Rasmussen and Williams, "Gaussian
+Processes for Machine Learning", 2006, section 2.7). Predictions are much worse on some problems than on others, so each
+problem has a scale of its own: a Student-t process with `DEGREES` degrees of freedom (Shah, Wilson, Ghahramani,
+"Student-t processes as alternatives to Gaussian processes", 2014), whose common scale follows from how far measurements
+fell from what was expected of them.
+
+    expected regret   E[cost of the present choice - cost of the best], the choice being the least expected cost
+    gain              by how much a measurement is expected to lower the weighted regret of its problem: the knowledge
+                      gradient with correlated beliefs (Frazier, Powell, Dayanik, "The knowledge-gradient policy for
+                      correlated normal beliefs", 2009). What it would tell of other problems is left out: counting it
+                      found no better configs on the recorded problems and took five times as long
+
+Costs are logarithms, so a regret of 0.02 is 2 % above the best.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+Array = np.ndarray
+
+SHARED, SMOOTH = 0.4, 0.4
+"""Shares of the variance of a config's error that are shared between problems, and smooth within one; the rest is its
+own. They fit the errors of a model of one GPU on problems of another (`tools/evaluate_refine.py`)."""
+DEGREES = 4.0
+"""Degrees of freedom of the errors of a problem; the fewer, the more problems differ in how wrong predictions are."""
+_UNIT = math.sqrt((DEGREES - 2.0) / DEGREES)
+"""The scale of a Student's t of standard deviation 1."""
+_LENGTH = 0.7
+"""Length scale of the smooth part; coordinates of two random configs are about 1.4 apart."""
+_SCALE_PRIOR = 20.0
+"""The belief that deviations are right as stated, in measurements."""
+_NEVER = 20.0
+"""By how much the log cost of a contender that cannot run is above that of all others."""
+_ROUNDS = 10
+_NODES = 33
+"""Outcomes of a measurement, of equal probability, over which its gain is averaged."""
+_DRAWS = 512
+"""Draws from the joint posterior that an expected regret is the mean of."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contenders:
+    """The C configs of a problem that may be its best."""
+
+    expected: Array
+    """Predicted log cost, (C,)."""
+    deviation: Array
+    """Standard deviation of the error that a config does not share with all others of its kernel, (C,)."""
+    features: Array
+    """What errors are shared through, (C, F); rows have lengths of about 1."""
+    coordinates: Array
+    """Points whose distance says how unlike two configs are, (C, D)."""
+    kernel: Array
+    """Number of the kernel of each, (C,)."""
+    common: tuple[float, float]
+    """Standard deviations of the errors that all contenders share, and that those of one kernel share."""
+    weight: float = 1.0
+    """How much the problem counts."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One measurement of a contender."""
+
+    contender: int
+    log_cost: float
+    """Natural logarithm of what was measured."""
+    noise: float
+    """Standard deviation of `log_cost`."""
+
+
+class _Block:
+    """The contenders of one problem given w: log cost = mean + slope . w + error of covariance `covariance`."""
+
+    def __init__(self, contenders: Contenders, scale: float) -> None:
+        self.contenders = contenders
+        self.measured: list[Measured] = []
+        self.excluded: list[int] = []
+        self.surprise = 0.0  # sum of squared innovations over their variances at scale 1
+        self.scale = scale
+        self._correlation = SMOOTH * _matern(contenders.coordinates)
+        self._correlation += (1.0 - SHARED - SMOOTH) * np.eye(len(contenders.expected))
+        self._same_kernel = (contenders.kernel[:, None] == contenders.kernel).astype(float)
+        self.update(scale)
+
+    def update(self, common: float) -> None:
+        """Condition on what was measured; common: the common scale of all problems."""
+        it, count = self.contenders, max(0, len(self.measured) - 1)
+        self.scale = math.sqrt((DEGREES * common**2 + self.surprise) / (DEGREES + count))
+        deviation = self.scale * it.deviation
+        of_problem, of_kernel = it.common
+        prior = np.outer(deviation, deviation) * self._correlation
+        prior += (self.scale * of_kernel) ** 2 * self._same_kernel + of_problem**2
+        own_slope = math.sqrt(SHARED) * deviation[:, None] * it.features
+        self.mean, self.slope, self.covariance = it.expected, own_slope, prior
+        self._informed, self.pull = np.zeros((0, own_slope.shape[1])), np.zeros(own_slope.shape[1])
+        if not self.measured:
+            return
+        rows = np.array([row.contender for row in self.measured])
+        within = prior[np.ix_(rows, rows)] + np.diag([row.noise**2 for row in self.measured])
+        factor = np.linalg.cholesky(within)
+        across = np.linalg.solve(factor, prior[rows])
+        residual = np.linalg.solve(factor, np.array([row.log_cost for row in self.measured]) - it.expected[rows])
+        slope = np.linalg.solve(factor, own_slope[rows])
+        self.mean = it.expected + across.T @ residual
+        self.slope = own_slope - across.T @ slope
+        self.covariance = prior - across.T @ across
+        self._informed, self.pull = slope, slope.T @ residual
+
+    @property
+    def precision(self) -> Array:
+        """What the measurements say of w, (F, F)."""
+        return self._informed.T @ self._informed
+
+
+class JointPosterior:
+    """Joint beliefs about the contenders of all problems; `add` takes measurements in any order."""
+
+    def __init__(self, problems: Sequence[Contenders], seed: int = 0) -> None:
+        """Begin with predictions alone.
+
+        Args:
+            problems: at least one; all with the same number of features.
+            seed: of the draws that expected regrets are averages of.
+        """
+        self._seed = seed
+        self.scale = _UNIT
+        """What stated deviations are multiplied by: the scale of Student's t, of all problems together."""
+        self._blocks = [_Block(problem, self.scale) for problem in problems]
+        self._solve()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def contenders(self, problem: int) -> Contenders:
+        """The contenders of a problem, as they were given."""
+        return self._blocks[problem].contenders
+
+    def measured(self, problem: int) -> Sequence[Measured]:
+        """What was measured of a problem, in order."""
+        return self._blocks[problem].measured
+
+    def _solve(self) -> None:
+        """The weights, from all blocks."""
+        self._precision = np.eye(len(self._blocks[0].pull)) + sum(block.precision for block in self._blocks)
+        self._pull = sum((block.pull for block in self._blocks), np.zeros_like(self._blocks[0].pull))
+        self._invert()
+
+    def _invert(self) -> None:
+        self._covariance = np.linalg.inv(self._precision)
+        self._weights = self._covariance @ self._pull
+
+    def add(self, problem: int, measured: Measured) -> None:
+        """Take a measurement of a problem into account."""
+        block = self._blocks[problem]
+        if block.measured:  # the first one has the error in it that decides nothing
+            mean, covariance = self.belief(problem)
+            variance = covariance[measured.contender, measured.contender] + measured.noise**2
+            innovation = (measured.log_cost - mean[measured.contender]) ** 2
+            block.surprise += block.scale**2 * innovation / variance
+        before = block.precision, block.pull
+        block.measured.append(measured)
+        block.update(self.scale)
+        self._precision = self._precision + block.precision - before[0]
+        self._pull = self._pull + block.pull - before[1]
+        self._invert()
+
+    def rescale(self) -> None:
+        """Set the common scale to what measurements say of it."""
+        known = [(block.surprise, len(block.measured) - 1) for block in self._blocks if len(block.measured) > 1]
+        squared, prior = self.scale**2, _UNIT**2 * _SCALE_PRIOR
+        for _ in range(_ROUNDS):  # of expectation maximization: a problem of great surprise counts less
+            weighted = sum(s * (DEGREES + n) / (DEGREES + s / squared) for s, n in known)
+            squared = (prior + weighted) / (_SCALE_PRIOR + sum(n for _, n in known))
+        self.scale = math.sqrt(squared)
+        for block in self._blocks:
+            block.update(self.scale)
+        self._solve()
+
+    def belief(self, problem: int) -> tuple[Array, Array]:
+        """(expected log costs (C,), their covariance (C, C)) of a problem's contenders, noise left out."""
+        block = self._blocks[problem]
+        covariance = block.covariance + block.slope @ self._covariance @ block.slope.T
+        covariance[block.excluded] = covariance[:, block.excluded] = 0.0
+        return self._mean(block), covariance
+
+    def _mean(self, block: _Block) -> Array:
+        mean = block.mean + block.slope @ self._weights
+        mean[block.excluded] = mean.max() + _NEVER
+        return mean
+
+    def exclude(self, problem: int, contender: int) -> None:
+        """Leave a contender out of all choices: it cannot run. One contender of a problem always stays."""
+        block = self._blocks[problem]
+        if contender not in block.excluded and len(block.excluded) + 1 < len(block.mean):
+            block.excluded.append(contender)
+
+    def choice(self, problem: int) -> int:
+        """The contender of least expected cost."""
+        return int(self._mean(self._blocks[problem]).argmin())
+
+    def regret(self, problem: int) -> float:
+        """The expected regret of the present choice, not weighted."""
+        costs = self._drawn(problem)
+        return float((costs[:, self.choice(problem)] - costs.min(axis=1)).mean())
+
+    def probability_best(self, problem: int) -> Array:
+        """With which probability each contender is the best one, (C,)."""
+        costs = self._drawn(problem)
+        return np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
+
+    def _drawn(self, problem: int) -> Array:
+        """Draws of the log costs of a problem's contenders, up to what all of them share, (draws, C)."""
+        mean, covariance = self.belief(problem)
+        degrees = DEGREES + max(0, len(self.measured(problem)) - 1)
+        draw = np.random.default_rng([self._seed, problem])
+        normal = draw.standard_normal((_DRAWS // 2, len(mean)))
+        normal *= np.sqrt(degrees / draw.chisquare(degrees, (_DRAWS // 2, 1)))
+        # What all contenders share decides nothing and would cost accuracy.
+        able = np.ones(len(mean))
+        able[self._blocks[problem].excluded] = 0.0
+        values, vectors = np.linalg.eigh(_centered(covariance, able))
+        error = normal @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+        return mean + np.concatenate((error, -error))
+
+    def mean_regret(self) -> float:
+        """The expected regret of the present choices, the weighted mean over problems."""
+        weights = [block.contenders.weight for block in self._blocks]
+        return float(np.average([self.regret(problem) for problem in range(len(self))], weights=weights))
+
+    def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
+        """The contenders to measure next on a problem, as if only that problem existed.
+
+        Each is the one of greatest gain if those before it came out as expected ("kriging believer").
+
+        Args:
+            problem: which problem.
+            most: measurements at most; contenders that were measured are left out.
+            noise: standard deviation of the logarithm of a measurement.
+
+        Returns:
+            (contender, gain) pairs; gains are weighted.
+        """
+        mean, covariance = self.belief(problem)
+        weight = self.contenders(problem).weight
+        taken = {row.contender for row in self.measured(problem)} | set(self._blocks[problem].excluded)
+        chosen: list[tuple[int, float]] = []
+        for _ in range(min(most, len(mean) - len(taken))):
+            spread = np.sqrt(np.diagonal(covariance) + noise**2)
+            gains = _expected_fall(mean, covariance / spread)
+            gains[list(taken)] = -1.0
+            best = int(gains.argmax())
+            chosen.append((best, weight * float(gains[best])))
+            taken.add(best)
+            move = covariance[:, best] / spread[best]
+            covariance = covariance - np.outer(move, move)
+        return chosen
+
+
+def _expected_fall(mean: Array, moves: Array) -> Array:
+    """By how much the least expected cost is expected to fall.
+
+    Args:
+        mean: expected log costs, (C,).
+        moves: how far each of them moves, per standard deviation of what will be measured, (C, measurements).
+
+    Returns:
+        One value for each measurement.
+    """
+    after = (mean[:, None, None] + moves[:, :, None] * _outcomes()).min(axis=0)
+    return np.maximum(mean.min() - after.mean(axis=1), 0.0)
+
+
+@cache
+def _outcomes() -> Array:
+    """Values of a standard normal variable in the middle of intervals of equal probability, with variance 1."""
+    from statistics import NormalDist  # a query that asks for no gain need not wait for it
+
+    values = np.array([NormalDist().inv_cdf((i + 0.5) / _NODES) for i in range(_NODES)])
+    return values / values.std()
+
+
+def _centered(covariance: Array, able: Array) -> Array:
+    """The covariance of differences from the mean of the contenders that are able to run (1, else 0), (C,)."""
+    across = covariance @ able / able.sum()
+    return (covariance - across - across[:, None] + across @ able / able.sum()) * np.outer(able, able)
+
+
+def _matern(points: Array) -> Array:
+    """Matern 3/2 kernel between points (C, D), (C, C)."""
+    squared = np.square(points).sum(axis=1)
+    apart = np.maximum(squared[:, None] + squared - 2.0 * points @ points.T, 0.0)
+    distance = np.sqrt(3.0 * apart) / _LENGTH
+    return (1.0 + distance) * np.exp(-distance)

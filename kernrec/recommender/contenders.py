@@ -1,0 +1,268 @@
+"""The configs that may be the best one of a problem, and how much is lost in expectation by taking the present choice.
+
+A candidate set has one interval for each cost. For a decision it matters which errors candidates have in common: the
+part of a prediction's error that is a config's own is `costs.OWN`; of the rest, half is taken to be common to all
+kernels on the problem and half to one kernel. What was measured enters as measurements, with their own intervals.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernrec.model.search.joint_posterior import Contenders, JointPosterior, Measured
+from kernrec.op import Problem
+from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.estimate.costs import OWN
+from kernrec.recommender.estimate.measured_rows import applies
+from kernrec.recommender.request import Objective
+from kernrec.store import Evidence, MeasuredAnswer
+
+Array = np.ndarray
+
+MOST = 48
+"""Contenders of a problem: the candidates of least expected cost."""
+LISTED = 8
+"""Contenders that an answer lists."""
+_FEATURES = 128
+"""Features through which problems share what is learned; more are projected onto so many at random."""
+_DEVIATIONS = 1.6448536269514722
+"""A 90 % interval is so many standard deviations to either side."""
+_UNKNOWN_LEVEL = 10.0
+"""Standard deviation of the logarithm of a cost of which nothing is known."""
+_LEAST_NOISE = 0.005
+"""Of a measurement: medians of two sessions differ by so much."""
+
+Key = tuple[str, tuple[tuple[str, int], ...]]
+"""Kernel and config of a contender."""
+
+
+def key_of(kernel: str, config: Mapping[str, int]) -> Key:
+    """What names a config among the contenders of a problem."""
+    return kernel, tuple(sorted(config.items()))
+
+
+@dataclass(frozen=True, eq=False)
+class ProblemContenders:
+    """The contenders of one problem, before they are laid side by side with those of other problems."""
+
+    problem: Problem
+    keys: tuple[Key, ...]
+    """Kernel and config of each, the least expected cost first."""
+    expected: Array
+    """Predicted log cost, (C,)."""
+    deviation: Array
+    """Standard deviation of the whole error of each prediction, (C,)."""
+    weight: float = 1.0
+    level: bool = True
+    """Whether costs are predicted at all; else only their spread is."""
+
+    def place(self, key: Key) -> int | None:
+        """The position of a contender; None for a config that is none."""
+        return self.keys.index(key) if key in self.keys else None
+
+
+def contenders_of(
+    candidates: CandidateSet,
+    objective: Objective,
+    weight: float = 1.0,
+    among: Collection[Key] | None = None,
+    always: Collection[Key] = (),
+) -> ProblemContenders:
+    """The contenders among the candidates of a problem at the first operating point.
+
+    Args:
+        candidates: predicted without regard to measurements of the problem, at least one.
+        objective: what is minimized; not `pareto` (`UsageError`).
+        weight: how much the problem counts.
+        among: the only candidates that can be contenders; None: all.
+        always: candidates that are contenders however slow they are expected to be, such as those measured.
+    """
+    value = objective.value_of(candidates.latency_s[0], candidates.energy_j[0])
+    chosen: list[int] = []
+    keys: list[Key] = []
+    missing = set(always)
+    for position in np.argsort(value, kind="stable").tolist():
+        if len(chosen) >= MOST and not missing:
+            break
+        _, kernel, own = candidates.locate(position)
+        key = key_of(kernel.table.kernel.name, kernel.config(own))
+        if key in missing or (len(chosen) < MOST and (among is None or key in among)):
+            missing.discard(key)
+            chosen.append(position)
+            keys.append(key)
+    widths = [_log_width(candidates, quantity)[chosen] for quantity in objective.quantities]
+    deviation = np.sqrt(np.sum(np.square(widths), axis=0)) / (2.0 * _DEVIATIONS)
+    return ProblemContenders(candidates.problem, tuple(keys), np.log(value[chosen]), deviation, weight)
+
+
+def _log_width(candidates: CandidateSet, quantity: str) -> Array:
+    costs = [getattr(kernel.points[0].costs, quantity) for kernel in candidates.kernels]
+    return np.concatenate([np.log(estimates.high / estimates.low) for estimates in costs])
+
+
+def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight: float = 1.0) -> ProblemContenders:
+    """Contenders of which nothing is predicted; deviation: standard deviation of their log costs."""
+    return ProblemContenders(
+        problem, tuple(keys), np.zeros(len(keys)), np.full(len(keys), deviation / math.sqrt(OWN)), weight, level=False
+    )
+
+
+def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
+    """The contenders of all problems as a joint posterior takes them.
+
+    Errors are shared between problems through the values of a kernel's tunables and the sizes of the problem.
+    """
+    columns: dict[tuple[object, ...], int] = {}
+    sizes = _sizes([it.problem for it in problems])
+    entries = []
+    for it, size in zip(problems, sizes, strict=True):
+        rows: list[list[tuple[int, float]]] = []
+        for kernel, config in it.keys:
+            terms: list[tuple[object, ...]] = [(kernel,), *((kernel, *pair) for pair in config)]
+            share = 1.0 / math.sqrt(len(terms))
+            context = [("", 1.0), *size]
+            rows.append(
+                [
+                    (columns.setdefault((*term, name), len(columns)), share * value)
+                    for term in terms
+                    for name, value in context
+                ]
+            )
+        entries.append(rows)
+    width = len(columns)
+    projection = None
+    if width > _FEATURES:
+        projection = np.random.default_rng(0).standard_normal((width, _FEATURES)) / math.sqrt(_FEATURES)
+    result = []
+    for it, rows in zip(problems, entries, strict=True):
+        features = np.zeros((len(rows), width))
+        for row, pairs in enumerate(rows):
+            for column, value in pairs:
+                features[row, column] = value
+        kernels = {name: number for number, name in enumerate(dict.fromkeys(kernel for kernel, _ in it.keys))}
+        common = math.sqrt((1.0 - OWN) / 2.0) * float(np.median(it.deviation))
+        result.append(
+            Contenders(
+                expected=it.expected,
+                deviation=math.sqrt(OWN) * it.deviation,
+                features=features if projection is None else features @ projection,
+                coordinates=_coordinates(it),
+                kernel=np.array([kernels[kernel] for kernel, _ in it.keys]),
+                common=(common if it.level else _UNKNOWN_LEVEL, common),
+                weight=it.weight,
+            )
+        )
+    return result
+
+
+def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
+    """Of each problem, (name of a dimension, how unlike the other problems of its op it is in it)."""
+    by_op: dict[str, list[Problem]] = {}
+    for problem in problems:
+        by_op.setdefault(problem.op, []).append(problem)
+    scales: dict[tuple[str, str], tuple[float, float]] = {}
+    for op, members in by_op.items():
+        for name in members[0].dim:
+            logs = [math.log2(max(1, problem.dim[name])) for problem in members]
+            spread = float(np.std(logs))
+            if spread > 0.0:
+                scales[op, name] = float(np.mean(logs)), 2.0 * spread
+    return [
+        [
+            (name, (math.log2(max(1, value)) - scales[problem.op, name][0]) / scales[problem.op, name][1])
+            for name, value in problem.dim.items()
+            if (problem.op, name) in scales
+        ]
+        for problem in problems
+    ]
+
+
+def _coordinates(it: ProblemContenders) -> Array:
+    """Points whose distance says how unlike two configs are; two random ones are about 1.4 apart."""
+    names = list(dict.fromkeys(name for _, config in it.keys for name, _ in config))
+    values = np.array([[math.log2(1 + max(0, dict(config).get(name, 0))) for name in names] for _, config in it.keys])
+    values = values.reshape(len(it.keys), len(names))
+    spread = values.std(axis=0)
+    used = spread > 1e-9
+    return (values - values.mean(axis=0))[:, used] / spread[used] / math.sqrt(max(1, int(used.sum())))
+
+
+def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], objective: Objective) -> list[Measured]:
+    """What databases hold of the contenders, for an objective; rows without a needed cost are left out."""
+    result = []
+    for row in rows:
+        place = contenders.place(key_of(row.kernel, row.config))
+        known = row.latency_s if objective is Objective.LATENCY else row.energy_j
+        if place is None or known is None:
+            continue
+        cost = float(objective.value_of(np.array(row.latency_s), np.array(row.energy_j or math.nan)))
+        result.append(Measured(place, math.log(cost), noise_of(row, objective)))
+    return result
+
+
+def noise_of(row: MeasuredAnswer, objective: Objective) -> float:
+    """Standard deviation of the logarithm of a measured cost."""
+    if objective is Objective.LATENCY:
+        return noise_between(row.latency_low_s, row.latency_high_s)
+    return noise_between(row.energy_low_j, row.energy_high_j)
+
+
+def noise_between(low: float | None, high: float | None) -> float:
+    """Standard deviation of the logarithm of a cost with this 90 % interval; None: not stated."""
+    stated = math.log(high / low) / (2.0 * _DEVIATIONS) if low and high else 0.0
+    return max(_LEAST_NOISE, stated)
+
+
+@dataclass(frozen=True)
+class Regret:
+    """How much is lost in expectation by running the present choice and not the best config."""
+
+    objective: Objective
+    expected: float
+    """As a fraction of the best config's cost."""
+    contenders: tuple[tuple[Key, float, float], ...]
+    """Of those of least expected cost: kernel and config, expected cost in SI units, and the probability of being the
+    best of all."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "expected": self.expected,
+            "contenders": [
+                {"kernel": kernel, "config": dict(config), "cost": cost, "probability_best": probability}
+                for (kernel, config), cost, probability in self.contenders
+            ],
+        }
+
+
+def answer_regrets(candidates: CandidateSet, evidence: Evidence, objective: Objective) -> tuple[Regret, ...]:
+    """The regrets of an answer to a query without bounds, one for each cost that the objective minimizes.
+
+    Args:
+        candidates: of one operating point, predicted without regard to measurements.
+        evidence: what databases hold of the problem.
+        objective: of the query; `pareto` minimizes latency, and energy.
+    """
+    hashes = {kernel.table.kernel.name: kernel.table.kernel.hash for kernel in candidates.kernels}
+    rows = [
+        row
+        for row in evidence.measured
+        if row.kernel_hash == hashes.get(row.kernel) and applies(row, candidates.gpu, candidates.points[0])
+    ]
+    always = [key_of(row.kernel, row.config) for row in rows]
+    scalars = (Objective.LATENCY, Objective.ENERGY) if objective is Objective.PARETO else (objective,)
+    regrets = []
+    for scalar in scalars:
+        contenders = contenders_of(candidates, scalar, always=always)
+        posterior = JointPosterior(side_by_side([contenders]))
+        for measured in measured_of(contenders, rows, scalar):
+            posterior.add(0, measured)
+        mean, _ = posterior.belief(0)
+        best = posterior.probability_best(0)
+        order = np.argsort(mean, kind="stable")[:LISTED].tolist()
+        listed = tuple((contenders.keys[i], math.exp(mean[i]), float(best[i])) for i in order)
+        regrets.append(Regret(scalar, posterior.regret(0), listed))
+    return tuple(regrets)

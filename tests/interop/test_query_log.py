@@ -1,0 +1,23 @@
+"""A log of queries is a workload: each problem as often as it was asked about."""
+
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.interop.query_log import append_query
+from kernrec.interop.workload_files import find_workload
+from kernrec.op import find_op
+
+
+def test_what_was_logged_is_read_with_how_often_it_was_asked(tmp_path: Path) -> None:
+    once, twice = (find_op("matmul").problem("f16", "tn", m=size, n=64, k=64) for size in (64, 128))
+    log = tmp_path / "queries.jsonl"
+    for problem in (once, twice, twice):
+        append_query(log, problem)
+    assert {layer.problem: layer.count for layer in find_workload(str(log)).layers} == {once: 1, twice: 2}
+
+
+def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot write the query log"):
+        append_query(tmp_path, find_op("matmul").problem(m=64, n=64, k=64))

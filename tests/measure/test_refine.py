@@ -1,0 +1,158 @@
+"""Refining on a replayed device: only what is uncertain is measured, and nobody measures it twice."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.measure.campaign.claims import Claims
+from kernrec.measure.campaign.journal import Journal, abandoned_journals, journal_path, shared_journal
+from kernrec.measure.campaign.results import CampaignBudget
+from kernrec.measure.refine import outlook, refine
+from kernrec.measure.refine_subject import RefineRequest, WantedProblem
+from kernrec.op import Problem, find_op, problem_from_key
+from kernrec.recommender.request import Objective
+from kernrec.store import Database
+from tests.helpers.measured_database import make_measured_database
+from tests.helpers.recording import BEST, make_recording
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Measurements of library kernels, which the recommender predicts."""
+    path = tmp_path_factory.mktemp("recording") / "library.duckdb"
+    make_measured_database(path, problems=3, configs=4)
+    return path
+
+
+def request(recording: Path, database: Path, configs: int | None = None) -> RefineRequest:
+    return RefineRequest([], database, recording=recording, budget=CampaignBudget(None, configs))
+
+
+def keys(database: Path) -> list[tuple[object, object]]:
+    with Database.open(database) as opened:
+        return [(row["problem_id"], row["config_id"]) for row in opened.rows("measurement")]
+
+
+def test_a_budget_in_configs_is_kept_and_the_next_run_goes_on(library: Path, tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    first = refine(request(library, database, 5))
+    assert (first.error, first.measured, first.stored) == (None, 5, 5)
+    assert first.regret[1] < first.regret[0]
+    second = refine(request(library, database))
+    assert second.ended == "every contender is measured"
+    assert second.regret[0] == pytest.approx(first.regret[1], abs=0.05)
+    rows = keys(database)
+    assert len(rows) == len(set(rows)) == 12
+    assert second.regret[1] < 0.005
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["k.duckdb"]
+
+
+def test_it_stops_at_the_bound_before_everything_is_measured(library: Path, tmp_path: Path) -> None:
+    bounded = replace(request(library, tmp_path / "k.duckdb"), until=0.9)
+    result = refine(bounded)
+    assert result.measured == 0
+    assert result.ended == "the expected regret is at most 0.9"
+
+
+def test_what_would_be_measured_is_listed_without_measuring(library: Path, tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    listed = outlook(request(library, database))
+    assert len({visit.name for visit in listed.visits}) == len(listed.visits) == 3
+    rates = [visit.gain / visit.seconds for visit in listed.visits]
+    assert rates == sorted(rates, reverse=True)
+    assert all(visit.gain > 0.0 and visit.configs for visit in listed.visits)
+    assert 0.0 < listed.regret < 1.0
+    assert not database.exists()
+
+
+def test_a_problem_that_counts_more_is_measured_first(library: Path, tmp_path: Path) -> None:
+    wanted = outlook(request(library, tmp_path / "k.duckdb")).visits
+    counted = [WantedProblem(it.name, problem_from_key(it.name), 1.0 + 99.0 * (it is wanted[-1])) for it in wanted]
+    first = outlook(replace(request(library, tmp_path / "k.duckdb"), problems=counted)).visits[0]
+    assert first.name == wanted[-1].name
+
+
+def test_energy_is_measured_where_it_is_the_objective(tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    recording = make_recording(tmp_path / "r.duckdb", 12)
+    result = refine(replace(request(recording, database, 4), objective=Objective.ENERGY))
+    assert result.error is None
+    with Database.open(database) as opened:
+        rows = [row for row in opened.rows("measurement") if row["outcome"] == "ok"]
+    assert {str(row["tier"]) for row in rows} == {"screen", "coarse"}
+    assert sum(row["energy_j"] is not None for row in rows) == result.measured > 0
+
+
+def test_of_unpredicted_configs_the_best_is_found_without_measuring_all(tmp_path: Path) -> None:
+    recording, database = make_recording(tmp_path / "r.duckdb", 100, energy=False), tmp_path / "k.duckdb"
+    result = refine(request(recording, database, 32))
+    (answer,) = result.changed
+    assert f"x={BEST['x']} " in answer.after
+    assert len(keys(database)) == 32
+
+
+_REFINER = """
+import sys
+from pathlib import Path
+from kernrec.measure.refine import refine
+from kernrec.measure.refine_subject import RefineRequest
+result = refine(RefineRequest([], Path(sys.argv[2]), recording=Path(sys.argv[1])))
+print(result.measured, result.error)
+"""
+
+
+@pytest.mark.slow
+def test_two_runs_on_one_database_share_the_work(library: Path, tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    program = [sys.executable, "-c", _REFINER, str(library), str(database)]
+    runs = [subprocess.Popen(program, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    counts = [run.communicate(timeout=300)[0].split() for run in runs]
+    assert [error for _, error in counts] == ["None", "None"]
+    rows = keys(database)
+    assert len(rows) == len(set(rows)) == 12 == sum(int(measured) for measured, _ in counts)
+
+
+def test_a_claim_excludes_other_processes_and_ends_with_the_process(tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    other = "import sys, pathlib; from kernrec.measure.campaign.claims import Claims; "
+    other += "c = Claims(pathlib.Path(sys.argv[1])); print(c.claim('a'), c.claim('b'))"
+    with Claims(database) as claims:
+        assert claims.claim("a")
+        run = subprocess.run(
+            [sys.executable, "-c", other, str(database)], capture_output=True, text=True, check=True, timeout=60
+        )
+        assert run.stdout.split() == ["False", "True"]
+        assert claims.claim("b")
+
+
+def test_journals_of_killed_runs_are_brought_in(tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    with shared_journal(database) as first:
+        with shared_journal(database) as second:
+            assert first.path == journal_path(database)
+            assert second.path != first.path
+            second.append({"left": "behind"})
+        assert [journal.path for journal in abandoned_journals(database)] == [second.path]
+    assert isinstance(first, Journal)
+
+
+def test_what_cannot_be_refined_is_said_before_anything_is_measured(library: Path, tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    short = replace(request(library, database), budget=CampaignBudget(0.1, None))
+    with pytest.raises(UsageError, match=r"shorter than one measurement, which takes up to 0\.5 s"):
+        refine(short)
+    with pytest.raises(UsageError, match="refined into itself"):
+        refine(request(library, library))
+    with pytest.raises(KernrecError, match="refine needs a GPU, or --device replay"):
+        refine(RefineRequest([WantedProblem("x", _matmul())], database))
+    with pytest.raises(UsageError, match="name what to refine"):
+        refine(RefineRequest([], database))
+    assert not database.exists()
+
+
+def _matmul() -> Problem:
+    return find_op("matmul").problem(m=64, n=64, k=64)

@@ -1,0 +1,149 @@
+"""Beliefs about many problems at once: exact, shared where they should be, and right about what is lost."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernrec.model.search import joint_posterior
+from kernrec.model.search.joint_posterior import Contenders, JointPosterior, Measured
+
+NOISE = 0.01
+
+
+def contenders(seed: int, count: int = 6, shared: bool = True, weight: float = 1.0) -> Contenders:
+    draw = np.random.default_rng(seed)
+    features = draw.standard_normal((count, 3)) if shared else np.zeros((count, 3))
+    return Contenders(
+        expected=draw.normal(0.0, 0.1, count),
+        deviation=draw.uniform(0.05, 0.2, count),
+        features=features,
+        coordinates=draw.standard_normal((count, 2)),
+        kernel=draw.integers(0, 2, count),
+        common=(0.3, 0.1),
+        weight=weight,
+    )
+
+
+def brute_force(
+    problems: list[Contenders], scales: list[float], rows: list[tuple[int, Measured]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(mean, covariance) of all contenders of all problems, by one Gaussian process."""
+    blocks, slopes = [], []
+    for it, scale in zip(problems, scales, strict=True):
+        deviation = scale * it.deviation
+        own = joint_posterior.SMOOTH * joint_posterior._matern(it.coordinates)
+        own += (1.0 - joint_posterior.SHARED - joint_posterior.SMOOTH) * np.eye(len(deviation))
+        kernel = (scale * it.common[1]) ** 2 * (it.kernel[:, None] == it.kernel)
+        blocks.append(np.outer(deviation, deviation) * own + kernel + it.common[0] ** 2)
+        slopes.append(math.sqrt(joint_posterior.SHARED) * deviation[:, None] * it.features)
+    starts = np.cumsum([0, *(len(block) for block in blocks)])
+    slope = np.vstack(slopes)
+    prior = slope @ slope.T
+    for start, block in zip(starts, blocks, strict=False):
+        prior[start : start + len(block), start : start + len(block)] += block
+    mean = np.concatenate([it.expected for it in problems])
+    at = [int(starts[problem]) + row.contender for problem, row in rows]
+    within = prior[np.ix_(at, at)] + np.diag([row.noise**2 for _, row in rows])
+    gain = np.linalg.solve(within, prior[at]).T
+    values = np.array([row.log_cost for _, row in rows])
+    return mean + gain @ (values - mean[at]), prior - gain @ prior[at]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5)), min_size=1, max_size=6))
+def test_beliefs_are_those_of_one_process_over_all_problems(seed: int, where: list[tuple[int, int]]) -> None:
+    problems = [contenders(seed), contenders(seed + 1)]
+    posterior = JointPosterior(problems)
+    draw = np.random.default_rng(seed)
+    rows = [(problem, Measured(which, float(draw.normal(0.0, 0.2)), NOISE)) for problem, which in where]
+    for problem, row in rows:
+        posterior.add(problem, row)
+    scales = [posterior._blocks[problem].scale for problem in range(2)]
+    mean, covariance = brute_force(problems, scales, rows)
+    for problem, part in enumerate((slice(0, 6), slice(6, 12))):
+        believed = posterior.belief(problem)
+        np.testing.assert_allclose(believed[0], mean[part], atol=1e-8)
+        np.testing.assert_allclose(believed[1], covariance[part, part], atol=1e-8)
+
+
+def test_a_measurement_tells_of_other_problems_only_what_they_share() -> None:
+    for shared in (True, False):
+        posterior = JointPosterior([contenders(0, shared=shared), contenders(1, shared=shared)])
+        before = posterior.belief(1)
+        posterior.add(0, Measured(0, 0.0, NOISE))
+        posterior.add(0, Measured(1, 0.5, NOISE))
+        after = posterior.belief(1)
+        assert (np.abs(after[0] - before[0]).max() > 1e-6) == shared
+        assert (np.trace(after[1]) < np.trace(before[1]) - 1e-9) == shared
+
+
+def test_the_expected_regret_of_two_equal_contenders_is_that_of_the_larger_of_two_errors() -> None:
+    deviation, degrees = 0.1, joint_posterior.DEGREES
+    it = Contenders(
+        np.zeros(2), np.full(2, deviation), np.zeros((2, 1)), np.array([[0.0], [1e3]]), np.zeros(2), (0.0, 0.0)
+    )
+    # E|t| of Student's t with 4 degrees of freedom is 1 where its scale is 1; the difference of two errors is
+    # sqrt(2 (1 - SHARED)) times as wide, for without features nothing is shared.
+    scale = deviation * math.sqrt((degrees - 2.0) / degrees) * math.sqrt(2.0 * (1.0 - joint_posterior.SHARED))
+    assert JointPosterior([it]).regret(0) == pytest.approx(scale / 2.0, rel=0.15)
+
+
+def test_what_is_all_measured_has_no_regret_and_no_gain() -> None:
+    it = contenders(3)
+    posterior = JointPosterior([it])
+    for which in range(6):
+        posterior.add(0, Measured(which, 0.1 * which, 1e-4))
+    assert posterior.choice(0) == 0
+    assert posterior.regret(0) < 1e-3
+    assert posterior.probability_best(0)[0] == 1.0
+    assert posterior.sequence(0, 4, NOISE) == []
+
+
+def test_gains_are_positive_grow_with_the_weight_and_come_in_falling_order_of_use() -> None:
+    once, twice = (JointPosterior([contenders(4, weight=weight)]).sequence(0, 3, NOISE) for weight in (1.0, 2.0))
+    assert [which for which, _ in once] == [which for which, _ in twice]
+    assert all(gain > 0.0 for _, gain in once)
+    np.testing.assert_allclose([gain for _, gain in twice], [2.0 * gain for _, gain in once])
+
+
+def test_measuring_the_first_of_a_sequence_lowers_the_regret_by_its_gain_on_average() -> None:
+    it, draw = contenders(5, shared=False), np.random.default_rng(0)
+    prior = JointPosterior([it])
+    (which, gain), *_ = prior.sequence(0, 1, NOISE)
+    mean, covariance = prior.belief(0)
+    spread = math.sqrt(covariance[which, which] + NOISE**2)
+    falls = []
+    for z in draw.standard_normal(400):
+        posterior = JointPosterior([it])
+        posterior.add(0, Measured(which, float(mean[which] + spread * z), NOISE))
+        falls.append(mean.min() - posterior.belief(0)[0].min())
+    assert gain == pytest.approx(np.mean(falls), abs=4.0 * np.std(falls) / 20.0)
+
+
+def test_a_contender_that_cannot_run_is_never_chosen_and_never_measured() -> None:
+    posterior = JointPosterior([contenders(6)])
+    best = posterior.choice(0)
+    posterior.exclude(0, best)
+    assert posterior.choice(0) != best
+    assert posterior.probability_best(0)[best] == 0.0
+    assert best not in [which for which, _ in posterior.sequence(0, 6, NOISE)]
+    for which in range(6):
+        posterior.exclude(0, which)
+    assert np.isfinite(posterior.regret(0))
+
+
+def test_the_scale_of_errors_follows_the_surprises() -> None:
+    scales = []
+    for size in (0.0, 1.0):
+        problems = [contenders(seed) for seed in range(20)]
+        posterior = JointPosterior(problems)
+        draw = np.random.default_rng(1)
+        for number, it in enumerate(problems):
+            for which in range(3):
+                posterior.add(number, Measured(which, float(it.expected[which] + size * draw.normal()), NOISE))
+        posterior.rescale()
+        scales.append(posterior.scale)
+    assert scales[0] < math.sqrt(0.5) < scales[1]

@@ -1,0 +1,67 @@
+"""Which problem is measured next: where a measurement lowers the regret most per second."""
+
+import math
+
+import numpy as np
+
+from kernrec.model.search.joint_posterior import Contenders, JointPosterior, Measured
+from kernrec.model.search.refinement import Costs, Refinement, Visit
+
+NOISE = 0.01
+
+
+def problem(deviation: float, weight: float = 1.0, count: int = 5) -> Contenders:
+    draw = np.random.default_rng(round(1000 * deviation))
+    return Contenders(
+        np.linspace(0.0, 0.2, count), np.full(count, deviation), np.zeros((count, 1)), draw.standard_normal((count, 2)),
+        np.zeros(count, dtype=int), (0.05, 0.0), weight,
+    )  # fmt: skip
+
+
+def refinement(*problems: Contenders, visit_s: float = 0.0) -> Refinement:
+    return Refinement(JointPosterior(problems), Costs(visit_s, 1.0), NOISE)
+
+
+def visit_of(chosen: Visit | None) -> Visit:
+    assert chosen is not None
+    return chosen
+
+
+def test_the_uncertain_problem_comes_before_the_sure_one() -> None:
+    assert visit_of(refinement(problem(0.01), problem(0.3)).next()).problem == 1
+
+
+def test_of_equally_uncertain_problems_the_one_that_counts_more_comes_first() -> None:
+    assert visit_of(refinement(problem(0.2), problem(0.2, weight=3.0)).next()).problem == 1
+
+
+def test_a_visit_that_is_dear_to_begin_measures_more_configs() -> None:
+    short, long = (visit_of(refinement(problem(0.3), visit_s=seconds).next()) for seconds in (0.0, 20.0))
+    assert len(long.contenders) > len(short.contenders)
+    assert long.seconds == 20.0 + len(long.contenders)
+
+
+def test_problems_that_others_measure_are_left_out() -> None:
+    policy = refinement(problem(0.01), problem(0.3))
+    assert visit_of(policy.next(without={1})).problem == 0
+    assert policy.next(without={0, 1}) is None
+
+
+def test_it_ends_when_everything_is_measured_and_the_regret_falls_on_the_way() -> None:
+    policy, draw, regrets = refinement(problem(0.2), problem(0.1)), np.random.default_rng(0), []
+    truth = [it.expected + it.deviation * draw.standard_normal(5) for it in (problem(0.2), problem(0.1))]
+    while (visit := policy.next()) is not None:
+        regrets.append(policy.posterior.mean_regret())
+        for contender in visit.contenders:
+            policy.take(visit.problem, Measured(contender, float(truth[visit.problem][contender]), NOISE))
+    assert sum(len(policy.posterior.measured(number)) for number in range(2)) == 10
+    assert regrets[-1] < 0.2 * regrets[0]
+    assert [policy.posterior.choice(number) for number in range(2)] == [int(times.argmin()) for times in truth]
+
+
+def test_more_time_buys_more_but_never_more_than_the_regret() -> None:
+    policy = refinement(problem(0.2), problem(0.3), visit_s=1.0)
+    bought = [policy.forecast(seconds) for seconds in (0.0, 1.0, 10.0, math.inf)]
+    assert bought[0] == 0.0
+    assert bought == sorted(bought)
+    assert bought[-1] <= policy.posterior.mean_regret() + 0.01
