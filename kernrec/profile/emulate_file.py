@@ -28,7 +28,7 @@ from kernrec.ptx import Counts, Image, KernelLaunch, Module, emulate, parse
 from kernrec.ptx.ir.declarations import OPAQUE_TYPES
 from kernrec.ptx.state.textures import ADDRESSES, FILTERS
 
-_ELEMENTS = {name: kind for name, kind in ELEMENTS.items() if name != "bf16"}
+_ELEMENTS = {name: kind for name, kind in ELEMENTS.items() if name != "bf16" and name[:2] != "f8"}
 _SCALARS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
 _BUFFER = re.compile(r"([A-Za-z_]\w*)=(?:(zeros|nan):)?([a-z]+[0-9]+)\[([0-9]+)\]")
 _IMAGE = re.compile(r"([A-Za-z_]\w*)=(?:texture|surface)(?:\(([\w=, ]*)\))?:(.+)")

@@ -15,9 +15,9 @@ from kernrec.op import inputs as op_inputs
 ELEMENTS = {
     "f64": np.float64, "f32": np.float32, "tf32": np.float32, "f16": np.float16, "bf16": np.uint16,
     "i64": np.int64, "u64": np.uint64, "i32": np.int32, "u32": np.uint32, "i16": np.int16, "u16": np.uint16,
-    "i8": np.int8, "u8": np.uint8,
+    "i8": np.int8, "u8": np.uint8, "f8e4m3": np.uint8, "f8e5m2": np.uint8,
 }  # fmt: skip
-"""NumPy type of an element by dtype; bf16 as its bits."""
+"""NumPy type of an element by dtype; bf16 and 8-bit floating-point numbers as their bits."""
 
 DRAWN_BYTES = 64 << 20
 """A larger tensor of random values repeats its first bytes: emulated blocks read only a few of them."""
@@ -128,6 +128,10 @@ def _filled(
 
 
 def _encoded(values: np.ndarray, dtype: str) -> np.ndarray:
+    if dtype.startswith("f8"):
+        from kernrec.ptx.instructions.fp8 import fp8_codes
+
+        return fp8_codes(dtype.removeprefix("f8"), np.asarray(values))
     if dtype in ("f64", "f32", "f16", "bf16"):
         return np.ascontiguousarray(encode_elements(np.asarray(values), dtype))
     return np.ascontiguousarray(values.astype(np.int64).astype(ELEMENTS[dtype]))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kernrec.op import decode_elements, encode_elements
+from kernrec.ptx.instructions.fp8 import fp8_codes, fp8_values
 from tests.helpers.triton_kernels import run_call, sample_call
 
 pytest.importorskip("triton", reason="needs the extra `triton`")
@@ -44,6 +45,21 @@ def test_grouped_products(dtype: str, m: int, n: int, k: int, sm: int) -> None:
     config = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32, "GROUP_M": 2, "num_warps": 4, "num_stages": 3}
     run_call(sample_call("matmul.py:matmul", arguments, "grid", config), arrays_of(arguments), sm)
     assert close(arguments["c"], expected_product(arguments, dtype), dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sm", [89, 120])
+def test_products_of_8_bit_numbers(sm: int) -> None:
+    m, n, k = 40, 48, 80
+    draw = np.random.default_rng(5)
+    a, b = (fp8_codes("e4m3", draw.standard_normal(shape).astype(np.float32)) for shape in ((m, k), (k, n)))
+    c = np.zeros((m, n), np.float16)
+    sizes = {"m": m, "n": n, "k": k, "stride_a": k, "stride_b": n, "stride_c": n}
+    config = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32, "GROUP_M": 2, "num_warps": 4}
+    arguments = {"a": a, "b": b, "c": c, **sizes}
+    run_call(sample_call("matmul.py:matmul", arguments, "grid", config), arrays_of(arguments), sm)
+    expected = fp8_values("e4m3", a).astype(np.float64) @ fp8_values("e4m3", b)
+    assert close(c, expected, "f16")
 
 
 @pytest.mark.slow

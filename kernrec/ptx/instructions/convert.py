@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from kernrec.ptx.instructions import fp8
 from kernrec.ptx.instructions.decoder import UnsupportedFormError, copy_row, elementwise
 from kernrec.ptx.instructions.packing import Compute, Elementwise
 from kernrec.ptx.instructions.rounding import bf16_values, directed, exact_to_bf16, flush, tf32_bits
@@ -109,6 +110,8 @@ _MARKS = frozenset({"rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rna", "
 @elementwise("cvt")
 def _cvt(ins: Instruction) -> Elementwise:
     *modifiers, to, source = ins.modifiers
+    if {to, source} & {"e4m3x2", "e5m2x2"}:
+        return fp8.conversion(ins)
     marks = tuple(modifiers)
     if not _MARKS.issuperset(marks) or to not in DTYPES or source not in DTYPES:
         raise UnsupportedFormError

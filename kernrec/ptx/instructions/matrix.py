@@ -1,7 +1,7 @@
 """Tensor-core instructions: `mma.sync`, and the products behind `wmma.mma` (`kernrec.ptx.instructions.wmma`).
 
 Fragment layouts are those of the PTX ISA manual, section "Warp-level matrix fragments". With g = lane / 4, t = lane % 4
-and p elements per 32-bit register (1 of tf32, 2 of f16 and bf16, 4 of s8, 8 of s4, 32 of b1; 1 per f64 register),
+and p elements per 32-bit register (1 of tf32, 2 of f16 and bf16, 4 of s8, e4m3 and e5m2, 8 of s4, 32 of b1; 1 per f64 register),
 register r of a lane
 holds, e = 0 .. p - 1:
 
@@ -17,15 +17,18 @@ Consecutive independent `mma` instructions of a kind run as one step: fragments 
 once, and where every A is multiplied with every B (a warp tile), each warp multiplies one pair of larger matrices.
 
 `mma.<type>` counts 2 m n k operations for every warp that runs one; of 4-bit integers half as many and of bits an
-eighth, as `mma.i8`, which take as long (NVIDIA A100 Tensor Core GPU Architecture, table of peak rates).
+eighth, as `mma.i8`, which take as long (NVIDIA A100 Tensor Core GPU Architecture, table of peak rates); of e4m3 and
+e5m2 half as many as `mma.f16` (NVIDIA Ada GPU Architecture, table of peak rates with sums in f32).
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError, steps
+from kernrec.ptx.instructions.fp8 import fp8_values
 from kernrec.ptx.instructions.packing import Step
 from kernrec.ptx.instructions.rounding import bf16_values, tf32_of
 from kernrec.ptx.instructions.warp import whole_warps
@@ -70,6 +73,8 @@ _TYPES = {
     "f16": _Type(32, "f2", _same, "f16"),
     "bf16": _Type(32, "u2", bf16_values, "bf16"),
     "tf32": _Type(32, "u4", lambda a: tf32_of(a).view(np.float32), "tf32"),
+    "e4m3": _Type(32, "u1", partial(fp8_values, "e4m3"), "f16", 0.5),
+    "e5m2": _Type(32, "u1", partial(fp8_values, "e5m2"), "f16", 0.5),
     "s8": _Type(32, "i1", _same, "i8"),
     "u8": _Type(32, "u1", _same, "i8"),
     "s4": _Type(32, "u1", _signed_nibbles, "i8", 0.5),
@@ -80,12 +85,15 @@ _TYPES = {
     "s32": _Type(32, "i4", _same, "i32"),
 }
 _HALF_SHAPES = frozenset({"m16n8k8", "m16n8k16"})
+_EIGHT_BIT_SHAPES = frozenset({"m16n8k16", "m16n8k32"})
 _INTEGER_SHAPES = frozenset({"m8n8k16", "m16n8k16", "m16n8k32"})
 _FOUR_BIT_SHAPES = frozenset({"m8n8k32", "m16n8k32", "m16n8k64"})
 _SHAPES: dict[str, frozenset[str]] = {
     "f16": _HALF_SHAPES,
     "bf16": _HALF_SHAPES,
     "tf32": frozenset({"m16n8k4", "m16n8k8"}),
+    "e4m3": _EIGHT_BIT_SHAPES,
+    "e5m2": _EIGHT_BIT_SHAPES,
     "s8": _INTEGER_SHAPES,
     "u8": _INTEGER_SHAPES,
     "s4": _FOUR_BIT_SHAPES,
@@ -95,7 +103,7 @@ _SHAPES: dict[str, frozenset[str]] = {
 }
 _WHOLE = ("s32",)
 RESULTS = {
-    "f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",),
+    "f16": ("f16", "f32"), "e4m3": ("f16", "f32"), "e5m2": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",),
     "s8": _WHOLE, "u8": _WHOLE, "s4": _WHOLE, "u4": _WHOLE, "b1": _WHOLE,
 }  # fmt: skip
 """Types of C and D by type of A."""
@@ -318,7 +326,7 @@ def _mma(decoder: BlockDecoder, ins: Instruction) -> Step | None:
     known = (sync, aligned) == ("sync", "aligned") and layout[:2] == ["row", "col"] and len(layout) == 2 + saturates
     if not known or a not in _SHAPES or b not in _SHAPES or not {c, d} <= set(RESULTS[a]):
         raise UnsupportedFormError
-    alike = a == b or (a[1:] == b[1:] and {a[0], b[0]} == {"s", "u"})
+    alike = a == b or {a, b} == {"e4m3", "e5m2"} or (a[1:] == b[1:] and {a[0], b[0]} == {"s", "u"})
     if shape not in _SHAPES[a] or not alike:
         raise UnsupportedFormError(f"shape {shape} of .{a} and .{b}")
     if (a == "b1") != (operation in (("xor", "popc"), ("and", "popc"))):
@@ -337,4 +345,4 @@ def _mma(decoder: BlockDecoder, ins: Instruction) -> Step | None:
 
 def elements_per_register(kind: str) -> int:
     """How many elements of a type a register of a fragment holds."""
-    return _TYPES[kind].width // int(kind.strip("bfstu"))
+    return _TYPES[kind].width // (8 if kind in ("e4m3", "e5m2") else int(kind.strip("bfstu")))

@@ -1,0 +1,88 @@
+"""8-bit floating-point numbers: every code, every rounding, and their products on tensor cores."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.compile import compile_source
+from kernrec.ptx import KernelLaunch, emulate, parse
+from kernrec.ptx.instructions.fp8 import fp8_codes, fp8_values
+
+KINDS = ("e4m3", "e5m2")
+LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
+SMALLEST = {"e4m3": 2.0**-9, "e5m2": 2.0**-16}
+CODES = np.arange(256, dtype=np.uint8)
+
+PRODUCT = """
+extern "C" __global__ void product(const unsigned* a, const unsigned* b, float* d) {
+    unsigned x[4], y[2]; float z[4];
+    int g = threadIdx.x / 4, t = threadIdx.x % 4;
+    for (int r = 0; r < 4; ++r) x[r] = a[(g + 8 * (r % 2)) * 8 + t + 4 * (r / 2)];
+    for (int r = 0; r < 2; ++r) y[r] = b[g * 8 + t + 4 * r];
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.A.B.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=f"(z[0]), "=f"(z[1]), "=f"(z[2]), "=f"(z[3])
+        : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]), "f"(0.5f));
+    for (int r = 0; r < 4; ++r) d[(g + 8 * (r / 2)) * 8 + 2 * t + r % 2] = z[r];
+}
+"""
+CONVERT = """
+extern "C" __global__ void convert(const float* x, unsigned short* codes, unsigned* halves) {
+    unsigned short pair; unsigned half;
+    asm("cvt.rn.satfinite.Kx2.f32 %0, %1, %2;" : "=h"(pair) : "f"(x[2 * threadIdx.x + 1]), "f"(x[2 * threadIdx.x]));
+    asm("cvt.rn.f16x2.Kx2 %0, %1;" : "=r"(half) : "h"(pair));
+    codes[threadIdx.x] = pair; halves[threadIdx.x] = half;
+}
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_code_of_a_number_comes_back(kind):
+    values = fp8_values(kind, CODES)
+    finite = np.isfinite(values)
+    assert np.array_equal(fp8_codes(kind, values)[finite], CODES[finite])
+    assert np.nanmax(values[finite]) == LARGEST[kind]
+    assert values[1] == SMALLEST[kind]
+
+
+@given(st.sampled_from(KINDS), st.floats(width=32, allow_nan=False))
+def test_the_nearest_number_is_taken_and_of_two_the_even_one(kind, x):
+    known = fp8_values(kind, CODES)
+    known = known[np.isfinite(known)].astype(np.float64)
+    (code,) = fp8_codes(kind, np.array([x], np.float32))
+    value = float(fp8_values(kind, np.array([code]))[0])
+    wanted = min(max(x, -LARGEST[kind]), LARGEST[kind])
+    distance = np.abs(known - wanted).min()
+    assert abs(value - wanted) == distance
+    if len(np.unique(known[np.abs(known - wanted) == distance])) > 1:
+        assert code % 2 == 0
+
+
+def test_nan_stays_nan():
+    for kind in KINDS:
+        assert np.isnan(fp8_values(kind, fp8_codes(kind, np.array([np.nan], np.float32))))[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pairs_are_converted_with_the_second_in_the_lower_byte(nvrtc, kind):
+    x = np.random.default_rng(0).standard_normal(64).astype(np.float32) * 100
+    codes, halves = np.zeros(32, np.uint16), np.zeros(32, np.uint32)
+    module = parse(compile_source(CONVERT.replace("K", kind), 89).ptx)
+    launch = KernelLaunch("convert", (1,), (32,), ["x", "c", "h"], {"x": x, "c": codes, "h": halves}, 0, {}, {})
+    emulate(module, launch)
+    assert np.array_equal(codes.view(np.uint8), fp8_codes(kind, x))
+    assert np.array_equal(halves.view(np.float16).astype(np.float32), fp8_values(kind, codes.view(np.uint8)))
+
+
+@pytest.mark.parametrize(("a", "b"), [("e4m3", "e4m3"), ("e5m2", "e4m3")])
+def test_products_of_8_bit_numbers(nvrtc, a, b):
+    draw = np.random.default_rng(1)
+    x = fp8_codes(a, draw.standard_normal((16, 32)).astype(np.float32))
+    y = fp8_codes(b, draw.standard_normal((8, 32)).astype(np.float32))
+    d = np.zeros((16, 8), np.float32)
+    module = parse(compile_source(PRODUCT.replace(".A.B.", f".{a}.{b}."), 89).ptx)
+    buffers = {"a": x.reshape(-1), "b": y.reshape(-1), "d": d.reshape(-1)}
+    counts = emulate(module, KernelLaunch("product", (1,), (32,), ["a", "b", "d"], buffers, 0, {}, {}))
+    expected = fp8_values(a, x).astype(np.float64) @ fp8_values(b, y).astype(np.float64).T + 0.5
+    assert np.array_equal(buffers["d"].reshape(16, 8), expected.astype(np.float32))
+    assert counts["mma.f16"] == 16 * 8 * 32  # half of the operations: they take half as long
