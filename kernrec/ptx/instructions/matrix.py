@@ -1,9 +1,8 @@
 """Tensor-core instructions: `mma.sync`, and the products behind `wmma.mma` (`kernrec.ptx.instructions.wmma`).
 
 Fragment layouts are those of the PTX ISA manual, section "Warp-level matrix fragments". With g = lane / 4, t = lane % 4
-and p elements per 32-bit register (1 of tf32, 2 of f16 and bf16, 4 of s8, e4m3 and e5m2, 8 of s4, 32 of b1; 1 per f64 register),
-register r of a lane
-holds, e = 0 .. p - 1:
+and p elements per 32-bit register (1 of tf32, 2 of f16 and bf16, 4 of s8, e4m3 and e5m2, 8 of s4, 32 of b1; 1 per f64
+register), register r of a lane holds, e = 0 .. p - 1:
 
 - A (m x k): row g + 8 (r % (m / 8)), column 4p (r / (m / 8)) + p t + e;
 - B (k x n): row 4p r + p t + e, column g;
@@ -103,7 +102,8 @@ _SHAPES: dict[str, frozenset[str]] = {
 }
 _WHOLE = ("s32",)
 RESULTS = {
-    "f16": ("f16", "f32"), "e4m3": ("f16", "f32"), "e5m2": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",),
+    "f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",),
+    "e4m3": ("f16", "f32"), "e5m2": ("f16", "f32"),
     "s8": _WHOLE, "u8": _WHOLE, "s4": _WHOLE, "u4": _WHOLE, "b1": _WHOLE,
 }  # fmt: skip
 """Types of C and D by type of A."""
