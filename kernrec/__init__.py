@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any
 from kernrec.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
     from kernrec.recommender import Recommendation, Recommender
     from kernrec.recommender.analyze_kernel import Analysis
     from kernrec.recommender.analyze_triton import Grid
+    from kernrec.recommender.many import ManyAnswers
+    from kernrec.recommender.network import NetworkAnswer
 
 _shared: "list[Recommender]" = []
 
@@ -58,13 +64,91 @@ def recommend(
         kernrec.errors.UsageError: a name is unknown, or a value impossible.
         kernrec.errors.KernrecError: nothing can run the problem.
     """
-    from kernrec.recommender import Query, Recommender, Request
+    from kernrec.recommender import Query, Request
     from kernrec.recommender.request import objective_named
+
+    query = Query(objective_named(objective), max_slowdown, max_power_w, power_limit_w, clock_hz, top, clocks)
+    return _recommender().answer(Request(gpu, op, kernel, dims, dtype, layout, query))
+
+
+def recommend_many(
+    op: str,
+    gpu: str,
+    *,
+    dtype: str | None = None,
+    layout: str | None = None,
+    objective: str = "latency",
+    power_limit_w: float | None = None,
+    clock_hz: float | None = None,
+    **dims: "int | Sequence[int] | np.ndarray",
+) -> "ManyAnswers":
+    """The best config for each of many shapes: the answers of `recommend`, several times quicker than one by one.
+
+    Args:
+        op: the operator.
+        gpu: the GPU, as people call it.
+        dtype: data type; the op's first one by default.
+        layout: tensor layout; the op's first one by default.
+        objective: `latency`, `energy` or `edp`.
+        power_limit_w: as for `recommend`.
+        clock_hz: as for `recommend`.
+        **dims: the op's dimensions by name: arrays of N whole numbers, or numbers that hold for all shapes.
+
+    Returns:
+        Arrays of N in SI units; a shape that nothing can run has NaN, and a reason in `failures`.
+
+    Raises:
+        kernrec.errors.UsageError: a name is unknown, a value impossible, or arrays have different lengths.
+        kernrec.errors.KernrecError: there are no profiles to predict from.
+    """
+    from kernrec.recommender import Query
+    from kernrec.recommender.many import answer_many
+    from kernrec.recommender.request import objective_named
+
+    query = Query(objective_named(objective), power_limit_w=power_limit_w, clock_hz=clock_hz, top=1)
+    return answer_many(_recommender(), op, gpu, dims, query, dtype=dtype, layout=layout)
+
+
+def recommend_network(
+    workload: str,
+    gpu: str,
+    *,
+    op: str | None = None,
+    dtype: str | None = None,
+    objective: str = "latency",
+    power_limit_w: float | None = None,
+    clock_hz: float | None = None,
+) -> "NetworkAnswer":
+    """The choice for each layer of a network, and what all layers take together.
+
+    Args:
+        workload: the name of a workload that ships, or the path of a .toml, .csv, .jsonl or .onnx file.
+        gpu: the GPU, as people call it.
+        op: the layers of one op; all by default.
+        dtype: data type of all layers; the network's by default.
+        objective: `pareto`, `latency`, `energy` or `edp`.
+        power_limit_w: the power limit that all layers run under; the GPU's default one if None.
+        clock_hz: a locked core clock in hertz; not locked if None.
+
+    Raises:
+        kernrec.errors.UsageError: a name is unknown, a value impossible, or a file cannot be used.
+        kernrec.errors.KernrecError: no layer can be run.
+    """
+    from kernrec.recommender import Query
+    from kernrec.recommender.network import NetworkRequest, answer_network
+    from kernrec.recommender.request import objective_named
+
+    query = Query(objective_named(objective), power_limit_w=power_limit_w, clock_hz=clock_hz)
+    return answer_network(_recommender(), gpu, NetworkRequest(workload, op, dtype), query)
+
+
+def _recommender() -> "Recommender":
+    """The one that is kept for the process."""
+    from kernrec.recommender import Recommender
 
     if not _shared:
         _shared.append(Recommender())
-    query = Query(objective_named(objective), max_slowdown, max_power_w, power_limit_w, clock_hz, top, clocks)
-    return _shared[0].answer(Request(gpu, op, kernel, dims, dtype, layout, query))
+    return _shared[0]
 
 
 def analyze(

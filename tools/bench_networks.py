@@ -8,6 +8,7 @@ network of the same ops that was not asked before. Times are of the processor, w
 
 import argparse
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -15,9 +16,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from kernrec.gpu import find_gpu
 from kernrec.op.workload import Workload, workload
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.compare_gpus import compare_gpus, find_gpus
+from kernrec.recommender.many import answer_many
 from kernrec.recommender.network import NetworkRequest
 
 
@@ -40,8 +43,31 @@ def main() -> None:
     ask(network)()
     warm = sorted(_timed(ask(_other(network, number)))[0] for number in range(1, 6))[2]
     print(f"compare, warm: {warm * 1e3:.0f} ms for {len(network.layers)} new layers on {len(gpus)} GPUs (median of 5)")
+    _many(recommender, options.shapes)
     same = sorted(_timed(ask(network))[0] for _ in range(5))[2]
     print(f"compare, again: {same * 1e3:.1f} ms for the same layers")
+
+
+def _many(recommender: Recommender, count: int) -> None:
+    """Many shapes at once against one by one, which is timed on a tenth of them."""
+    draw, card = random.Random(1), find_gpu("h200")
+    dims = {name: [64 * draw.randrange(1, 65) for _ in range(count)] for name in "mnk"}
+    few = {name: values[:2] for name, values in dims.items()}
+    for objective in (Objective.LATENCY, Objective.ENERGY):
+        query = Query(objective, top=1)
+        answer_many(recommender, "matmul", "h200", few, query, dtype="f16", layout="nt")
+        start = time.process_time()
+        answers = answer_many(recommender, "matmul", "h200", dims, query, dtype="f16", layout="nt")
+        together = time.process_time() - start
+        some = answers.problems[2 : 2 + count // 10]
+        start = time.process_time()
+        for problem in some:
+            recommender.answer_problem(problem, card, query)
+        alone = (time.process_time() - start) / len(some) * count
+        print(
+            f"{count} shapes of matmul, objective {objective}: {together:.2f} s at once, {alone:.2f} s one by one,"
+            f" {alone / together:.1f} times as quick"
+        )
 
 
 def _other(network: Workload, number: int) -> Workload:

@@ -245,12 +245,16 @@ class ColumnValues:
             raise UsageError(f"expression {expression.text!r} needs {error.args[0]}") from None
         except (TypeError, ValueError) as error:
             raise UsageError(f"expression {expression.text!r}: {error}") from None
+        self._keep(plan, value)
+        return value
+
+    def _keep(self, plan: _Plan, value: Any) -> None:
+        """Remember a value for this problem, and a short one for others with the same dimensions."""
         self._values[plan] = value
         if plan.dynamic and (value.__class__ is not np.ndarray or len(value) <= _SHORT):
             if len(plan.known) >= _KEPT:
                 plan.known.clear()
             plan.known[tuple(map(self.names.get, plan.asks))] = value
-        return value
 
 
 class _Names(dict[str, Any]):
@@ -281,4 +285,4 @@ def _spread(value: Any, embedding: np.ndarray | None) -> Any:
         return int(value) if value.__class__ is bool else value
     if value.dtype.kind == "b":
         value = value.astype(np.int64)
-    return value if embedding is None else value.take(embedding)
+    return value if embedding is None else value.take(embedding, axis=-1)

@@ -234,6 +234,15 @@ class ProblemSpace:
         """The row numbers of the valid configs, int64."""
         return np.flatnonzero(self.valid)
 
+    @property
+    def problems(self) -> "tuple[Problem, ...]":
+        """The problem."""
+        return (self.problem,)
+
+    def tensor_bytes(self, rows: np.ndarray) -> dict[str, float]:
+        """The size of each tensor, the same for all rows."""
+        return {name: float(tensor.bytes) for name, tensor in self.problem.tensors.items()}
+
     def names(self, rows: np.ndarray | None = None) -> dict[str, Column]:
         """Tunables, lets and the problem's names with their values for these rows (None: all)."""
         space = self._space

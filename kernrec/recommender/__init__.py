@@ -6,6 +6,7 @@ candidate_set.py  the configs of all kernels side by side, with a cost table (`e
 select.py, choices.py, result.py, notes.py   the selection, and the answer that is built of it
 recommender.py  the engine that puts these together; `analyze_kernel.py` and `explain/` ask it too
 network.py, network_sweep.py, bill.py   the layers of a network together: totals, power limits and clocks, a year's bill
+many.py         one choice for each of many shapes, side by side
 """
 
 from kernrec.recommender.recommender import Recommender

@@ -6,11 +6,13 @@ from dataclasses import fields
 import numpy as np
 
 from kernrec.kernel import ProblemSpace
+from kernrec.kernel.many_problems import ManyProblems, OnProblems
 from kernrec.kernel.spec import WORKSPACE_BYTES
 from kernrec.model.prior.dram_traffic import TensorAccess, dram_bytes, sampled_dram_bytes
 from kernrec.model.prior.epilogue import epilogue
 from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, LaunchWork, join, launch_time
 from kernrec.model.prior.power import LimitedCosts, NominalCosts
+from kernrec.op import Problem
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.util.light_dataclass import dataclass
@@ -69,8 +71,14 @@ class Prediction:
 
 def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Prediction:
     """The prior's time and energy of the configs `rows` (ascending) on a problem."""
-    count, problem = len(rows), on_problem.problem
-    tensors: dict[str, Array | float] = {name: float(t.bytes) for name, t in problem.tensors.items()}
+    return Prediction(table, on_problem, rows, *nominal_costs(table, on_problem, rows))
+
+
+def nominal_costs(
+    table: StaticTable, on_problem: OnProblems, rows: Array
+) -> tuple[NominalCosts, LaunchTime, tuple[tuple[int, Array], ...]]:
+    """The fields `nominal`, `times` and `launches` of a `Prediction`, of a problem or of many."""
+    count = len(rows)
     performed: list[Array] = []
     works: list[LaunchWork] = []
     for index, spec in enumerate(table.kernel.launches):
@@ -78,13 +86,14 @@ def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Predic
         if count and not len(positions):
             continue
         subset = rows.take(positions)
-        scratch = {
+        tensors: dict[str, Array | float] = dict(on_problem.tensor_bytes(subset))
+        tensors |= {
             w.name: np.multiply(on_problem.column(w.elements, subset), float(WORKSPACE_BYTES[w.dtype]))
             for w in table.kernel.workspaces
             if w.name in spec.reads or w.name in spec.writes
         }
         performed.append(positions)
-        works.append(_work(table, index, subset, on_problem, tensors | scratch))
+        works.append(_work(table, index, subset, on_problem, tensors))
     # All launches at once: a pass over the arrays costs more by its calls than by their length.
     work = join(works)
     times = launch_time(table.gpu, table.demand[0], work)
@@ -102,16 +111,28 @@ def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Predic
         starts.append(start)
         start = part.stop
     # A profile of sampled blocks is of this very problem, and has it all.
-    if not table.kernel.sampled and (more := epilogue(table.gpu, table.power, problem)):
-        slower = table.calibration.core_time if table.calibration else 1.0
-        more_s, more_j = more.dram_bytes / table.bandwidth, more.dram_bytes * table.power.event_j("dram.bytes")
-        sums[:4] += np.array([[slower * more.core_s], [more_s], [more.core_j], [more_j]])
+    if not table.kernel.sampled:
+        more = [_finishing(table, problem) for problem in on_problem.problems]
+        if isinstance(on_problem, ManyProblems):
+            sums[:4] += np.array(more).T.take(on_problem.numbers(rows), axis=1)
+        elif any(more[0]):
+            sums[:4] += np.array(more).T
     core_s, dram_s, core_j, dram_j, fixed_s = sums
     nominal = NominalCosts(core_s, dram_s, fixed_s, core_j, dram_j)
-    return Prediction(table, on_problem, rows, nominal, times, tuple(zip(starts, performed, strict=True)))
+    return nominal, times, tuple(zip(starts, performed, strict=True))
 
 
-def _work(table: StaticTable, index: int, rows: Array, on_problem: ProblemSpace, tensor_bytes: _Columns) -> LaunchWork:
+def _finishing(table: StaticTable, problem: Problem) -> tuple[float, float, float, float]:
+    """(core_s, dram_s, core_j, dram_j) of a problem's epilogue."""
+    more = epilogue(table.gpu, table.power, problem)
+    if more is None:
+        return 0.0, 0.0, 0.0, 0.0
+    slower = table.calibration.core_time if table.calibration else 1.0
+    moved_j = more.dram_bytes * table.power.event_j("dram.bytes")
+    return slower * more.core_s, more.dram_bytes / table.bandwidth, more.core_j, moved_j
+
+
+def _work(table: StaticTable, index: int, rows: Array, on_problem: OnProblems, tensor_bytes: _Columns) -> LaunchWork:
     """What one launch of these rows does on a problem."""
     spec, launch, geometry = table.kernel.launches[index], table.launches[index], table.geometry(on_problem, index)
 

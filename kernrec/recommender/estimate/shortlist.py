@@ -3,6 +3,7 @@
 import numpy as np
 
 from kernrec.kernel import ProblemSpace
+from kernrec.kernel.many_problems import OnProblems
 from kernrec.model.prior.launch_time import LAUNCH_S
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.recommender.estimate.static_table import Array, LaunchGeometry, StaticTable
@@ -21,6 +22,14 @@ def shortlist(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Arra
     """
     if len(rows) <= SHORTLIST:
         return rows
+    promising = np.zeros(len(rows), dtype=bool)
+    for cost in quick_costs(table, on_problem, rows):
+        promising[cost.argpartition(SHORTLIST // 2)[: SHORTLIST // 2]] = True
+    return rows[promising]
+
+
+def quick_costs(table: StaticTable, on_problem: OnProblems, rows: Array) -> tuple[Array, Array]:
+    """(clocks, joules) by which configs are put on the shortlist."""
     gpu, launches = table.gpu, table.kernel.launches
     clocks, joules = np.zeros(len(rows)), np.zeros(len(rows))
     for index, spec in enumerate(launches):
@@ -33,14 +42,11 @@ def shortlist(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Arra
             joules[positions] += quick_j
     slower = table.calibration.core_time if table.calibration else 1.0
     joules += clocks * (slower * table.power.static_w / gpu.boost_clock_hz)
-    promising = np.zeros(len(rows), dtype=bool)
-    for cost in (clocks, joules):
-        promising[cost.argpartition(SHORTLIST // 2)[: SHORTLIST // 2]] = True
-    return rows[promising]
+    return clocks, joules
 
 
 def _quick(
-    table: StaticTable, on_problem: ProblemSpace, index: int, rows: Array, geometry: LaunchGeometry
+    table: StaticTable, on_problem: OnProblems, index: int, rows: Array, geometry: LaunchGeometry
 ) -> tuple[Array, Array]:
     """(clocks, joules of the core) of one launch of these rows, quickly."""
     spec, launch = table.kernel.launches[index], table.launches[index]

@@ -5,14 +5,15 @@ configs are worth a full estimate) and `prediction` (their time and energy).
 """
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 
 import numpy as np
 
-from kernrec.errors import KernrecError
+from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, Occupancy, occupancy
 from kernrec.kernel import Expression, Kernel, ProblemSpace, Space
+from kernrec.kernel.many_problems import ManyProblems, OnProblems
 from kernrec.model.prior.calibration import Calibration
 from kernrec.model.prior.demand import CORE_J, PIPES, Demand, demand, side_by_side
 from kernrec.model.prior.launch_time import alone_clk
@@ -67,6 +68,12 @@ class LaunchGeometry:
     """Resident warps over the most an SM holds; 0 where the launch does not fit as it was compiled."""
     quick: tuple[tuple[Array, Array, Array], ...]
     """For each term of the demand: clocks of the busiest pipe, clocks of a block alone, joules of the core."""
+
+    def repeated(self, count: int) -> "LaunchGeometry":
+        """The rows `count` times, one time after the other."""
+        columns = {name: np.tile(value, count) for name, value in vars(self).items() if name != "quick"}
+        quick = tuple((np.tile(a, count), np.tile(b, count), np.tile(c, count)) for a, b, c in self.quick)
+        return replace(self, quick=quick, **columns)
 
 
 @dataclass(frozen=True)
@@ -179,6 +186,23 @@ class StaticTable:
         calibrated = self.calibration.dram_time if self.calibration else 1.0
         return self.gpu.memory_bandwidth * microarchitecture(self.gpu).dram_efficiency / calibrated
 
+    def repeated(self, count: int, problem: Problem) -> "StaticTable | None":
+        """The table whose rows are those of `ManyProblems` with `count` problems.
+
+        None where the launch geometry depends on the problem, or some config is not profiled.
+        """
+        on_problem = self.space.at(problem)
+        geometries = [self.geometry(on_problem, index) for index in range(len(self.launches))]
+        if len(self._geometries) < len(self.launches) or self.kernel.sampled:
+            return None
+        table = replace(
+            self,
+            launches=tuple(replace(launch, variant=np.tile(launch.variant, count)) for launch in self.launches),
+            _geometries={index: geometry.repeated(count) for index, geometry in enumerate(geometries)},
+        )
+        table.__dict__["demand"] = self.demand  # by variant, so it is the same
+        return table
+
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
         """Row numbers of the configs that can run a problem and whose every launch is profiled, ascending.
 
@@ -198,6 +222,15 @@ class StaticTable:
                 can &= (launch.variant >= 0) | ~self.geometry(on_problem, index).performed
         return can.nonzero()[0]
 
+    def profiled_and_fitting(self, problem: Problem) -> Array:
+        """Rows whose every launch is profiled and fits, where that is the same on every problem; bool (rows,)."""
+        on_problem = self.space.at(problem)
+        can = self._fits(self.geometry(on_problem, 0))
+        for index, launch in enumerate(self.launches):
+            if launch.incomplete:
+                can = can & ((launch.variant >= 0) | ~self.geometry(on_problem, index).performed)
+        return can
+
     @cached_property
     def _fitting(self) -> Array:
         """The usable rows whose first launch fits, where its geometry is the same on every problem."""
@@ -206,7 +239,7 @@ class StaticTable:
     def _fits(self, geometry: LaunchGeometry) -> Array:
         return self.usable & (geometry.resident > 0)
 
-    def trips(self, on_problem: ProblemSpace, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
+    def trips(self, on_problem: OnProblems, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
         """(trips of a loop over the whole grid, trips in the longest block) of a launch of these rows."""
         spec, launch = self.kernel.launches[index], self.launches[index]
         if launch.sample is not None:
@@ -273,7 +306,7 @@ class StaticTable:
         """Resident warps over the most an SM holds, of the first launch of one config."""
         return float(self.geometry(on_problem, 0).occupancy[row])
 
-    def occupancy_choice(self, on_problem: ProblemSpace, rows: Array) -> int:
+    def occupancy_choice(self, on_problem: OnProblems, rows: Array) -> int:
         """The row, of `rows`, that the occupancy heuristic picks.
 
         The heuristic is that of `cudaOccupancyMaxPotentialBlockSize`: the most resident warps, of equals the largest
@@ -283,13 +316,16 @@ class StaticTable:
         score = geometry.occupancy.take(rows) * 4096.0 + geometry.warps.take(rows)
         return int(rows[score.argmax()])
 
-    def geometry(self, on_problem: ProblemSpace, index: int) -> LaunchGeometry:
+    def geometry(self, on_problem: OnProblems, index: int) -> LaunchGeometry:
         """The geometry of a launch on a problem; kept where it is the same on every problem, as for most kernels."""
         if known := self._geometries.get(index):
             return known
         spec, launch = self.kernel.launches[index], self.launches[index]
         profiles = launch.profiles
         when = [] if spec.when is None else [spec.when]
+
+        if isinstance(on_problem, ManyProblems):
+            raise UsageError(f"the launch geometry of {self.kernel.name} depends on the problem")
 
         def column(expression: Expression) -> Array:
             return np.broadcast_to(np.asarray(on_problem.column(expression), dtype=np.float64), (len(self.space),))

@@ -1,0 +1,125 @@
+"""A space on many problems at once, for a program that asks about thousands of shapes.
+
+The names of the problem are columns (problems, 1) where `ProblemSpace` has numbers, so that an expression is evaluated
+on the distinct values of its tunables for all problems in one go. A row stands for a config on a problem: its number is
+that of the problem times the configs of the space, plus that of the config.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernrec.kernel.columns import Columns, ColumnValues, Domain
+from kernrec.kernel.expression import Expression
+from kernrec.kernel.space import ProblemSpace, Space
+
+if TYPE_CHECKING:
+    from kernrec.op import Problem
+
+Array = np.ndarray
+
+
+class ManyProblems:
+    """The configs of a space on problems of one op, dtype and layout; has what predictions need of a `ProblemSpace`."""
+
+    def __init__(self, space: Space, problems: "Sequence[Problem]") -> None:
+        self.space = space
+        self.problems = tuple(problems)
+        names = {
+            name: value if isinstance(value, str) else np.array([[problem.names[name]] for problem in problems])
+            for name, value in problems[0].names.items()
+        }
+        self._values = _ManyValues(space._columns, names, len(problems))
+        self.column = self._values.column
+        """An expression of the kernel for these rows."""
+
+    @cached_property
+    def valid(self) -> Array:
+        """Which configs can run which problem, bool (problems, configs)."""
+        return self._values.valid(self.space._test)
+
+    def numbers(self, rows: Array) -> Array:
+        """The problem of each row, by number."""
+        return rows // len(self.space)
+
+    def tensor_bytes(self, rows: Array) -> dict[str, Array]:
+        """The size of each tensor for each row."""
+        numbers = self.numbers(rows)
+        return {name: sizes.take(numbers) for name, sizes in self._tensor_bytes.items()}
+
+    @cached_property
+    def _tensor_bytes(self) -> dict[str, Array]:
+        names = dict.fromkeys(name for problem in self.problems for name in problem.tensors)
+        return {
+            name: np.array([float(p.tensors[name].bytes) if name in p.tensors else 0.0 for p in self.problems])
+            for name in names
+        }
+
+
+OnProblems = ProblemSpace | ManyProblems
+"""A space on one problem or on many."""
+
+
+class _ManyValues(ColumnValues):
+    """The values of expressions on many problems: arrays (problems, combinations) where one problem has one row."""
+
+    def __init__(self, columns: Columns, names: dict[str, Any], count: int) -> None:
+        super().__init__(columns, names)
+        self._count = count
+        self._places: tuple[Array, Array] | None = None
+
+    def column(self, expression: Expression, rows: Array | None = None) -> Any:
+        """The value for each of these rows: an array, or a scalar that is valid for all."""
+        assert rows is not None
+        if rows is not self._rows:
+            self._rows, self._spread, self._indices = rows, {}, {}
+            numbers = rows // self._columns.configs.count
+            self._places = numbers, rows - numbers * self._columns.configs.count
+        elif expression in self._spread:
+            return self._spread[expression]
+        plan = self._columns.plan(expression)
+        value = self._known(plan)
+        if value is None:
+            value = self.computed(plan)
+        if value.__class__ is np.ndarray:
+            assert self._places is not None
+            numbers, configs = self._places
+            index = self._index(plan.domain, configs)
+            if value.ndim == 1:
+                value = value.take(index)
+            else:
+                across = value.shape[1]
+                place: Any = numbers * across if value.shape[0] > 1 else 0
+                value = value.ravel().take(place + index if across > 1 else place + np.zeros_like(numbers))
+        self._spread[expression] = value
+        return value
+
+    def _index(self, domain: Domain, configs: Array) -> Array:
+        """The combination of each row."""
+        index = self._indices.get(domain)
+        if index is None:
+            index = self._indices[domain] = configs if domain.index is None else domain.index.take(configs)
+        return index
+
+    def valid(self, test: Sequence[Any]) -> Array:
+        """Where every expression of a `Columns.test` is true, bool (problems, configs)."""
+        mask = np.ones((self._count, self._columns.configs.count), dtype=bool)
+        with np.errstate(all="ignore"):
+            for plan in test:
+                value = self._value(plan)
+                if value.__class__ is np.ndarray:
+                    truth = value if value.dtype.kind == "b" else value != 0
+                    wide = truth.ndim == 0 or truth.shape[-1] == 1
+                    mask &= truth if wide or plan.domain.index is None else truth.take(plan.domain.index, axis=-1)
+                elif not value:
+                    mask[:] = False
+        return mask
+
+    def _known(self, plan: Any) -> Any:
+        """The value on the plan's own domain; what other problems left behind holds for one of them alone."""
+        return self._values.get(plan) if plan.dynamic else plan.value
+
+    def _keep(self, plan: Any, value: Any) -> None:
+        self._values[plan] = value

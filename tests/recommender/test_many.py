@@ -1,0 +1,98 @@
+"""Many shapes at once: the answers of one by one, and what is wrong is said for the shape that it is wrong with."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kernrec
+from kernrec.errors import UsageError
+from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.many import ManyAnswers, answer_many
+from tests.helpers.measured_database import make_measured_database
+
+SHAPES = {
+    "matmul": {"m": [1, 64, 4096, 1000], "n": [4096, 77, 512, 1000], "k": [4096, 64, 64, 99], "bias": [0, 1, 0, 1]},
+    "conv2d": {"c": [3, 64, 128], "h": 28, "w": [28, 56, 57], "k": [64, 65, 8], "padding": [1, 0, 1], "groups": 1},
+    "attention": {"heads": [8, 16], "queries": [1, 300], "keys": [2048, 300], "head_dim": [128, 64]},
+    "softmax": {"rows": [1, 4096], "columns": [128_256, 512]},
+}
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Recommender:
+    return Recommender([])
+
+
+@pytest.mark.parametrize("objective", ["latency", "energy", "edp"])
+@pytest.mark.parametrize("op", SHAPES)
+@pytest.mark.parametrize("gpu", ["h200", "t4"])
+def test_the_answers_are_those_of_one_by_one(recommender: Recommender, op: str, objective: str, gpu: str) -> None:
+    query = Query(Objective(objective), top=1)
+    many = answer_many(recommender, op, gpu, SHAPES[op], query, dtype="f32")
+    assert not many.failures
+    for number, problem in enumerate(many.problems):
+        best = recommender.recommend(op, gpu, problem.dim, "f32", query=query).best
+        assert (many.kernels[number], dict(many.configs[number])) == (best.kernel.name, dict(best.config))
+        assert many.latency_s[number].tolist() == [best.latency_s.value, best.latency_s.low, best.latency_s.high]
+        assert many.energy_j[number, 0] == best.energy_j.value
+        assert many.power_limit_w[number] == best.power_limit_w
+        assert many.sources[number] == best.source
+
+
+def test_a_space_that_needs_a_shortlist_gives_the_same_answers(recommender: Recommender) -> None:
+    sizes = [128, 512, 2048, 8192]
+    query = Query(Objective.LATENCY, top=1)
+    many = answer_many(recommender, "matmul", "rtx4090", {"m": sizes, "n": sizes[::-1], "k": 1024}, query)
+    for number, problem in enumerate(many.problems):
+        best = recommender.recommend("matmul", "rtx4090", problem.dim, query=query).best
+        assert (many.kernels[number], dict(many.configs[number])) == (best.kernel.name, dict(best.config))
+
+
+def test_a_shape_that_nothing_can_run_spoils_no_other(recommender: Recommender) -> None:
+    dims = {"heads": 8, "queries": 64, "head_dim": [64, 300, 128]}
+    many = answer_many(recommender, "attention", "l4", dims, Query(Objective.LATENCY, top=1), dtype="f16")
+    assert list(many.failures) == [1]
+    assert "no config of any kernel can run" in many.failures[1]
+    assert math.isnan(many.latency_s[1, 0])
+    assert many.kernels[0]
+    assert many.kernels[2]
+
+
+def test_the_function_takes_arrays_and_gives_arrays() -> None:
+    many = kernrec.recommend_many("mv", "h200", dtype="f16", m=np.arange(1, 4) * 1024, k=4096)
+    assert isinstance(many, ManyAnswers)
+    assert many.latency_s.shape == (len(many), 3) == (3, 3)
+    assert (np.diff(many.latency_s[:, 0]) > 0).all()
+    assert len(kernrec.recommend_many("mv", "h200", m=[], k=4096)) == 0
+    assert kernrec.recommend_network("bert-base", "l4").choice.latency_s.value > 0
+
+
+@pytest.mark.parametrize(
+    ("dims", "query", "says"),
+    [
+        ({"m": [1, 2], "n": [1, 2, 3], "k": 1}, Query(Objective.LATENCY), "one length, but m has 2, n has 3"),
+        ({"m": [1.5], "n": 1, "k": 1}, Query(Objective.LATENCY), "'m': expected whole numbers"),
+        ({"m": [[1]], "n": 1, "k": 1}, Query(Objective.LATENCY), "'m': expected whole numbers"),
+        ({"m": [1], "n": 1}, Query(Objective.LATENCY), "missing k"),
+        ({"m": [1], "n": 1, "k": 1}, Query(), "give the objective latency, energy or edp"),
+        ({"m": [1], "n": 1, "k": 1}, Query(Objective.ENERGY, max_slowdown=0.1), "bounds"),
+    ],
+)
+def test_what_is_wrong_with_all_shapes_is_one_error(
+    recommender: Recommender, dims: dict[str, object], query: Query, says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        answer_many(recommender, "matmul", "h200", dims, query)
+
+
+def test_measured_shapes_are_answered_from_measurements(tmp_path: Path) -> None:
+    path = tmp_path / "measured.duckdb"
+    make_measured_database(path)
+    own = Recommender([path])
+    query = Query(Objective.LATENCY, top=1)
+    many = answer_many(own, "matmul", "rtx4090", {"m": [768, 768], "n": 512, "k": [256, 192]}, query)
+    single = own.recommend("matmul", "rtx4090", {"m": 768, "n": 512, "k": 256}, query=query).best
+    assert many.sources == ("measured", "prior")
+    assert many.latency_s[0, 0] == single.latency_s.value
