@@ -1,4 +1,4 @@
-"""Where kernrec's files are: the data that ships with it, and the user's own database and cache.
+"""Where kernrec's files are: the data that ships with it, and the user's own database, settings and cache.
 
 Nothing here creates a folder; whoever writes does, and says plainly when it cannot.
 """
@@ -31,6 +31,18 @@ def user_database() -> Path:
         return Path(chosen)
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(data) / "kernrec" / "kernrec.duckdb"
+
+
+def config() -> Path:
+    """The user's settings: remotes, trusted keys, the own key (`KERNREC_CONFIG`, else `$XDG_CONFIG_HOME/kernrec`)."""
+    if chosen := os.environ.get("KERNREC_CONFIG"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "kernrec"
+
+
+def remotes() -> Path:
+    """Where rows that were pulled are: beside the user's own database, a folder for each remote; it may not exist."""
+    return user_database().parent / "remotes"
 
 
 def models() -> Path:

@@ -28,10 +28,12 @@ if threading.current_thread() is threading.main_thread():
 
 @pytest.fixture(autouse=True, scope="session")
 def no_database_of_the_user(tmp_path_factory):
-    """An empty data folder for this process and those it starts."""
+    """An empty data folder for this process and those it starts, and no settings."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.delenv("KERNREC_DB", raising=False)
+        patch.delenv("KERNREC_CONFIG", raising=False)
         yield
 
 

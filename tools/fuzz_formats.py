@@ -185,9 +185,9 @@ def _bundled(work: Path) -> Iterator[Format]:
         write_bundle,
         write_segments,
     )
-    from kernrec.store.share.place import MANIFEST, SIGNATURE
+    from kernrec.store.share.place import MANIFEST
     from kernrec.store.share.segments import provenance
-    from kernrec.store.share.signature import make_key, signing
+    from kernrec.store.share.signature import Signer, make_key
 
     selection = Selection()
     (folder := work / "segments").mkdir()
@@ -198,7 +198,7 @@ def _bundled(work: Path) -> Iterator[Format]:
     make_key(work / "key")
     files = {each.name: folder / f"{each.sha256}.parquet" for each in segments}
     for place in (work / "bundle", work / "bundle.zip"):
-        write_bundle(place_at(place), manifest, files, signing(work / "key"))
+        write_bundle(place_at(place), manifest, files, Signer.of(work / "key"))
 
     def imported(path: Path) -> None:
         import_bundle(_empty(), read_bundle(place_at(path)))
@@ -210,13 +210,13 @@ def _bundled(work: Path) -> Iterator[Format]:
         """The bundle with the case in place of the file of its name."""
         (bundle := path.parent / "bundle").mkdir()
         shutil.copytree(work / "bundle", bundle, dirs_exist_ok=True)
-        if path.name == MANIFEST:
-            (bundle / SIGNATURE).unlink()
         shutil.copyfile(path, bundle / path.name)
         imported(bundle)
 
-    for name in (MANIFEST, SIGNATURE):
-        yield Format(name.replace(".", "-"), name, ((work / "bundle" / name).read_bytes(),), within, apart=True)
+    # The manifest without an owner: of a signed one that was damaged nothing but the signature would be looked at.
+    yield Format("manifest-json", MANIFEST, (manifest.to_bytes(),), within, apart=True)
+    signature = "manifest.sig"
+    yield Format("manifest-sig", signature, ((work / "bundle" / signature).read_bytes(),), within, apart=True)
 
     def segment(path: Path) -> None:
         """The bundle with the case as its measurements, and a manifest that fits it."""
@@ -228,7 +228,6 @@ def _bundled(work: Path) -> Iterator[Format]:
                 each |= {"sha256": digest, "size": len(content)}
         (bundle := path.parent / "bundle").mkdir()
         shutil.copytree(work / "bundle", bundle, dirs_exist_ok=True)
-        (bundle / SIGNATURE).unlink()
         shutil.copyfile(path, bundle / "segments" / f"{digest}.parquet")
         (bundle / MANIFEST).write_text(json.dumps(changed))
         imported(bundle)

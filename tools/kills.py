@@ -147,7 +147,7 @@ def kill_add(folder: Path, what: str, kills: int, rows: int, seed: int) -> AddKi
         _kernrec(["db", "export", "--bundle", str(source), "--db", str(theirs)], temporary).wait()
     with Database.open(whole) as database:
         keys = {str(row["measurement_id"]) for row in database.rows("measurement")}
-    command = ["db", what, str(source), "--db", str(own)]
+    command = ["db", what, str(source), "--db", str(own), *(["--untrusted"] if what == "import" else [])]
     counts: Counter[str] = Counter()
     length_s, left = 0.0, 0
     for number in range(-1, kills):

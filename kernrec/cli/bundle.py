@@ -9,12 +9,11 @@ from pathlib import Path
 from kernrec.cli.steps import Steps
 from kernrec.errors import KernrecError, UsageError
 from kernrec.store import Database
-from kernrec.store.share import Manifest, Selection, import_bundle, place_at, read_bundle, write_bundle, write_segments
-from kernrec.store.share.manifest import LICENCE
+from kernrec.store.share import Manifest, Selection, import_bundle, place_at, read_bundle, write_bundle
+from kernrec.store.share.outgoing import Outgoing, outgoing
 from kernrec.store.share.place import MANIFEST
 from kernrec.store.share.privacy import secret_of
-from kernrec.store.share.segments import provenance, taken_out
-from kernrec.version import __version__
+from kernrec.store.trust import signer_name, trusts
 
 
 @dataclass(frozen=True)
@@ -49,47 +48,46 @@ def selection(gpu: str | None, op: str | None, kernel: str | None, since: str | 
 def export(path: Path, database: Path, options: ExportOptions) -> None:
     """Write a bundle of a database, or list what would be in it."""
     from kernrec.recommender.estimate.shared_models import models_in
-    from kernrec.store.share.signature import signing
+    from kernrec.store.share.signature import Signer
 
     place = place_at(path)
     if path.exists() and (not path.is_dir() or MANIFEST in place.names()):
         raise UsageError(f"{path} exists already; name a new file or folder")
-    sign = signing(options.key) if options.key else None
+    signer = Signer.of(options.key) if options.key else None
     models = models_in(database.parent / "models") if options.models else {}
     with Database.open(database) as opened, tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
         secret = "dry run" if options.dry_run else secret_of(database)
-        about, changed = provenance(opened, options.selection), taken_out(opened, options.selection, secret)
-        segments = write_segments(opened, options.selection, secret, Path(folder))
-        schema = opened.schema
-        if not any(segment.table == "measurement" for segment in segments):
+        leaving = outgoing(opened, options.selection, secret, Path(folder), options.licence, models)
+        if not leaving.measurements:
             raise KernrecError(f"{database} has no such measurements")
-        manifest = Manifest(
-            tuple(segments),
-            tuple(models.values()),
-            f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}",
-            f"kernrec {__version__}",
-            options.licence or LICENCE,
-            about,
-            schema,
-        )
-        _list(manifest)
-        for name, count in changed.items():
-            print(f"{name} leaves in another form in {count} measurements")
+        print_leaving(leaving)
         if options.dry_run:
             print(f"nothing was written to {path}")
             return
-        files = {segment.name: Path(folder) / f"{segment.sha256}.parquet" for segment in segments}
-        files |= {model.name: file for file, model in models.items()}
-        write_bundle(place, manifest, files, sign)
-    print(f"written to {path}, licence {manifest.licence}{'' if sign else ', not signed'}")
+        write_bundle(place, leaving.manifest, leaving.files, signer)
+    print(f"written to {path}, licence {leaving.manifest.licence}{'' if signer else ', not signed'}")
 
 
-def import_(path: Path, database: Path, models: bool) -> None:
-    """Add the rows of a bundle to a database."""
+def print_leaving(leaving: Outgoing) -> None:
+    """What would leave, and which columns in another form."""
+    _list(leaving.manifest)
+    for name, count in leaving.changed.items():
+        print(f"{name} leaves in another form in {count} measurements")
+
+
+def import_(path: Path, database: Path, models: bool, untrusted: bool) -> None:
+    """Add the rows of a bundle to a database.
+
+    untrusted: also if it is not signed, or by an unknown key.
+    """
     from kernrec.recommender.estimate.shared_models import take_models
 
     bundle = read_bundle(place_at(path))
     _list(bundle.manifest)
+    if not untrusted and not trusts(bundle.signer):
+        how = f"signed by an unknown key, {bundle.signer}" if bundle.signer else "not signed"
+        trust = "`kernrec db trust KEY` trusts it, " if bundle.signer else ""
+        raise UsageError(f"{path} is {how}; nothing was taken ({trust}--untrusted takes it all the same)")
     existed = database.exists()
     try:
         with (
@@ -101,7 +99,7 @@ def import_(path: Path, database: Path, models: bool) -> None:
         if not existed:
             database.unlink(missing_ok=True)
         raise
-    signed = f"signed by {bundle.signer}" if bundle.signer else "not signed"
+    signed = f"signed by {signer_name(bundle.signer)}" if bundle.signer else "not signed"
     print(f"{added} new rows, licence {bundle.manifest.licence}, {signed}")
     if bundle.manifest.models and models:
         taken, kept = take_models(bundle, database.parent / "models")

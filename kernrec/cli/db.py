@@ -8,12 +8,25 @@ from typing import Annotated
 import typer
 
 from kernrec import paths
+from kernrec.cli import remote, trust
 from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import human
 
-app = typer.Typer(help="Inspect, import, export, merge and verify databases.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, import, export, merge, verify and share databases.", no_args_is_help=True)
+app.add_typer(remote.app, name="remote")
+for _name, _command in (
+    ("push", remote.push),
+    ("pull", remote.pull),
+    ("sync", remote.sync),
+    ("log", remote.log),
+    ("key", trust.key),
+    ("sign", trust.sign),
+    ("trust", trust.trust),
+    ("retract", trust.retract),
+):
+    app.command(_name)(_command)
 
 Path_ = Annotated[Path | None, typer.Option("--db", help="Database. Default: your own.")]
 Shape = Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")]
@@ -55,6 +68,7 @@ def import_(
     models: Annotated[
         bool, typer.Option("--models", help="Of a bundle: take its models and calibrations too.")
     ] = False,
+    untrusted: remote.Untrusted = False,
     db: Path_ = None,
 ) -> None:
     """Add a bundle, or the results of another tuner, to a database, failures included; units are converted.
@@ -66,7 +80,7 @@ def import_(
     if bundle.is_bundle(file):
         if op or shape or gpu or kernel or spec:
             raise UsageError(f"{file} is a bundle, whose rows say what was measured; give no other options than --db")
-        bundle.import_(file, db or paths.user_database(), models)
+        bundle.import_(file, db or paths.user_database(), models, untrusted)
         return
     from kernrec.interop.import_export import Recording, import_bound, import_results
     from kernrec.interop.load_spec import load_spec

@@ -35,13 +35,15 @@ def source_text(choice: "Choice | Foreign") -> str:
 
 
 def measurement_text(choice: "Choice | Foreign") -> str:
-    """Where, how often and when a choice was measured; empty for one that was not."""
+    """Where, how often, when and by whom a choice was measured; empty for one that was not."""
     if (measurement := choice.measurement) is None:
         return ""
     sessions = "1 session" if measurement.sessions == 1 else f"{measurement.sessions} sessions, last"
     of_title = getattr(getattr(choice, "gpu", None), "title", None)  # the table's own says it already
     device = "" if measurement.device in (None, of_title) else f"{measurement.device}, "
-    return f"{device}{sessions} {measurement.measured_at[:10]}"
+    signers = ", ".join(str(signer["name"]) for signer in measurement.signed_by())
+    shared = f", {measurement.database} ({signers})" if signers else ""
+    return f"{device}{sessions} {measurement.measured_at[:10]}{shared}"
 
 
 def interval_text(estimate: "Estimate", unit: str) -> str:

@@ -66,7 +66,7 @@ def _foreign(row: MeasuredAnswer) -> Foreign:
 
 
 def _measured_on(row: MeasuredAnswer) -> MeasuredOn:
-    return MeasuredOn(row.sessions, row.measured_at.isoformat() + "Z", row.device)
+    return MeasuredOn(row.sessions, row.measured_at.isoformat() + "Z", row.device, row.database, row.signers)
 
 
 def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estimate, Estimate]:

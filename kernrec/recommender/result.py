@@ -71,6 +71,18 @@ class MeasuredOn:
     """The latest time, UTC, ISO 8601."""
     device: str | None
     """The GPU as its driver names it; None where nobody recorded it."""
+    database: str
+    """Which database answered: `own`, the name of a remote, or a file."""
+    signers: tuple[str, ...]
+    """Of rows that were pulled: the public keys of who shared them; empty text for unsigned ones."""
+
+    def signed_by(self) -> list[dict[str, str | None]]:
+        """The signers with the names that the user gave them."""
+        if not self.signers:
+            return []
+        from kernrec.store.trust import signer_name
+
+        return [{"name": signer_name(key), "key": key or None} for key in self.signers]
 
 
 @dataclass(frozen=True)
@@ -152,6 +164,8 @@ class Choice:
             "sessions": measurement.sessions if measurement else 0,
             "measured_at": measurement.measured_at if measurement else None,
             "device": measurement.device if measurement else None,
+            "database": measurement.database if measurement else None,
+            "signed_by": measurement.signed_by() if measurement else [],
         }
 
 

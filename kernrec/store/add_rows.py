@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 
-def add_rows(connection: "DuckDBPyConnection", folder: Path, path: Path | str, apart_from: Sequence[str] = ()) -> int:
+def add_rows(
+    connection: "DuckDBPyConnection",
+    folder: Path,
+    path: Path | str,
+    apart_from: Sequence[str] = (),
+    then: Sequence[str] = (),
+) -> int:
     """Add the rows of `<table>.parquet` in a folder that are not in a database yet, all or nothing.
 
     A row whose key the database has already is the same row. If its content differs, the row here was changed since it
@@ -24,6 +30,7 @@ def add_rows(connection: "DuckDBPyConnection", folder: Path, path: Path | str, a
         folder: `exchange_folder` of the connection; tables without a file are left alone.
         path: of the database.
         apart_from: columns of `measurement`; a row that differs from one that is there in these alone is not added.
+        then: statements that belong to the same transaction.
 
     Returns:
         How many rows were added.
@@ -34,14 +41,18 @@ def add_rows(connection: "DuckDBPyConnection", folder: Path, path: Path | str, a
         table: f"read_parquet({quoted(file)})" for table in TABLES if (file := folder / f"{table}.parquet").exists()
     }
     try:
-        return _add(connection, sources, path, apart_from)
+        return _add(connection, sources, path, apart_from, then)
     except duckdb.ConstraintException:  # a row is in the files twice, as two segments may have the same
         unlike = {table: f"(SELECT DISTINCT ON ({table}_id) * FROM {source})" for table, source in sources.items()}
-        return _add(connection, unlike, path, apart_from)
+        return _add(connection, unlike, path, apart_from, then)
 
 
 def _add(
-    connection: "DuckDBPyConnection", sources: Mapping[str, str], path: Path | str, apart_from: Sequence[str]
+    connection: "DuckDBPyConnection",
+    sources: Mapping[str, str],
+    path: Path | str,
+    apart_from: Sequence[str],
+    then: Sequence[str],
 ) -> int:
     added = 0
     with transaction(connection):
@@ -62,6 +73,8 @@ def _add(
                 rows += f" ANTI JOIN db.{table} AS here ON {_same_but(kinds, apart_from)}"
             done = connection.execute(f"INSERT INTO db.{table} BY NAME {rows}").fetchone()
             added += int(done[0]) if done else 0
+        for statement in then:
+            connection.execute(statement)
     return added
 
 

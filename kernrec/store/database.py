@@ -1,14 +1,14 @@
 """A database file: opening, adding rows and queries."""
 
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError, unknown
+from kernrec.store import exchange
 from kernrec.store import rows as store_rows
 from kernrec.store.add_rows import add_rows
 from kernrec.store.connection import (
@@ -18,7 +18,6 @@ from kernrec.store.connection import (
     exchange_folder,
     is_open,
     one_line,
-    quoted,
     transaction,
 )
 from kernrec.store.derived import MOMENT, derived, with_derived
@@ -213,10 +212,12 @@ class Database:
         with one_line(self.path):
             return self._connection.execute(query, [name]).fetchall()
 
-    def log(self, gpu: str, op: str, problem_key: str | None = None) -> MeasurementLog:
-        """The answers and failures of a GPU and op by problem, or of one problem only."""
+    def log(
+        self, gpu: str, op: str, problem_key: str | None = None, *, title: str = "", signed: bool = False
+    ) -> MeasurementLog:
+        """The answers and failures of a GPU and op by problem, or of one problem only; see `read_log`."""
         with one_line(self.path):
-            return read_log(self._connection, gpu, op, problem_key)
+            return read_log(self._connection, gpu, op, problem_key, title, signed)
 
     def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[MeasuredAnswer]:
         """The measured answers of these kernels on a GPU and problem, fastest first."""
@@ -237,17 +238,35 @@ class Database:
         with one_line(self.path):
             return query_profiles(self._connection, "db.profile", kernel, kernel_hash, sm)
 
-    def add_from(self, write: Callable[[Path], object], *, apart_from: Sequence[str] = ()) -> int:
+    def add_from(
+        self,
+        write: Callable[[Path], object],
+        *,
+        apart_from: Sequence[str] = (),
+        then: Callable[[Path], Sequence[str]] | None = None,
+    ) -> int:
         """Add rows that are not here yet from Parquet files, all or nothing; returns how many were new.
 
         Args:
             write: writes `<table>.parquet` files, whose rows were checked, to the folder it is given.
             apart_from: columns of `measurement`; a row that differs from one here in these alone is not added.
+            then: statements that belong to the same transaction, given the folder.
         """
         with exchange_folder(self._connection) as folder:
             write(folder)
             with one_line(self.path):
-                return add_rows(self._connection, folder, self.path, apart_from)
+                return add_rows(self._connection, folder, self.path, apart_from, then(folder) if then else ())
+
+    def change(self, statements: Iterable[str]) -> None:
+        """Execute statements that name tables in full, all or nothing."""
+        with one_line(self.path), transaction(self._connection):
+            for statement in statements:
+                self._connection.execute(statement)
+
+    def keep(self, name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
+        """Keep the rows of a query as a table of this connection; see `kernrec.store.exchange.keep`."""
+        with one_line(self.path):
+            exchange.keep(self._connection, name, query, files)
 
     def query(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of a query in SQL that names tables in full (`db.measurement`)."""
@@ -256,24 +275,8 @@ class Database:
 
     def export(self, query: str, folder: Path, most: int) -> list[tuple[Path, int]]:
         """Write the rows of a query to Parquet files of at most `most` rows; returns the files and their rows."""
-        from shutil import move
-
-        written = []
-        with one_line(self.path), exchange_folder(self._connection) as exchange:
-            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {query}")
-            found = self._connection.execute("SELECT count(*) FROM exported").fetchone()
-            total = int(found[0]) if found else 0
-            for start in range(0, total, most):
-                file = exchange / "rows.parquet"
-                self._connection.execute(
-                    f"COPY (FROM exported LIMIT {most} OFFSET {start}) TO {quoted(file)} "
-                    "(FORMAT parquet, COMPRESSION zstd)"
-                )
-                target = folder / f"{os.urandom(8).hex()}.parquet"
-                move(file, target)
-                written.append((target, min(most, total - start)))
-            self._connection.execute("DROP TABLE exported")
-        return written
+        with one_line(self.path):
+            return exchange.export(self._connection, query, folder, most)
 
     @property
     def schema(self) -> int:

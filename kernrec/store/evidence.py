@@ -42,6 +42,10 @@ class MeasuredAnswer:
     """The program that measured, or of an imported row the tool and who recorded it."""
     replayed: bool = False
     """Whether these are replayed rows, which count only where nothing was measured."""
+    signers: tuple[str, ...] = ()
+    """Of rows that were pulled: the public keys of who shared them; empty text for unsigned ones."""
+    database: str = ""
+    """The database of the stack that answered: `own`, the name of a remote, or a file."""
 
 
 @dataclass(frozen=True)

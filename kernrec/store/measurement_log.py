@@ -28,7 +28,17 @@ _ANSWERS = """
     WHERE gpu = $1
 """
 _LIMITS = slice(10, 13)  # of a row: power limit and locked clocks
-_LATENCY, _MEASURED_AT, _REPLAYED = 3, 8, -1
+_LATENCY, _MEASURED_AT, _REPLAYED = 3, 8, -3
+
+# Who shared the rows of an answer, in a database of rows that were pulled (kernrec/store/share/pulled.py): the columns
+# of `_ANSWERS` that name a config, and the signers.
+_SIGNERS = """
+    SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables,
+           power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, list(DISTINCT signer ORDER BY signer)
+    FROM whole_card_rows JOIN db.origin AS origin USING (measurement_id)
+    JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
+    WHERE gpu = $1 AND outcome = 'ok'
+"""
 
 # Quarantined rows are about the card, not the config; `constraint` is known to the space anyway. A replayed failure
 # counts as older than anything that ran well.
@@ -48,8 +58,24 @@ class MeasurementLog:
     failures: Mapping[str, list[_Row]]
 
 
-def read_log(connection: "DuckDBPyConnection", gpu: str, op: str, problem_key: str | None = None) -> MeasurementLog:
-    """The log of a GPU and op, or of one problem alone."""
+def read_log(
+    connection: "DuckDBPyConnection",
+    gpu: str,
+    op: str,
+    problem_key: str | None = None,
+    title: str = "",
+    signed: bool = False,
+) -> MeasurementLog:
+    """The log of a GPU and op, or of one problem alone.
+
+    Args:
+        connection: with the file attached as `db`.
+        gpu: name of the catalog.
+        op: its name; of no account with a `problem_key`.
+        problem_key: of the only problem to read.
+        title: how answers call the database.
+        signed: whether its rows were pulled, so that it says who shared each.
+    """
     where, values = "AND problem.op = $2", [gpu, op]
     if problem_key is not None:
         row = connection.execute("SELECT problem_id FROM db.problem WHERE key = ?", [problem_key]).fetchone()
@@ -59,8 +85,13 @@ def read_log(connection: "DuckDBPyConnection", gpu: str, op: str, problem_key: s
         where, values = "AND problem_id = $2", [gpu, row[0]]
     answers = with_derived("answer", f"{_ANSWERS} {where} ORDER BY latency_s, tunables")
     failures = with_derived("whole_card_rows", f"{_FAILURES} {where} GROUP BY ALL ORDER BY ALL")
+    signers: dict[_Row, tuple[str, ...]] = {}
+    if signed:
+        shared = with_derived("whole_card_rows", f"{_SIGNERS} {where} GROUP BY ALL")
+        signers = {row[:-1]: tuple(row[-1]) for row in connection.execute(shared, values).fetchall()}
+    rows = connection.execute(answers, values).fetchall()
     return MeasurementLog(
-        _by_problem(connection.execute(answers, values).fetchall()),
+        _by_problem([(*row, signers.get((*row[:4], *row[1:][_LIMITS]), ()), title) for row in rows]),
         _by_problem(connection.execute(failures, values).fetchall()),
     )
 

@@ -1,4 +1,6 @@
-"""A stack of databases that answers like a single one; the first database comes first, the shipped data last."""
+"""A stack of databases that answers like a single one: the user's own first, then those of the remotes in their order
+(`kernrec.store.remotes`), the shipped data last.
+"""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +13,7 @@ from kernrec.store.evidence import Evidence
 from kernrec.store.identity import content_hash
 from kernrec.store.measurement_log import MeasurementLog, evidence
 from kernrec.store.profiles import ProfileTable, shipped_profiles
+from kernrec.store.remotes import OWN, pulled_databases
 
 _MOST_IN_MEMORY = 200_000
 """Rows of all logs, up to which those of a GPU and op are read at once."""
@@ -26,15 +29,21 @@ class Stack:
         """Check that the databases can be read.
 
         Args:
-            databases: their files; None: the user's own (`KERNREC_DB`), if there is one.
+            databases: their files; None: the user's own (`KERNREC_DB`), if there is one, then what was pulled from
+                remotes.
             keep_open: whether files stay open, for a program that ends after its query and should open them only once.
 
         Raises:
             UsageError: if a database cannot be read.
         """
+        self._pulled: dict[Path, str] = {}
+        self._titles = {Path(path): str(path) for path in databases or ()}
         if databases is None:
             own = paths.user_database()
-            databases = [own] if own.exists() or os.environ.get("KERNREC_DB") else []
+            self._titles = {own: OWN} if own.exists() or os.environ.get("KERNREC_DB") else {}
+            self._pulled = pulled_databases()
+            self._titles |= self._pulled
+            databases = list(self._titles)
         # A database that is named twice, also by a link, counts once.
         self._paths = list({os.path.realpath(path): Path(path) for path in databases}.values())
         self._read: tuple[tuple[int, int], ...] | None = None
@@ -83,26 +92,36 @@ class Stack:
             return Evidence()
         self._refresh()
         gpu_and_op = gpu, op
-        if gpu_and_op not in self._logs or self.measurements() > _MOST_IN_MEMORY:
+        rows = sum(contents.measurements for contents in self._contents)
+        if gpu_and_op not in self._logs or rows > _MOST_IN_MEMORY:
             self._logs[gpu_and_op] = None
-            return evidence([db.log(gpu, op, problem_key) for db in self._databases()], kernels, problem_key)
+            return evidence(self._read_logs(gpu, op, problem_key), kernels, problem_key)
         if (logs := self._logs[gpu_and_op]) is None:
-            logs = self._logs[gpu_and_op] = [database.log(gpu, op) for database in self._databases()]
+            logs = self._logs[gpu_and_op] = self._read_logs(gpu, op, None)
         return evidence(logs, kernels, problem_key)
+
+    def _read_logs(self, gpu: str, op: str, problem_key: str | None) -> list[MeasurementLog]:
+        return [
+            database.log(gpu, op, problem_key, title=self._titles[path], signed=path in self._pulled)
+            for path, database in zip(self._paths, self._databases(), strict=True)
+        ]
 
     def measured_problems(self, gpu: str) -> frozenset[str]:
         """The keys of all problems with a good measurement on `gpu`."""
         return frozenset[str]().union(*(database.measured_problems(gpu) for database in self._databases()))
 
     def measurements(self) -> int:
-        """How many rows the logs of all databases have."""
+        """How many rows the logs of all databases have, apart from rows that were pulled, which train no model."""
         self._refresh()
-        return sum(contents.measurements for contents in self._contents)
+        measured = zip(self._paths, self._contents, strict=True)
+        return sum(contents.measurements for path, contents in measured if path not in self._pulled)
 
     def mark(self) -> str:
         """Distinguishes logs of the same length: a hash of the least and the greatest key of a measurement."""
-        self._refresh()
-        ends = [end for database in self._databases() for end in database.key_range() or ()]
+        own = (
+            database for path, database in zip(self._paths, self._databases(), strict=True) if path not in self._pulled
+        )
+        ends = [end for database in own for end in database.key_range() or ()]
         return content_hash([min(ends), max(ends)]) if ends else ""
 
     def version(self) -> tuple[tuple[int, int], ...]:

@@ -117,6 +117,7 @@ def _environment(home: Path) -> dict[str, str]:
     return environment | {
         "PATH": os.pathsep.join([scripts, environment.get("PATH", os.defpath)]),
         "PYTHONPATH": str(ROOT),
+        "XDG_CONFIG_HOME": str(home / "config"),
         "XDG_DATA_HOME": str(home),
         "COLUMNS": "80",
         "LINES": "24",

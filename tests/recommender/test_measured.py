@@ -88,7 +88,10 @@ def test_a_measured_config_has_its_measurement(ask: Ask, predicted: tuple[Choice
     assert best.latency_s.low == pytest.approx(slow.latency_s.value * 0.51 * 0.98)
     assert best.latency_s.high == pytest.approx(slow.latency_s.value * 0.51 * 1.03)
     assert (best.latency_s.source, best.energy_j.source) == ("measured", "measured")
-    assert best.measurement == MeasuredOn(2, "2026-03-02T12:00:00Z", "NVIDIA H200")
+    assert best.measurement is not None
+    path = best.measurement.database
+    assert best.measurement == MeasuredOn(2, "2026-03-02T12:00:00Z", "NVIDIA H200", path, ())
+    assert Path(path).is_file()
     assert json.loads(json.dumps(best.as_dict()))["device"] == "NVIDIA H200"
 
 

@@ -140,7 +140,9 @@ def _conditions(table: str, layout: Layout) -> Iterator[tuple[str, str]]:
         yield "have samples that are not positive", "list_min(latency_samples_s) > 0"
         for name, start in _REFERENCES.items():
             yield f"refer to a {start} that is missing", f"{name} IN (SELECT {name} FROM db.{start})"
-        clock = "measured_at BETWEEN TIMESTAMP '2000-01-01' AND TIMESTAMP '2100-01-01'"
+        # A recording that does not say when was imported with the first moment of 1970.
+        unknown_time = "measured_at = TIMESTAMP '1970-01-01'"
+        clock = f"({unknown_time} OR measured_at BETWEEN TIMESTAMP '2000-01-01' AND TIMESTAMP '2100-01-01')"
         yield "were measured at an impossible time", clock
 
 

@@ -3,16 +3,23 @@
     segments/<sha256>.parquet   rows of one table, as `db/schema` has them; the name is the SHA-256 of the file
     models/<sha256>             a trained model, a calibration, or its card
     manifest.json               which segments and models make a bundle, how many rows, whose, under which licence
-    manifest.sig                Ed25519 signature of the bytes of manifest.json, and the public key
+    manifest.sig                Ed25519 signature of the bytes of manifest.json by its owner
 
-A place for these files is a `Place` (place.py): a folder or a zip file; anything that can read, write and list names
-can be one. Nothing is ever changed: a segment is written before a manifest refers to it, so a reader never sees a half
-bundle, writers need no lock, and what is there already need not be written again.
+A remote has, in place of the manifest, one for each push and retraction:
+
+    manifests/<sha256>.json     a manifest (manifest.py) or a retraction (retraction.py), by its content
+    manifests/<sha256>.sig      its signature
+    index.json                  the names of both, for readers of a web server, who cannot list them
+
+A place for these files is a `Place`: a folder or a zip file (place.py), an object store (object_store.py); anything
+that can read, write and list names can be one. Nothing is ever changed: a segment is written before a manifest refers
+to it, so a reader never sees a half bundle, writers need no lock, and what is there already need not be written again.
 
     segments = write_segments(database, selection, folder)            rows -> Parquet files (segments.py, privacy.py)
     manifest = Manifest.of(segments, ...); write_bundle(place, ...)   -> place (bundle.py)
     bundle = read_bundle(place)                                       manifest checked, nothing else read
     import_bundle(database, bundle)                                   files checked, rows checked by a child, added
+    push(remote, database, ...); pull(remote)                         the same for remotes (push.py, pull.py)
 
 Whatever is read is hostile until checked: names and numbers of the manifest (manifest.py), sizes and hashes of files
 (bundle.py), the rows themselves (`kernrec.store.intake`).

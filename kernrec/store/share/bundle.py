@@ -1,18 +1,22 @@
-"""Bundles: written to a place, read from one, and their rows taken."""
+"""Bundles: written to a place, read from one, and their rows taken. What is pushed to a remote is a bundle, too."""
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from kernrec.errors import UsageError
 from kernrec.store.database import Database
 from kernrec.store.intake.checked_rows import checked_segments
 from kernrec.store.share.manifest import LARGEST_MANIFEST, TABLES, Manifest, Model, Segment
-from kernrec.store.share.place import MANIFEST, SIGNATURE, Place
+from kernrec.store.share.place import MANIFEST, Folder, Place, ZipFile
 from kernrec.store.share.privacy import PRIVATE
-from kernrec.store.share.signature import LARGEST_SIGNATURE, signer_of
+from kernrec.store.share.retraction import Retraction
+from kernrec.store.share.signature import LARGEST_SIGNATURE, Signer, signer_of
+
+Document = TypeVar("Document", bound=Manifest | Retraction)
 
 
 @dataclass(frozen=True)
@@ -25,45 +29,94 @@ class Bundle:
     """Public key of a valid signature; None for an unsigned bundle. Whether to trust it is for the caller."""
 
 
-def write_bundle(
-    place: Place,
-    manifest: Manifest,
-    files: Mapping[str, Path],
-    sign: Callable[[bytes], bytes] | None = None,
-) -> None:
+def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], signer: Signer | None = None) -> Manifest:
     """Write a bundle: its segments and models first, then the signature, and the manifest last.
 
     Args:
         place: where to.
         manifest: what the bundle is made of.
         files: by name (`Segment.name`, `Model.name`) the files that the place may lack.
-        sign: gives the content of the signature file for the bytes of the manifest; None: the bundle stays unsigned.
+        signer: whose bundle it is; None: it stays unsigned.
+
+    Returns:
+        The manifest as it was written, with its owner.
     """
-    for name in [segment.name for segment in manifest.segments] + [model.name for model in manifest.models]:
-        place.write(name, files[name])
-    content = manifest.to_bytes()
+    write_parts(place, manifest, files)
+    owned = replace(manifest, owner=signer.key if signer else "")
+    write_documents(place, signed(MANIFEST, owned.to_bytes(), signer))
+    return owned
+
+
+def write_parts(place: Place, manifest: Manifest, files: Mapping[str, Path], there: Collection[str] = ()) -> None:
+    """Write the segments and models of a bundle, apart from those whose names are in `there`."""
+    for item in manifest.items:
+        if item.name not in there:
+            place.write(item.name, files[item.name])
+
+
+def signed(name: str, content: bytes, signer: Signer | None) -> dict[str, bytes]:
+    """The files of a document by name, its signature first: whoever sees the document can check it."""
+    signature = {} if signer is None else {_signature_name(name): signer.sign(content)}
+    return signature | {name: content}
+
+
+def write_documents(place: Place, files: Mapping[str, bytes]) -> None:
+    """Write small files in this order."""
     with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
-        for name, data in ((SIGNATURE, sign(content) if sign else None), (MANIFEST, content)):
-            if data is not None:
-                (file := Path(folder) / name).write_bytes(data)
-                place.write(name, file)
+        file = Path(folder) / "document"
+        for name, content in files.items():
+            file.write_bytes(content)
+            place.write(name, file)
+
+
+def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Document]) -> tuple[Document, dict[str, bytes]]:
+    """A document of a place, checked, and its files by name.
+
+    Raises:
+        UsageError: if it is not what `parse` reads, or not signed by its owner.
+    """
+    content = b"".join(place.read(name, LARGEST_MANIFEST))
+    if name != MANIFEST and name != f"manifests/{hashlib.sha256(content).hexdigest()}.json":
+        raise UsageError(f"{name} of {place.title} has another content than its name says")
+    document = parse(content, f"{name} of {place.title}")
+    files = {name: content}
+    if document.owner:
+        signature = b"".join(place.read(_signature_name(name), LARGEST_SIGNATURE))
+        if signer_of(content, signature, place.title) != document.owner:
+            raise UsageError(f"{name} of {place.title} is not signed by its owner")
+        files = {_signature_name(name): signature} | files
+    return document, files
 
 
 def read_bundle(place: Place) -> Bundle:
-    """The bundle at a place: its manifest checked, and its signature, if it has one.
+    """The bundle at a place: its manifest checked, and its signature, if it has an owner.
 
     Raises:
         UsageError: for anything else than a bundle, and for a signature that does not fit.
     """
-    content = b"".join(place.read(MANIFEST, LARGEST_MANIFEST))
-    manifest = Manifest.from_bytes(content, f"{MANIFEST} of {place.title}")
-    signer = None
-    if SIGNATURE in place.names():
-        signer = signer_of(content, b"".join(place.read(SIGNATURE, LARGEST_SIGNATURE)), place.title)
-    return Bundle(place, manifest, signer)
+    manifest, _ = read_signed(place, MANIFEST, Manifest.from_bytes)
+    return Bundle(place, manifest, manifest.owner or None)
 
 
-def import_bundle(database: Database, bundle: Bundle, segments: Iterable[Segment] | None = None) -> int:
+def sign_bundle(place: Folder | ZipFile, signer: Signer) -> None:
+    """Sign a bundle that nobody has signed yet; raises `UsageError` if somebody else has."""
+    bundle = read_bundle(place)
+    if bundle.signer not in (None, signer.key):
+        raise UsageError(f"{place.title} is signed already, by {bundle.signer}")
+    files = signed(MANIFEST, replace(bundle.manifest, owner=signer.key).to_bytes(), signer)
+    if isinstance(place, Folder):
+        write_documents(place, files)
+        return
+    with tempfile.TemporaryDirectory(prefix=f".{place.path.name}.", dir=place.path.parent) as folder:
+        whole = ZipFile(Path(folder) / "signed.zip")
+        for item in bundle.manifest.items:
+            fetch(place, item, file := Path(folder) / item.sha256)
+            whole.write(item.name, file)
+        write_documents(whole, files)
+        whole.path.replace(place.path)
+
+
+def import_bundle(database: Database, bundle: Bundle) -> int:
     """Add the rows of a bundle that are not in a database yet, all or nothing; returns how many were new.
 
     Rows that are the database's own, and came back without their private columns, are not new.
@@ -71,26 +124,40 @@ def import_bundle(database: Database, bundle: Bundle, segments: Iterable[Segment
     Args:
         database: to add to.
         bundle: whose rows.
-        segments: only these of its segments; None: all. Rows refer to configs and problems of the same bundle.
 
     Raises:
         UsageError: if a file is not what the manifest says, or a row cannot be taken.
     """
-    wanted = bundle.manifest.segments if segments is None else tuple(segments)
+    segments = bundle.manifest.segments
+    return database.add_from(lambda folder: take_rows(bundle.place, segments, folder), apart_from=PRIVATE)
 
-    def take(folder: Path) -> None:
-        with tempfile.TemporaryDirectory(prefix="kernrec-") as temporary:
-            files: dict[str, list[Path]] = {table: [] for table in TABLES}
-            for segment in wanted:
-                file = Path(temporary) / segment.sha256
-                fetch(bundle.place, segment, file)
-                files[segment.table].append(file)
-            counts = checked_segments(files, folder, bundle.place.title)
-        stated = {table: sum(each.rows for each in wanted if each.table == table) for table in TABLES}
-        if any(counts[table] != rows for table, rows in stated.items()):
-            raise UsageError(f"{bundle.place.title}: it has not as many rows as its manifest says")
 
-    return database.add_from(take, apart_from=PRIVATE)
+def take_rows(place: Place, segments: Iterable[Segment], folder: Path) -> None:
+    """Write the rows of segments to `<table>.parquet` files in a folder, once all of them were checked.
+
+    Args:
+        place: where the segments are.
+        segments: configs and problems that measurements refer to must be among them.
+        folder: private to this program.
+
+    Raises:
+        UsageError: if a file is not what the manifest says, or a row cannot be taken.
+    """
+    wanted = list(dict.fromkeys(segments))
+    with tempfile.TemporaryDirectory(prefix="kernrec-") as temporary:
+        files: dict[str, list[Path]] = {table: [] for table in TABLES}
+        for segment in wanted:
+            file = Path(temporary) / segment.sha256
+            fetch(place, segment, file)
+            files[segment.table].append(file)
+        counts = checked_segments(files, folder, place.title)
+    for table in TABLES:
+        if counts[table] != sum(each.rows for each in wanted if each.table == table):
+            raise UsageError(f"{place.title}: it has not as many rows as its manifest says")
+
+
+def _signature_name(name: str) -> str:
+    return name.removesuffix(".json") + ".sig"
 
 
 def fetch(place: Place, item: Segment | Model, target: Path) -> None:

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -19,10 +20,11 @@ LARGEST_SEGMENT = 2**30
 LARGEST_MODEL = 2**26
 _MOST_SEGMENTS = 10_000
 _MOST_ROWS = 10**9
-_HASH = re.compile(r"[0-9a-f]{64}")
+HASH = re.compile(r"[0-9a-f]{64}")
+OWNER = re.compile(r"([0-9a-f]{64})?")
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_@.-]{0,120}")
-_TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]{0,200}")
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
+TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]{0,200}")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,13 @@ class Manifest:
     provenance: Mapping[str, list[str]] = field(default_factory=dict)
     """GPUs, ops and tools of the measurements, and the days of the first and the last."""
     schema: int = 0
+    owner: str = ""
+    """Public key of who shares the rows and must have signed the manifest; empty: nobody says so."""
+
+    @property
+    def items(self) -> "list[Segment | Model]":
+        """Its segments and models."""
+        return [*self.segments, *self.models]
 
     @property
     def rows(self) -> dict[str, int]:
@@ -85,12 +94,18 @@ class Manifest:
     @classmethod
     def from_bytes(cls, content: bytes, where: str) -> "Manifest":
         """The manifest of a stranger; raises `UsageError` of one line unless everything in it is as it should be."""
-        try:
-            document = json.loads(content)
-            return _manifest(document)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            what = " ".join(str(error).split())[:120] or type(error).__name__
-            raise UsageError(f"{where} is not the manifest of a bundle: {what}") from None
+        with parsing(where, "the manifest of a bundle"):
+            return _manifest(json.loads(content))
+
+
+@contextmanager
+def parsing(where: str, kind: str) -> Iterator[None]:
+    """Whatever is wrong with a stranger's document becomes a `UsageError` of one line."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        what = " ".join(str(error).split())[:120] or type(error).__name__
+        raise UsageError(f"{where} is not {kind}: {what}") from None
 
 
 def _manifest(document: Any) -> Manifest:
@@ -98,19 +113,20 @@ def _manifest(document: Any) -> Manifest:
         raise ValueError("its format is not 'kernrec bundle'")
     if document.get("version") != VERSION:
         raise ValueError(f"its version is {document.get('version')!r:.20}; this kernrec reads {VERSION}")
-    segments = [_segment(each) for each in _list(document, "segments")]
-    models = [_model(each) for each in _list(document, "models")]
+    segments = [_segment(each) for each in listed(document, "segments")]
+    models = [_model(each) for each in listed(document, "models")]
     provenance = document["provenance"]
     if not isinstance(provenance, dict) or len(provenance) > 20:
         raise ValueError("its provenance is not an object")
     manifest = Manifest(
         tuple(segments),
         tuple(models),
-        _matching(document["created_at"], _TIME, "created_at"),
-        _matching(document["made_by"], _TEXT, "made_by"),
-        _matching(document["licence"], _TEXT, "licence"),
-        {_matching(name, _TEXT, "provenance"): _texts(values) for name, values in provenance.items()},
-        _whole(document["schema"], "schema", 10_000),
+        matching(document["created_at"], TIME, "created_at"),
+        matching(document["made_by"], TEXT, "made_by"),
+        matching(document["licence"], TEXT, "licence"),
+        {matching(name, TEXT, "provenance"): _texts(values) for name, values in provenance.items()},
+        whole(document["schema"], "schema", 10_000),
+        matching(document["owner"], OWNER, "owner"),
     )
     if document["rows"] != manifest.rows:
         raise ValueError("its rows are not the sum of its segments' rows")
@@ -122,40 +138,43 @@ def _segment(value: Any) -> Segment:
         raise ValueError(f"a segment is of the table {value['table']!r:.40}")
     return Segment(
         value["table"],
-        _matching(value["sha256"], _HASH, "sha256"),
-        _whole(value["size"], "size", LARGEST_SEGMENT),
-        _whole(value["rows"], "rows", _MOST_ROWS),
+        matching(value["sha256"], HASH, "sha256"),
+        whole(value["size"], "size", LARGEST_SEGMENT),
+        whole(value["rows"], "rows", _MOST_ROWS),
     )
 
 
 def _model(value: Any) -> Model:
     return Model(
-        _matching(value["file"], _MODEL, "file"),
-        _matching(value["sha256"], _HASH, "sha256"),
-        _whole(value["size"], "size", LARGEST_MODEL),
+        matching(value["file"], _MODEL, "file"),
+        matching(value["sha256"], HASH, "sha256"),
+        whole(value["size"], "size", LARGEST_MODEL),
     )
 
 
-def _list(document: Mapping[str, Any], name: str) -> list[Any]:
+def listed(document: Mapping[str, Any], name: str, most: int = _MOST_SEGMENTS) -> list[Any]:
+    """A list of at most `most` values."""
     values = document[name]
-    if not isinstance(values, list) or len(values) > _MOST_SEGMENTS:
-        raise ValueError(f"its {name} are not a list of at most {_MOST_SEGMENTS}")
+    if not isinstance(values, list) or len(values) > most:
+        raise ValueError(f"its {name} are not a list of at most {most}")
     return values
 
 
 def _texts(values: Any) -> list[str]:
     if not isinstance(values, list) or len(values) > 1000:
         raise ValueError("its provenance is not a list of texts")
-    return [_matching(value, _TEXT, "provenance") for value in values]
+    return [matching(value, TEXT, "provenance") for value in values]
 
 
-def _matching(value: Any, pattern: re.Pattern[str], what: str) -> str:
+def matching(value: Any, pattern: re.Pattern[str], what: str) -> str:
+    """A text of a closed form."""
     if not isinstance(value, str) or not pattern.fullmatch(value):
         raise ValueError(f"its {what} is {value!r:.60}")
     return value
 
 
-def _whole(value: Any, what: str, most: int) -> int:
+def whole(value: Any, what: str, most: int) -> int:
+    """A whole number from 0 to `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise ValueError(f"its {what} is {value!r:.40}; at most {most} is accepted")
     return value

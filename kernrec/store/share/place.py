@@ -1,11 +1,11 @@
-"""Places that files of a bundle are in: a folder or a zip file. A remote is one more.
+"""Places that files of bundles and of remotes are in: a folder or a zip file; object stores are in object_store.py.
 
 Names are of the closed form of `checked_name`; nothing that a stranger wrote is ever used as a path.
 """
 
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Protocol
@@ -13,13 +13,16 @@ from typing import IO, Protocol
 from kernrec.errors import UsageError
 from kernrec.util.atomic_write import write_whole
 
-MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
-_NAME = re.compile(r"manifest\.json|manifest\.sig|segments/[0-9a-f]{64}\.parquet|models/[0-9a-f]{64}")
+MANIFEST, INDEX = "manifest.json", "index.json"
+_CHANGES = re.compile(r"manifest\.json|manifest\.sig|index\.json")
+_NAME = re.compile(
+    rf"{_CHANGES.pattern}|segments/[0-9a-f]{{64}}\.parquet|models/[0-9a-f]{{64}}|manifests/[0-9a-f]{{64}}\.(?:json|sig)"
+)
 _CHUNK = 2**20
 
 
 class Place(Protocol):
-    """Where files are, by name."""
+    """Where files are, by name. A file appears whole or not at all."""
 
     @property
     def title(self) -> str:
@@ -31,15 +34,25 @@ class Place(Protocol):
     def write(self, name: str, source: Path) -> None:
         """Put a file there, whole or not at all; a segment that is there already stays."""
 
-    def names(self) -> list[str]:
-        """What is there, of the names that a bundle can have."""
+    def names(self, under: str = "") -> list[str]:
+        """What is there, sorted, of the names that a bundle or remote can have and that begin with `under`."""
 
 
 def checked_name(name: str) -> str:
-    """`name` if it is one of a bundle's; else `UsageError`."""
+    """`name` if it is one that a bundle or remote can have; else `UsageError`."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name[:80]!r} is not the name of a file in a bundle")
     return name
+
+
+def known_names(names: Iterable[str], under: str) -> list[str]:
+    """Those of `names` that a bundle or remote can have and that begin with `under`, sorted."""
+    return sorted(name for name in names if name.startswith(under) and _NAME.fullmatch(name))
+
+
+def stays(name: str) -> bool:
+    """Whether a file never changes once it is there, because its content is in its name."""
+    return not _CHANGES.fullmatch(name)
 
 
 class Folder:
@@ -56,14 +69,14 @@ class Folder:
             if path.is_symlink() or not path.is_file():
                 raise UsageError(f"{self.title} has no {name}")
             with path.open("rb") as file:
-                yield from _pieces(file, most, f"{name} of {self.title}")
+                yield from pieces(file, most, f"{name} of {self.title}")
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
 
     def write(self, name: str, source: Path) -> None:
         """See `Place.write`."""
         path = self.path / checked_name(name)
-        if path.exists() and name not in (MANIFEST, SIGNATURE):
+        if stays(name) and path.exists():
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,10 +84,10 @@ class Folder:
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {(error.strerror or str(error)).lower()}") from None
 
-    def names(self) -> list[str]:
+    def names(self, under: str = "") -> list[str]:
         """See `Place.names`."""
-        found = (path.relative_to(self.path).as_posix() for path in self.path.glob("**/*") if path.is_file())
-        return sorted(name for name in found if _NAME.fullmatch(name))
+        files = (path for folder in ("", "manifests", "models", "segments") for path in (self.path / folder).glob("*"))
+        return known_names((path.relative_to(self.path).as_posix() for path in files if path.is_file()), under)
 
 
 class ZipFile:
@@ -89,7 +102,7 @@ class ZipFile:
         with self._opened() as archive:
             try:
                 with archive.open(checked_name(name)) as file:
-                    yield from _pieces(file, most, f"{name} of {self.title}")
+                    yield from pieces(file, most, f"{name} of {self.title}")
             except KeyError:
                 raise UsageError(f"{self.title} has no {name}") from None
             except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError) as error:
@@ -102,10 +115,10 @@ class ZipFile:
                 entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))  # no clock: equal bundles have equal bytes
                 archive.writestr(entry, source.read_bytes())
 
-    def names(self) -> list[str]:
+    def names(self, under: str = "") -> list[str]:
         """See `Place.names`."""
         with self._opened() as archive:
-            return sorted(name for name in archive.namelist() if _NAME.fullmatch(name))
+            return known_names(archive.namelist(), under)
 
     @contextmanager
     def _opened(self) -> Iterator[zipfile.ZipFile]:
@@ -117,14 +130,15 @@ class ZipFile:
             yield archive
 
 
-def place_at(path: Path) -> Place:
+def place_at(path: Path) -> Folder | ZipFile:
     """The folder or zip file at a path; one that does not exist is a zip file if its name ends so."""
     if path.is_dir() or (not path.exists() and path.suffix != ".zip"):
         return Folder(path)
     return ZipFile(path)
 
 
-def _pieces(file: IO[bytes], most: int, what: str) -> Iterator[bytes]:
+def pieces(file: IO[bytes], most: int, what: str) -> Iterator[bytes]:
+    """The content of an open file in pieces; raises `UsageError` once it is larger than `most` bytes."""
     size = 0
     while piece := file.read(_CHUNK):
         size += len(piece)

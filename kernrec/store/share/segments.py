@@ -1,6 +1,7 @@
 """Rows of a database as segments: Parquet files of one table each, named by their content."""
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +25,8 @@ class Selection:
     kernel: str | None = None
     since: datetime | None = None
     """Measured at or after this time, UTC."""
+    fresh: bool = False
+    """Only those that `keep_fresh` kept."""
 
     def condition(self) -> str:
         """The selection as SQL about `measurement JOIN problem`."""
@@ -36,6 +39,8 @@ class Selection:
             parts.append(f"kernel = {quoted(self.kernel)}")
         if self.since is not None:
             parts.append(f"measured_at >= TIMESTAMP {quoted(self.since.isoformat(sep=' '))}")
+        if self.fresh:
+            parts.append("measurement_id IN (FROM fresh)")
         return " AND ".join(parts)
 
 
@@ -65,13 +70,9 @@ def write_segments(database: Database, selection: Selection, secret: str, folder
 def queries(database: Database, selection: Selection, secret: str) -> dict[str, str]:
     """By table, the query for the rows that leave, in the order of their keys."""
     kinds = database.columns("measurement")
-    key, *names = kinds
-    public = ", ".join(f'{public_column(name, secret)} AS "{name}"' for name in names)
-    chosen = (
-        f"SELECT measurement.* FROM db.measurement AS measurement JOIN "
-        f"(SELECT problem_id, op FROM db.problem) USING (problem_id) WHERE {selection.condition()}"
-    )
-    rows = f"SELECT {public} FROM ({chosen})"
+    key = next(iter(kinds))
+    chosen = _chosen(selection)
+    rows = f"SELECT {_public(kinds, secret)} FROM ({chosen})"
     kernels = f"SELECT DISTINCT kernel, kernel_hash FROM ({chosen})"
     return {
         "measurement": f"SELECT {key_expression('measurement', kinds)} AS {key}, * FROM ({rows}) ORDER BY 1",
@@ -81,16 +82,63 @@ def queries(database: Database, selection: Selection, secret: str) -> dict[str, 
     }
 
 
-def provenance(database: Database, selection: Selection) -> dict[str, list[str]]:
-    """What a manifest says of where the selected measurements come from."""
-    rows = (
-        f"FROM db.measurement AS measurement JOIN (SELECT problem_id, op FROM db.problem) USING (problem_id) "
+def keep_fresh(database: Database, selection: Selection, known: Mapping[str, Sequence[Path]]) -> None:
+    """Keep which of the selected measurements a remote lacks, for a later `Selection(fresh=True)`.
+
+    Rows are compared by what is not private: a row of somebody else that came by a bundle, and leaves again with
+    another hash for the card, is the same measurement; were it shared twice, the two would contradict each other.
+
+    Args:
+        database: to read.
+        selection: which measurements.
+        known: Parquet files of what is not fresh: `likeness` (`likeness_hash`) of what the remote has, and `retracted`
+            (`likeness_key`) of what was taken back.
+    """
+    kinds = database.columns("measurement")
+    conditions = {"likeness": likeness_hash(kinds), "retracted": likeness_key(kinds)}
+    lacking = " AND ".join(f"{conditions[name]} NOT IN (FROM {{{name}}})" for name, paths in known.items() if paths)
+    database.keep("fresh", f"SELECT measurement_id FROM ({_chosen(selection)}) WHERE {lacking or 'true'}", known)
+
+
+def likeness_hash(kinds: Mapping[str, str]) -> str:
+    """A hash, in SQL, of all of a measurement that is not private; of this process and its DuckDB only, but fast."""
+    _, *names = kinds
+    return f"hash({', '.join(_quoted(name) for name in names if name not in PRIVATE)})"
+
+
+def likeness_key(kinds: Mapping[str, str]) -> str:
+    """The same as a key, which stays as it is in later versions of DuckDB and of the schema."""
+    return key_expression("measurement", {name: kind for name, kind in kinds.items() if name not in PRIVATE})
+
+
+def _chosen(selection: Selection) -> str:
+    return f"SELECT measurement.* {_joined(selection)}"
+
+
+def _joined(selection: Selection) -> str:
+    return (
+        "FROM db.measurement AS measurement JOIN (SELECT problem_id, op FROM db.problem) USING (problem_id) "
         f"WHERE {selection.condition()}"
     )
+
+
+def _public(kinds: Mapping[str, str], secret: str) -> str:
+    _, *names = kinds
+    return ", ".join(f"{public_column(name, secret)} AS {_quoted(name)}" for name in names)
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
+
+
+def provenance(database: Database, selection: Selection) -> dict[str, list[str]]:
+    """What a manifest says of where the selected measurements come from."""
+    rows = _joined(selection)
     found: dict[str, list[str]] = {}
     for name, expression in (("gpus", "gpu"), ("ops", "op"), ("kernels", "kernel")):
         found[name] = [str(one) for (one,) in database.query(f"SELECT DISTINCT {expression} {rows} ORDER BY 1")]
-    ((first, last),) = database.query(f"SELECT min(measured_at), max(measured_at) {rows}")
+    stated = "FILTER (measured_at > TIMESTAMP '1970-01-01')"  # the time of a recording that does not say when
+    ((first, last),) = database.query(f"SELECT min(measured_at) {stated}, max(measured_at) {stated} {rows}")
     found["days"] = [f"{moment:%Y-%m-%d}" for moment in (first, last) if moment is not None]
     return found
 
@@ -100,8 +148,5 @@ def taken_out(database: Database, selection: Selection, secret: str) -> dict[str
     changed = ", ".join(
         f'count(*) FILTER ("{name}" IS DISTINCT FROM {public_column(name, secret)})' for name in PRIVATE
     )
-    (counts,) = database.query(
-        f"SELECT {changed} FROM db.measurement AS measurement JOIN (SELECT problem_id, op FROM db.problem) "
-        f"USING (problem_id) WHERE {selection.condition()}"
-    )
+    (counts,) = database.query(f"SELECT {changed} {_joined(selection)}")
     return {name: count for name, count in zip(PRIVATE, counts, strict=True) if count}

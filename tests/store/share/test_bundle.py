@@ -28,7 +28,7 @@ from kernrec.store.share import (
 )
 from kernrec.store.share.privacy import private_names
 from kernrec.store.share.segments import provenance, taken_out
-from kernrec.store.share.signature import make_key, signing
+from kernrec.store.share.signature import Signer, make_key
 
 PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
 UUID_HASH = "00112233aabbccdd"
@@ -56,7 +56,7 @@ def own(tmp_path: Path) -> Path:
     return path
 
 
-def bundled(own: Path, place: Place, selection: Selection | None = None, **how: Callable[[bytes], bytes]) -> Manifest:
+def bundled(own: Path, place: Place, selection: Selection | None = None, signer: Signer | None = None) -> Manifest:
     """The manifest of a bundle that was made of a database."""
     selection, folder = selection or Selection(), own.parent / "segments of the bundle"
     folder.mkdir(exist_ok=True)
@@ -64,8 +64,7 @@ def bundled(own: Path, place: Place, selection: Selection | None = None, **how: 
         segments = write_segments(database, selection, "secret", folder)
         about, schema = provenance(database, selection), database.schema
     manifest = Manifest(tuple(segments), (), "2026-03-01T12:00:00", "kernrec", provenance=about, schema=schema)
-    write_bundle(place, manifest, {each.name: folder / f"{each.sha256}.parquet" for each in segments}, **how)
-    return manifest
+    return write_bundle(place, manifest, {each.name: folder / f"{each.sha256}.parquet" for each in segments}, signer)
 
 
 @pytest.mark.parametrize("name", ["bundle", "bundle.zip"])
@@ -147,7 +146,7 @@ def test_a_signature_names_its_signer_and_fits_no_other_manifest(own: Path, tmp_
     public = make_key(tmp_path / "key")
     assert (tmp_path / "key").stat().st_mode & 0o077 == 0
     place = Folder(tmp_path / "bundle")
-    bundled(own, place, sign=signing(tmp_path / "key"))
+    bundled(own, place, signer=Signer.of(tmp_path / "key"))
     assert read_bundle(place).signer == public
     file = tmp_path / "bundle" / "manifest.json"
     file.write_bytes(file.read_bytes().replace(b"CC0-1.0", b"CC0-1.1"))

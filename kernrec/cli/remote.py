@@ -1,0 +1,185 @@
+"""`kernrec db remote`, `push`, `pull`, `sync` and `log`: databases that a team shares."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernrec import paths
+from kernrec.cli.table import print_table
+from kernrec.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernrec.store.remotes import Remote
+
+app = typer.Typer(help="Name the databases that your team shares.", no_args_is_help=True)
+
+Name = Annotated[str | None, typer.Argument(help="Remote (`kernrec db remote list`). Default: the only one.")]
+AnyName = Annotated[str | None, typer.Argument(help="Remote. Default: all of them.")]
+Untrusted = Annotated[
+    bool, typer.Option("--untrusted", help="Take unsigned rows, and those of unknown keys, too (`kernrec db trust`).")
+]
+
+
+@app.command("add")
+def add(
+    name: Annotated[str, typer.Argument(help="Name of your choice; answers name it.")],
+    url: Annotated[str, typer.Argument(help="s3://, gs://, hf:// or https:// (which is only read), or a folder.")],
+) -> None:
+    """Add a remote as the last one; rows of earlier remotes answer first, yours before all of them.
+
+    Credentials are taken from where the store's own tools take them; none are kept.
+    """
+    from kernrec.store.remotes import Remote, add_remote
+    from kernrec.store.share.object_store import checked_url
+
+    remote = Remote(name, checked_url(url))
+    add_remote(remote)
+    print(f"{remote.name}: {remote.url}")
+
+
+@app.command("list")
+def list_(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """List the remotes in the order in which they answer, and how many rows were pulled."""
+    from kernrec.store.remotes import remotes
+    from kernrec.store.share.pulled import Pulled
+
+    rows = []
+    for remote in remotes():
+        count = 0
+        if remote.pulled.exists():
+            with Pulled.read(remote) as pulled:
+                count = pulled.measurements()
+        rows.append({"remote": remote.name, "measurements": count, "url": remote.url})
+    if as_json:
+        print(json.dumps(rows, indent=2))
+    elif rows:
+        columns = [("remote", "left"), ("measurements", "right"), ("url", "left")]
+        print_table(None, columns, [[str(value) for value in row.values()] for row in rows])
+    else:
+        _note("there are no remotes; `kernrec db remote add NAME URL` adds one")
+
+
+@app.command("remove")
+def remove(name: Annotated[str, typer.Argument(help="Remote (`kernrec db remote list`).")]) -> None:
+    """Remove a remote: its rows no longer answer, and the copy here is deleted; the remote itself stays."""
+    from kernrec.store.remotes import remove_remote
+
+    print(f"{remove_remote(name).name}: removed")
+
+
+def push(
+    name: Name = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured (`kernrec gpus`).")] = None,
+    op: Annotated[str | None, typer.Option("--op", help="Operator that was measured (`kernrec ops`).")] = None,
+    kernel: Annotated[str | None, typer.Option(help="Kernel that was measured.")] = None,
+    since: Annotated[str | None, typer.Option(help="Measured since this day, such as 2026-03-01.")] = None,
+    licence: Annotated[str | None, typer.Option(help="Of the rows. Default: CC0-1.0.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would leave.")] = False,
+    db: Annotated[Path | None, typer.Option("--db", help="Database. Default: your own.")] = None,
+) -> None:
+    """Add the measurements of a database that a remote lacks to it, signed with your key.
+
+    Names of user and machine, GPU UUIDs and paths stay here. A push that is interrupted is seen by nobody; the next one
+    goes on.
+    """
+    from kernrec.cli.bundle import print_leaving, selection
+    from kernrec.store.share.object_store import can_push
+    from kernrec.store.share.outgoing import Outgoing
+    from kernrec.store.share.push import push as push_rows
+    from kernrec.store.share.signature import Signer
+    from kernrec.store.trust import key_file
+
+    remote = only(name)
+    if not can_push(remote.url):
+        raise UsageError(f"{remote.name} can only be read ({remote.url}); add it again by where its files are")
+    chosen, signer = selection(gpu, op, kernel, since), Signer.of(key_file())
+
+    def agree(leaving: Outgoing) -> bool:
+        print_leaving(leaving)
+        if dry_run:
+            print(f"nothing was pushed to {remote.name} ({remote.url})")
+        return not dry_run
+
+    left = push_rows(remote, db or paths.user_database(), chosen, signer, licence, agree=agree)
+    if left is not None:
+        print(f"{left.measurements} measurements pushed to {remote.name}, licence {left.manifest.licence}")
+    elif not dry_run:
+        print(f"{remote.name} lacks none of these measurements")
+
+
+def pull(name: AnyName = None, untrusted: Untrusted = False) -> None:
+    """Take what is new at remotes; rows are checked as in a merge, and answer from then on, without the network."""
+    from kernrec.store.remotes import remote_named, remotes
+    from kernrec.store.share.pull import pull as pull_rows
+
+    every = [remote_named(name)] if name else remotes()
+    if not every:
+        raise UsageError("there are no remotes; `kernrec db remote add NAME URL` adds one")
+    for remote in every:
+        report = pull_rows(remote, untrusted=untrusted)
+        retracted = f", {report.retracted} retracted" if report.retracted else ""
+        print(f"{remote.name}: {report.measurements} new measurements{retracted}")
+        for line in report.left:
+            _note(f"{remote.name}: {line}")
+        if any("unknown key" in line or "not signed" in line for line in report.left):
+            _note(f"{remote.name}: `kernrec db trust KEY` takes what a key signs, `--untrusted` takes everything")
+
+
+def sync(name: Name = None, untrusted: Untrusted = False) -> None:
+    """Pull from a remote, then push to it."""
+    remote = only(name)
+    pull(remote.name, untrusted)
+    push(remote.name)
+
+
+def log(name: AnyName = None, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show who added what to remotes and when, measured on what, as it was when they were last pulled or pushed to.
+
+    Retracted rows stay in the log.
+    """
+    from kernrec.store.remotes import remote_named, remotes
+    from kernrec.store.share.log import log as log_of
+
+    every = [remote_named(name)] if name else remotes()
+    if as_json:
+        print(json.dumps([row for remote in every for row in log_of(remote)], indent=2))
+        return
+    for remote in every:
+        cells = [
+            [
+                row["pushed_at"][:16].replace("T", " "),
+                row["signer"],
+                str(row["measurements"]),
+                row["state"],
+                " ".join(row["gpus"]) or row["reason"] or "",
+                " ".join(row["ops"]),
+            ]
+            for row in log_of(remote)
+        ]
+        if cells:
+            columns = [("pushed", "left"), ("signer", "left"), ("measurements", "right"), ("state", "left")]
+            print_table(remote.name, [*columns, ("gpus", "left"), ("op", "left")], cells)
+        else:
+            _note(f"{remote.name}: nothing was pulled yet, or nothing is there")
+
+
+def only(name: str | None) -> "Remote":
+    """The remote of this name; without one, the only remote."""
+    from kernrec.store.remotes import remote_named, remotes
+
+    if name is not None:
+        return remote_named(name)
+    every = remotes()
+    if len(every) != 1:
+        known = (
+            f"name one of {', '.join(remote.name for remote in every)}" if every else "`kernrec db remote add` adds one"
+        )
+        raise UsageError(f"there are {len(every) or 'no'} remotes; {known}")
+    return every[0]
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)

@@ -1,0 +1,130 @@
+"""`kernrec db key`, `sign`, `trust` and `retract`: whose rows they are, and whose are taken."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernrec.cli.remote import Name, only
+from kernrec.cli.table import print_table
+from kernrec.errors import UsageError
+from kernrec.util.human import human
+
+_SHOWN = 20
+"""Rows that are listed before they are retracted."""
+
+
+def key() -> None:
+    """Print your public key; the private one is made where you have none yet, in a file that only you can read.
+
+    Give the public key to your team, who trust it with `kernrec db trust KEY --name YOU`.
+    """
+    from kernrec.store.share.signature import own_public_key
+
+    print(own_public_key())
+
+
+def sign(
+    bundle: Annotated[Path, typer.Argument(help="Folder or .zip file of a bundle that nobody signed yet.")],
+) -> None:
+    """Sign a bundle with your key."""
+    from kernrec.store.share import place_at
+    from kernrec.store.share.bundle import sign_bundle
+    from kernrec.store.share.signature import Signer
+    from kernrec.store.trust import key_file
+
+    signer = Signer.of(key_file())
+    sign_bundle(place_at(bundle), signer)
+    print(f"{bundle}: signed by {signer.key}")
+
+
+def trust(
+    key: Annotated[str | None, typer.Argument(help="Public key. Default: list the trusted keys.")] = None,
+    name: Annotated[str | None, typer.Option(help="By which answers call its owner.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Trust this key, or name, no longer.")] = False,
+) -> None:
+    """Trust the rows that a key signs, or list the keys that you trust.
+
+    Unsigned rows, and those of unknown keys, are refused. Those that were pulled before their key is removed stop to
+    answer.
+    """
+    from kernrec.store import trust as keys
+    from kernrec.store.remotes import remotes
+    from kernrec.store.share.pulled import drop_signer
+
+    if key is None:
+        if name or remove:
+            raise UsageError("name the key: `kernrec db trust KEY`")
+        known = keys.trusted()
+        own = keys.own_key()
+        rows = ([["you", own]] if own else []) + [[title, each] for each, title in known.items()]
+        if rows:
+            print_table(None, [("signer", "left"), ("key", "left")], rows)
+        else:
+            print("note: no key is trusted", file=sys.stderr)
+        return
+    if remove:
+        gone = keys.distrust(key)
+        print(f"{gone}: not trusted any more")
+        for remote in remotes():
+            if dropped := drop_signer(remote, gone):
+                print(f"{remote.name}: {dropped} measurements no longer answer")
+        return
+    keys.trust(key, name)
+    print(f"{key}: trusted as {keys.signer_name(key)}; `kernrec db pull` takes what it signed")
+
+
+def retract(
+    name: Name = None,
+    row: Annotated[list[str] | None, typer.Option(help="Key of a measurement, as --dry-run lists it.")] = None,
+    session: Annotated[str | None, typer.Option(help="Session that was measured in.")] = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured (`kernrec gpus`).")] = None,
+    op: Annotated[str | None, typer.Option("--op", help="Operator that was measured (`kernrec ops`).")] = None,
+    kernel: Annotated[str | None, typer.Option(help="Kernel that was measured.")] = None,
+    since: Annotated[str | None, typer.Option(help="Measured since this day, such as 2026-03-01.")] = None,
+    reason: Annotated[str, typer.Option(help="For whoever reads the log.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be retracted.")] = False,
+) -> None:
+    """Take back measurements that you pushed: they no longer answer, and stay in the log.
+
+    It holds for what your own key pushed; what others shared stays.
+    """
+    from kernrec.cli.bundle import selection
+    from kernrec.store.connection import quoted
+    from kernrec.store.rows import Row
+    from kernrec.store.share.manifest import TEXT
+    from kernrec.store.share.push import retract as retract_rows
+    from kernrec.store.share.signature import Signer
+    from kernrec.store.trust import key_file
+
+    if not (row or session or gpu or op or kernel or since):
+        raise UsageError("say which measurements: --row, --session, --gpu, --op, --kernel or --since")
+    if not TEXT.fullmatch(reason):
+        raise UsageError("--reason: one line of at most 200 characters is expected")
+    condition = selection(gpu, op, kernel, since).condition()
+    if session:
+        condition += f" AND session = {quoted(session)}"
+    if row:
+        condition += f" AND measurement_id IN ({', '.join(map(quoted, row))})"
+    remote = only(name)
+
+    def agree(rows: Sequence[Row]) -> bool:
+        columns = [("row", "left"), ("session", "left"), ("gpu", "left"), ("kernel", "left")]
+        names = ("measurement_id", "session", "gpu", "kernel", "latency_s", "tunables")
+        shown = [[_cell(each[name]) for name in names] for each in rows[:_SHOWN]]
+        print_table(None, [*columns, ("latency", "right"), ("config", "left")], shown)
+        if len(rows) > _SHOWN:
+            print(f"and {len(rows) - _SHOWN} more")
+        if dry_run:
+            print(f"nothing was retracted from {remote.name}")
+        return not dry_run
+
+    count = retract_rows(remote, condition, Signer.of(key_file()), reason, agree=agree)
+    if count:
+        print(f"{count} measurements retracted from {remote.name}")
+
+
+def _cell(value: object) -> str:
+    return human(value, "s") if isinstance(value, float) else str(value or "")

@@ -1,0 +1,168 @@
+"""Remotes by URL: `s3://`, `gs://` and web servers through obstore, `hf://` through huggingface_hub; folders.
+
+Credentials are never in a URL or in kernrec's settings: object stores take them from where their own tools do
+(environment variables such as `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, the token
+of `hf auth login`, the machine's role).
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.store.share.entries import names_of_index
+from kernrec.store.share.manifest import LARGEST_MANIFEST
+from kernrec.store.share.place import INDEX, Folder, Place, checked_name, known_names, pieces, stays
+from kernrec.util.optional import import_optional
+
+SCHEMES = ("s3", "gs", "hf", "https", "http")
+_WEB = ("https", "http")
+_CLIENT = {"timeout": "10m", "connect_timeout": "10s", "allow_http": True}
+_RETRY = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
+_CHUNK = 2**20
+
+
+def checked_url(text: str) -> str:
+    """The URL of a remote as it is kept: a folder's path is made absolute.
+
+    Raises:
+        UsageError: for any other scheme, and for a URL with a password in it.
+    """
+    scheme, separator, _ = text.partition("://")
+    if not separator:
+        return str(Path(text).expanduser().absolute())
+    try:
+        parts = urlsplit(text)
+        named = bool(parts.hostname)
+    except ValueError:
+        named = False
+    if scheme not in SCHEMES:
+        raise UsageError(
+            f"{text[:80]}: a folder, or a URL of {', '.join(f'{each}://' for each in SCHEMES)} is expected"
+        )
+    if not named or not text.isprintable() or parts.query or parts.fragment:
+        raise UsageError(f"{text[:80]!r} is not a URL such as {scheme}://team/kernrec")
+    if parts.username is not None or parts.password is not None:
+        raise UsageError("a URL of a remote has no user and password: they would be kept as plain text")
+    return text.rstrip("/")
+
+
+def place_of(url: str) -> Place:
+    """Where the files of a remote are; `KernrecError` where the library that reaches it is not installed."""
+    scheme = url.partition("://")[0]
+    if scheme not in SCHEMES or "://" not in url:
+        path = Path(url)
+        if not path.is_dir():
+            raise UsageError(f"there is no folder {url}; `mkdir` makes one, or is a disk not mounted?")
+        return Folder(path)
+    if scheme == "hf":
+        hub = import_optional("huggingface_hub", "a remote of the Hugging Face Hub", "hub")
+        return FileSystem(url, hub.HfFileSystem(), url.removeprefix("hf://"))
+    return ObjectStore(url)
+
+
+def can_push(url: str) -> bool:
+    """Whether files can be written there."""
+    return url.partition("://")[0] not in _WEB
+
+
+class ObjectStore:
+    """A bucket, or a folder of one; a web server, which is only read and lists its files in `index.json`."""
+
+    def __init__(self, url: str) -> None:
+        """Nothing is asked of the network yet."""
+        self._obstore = import_optional("obstore", f"a remote of {url.partition('://')[0]}://", "remote")
+        stores = import_optional("obstore.store", "a remote", "remote")
+        self.title = url
+        self._listed = url.partition("://")[0] not in _WEB
+        with _reaching(url, url):
+            self._store = stores.from_url(url, client_options=_CLIENT, retry_config=_RETRY)
+
+    def read(self, name: str, most: int) -> Iterator[bytes]:
+        """See `Place.read`."""
+        with _reaching(self.title, checked_name(name)):
+            result = self._obstore.get(self._store, name)
+            if (size := result.meta["size"]) > most:
+                raise UsageError(f"{name} of {self.title} is larger than {most} bytes")
+            received = 0
+            for piece in result.stream(_CHUNK):
+                received += len(piece)
+                if received > size:
+                    raise UsageError(f"{name} of {self.title} is larger than it says")
+                yield bytes(piece)
+
+    def write(self, name: str, source: Path) -> None:
+        """See `Place.write`. What never changes is put only where there is nothing yet."""
+        if not self._listed:
+            raise UsageError(f"{self.title} can only be read; push to where its files are")
+        mode = "create" if stays(checked_name(name)) else "overwrite"
+        with _reaching(self.title, name):
+            try:
+                self._obstore.put(self._store, name, source, mode=mode, use_multipart=False)
+            except self._obstore.exceptions.AlreadyExistsError:
+                return
+
+    def names(self, under: str = "") -> list[str]:
+        """See `Place.names`."""
+        if not self._listed:
+            return names_of_index(b"".join(self.read(INDEX, LARGEST_MANIFEST)), f"{INDEX} of {self.title}", under)
+        with _reaching(self.title, "its files"):
+            pages = self._obstore.list(self._store, under.rstrip("/") or None)
+            return known_names((str(each["path"]) for page in pages for each in page), under)
+
+
+class FileSystem:
+    """A folder of a file system of fsspec, which the Hugging Face Hub's client offers."""
+
+    def __init__(self, title: str, system: Any, root: str) -> None:
+        self.title = title
+        self._system = system
+        self._root = root.rstrip("/")
+
+    def read(self, name: str, most: int) -> Iterator[bytes]:
+        """See `Place.read`."""
+        with _reaching(self.title, checked_name(name)), self._system.open(f"{self._root}/{name}", "rb") as file:
+            yield from pieces(file, most, f"{name} of {self.title}")
+
+    def write(self, name: str, source: Path) -> None:
+        """See `Place.write`."""
+        target = f"{self._root}/{checked_name(name)}"
+        with _reaching(self.title, name):
+            if not (stays(name) and self._system.exists(target)):
+                self._system.put_file(os.fspath(source), target)
+
+    def names(self, under: str = "") -> list[str]:
+        """See `Place.names`."""
+        with _reaching(self.title, "its files"):
+            self._system.invalidate_cache()
+            if not self._system.exists(self._root):
+                raise UsageError(f"there is no {self.title}")
+            start = f"{self._root}/{under}".rstrip("/")
+            files = self._system.find(start) if self._system.exists(start) else []
+            return known_names((str(file).removeprefix("/").partition(f"{self._root}/")[2] for file in files), under)
+
+
+@contextmanager
+def _reaching(title: str, what: str) -> Iterator[None]:
+    """Whatever goes wrong on the way to a file becomes an error of one line."""
+    try:
+        yield
+    except KernrecError:
+        raise
+    except FileNotFoundError:
+        raise UsageError(f"{title} has no {what}") from None
+    except Exception as error:  # a client of the network raises whatever its transport does
+        if type(error).__name__ in ("UnauthenticatedError", "PermissionDeniedError"):
+            raise KernrecError(f"{title}: access to {what} is denied; check your credentials") from None
+        raise KernrecError(f"{title}: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong in one line, without addresses that hold a signature."""
+    text = re.sub(r"\?[^\s\"']*", "", " ".join(str(error).split()))
+    return text[:200] or type(error).__name__

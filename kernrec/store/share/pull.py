@@ -1,0 +1,125 @@
+"""Pulling: the rows of a remote that the user trusts come to this machine, checked like any stranger's."""
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernrec.errors import UsageError
+from kernrec.store.remotes import Remote
+from kernrec.store.share.bundle import take_rows
+from kernrec.store.share.entries import Entry, copy_new, entries
+from kernrec.store.share.manifest import Manifest
+from kernrec.store.share.object_store import place_of
+from kernrec.store.share.place import Place
+from kernrec.store.share.pulled import Pulled, working_on
+from kernrec.store.share.retraction import Retraction
+from kernrec.store.trust import signer_name, trusts
+
+BATCH_BYTES = 2**28
+"""Segments are fetched and checked together up to this size: starting the process that checks them takes longer than
+checking a small one, and what was taken before a pull is interrupted stays."""
+
+
+@dataclass
+class PullReport:
+    """What a pull did."""
+
+    measurements: int = 0
+    """How many were new."""
+    retracted: int = 0
+    """How many no longer answer."""
+    by_signer: dict[str, int] = field(default_factory=dict)
+    """New manifests by their signer's public key."""
+    left: list[str] = field(default_factory=list)
+    """One line for each thing that was not taken."""
+
+
+def pull(remote: Remote, *, untrusted: bool = False) -> PullReport:
+    """Take what is new at a remote.
+
+    Args:
+        remote: whose database on this machine is brought up to date.
+        untrusted: take unsigned rows, and those of unknown keys, too.
+
+    Raises:
+        KernrecError: if the remote cannot be reached or is not one; what was taken before stays.
+    """
+    place = place_of(remote.url)
+    with working_on(remote):
+        return take_new(remote, place, lambda signer: untrusted or trusts(signer))
+
+
+def take_new(remote: Remote, place: Place, wanted: Callable[[str], bool]) -> PullReport:
+    """Take what is new and of a signer that is wanted; the caller holds `working_on`."""
+    report = PullReport()
+    _, report.left = copy_new(remote, place)
+    log = entries(remote)
+    taken: set[str] = set()
+    if remote.pulled.exists():
+        with Pulled.read(remote) as pulled:
+            taken = pulled.taken()
+    new = [entry for entry in log if entry.name not in taken]
+    for batch in _batches(entry for entry in new if isinstance(entry.document, Manifest) and wanted(entry.signer)):
+        _take(remote, place, batch, report)
+    for entry in new:
+        if isinstance(entry.document, Retraction):
+            _retract(remote, entry, report)
+        elif not wanted(entry.signer):
+            rows = f"{entry.document.rows['measurement']} measurements of {entry.document.created_at[:10]}"
+            how = "not signed" if not entry.signer else f"signed by an unknown key, {entry.signer}"
+            report.left.append(f"{rows} are {how}")
+    return report
+
+
+def _take(remote: Remote, place: Place, batch: Sequence[Entry], report: PullReport) -> None:
+    """Take manifests of one signer together; if they are refused, each for itself."""
+    with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
+        segments = [
+            segment for entry in batch if isinstance(entry.document, Manifest) for segment in entry.document.segments
+        ]
+        try:
+            take_rows(place, segments, Path(folder))
+        except UsageError as error:
+            if len(batch) > 1:
+                for entry in batch:
+                    _take(remote, place, [entry], report)
+            else:
+                report.left.append(
+                    f"what {signer_name(batch[0].signer)} pushed at {batch[0].document.created_at}: {error}"
+                )
+            return
+        with Pulled.open(remote) as pulled:
+            before = pulled.measurements()
+            pulled.add(batch, Path(folder))
+            report.measurements += pulled.measurements() - before
+    signer = batch[0].signer
+    report.by_signer[signer] = report.by_signer.get(signer, 0) + len(batch)
+
+
+def _retract(remote: Remote, entry: Entry, report: PullReport) -> None:
+    with Pulled.open(remote) as pulled:
+        gone, others = pulled.retract(entry)
+    report.retracted += gone
+    if others:
+        report.left.append(
+            f"a retraction by {signer_name(entry.signer)} names {others} measurements that others shared; they stay"
+        )
+
+
+def _batches(manifests: Iterable[Entry]) -> Iterator[list[Entry]]:
+    by_signer: dict[str, list[Entry]] = {}
+    for entry in manifests:
+        by_signer.setdefault(entry.signer, []).append(entry)
+    for every in by_signer.values():
+        batch: list[Entry] = []
+        size = 0
+        for entry in every:
+            assert isinstance(entry.document, Manifest)
+            more = sum(segment.size for segment in entry.document.segments)
+            if batch and size + more > BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+            batch.append(entry)
+            size += more
+        yield batch

@@ -1,0 +1,164 @@
+"""The database of what was pulled from a remote: its rows, and who signed each.
+
+Beside the tables of the schema it has three:
+
+    pulled (manifest, signer)                       what was taken of the remote's log
+    origin (measurement_id, signer)                 who shared a row; the same row may come from several
+    retracted (measurement_id, signer, likeness)    who took a row back, and what it was but for its private columns
+
+A row answers as long as somebody shares it who has not taken it back; others are deleted. What was pulled and its rows
+enter in one transaction, so a pull that is killed is as if it had not begun, or is complete.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import move
+
+from kernrec.errors import UsageError
+from kernrec.store.connection import quoted
+from kernrec.store.database import Database
+from kernrec.store.remotes import Remote
+from kernrec.store.share.entries import Entry
+from kernrec.store.share.retraction import Retraction
+from kernrec.store.share.segments import likeness_key
+from kernrec.util.file_lock import try_lock
+
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS db.pulled (manifest VARCHAR, signer VARCHAR)",
+    "CREATE TABLE IF NOT EXISTS db.origin (measurement_id VARCHAR, signer VARCHAR)",
+    "CREATE TABLE IF NOT EXISTS db.retracted (measurement_id VARCHAR, signer VARCHAR, likeness VARCHAR)",
+)
+# Written as a set operation: millions of rows are no reason to look each up.
+_DELETE_UNSHARED = """
+    DELETE FROM db.measurement WHERE measurement_id NOT IN (
+        SELECT measurement_id FROM db.origin ANTI JOIN db.retracted USING (measurement_id, signer)
+    )
+"""
+
+
+class Pulled:
+    """The open database of a remote's rows."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    @classmethod
+    @contextmanager
+    def open(cls, remote: Remote) -> Iterator["Pulled"]:
+        """Open it for writing; it is made if there is none."""
+        with Database.open(remote.pulled, read_only=False, create=True) as database:
+            database.change(_TABLES)
+            yield cls(database)
+
+    @classmethod
+    @contextmanager
+    def read(cls, remote: Remote) -> Iterator["Pulled"]:
+        """Open it for reading; there must be one."""
+        with Database.open(remote.pulled) as database:
+            yield cls(database)
+
+    def taken(self) -> set[str]:
+        """The names of the documents that were taken."""
+        return {str(name) for (name,) in self.database.query("SELECT manifest FROM db.pulled")}
+
+    def measurements(self) -> int:
+        """How many measurements there are."""
+        return self.database.counts()["measurement"]
+
+    def add(self, taken: Sequence[Entry], folder: Path) -> None:
+        """Add the rows of manifests of one signer, all or nothing.
+
+        Args:
+            taken: the manifests.
+            folder: `<table>.parquet` files of their rows, which were checked (`take_rows`); they are moved away.
+        """
+        signer = taken[0].signer
+
+        def rows(exchange: Path) -> None:
+            for file in folder.glob("*.parquet"):
+                move(file, exchange / file.name)
+
+        def then(exchange: Path) -> list[str]:
+            new = quoted(exchange / "measurement.parquet")
+            return [
+                f"INSERT INTO db.origin SELECT DISTINCT measurement_id, {quoted(signer)} FROM read_parquet({new}) "
+                f"ANTI JOIN (FROM db.origin WHERE signer = {quoted(signer)}) USING (measurement_id)",
+                *(_note(entry) for entry in taken),
+                _DELETE_UNSHARED,
+            ]
+
+        self.database.add_from(rows, then=then)
+
+    def retract(self, entry: Entry) -> tuple[int, int]:
+        """Apply a retraction.
+
+        Returns:
+            How many rows no longer answer, and how many of its rows its owner never shared, which stay.
+        """
+        assert isinstance(entry.document, Retraction)
+        rows = ", ".join(f"({quoted(row)})" for row in dict.fromkeys(entry.document.rows)) or "(NULL)"
+        rows = f"(VALUES {rows}) AS rows(measurement_id)"
+        signer, before = quoted(entry.signer), self.measurements()
+        likeness = likeness_key(self.database.columns("measurement"))
+        ((others,),) = self.database.query(
+            f"SELECT count(*) FROM db.measurement JOIN {rows} USING (measurement_id) "
+            f"ANTI JOIN (FROM db.origin WHERE signer = {signer}) USING (measurement_id)"
+        )
+        known = (
+            f"(SELECT measurement_id, {likeness} AS likeness FROM db.measurement JOIN {rows} USING (measurement_id))"
+        )
+        self.database.change(
+            [
+                f"INSERT INTO db.retracted SELECT measurement_id, {signer}, likeness "
+                f"FROM {rows} LEFT JOIN {known} AS known USING (measurement_id)",
+                _note(entry),
+                _DELETE_UNSHARED,
+            ]
+        )
+        return before - self.measurements(), int(others)
+
+    def drop(self, signer: str) -> int:
+        """Delete the rows that only this signer shared; returns how many they were."""
+        before = self.measurements()
+        of_signer = f"WHERE signer = {quoted(signer)}"
+        self.database.change(
+            [f"DELETE FROM db.{table} {of_signer}" for table in ("origin", "pulled")] + [_DELETE_UNSHARED]
+        )
+        return before - self.measurements()
+
+
+def drop_signer(remote: Remote, signer: str) -> int:
+    """Delete the rows of a remote that only this signer shared; returns how many they were."""
+    if not remote.pulled.exists():
+        return 0
+    with working_on(remote), Pulled.open(remote) as pulled:
+        return pulled.drop(signer)
+
+
+def _note(entry: Entry) -> str:
+    return f"INSERT INTO db.pulled VALUES ({quoted(entry.name)}, {quoted(entry.signer)})"
+
+
+@contextmanager
+def working_on(remote: Remote) -> Iterator[None]:
+    """Only one process at a time pushes to a remote, or pulls from it, on this machine; another waits a little."""
+    try:
+        remote.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(remote.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise UsageError(f"{remote.folder} cannot be written: {(error.strerror or str(error)).lower()}") from None
+    try:
+        end_s = time.monotonic() + _WAIT_S
+        while not try_lock(descriptor):
+            if time.monotonic() >= end_s:
+                raise UsageError(f"another process pushes to {remote.name}, or pulls from it; try again later")
+            time.sleep(0.05)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+_WAIT_S = 10.0

@@ -1,0 +1,116 @@
+"""`kernrec db remote`, `push`, `pull`, `log`, `key`, `trust` and `retract`, as two people use them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernrec.cli.app import run
+from kernrec.kernel import find_kernel
+from tests.helpers.sharing import Person, measurement
+
+SHAPE = "m=64,n=32,k=16"
+Ask = Callable[..., str]
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Runs a command of somebody and gives what it printed; status 0 is expected, or the one given."""
+
+    def ask(person: Person, *arguments: str, status: int = 0) -> str:
+        with person.at_work():
+            assert run(arguments) == status
+        seen = capsys.readouterr()
+        return seen.out if status == 0 else seen.err
+
+    return ask
+
+
+def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
+    alice, bob = Person(tmp_path / "alice"), Person(tmp_path / "bob")
+    (team := tmp_path / "team").mkdir()
+    import kernrec
+    from kernrec.op import find_op
+
+    best = kernrec.recommend("matmul", "h200", m=64, n=32, k=16, objective="latency").best
+    problem = find_op("matmul").problem(m=64, n=32, k=16)
+    latency_s = 0.9 * best.latency_s.value
+    hash_ = find_kernel(best.kernel.name).hash
+    config = {"kernel": best.kernel.name, "kernel_hash": hash_, "config": dict(best.config), "problem": problem}
+    alice.measure([measurement(position=0, latency_s=latency_s, **config)])
+    for person in (alice, bob):
+        assert ask(person, "db", "remote", "add", "team", str(team)) == f"team: {team}\n"
+    assert "there is no key" in ask(alice, "db", "push", status=2)
+    key = ask(alice, "db", "key").strip()
+    assert ask(alice, "db", "key").strip() == key
+    assert (alice.home / "config/kernrec/key").stat().st_mode & 0o077 == 0
+    listed = ask(alice, "db", "push", "--dry-run")
+    assert listed.splitlines()[0] == "1 config, 1 problem, 0 profile, 1 measurement"
+    assert "device_uuid_hash leaves in another form in 1 measurements" in listed
+    assert f"nothing was pushed to team ({team})" in listed
+    assert not any(team.iterdir())
+    assert "1 measurements pushed to team, licence CC0-1.0" in ask(alice, "db", "push")
+    assert ask(bob, "db", "pull") == "team: 0 new measurements\n"
+    assert ask(bob, "db", "trust", key, "--name", "alice").startswith(f"{key}: trusted as alice")
+    assert ask(bob, "db", "pull") == "team: 1 new measurements\n"
+    query = ("recommend", "--op", "matmul", "--gpu", "h200", "--shape", SHAPE, "--objective", "latency")
+    (first, *_) = json.loads(ask(bob, *query, "--json"))["choices"]
+    assert (first["source"], first["database"], first["latency_s"]) == ("measured", "team", latency_s)
+    assert first["signed_by"] == [{"name": "alice", "key": key}]
+    assert "1 session 2026-03-01, team (alice)" in ask(bob, *query)
+    (row,) = json.loads(ask(bob, "db", "log", "--json"))
+    assert (row["signer"], row["measurements"], row["gpus"], row["state"]) == ("alice", 1, ["h200-sxm"], "answers")
+    assert "say which measurements" in ask(alice, "db", "retract", status=2)
+    assert "nothing was retracted from team" in ask(alice, "db", "retract", "--session", "monday", "--dry-run")
+    assert "1 measurements retracted" in ask(alice, "db", "retract", "--session", "monday", "--reason", "hot")
+    assert ask(bob, "db", "pull", "team") == "team: 0 new measurements, 1 retracted\n"
+    assert "retraction" in ask(bob, "db", "log")
+    assert json.loads(ask(bob, *query, "--json"))["choices"][0]["source"] == "prior"
+    assert ask(bob, "db", "trust", "alice", "--remove") == f"{key}: not trusted any more\n"
+    assert (
+        ask(bob, "db", "remote", "list", "--json")
+        == json.dumps([{"remote": "team", "measurements": 0, "url": str(team)}], indent=2) + "\n"
+    )
+    assert ask(bob, "db", "remote", "remove", "team") == "team: removed\n"
+    assert any(team.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("remote add Team! /tmp", "cannot be the name of a remote"),
+        ("remote add own /tmp", "cannot be the name of a remote"),
+        ("remote add team ftp://x/y", "a folder, or a URL of s3://"),
+        ("remote add team https://me:secret@x/y", "no user and password"),
+        ("remote add team s3://", "is not a URL such as s3://"),
+        ("remote remove team", "unknown remote 'team'"),
+        ("push", "there are no remotes"),
+        ("pull", "there are no remotes"),
+        ("trust me", "is not a public key"),
+        ("trust --name me", "name the key"),
+        ("trust me --remove", "unknown key 'me'"),
+        ("sign missing.zip", "there is no key"),
+    ],
+)
+def test_misuse_is_one_line(tmp_path: Path, ask: Ask, command: str, says: str) -> None:
+    line = ask(Person(tmp_path), "db", *command.split(), status=2)
+    assert says in line
+    assert line.count("\n") == 1
+    assert "secret" not in line
+
+
+def test_a_bundle_is_taken_from_whom_one_trusts(tmp_path: Path, ask: Ask) -> None:
+    alice, bob = Person(tmp_path / "alice"), Person(tmp_path / "bob")
+    alice.measure([measurement(position=0)])
+    file = str(tmp_path / "rows.zip")
+    ask(alice, "db", "export", "--bundle", file)
+    assert "is not signed; nothing was taken" in ask(bob, "db", "import", file, status=2)
+    assert not bob.database.exists()
+    key = ask(alice, "db", "key").strip()
+    assert ask(alice, "db", "sign", file) == f"{file}: signed by {key}\n"
+    assert f"signed by an unknown key, {key}" in ask(bob, "db", "import", file, status=2)
+    bob.key()
+    assert f"is signed already, by {key}" in ask(bob, "db", "sign", file, status=2)
+    ask(bob, "db", "trust", key, "--name", "alice")
+    assert "3 new rows, licence CC0-1.0, signed by alice" in ask(bob, "db", "import", file)

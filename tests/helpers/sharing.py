@@ -1,0 +1,113 @@
+"""People who share measurements: each has a database, a key and settings, as on a machine of their own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+from kernrec.op import find_op
+from kernrec.store import Database
+from kernrec.store.measurement import Measurement
+from kernrec.store.remotes import Remote
+from kernrec.store.share.pull import PullReport, pull
+from kernrec.store.share.push import push
+from kernrec.store.share.segments import Selection
+from kernrec.store.share.signature import Signer, own_public_key
+from kernrec.store.trust import key_file
+from tests.helpers.process import environment
+
+PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
+GPU, KERNEL, HASH = "h200-sxm", "matmul_simt", "0123456789abcdef"
+UUID_HASH = "00112233aabbccdd"
+
+
+def measurement(**given: object) -> Measurement:
+    """A good measurement, but for what is given."""
+    usual: dict[str, object] = {"gpu": GPU, "kernel": KERNEL, "kernel_hash": HASH, "config": {"block_m": 64}}
+    usual |= {"problem": PROBLEM, "protocol_version": 1, "tier": "final", "session": "monday", "block": 0}
+    usual |= {"measured_at": "2026-03-01T12:00:00", "latency_s": 1e-3, "outcome": "ok", "device_uuid_hash": UUID_HASH}
+    return Measurement.from_columns(usual | given)
+
+
+def measurements(session: str, count: int, **given: object) -> list[Measurement]:
+    """So many measurements of a session, each of another config."""
+    return [measurement(session=session, position=i, config={"block_m": i + 1}, **given) for i in range(count)]
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody, by the folder that all their files are in."""
+
+    home: Path
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables of their processes."""
+        return {
+            "HOME": str(self.home),
+            "XDG_DATA_HOME": str(self.home / "data"),
+            "XDG_CONFIG_HOME": str(self.home / "config"),
+        }
+
+    @property
+    def database(self) -> Path:
+        """Their own database."""
+        return self.home / "data" / "kernrec" / "kernrec.duckdb"
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """This process is theirs for a while."""
+        with patch.dict(os.environ, self.variables):
+            os.environ.pop("KERNREC_DB", None)
+            yield
+
+    def key(self) -> str:
+        """Their public key."""
+        with self.at_work():
+            return own_public_key()
+
+    def measure(self, rows: Sequence[Measurement]) -> None:
+        """Add measurements to their database."""
+        with Database.open(self.database, read_only=False, create=True) as database:
+            database.add_measurements(rows)
+
+    def push(self, url: object, selection: Selection | None = None) -> int:
+        """Push what is new; returns how many measurements left."""
+        self.key()
+        with self.at_work():
+            signer, remote = Signer.of(key_file()), Remote("team", str(url))
+            left = push(remote, self.database, selection or Selection(), signer, agree=lambda _: True)
+        return left.measurements if left else 0
+
+    def pull(self, url: object, *, untrusted: bool = True) -> PullReport:
+        """Take what is new."""
+        with self.at_work():
+            return pull(Remote("team", str(url)), untrusted=untrusted)
+
+    def pulled(self) -> list[dict[str, object]]:
+        """The measurements that were pulled."""
+        with self.at_work():
+            path = Remote("team", "").pulled
+        if not path.exists():
+            return []
+        with Database.open(path) as database:
+            return database.rows("measurement")
+
+    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        """A process of theirs that runs kernrec."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "kernrec", *arguments],
+            env=environment(**self.variables),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def sessions(rows: Sequence[dict[str, object]]) -> list[tuple[object, object]]:
+    """What names a measurement here."""
+    return sorted((str(row["session"]), row["position"]) for row in rows)
