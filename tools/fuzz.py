@@ -22,6 +22,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -167,10 +168,17 @@ def run(runner: Runner, fmt: Format, cases: int, seed: int, keep: Path | None) -
     return sum(shown.values()), ended
 
 
-def read_here(task: str, request: Mapping[str, Any], title: str, size: int, folder: Path) -> dict[str, Any]:
+READER = "kernrec.store.intake.read_file"
+"""The module that reads databases and Parquet files."""
+
+
+def read_here(
+    task: str, request: Mapping[str, Any], title: str, size: int, folder: Path, reader: str = READER
+) -> dict[str, Any]:
     """`kernrec.store.reader.read_apart` in this process, which is a fork already."""
-    from kernrec.store.intake.read_file import answer
     from kernrec.store.reader_limits import Limits
+
+    answer = import_module(reader).answer
 
     request = {"task": task, "title": title, "folder": str(folder), **request}
     done = answer(request, Limits.of(size))

@@ -1,17 +1,15 @@
 """`kernrec gpus`, `ops` and `kernels`: lists of the GPUs, operators and kernels that kernrec knows."""
 
 import json
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from kernrec.cli.answer_table import Column, markdown_lines
+from kernrec.cli.output import AsCsv, AsJson, AsMarkdown, Form, form_of, print_csv
 from kernrec.cli.table import print_table
 from kernrec.util.human import human
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-
-def gpus(as_json: AsJson = False) -> None:
+def gpus(as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = False) -> None:
     """List the GPUs of the catalog with their main figures and aliases.
 
     Kernels and predictions need sm_75 or later; on sm_70 (Volta) measurements of others can be imported.
@@ -41,11 +39,11 @@ def gpus(as_json: AsJson = False) -> None:
             "l2_bytes": lambda v: f"{v / 2**20:.3g} MiB",
             "tdp_w": lambda v: f"{v:g} W",
         },
-        as_json,
+        form_of(False, as_csv, as_json, markdown),
     )
 
 
-def ops(as_json: AsJson = False) -> None:
+def ops(as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = False) -> None:
     """List the operators with their dimensions, data types and layouts.
 
     The column "codes" explains dimensions whose values stand for choices, such as an activation. A data type is listed
@@ -69,11 +67,11 @@ def ops(as_json: AsJson = False) -> None:
             for op in all_ops()
         ],
         {"codes": lambda v: "; ".join(f"{name} {meaning}" for name, meaning in v.items())},
-        as_json,
+        form_of(False, as_csv, as_json, markdown),
     )
 
 
-def kernels(as_json: AsJson = False) -> None:
+def kernels(as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = False) -> None:
     """List the kernels with the operators, data types and layouts they implement and their tunables."""
     from kernrec.kernel import all_kernels
 
@@ -96,17 +94,24 @@ def kernels(as_json: AsJson = False) -> None:
             "dtype_min_sm": lambda v: " ".join(f"{dtype}={sm}" for dtype, sm in v.items()),
             "tunables": lambda v: " ".join(f"{name}={','.join(map(str, values))}" for name, values in v.items()),
         },
-        as_json,
+        form_of(False, as_csv, as_json, markdown),
     )
 
 
-def _list(rows: list[dict[str, Any]], formats: dict[str, Any], as_json: bool) -> None:
-    if as_json:
+def _list(rows: list[dict[str, Any]], formats: dict[str, Any], form: Form) -> None:
+    if form is Form.JSON:
         print(json.dumps(rows, indent=2))
         return
-    columns = [(name.removesuffix("_hz").removesuffix("_bytes").replace("_", " "), "left") for name in rows[0]]
-    cells = ([formats.get(name, _plain)(value) for name, value in row.items()] for row in rows)
-    print_table(None, columns, cells)
+    if form is Form.CSV:
+        print_csv(rows)
+        return
+    names = [name.removesuffix("_hz").removesuffix("_bytes").replace("_", " ") for name in rows[0]]
+    cells = [[formats.get(name, _plain)(value) for name, value in row.items()] for row in rows]
+    if form is Form.MARKDOWN:
+        columns = zip(names, zip(*cells, strict=True), strict=True)
+        print("\n".join(markdown_lines([Column(name, "left", column) for name, column in columns])))
+        return
+    print_table(None, [(name, "left") for name in names], cells)
 
 
 def _plain(value: Any) -> str:

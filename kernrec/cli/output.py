@@ -70,6 +70,8 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         elif isinstance(value, list) and len(value) == 2 and name.split("_")[-2:-1] == ["interval"]:
             quantity, _, unit = key.partition("_interval_")
             cells |= {f"{quantity}_low_{unit}": value[0], f"{quantity}_high_{unit}": value[1]}
+        elif isinstance(value, list) and not any(isinstance(item, dict | list) for item in value):
+            cells[key] = "; ".join(map(str, value))
         elif isinstance(value, list):
             cells[key] = json.dumps(value)
         else:

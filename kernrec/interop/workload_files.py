@@ -48,9 +48,9 @@ def find_workload(name: str, fixed: Mapping[str, int] | None = None) -> Workload
     if ending not in ENDINGS:
         raise unknown("ending of a workload file", ending or path.name, ENDINGS)
     if ending == ".onnx":
-        from kernrec.interop.onnx_layers import read_onnx
+        from kernrec.interop.onnx_workload import onnx_workload
 
-        return read_onnx(path, fixed or {})
+        return onnx_workload(path, fixed or {})
     if fixed:
         raise UsageError(f"--fix is for .onnx workloads, whose dimensions may be open; {path.name} is none")
     return _READERS[ending](path)

@@ -23,7 +23,9 @@ from kernrec.util.process import kill_group, own_group
 _READER = "kernrec.store.intake.read_file"
 
 
-def read_apart(task: str, request: Mapping[str, Any], title: str, size: int, folder: Path) -> dict[str, Any]:
+def read_apart(
+    task: str, request: Mapping[str, Any], title: str, size: int, folder: Path, reader: str = _READER
+) -> dict[str, Any]:
     """Have a child do what a request asks for.
 
     Args:
@@ -32,6 +34,7 @@ def read_apart(task: str, request: Mapping[str, Any], title: str, size: int, fol
         title: what messages call the file.
         size: its bytes, in proportion to which the child is limited.
         folder: private to this program; only the child writes to it.
+        reader: the module that is run as the child.
 
     Returns:
         What the child found.
@@ -46,7 +49,7 @@ def read_apart(task: str, request: Mapping[str, Any], title: str, size: int, fol
         question.write(json.dumps(asked_for).encode())
         question.seek(0)
         process = subprocess.Popen(
-            [sys.executable, "-m", _READER],
+            [sys.executable, "-m", reader],
             stdin=question,
             stdout=output,
             stderr=subprocess.DEVNULL,

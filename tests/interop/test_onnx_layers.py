@@ -12,6 +12,7 @@ import numpy as np  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from kernrec.errors import UsageError  # noqa: E402
+from kernrec.interop.onnx_layers import read_onnx  # noqa: E402
 from kernrec.interop.workload_files import find_workload  # noqa: E402
 
 Save = Callable[..., Path]
@@ -37,7 +38,7 @@ def save(tmp_path: Path) -> Save:
 
 
 def keys(path: Path, **fixed: int) -> list[tuple[str, int]]:
-    return [(layer.problem.key, layer.count) for layer in find_workload(str(path), fixed).layers]
+    return [(layer.problem.key, layer.count) for layer in read_onnx(path, fixed).layers]
 
 
 def test_a_linear_layer_takes_its_bias_and_activation_and_weights_as_they_are_stored(save: Save) -> None:
@@ -57,7 +58,7 @@ def test_a_linear_layer_takes_its_bias_and_activation_and_weights_as_they_are_st
         ("matmul[m=64,n=8,k=48,bias=1]f32,nn", 1),
         ("softmax[rows=64,columns=8]f32,row", 1),
     ]
-    assert not find_workload(str(path)).unknown
+    assert not read_onnx(path, {}).unknown
 
 
 def test_transposed_weights_are_stored_so_and_few_rows_are_a_matvec(save: Save) -> None:
@@ -72,7 +73,7 @@ def test_transposed_weights_are_stored_so_and_few_rows_are_a_matvec(save: Save) 
         {"w": (24, 16), "v": (16, 8)},
     )
     assert keys(path) == [("matmul[m=64,n=24,k=16]f32,nt", 1), ("matvec[m=8,k=16,n=1]f32,row", 1)]
-    assert find_workload(str(path)).unknown == ("1 of Concat",)
+    assert read_onnx(path, {}).unknown == ("1 of Concat",)
 
 
 def test_convolutions_keep_what_is_fused_out_of_the_layers_and_say_so(save: Save) -> None:
@@ -95,7 +96,7 @@ def test_convolutions_keep_what_is_fused_out_of_the_layers_and_say_so(save: Save
         ("elementwise[n=2048]f32,row", 1),
         ("reduce[rows=8,columns=256]f32,row", 1),
     ]
-    unknown = find_workload(str(path)).unknown
+    unknown = read_onnx(path, {}).unknown
     assert unknown == ("1 of Conv", "1 of Relu, taken as fused into the convolution before it")
 
 
@@ -123,7 +124,7 @@ def test_open_dimensions_have_to_be_fixed_and_the_message_says_which(save: Save)
     with pytest.raises(UsageError, match=r"'batch' of input 'x', 'tokens' of input 'x'; .*--fix batch=1,tokens=1"):
         find_workload(str(path))
     with pytest.raises(UsageError, match="no such open dimension; its own are 'batch', 'tokens'"):
-        find_workload(str(path), {"sequence": 3})
+        read_onnx(path, {"sequence": 3})
     assert keys(path, batch=2, tokens=5) == [("softmax[rows=10,columns=32]f32,row", 1)]
 
 
@@ -134,3 +135,11 @@ def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path, content: bytes)
     with pytest.raises(UsageError, match=r"x\.onnx") as refused:
         find_workload(str(path))
     assert "\n" not in str(refused.value)
+
+
+def test_a_process_of_its_own_reads_the_same(save: Save) -> None:
+    path = save(
+        [helper.make_node("Softmax", ["x"], ["y"]), helper.make_node("Sin", ["y"], ["z"])], {"x": ["b", 32]}, {}
+    )
+    network = find_workload(str(path), {"b": 4})
+    assert (network.layers, network.unknown) == (read_onnx(path, {"b": 4}).layers, ("1 of Sin",))
