@@ -27,7 +27,7 @@ def add_rows(
 
     Args:
         connection: with the database attached as `db`.
-        folder: `exchange_folder` of the connection; tables without a file are left alone.
+        folder: `exchange_folder` of the connection; tables without a file are left alone, and no row is in one twice.
         path: of the database.
         apart_from: columns of `measurement`; a row that differs from one that is there in these alone is not added.
         then: statements that belong to the same transaction.
@@ -35,32 +35,14 @@ def add_rows(
     Returns:
         How many rows were added.
     """
-    import duckdb
-
-    sources = {
-        table: f"read_parquet({quoted(file)})" for table in TABLES if (file := folder / f"{table}.parquet").exists()
-    }
-    try:
-        return _add(connection, sources, path, apart_from, then)
-    except duckdb.ConstraintException:  # a row is in the files twice, as two segments may have the same
-        unlike = {table: f"(SELECT DISTINCT ON ({table}_id) * FROM {source})" for table, source in sources.items()}
-        return _add(connection, unlike, path, apart_from, then)
-
-
-def _add(
-    connection: "DuckDBPyConnection",
-    sources: Mapping[str, str],
-    path: Path | str,
-    apart_from: Sequence[str],
-    then: Sequence[str],
-) -> int:
     added = 0
     with transaction(connection):
-        for table, source in sources.items():
-            kinds = columns(connection, table)
+        for table in TABLES:
+            if not (file := folder / f"{table}.parquet").exists():
+                continue
+            source, kinds = f"read_parquet({quoted(file)})", columns(connection, table)
             key = next(iter(kinds))
             rows = f"FROM {source} AS there"
-            # `ON CONFLICT` would take three times as long as looking for the keys before.
             known = connection.execute(f"SELECT count(*) FROM {source} SEMI JOIN db.{table} USING ({key})").fetchone()
             if known and known[0]:
                 if changed := _same_key_other_content(connection, table, source, kinds):

@@ -33,11 +33,14 @@ STORAGE_VERSION = "v1.2.0"
 MEMORY_LIMIT = "2GB"
 """Of one connection; what is larger goes through temporary files."""
 
+_MOST_THREADS = 4
+"""Of a connection that writes: millions of rows may be added at once."""
+
 WAIT_S = 10.0
 """How long opening a file waits for another process that has it open."""
 
-# One thread: our queries are small, and starting DuckDB's thread pool takes longer than they do. Extensions are never
-# downloaded: kernrec works offline.
+# One thread, unless rows are added: our queries are small, and starting DuckDB's thread pool takes longer than they do.
+# Extensions are never downloaded: kernrec works offline.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,
     "memory_limit": MEMORY_LIMIT,
@@ -198,10 +201,12 @@ def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection
 
         with suppress(duckdb.Error):  # it was closed
             return connection.cursor()
-    access = "READ_ONLY, " if read_only else ""
+    access, threads = ("READ_ONLY, ", 1) if read_only else ("", min(_MOST_THREADS, os.cpu_count() or 1))
     try:
         with one_line(path):
-            connection = _waiting(f"{_private_folder()}; ATTACH {quoted(path)} AS db ({access}TYPE duckdb)")
+            connection = _waiting(
+                f"SET threads = {threads}; {_private_folder()}; ATTACH {quoted(path)} AS db ({access}TYPE duckdb)"
+            )
     except UsageError:
         if not existed:
             path.unlink(missing_ok=True)  # an incomplete file on a full disk

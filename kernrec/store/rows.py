@@ -31,19 +31,26 @@ def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) ->
     """
     kinds = columns(connection, table)
     key, *names = kinds
+    keys: list[str] = []
     filled: dict[str, list[object]] = {name: [] for name in kinds}
+    new: set[str] = set()
     for row in rows:
         for name in row:
             if name not in names:
                 raise unknown(f"column of {table}", name, names)
         values = {name: _value(table, name, kinds[name], row.get(name)) for name in names}
-        filled[key].append(row_key(table, values))
+        keys.append(row_key(table, values))
+        if keys[-1] in new:
+            continue
+        new.add(keys[-1])
+        filled[key].append(keys[-1])
         for name, value in values.items():
             filled[name].append(value)
     # Whole columns as parameters of one statement, which is much faster than a statement per row.
-    side_by_side = ", ".join(f"unnest(${i}::{kind}[])" for i, kind in enumerate(kinds.values(), start=1))
-    connection.execute(f"INSERT INTO db.{table} SELECT {side_by_side} ON CONFLICT DO NOTHING", list(filled.values()))
-    return [str(key) for key in filled[key]]
+    side_by_side = ", ".join(f'unnest(${i}::{kind}[]) AS "{name}"' for i, (name, kind) in enumerate(kinds.items(), 1))
+    known = f"ANTI JOIN db.{table} AS known USING ({key})"
+    connection.execute(f"INSERT INTO db.{table} BY NAME FROM (SELECT {side_by_side}) {known}", list(filled.values()))
+    return keys
 
 
 def rewrite_keys(connection: "DuckDBPyConnection", table: str, condition: str) -> None:

@@ -25,7 +25,7 @@ from kernrec.store.row_hash import key_expression
 from kernrec.store.rows import columns, insert
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
-GPU_TABLE = "CREATE TABLE gpu (gpu_id VARCHAR PRIMARY KEY, name VARCHAR NOT NULL, sm INTEGER NOT NULL, "
+GPU_TABLE = "CREATE TABLE gpu (gpu_id VARCHAR NOT NULL, name VARCHAR NOT NULL, sm INTEGER NOT NULL, "
 PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
 
 

@@ -116,6 +116,8 @@ def read_segments(segments: Mapping[str, Sequence[str]], title: str, folder: Pat
             rows = [_segment_rows(connection, file, table, kinds, title) for file in segments.get(table, ())]
             empty = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
             union = " UNION ALL ".join(rows) or f"SELECT {empty} LIMIT 0"
+            if rows and _double_keys(connection, table, f"({union})"):  # two segments may have the same row
+                union = f"SELECT DISTINCT ON ({table}_id) * FROM ({union})"
             connection.execute(f"CREATE VIEW db.{table} AS {union}")
         return _write_tables(connection, title, folder, limits)
 
@@ -141,8 +143,16 @@ def _check_tables(connection: "DuckDBPyConnection", path: Path | str, limits: Li
     for table in TABLES:
         try:
             check_rows(connection, table, layout_of())
+            if double := _double_keys(connection, table, f"db.{table}"):
+                raise UsageError(f"rows of the table {table} are there twice ({double[0]})")
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
+
+
+def _double_keys(connection: "DuckDBPyConnection", table: str, source: str) -> list[str]:
+    """A key that several rows have, if there is one."""
+    double = f"SELECT {table}_id FROM {source} GROUP BY 1 HAVING count(*) > 1 LIMIT 1"
+    return [str(key) for (key,) in connection.execute(double).fetchall()]
 
 
 def _write_tables(connection: "DuckDBPyConnection", path: Path | str, folder: Path, limits: Limits) -> dict[str, int]:
