@@ -166,7 +166,17 @@ def quoted(text: object) -> str:
 def is_open(path: Path) -> bool:
     """Whether this process has a file open."""
     real = os.path.realpath(path)
-    return any(name == real for name, _ in _open)
+    return any(_cursor(real, read_only) is not None for read_only in (True, False))
+
+
+def _cursor(real: str, read_only: bool) -> "DuckDBPyConnection | None":
+    """One more connection to a file that this process has open, by its real path."""
+    if (connection := _open.get((real, read_only))) is not None:
+        import duckdb
+
+        with suppress(duckdb.Error):  # it was closed
+            return connection.cursor()
+    return None
 
 
 def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection":
@@ -196,11 +206,8 @@ def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection
             ) from None
     existed = path.exists()
     same = os.path.realpath(path), read_only
-    if (connection := _open.get(same)) is not None:
-        import duckdb
-
-        with suppress(duckdb.Error):  # it was closed
-            return connection.cursor()
+    if (connection := _cursor(*same)) is not None:
+        return connection
     access, threads = ("READ_ONLY, ", 1) if read_only else ("", min(_MOST_THREADS, os.cpu_count() or 1))
     try:
         with one_line(path):

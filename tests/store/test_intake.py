@@ -228,6 +228,7 @@ def test_what_would_run_when_rows_are_added_is_refused_for_writing(
         ("UPDATE measurement SET measured_at = '0001-01-01'", "measured at an impossible time"),
         ("UPDATE config SET tunables = repeat('[', 5000)", "have no flat JSON object in tunables"),
         ("DELETE FROM config", "refer to a config that is missing"),
+        ("INSERT INTO measurement FROM measurement LIMIT 1", "rows of the table measurement are there twice"),
     ],
 )
 def test_rows_that_cannot_be_are_refused(theirs: Path, statement: str, says: str) -> None:
