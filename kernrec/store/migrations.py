@@ -46,7 +46,7 @@ def migrate(connection: "DuckDBPyConnection", done: int) -> None:
     """Apply the steps after number `done`, each in a transaction, and make the views anew."""
     connection.execute("USE db")
     try:
-        # What all steps come to is known and made in a third of their time; the views of early steps are not part of it.
+        # What all steps come to is known and made in a third of their time; views of early steps are not part of it.
         if whole := not done and migrations()[-1].number >= _VIEWS_APART:
             with transaction(connection):
                 for statement in layout_of().statements.values():
