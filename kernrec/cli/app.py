@@ -21,6 +21,7 @@ COMMANDS = {
     "compare": "compare.compare",
     "collect": "collect.collect",
     "refine": "refine.refine",
+    "search": "search.search",
     "doctor": "doctor.doctor",
     "analyze": "analyze.analyze",
     "explain": "explain.explain",

@@ -78,7 +78,7 @@ class CollectResult:
 
 
 @dataclass(frozen=True)
-class _DeviceWork:
+class DeviceWork:
     """One device with its share of the problems."""
 
     opening: dict[str, Any]
@@ -114,8 +114,13 @@ def collect(
         if request.database.exists():  # one that cannot take rows is an error now, not after a night of measuring
             Database.open(request.database, read_only=False).close()
         leftover = ingest(journal, request.database, lambda text: report(Progress("", "", "", 0, 0, note=text)))
-        work = _recorded_work(request) if request.device == DeviceKind.REPLAY else _card_work(request, Path(scratch))
+        work = devices_of(request, Path(scratch))
         return _Collection(request, journal, report, stopping).run(work, leftover)
+
+
+def devices_of(request: CollectRequest, scratch: Path) -> list[DeviceWork]:
+    """The devices of a request with the plans of their problems. Raises as `collect`."""
+    return _recorded_work(request) if request.device == DeviceKind.REPLAY else _card_work(request, scratch)
 
 
 class _Collection:
@@ -136,7 +141,7 @@ class _Collection:
         self._errors: list[str] = []
         self._stopped = False
 
-    def run(self, work: list[_DeviceWork], leftover: int) -> CollectResult:
+    def run(self, work: list[DeviceWork], leftover: int) -> CollectResult:
         """Run a campaign on each device and store what they measure."""
         session = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}"
         names = [session] if len(work) == 1 else [f"{session}-{i}" for i in range(len(work))]
@@ -171,7 +176,7 @@ class _Collection:
         first_error = self._errors[0] if self._errors else None
         return CollectResult(results, self._stored, leftover, self._stopped, first_error)
 
-    def _settings(self, device: _DeviceWork, session: str, seed: int) -> CampaignSettings:
+    def _settings(self, device: DeviceWork, session: str, seed: int) -> CampaignSettings:
         return CampaignSettings(
             session=session,
             effort=self._request.effort,
@@ -183,7 +188,7 @@ class _Collection:
             inputs=device.inputs,
         )
 
-    def _earlier(self, device: _DeviceWork) -> Callable[[Problem], list[Measurement]]:
+    def _earlier(self, device: DeviceWork) -> Callable[[Problem], list[Measurement]]:
         def earlier(problem: Problem) -> list[Measurement]:
             if not self._request.resume:
                 return []
@@ -204,7 +209,7 @@ class _Collection:
             self._errors.append(str(error))
 
 
-def _recorded_work(request: CollectRequest) -> list[_DeviceWork]:
+def _recorded_work(request: CollectRequest) -> list[DeviceWork]:
     if request.recording is None:
         raise UsageError("--device replay needs --replay, a database of measurements to answer from")
     if request.recording.absolute() == request.database.absolute():
@@ -217,7 +222,7 @@ def _recorded_work(request: CollectRequest) -> list[_DeviceWork]:
     return [_recorded_work_on(gpu, request.recording, request) for gpu in gpus]
 
 
-def _recorded_work_on(gpu: str | None, file: Path, request: CollectRequest) -> _DeviceWork:
+def _recorded_work_on(gpu: str | None, file: Path, request: CollectRequest) -> DeviceWork:
     recordings = load_recordings(file, gpu)
     if request.problems is not None:
         keys = {problem.key for _, problem in request.problems}
@@ -228,10 +233,10 @@ def _recorded_work_on(gpu: str | None, file: Path, request: CollectRequest) -> _
     card = find_gpu(recordings[0].gpu)
     opening = {"device": DeviceKind.REPLAY, "file": str(file.absolute()), "gpu": card.name, "seed": request.seed}
     problems = plan_recordings(recordings, request.effort.configs, request.seed)
-    return _DeviceWork(opening, card.name, card.sm, None, problems, InputInfo(), replayed=True)
+    return DeviceWork(opening, card.name, card.sm, None, problems, InputInfo(), replayed=True)
 
 
-def _card_work(request: CollectRequest, scratch: Path) -> list[_DeviceWork]:
+def _card_work(request: CollectRequest, scratch: Path) -> list[DeviceWork]:
     from kernrec.measure.device.nvml import choose_cards
     from kernrec.recommender.context import Context
     from kernrec.recommender.estimate.model_store import ModelStore
@@ -263,7 +268,7 @@ def _card_work(request: CollectRequest, scratch: Path) -> list[_DeviceWork]:
             } | user_kernel  # fmt: skip
             share = problems[position :: len(members)]
             if share:
-                work.append(_DeviceWork(opening, gpu.name, gpu.sm, cards[i].uuid_hash, share, inputs, replayed=False))
+                work.append(DeviceWork(opening, gpu.name, gpu.sm, cards[i].uuid_hash, share, inputs, replayed=False))
     return work
 
 

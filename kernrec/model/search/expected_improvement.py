@@ -82,7 +82,8 @@ class ExpectedImprovement:
         self._by_prediction = np.lexsort((tie, self._log_s, ~known))
         columns = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in tunables.T]
         self._digits = np.stack(columns, axis=1) if columns else np.zeros((count, 0), dtype=np.int64)
-        self._points = _coordinates(tunables, self._log_s, self._digits)
+        self.points = _coordinates(tunables, self._log_s, self._digits)
+        """Points of the configs, (C, D), whose distance says how unlike two are."""
         self._first = self._covering()
 
     @staticmethod
@@ -113,18 +114,18 @@ class ExpectedImprovement:
             return self._completed(scored, left)
         sample = _thinned(log_s, draw)
         fitted = rows[sample]
-        process = _ResidualProcess(self._points[fitted], log_s[sample] - self._log_s[fitted])
+        process = ResidualProcess(self.points[fitted], log_s[sample] - self._log_s[fitted])
         chosen = self._chosen(process, scored, float(log_s.min()), self.batch(len(tried)))
         return self._completed(scored[chosen], left)
 
-    def _chosen(self, process: "_ResidualProcess", scored: Array, best: float, batch: int) -> Array:
+    def _chosen(self, process: "ResidualProcess", scored: Array, best: float, batch: int) -> Array:
         """Positions in `scored`, the most promising first; best: the least log latency measured so far."""
-        mean, variance = process.predict(self._points[scored])
+        mean, variance = process.predict(self.points[scored])
         expected = self._log_s[scored] + mean
         # Where no improvement is expected of several configs, the least expected time decides.
         by_gain = np.lexsort((expected, -_improvement(expected, np.sqrt(variance), best)))
         promising = by_gain[:_PROMISING]
-        covariance = process.covariance(self._points[scored[promising]])
+        covariance = process.covariance(self.points[scored[promising]])
         chosen: list[int] = []
         free = np.ones(len(promising), dtype=bool)
         for _ in range(min(batch, len(promising))):
@@ -186,17 +187,17 @@ class ExpectedImprovement:
 _LEAST_VARIANCE = 1e-12  # rounding can leave a variance of zero or less
 
 
-class _ResidualProcess:
+class ResidualProcess:
     """A Gaussian process over residuals log(measured / predicted): scikit-learn's, with a Matern 5/2 kernel.
 
     The hyperparameters are those of the greatest marginal likelihood. The mean of the residuals is shrunk towards none.
     """
 
-    def __init__(self, points: Array, residual: Array) -> None:
-        """Fit the process to residuals (M,) at points (M, D)."""
+    def __init__(self, points: Array, residual: Array, offset: float | None = None) -> None:
+        """Fit the process to residuals (M,) at points (M, D); offset: their mean, where it is not to be shrunk."""
         gaussian = import_optional("sklearn.gaussian_process", "choosing which configs to measure", "train")
         kernels = gaussian.kernels
-        self._offset = float(residual.sum() / (len(residual) + _OFFSET_PRIOR))
+        self._offset = float(residual.sum() / (len(residual) + _OFFSET_PRIOR)) if offset is None else offset
         self._scale = max(float(residual.std()), 1e-6)
         kernel = kernels.ConstantKernel(1.0, _SIGNAL_BOUNDS) * kernels.Matern(_LENGTH, _LENGTH_BOUNDS, nu=2.5)
         kernel += kernels.WhiteKernel(_NOISE, _NOISE_BOUNDS)

@@ -116,11 +116,18 @@ def test_measuring_the_first_of_a_sequence_lowers_the_regret_by_its_gain_on_aver
     mean, covariance = prior.belief(0)
     spread = math.sqrt(covariance[which, which] + NOISE**2)
     falls = []
-    for z in draw.standard_normal(400):
+    for z in draw.standard_t(joint_posterior.DEGREES, 400):
         posterior = JointPosterior([it])
         posterior.add(0, Measured(which, float(mean[which] + spread * z), NOISE))
         falls.append(mean.min() - posterior.belief(0)[0].min())
     assert gain == pytest.approx(np.mean(falls), abs=4.0 * np.std(falls) / 20.0)
+
+
+def test_outcomes_are_quantiles_of_the_errors_distribution() -> None:
+    drawn = np.random.default_rng(0).standard_t(joint_posterior.DEGREES, 200_000)
+    outcomes = joint_posterior._outcomes()
+    expected = np.quantile(drawn, (np.arange(len(outcomes)) + 0.5) / len(outcomes))
+    np.testing.assert_allclose(outcomes, expected, atol=0.06)
 
 
 def test_a_contender_that_cannot_run_is_never_chosen_and_never_measured() -> None:

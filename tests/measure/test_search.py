@@ -1,0 +1,58 @@
+"""Searching on a replayed device: the least energy is found, with few energy measurements, and a run goes on."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.measure.campaign.results import CampaignBudget
+from kernrec.measure.collect import CollectRequest
+from kernrec.measure.device.interface import DeviceKind
+from kernrec.measure.search import search
+from kernrec.recommender.request import Objective
+from kernrec.store import Database
+from tests.helpers.measured_database import make_measured_database
+from tests.helpers.recording import make_recording
+
+pytest.importorskip("sklearn")
+
+
+def request(recording: Path, database: Path, configs: int) -> CollectRequest:
+    return CollectRequest(
+        None, database, DeviceKind.REPLAY, recording=recording, budget=CampaignBudget(None, configs)
+    )  # fmt: skip
+
+
+def test_a_search_for_energy_measures_few_energies_and_goes_on_where_it_ended(tmp_path: Path) -> None:
+    recording, database = make_recording(tmp_path / "r.duckdb", 60), tmp_path / "k.duckdb"
+    asked = request(recording, database, 20)
+    first = search(asked, Objective.ENERGY)
+    assert first.error is None
+    assert 0 < first.energies < first.latencies <= 20
+    second = search(replace(asked, budget=CampaignBudget(None, 15)), Objective.ENERGY)
+    assert first.latencies < second.latencies <= 35
+    assert first.best is not None
+    assert second.best is not None
+    assert (second.best.energy_j or 0.0) <= (first.best.energy_j or 0.0)
+    assert second.front[0].latency_s <= second.best.latency_s
+    with Database.open(database) as opened:
+        screened = [row["config_id"] for row in opened.rows("measurement", tier="screen")]
+        coarse = [row["config_id"] for row in opened.rows("measurement", tier="coarse")]
+    assert len(screened) == len(set(screened)) <= 35
+    assert len(coarse) == len(set(coarse)) == second.energies
+
+
+def test_energy_that_cannot_be_measured_is_said(tmp_path: Path) -> None:
+    recording = make_recording(tmp_path / "r.duckdb", 20, energy=False)
+    result = search(request(recording, tmp_path / "k.duckdb", 5), Objective.ENERGY)
+    assert result.error == "energy is not measured on this device; --objective latency needs none"
+    assert result.best is None
+
+
+def test_several_problems_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    recording = tmp_path / "r.duckdb"
+    make_measured_database(recording, problems=2, configs=2)
+    with pytest.raises(UsageError, match="a search is of one problem, give --op and --shape; there are matmul"):
+        search(request(recording, tmp_path / "k.duckdb", 5), Objective.LATENCY)
+    assert not (tmp_path / "k.duckdb").exists()

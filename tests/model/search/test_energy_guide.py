@@ -1,0 +1,71 @@
+"""The search for the least energy finds it, and measures the energy of few configs."""
+
+import math
+
+import numpy as np
+import pytest
+
+from kernrec.model.search.energy_guide import FIRST_ENERGY, EnergyGuide
+from kernrec.model.search.expected_improvement import ExpectedImprovement
+
+pytest.importorskip("sklearn")
+
+A, B = np.meshgrid(np.arange(12.0), np.arange(12.0))
+TUNABLES = np.column_stack((2.0 ** A.ravel(), 2.0 ** B.ravel()))
+LATENCY = 1e-3 * (1.0 + 0.05 * (A.ravel() - 7.0) ** 2 + 0.03 * (B.ravel() - 3.0) ** 2)
+POWER = 150.0 + 12.0 * A.ravel() + 4.0 * B.ravel()
+ENERGY = LATENCY * POWER
+
+
+def run(weights: tuple[float, float] | None, configs: int = 80) -> EnergyGuide:
+    guide = EnergyGuide(ExpectedImprovement(TUNABLES, seed=1), weights, seed=1)
+    while len(guide.latency_s) < configs and (asked := guide.latency_round()):
+        for config in asked:
+            guide.tell_latency(config, float(LATENCY[config]) if config % 17 else None)  # some cannot run
+        for config in guide.energy_round():
+            guide.tell_energy(config, float(ENERGY[config]))
+    return guide
+
+
+def test_it_finds_the_least_energy_and_measures_few_energies() -> None:
+    guide = run((0.0, 1.0))
+    best = guide.best()
+    assert best is not None
+    assert ENERGY[best] <= 1.01 * ENERGY[np.arange(len(ENERGY)) % 17 > 0].min()
+    assert len(guide.energy_j) < 0.5 * len(guide.latency_s)
+
+
+def test_latency_alone_needs_no_energy() -> None:
+    guide = run((1.0, 0.0), 40)
+    assert not guide.with_energy
+    assert guide.energy_j == {}
+
+
+def test_of_a_front_both_ends_are_found() -> None:
+    guide = run(None)
+    able = np.arange(len(ENERGY)) % 17 > 0
+    measured = np.array(list(guide.energy_j))
+    assert LATENCY[measured].min() <= 1.03 * LATENCY[able].min()
+    assert ENERGY[measured].min() <= 1.03 * ENERGY[able].min()
+
+
+def test_the_first_energies_are_of_the_fastest_and_none_is_asked_for_twice() -> None:
+    guide = EnergyGuide(ExpectedImprovement(TUNABLES, seed=0), (0.0, 1.0))
+    configs = guide.latency_round()
+    for config in configs:
+        guide.tell_latency(config, float(LATENCY[config]))
+    first = guide.energy_round()
+    assert first == sorted(configs, key=lambda config: LATENCY[config])[:FIRST_ENERGY]
+    assert not set(first) & set(guide.energy_round())  # its energy could not be measured
+
+
+def test_a_config_whose_interval_is_above_the_best_is_left_out() -> None:
+    guide = EnergyGuide(ExpectedImprovement(TUNABLES, seed=0), (0.0, 1.0))
+    for config in range(0, 144, 5):
+        guide.tell_latency(config, float(LATENCY[config]))
+        guide.tell_energy(config, float(ENERGY[config]))
+    slow = int(LATENCY.argmax())
+    guide.tell_latency(slow, float(LATENCY[slow]))
+    guide.energy_j.pop(slow, None)
+    assert slow not in guide.energy_round()
+    assert math.isfinite(guide.log_cost(0))

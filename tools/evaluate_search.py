@@ -1,0 +1,224 @@
+"""How soon searches find the config of least energy, and how many energy measurements they need, on recorded spaces.
+
+    python tools/evaluate_search.py [--data ../shared/data] [--seeds 20] [--objective energy]
+
+The spaces are those recorded with energy (hotspot, expdist; RTX A4000). All searches begin cold, without predictions:
+
+    random              every config with energy, in random order
+    guide, full         the search of `collect` (`expected_improvement`), every config with energy, guided by the cost
+    guide, fixed share  the same guided by latency; then energy of the fastest 15 % and of 5 % of the others
+    genetic, full       that of arXiv 2411.18873 (`genetic_search.py`), energy of every config
+    genetic             the same with as much energy as its models' signal-to-noise ratio asks for
+    guide, where it matters   `kernrec.model.search.energy_guide`: energy where its interval reaches below the best
+
+A figure is the best cost with measured energy over the optimum, the mean over seeds, after so many configs; `energy` is
+how many of them had their energy measured at the last count, and `to 1 %` how many energy measurements were made when
+the cost came within 1 % of what the full guide ends with (the mean over the seeds that did, and how many did). Recorded
+values have one energy for each config; latency is drawn from its recorded interval. Exits 0 without the recordings.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from genetic_search import GeneticSearch, Told
+
+from kernrec.measure.campaign.selection import coarse_selection
+from kernrec.model.search.energy_guide import EnergyGuide
+from kernrec.model.search.expected_improvement import ExpectedImprovement
+from kernrec.store.connection import parquet_rows
+
+Array = np.ndarray
+COUNTS = (20, 50, 100, 200)
+FILES = {"hotspot": "hotspot-a4000-energy.parquet", "expdist": "expdist-a4000-energy.parquet"}
+WEIGHTS = {"latency": (1.0, 0.0), "energy": (0.0, 1.0), "edp": (1.0, 1.0)}
+_NO_TUNABLES = {
+    "outcome", "latency_s", "latency_low_s", "latency_high_s", "runs", "nvml_energy", "core_freq", "mem_freq",
+    "temperature", "num_regs",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Space:
+    """The C configs that ran."""
+
+    tunables: Array
+    """(C, T)."""
+    latency_s: Array
+    energy_j: Array
+    low_s: Array
+    high_s: Array
+
+    def cost(self, objective: str) -> Array:
+        """What is minimized, (C,)."""
+        of_latency, of_energy = WEIGHTS[objective]
+        return np.asarray(self.latency_s**of_latency * self.energy_j**of_energy)
+
+    def drawn_s(self, config: int, draw: np.random.Generator) -> float:
+        """One measured latency."""
+        return float(draw.uniform(self.low_s[config], self.high_s[config]))
+
+
+Trace = list[tuple[int, bool]]
+"""(config, whether its energy was measured), in order; a config can come again for its energy."""
+Search = Callable[[Space, str, int], Trace]
+
+
+def main() -> int:
+    """Print a table for each space."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--objective", choices=WEIGHTS, default="energy")
+    arguments = parser.parse_args()
+    folder = arguments.data / "spaces"
+    if not folder.is_dir():
+        print(f"no {folder}: nothing evaluated (--data names the folder of recorded data)")
+        return 0
+    searches: dict[str, Search] = {
+        "random": at_random, "guide, full": guided, "guide, fixed share": fixed_share,
+        "genetic, full": genetic_full, "genetic": genetic, "guide, where it matters": where_it_matters,
+    }  # fmt: skip
+    for name, file in FILES.items():
+        space, seeds = read(folder / file), range(arguments.seeds)
+        print(f"\n{name}, {arguments.objective}: {len(space.tunables)} configs, {arguments.seeds} seeds")
+        print(
+            f"  {'best / optimum after':24}" + "".join(f"{count:>9}" for count in COUNTS) + "   energy   to 1 %   CPU"
+        )
+        bound = np.inf
+        for label, search in searches.items():
+            begin_s = time.process_time()
+            traces = [search(space, arguments.objective, seed) for seed in seeds]
+            each_s = (time.process_time() - begin_s) / len(traces)
+            costs = space.cost(arguments.objective)
+            if label == "guide, full":
+                bound = 1.01 * float(np.mean([curve(costs, trace)[-1] for trace in traces]))
+            curves = np.mean([curve(costs, trace) for trace in traces], axis=0)
+            energy = np.mean([sum(with_energy for _, with_energy in trace) for trace in traces])
+            reached = [count for trace in traces if (count := energy_to(costs, trace, bound)) is not None]
+            to_bound = f"{np.mean(reached):.0f} ({len(reached)})" if reached and np.isfinite(bound) else "-"
+            print(
+                f"  {label:24}" + "".join(f"{value:>9.3f}" for value in curves)
+                + f"{energy:>9.0f}{to_bound:>9}{each_s:>6.1f} s",
+                flush=True,
+            )  # fmt: skip
+    return 0
+
+
+def read(path: Path) -> Space:
+    """The configs of a file that ran and have energy."""
+    with parquet_rows(path) as (connection, source):
+        query = f"FROM {source} WHERE outcome = 'ok' AND nvml_energy > 0 AND latency_s > 0"
+        columns = connection.execute(query).fetchnumpy()
+    table = {name: np.ma.filled(column, 0) for name, column in columns.items()}
+    names = [name for name in table if name not in _NO_TUNABLES and len(np.unique(table[name])) > 1]
+    tunables = np.column_stack([table[name].astype(float) for name in names])
+    return Space(tunables, table["latency_s"], table["nvml_energy"], table["latency_low_s"], table["latency_high_s"])
+
+
+def curve(costs: Array, trace: Trace) -> list[float]:
+    """The best cost with measured energy over the optimum after each of `COUNTS` distinct configs."""
+    best, seen = np.inf, set[int]()
+    result: list[float] = []
+    for config, with_energy in trace:
+        if config not in seen and len(seen) in COUNTS and len(result) < COUNTS.index(len(seen)) + 1:
+            result.append(best)
+        seen.add(config)
+        if with_energy:
+            best = min(best, costs[config])
+    result += [best] * (len(COUNTS) - len(result))
+    return [float(value / costs.min()) for value in result]
+
+
+def energy_to(costs: Array, trace: Trace, bound: float) -> int | None:
+    """Energy measurements until the best cost is at most `bound` times the optimum; None where it never is."""
+    count = 0
+    for config, with_energy in trace:
+        count += with_energy
+        if with_energy and costs[config] <= bound * costs.min():
+            return count
+    return None
+
+
+def at_random(space: Space, objective: str, seed: int) -> Trace:
+    """Every config with energy, in random order."""
+    order = np.random.default_rng(seed).permutation(len(space.tunables))[: max(COUNTS)]
+    return [(config, True) for config in order.tolist()]
+
+
+def guided(space: Space, objective: str, seed: int) -> Trace:
+    """Expected improvement of the cost."""
+    of_latency, of_energy = WEIGHTS[objective]
+
+    def measured(config: int, draw: np.random.Generator) -> float:
+        return float(space.drawn_s(config, draw) ** of_latency * space.energy_j[config] ** of_energy)
+
+    return [(config, True) for config in _guided(space, seed, measured)[0]]
+
+
+def fixed_share(space: Space, objective: str, seed: int) -> Trace:
+    """Expected improvement of latency, and then energy by the fixed shares."""
+    seen, latency_s = _guided(space, seed, space.drawn_s)
+    chosen = coarse_selection(latency_s, np.random.default_rng(seed))
+    return [(config, False) for config in seen] + [(seen[place], True) for place, _ in chosen]
+
+
+def _guided(
+    space: Space, seed: int, measure: Callable[[int, np.random.Generator], float]
+) -> tuple[list[int], list[float]]:
+    """(configs in the order of the guide, what was measured of each)."""
+    draw, search = np.random.default_rng(seed), ExpectedImprovement(space.tunables, seed=seed)
+    seen: list[int] = []
+    values: list[float] = []
+    while len(seen) < max(COUNTS):
+        order = search.order(np.array(seen, dtype=np.int64), np.array(values))
+        for config in order[: search.batch(len(seen))].tolist():
+            seen.append(config)
+            values.append(measure(config, draw))
+    return seen[: max(COUNTS)], values[: max(COUNTS)]
+
+
+def genetic(space: Space, objective: str, seed: int, full: bool = False) -> Trace:
+    """The genetic search; full: energy of every config."""
+    draw = np.random.default_rng(seed)
+    unknown = np.full(len(space.tunables), np.nan)
+    search = GeneticSearch(space.tunables, WEIGHTS[objective], unknown, seed)
+    trace: Trace = []
+    while len(search.told) < max(COUNTS) and (configs := search.latency_round()):
+        for config in configs:
+            search.tell(config, Told(space.drawn_s(config, draw)))
+        with_energy = configs if full and search.with_energy else search.energy_round()
+        for config in with_energy:
+            search.tell(config, Told(search.told[config].latency_s, float(space.energy_j[config])))
+        trace += [(config, config in with_energy or not search.with_energy) for config in configs]
+    return trace
+
+
+def where_it_matters(space: Space, objective: str, seed: int) -> Trace:
+    """The guide with energy where its interval matters."""
+    draw, search = (
+        np.random.default_rng(seed),
+        EnergyGuide(ExpectedImprovement(space.tunables, seed=seed), WEIGHTS[objective], seed),
+    )
+    trace: Trace = []
+    while len(search.latency_s) < max(COUNTS) and (configs := search.latency_round()):
+        for config in configs:
+            search.tell_latency(config, space.drawn_s(config, draw))
+        trace += [(config, not search.with_energy) for config in configs]
+        for config in search.energy_round():
+            search.tell_energy(config, float(space.energy_j[config]))
+            trace.append((config, True))
+    return trace
+
+
+def genetic_full(space: Space, objective: str, seed: int) -> Trace:
+    """The genetic search with energy of every config."""
+    return genetic(space, objective, seed, full=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
