@@ -22,7 +22,7 @@ from kernrec.store.intake import merge
 from kernrec.store.row_hash import key_expression
 
 _GPU, _CONFIGS, _PROBLEMS = "h200-sxm", 1000, 100
-_RECORDED = {
+RECORDED = {
     "gpu": f"'{_GPU}'",
     "kernel": "'k'",
     "kernel_hash": "'0123456789abcdef'",
@@ -73,7 +73,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000])
     parser.add_argument("--columns", choices=("recorded", "all"), default="recorded")
     given = parser.parse_args()
-    columns = _RECORDED | (_MEASURED if given.columns == "all" else {})
+    columns = RECORDED | (_MEASURED if given.columns == "all" else {})
     for rows in given.rows:
         with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
             print(json.dumps(merging(Path(folder), rows, columns)), flush=True)
@@ -89,7 +89,7 @@ def merging(folder: Path, rows: int, columns: dict[str, str]) -> dict[str, float
         columns: what they hold, in SQL about the number `i` of a row.
     """
     theirs, own = folder / "theirs.duckdb", folder / "own.duckdb"
-    problems = _fill(theirs, rows, columns)
+    problems = fill(theirs, rows, columns)
     with Database.open(own, read_only=False, create=True) as database:
         before = os.times()
         added = merge(database, theirs)
@@ -122,7 +122,7 @@ def _spent(before: os.times_result, after: os.times_result, whose: str) -> float
     return round(ours - before.children_user - before.children_system, 3)
 
 
-def _fill(path: Path, rows: int, columns: dict[str, str]) -> list[str]:
+def fill(path: Path, rows: int, columns: dict[str, str]) -> list[str]:
     """Make a database of `rows` measurements; returns the keys of its problems."""
     problems = [find_op("matmul").problem(m=64, n=32, k=16 * (1 + i)) for i in range(min(_PROBLEMS, rows // _CONFIGS))]
     with Database.open(path, read_only=False, create=True) as database:

@@ -1,6 +1,6 @@
 """`kill -9` of commands that write to a database, at random moments: what is lost, and what is done again.
 
-    python tools/kills.py --what collect,merge,import --kills 20
+    python tools/kills.py --what collect,merge,import,push,pull --kills 20
 
 `collect`: a recording of a made-up kernel is replayed; collector, worker process, journal and database are those of
 every day, only the card is a recording. The collector is killed again and again, at a random moment after its first
@@ -9,6 +9,8 @@ database nowhere at the end. The same campaign without a kill stands beside it.
 
 `merge` and `import`: `kernrec db merge` of a database and `kernrec db import` of a bundle are killed at a random moment
 of the time that they take. Afterwards the database has to have its own rows, and all of the others or none.
+
+`push` and `pull`: see tools/kills_of_sharing.py.
 """
 
 import argparse
@@ -26,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import kills_of_sharing
 import numpy as np
 
 from kernrec.errors import KernrecError
@@ -79,7 +82,7 @@ class AddKills:
 def main() -> int:
     """Print what kills did as JSON, a line for each command; exit status 1 if a row was lost."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--what", default="collect,merge,import")
+    parser.add_argument("--what", default="collect,merge,import,push,pull")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--configs", type=int, default=3000, help="of the recording; rows that are merged or imported")
     parser.add_argument("--latest", type=float, default=1.0, help="of collect: seconds after the first row, at most")
@@ -94,6 +97,9 @@ def main() -> int:
                 done: Any = kill_collect(folder, given.kills, given.configs, given.latest, given.seed)
                 print(json.dumps({"what": what, **vars(kill_collect(without, 0, given.configs, 0.0, 0))}))
                 bad |= done.lost > 0
+            elif what in ("push", "pull"):
+                done = kills_of_sharing.kill(folder, what, given.kills, given.configs, given.seed)
+                bad |= done.lost + done.doubled + done.halved > 0
             else:
                 done = kill_add(folder, what, given.kills, given.configs, given.seed)
                 bad |= done.lost + done.halved + done.unreadable > 0

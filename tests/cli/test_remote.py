@@ -27,6 +27,7 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
     return ask
 
 
+@pytest.mark.slow
 def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
     alice, bob = Person(tmp_path / "alice"), Person(tmp_path / "bob")
     (team := tmp_path / "team").mkdir()

@@ -184,6 +184,8 @@ def kill_when(process: "subprocess.Popen[bytes]", folder: Path, count: int) -> N
     process.wait()
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="kills process groups")
 def test_pushes_and_pulls_that_are_killed_lose_double_and_show_nothing(base: Path) -> None:
     """A push writes some six files; each is killed after another number of them. A reader sees whole pushes alone."""
     alice, bob, team = Person(base / "alice"), Person(base / "bob"), base / "team"

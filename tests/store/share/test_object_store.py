@@ -1,0 +1,141 @@
+"""Remotes behind real servers: S3, a web server, and a file system of fsspec (as the Hugging Face Hub's client is)."""
+
+import functools
+import http.server
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.store.remotes import Remote, add_remote
+from kernrec.store.share.object_store import FileSystem, checked_url, place_of
+from kernrec.store.share.place import Folder, Place
+from tests.helpers.process import environment
+from tests.helpers.sharing import Person, measurement, sessions
+
+SEGMENT = f"segments/{'0' * 64}.parquet"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    """The variables that lead to an S3 server of this machine with a bucket `team`."""
+    pytest.importorskip("obstore", reason="the extra `remote` is not installed")
+    pytest.importorskip("moto", reason="moto is not installed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "moto.server", "-p", url.rpartition(":")[2]]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(urllib.request.Request(f"{url}/team", method="PUT"), timeout=10)
+                break
+            except OSError:
+                time.sleep(0.1)
+        variables = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "us-east-1"}
+        yield variables | {"AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
+    finally:
+        server.kill()
+        server.wait()
+
+
+def put(place: Place, name: str, content: bytes, folder: Path) -> None:
+    (file := folder / "content").write_bytes(content)
+    place.write(name, file)
+
+
+def check_place(place: Place, folder: Path) -> None:
+    """What never changes stays as it was first put; what changes is replaced; only known names are named."""
+    put(place, SEGMENT, b"first", folder)
+    put(place, SEGMENT, b"second", folder)
+    put(place, "index.json", b"1", folder)
+    put(place, "index.json", b"2", folder)
+    assert place.names() == ["index.json", SEGMENT]
+    assert (place.names("segments/"), place.names("manifests/")) == ([SEGMENT], [])
+    assert b"".join(place.read(SEGMENT, 5)) == b"first"
+    assert b"".join(place.read("index.json", 5)) == b"2"
+    with pytest.raises(UsageError, match="is larger than 4 bytes"):
+        list(place.read(SEGMENT, 4))
+    with pytest.raises(UsageError, match=r"has no manifest\.json"):
+        list(place.read("manifest.json", 9))
+    with pytest.raises(UsageError, match="is not the name of a file in a bundle"):
+        list(place.read("../secret", 9))
+
+
+def test_a_bucket_is_a_place(s3: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3.items():
+        monkeypatch.setenv(name, value)
+    check_place(place_of("s3://team/some/where"), tmp_path)
+    with pytest.raises(KernrecError, match="s3://nowhere/x: ") as caught:
+        place_of("s3://nowhere/x").names()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_system_of_fsspec_is_a_place(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec", reason="the extra `hub` is not installed")
+    system = fsspec.filesystem("memory")
+    system.mkdir("/datasets/team/kernrec")
+    check_place(FileSystem("hf://datasets/team/kernrec", system, "datasets/team/kernrec"), tmp_path)
+    with pytest.raises(UsageError, match="there is no hf://none"):
+        FileSystem("hf://none", system, "none").names()
+
+
+@pytest.mark.slow
+def test_two_push_to_a_bucket_at_once_and_a_web_server_shows_it(s3: dict[str, str], tmp_path: Path) -> None:
+    alice, bob = Person(tmp_path / "alice"), Person(tmp_path / "bob")
+    os.environ.update(s3)
+    try:
+        running = []
+        for person in (alice, bob):
+            person.measure([measurement(session=person.home.name, position=i) for i in range(40)])
+            person.key()
+            with person.at_work():
+                add_remote(Remote("team", "s3://team/kernrec"))
+            running.append(person.start("db", "push"))
+        assert [process.wait(300) for process in running] == [0, 0]
+        assert alice.push("s3://team/kernrec") == 0
+        bucket = place_of("s3://team/kernrec")
+        names = bucket.names()
+        copied = tmp_path / "served"
+        for name in names:
+            put(Folder(copied), name, b"".join(bucket.read(name, 2**30)), tmp_path)
+    finally:
+        for name in s3:
+            del os.environ[name]
+    assert json.loads((copied / "index.json").read_text())["names"] == [name for name in names if "manifests/" in name]
+    # The same files behind a web server, which lists nothing.
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(copied))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        carol = Person(tmp_path / "carol")
+        report = carol.pull(url)
+        with pytest.raises(UsageError, match="can only be read"):
+            put(place_of(url), "index.json", b"", tmp_path)
+        with pytest.raises(UsageError, match=r"has no index\.json"):
+            place_of(f"{url}/segments").names()
+        server.shutdown()
+    assert (report.measurements, report.left) == (80, [])
+    assert sessions(carol.pulled()) == sorted((name, i) for name in ("alice", "bob") for i in range(40))
+    assert len(carol.pulled()) == 80  # also once the server is gone
+
+
+def test_a_url_holds_no_password_and_a_folder_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert checked_url("team") == str(tmp_path / "team")
+    assert checked_url("s3://bucket/a/") == "s3://bucket/a"
+    for url in ("https://me:secret@host/x", "https://token@host/x"):
+        with pytest.raises(UsageError, match="no user and password"):
+            checked_url(url)
+    with pytest.raises(UsageError, match="is not a URL such as"):
+        checked_url("https://host/x?signature=secret")
