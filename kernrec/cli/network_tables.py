@@ -234,10 +234,10 @@ def _best_text(rows: "Sequence[ComparedGpu]") -> str:
     fastest = min(rows, key=lambda row: row.answer.choice.latency_s.value).answer
     frugal = min(rows, key=lambda row: row.answer.choice.energy_j.value).answer
     if fastest is frugal:
-        return f"{fastest.gpu.title} is the fastest and takes the least energy."
+        return f"{fastest.gpu.title} is expected to be the fastest and to take the least energy."
     slower = frugal.choice.latency_s.value / fastest.choice.latency_s.value
     saved = 1.0 - frugal.choice.energy_j.value / fastest.choice.energy_j.value
     return (
-        f"{fastest.gpu.title} is the fastest; {frugal.gpu.title} takes {saved * 100:.0f} % less energy and"
-        f" {slower:.2g} times as long."
+        f"{fastest.gpu.title} is expected to be the fastest; {frugal.gpu.title} to take {saved * 100:.0f} % less energy"
+        f" and {slower:.2g} times as long."
     )

@@ -1,5 +1,6 @@
 """`kernrec recommend`: the configs to run for an op, a shape and a GPU, or for all layers of a network."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,13 +10,14 @@ from kernrec import paths
 from kernrec.cli import options
 from kernrec.cli.output import AsCsv, AsJson, AsMarkdown, AsWide, Form, form_of, print_csv, print_json
 from kernrec.cli.quantity import fraction, hertz, watts
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from kernrec.recommender import Query, Recommendation, Recommender
     from kernrec.recommender.bill import Tariff
     from kernrec.recommender.network import NetworkRequest
 
+EMITTED = ("cuda", "ptx", "cubin")
 SWEEP = "sweep"
 """The value of `--power-limit` and `--clock` that asks for all of them."""
 
@@ -62,7 +64,7 @@ def recommend(
         ),
     ] = True,
     emit: Annotated[
-        str | None, typer.Option(help="Print the best config's source instead; the only format is cuda.")
+        str | None, typer.Option(help="Print the best config instead, as cuda (its source), ptx or cubin.")
     ] = None,
     db: options.Databases = None,
     query_log: Annotated[
@@ -84,8 +86,8 @@ def recommend(
         raise UsageError("--op is missing (`kernrec ops` lists what is known); or give a --kernel or a --workload")
     if fix and not workload:
         raise UsageError("--fix is for the open dimensions of an .onnx --workload")
-    if emit not in (None, "cuda"):
-        raise UsageError(f"--emit {emit!r}: only cuda is known")
+    if emit not in (None, *EMITTED):
+        raise unknown("value of --emit", emit, EMITTED)
     if shape and workload:
         raise UsageError("--shape and --workload were both given; a shape is one problem, a workload many")
     if any(not given.strip() for given in shape or ()):
@@ -94,7 +96,7 @@ def recommend(
     if emit and form is not Form.TABLE:
         raise UsageError(f"--emit and --{form} were both given; the source is printed as it is")
     if emit and not (shape or kernel):
-        raise UsageError("--emit cuda needs a --shape: it prints one config")
+        raise UsageError(f"--emit {emit} needs a --shape: it prints one config")
     if kernel and (op or workload or emit or max_slowdown or max_power or clock):
         raise UsageError(
             "--kernel goes with --shape, --dtype, --layout, --objective, --power-limit, --clocks and --top"
@@ -126,7 +128,7 @@ def recommend(
             Request(name, op or None, kernel, given or {}, dtype, layout, query) for name in names for given in shapes
         ]
         if emit and len(requests) > 1:
-            raise UsageError("--emit cuda prints one config: give one GPU and one shape")
+            raise UsageError(f"--emit {emit} prints one config: give one GPU and one shape")
         answers = [recommender.answer(request) for request in requests]
         if (log := query_log or paths.query_log()) is not None:
             from kernrec.interop.query_log import append_query
@@ -165,9 +167,7 @@ def _print_answers(answers: "list[Recommendation]", form: Form, emit: str | None
     from kernrec.cli.choices import csv_rows, print_choices
 
     if emit:
-        from kernrec.recommender.emit import emit_cuda
-
-        print(emit_cuda(answers[0].best), end="")
+        _print_emitted(answers[0], emit)
     elif form is Form.CSV:
         print_csv([row for answer in answers for row in csv_rows(answer)])
     else:
@@ -175,6 +175,19 @@ def _print_answers(answers: "list[Recommendation]", form: Form, emit: str | None
             if number:
                 print()
             print_choices(answer, form)
+
+
+def _print_emitted(answer: "Recommendation", form: str) -> None:
+    from kernrec.recommender.emit import emit
+
+    if form == "cubin" and sys.stdout.isatty():
+        raise UsageError("--emit cubin is machine code: write it to a file, such as with > kernel.cubin")
+    content = emit(answer.best, form)
+    if form != "cubin":
+        print(content.decode(), end="")
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content)
 
 
 def _print_networks(

@@ -1,13 +1,44 @@
-"""A recommended config as CUDA source that compiles as it stands: tunables fixed, launch line in a comment."""
+"""A recommended config as CUDA source that compiles as it stands, as PTX or as machine code.
 
+Tunables are fixed; how to launch it is in a comment in front of source and PTX.
+"""
+
+from kernrec.errors import unknown
 from kernrec.kernel import Config, Kernel
 from kernrec.kernel.binding import Pointer, Scalar, workspaces
 from kernrec.kernel.image_layout import ImageHandle
 from kernrec.recommender.result import Choice
 
+FORMATS = ("cuda", "ptx", "cubin")
+
+
+def emit(choice: Choice, form: str) -> bytes:
+    """A config in one of `FORMATS`, as a file has it.
+
+    Raises:
+        UsageError: an unknown format.
+        KernrecError: PTX and machine code need a compiler, and there is none.
+    """
+    if form not in FORMATS:
+        raise unknown("format to emit", form, FORMATS)
+    if form == "cuda":
+        return emit_cuda(choice).encode()
+    from kernrec.compile import compile_source
+
+    source = variant_source(choice.kernel, choice.config, choice.problem.dtype, choice.problem.layout)
+    compiled = compile_source(source, choice.gpu.sm, name=choice.kernel.source_name)
+    return compiled.cubin if form == "cubin" else ("\n".join(launch_comment(choice)) + "\n" + compiled.ptx).encode()
+
 
 def emit_cuda(choice: Choice) -> str:
     """The kernel's source with the config's defines in front of it, and how to launch it for the problem."""
+    problem, kernel = choice.problem, choice.kernel
+    source = variant_source(kernel, choice.config, problem.dtype, problem.layout)
+    return "\n".join(launch_comment(choice)) + "\n" + source
+
+
+def launch_comment(choice: Choice) -> list[str]:
+    """What the config is, its tensors, and how to launch it for the problem, as lines of a comment."""
     problem, kernel = choice.problem, choice.kernel
     lines = [
         f"// {kernel.name} for {problem.key} on {choice.gpu.title}, recommended by kernrec.",
@@ -35,7 +66,7 @@ def emit_cuda(choice: Choice) -> str:
     launched = [f"{t.name} = {choice.config[t.name]}" for t in kernel.tunables if t.launch]
     if launched:
         lines.append(f"// Chosen at launch, inside grid and arguments: {', '.join(launched)}.")
-    return "\n".join(lines) + "\n" + variant_source(kernel, choice.config, problem.dtype, problem.layout)
+    return lines
 
 
 def _argument(argument: Pointer | Scalar | ImageHandle) -> str:

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from kernrec.errors import UsageError
 from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, Space, all_kernels
-from kernrec.recommender.emit import variant_source
+from kernrec.recommender import Recommender
+from kernrec.recommender.emit import emit, variant_source
 from tests.helpers.nvcc import complaints
 
 SMS = (75, 80, 90, 120)
@@ -68,3 +70,16 @@ def test_nvcc_compiles_a_kernel_for_tensor_cores_without_a_warning(tmp_path: Pat
 def test_nvcc_compiles_every_kernel_and_dtype_without_a_warning(number: int, tmp_path: Path) -> None:
     """Dtypes of a kernel take its vector widths in turn."""
     compiled(*DTYPES[number], number, tmp_path)
+
+
+def test_ptx_and_machine_code_are_of_the_config_and_say_how_to_launch_it() -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    from kernrec.ptx.ir.parser import parse
+
+    best = Recommender([]).recommend("softmax", "l4", "rows=64,columns=512", "f16").best
+    text = emit(best, "ptx").decode()
+    assert "softmax_rows<<<dim3(" in text
+    assert set(parse(text).entries) >= {launch.entry for launch in best.launches}
+    assert emit(best, "cubin").startswith(b"\x7fELF")
+    with pytest.raises(UsageError, match="unknown format to emit 'cubim'; did you mean cubin"):
+        emit(best, "cubim")
