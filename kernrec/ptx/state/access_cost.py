@@ -20,6 +20,10 @@ import numpy as np
 from kernrec.ptx.state.types import Array
 
 
+SEVERAL_WARPS = -2
+"""Stands for the number of a warp where there is more than one."""
+
+
 class Counts(dict[str, int]):
     """Totals by metric name; a metric that never occurred reads as 0."""
 
@@ -35,8 +39,8 @@ class AccessPattern:
     """Relative addresses of the active lanes of a batch, and what they cost."""
 
     __slots__ = (
-        "_mask", "_passes", "_relative", "_rows", "_sectors", "_turns", "_wavefronts", "alignment", "by_warp", "count",
-        "high", "low", "warps",
+        "_distinct", "_mask", "_passes", "_relative", "_rows", "_sectors", "_turns", "_wavefronts", "alignment",
+        "by_warp", "count", "high", "low", "warps",
     )  # fmt: skip
 
     def __init__(self, relative: Array, lanes: Array | None, batch_lanes: int) -> None:
@@ -50,6 +54,7 @@ class AccessPattern:
         self._passes: dict[tuple[int, int], int] = {}
         self._turns: dict[tuple[int, int], int] = {}
         self.by_warp: dict[int, tuple[Array, Array]] = {}
+        self._distinct: tuple[Array, Array] | None = None
         if lanes is None:
             self._relative = relative.reshape(-1, 32)
             self._mask = None
@@ -99,6 +104,27 @@ class AccessPattern:
             ordered, first = _sorted((self._relative + key) >> 5, self._mask)
             sectors = self.by_warp[key] = np.repeat(self._rows, first.sum(axis=1)), ordered[first]
         return sectors
+
+    def distinct_in_blocks(self, warps_per_block: int) -> tuple[Array, Array]:
+        """Each address that a thread block accesses, once.
+
+        Returns:
+            Of each, the position among the active lanes of the first lane that accesses it, and the warp that does or
+            `SEVERAL_WARPS`; int64 and int16 arrays (N,).
+        """
+        if self._distinct is None:
+            warps = np.repeat(self._rows, 32 if self._mask is None else self._mask.sum(axis=1))
+            relative = self._relative.reshape(-1) if self._mask is None else self._relative[self._mask]
+            blocks = warps // warps_per_block
+            order = np.lexsort((relative, blocks))  # stable: lanes of one address stay in order
+            new = np.ones(len(order), np.bool_)
+            new[1:] = (np.diff(relative[order]) != 0) | (np.diff(blocks[order]) != 0)
+            starts = np.flatnonzero(new)
+            ends = np.append(starts[1:], len(order)) - 1
+            lowest, highest = warps[order[starts]], warps[order[ends]]
+            owner = np.where(lowest == highest, lowest, SEVERAL_WARPS).astype(np.int16)
+            self._distinct = order[starts], owner
+        return self._distinct
 
     def atomic_turns(self, base: int, size: int) -> int:
         """Turns that atomic operations on elements of `size` bytes take, summed over the sectors of all warps.

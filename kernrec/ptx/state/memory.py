@@ -19,7 +19,7 @@ from kernrec.ptx.state.async_copies import AsyncCopies
 from kernrec.ptx.state.batch import WARP, Lanes
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, WINDOW_SHIFT, WINDOWS, LaunchLayout
-from kernrec.ptx.state.race_detector import RaceDetector
+from kernrec.ptx.state.race_detector import RaceDetector, SharedAccess
 from kernrec.ptx.state.touched_sectors import TouchedSectors
 from kernrec.ptx.state.types import Array
 
@@ -261,7 +261,7 @@ class Memory:
             self.count_shared(access, selection, "store" if write else "load")
             if self.races is not None:
                 index, shift = selection.index(region, 1, access.offset)
-                self.races.record(access, index + shift, selection.lanes, write)
+                self.races.record(SharedAccess(access, index, shift, selection.lanes, selection.pattern, write))
         elif region.space == "local":
             self._count_local(access, selection, "write" if write else "read")
 

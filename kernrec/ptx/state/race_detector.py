@@ -5,38 +5,36 @@ barrier interval of its block. Lanes of one warp that access a byte in different
 order themselves by `bar.warp.sync` and shuffles, which the detector does not follow.
 """
 
-from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
 from kernrec.ptx.state.access import Access
+from kernrec.ptx.state.access_cost import SEVERAL_WARPS, AccessPattern
 from kernrec.ptx.state.batch import WARP, Lanes
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.types import Array
 
 _NONE = -1  # no warp
-_SEVERAL = -2  # more than one warp
 
 
-@dataclass(frozen=True, slots=True)
-class _SharedAccess:
-    """One access of a batch to shared memory, and who accessed its bytes before."""
+class SharedAccess(NamedTuple):
+    """One access of a batch to shared memory."""
 
     access: Access
-    """The instruction's access."""
+    """What the instruction states."""
 
-    first: Array
-    """First byte of each lane's access in the batch's shared memory; (lanes)."""
+    index: Array
+    """Byte of the batch's shared memory that each lane accesses first, less `shift`; (lanes)."""
 
-    warps: Array
-    """Warp of each lane; (lanes, 1)."""
+    shift: int
+    """Bytes to add."""
 
-    writer: Array
-    """The last writer of each byte; (lanes, bytes of the access)."""
+    lanes: Array | None
+    """Numbers of the lanes; None: all of the batch."""
 
-    reader: Array
-    """The last reader of each byte; (lanes, bytes of the access)."""
+    pattern: AccessPattern
+    """Relative addresses."""
 
     write: bool
     """Whether the access writes."""
@@ -51,7 +49,7 @@ class RaceDetector:
         self.stride = -(-size // 16) * 16
         self.writer = np.full(self.stride * lanes.shape.blocks, _NONE, np.int16)
         self.reader = np.full(self.stride * lanes.shape.blocks, _NONE, np.int16)
-        self.warp = (lanes.shape.numbers // WARP).astype(np.int16)
+        self.warps_per_block = lanes.shape.lanes_per_block // WARP
 
     def pass_barrier(self, blocks: Array) -> None:
         """A new barrier interval begins for these blocks; `blocks`: bool, by position in the batch."""
@@ -62,48 +60,64 @@ class RaceDetector:
         """Forgets the accesses of the last batch."""
         self.pass_barrier(np.ones(self.lanes.shape.blocks, np.bool_))
 
-    def record(self, access: Access, first: Array, lanes: Array | None, write: bool) -> None:
-        """Records an access of `lanes` (None: all) from byte `first` of the batch's shared memory on.
+    def record(self, shared: SharedAccess) -> None:
+        """Records an access.
 
         Raises:
             EmulationError: the access is part of a race; the message names both sides.
         """
-        size = access.size
-        warps = (self.warp if lanes is None else self.warp[lanes])[:, None]
-        # Accesses are aligned to their size: each is one row of the bytes taken `size` at a time.
-        rows = first // size
-        writers, readers = self.writer.reshape(-1, size), self.reader.reshape(-1, size)
-        wrote, read = writers[rows], readers[rows]
-        shared = _SharedAccess(access, first, warps, wrote, read, write)
-        clash = (wrote != _NONE) & (wrote != warps)
-        if write:
-            clash |= (read != _NONE) & (read != warps)
+        # Accesses are aligned to their size, so two lanes of one access share all bytes or none.
+        lanes, warps = shared.pattern.distinct_in_blocks(self.warps_per_block)
+        rows, wrote, read = self._last(shared, shared.index[lanes])
+        warps = warps[:, None]
+        clash = _others(wrote, warps)
+        if shared.write:
+            clash |= _others(read, warps)
+            clash |= warps == SEVERAL_WARPS
         if clash.any():
-            self._fail(shared, clash)
-        if write:
-            writers[rows] = warps
-            wrote = writers[rows]  # another warp's number where two warps of one instruction wrote the same byte
-            if (wrote != warps).any():
-                self._fail(_SharedAccess(access, first, warps, wrote, read, write), wrote != warps)
+            self._fail(shared)
+        if shared.write:
+            self.writer.reshape(-1, shared.access.size)[rows] = warps
         else:
-            readers[rows] = np.where((read == _NONE) | (read == warps), warps, _SEVERAL)
-            others = readers[rows] != warps
-            if others.any():
-                self.reader[(first[:, None] + np.arange(size))[others]] = _SEVERAL
+            self.reader.reshape(-1, shared.access.size)[rows] = np.where(_others(read, warps), SEVERAL_WARPS, warps)
 
-    def _fail(self, shared: _SharedAccess, clash: Array) -> NoReturn:
-        """Raises for the first byte of `clash` (lanes, bytes of the access)."""
+    def _last(self, shared: SharedAccess, index: Array) -> tuple[Array, Array, Array]:
+        """The rows of an access's elements in shared memory taken `size` bytes at a time, and the last writer and
+        reader of their bytes; (N) and (N, size)."""
+        size = shared.access.size
+        rows = (index + shared.shift) >> (size.bit_length() - 1)
+        return rows, self.writer.reshape(-1, size).take(rows, 0), self.reader.reshape(-1, size).take(rows, 0)
+
+    def _fail(self, shared: SharedAccess) -> NoReturn:
+        """Raises for the first byte of the first lane that races."""
+        numbers = self.lanes.shape.numbers if shared.lanes is None else shared.lanes
+        warps = (numbers // WARP).astype(np.int16)[:, None]
+        rows, wrote, read = self._last(shared, shared.index)
+        clash = _others(wrote, warps)
+        if shared.write:
+            clash |= _others(read, warps)
+        if not clash.any():  # two warps of this access write the same byte
+            writers = self.writer.reshape(-1, shared.access.size)
+            writers[rows] = warps
+            wrote = writers[rows]
+            clash = wrote != warps
         lane, byte = divmod(int(np.flatnonzero(clash)[0]), clash.shape[1])
-        warp = int(shared.warps[lane, 0])
-        per_block = self.lanes.shape.lanes_per_block // WARP
-        last_writer = int(shared.writer[lane, byte])
+        warp = int(warps[lane, 0])
+        last_writer = int(wrote[lane, byte])
         other_wrote = last_writer not in (_NONE, warp)
-        other = last_writer if other_wrote else int(shared.reader[lane, byte])
-        others = "several warps" if other == _SEVERAL else f"warp {other % per_block}"
-        address = (int(shared.first[lane]) + byte) % self.stride
-        block = int(self.lanes.block_numbers[warp // per_block])
+        other = last_writer if other_wrote else int(read[lane, byte])
+        others = "several warps" if other == SEVERAL_WARPS else f"warp {other % self.warps_per_block}"
+        address = (int(shared.index[lane]) + shared.shift + byte) % self.stride
+        block = int(self.lanes.block_numbers[warp // self.warps_per_block])
         raise EmulationError(
-            f"{shared.access.location}: race: warp {warp % per_block} of block number {block} "
+            f"{shared.access.location}: race: warp {warp % self.warps_per_block} of block number {block} "
             f"{'writes' if shared.write else 'reads'} byte {address} of shared memory, which {others} "
             f"{'wrote' if other_wrote else 'read'} with no barrier between"
         )
+
+
+def _others(last: Array, warps: Array) -> Array:
+    """Whether a warp other than the one of its row accessed a byte last; bool (N, size)."""
+    others: Array = last != _NONE
+    others &= last != warps
+    return others
