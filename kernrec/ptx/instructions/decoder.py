@@ -256,24 +256,23 @@ class BlockDecoder(OperandResolver):
             self._versions[ref] = self._versions.get(ref, 0) + 1
 
     def _elementwise(self, ins: Instruction, work: Elementwise) -> None:
-        destination = self.ref(work.destination, work.type)
-        sources = tuple([self.ref(s, t) for s, t in zip(work.sources, work.source_types, strict=True)])
-        if WIDTHS[work.type] < destination[0]:
-            work = work._replace(function=extended(work.function, work.type), type=f"u{destination[0]}")
-        if (
-            ins.predicate is None
-            and ins.opcode in PACKED_OPCODES
-            and WIDTHS[work.type] == destination[0]
-            and all(WIDTHS[t] == r[0] for t, r in zip(work.source_types, sources, strict=True))
-        ):
-            self._steps.add_packed(work, destination, sources)
+        function, result, kind, operands, kinds = work
+        destination = self.ref(result, kind)
+        sources = tuple(map(self.ref, operands, kinds))
+        if WIDTHS[kind] < destination[0]:
+            function, kind = extended(function, kind), f"u{destination[0]}"
+        key = (function, kind, kinds)
+        fits = ins.predicate is None and ins.opcode in PACKED_OPCODES and WIDTHS[kind] == destination[0]
+        if fits and all(WIDTHS[t] == r[0] for t, r in zip(kinds, sources, strict=True)):
+            self._steps.add_packed(key, destination, sources)
+        elif ins.predicate is None:
+            self._steps.flush_conflicting(sources, (destination,))
+            self._steps.add_single(key, destination, sources)
         else:
             guard, inverted = self.predicate(ins)
-            reads = sources
-            if ins.predicate is not None:
-                reads = (*sources, self.registers.register(ins.predicate[0]))
+            reads = (*sources, self.registers.register(ins.predicate[0]))
             self._steps.flush_conflicting(reads, (destination,))
-            self._steps.add_single(work, destination, sources, guard, inverted)
+            self._steps.add_single(key, destination, sources, guard, inverted)
         self._versions[destination] = self._versions.get(destination, 0) + 1
 
     def _rows_of(self, ins: Instruction) -> Iterator[RowRef]:

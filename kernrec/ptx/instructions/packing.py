@@ -7,11 +7,11 @@ more than the arithmetic. Packing never moves an instruction past another that r
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from kernrec.ptx.ir.program import Operand, Register
+from kernrec.ptx.ir.program import Operand
 from kernrec.ptx.state.registers import RegisterFiles, RowRef
 from kernrec.ptx.state.types import DTYPES, WIDTHS, Array
 
@@ -45,12 +45,16 @@ class Elementwise(NamedTuple):
     """PTX type of each of them."""
 
 
+GroupKey = tuple[Compute, str, tuple[str, ...]]
+"""Kind of an elementwise instruction: its computation, PTX type of the result, those of the sources."""
+
+
 class PackedGroup:
     """Elementwise instructions of one kind, waiting to be executed as one."""
 
     __slots__ = ("destinations", "key", "reads", "sources", "writes")
 
-    def __init__(self, key: tuple[Any, ...]) -> None:
+    def __init__(self, key: GroupKey) -> None:
         """`key`: function, type and source types, which the instructions share."""
         self.key = key
         self.sources: list[tuple[RowRef, ...]] = []
@@ -92,7 +96,7 @@ class StepList:
 
     def add_single(
         self,
-        work: Elementwise,
+        kind: GroupKey,
         destination: RowRef,
         sources: tuple[RowRef, ...],
         guard: Array | None = None,
@@ -100,17 +104,17 @@ class StepList:
     ) -> None:
         """Adds one elementwise instruction; with a `guard` it runs where that is true (or false, if `inverted`)."""
         registers = self._registers
-        rows = [registers.row(r, t) for r, t in zip(sources, work.source_types, strict=True)]
-        out = registers.row(destination, work.type)
+        function, type_, source_types = kind
+        rows = [*map(registers.row, sources, source_types)]
+        out = registers.row(destination, type_)
         if guard is None:
-            self.full.append(partial(work.function, *rows, out))
+            self.full.append(partial(function, *rows, out))
         else:
-            self.full.append(partial(_run_guarded, registers, work.function, rows, out, guard, inverted))
-        self.masked.append(partial(_run_masked, registers, work.function, rows, out, guard, inverted))
+            self.full.append(partial(_run_guarded, registers, function, rows, out, guard, inverted))
+        self.masked.append(partial(_run_masked, registers, function, rows, out, guard, inverted))
 
-    def add_packed(self, work: Elementwise, destination: RowRef, sources: tuple[RowRef, ...]) -> None:
+    def add_packed(self, key: GroupKey, destination: RowRef, sources: tuple[RowRef, ...]) -> None:
         """Adds an elementwise instruction without a guard to an open group of its kind, or opens one."""
-        key = (work.function, work.type, work.source_types)
         groups = self._open
         for i in range(len(groups) - 1, -1, -1):
             group = groups[i]
@@ -152,7 +156,7 @@ class StepList:
             function, kind, source_types = group.key
             if len(group.sources) <= 2:
                 for destination, refs in zip(group.destinations, group.sources, strict=True):
-                    self.add_single(Elementwise(function, Register(""), kind, (), source_types), destination, refs)
+                    self.add_single(group.key, destination, refs)
                 continue
             view = registers.view(WIDTHS[kind], DTYPES[kind])
             sources = [

@@ -1,5 +1,7 @@
 """PTX types as declarations and instructions name them (PTX ISA, section 5.2), and which registers agree with which."""
 
+from functools import cache
+
 BITS: dict[str, int] = {
     "pred": 1,
     **{f"{kind}{width}": width for kind in "bus" for width in (8, 16, 32, 64)},
@@ -32,6 +34,7 @@ def size_of(kind: str) -> int:
     return max(BITS.get(kind, 32) // 8, 1)
 
 
+@cache
 def agrees(register: str, wanted: str, wider: bool = False) -> bool:
     """Whether a register of one type may be an operand of another (PTX ISA, section 9.4.1).
 

@@ -93,7 +93,17 @@ class _FunctionCheck:
         if not fewest <= len(ins.operands) <= len(slots):
             expected = fewest if fewest == len(slots) else f"{fewest} to {len(slots)}"
             raise ValueError(f"{len(ins.operands)} operands, {expected} expected")
+        types = self._types
         for slot, operand in zip(slots, ins.operands, strict=False):
+            if isinstance(operand, Register) and slot.vector == 1 and slot.role in ("read", "write"):
+                # Most operands: a register whose type is known, and right.
+                name = operand.name
+                if name in types and agrees(types[name], slot.type, slot.wider):
+                    if slot.role == "write":
+                        self._written.add(name)
+                    elif name not in self._reads:
+                        self._reads[name] = ins
+                    continue
             self._operand(slot, operand)
             if slot.role == "write":
                 self._written.update(_registers((operand,)))

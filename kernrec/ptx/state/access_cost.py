@@ -19,7 +19,6 @@ import numpy as np
 
 from kernrec.ptx.state.types import Array
 
-
 SEVERAL_WARPS = -2
 """Stands for the number of a warp where there is more than one."""
 

@@ -24,7 +24,7 @@ class SharedAccess(NamedTuple):
     access: Access
     """What the instruction states."""
 
-    index: Array
+    first: Array
     """Byte of the batch's shared memory that each lane accesses first, less `shift`; (lanes)."""
 
     shift: int
@@ -68,7 +68,7 @@ class RaceDetector:
         """
         # Accesses are aligned to their size, so two lanes of one access share all bytes or none.
         lanes, warps = shared.pattern.distinct_in_blocks(self.warps_per_block)
-        rows, wrote, read = self._last(shared, shared.index[lanes])
+        rows, wrote, read = self._last(shared, shared.first[lanes])
         warps = warps[:, None]
         clash = _others(wrote, warps)
         if shared.write:
@@ -92,7 +92,7 @@ class RaceDetector:
         """Raises for the first byte of the first lane that races."""
         numbers = self.lanes.shape.numbers if shared.lanes is None else shared.lanes
         warps = (numbers // WARP).astype(np.int16)[:, None]
-        rows, wrote, read = self._last(shared, shared.index)
+        rows, wrote, read = self._last(shared, shared.first)
         clash = _others(wrote, warps)
         if shared.write:
             clash |= _others(read, warps)
@@ -107,7 +107,7 @@ class RaceDetector:
         other_wrote = last_writer not in (_NONE, warp)
         other = last_writer if other_wrote else int(read[lane, byte])
         others = "several warps" if other == SEVERAL_WARPS else f"warp {other % self.warps_per_block}"
-        address = (int(shared.index[lane]) + shared.shift + byte) % self.stride
+        address = (int(shared.first[lane]) + shared.shift + byte) % self.stride
         block = int(self.lanes.block_numbers[warp // self.warps_per_block])
         raise EmulationError(
             f"{shared.access.location}: race: warp {warp % self.warps_per_block} of block number {block} "

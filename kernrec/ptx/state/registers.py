@@ -108,6 +108,7 @@ class RegisterFiles:
         self._used = dict.fromkeys(_FILE_DTYPES, 0)
         self._views: dict[tuple[int, np.dtype[Any]], Array] = {}
         self._rows: dict[object, RowRef] = {}
+        self._typed: dict[tuple[RowRef, str], Array] = {}
         self._scratch: dict[tuple[int, int], Array] = {}
 
     def register(self, name: str) -> RowRef:
@@ -137,14 +138,15 @@ class RegisterFiles:
 
     def row(self, ref: RowRef, kind: str) -> Array:
         """A row as PTX type `kind`; a type narrower than the register takes the low part of each lane."""
-        width, index = ref
-        view = self.view(width, DTYPES[kind])
-        need = WIDTHS[kind]
-        if need == width:
-            return view[index]
-        if need > width:
-            raise EmulationError(f"a .{kind} operand does not fit a {width}-bit register")
-        return view[index, :: width // need]
+        row = self._typed.get((ref, kind))
+        if row is None:
+            width, index = ref
+            view = self.view(width, DTYPES[kind])
+            need = WIDTHS[kind]
+            if need > width:
+                raise EmulationError(f"a .{kind} operand does not fit a {width}-bit register")
+            row = self._typed[ref, kind] = view[index] if need == width else view[index, :: width // need]
+        return row
 
     def scratch(self, like: Array) -> Array:
         """A temporary row for results that are then written under a mask; one per item size and length."""
