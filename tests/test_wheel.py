@@ -39,12 +39,10 @@ RESOLVED = (
     ("linux-aarch64", "3.11", EXTRAS),
     ("macos-arm64", "3.14", EXTRAS),
     ("windows-x86_64", "3.14", EXTRAS),
-    ("linux-x86_64", "3.13", ""),
-    ("linux-aarch64", "3.14", ""),
     ("macos-arm64", "3.12", ""),
-    ("windows-x86_64", "3.11", ""),
 )
-"""Platform, Python and extras: every platform with everything, mostly for the Python that gets its wheels last."""
+"""Platform, Python and extras: every platform with everything, mostly for the Python that gets its wheels last; and
+without extras, which are a part of that, once for what must not be there then."""
 
 PIP_AS_ON = """
 import json, sys

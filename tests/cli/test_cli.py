@@ -11,6 +11,7 @@ import duckdb
 import pytest
 
 from kernrec.gpu import all_gpus
+from tests.helpers.command import run_here
 
 MATMUL = ("recommend", "--op", "matmul", "--gpu", "rtx4090", "--shape", "m=512,n=512,k=512")
 
@@ -46,13 +47,13 @@ def test_a_table_shows_the_source_of_every_row() -> None:
 
 
 def test_without_a_shape_every_layer_of_the_workload_is_answered() -> None:
-    done = run("recommend", "--op", "conv", "--gpu", "rtx4090", "--json")
+    done = run_here("recommend", "--op", "conv", "--gpu", "rtx4090", "--json")
     layers = json.loads(done.stdout)["layers"]
     assert sum(layer["count"] for layer in layers) == 53
 
 
 def test_emit_prints_source_that_begins_with_its_launch() -> None:
-    done = run(*MATMUL, "--emit", "cuda")
+    done = run_here(*MATMUL, "--emit", "cuda")
     assert done.stdout.startswith("// matmul_simt for matmul[m=512,n=512,k=512]f32,nn")
     assert "<<<dim3(" in done.stdout
     assert "#define BLOCK_M " in done.stdout
@@ -61,7 +62,7 @@ def test_emit_prints_source_that_begins_with_its_launch() -> None:
 @pytest.mark.parametrize("command", ["gpus", "ops", "kernels"])
 def test_listings_come_as_table_and_json(command: str) -> None:
     rows = json.loads(run(command, "--json").stdout)
-    shown = run(command)
+    shown = run_here(command)
     assert shown.returncode == 0
     assert all(row["name"] in shown.stdout for row in rows)
     if command == "gpus":
@@ -72,7 +73,7 @@ def test_every_command_has_help() -> None:
     listed = run("--help").stdout
     for command in ("recommend", "emulate", "gpus", "ops", "kernels"):
         assert command in listed
-        assert run(command, "--help").returncode == 0
+        assert run_here(command, "--help").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_every_command_has_help() -> None:
     ],
 )
 def test_bad_input_gets_one_line(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
-    done = run("recommend", *arguments, home=tmp_path)
+    done = run_here("recommend", *arguments, home=tmp_path)
     assert_one_line(done, says)
     assert {path.name for path in tmp_path.iterdir()} <= {".cache"}
 
@@ -134,13 +135,13 @@ def test_a_database_that_is_none_gets_one_line(tmp_path: Path) -> None:
     cut.write_bytes(foreign.read_bytes()[:6000])
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for path in (text, foreign, cut, tmp_path / "missing.duckdb", tmp_path):
-        assert_one_line(run(*MATMUL, "--db", str(path)), path.name)
+        assert_one_line(run_here(*MATMUL, "--db", path), path.name)
         assert_one_line(run(*MATMUL, KERNREC_DB=str(path)), path.name)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_path_that_cannot_be_reached_gets_one_line() -> None:
-    done = run(*MATMUL, "--db", "x" * 300)
+    done = run_here(*MATMUL, "--db", "x" * 300)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("kernrec: xxx")
     assert done.stderr.endswith("cannot be reached: file name too long\n")

@@ -12,7 +12,7 @@ import pytest
 
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.store import Database
-from tests.helpers.paths import ROOT
+from tests.helpers.command import run_here
 from tests.helpers.recording import make_recording
 
 HERE = {k: v for k, v in os.environ.items() if not k.startswith(("KERNREC_", "XDG_"))}
@@ -100,7 +100,7 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     Database.open(database, read_only=False, create=True).close()
     with duckdb.connect(str(database)) as connection:
         connection.execute("INSERT INTO migration SELECT max(id) + 1, 'of_the_future', now() FROM migration")
-    done = run(*replaying(recording, database), home=tmp_path)
+    done = run_here(*replaying(recording, database), home=tmp_path)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "made by a newer kernrec" in done.stderr
@@ -124,10 +124,7 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     ],
 )
 def test_misuse_is_one_line_and_status_2(tmp_path: Path, arguments: list[str], said: str) -> None:
-    found = subprocess.run(
-        command("collect", *arguments), capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False,
-        env=HERE | {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    found = run_here("collect", *arguments, cwd=tmp_path, home=tmp_path)
     assert found.returncode == 2
     assert len(found.stderr.splitlines()) == 1
     assert said in found.stderr
@@ -159,6 +156,6 @@ def test_doctor_tells_of_measurements_that_a_killed_collector_left_behind(tmp_pa
     with Journal(journal_path(database)) as journal:
         journal.append({"row": {}})
         holding = run("doctor", "--db", database, home=tmp_path)
-    left = run("doctor", "--db", database, home=tmp_path)
+    left = run_here("doctor", "--db", database, home=tmp_path)
     assert f"a collector (PID {os.getpid()}) is filling it" in holding.stdout
     assert "1 measurements of a killed collector will be added by the next one" in left.stdout

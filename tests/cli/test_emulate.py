@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.helpers.command import run_here
 from tests.helpers.paths import ROOT
 
 SCALE = """
@@ -43,8 +44,7 @@ def scale(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kernrec", "emulate", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return run_here("emulate", *arguments)
 
 
 def test_a_kernel_is_run_and_counted(scale: Path, tmp_path: Path) -> None:
@@ -64,7 +64,8 @@ def test_a_kernel_is_run_and_counted(scale: Path, tmp_path: Path) -> None:
 
 
 def test_the_table_says_that_it_was_no_gpu(scale: Path) -> None:
-    done = run(scale, "x=f32[64]", "f32:2", "u32:64", "--grid", "2")
+    command = [sys.executable, "-m", "kernrec", "emulate", scale, "x=f32[64]", "f32:2", "u32:64", "--grid", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert "global.x.read_requests   2" in done.stdout
     assert "not measured on a GPU" in done.stderr
 

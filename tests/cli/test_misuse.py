@@ -1,13 +1,12 @@
 """Misuse is said at once, in one line, before any work: nothing is written, the status is 2."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.paths import ROOT
+from tests.helpers.command import run_here
 
 SOURCE = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2.0f; }'
 SPEC = """
@@ -63,12 +62,7 @@ def test_misuse_is_one_line_and_writes_nothing(command: tuple[str, ...], said: s
     (tmp_path / "broken.json").write_text("{ broken")
     (tmp_path / "folder").mkdir()
     before = sorted(tmp_path.rglob("*"))
-    home = ROOT
-    environment = os.environ | {"PYTHONPATH": str(home), "HOME": str(tmp_path / "home")}
-    arguments = [sys.executable, "-m", "kernrec", *command]
-    done = subprocess.run(
-        arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_here(*command, cwd=tmp_path, home=tmp_path / "home")
     assert done.returncode == 2
     assert done.stdout == ""
     assert said in done.stderr

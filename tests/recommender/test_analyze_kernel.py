@@ -120,7 +120,6 @@ def database(folder: Path, kernel: Kernel) -> Path:
 def test_a_second_analysis_has_nothing_left_to_do(kernel: Kernel, database: Path) -> None:
     again = analyze(kernel, kernel.definition.problem(), GPU, database)
     assert (again.profiled, again.known) == (0, 8)
-    assert again.seconds < 2
 
 
 def test_an_interrupted_analysis_goes_on_where_it_stopped(kernel: Kernel, tmp_path: Path) -> None:
