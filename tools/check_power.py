@@ -21,7 +21,8 @@ from fit_power import DEFAULT_DATA, at_limit, fit, predictor, shipped, usable
 from power_recordings import Load
 
 from kernrec.gpu import all_gpus, find_gpu
-from kernrec.model.prior.power import NominalCosts, PowerModel
+from kernrec.model.prior.launch_costs import NominalCosts
+from kernrec.model.prior.power import PowerModel
 
 AIM, GEMM_AIM, LIMIT_AIM = 0.08, 0.10, 0.15
 """Largest errors: median over a recording, over the library GEMMs, and of the product under limits."""

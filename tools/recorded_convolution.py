@@ -26,9 +26,10 @@ import numpy as np
 from kernrec.gpu import GPU, find_gpu, occupancy
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.prior.demand import Demand, demand
+from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.launch_time import LAUNCH_S, LaunchTime, LaunchWork, launch_time
 from kernrec.model.prior.microarchitecture import microarchitecture
-from kernrec.model.prior.power import LimitedCosts, NominalCosts, PowerModel
+from kernrec.model.prior.power import PowerModel
 
 Array = np.ndarray
 FILE = "convolution-static-a100-a4000.parquet"

@@ -7,8 +7,8 @@ it corrects the predictions, or a config that was found to be slow would be reco
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.kernel import ProblemSpace
-from kernrec.model.prior.power import LimitedCosts
+from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import (
     Costs,
@@ -75,16 +75,15 @@ class RunnableConfigs:
 
 
 @dataclass(frozen=True, eq=False)
-class PointCosts:
-    """The costs of one kernel's candidates at an operating point."""
+class KernelMeasurements:
+    """What was measured of a kernel's candidates, and what predictions became in its light."""
 
-    costs: Costs
-    measured: dict[int, MeasuredAnswer]
-    """What was measured at this point, by position of the candidate."""
+    measured: tuple[dict[int, MeasuredAnswer], ...]
+    """At each operating point by position of the candidate."""
     predicted: Costs
-    """The costs of all candidates as if none of them had been measured, on the scale of the measurements."""
-    limited: LimitedCosts
-    """The prior's prediction at this point."""
+    """The costs as if none of the candidates had been measured, on the scale of the measurements; (points, C)."""
+    rescaling: Rescaling
+    """By what predictions were multiplied to fit what was measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,9 +94,12 @@ class KernelCandidates:
     heuristic: int
     """Position of the candidate that the occupancy heuristic picks."""
     prediction: Prediction
-    points: tuple[PointCosts, ...]
-    rescaling: Rescaling | None
-    """By what predictions were multiplied to fit what was measured; None where nothing was."""
+    limited: LimitedCosts
+    """The prior's prediction, (points, C)."""
+    costs: Costs
+    """The costs, (points, C)."""
+    measurements: KernelMeasurements | None
+    """What was measured, and what predictions became in its light; None where nothing was measured."""
     scope: "ModelScope | None"
     """The model that corrects the prior; None where none applies."""
 
@@ -110,6 +112,17 @@ class KernelCandidates:
     def rows(self) -> Array:
         """Rows of the space that are estimated, ascending."""
         return self.prediction.rows
+
+    def at(self, point: int) -> "KernelCandidates":
+        """The candidates at one of the operating points alone."""
+        one, there = slice(point, point + 1), self.measurements
+        if there is not None:
+            there = KernelMeasurements(there.measured[one], there.predicted.at(one), there.rescaling)
+        return replace(self, limited=self.limited.at(one), costs=self.costs.at(one), measurements=there)
+
+    def measured(self, point: int) -> Mapping[int, MeasuredAnswer]:
+        """What was measured at an operating point, by position of the candidate."""
+        return self.measurements.measured[point] if self.measurements else {}
 
     def config(self, position: int) -> dict[str, int]:
         """The config of the candidate at this position."""
@@ -136,40 +149,43 @@ class KernelCandidates:
         heuristic = table.occupancy_choice(on_problem, runnable.rows)
         rows = runnable.rows if whole_space else _shortlisted(runnable, heuristic)
         prediction = predict(table, on_problem, rows)
-        first = prediction.limited(points[0])
-        predicted = prior_costs(first)
-        correct: Callable[[Costs], Costs] = _unchanged
+        limited = prediction.limited_at(points[:1])
         taken = [measured.at(rows) for measured in runnable.measured]
         scope = correction = None
         if model is not None and (scope := model.scope(table.gpu, table.kernel)):
             from kernrec.recommender.estimate.correction import Correction, worth_scoring
 
-            where = np.arange(len(rows)) if whole_space else worth_scoring(predicted, taken[0][0])
+            first = limited.at(0)
+            where = np.arange(len(rows)) if whole_space else worth_scoring(prior_costs(first), taken[0][0])
             correction = Correction.of(scope, prediction, first, where)
-            correct = correction.correct
-            predicted = correct(predicted)
             scope = scope.after(max(len(positions) for positions, _ in taken))
-        limited, everywhere = [first], [predicted]
+        correct = correction.correct if correction else _unchanged
+        predicted = correct(prior_costs(limited))
+        any_measured = any(len(positions) for positions, _ in taken)
         if len(points) > 1:
             # Measurements correct the predictions of all configs, so there all of them are estimated.
-            every = whole_space or any(len(positions) for positions, _ in taken)
-            swept = None if every else promising(predicted, SWEPT)
-            limited += [_spread(costs, swept, len(rows)) for costs in prediction.limited_at(points[1:], swept)]
-            everywhere += [correct(prior_costs(costs)) for costs in limited[1:]]
-        costs, rescaling = _with_measurements(everywhere, taken, limited, correction)
-        return cls(runnable, int(rows.searchsorted(heuristic)), prediction, costs, rescaling, scope)
+            swept = None if whole_space or any_measured else promising(predicted.at(0), SWEPT)
+            limited = _beside(limited, prediction.limited_at(points[1:], swept), swept)
+            predicted = correct(prior_costs(limited))
+        costs, measurements = _with_measurements(predicted, taken, correction) if any_measured else (predicted, None)
+        return cls(runnable, int(rows.searchsorted(heuristic)), prediction, limited, costs, measurements, scope)
 
 
 def _unchanged(costs: Costs) -> Costs:
     return costs
 
 
-def _spread(limited: LimitedCosts, where: Array | None, count: int) -> LimitedCosts:
-    """The costs of the candidates at positions `where` (None: all) as those of all; the others' are infinite."""
+def _beside(first: LimitedCosts, others: LimitedCosts, where: Array | None) -> LimitedCosts:
+    """Costs at the first operating point, and at others those of the candidates at positions `where` (None: all).
+
+    The costs of the remaining ones are infinite there.
+    """
+    here, there = first.columns(), others.columns()
     if where is None:
-        return limited
-    columns = np.full((len(fields(limited)), count), np.inf)
-    columns[:, where] = [getattr(limited, field.name) for field in fields(limited)]
+        return LimitedCosts(*map(np.concatenate, zip(here, there, strict=True)))
+    columns = np.full((len(here), 1 + len(there[0]), here[0].shape[1]), np.inf)
+    columns[:, :1] = here
+    columns[:, 1:, where] = there
     return LimitedCosts(*columns)
 
 
@@ -186,40 +202,34 @@ def _shortlisted(runnable: RunnableConfigs, heuristic: int) -> Array:
 
 
 def _with_measurements(
-    predicted: Sequence[Costs],
+    predicted: Costs,
     taken: Sequence[tuple[Array, list[MeasuredAnswer]]],
-    limited: Sequence[LimitedCosts],
     correction: "Correction | None",
-) -> tuple[tuple[PointCosts, ...], Rescaling | None]:
-    """The costs at each operating point, and by what predictions were rescaled.
+) -> tuple[Costs, KernelMeasurements]:
+    """The costs at each operating point where something was measured at one of them at least.
 
     A point at which nothing was measured takes its scale from the point with the most measured configs, the first of
     them where several have as many.
     """
-    results: list[PointCosts] = []
-    scales: list[Rescaling | None] = []
-    for estimated, (positions, rows), prior in zip(predicted, taken, limited, strict=True):
+    by_point: list[Costs] = []
+    scaled: list[Costs] = []
+    rescalings: list[Rescaling | None] = []
+    for point, (positions, rows) in enumerate(taken):
+        estimated = predicted.at(point)
         adapted = correction.adapted(estimated, positions, rows) if correction and len(positions) else estimated
         costs, rescaling = with_measured(adapted, positions, rows)
-        scaled = rescaling.apply(adapted) if rescaling and len(predicted) > 1 else adapted
-        results.append(PointCosts(costs, dict(zip(positions.tolist(), rows, strict=True)), scaled, prior))
-        scales.append(rescaling)
-    anchor = max(range(len(results)), key=lambda point: len(results[point].measured))
-    scale = scales[anchor]
-    if scale is None or len(results) == 1:
-        return tuple(results), scale
-    there = results[anchor].costs
-    return tuple(
-        result
-        if result.measured
-        else PointCosts(
-            carried_over(predicted[point], there, predicted[anchor], scale),
-            result.measured,
-            scale.apply(predicted[point]),
-            limited[point],
-        )
-        for point, result in enumerate(results)
-    ), scale
+        by_point.append(costs)
+        scaled.append(rescaling.apply(adapted) if rescaling and len(taken) > 1 else adapted)
+        rescalings.append(rescaling)
+    anchor = max(range(len(taken)), key=lambda point: len(taken[point][0]))
+    scale, there = rescalings[anchor], by_point[anchor]
+    assert scale is not None
+    for point, (positions, _) in enumerate(taken):
+        if not len(positions):
+            by_point[point] = carried_over(predicted.at(point), there, predicted.at(anchor), scale)
+            scaled[point] = scale.apply(predicted.at(point))
+    measured = tuple([dict(zip(positions.tolist(), rows, strict=True)) for positions, rows in taken])
+    return Costs.stacked(by_point), KernelMeasurements(measured, Costs.stacked(scaled), scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,29 +259,26 @@ class CandidateSet:
     @cached_property
     def latency_s(self) -> Array:
         """Expected latency, (points, C)."""
-        return self._table([[point.costs.latency.value for point in kernel.points] for kernel in self.kernels])
+        return self._table([kernel.costs.latency.value for kernel in self.kernels])
 
     @cached_property
     def energy_j(self) -> Array:
         """Expected energy, (points, C)."""
-        return self._table([[point.costs.energy.value for point in kernel.points] for kernel in self.kernels])
+        return self._table([kernel.costs.energy.value for kernel in self.kernels])
 
     @cached_property
     def power_w(self) -> Array:
         """Expected mean power, (points, C)."""
-        return self._table([[point.costs.power_w for point in kernel.points] for kernel in self.kernels])
+        return self._table([kernel.costs.power_w for kernel in self.kernels])
 
     @cached_property
     def latency_source(self) -> Array:
         """Where latencies come from, positions in `SOURCES`, (points, C)."""
-        return self._table([[point.costs.latency.source for point in kernel.points] for kernel in self.kernels])
+        return self._table([kernel.costs.latency.source for kernel in self.kernels])
 
     @staticmethod
-    def _table(columns: list[list[Array]]) -> Array:
-        if len(columns[0]) == 1:
-            parts = [points[0] for points in columns]
-            return (parts[0] if len(parts) == 1 else np.concatenate(parts))[np.newaxis]
-        return np.concatenate([np.stack(points) for points in columns], axis=1)
+    def _table(columns: list[Array]) -> Array:
+        return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
 
     @cached_property
     def fastest(self) -> int:
@@ -292,7 +299,7 @@ class CandidateSet:
         """The set at one of its operating points alone."""
         if len(self.points) == 1:
             return self
-        kernels = tuple([replace(kernel, points=(kernel.points[point],)) for kernel in self.kernels])
+        kernels = tuple([kernel.at(point) for kernel in self.kernels])
         return CandidateSet(self.problem, self.gpu, (self.points[point],), kernels, self.considered, self.foreign)
 
     def only(self, number: int) -> "CandidateSet":

@@ -90,23 +90,23 @@ class _Located:
 
 def _located(candidates: CandidateSet, point: int, position: int) -> _Located:
     number, kernel, own = candidates.locate(position)
-    costs = kernel.points[point].costs
-    return _Located(point, number, kernel, own, _estimate(costs.latency, own), _estimate(costs.energy, own))
+    costs, place = kernel.costs, (point, own)
+    return _Located(point, number, kernel, own, _estimate(costs.latency, place), _estimate(costs.energy, place))
 
 
-def _estimate(estimates: Estimates, position: int) -> Estimate:
+def _estimate(estimates: Estimates, place: tuple[int, int]) -> Estimate:
     return Estimate(
-        float(estimates.value[position]),
-        float(estimates.low[position]),
-        float(estimates.high[position]),
-        SOURCES[estimates.source[position]],
+        float(estimates.value[place]),
+        float(estimates.low[place]),
+        float(estimates.high[place]),
+        SOURCES[estimates.source[place]],
     )
 
 
 def _build(candidates: CandidateSet, located: _Located, rank: Place) -> Choice:
     point, kernel, own = located.point, located.kernel, located.position
     latency, energy = located.latency, located.energy
-    table, costs_there = kernel.table, kernel.points[point]
+    table = kernel.table
 
     def against(other: int) -> Comparison:
         """Compared with another candidate at the first operating point."""
@@ -115,7 +115,7 @@ def _build(candidates: CandidateSet, located: _Located, rank: Place) -> Choice:
             latency.value / float(candidates.latency_s[0, other]) - 1.0,
         )
 
-    measured = costs_there.measured.get(own)
+    measured = kernel.measured(point).get(own)
     return Choice(
         kernel=table.kernel,
         config=kernel.config(own),
@@ -125,8 +125,8 @@ def _build(candidates: CandidateSet, located: _Located, rank: Place) -> Choice:
         place=rank,
         latency_s=latency,
         energy_j=energy,
-        power_w=float(costs_there.costs.power_w[own]),
-        clock_hz=float(costs_there.limited.clock_hz[own]),
+        power_w=float(kernel.costs.power_w[point, own]),
+        clock_hz=float(kernel.limited.clock_hz[point, own]),
         bottleneck=kernel.prediction.bottleneck(own),
         occupancy=table.occupancy(kernel.runnable.on_problem, int(kernel.rows[own])),
         versus_fastest=against(candidates.fastest),

@@ -99,7 +99,7 @@ def contenders_of(
 
 
 def _log_width(candidates: CandidateSet, quantity: str) -> Array:
-    costs = [getattr(kernel.points[0].costs, quantity) for kernel in candidates.kernels]
+    costs = [getattr(kernel.costs, quantity).at(0) for kernel in candidates.kernels]
     return np.concatenate([np.log(estimates.high / estimates.low) for estimates in costs])
 
 

@@ -84,7 +84,8 @@ def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | No
     recorded = Counter(row.measured_by or "others" for row in measured.measured if row.protocol_version == 0)
     for recorder, count in sorted(recorded.items()):
         yield f"{name}: {_configs(count)} measured by {recorder}, not by kernrec's protocol"
-    if rescaled is not None and (scale := rescaled.rescaling) is not None:
+    if rescaled is not None and rescaled.measurements is not None:
+        scale = rescaled.measurements.rescaling
         yield (
             f"{name}: predictions put on the scale of {_configs(scale.configs)} measured"
             f" (latency x {scale.latency:.3g}, power x {scale.power:.3g})"

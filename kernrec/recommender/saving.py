@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernrec.model.prior.power import NominalCosts
+from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT
 from kernrec.recommender.estimate.operating_point import OperatingPoint

@@ -39,8 +39,7 @@ def lower_limits(gpu: GPU) -> tuple[OperatingPoint, ...]:
 
     A board may accept more than its default, too; nobody who asks for a config expects to be told to raise the limit.
     """
-    steps = _steps(gpu.power_min_w, gpu.tdp_w)
-    return tuple([OperatingPoint(limit) for limit in steps if limit < gpu.tdp_w])
+    return _points_below(gpu.power_min_w, gpu.tdp_w)
 
 
 def lowest_clock_hz(gpu: GPU) -> float:
@@ -84,3 +83,8 @@ def measured_limits(gpu: GPU, evidence: Evidence, kernels: Iterable[Kernel]) -> 
 @lru_cache
 def _steps(least_w: float, most_w: float) -> tuple[float, ...]:
     return tuple([round(float(limit)) for limit in np.linspace(least_w, most_w, POWER_LIMITS)])
+
+
+@lru_cache
+def _points_below(least_w: float, most_w: float) -> tuple[OperatingPoint, ...]:
+    return tuple([OperatingPoint(limit) for limit in _steps(least_w, most_w) if limit < most_w])

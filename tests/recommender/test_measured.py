@@ -220,11 +220,11 @@ def test_candidates_of_two_kernels_and_points_are_one_table() -> None:
     first, second = candidates.kernels[:2]
     count = len(first.rows)
     assert candidates.latency_s.shape == (2, sum(len(kernel.rows) for kernel in candidates.kernels))
-    own = int(second.points[0].costs.latency.value.argmin())  # those that are slow are not estimated at both points
+    own = int(second.costs.latency.value[0].argmin())  # those that are slow are not estimated at both points
     free, limited = build_choices(candidates, [(0, 3), (1, count + own)], Objective.LATENCY)
-    assert free.latency_s.value == candidates.latency_s[0, 3] == first.points[0].costs.latency.value[3]
+    assert free.latency_s.value == candidates.latency_s[0, 3] == first.costs.latency.value[0, 3]
     assert limited.latency_s.value == candidates.latency_s[1, count + own]
-    assert limited.latency_s.value == second.points[1].costs.latency.value[own]
+    assert limited.latency_s.value == second.costs.latency.value[1, own]
     assert (free.config, limited.config) == (first.config(3), second.config(own))
     assert (free.power_limit_w, limited.power_limit_w) == (gpu.tdp_w, 300.0)
     assert limited.power_w < 300.1

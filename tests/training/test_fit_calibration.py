@@ -9,7 +9,8 @@ import pytest
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model.prior.calibration import ENERGY, FILE, TIME, Calibration, load, save
-from kernrec.model.prior.power import NominalCosts, PowerModel
+from kernrec.model.prior.launch_costs import NominalCosts
+from kernrec.model.prior.power import PowerModel
 from kernrec.training.dataset import RowGroup
 from kernrec.training.fit_calibration import FEWEST_PROBLEMS, FEWEST_ROWS, fit
 from tests.helpers.groups import simulated_groups

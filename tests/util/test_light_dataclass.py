@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernrec.util.light_dataclass import dataclass
+from kernrec.util.light_dataclass import _MANY, dataclass
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,24 @@ class Light:
             raise ValueError("size")
 
 
+@dataclass(frozen=True)
+class Often:
+    """The same, made so often that it gets an `__init__` of its own."""
+
+    name: str
+    size: int = 3
+    parts: list[int] = field(default_factory=list, hash=False)
+    note: str = field(default="", repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ValueError("size")
+
+
+for _ in range(2 * _MANY):
+    Often("a")
+
+
 @dataclasses.dataclass(frozen=True)
 class Standard:
     """The same, by the standard library."""
@@ -40,7 +58,7 @@ class Standard:
             raise ValueError("size")
 
 
-BOTH = pytest.mark.parametrize("kind", [Light, Standard])
+BOTH = pytest.mark.parametrize("kind", [Light, Often, Standard])
 Kind = Callable[..., Any]
 
 
@@ -60,6 +78,25 @@ def test_arguments_by_place_and_by_name_and_defaults(kind: Kind) -> None:
 def test_arguments_that_do_not_fit_are_refused(kind: Kind, args: tuple[Any, ...], given: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         kind(*args, **given)
+
+
+@dataclass(frozen=True)
+class Awkward:
+    """Fields whose names an `__init__` might use itself."""
+
+    values: int
+    fields: int
+    cls: int = 0
+
+
+def test_any_name_can_be_a_field() -> None:
+    for number in range(2 * _MANY):
+        assert vars(Awkward(number, 2)) == {"values": number, "fields": 2, "cls": 0}
+
+
+def test_a_class_made_often_has_an_init_of_its_own() -> None:
+    assert Often.__init__.__code__.co_varnames[:3] == ("self", "name", "size")
+    assert "name" not in Light.__init__.__code__.co_varnames
 
 
 @BOTH

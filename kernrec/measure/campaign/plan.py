@@ -231,7 +231,7 @@ class _Ranking:
         for which, (kernel, space) in enumerate(zip(kernels, spaces, strict=True)):
             rank = _UNPREDICTED + draw.random(len(space))
             if (estimated := predicted.get(kernel.name)) is not None:
-                rank[estimated.rows] = estimated.points[0].costs.latency.value
+                rank[estimated.rows] = estimated.costs.latency.value[0]
             order += [(float(rank[row]), which, int(row)) for row in space.at(problem).rows]
         if not order:
             reason = "" if only else why_not(kernels, problem, gpu)

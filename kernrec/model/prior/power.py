@@ -17,8 +17,7 @@ are in `power.toml`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +26,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
+from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
+from kernrec.model.prior.throttle import CLOCKS, ClockGrid, VoltageCurve, clocks_between
 from kernrec.util.cache import shipped_toml
 from kernrec.util.light_dataclass import dataclass
 
@@ -40,8 +41,7 @@ DRAM = "dram.bytes"
 """The event of a byte between L2 and DRAM."""
 ISSUE = "issue."
 """How the events of warp instructions begin; the instruction class follows."""
-BISECTIONS = 10
-"""Steps that find the clock to 1/1024 of its range, finer than the 15 MHz steps of real GPUs."""
+_GRIDS_KEPT = 16
 PARTNER_HEADROOM = 1.35
 """Highest power limit over the reference board's that partners' GeForce boards accept, where the catalog knows of none
 above the TDP: 450 W on a recorded RTX 3090 (anchor matmul_tf32_limits_rtx3090.csv; reference 350 W); 600 W on RTX 4090
@@ -58,63 +58,6 @@ def combine(core_s: ArrayLike, memory_s: ArrayLike) -> Floats:
     for _ in range(OVERLAP_DOUBLINGS):
         total = np.sqrt(total)
     return total
-
-
-@dataclass(frozen=True)
-class NominalCosts:
-    """Time and dynamic energy of N launches before any power limit; every field an array (N,) or a scalar."""
-
-    core_s: Floats | float
-    """Seconds bound by the core clock domain, at the boost clock."""
-    dram_s: Floats | float
-    """Seconds bound by DRAM; they do not depend on the core clock."""
-    fixed_s: Floats | float
-    """Seconds of launch overhead."""
-    core_j: Floats | float
-    """Joules of core events at nominal voltage, as from `PowerModel.dynamic`; without the clock tree."""
-    dram_j: Floats | float
-    """Joules of DRAM traffic."""
-
-
-@dataclass(frozen=True)
-class LimitedCosts:
-    """N launches at the clock where they stay within the power limit; every field an array (N,).
-
-    `energy_j = power_w * latency_s = static_j + core_j + dram_j`.
-    """
-
-    latency_s: Floats
-    """Seconds."""
-    power_w: Floats
-    """Mean power while the launch runs (W)."""
-    energy_j: Floats
-    """Joules of the whole launch."""
-    clock_hz: Floats
-    """Core clock that the power limit leaves."""
-    capped: NDArray[np.bool_]
-    """Whether the power limit slowed the launch down."""
-    static_j: Floats
-    """Joules of board, memory standby and leakage."""
-    core_j: Floats
-    """Joules of core events and of the clock tree, at the voltage of `clock_hz`."""
-    dram_j: Floats
-    """Joules of DRAM traffic."""
-
-
-@dataclass(frozen=True)
-class VoltageCurve:
-    """The core voltage that a clock needs: constant up to the knee, above it rising faster than the clock."""
-
-    knee_hz: float
-    """Clock from which the voltage rises."""
-    steepness: float
-    """Weight of the part that is quadratic in the distance to the knee."""
-
-    def over_lowest(self, clock_hz: ArrayLike) -> Floats:
-        """Voltage over the lowest one: `x + steepness * (x - 1)**2` with x = clock over knee, at least 1."""
-        ratio = np.maximum(np.multiply(clock_hz, 1.0 / self.knee_hz), 1.0)
-        above = ratio - 1.0
-        return ratio + self.steepness * above * above
 
 
 @dataclass(frozen=True)
@@ -264,49 +207,60 @@ class PowerModel:
         Raises:
             UsageError: the GPU does not accept this power limit or clock.
         """
-        return self._limited(nominal, self._limit(limit_w), self._clock(clock_hz) / self.boost_hz)
+        start = self._clock(clock_hz) / self.boost_hz
+        return self._limited(nominal.columns(), self._limit(limit_w), start, (start,))
 
     def apply_power_limits(
         self, nominal: NominalCosts, points: Sequence[tuple[float | None, float | None]]
-    ) -> list[LimitedCosts]:
+    ) -> LimitedCosts:
         """`apply_power_limit` at several (power limit, clock), in little more time than at one.
 
         Args:
-            nominal: N launches; every field an array (N,).
-            points: the power limits and clocks, None as for `apply_power_limit`.
-        """
-        count, each = len(points), np.size(nominal.core_s)
-        repeated = NominalCosts(*(np.tile(getattr(nominal, field.name), count) for field in fields(NominalCosts)))
-        limits = np.repeat([self._limit(limit_w) for limit_w, _ in points], each)
-        starts = np.repeat([self._clock(clock_hz) / self.boost_hz for _, clock_hz in points], each)
-        limited = self._limited(repeated, limits, starts)
-        columns = [getattr(limited, field.name).reshape(count, each) for field in fields(LimitedCosts)]
-        return [LimitedCosts(*rows) for rows in zip(*columns, strict=True)]
+            nominal: N launches.
+            points: P power limits and clocks, None as for `apply_power_limit`.
 
-    def _limited(self, nominal: NominalCosts, limit: float | Floats, start: float | Floats) -> LimitedCosts:
-        """The launches at a power limit and from a ratio of the boost clock on; numbers, or arrays (N,)."""
-        core, memory, fixed, core_j, dram = np.broadcast_arrays(
-            np.atleast_1d(np.asarray(nominal.core_s, dtype=np.float64)),
-            nominal.dram_s,
-            nominal.fixed_s,
-            nominal.core_j,
-            nominal.dram_j,
-        )
-        latency, static_j, total_core_j = self._run(start, NominalCosts(core, memory, fixed, core_j, dram))
-        energy = static_j + total_core_j + dram
+        Returns:
+            Arrays (P, N).
+        """
+        limits = np.array([[self._limit(limit_w)] for limit_w, _ in points])
+        starts = tuple([self._clock(clock_hz) / self.boost_hz for _, clock_hz in points])
+        starts = starts if len(set(starts)) > 1 else starts[:1]
+        return self._limited(nominal.columns(), limits, np.array(starts)[:, np.newaxis], starts)
+
+    def _limited(
+        self, launches: Floats, limit: float | Floats, ratio: float | Floats, starts: tuple[float, ...]
+    ) -> LimitedCosts:
+        """The launches at power limits, from the highest clocks down.
+
+        Args:
+            launches: the fields of N nominal costs as rows, (5, N).
+            limit: a number; one for each launch, (N,); or one for each operating point, (P, 1).
+            ratio: the highest clock over the boost clock: a number, or (1, 1) or (P, 1).
+            starts: the different values of `ratio`; as many as points, or one.
+        """
+        dram_j = launches[4]
+        latency, static_j, core_j = self._run(ratio, NominalCosts(*launches))
+        energy = static_j + core_j + dram_j
         power = energy / latency
-        limit, start = np.broadcast_to(limit, latency.shape), np.broadcast_to(start, latency.shape)
-        clock = start * self.boost_hz
         capped = power > limit
+        if len(capped) != len(latency):  # one highest clock for several points
+            columns = latency, static_j, core_j, energy, power
+            latency, static_j, core_j, energy, power = (np.repeat(column, len(capped), axis=0) for column in columns)
+        clock = np.empty(capped.shape)
+        clock[...] = ratio * self.boost_hz
+        drams = np.empty(capped.shape)
+        drams[...] = dram_j
         if capped.any():
-            over = np.flatnonzero(capped)
-            slowed = NominalCosts(core[over], memory[over], fixed[over], core_j[over], dram[over])
-            ratio, latency[over], static_j[over], total_core_j[over] = self._throttle(start[over], limit[over], slowed)
-            clock[over] = ratio * self.boost_hz
-            energy[over] = static_j[over] + total_core_j[over] + dram[over]
-            power[over] = energy[over] / latency[over]
-        dram_j = np.array(dram, dtype=np.float64)
-        return LimitedCosts(latency, power, energy, clock, capped, static_j, total_core_j, dram_j)
+            *points, over = capped.nonzero()
+            slowed = launches.take(over, axis=1)
+            first: Any = points[0] * CLOCKS if len(starts) > 1 else 0
+            limits = np.broadcast_to(limit, capped.shape)[capped]
+            throttled = self._clock_grid(starts).throttle(slowed, limits, first)
+            for column, values in zip((clock, latency, static_j, core_j), throttled, strict=True):
+                column[capped] = values
+            energy[capped] = throttled[2] + throttled[3] + slowed[4]
+            power[capped] = energy[capped] / throttled[1]
+        return LimitedCosts(latency, power, energy, clock, capped, static_j, core_j, drams)
 
     def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:
         """Joules of each launch by part; the parts add up to `energy_j`.
@@ -337,17 +291,23 @@ class PowerModel:
         total_core_j = (self.clock_w * ratio * latency + nominal.core_j) * (volts * volts)
         return latency, static_j, total_core_j
 
-    def _throttle(self, start: Floats, limit_w: Floats, nominal: NominalCosts) -> tuple[Floats, Floats, Floats, Floats]:
-        """(clock over boost, latency_s, static_j, core_j) of launches that exceed the limit at clock ratio `start`."""
-        lowest = self.minimum_hz / self.boost_hz
-        low, step = np.full(np.shape(nominal.core_s), lowest), start - lowest
-        for _ in range(BISECTIONS):
-            step *= 0.5
-            middle = low + step
-            latency, static_j, total_core_j = self._run(middle, nominal)
-            within = static_j + total_core_j + nominal.dram_j <= limit_w * latency
-            low = np.where(within, middle, low)
-        return low, *self._run(low, nominal)
+    def _clock_grid(self, starts: tuple[float, ...]) -> ClockGrid:
+        """The clocks below each of these ratios of the boost clock."""
+        grid = self._clock_grids.get(starts)
+        if grid is None:
+            ratio = np.concatenate([clocks_between(self.minimum_hz / self.boost_hz, start) for start in starts])
+            clock = ratio * self.boost_hz
+            volts = self.voltage(clock)
+            static_w = self.board_w + self.leakage_w * volts
+            grid = ClockGrid(ratio, clock, static_w, self.clock_w * ratio, volts * volts)
+            if len(self._clock_grids) >= _GRIDS_KEPT:
+                self._clock_grids.clear()
+            self._clock_grids[starts] = grid
+        return grid
+
+    @cached_property
+    def _clock_grids(self) -> dict[tuple[float, ...], ClockGrid]:
+        return {}
 
     def _limit(self, limit_w: float | Floats | None) -> float | Floats:
         if limit_w is None:

@@ -11,8 +11,9 @@ import numpy as np
 
 from kernrec.gpu import find_gpu
 from kernrec.model.prior.demand import demand
+from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchWork, launch_time
-from kernrec.model.prior.power import NominalCosts, PowerModel
+from kernrec.model.prior.power import PowerModel
 
 _GPUS = ("t4", "a100-sxm4-80gb", "rtx3090", "rtx4090", "h200-sxm", "rtx5090", "b200")
 """One GPU of each generation that has figures of its own."""

@@ -20,7 +20,7 @@ from kernrec.kernel import Kernel
 from kernrec.model.learn.adaptation import adapt, thinned
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, groups_needed, unknown_interval
 from kernrec.model.learn.model import Model
-from kernrec.model.prior.power import LimitedCosts
+from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.recommender.estimate.costs import LEARNED, Costs, Estimates, promising, replaced
 from kernrec.recommender.estimate.model_inputs import features_of, inputs_of
 from kernrec.recommender.estimate.prediction import Prediction
@@ -168,7 +168,7 @@ class Correction:
         power_log = self.ratios.get("power", np.zeros(len(self.where)))
 
         def factor(log: Array) -> Array:
-            factors = np.full(len(predicted.power_w), math.exp(_median(log)))
+            factors = np.full(predicted.power_w.shape[-1], math.exp(_median(log)))
             factors[self.where] = np.exp(log)
             return factors
 
@@ -180,7 +180,7 @@ class Correction:
 
     def _interval(self, quantity: str, estimates: Estimates) -> Estimates:
         """The estimates with the model's interval and source at `where`."""
-        value = estimates.value[self.where]
+        value = estimates.value[..., self.where]
         low, high = self.scope.interval(quantity).around(value, self.distance)
         return replaced(estimates, self.where, (value, low, high), LEARNED)
 

@@ -28,8 +28,8 @@ from enum import StrEnum
 
 import numpy as np
 
+from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.model.prior.launch_time import INTERVAL
-from kernrec.model.prior.power import LimitedCosts
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
@@ -64,13 +64,23 @@ energy counter read at start and stop of one second."""
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
-    """One quantity of C candidates with its 90 % interval, in SI units; every field an array (C,)."""
+    """One quantity of C candidates with its 90 % interval, in SI units; every field an array (C,) or (points, C)."""
 
     value: Array
     low: Array
     high: Array
     source: Array
     """Positions in `SOURCES`."""
+
+    def at(self, point: int | slice) -> "Estimates":
+        """Those of a table of several operating points at one of them, or at some."""
+        return Estimates(self.value[point], self.low[point], self.high[point], self.source[point])
+
+    @classmethod
+    def stacked(cls, points: Sequence["Estimates"]) -> "Estimates":
+        """The table of several operating points from theirs."""
+        columns = zip(*((e.value, e.low, e.high, e.source) for e in points), strict=True)
+        return cls(*map(np.stack, columns))
 
     def scaled(self, factor: Array | float) -> "Estimates":
         """Values and intervals multiplied by a factor; the source stays."""
@@ -86,14 +96,27 @@ class Estimates:
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """The cost table of C candidates at one operating point."""
+    """The cost table of C candidates, at one operating point or at several."""
 
     latency: Estimates
     """Seconds."""
     energy: Estimates
     """Joules."""
     power_w: Array
-    """Mean power while running, (C,)."""
+    """Mean power while running, (C,) or (points, C)."""
+
+    def at(self, point: int | slice) -> "Costs":
+        """Those of a table of several operating points at one of them, or at some."""
+        return Costs(self.latency.at(point), self.energy.at(point), self.power_w[point])
+
+    @classmethod
+    def stacked(cls, points: Sequence["Costs"]) -> "Costs":
+        """The table of several operating points from theirs."""
+        return cls(
+            Estimates.stacked([costs.latency for costs in points]),
+            Estimates.stacked([costs.energy for costs in points]),
+            np.stack([costs.power_w for costs in points]),
+        )
 
 
 @dataclass(frozen=True)
@@ -121,7 +144,7 @@ class Rescaling:
 
 def prior_costs(limited: LimitedCosts) -> Costs:
     """What the analytic model predicts."""
-    source = np.full(len(limited.latency_s), PRIOR, dtype=np.int8)
+    source = np.full(limited.latency_s.shape, PRIOR, dtype=np.int8)
 
     def estimates(value: Array) -> Estimates:
         return Estimates(value, value / INTERVAL, value * INTERVAL, source)
@@ -204,9 +227,9 @@ def replaced(
     """A copy with other numbers at some positions: (value, low, high) and, unless None, their source."""
     copies = [column.copy() for column in (estimates.value, estimates.low, estimates.high, estimates.source)]
     for copy, column in zip(copies, columns, strict=False):
-        copy[positions] = column
+        copy[..., positions] = column
     if source is not None:
-        copies[3][positions] = source
+        copies[3][..., positions] = source
     value, low, high, sources = copies
     return Estimates(value, low, high, sources)
 

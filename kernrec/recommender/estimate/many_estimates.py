@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernrec.kernel.many_problems import ManyProblems
-from kernrec.model.prior.power import NominalCosts
+from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.op import Problem
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import nominal_costs

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernrec.model.learn.features import ModelInputs, matrix
 from kernrec.model.prior.demand import PIPES
-from kernrec.model.prior.power import LimitedCosts
+from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.util.light_dataclass import dataclass

@@ -1,7 +1,6 @@
 """The prior's prediction: time and energy of configs on one problem, before any power limit."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 
 import numpy as np
 
@@ -10,8 +9,8 @@ from kernrec.kernel.many_problems import ManyProblems, OnProblems
 from kernrec.kernel.spec import WORKSPACE_BYTES
 from kernrec.model.prior.dram_traffic import TensorAccess, dram_bytes, sampled_dram_bytes
 from kernrec.model.prior.epilogue import epilogue
+from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, LaunchWork, join, launch_time
-from kernrec.model.prior.power import LimitedCosts, NominalCosts
 from kernrec.op import Problem
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.static_table import Array, StaticTable
@@ -40,13 +39,13 @@ class Prediction:
         """Latency, power and energy at an operating point."""
         return self.table.power.apply_power_limit(self.nominal, point.power_limit_w, point.clock_hz)
 
-    def limited_at(self, points: Sequence[OperatingPoint], where: Array | None = None) -> list[LimitedCosts]:
-        """Latency, power and energy of the candidates at positions `where` (None: all), at each operating point."""
+    def limited_at(self, points: Sequence[OperatingPoint], where: Array | None = None) -> LimitedCosts:
+        """Latency, power and energy of the candidates at positions `where` (None: all), (points, len(where))."""
         nominal = self.nominal
         if where is not None:
-            nominal = NominalCosts(*(np.take(getattr(nominal, field.name), where) for field in fields(nominal)))
-        at = [(point.power_limit_w, point.clock_hz) for point in points]
-        return self.table.power.apply_power_limits(nominal, at)
+            parts = (nominal.core_s, nominal.dram_s, nominal.fixed_s, nominal.core_j, nominal.dram_j)
+            nominal = NominalCosts(*(np.take(part, where) for part in parts))
+        return self.table.power.apply_power_limits(nominal, [(point.power_limit_w, point.clock_hz) for point in points])
 
     def at(self, position: int) -> NominalCosts:
         """The costs of one candidate before any power limit."""

@@ -11,7 +11,8 @@ import numpy as np
 
 from kernrec.gpu import LIMITERS
 from kernrec.model.prior.demand import events
-from kernrec.model.prior.power import DRAM, LimitedCosts
+from kernrec.model.prior.launch_costs import LimitedCosts
+from kernrec.model.prior.power import DRAM
 from kernrec.recommender.candidate_set import CandidateSet, KernelCandidates
 from kernrec.recommender.choices import build_choice
 from kernrec.recommender.result import Choice
@@ -157,8 +158,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     for index in performed:
         for metric, value in table.counts(on_problem, index, row).items():
             total[metric] = total.get(metric, 0.0) + value
-    costs = kernel.points[point].limited
-    limited = LimitedCosts(*(np.array([getattr(costs, f.name)[position]]) for f in fields(LimitedCosts)))
+    limited = LimitedCosts(*(column[point, position : position + 1] for column in kernel.limited.columns()))
     prior = {name: float(getattr(limited, name)[0]) for name in ("latency_s", "energy_j", "power_w")}
     scale = choice.energy_j.value / prior["energy_j"]
     parts: dict[str, float] = {}

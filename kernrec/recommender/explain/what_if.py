@@ -103,11 +103,12 @@ def what_if(
 
 def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np.ndarray, np.ndarray]:
     """Latencies and energies (points, C) that changes of the config at `position` are judged by."""
-    latency, energy, here = candidates.latency_s.copy(), candidates.energy_j.copy(), candidates.kernels[0].points[point]
-    if position in here.measured:
-        others = np.setdiff1d(np.arange(latency.shape[1]), list(here.measured))
-        latency[point, others] *= here.costs.latency.value[position] / here.predicted.latency.value[position]
-        energy[point, others] *= here.costs.energy.value[position] / here.predicted.energy.value[position]
+    latency, energy, kernel = candidates.latency_s.copy(), candidates.energy_j.copy(), candidates.kernels[0]
+    if kernel.measurements and position in (measured := kernel.measured(point)):
+        others = np.setdiff1d(np.arange(latency.shape[1]), list(measured))
+        costs, predicted, here = kernel.costs, kernel.measurements.predicted, (point, position)
+        latency[point, others] *= costs.latency.value[here] / predicted.latency.value[here]
+        energy[point, others] *= costs.energy.value[here] / predicted.energy.value[here]
     return latency, energy
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.model.prior.demand import QUANTITIES, Demand
+from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.model.prior.launch_time import Array, LaunchWork, alone_clk, launch_time
 from kernrec.model.prior.microarchitecture import microarchitecture
-from kernrec.model.prior.power import LimitedCosts
 from kernrec.op import Problem, find_op
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import predict

@@ -21,7 +21,7 @@ def test_features_kept_for_a_space_are_those_made_for_the_candidates() -> None:
         (table,) = recommender.context.tables(problem, gpu)
         (kernel,) = candidate_set([table], problem, [DEFAULT_POINT], Evidence()).kernels
         where = np.arange(0, len(kernel.rows), 7)
-        inputs = inputs_of(kernel.prediction, kernel.points[0].limited, where)
+        inputs = inputs_of(kernel.prediction, kernel.limited.at(0), where)
         for columns in (names([*inputs.tunables, "of_another_kernel"]), names(), names(["block_m"])[::-1]):
             found = features_of(table, columns, inputs, kernel.rows[where])
             expected = matrix(inputs, columns)

@@ -68,10 +68,11 @@ def test_many_operating_points_at_once_cost_what_each_costs(table: StaticTable) 
     at = table.space.at(PROBLEM)
     prediction = predict(table, at, table.runnable(at)[:60])
     points = [DEFAULT_POINT, OperatingPoint(200.0), OperatingPoint(None, 1.2e9), OperatingPoint(300.0, 1.8e9)]
-    for point, limited in zip(points, prediction.limited_at(points), strict=True):
-        alone = prediction.limited(point)
+    together = prediction.limited_at(points)
+    for i, point in enumerate(points):
+        limited, alone = together.at(i), prediction.limited(point)
         for name in ("latency_s", "energy_j", "power_w", "clock_hz", "capped"):
             assert (getattr(limited, name) == getattr(alone, name)).all()
     where = np.array([3, 11])
-    some = prediction.limited_at(points[1:2], where)[0]
-    assert (some.energy_j == prediction.limited(points[1]).energy_j[where]).all()
+    some = prediction.limited_at(points[1:2], where)
+    assert (some.energy_j[0] == prediction.limited(points[1]).energy_j[where]).all()
