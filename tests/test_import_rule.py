@@ -39,6 +39,7 @@ SUB_ROOMS = {
     """,
     "model": """
         ...
+        vendor
         learn search
         prior
     """,

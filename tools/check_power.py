@@ -93,7 +93,7 @@ def check_gemms(data: Path, leave_out: bool) -> float:
     errors = Errors.of(test, coefficients)
     what = "shapes left out" if leave_out else "fitted"
     print(f"power of library GEMMs on the H200, given their time, {what}: {errors.rows} rows  {errors}")
-    misread = list(recordings.library_gemms(data, misread=True))
+    misread = list(recordings.library_gemms(data, wrong=True))
     print(f"  misread rows (see power_recordings.py): {len(misread)} rows  {Errors.of(misread, coefficients)}")
     print()
     return errors.median

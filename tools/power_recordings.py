@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
+
 from kernrec.gpu import find_gpu
 
 TF32_CYCLES = 0.279605 * 210e6
@@ -177,15 +179,20 @@ def gemm_rates(
     return {name: count / seconds for name, count in counts.items()}
 
 
-def library_gemms(data: Path, misread: bool = False) -> Iterator[Load]:
+def misread(m: Any, latency_s: Any) -> np.ndarray:
+    """Whether the power of the H200's GEMMs was misread, elementwise, by `MISREAD_M` and `SHORT_S`."""
+    return np.isin(m, MISREAD_M) | ((np.asarray(m) > 256) & (np.asarray(latency_s) < SHORT_S))
+
+
+def library_gemms(data: Path, wrong: bool = False) -> Iterator[Load]:
     """bf16 products of a serving stack's library on an H200, at its highest clock unless the limit is reached.
 
     Args:
         data: the shared data folder.
-        misread: the rows whose power was misread instead of the others.
+        wrong: the rows whose power was misread instead of the others.
     """
     for row in parquet(data / "library" / "gemm_h200_power.parquet"):
-        if misread == (row["m"] in MISREAD_M or (row["m"] > 256 and row["latency_s"] < SHORT_S)):
+        if wrong == bool(misread(row["m"], row["latency_s"])):
             shape, seconds = (row["m"], row["n"], row["k"]), row["latency_s"]
             rates = gemm_rates(shape, seconds, sharing=2.0 if row["m"] > 128 else 1.0)
             about = f"{row['m']} x {row['n']} x {row['k']}"

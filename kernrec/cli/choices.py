@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kernrec.cli.answer_table import SELDOM, USUALLY, WIDE, Column, quantities
 from kernrec.cli.config_short import short_config
-from kernrec.cli.format import config_text, measurement_text, print_notes, source_text
+from kernrec.cli.format import config_text, interval_text, measurement_text, print_notes, source_text
 from kernrec.cli.output import Form, print_csv, print_json, print_table_as
 from kernrec.cli.quantity import percent
 from kernrec.util.human import human
@@ -15,6 +15,7 @@ from kernrec.util.human import human
 if TYPE_CHECKING:
     from kernrec.recommender import Choice, Recommendation
     from kernrec.recommender.result import Foreign, Saving
+    from kernrec.recommender.vendor_library import VendorEstimate
 
 
 def print_choices(answer: "Recommendation", form: Form = Form.TABLE) -> None:
@@ -43,6 +44,8 @@ def print_choices(answer: "Recommendation", form: Form = Form.TABLE) -> None:
     print_table_as(form, title, columns)
     if answer.saving is not None:
         print(_saving_text(answer.saving, human(answer.power_limit_w, "W")))
+    for line in vendor_lines(answer.vendor_library):
+        print(line)
     print_notes(answer.notes)
 
 
@@ -136,3 +139,21 @@ def _saving_text(saving: "Saving", compared: str) -> str:
     slower = f"{saving.slowdown * 100:.1f} % longer" if saving.slowdown >= 0.0005 else "as long"
     saved = f"{saving.energy_saved * 100:.0f} % less energy"
     return f"{where[0].upper()}{where[1:]}, the first config takes {slower} and {saved} than at {compared}."
+
+
+def vendor_lines(vendor: "VendorEstimate | None") -> list[str]:
+    """What the vendor library takes, and whether to call it."""
+    if vendor is None:
+        return []
+    latency, power = vendor.predicted.latency_s, vendor.predicted.power_w
+    drawn = ""
+    if power is not None:
+        drawn = f", {interval_text(power, 'W')}{' (power transferred)' * (power.transferred > latency.transferred)}"
+    where = f"{'transferred from' if latency.transferred else 'learned on'} {vendor.learned_on}"
+    lines = [f"{vendor.library}: {interval_text(latency, 's')}{drawn}, {where}"]
+    if vendor.slowdown is not None:
+        lines.append(f"Against the first choice: {percent(vendor.slowdown)} time")
+        if vendor.energy_saved is not None:
+            lines[-1] += f", {percent(-vendor.energy_saved)} energy"
+        lines[-1] += f". Call {vendor.library}: it is expected to be faster." if vendor.faster else "."
+    return lines

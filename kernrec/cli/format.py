@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
+    from kernrec.model.vendor.model import Predicted
     from kernrec.recommender import Choice, Estimate
     from kernrec.recommender.result import Foreign
 
@@ -46,7 +47,7 @@ def measurement_text(choice: "Choice | Foreign") -> str:
     return f"{device}{sessions} {measurement.measured_at[:10]}{shared}"
 
 
-def interval_text(estimate: "Estimate", unit: str) -> str:
+def interval_text(estimate: "Estimate | Predicted", unit: str) -> str:
     """An estimate with its interval, the unit once where it is the same."""
     low, high = human(estimate.low, unit).split(" ")[0], human(estimate.high, unit)
     if human(estimate.low, unit).split(" ")[1] != high.split(" ")[1]:

@@ -139,6 +139,7 @@ class Recommender:
 
     def _new(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
         candidates = self.candidates(problem, gpu, op_points(gpu, query))
+        vendor_model = self.context.models.vendor_model(problem.op)  # its warnings are among the notes
         picked = select(candidates, query)
         choices = build_choices(candidates, picked, query.objective)
         return Recommendation(
@@ -153,6 +154,7 @@ class Recommender:
             models=tuple(kernel.scope for kernel in candidates.kernels if kernel.scope),
             saving=saving_of(candidates, picked[0], query),
             foreign=foreign_rows(candidates, query),
+            vendor_model=vendor_model,
         )
 
     def _candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:

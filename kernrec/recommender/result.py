@@ -1,6 +1,7 @@
 """What a recommendation is made of: choices with their costs, how sure they are, and what they are compared with."""
 
 from collections.abc import Mapping
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,9 @@ from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.model.prior.calibration import Calibration
+    from kernrec.model.vendor.model import VendorModel
     from kernrec.recommender.estimate.correction import ModelScope
+    from kernrec.recommender.vendor_library import VendorEstimate
 
 
 @dataclass(frozen=True)
@@ -253,11 +256,26 @@ class Recommendation:
     for."""
     foreign: tuple[Foreign, ...] = ()
     """What was measured of kernels that are not in the library, the best by the objective first."""
+    vendor_model: "VendorModel | None" = field(default=None, repr=False, compare=False)
+    """The model of the op's vendor library; None where there is none."""
 
     @property
     def best(self) -> Choice:
         """The first choice."""
         return self.choices[0]
+
+    @cached_property
+    def vendor_library(self) -> "VendorEstimate | None":
+        """What a call of the vendor library takes and draws; None for an op, data type, layout or case of which nobody
+        recorded it. It is computed when it is first read."""
+        if self.vendor_model is None:
+            return None
+        from kernrec.recommender.vendor_library import vendor_estimate
+
+        # A limit that is not reached changes nothing; what a lower one or a locked clock does was not recorded.
+        recorded = self.point.clock_hz is None and self.power_limit_w >= self.gpu.tdp_w
+        first = (self.best.latency_s.value, self.best.energy_j.value) if recorded else None
+        return vendor_estimate(self.vendor_model, self.problem, self.gpu, first)
 
     @property
     def power_limit_w(self) -> float:
@@ -289,6 +307,7 @@ class Recommendation:
             "models": [scope.as_dict() for scope in self.models],
             **kernel,
             "saving": None if self.saving is None else self.saving.as_dict(),
+            "vendor_library": None if self.vendor_library is None else self.vendor_library.as_dict(),
             "choices": [choice.as_dict() for choice in self.choices],
             "foreign": [row.as_dict() for row in self.foreign],
             "notes": list(self.notes),

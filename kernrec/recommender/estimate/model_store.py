@@ -1,7 +1,8 @@
 """The model store: calibrations of the prior and trained models, which lie beside the database of their measurements.
 
     beside the first database   `models/calibration.json`, `models/<op>@<gpu>.json`, else `models/<op>.json`
-    with kernrec                the same in `models` of its prebuilt database, asked last
+    with kernrec                the same in `models` of its prebuilt database, asked last; and the models of vendor
+                                libraries, `models/vendor/<op>.json`
 
 A file that cannot be used is reported in one line, once, and left out: the answer is then as it would be without it.
 """
@@ -18,6 +19,7 @@ from kernrec.model.prior.calibration import Calibration
 from kernrec.store import Stack
 
 if TYPE_CHECKING:
+    from kernrec.model.vendor.model import VendorModel
     from kernrec.recommender.estimate.correction import TrainedModel
 
 
@@ -36,6 +38,7 @@ class ModelStore:
         self._folders = [known for known in (folder, shipped) if known is not None and known.is_dir()]
         self._stack = stack
         self._read: dict[str, TrainedModel | None] = {}
+        self._vendor: dict[str, VendorModel | None] = {}
         self._pending: list[str] = []
         self._reported: set[str] = set()
         self._calibrations: dict[str, Calibration] = {}
@@ -74,6 +77,20 @@ class ModelStore:
             if (model := self._read[name]) and self._corrects(model, gpu):
                 return model
         return None
+
+    def vendor_model(self, op: str) -> "VendorModel | None":
+        """The model of the vendor library of an op; None where none ships."""
+        if op not in self._vendor:
+            self._vendor[op] = None
+            path = paths.shipped("db/prebuilt") / "models" / "vendor" / f"{op}.json"
+            if path.exists():
+                from kernrec.model.vendor.model_file import load
+
+                try:
+                    self._vendor[op] = load(path)
+                except KernrecError as error:
+                    self._warn(f"{error}; not used")
+        return self._vendor[op]
 
     def warnings(self) -> tuple[str, ...]:
         """What is wrong with what was read since the last call."""

@@ -1,0 +1,153 @@
+"""The model of a vendor library, as a query uses it: what the library takes and draws for a problem on a GPU.
+
+Trees correct the roofline of `kernrec.model.vendor.roofline`: log(measured / roofline) of latency, log(power / TDP) of
+power. Each card of the recordings has trees of its own. For any other card there are few and shallow ones, over ratios
+alone, whose predictions are `transferred`; deeper ones have learned the recorded cards by heart and do worse there than
+the roofline. Trained by `kernrec.training.train_vendor_model`, stored by `kernrec.model.vendor.model_file`.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from kernrec.gpu import GPU
+from kernrec.model.learn.conformal import Interval
+from kernrec.model.learn.extent import Extent
+from kernrec.model.vendor.compact_trees import CompactTrees
+from kernrec.model.vendor.roofline import DIMS, Timing, features
+from kernrec.op import Problem
+from kernrec.util.light_dataclass import dataclass
+
+OTHER = "*"
+"""The key of the trees for cards that were not recorded."""
+
+
+@dataclass(frozen=True)
+class RecordedSet:
+    """Which problems a recorder timed, and how."""
+
+    name: str
+    case: str
+    """Which problems of the op: `product`, `prompt` or `token`."""
+    dtypes: tuple[str, ...]
+    """What the library is as fast for as for those that were recorded."""
+    layouts: tuple[str, ...]
+    timing: Timing
+    grid: tuple[str, ...]
+    """Dimensions of which few sizes were recorded."""
+    origin: Mapping[str, str]
+    """In words: `source`, `licence`, `library` and what was `recorded`."""
+
+    def covers(self, problem: Problem) -> bool:
+        """Whether a problem is one of these."""
+        return problem.dtype in self.dtypes and problem.layout in self.layouts and _CASES[self.case](problem.sizes)
+
+
+def _product(d: Mapping[str, int]) -> bool:
+    return d["batch"] == 1 and not d["bias"] and not d["activation"]
+
+
+def _prompt(d: Mapping[str, int]) -> bool:
+    return bool(d["causal"]) and d["queries"] == d["keys"]
+
+
+def _token(d: Mapping[str, int]) -> bool:
+    return d["queries"] == 1 < d["keys"]
+
+
+_CASES = {"product": _product, "prompt": _prompt, "token": _token}
+CASES = tuple(_CASES)
+
+
+@dataclass(frozen=True)
+class Head:
+    """The trees of one quantity for one card, or for those not recorded."""
+
+    columns: tuple[str, ...]
+    """The features of the trees, in order."""
+    trees: CompactTrees
+    recorded: Interval
+    """Calibrated on problems left out, of sizes that were recorded; on whole cards for cards not recorded."""
+    between: Interval
+    """Calibrated on sizes of the grid left out."""
+
+
+@dataclass(frozen=True)
+class SetModel:
+    """What was learned of one recorded set."""
+
+    recorded: RecordedSet
+    sizes: Mapping[str, tuple[int, ...]]
+    """The sizes that were recorded of the dimensions of the grid."""
+    extent: Extent
+    """The recorded region of the logarithms of the dimensions."""
+    heads: Mapping[tuple[str, str], Head]
+    """(`latency` or `power`, catalog name of a card or `OTHER`) -> trees."""
+
+    def gpus(self, quantity: str = "latency") -> tuple[str, ...]:
+        """The cards that were recorded, by their catalog names."""
+        return tuple(gpu for name, gpu in self.heads if name == quantity and gpu != OTHER)
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A quantity with its 90 % interval; seconds or watts."""
+
+    value: float
+    low: float
+    high: float
+    transferred: bool
+    """Whether the card was not recorded."""
+
+
+@dataclass(frozen=True)
+class VendorPrediction:
+    """What the library takes and draws for a problem, at the default power limit."""
+
+    latency_s: Predicted
+    power_w: Predicted | None
+    """None where nobody recorded power."""
+    gpus: tuple[str, ...]
+    """The cards that the latency was learned on."""
+
+
+@dataclass(frozen=True)
+class VendorModel:
+    """The model of the vendor library of one op."""
+
+    op: str
+    library: str
+    """What it is called."""
+    sets: tuple[SetModel, ...]
+    """The one that comes first is preferred."""
+
+    def predict(self, problem: Problem, gpu: GPU) -> VendorPrediction | None:
+        """What the library takes and draws; None for a problem of a kind that was not recorded."""
+        covering = [known for known in self.sets if known.recorded.covers(problem)]
+        if not covering:
+            return None
+        chosen = next((known for known in covering if gpu.name in known.gpus()), covering[0])
+        dims = {name: np.array([float(problem.sizes[name])]) for name in DIMS[self.op]}
+        timing = chosen.recorded.timing
+        roofline, columns = features(self.op, gpu, problem.dtype, problem.layout, dims, timing)
+        distance = float(chosen.extent.distance(log_sizes(dims))[0])
+        on_grid = all(problem.sizes[name] in sizes for name, sizes in chosen.sizes.items())
+
+        def quantity(name: str, base: float, most: float) -> Predicted | None:
+            known = gpu.name if (name, gpu.name) in chosen.heads else OTHER
+            if (head := chosen.heads.get((name, known))) is None:
+                return None
+            row = np.array([[columns[column][0] for column in head.columns]])
+            value = min(base * float(np.exp(head.trees.predict(row)[0])), most)
+            interval = head.recorded if on_grid or known == OTHER else head.between
+            low, high = interval.around(np.array(value), distance)
+            return Predicted(value, float(low), min(float(high), most), known == OTHER)
+
+        latency = quantity("latency", float(roofline[0]), np.inf)
+        assert latency is not None, "every set has trees for all cards"
+        return VendorPrediction(latency, quantity("power", gpu.tdp_w, gpu.tdp_w), chosen.gpus())
+
+
+def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The logarithms of the dimensions, to base 2, (N, D): what an extent is of."""
+    return np.log2(np.stack(list(dims.values()), axis=1))

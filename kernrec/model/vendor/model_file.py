@@ -1,0 +1,123 @@
+"""The file of a vendor library's model: a JSON card, which says what it was trained on, and an array file of its trees.
+
+The card is written last and names the SHA-256 of the trees. Nothing is unpickled; a file that does not fit is an error
+of one line. Rows of the recordings are in neither file.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernrec.errors import UsageError
+from kernrec.model.learn.conformal import Interval
+from kernrec.model.learn.extent import Extent
+from kernrec.model.vendor.compact_trees import expand
+from kernrec.model.vendor.model import CASES, Head, RecordedSet, SetModel, VendorModel
+from kernrec.model.vendor.roofline import DIMS, Timing
+from kernrec.util.array_file import pack, unpack
+from kernrec.util.atomic_write import write_whole
+
+FORMAT = 1
+_MOST_BYTES = 16 << 20
+_QUANTITIES = ("latency", "power")
+_EXTENT = ("low", "high", "spread")
+
+Trees = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
+"""Facts and arrays of `compact_trees.compact`."""
+
+
+def save(card: Mapping[str, Any], trees: Mapping[str, Trees], folder: Path) -> Path:
+    """Write a model.
+
+    Args:
+        card: what `load` expects, without `format` and `trees`.
+        trees: by the name that a head of the card gives to its trees.
+        folder: it is made if it does not exist.
+
+    Returns:
+        The path of the card.
+    """
+    facts = {name: dict(known) for name, (known, _) in trees.items()}
+    arrays = {f"{name}/{part}": array for name, (_, parts) in trees.items() for part, array in parts.items()}
+    content = pack(facts, arrays)
+    file = f"{card['op']}.trees"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / file, content, shared=True)
+    whole = {"format": FORMAT, **card, "trees": {"file": file, "sha256": hashlib.sha256(content).hexdigest()}}
+    path = folder / f"{card['op']}.json"
+    write_whole(path, (json.dumps(whole, indent=1, sort_keys=True) + "\n").encode(), shared=True)
+    return path
+
+
+def load(path: Path) -> VendorModel:
+    """Read a model.
+
+    Args:
+        path: of its card.
+
+    Raises:
+        UsageError: the files cannot be read, are damaged, or of another version.
+    """
+    try:
+        card = json.loads(_content(path))
+        if card["format"] != FORMAT:
+            raise UsageError(f"{path} is a model of format {card['format']!r:.40}; this kernrec reads format {FORMAT}")
+        if card["op"] not in DIMS:
+            raise UsageError(f"{path} is about {card['op']!r:.40}; known are {', '.join(DIMS)}")
+        file = str(card["trees"]["file"])
+        if Path(file).name != file:
+            raise UsageError(f"{path} names trees outside of its folder: {file!r:.60}")
+        content = _content(path.parent / file)
+        if hashlib.sha256(content).hexdigest() != card["trees"]["sha256"]:
+            raise UsageError(f"{path.parent / file} is damaged or was replaced: its SHA-256 is not that in {path.name}")
+        facts, arrays = unpack(content)
+        sets = tuple(_set(entry, facts, arrays) for entry in card["sets"])
+        return VendorModel(card["op"], str(card["library"]), sets)
+    except UsageError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+        about = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"{path} is not a model of a vendor library, or is incomplete ({about:.80})") from None
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; a model of a vendor library is far smaller")
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _set(entry: Mapping[str, Any], facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> SetModel:
+    if entry["case"] not in CASES:
+        raise ValueError(f"case {entry['case']!r:.40}")
+    timing = Timing(float(entry["timing"]["launch_clk"]), float(entry["timing"]["working_sets"] or np.inf))
+    texts = {str(key): str(value) for key, value in entry["origin"].items()}
+    recorded = RecordedSet(
+        str(entry["name"]), entry["case"], tuple(entry["dtypes"]), tuple(entry["layouts"]), timing,
+        tuple(entry["sizes"]), texts,
+    )  # fmt: skip
+    low, high, spread = (np.array([float(v) for v in entry["extent"][key]]) for key in _EXTENT)
+    extent = Extent(low, high, spread, np.zeros(len(low), dtype=np.int64))
+    heads = {}
+    for quantity in _QUANTITIES:
+        for gpu, head in entry["heads"].get(quantity, {}).items():
+            name = head["trees"]
+            parts = {key.partition("/")[2]: array for key, array in arrays.items() if key.partition("/")[0] == name}
+            trees, columns = expand(facts[name], parts), tuple(head["columns"])
+            if len(trees.feature) and trees.feature.max() >= len(columns):
+                raise ValueError(f"{name} splits on a feature that the card does not name")
+            heads[quantity, str(gpu)] = Head(columns, trees, _interval(head["recorded"]), _interval(head["between"]))
+    return SetModel(recorded, {n: tuple(map(int, v)) for n, v in entry["sizes"].items()}, extent, heads)
+
+
+def _interval(entry: Mapping[str, Any]) -> Interval:
+    interval = Interval(float(entry["width"]), int(entry["groups"]), str(entry["kind"]), float(entry["level"]))
+    if not (0.0 <= interval.width < np.inf and interval.groups >= 0):
+        raise ValueError("an interval without a width")
+    return interval

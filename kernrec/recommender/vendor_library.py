@@ -1,0 +1,78 @@
+"""The vendor library beside the choices: what a call of it would take and draw, and whether to call it."""
+
+from typing import Any
+
+from kernrec.gpu import GPU, find_gpu
+from kernrec.model.vendor.model import VendorModel, VendorPrediction
+from kernrec.op import Problem
+from kernrec.util.light_dataclass import dataclass
+
+NEARLY = 0.02
+"""A smaller difference of latency counts as none."""
+
+
+@dataclass(frozen=True)
+class VendorEstimate:
+    """What a vendor library takes and draws for a problem, beside the first choice of an answer."""
+
+    library: str
+    """Such as `cuBLAS`."""
+    predicted: VendorPrediction
+    """At the GPU's default power limit, learned from recordings."""
+    slowdown: float | None
+    """Latency over that of the first choice, less 1; None where the choices are made for another power limit or
+    clock."""
+    energy_saved: float | None
+    """Fraction of the first choice's energy; None where either is not known."""
+
+    @property
+    def faster(self) -> bool:
+        """Whether the library is expected to be faster than the first choice."""
+        return self.slowdown is not None and self.slowdown < -NEARLY
+
+    @property
+    def learned_on(self) -> str:
+        """The cards whose latency was recorded, in words."""
+        known = [find_gpu(name).title.removeprefix("NVIDIA ") for name in self.predicted.gpus]
+        return known[0] if len(known) == 1 else f"{', '.join(known[:-1])} and {known[-1]}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; keys carry their unit."""
+        latency, power = self.predicted.latency_s, self.predicted.power_w
+        return {
+            "library": self.library,
+            "latency_s": latency.value,
+            "latency_interval_s": [latency.low, latency.high],
+            "power_w": None if power is None else power.value,
+            "power_interval_w": None if power is None else [power.low, power.high],
+            "learned_on": list(self.predicted.gpus),
+            "transferred": latency.transferred,
+            "power_transferred": power is not None and power.transferred,
+            "slowdown": self.slowdown,
+            "energy_saved": self.energy_saved,
+            "faster": self.faster,
+        }
+
+
+def vendor_estimate(
+    model: VendorModel, problem: Problem, gpu: GPU, first: tuple[float, float] | None
+) -> VendorEstimate | None:
+    """What the library takes and draws.
+
+    Args:
+        model: of the op's library.
+        problem: of that op.
+        gpu: the card.
+        first: latency (s) and energy (J) of the first choice; None where they are not those at the default limit.
+
+    Returns:
+        None for a problem of a kind that nobody recorded.
+    """
+    if (predicted := model.predict(problem, gpu)) is None:
+        return None
+    slowdown = energy_saved = None
+    if first is not None:
+        slowdown = predicted.latency_s.value / first[0] - 1
+        if predicted.power_w is not None:
+            energy_saved = 1 - predicted.latency_s.value * predicted.power_w.value / first[1]
+    return VendorEstimate(model.library, predicted, slowdown, energy_saved)

@@ -1,0 +1,64 @@
+"""Compact trees predict what XGBoost predicts, and arrays that do not fit together are refused."""
+
+import json
+
+import numpy as np
+import pytest
+import xgboost
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernrec.model.vendor.compact_trees import compact, expand
+
+
+def booster(seed: int, rounds: int, levels: int) -> tuple[xgboost.Booster, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    matrix = draw.normal(size=(300, 4)).astype(np.float32)
+    target = np.sin(3 * matrix[:, 0]) + matrix[:, 1] * (matrix[:, 2] > 0)
+    settings = {
+        "max_depth": levels,
+        "max_leaves": 20,
+        "grow_policy": "lossguide",
+        "base_score": 0.0,
+        "max_bin": 255,
+        "nthread": 1,
+    }
+    return xgboost.train(settings, xgboost.QuantileDMatrix(matrix, target, max_bin=255), rounds), matrix
+
+
+def trees(boosted: xgboost.Booster) -> list[dict]:
+    return json.loads(boosted.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"]
+
+
+@given(st.integers(0, 2**16), st.integers(1, 6), st.integers(1, 7))
+@settings(max_examples=6, deadline=None)
+def test_predictions_are_those_of_xgboost_up_to_half_precision_leaves(seed: int, rounds: int, levels: int) -> None:
+    boosted, matrix = booster(seed, rounds, levels)
+    small = expand(*compact(trees(boosted), 4, 0.25))
+    expected = boosted.inplace_predict(matrix) + 0.25
+    assert small.predict(matrix) == pytest.approx(expected, abs=2e-3 * rounds)
+
+
+def test_a_node_takes_four_bytes_and_a_few_bits() -> None:
+    boosted, _ = booster(1, 6, 7)
+    _, arrays = compact(trees(boosted), 4, 0.0)
+    nodes = int(arrays["nodes"].sum())
+    assert sum(a.nbytes for name, a in arrays.items() if name not in ("cuts", "cut_count", "nodes")) <= 2.2 * nodes
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("cut", lambda a: a[:-1]),
+        ("column", lambda a: a + 4),
+        ("cut", lambda a: np.full_like(a, 255)),
+        ("leaf", lambda a: a[1:]),
+        ("inner", lambda a: ~a),
+        ("cuts", lambda a: a[2:]),
+        ("nodes", lambda a: a[::-1] * 0),
+    ],
+)
+def test_arrays_that_do_not_fit_together_are_refused(name: str, change) -> None:
+    facts, arrays = compact(trees(booster(3, 4, 5)[0]), 4, 0.0)
+    with pytest.raises((ValueError, IndexError)):
+        expand(facts, arrays | {name: change(arrays[name])})

@@ -1,0 +1,57 @@
+"""Laws of the roofline of a vendor library."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernrec.gpu import find_gpu
+from kernrec.model.vendor.roofline import FLASH, FLUSHED, GRAPH, Timing, features
+
+SIZE = st.integers(1, 1 << 14)
+GPUS = st.sampled_from(["a100-sxm4-80gb", "l40s", "h200-sxm", "rtx4090", "t4"])
+
+
+def product_s(gpu: str, m: int, n: int, k: int, dtype: str = "f16", timing: Timing = GRAPH) -> float:
+    dims = {name: np.array([size]) for name, size in (("m", m), ("n", n), ("k", k))}
+    return float(features("matmul", find_gpu(gpu), dtype, "nt", dims, timing)[0][0])
+
+
+@settings(max_examples=25, deadline=None)
+@given(GPUS, SIZE, SIZE, SIZE)
+def test_a_product_takes_no_less_than_its_launch_and_its_floating_point_operations(
+    gpu: str, m: int, n: int, k: int
+) -> None:
+    card = find_gpu(gpu)
+    least = max(GRAPH.launch_clk / card.boost_clock_hz, 2 * m * n * k / card.peak_flops("f16", tensor=True))
+    assert product_s(gpu, m, n, k) >= least
+
+
+@settings(max_examples=25, deadline=None)
+@given(GPUS, SIZE, SIZE, SIZE)
+def test_a_flush_of_l2_costs_time(gpu: str, m: int, n: int, k: int) -> None:
+    flushed = Timing(GRAPH.launch_clk, np.inf)
+    assert product_s(gpu, m, n, k, timing=flushed) >= product_s(gpu, m, n, k)
+
+
+@settings(max_examples=25, deadline=None)
+@given(GPUS, SIZE, SIZE, SIZE)
+def test_twice_the_columns_take_no_less(gpu: str, m: int, n: int, k: int) -> None:
+    assert product_s(gpu, m, 2 * n, k) >= 0.999 * product_s(gpu, m, n, k)
+
+
+def test_a_large_product_is_bound_by_tensor_cores_and_f32_by_the_others() -> None:
+    half, single = (product_s("a100", 8192, 8192, 8192, dtype, FLUSHED) for dtype in ("f16", "f32"))
+    assert half == pytest.approx(2 * 8192**3 / (0.79 * 312e12), rel=0.1)
+    assert single / half == pytest.approx(312 / 19.5, rel=0.1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 64), st.sampled_from([8, 16, 32]), st.sampled_from([1, 2, 8]), st.integers(2, 4096))
+def test_features_of_attention_are_finite_for_prompts_and_tokens(batch: int, heads: int, kv: int, keys: int) -> None:
+    sizes = {"batch": batch, "heads": heads, "kv_heads": kv, "keys": keys, "head_dim": 128}
+    for queries in (1, keys):
+        dims = {name: np.array([size]) for name, size in (sizes | {"queries": queries}).items()}
+        total, columns = features("attention", find_gpu("h200"), "bf16", "bshd", dims, FLASH)
+        assert total[0] > 0
+        assert all(np.isfinite(column).all() for column in columns.values())

@@ -1,0 +1,152 @@
+"""Models of vendor libraries learn from made-up recordings what the roofline lacks, and never from what is held out."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.gpu import find_gpu
+from kernrec.model.vendor import model_file
+from kernrec.model.vendor.model import OTHER, RecordedSet, VendorModel
+from kernrec.model.vendor.roofline import GRAPH, features
+from kernrec.op import find_op
+from kernrec.training import train_vendor_model as training
+from kernrec.training.train_vendor_model import Recording, Table
+
+CARDS = {"a100-sxm4-80gb": 1.0, "l40s": 1.2, "h200-sxm": 0.9}
+MADE_UP = RecordedSet("made up", "product", ("bf16",), ("nt",), GRAPH, ("n",), {"source": "a formula"})
+
+
+def recorded(rows: int = 200) -> Recording:
+    """Times that are the roofline's, times a factor of the card and of k, on the same products on every card."""
+    draw = np.random.default_rng(5)
+    sizes = {
+        "m": draw.integers(1, 4096, rows),
+        "n": draw.choice([256, 1024, 4096, 8192], rows),
+        "k": 64 * draw.integers(1, 99, rows),
+    }
+    parts = []
+    for card, factor in CARDS.items():
+        roofline, _ = features("matmul", find_gpu(card), "bf16", "nt", sizes, GRAPH)
+        parts.append(roofline * factor * np.where(sizes["k"] > 3000, 1.5, 1.0) * draw.lognormal(0, 0.01, rows))
+    dims = {name: np.tile(size, len(CARDS)) for name, size in sizes.items()}
+    count = rows * len(CARDS)
+    gpu = np.repeat(list(CARDS), rows)
+    power_w = np.where(gpu == "h200-sxm", 300.0 + 100.0 * (dims["m"] > 1000), np.nan)
+    return Recording(
+        MADE_UP, "matmul", gpu, np.full(count, "bf16"), np.full(count, "nt"), dims, np.concatenate(parts), power_w
+    )
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return Table.of(recorded())
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> VendorModel:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "_ROUNDS", (25, 5))
+        entry, trees = training.train_set(recorded())
+    folder: Path = tmp_path_factory.mktemp("models")
+    return model_file.load(model_file.save({"op": "matmul", "library": "made up", "sets": [entry]}, trees, folder))
+
+
+def test_a_problem_is_one_on_all_cards(table: Table) -> None:
+    by_card = table.problem.reshape(len(CARDS), -1)
+    assert (by_card == by_card[0]).all()
+
+
+def test_held_out_rows_do_not_reach_the_trees(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    boost = training.boost_card
+    monkeypatch.setattr(training, "_ROUNDS", (3, 0))
+    monkeypatch.setattr(training, "boost_card", lambda *given: (seen.append(given[2]), boost(*given))[1])
+    errors = training.left_out_errors(table, "latency", "l40s")
+    rows = table.on("l40s", "latency")
+    assert np.isfinite(errors[rows]).all()
+    assert np.isnan(np.delete(errors, rows)).all()
+    assert len(seen) == training.FOLDS
+    held_out = [set(table.problem[rows]) - set(table.problem[given]) for given in seen]
+    assert sorted(problem for part in held_out for problem in part) == sorted(set(table.problem[rows]))
+    seen.clear()
+    training.between_errors(table, "latency", "l40s")
+    n = table.recording.dims["n"]
+    assert all(len(set(n[given])) < len(set(n)) for given in seen)
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_a_recorded_card_has_trees_of_its_own(model: VendorModel, card: str) -> None:
+    problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
+    predicted = model.predict(problem, find_gpu(card))
+    assert predicted is not None
+    dims = {name: np.array([problem.sizes[name]]) for name in "mnk"}
+    roofline, _ = features("matmul", find_gpu(card), "bf16", "nt", dims, GRAPH)
+    assert predicted.latency_s.value == pytest.approx(roofline[0] * CARDS[card] * 1.5, rel=0.1)
+    assert not predicted.latency_s.transferred
+    assert predicted.latency_s.low < predicted.latency_s.value < predicted.latency_s.high
+    assert predicted.power_w is not None
+    assert predicted.power_w.transferred == (card != "h200-sxm")
+    assert predicted.power_w.high <= find_gpu(card).tdp_w
+
+
+def test_another_card_is_transferred_with_a_wider_interval(model: VendorModel) -> None:
+    problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
+    own, other = (model.predict(problem, find_gpu(gpu)) for gpu in ("l40s", "rtx4090"))
+    assert own is not None
+    assert other is not None
+    assert other.latency_s.transferred
+    assert other.latency_s.high / other.latency_s.value > own.latency_s.high / own.latency_s.value
+    assert other.gpus == tuple(sorted(CARDS))
+
+
+def test_what_was_not_recorded_has_no_prediction(model: VendorModel) -> None:
+    matmul, gpu = find_op("matmul"), find_gpu("l40s")
+    for dtype, layout, more in (
+        ("f64", "nt", {}),
+        ("bf16", "nn", {}),
+        ("bf16", "nt", {"batch": 2}),
+        ("bf16", "nt", {"bias": 1}),
+    ):
+        assert model.predict(matmul.problem(dtype, layout, m=64, n=64, k=64, **more), gpu) is None
+
+
+def test_the_interval_covers_what_it_promises() -> None:
+    draw = np.random.default_rng(2)
+    errors, problems = draw.normal(0, 0.1, 4000), np.arange(4000)
+    assert 0.88 <= training.coverage(errors, problems) <= 0.92
+
+
+def test_trees_for_any_card_take_only_ratios(table: Table, model: VendorModel) -> None:
+    names = {table.columns[i] for i in table.ratios()}
+    assert names
+    assert not any(name.startswith(("log.", "dtype.", "layout.", "rest.")) for name in names)
+    assert set(model.sets[0].heads["latency", OTHER].columns) == names
+
+
+def test_a_card_that_was_damaged_or_is_of_another_format_is_refused(tmp_path: Path) -> None:
+    entry, trees = _small()
+    path = model_file.save({"op": "matmul", "library": "made up", "sets": [entry]}, trees, tmp_path)
+    content = path.with_suffix(".trees").read_bytes()
+    cases = {
+        "is damaged or was replaced": lambda: path.with_suffix(".trees").write_bytes(content[:-1] + b"!"),
+        "cannot read": lambda: path.with_suffix(".trees").unlink(),
+        "of format 9": lambda: path.write_text(path.read_text().replace('"format": 1', '"format": 9')),
+        "outside of its folder": lambda: path.write_text(
+            path.read_text().replace('"matmul.trees"', '"../matmul.trees"')
+        ),
+        "is not a model of a vendor library": lambda: path.write_text("{}"),
+    }
+    for message, damage in cases.items():
+        model_file.save({"op": "matmul", "library": "made up", "sets": [entry]}, trees, tmp_path)
+        damage()
+        with pytest.raises(UsageError, match=message):
+            model_file.load(path)
+
+
+def _small() -> tuple[dict[str, Any], dict[str, model_file.Trees]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "_ROUNDS", (2, 1))
+        return training.train_set(recorded(60))

@@ -1,0 +1,53 @@
+"""Train the models of vendor libraries that ship with kernrec: what cuBLAS and FlashAttention take and draw.
+
+    python tools/train_library_model.py [--data ../shared/data] [--out db/prebuilt/models/vendor] [--op matmul]
+
+Reads what others recorded (`tools/vendor_recordings.py`), leaves out problems, sizes and cards in turn to calibrate the
+intervals, and writes a card and trees for each op (`kernrec.model.vendor.model_file`). Takes some ten minutes of one
+core. Exits with status 2 where there is no data.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from vendor_recordings import LIBRARIES, recordings
+
+from kernrec.model.vendor import model_file
+from kernrec.training.train_vendor_model import train_set
+from kernrec.util.optional import import_optional
+from kernrec.version import __version__
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main() -> int:
+    """Train and write the models."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--out", type=Path, default=ROOT / "db" / "prebuilt" / "models" / "vendor")
+    parser.add_argument("--op", choices=sorted(LIBRARIES), action="append", help="only this op")
+    arguments = parser.parse_args()
+    versions = {"kernrec": __version__, "xgboost": import_optional("xgboost", "training a model", "train").__version__}
+    for op in arguments.op or LIBRARIES:
+        try:
+            recorded = recordings(arguments.data, op)
+        except OSError as error:
+            print(f"no {error.filename}; name the shared data folder with --data", file=sys.stderr)
+            return 2
+        entries: list[dict[str, Any]] = []
+        trees: dict[str, model_file.Trees] = {}
+        for recording in recorded:
+            print(f"{op}, {recording.recorded.name}: {len(recording)} rows", flush=True)
+            entry, trained = train_set(recording)
+            entries.append(entry)
+            trees |= trained
+        card = {"op": op, "library": LIBRARIES[op], "sets": entries, "versions": versions}
+        path = model_file.save(card, trees, arguments.out)
+        print(f"{path}: {path.with_suffix('.trees').stat().st_size / 1e6:.2f} MB of trees", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
