@@ -15,6 +15,7 @@ from typing import Any
 from vendor_recordings import LIBRARIES, recordings
 
 from kernrec.model.vendor import model_file
+from kernrec.model.vendor.compact_trees import Trees
 from kernrec.training.train_vendor_model import train_set
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
@@ -37,7 +38,7 @@ def main() -> int:
             print(f"no {error.filename}; name the shared data folder with --data", file=sys.stderr)
             return 2
         entries: list[dict[str, Any]] = []
-        trees: dict[str, model_file.Trees] = {}
+        trees: dict[str, Trees] = {}
         for recording in recorded:
             print(f"{op}, {recording.recorded.name}: {len(recording)} rows", flush=True)
             entry, trained = train_set(recording)

@@ -17,9 +17,8 @@ import numpy as np
 from kernrec.gpu import find_gpu
 from kernrec.model.learn.conformal import Interval, calibrate
 from kernrec.model.learn.extent import Extent
-from kernrec.model.vendor.compact_trees import MOST_CUTS, compact
+from kernrec.model.vendor.compact_trees import MOST_CUTS, Trees, compact
 from kernrec.model.vendor.model import OTHER, RecordedSet, log_sizes
-from kernrec.model.vendor.model_file import Trees
 from kernrec.model.vendor.roofline import DIMS, features
 from kernrec.training.folds import group_folds
 from kernrec.util.optional import import_optional

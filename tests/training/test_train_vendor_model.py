@@ -9,6 +9,7 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor import model_file
+from kernrec.model.vendor.compact_trees import Trees
 from kernrec.model.vendor.model import OTHER, RecordedSet, VendorModel
 from kernrec.model.vendor.roofline import GRAPH, features
 from kernrec.op import find_op
@@ -146,7 +147,7 @@ def test_a_card_that_was_damaged_or_is_of_another_format_is_refused(tmp_path: Pa
             model_file.load(path)
 
 
-def _small() -> tuple[dict[str, Any], dict[str, model_file.Trees]]:
+def _small() -> tuple[dict[str, Any], dict[str, Trees]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "_ROUNDS", (2, 1))
         return training.train_set(recorded(60))

@@ -15,6 +15,11 @@ from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 
+Trees = tuple[Mapping[str, Any], Mapping[str, Array]]
+"""Facts, which JSON can hold, and arrays: trees as `compact` makes them and `expand` reads them."""
+
+PARTS = ("nodes", "inner", "column", "cut", "leaf", "cuts", "cut_count")
+"""Names of the arrays."""
 MOST_CUTS = 256
 _MOST_LEVELS = 32
 
@@ -40,15 +45,15 @@ class CompactTrees:
 
     def predict(self, matrix: Array) -> Array:
         """The prediction for each row of a matrix (C, F) without missing values; float64 (C,)."""
-        rows = np.arange(len(matrix))[:, None]
-        low = np.asarray(matrix, dtype=np.float32)
-        node = np.broadcast_to(self.start, (len(matrix), len(self.start)))
+        count, features = matrix.shape
+        flat, row = np.asarray(matrix, dtype=np.float32).ravel(), (np.arange(count) * features)[:, None]
+        node = np.broadcast_to(self.start, (count, len(self.start)))
         for _ in range(self.levels):
-            node = self.left.take(node) + (low[rows, self.feature.take(node)] >= self.threshold.take(node))
+            node = self.left.take(node) + (flat.take(self.feature.take(node) + row) >= self.threshold.take(node))
         return self.base + self.value.take(node).sum(axis=1, dtype=np.float64)
 
 
-def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float) -> tuple[dict[str, Any], dict[str, Array]]:
+def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float) -> Trees:
     """The facts and arrays that `expand` reads.
 
     Args:

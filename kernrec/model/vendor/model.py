@@ -7,13 +7,15 @@ the roofline. Trained by `kernrec.training.train_vendor_model`, stored by `kernr
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 
+from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
-from kernrec.model.vendor.compact_trees import CompactTrees
+from kernrec.model.vendor.compact_trees import CompactTrees, Trees, expand
 from kernrec.model.vendor.roofline import DIMS, Timing, features
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
@@ -65,11 +67,23 @@ class Head:
 
     columns: tuple[str, ...]
     """The features of the trees, in order."""
-    trees: CompactTrees
+    packed: Trees
+    """The trees as the file has them."""
     recorded: Interval
     """Calibrated on problems left out, of sizes that were recorded; on whole cards for cards not recorded."""
     between: Interval
     """Calibrated on sizes of the grid left out."""
+
+    @cached_property
+    def trees(self) -> CompactTrees:
+        """Expanded when they are first asked: a query needs those of one card. `UsageError` where they are damaged."""
+        try:
+            trees = expand(*self.packed)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise UsageError(f"the trees of a vendor library are damaged ({error})") from None
+        if len(trees.feature) and trees.feature.max() >= len(self.columns):
+            raise UsageError("the trees of a vendor library split on a feature that their card does not name")
+        return trees
 
 
 @dataclass(frozen=True)

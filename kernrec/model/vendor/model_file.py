@@ -1,4 +1,4 @@
-"""The file of a vendor library's model: a JSON card, which says what it was trained on, and an array file of its trees.
+"""The file of a vendor library's model: a JSON card, which says what it was trained on, and compressed arrays of trees.
 
 The card is written last and names the SHA-256 of the trees. Nothing is unpickled; a file that does not fit is an error
 of one line. Rows of the recordings are in neither file.
@@ -6,6 +6,7 @@ of one line. Rows of the recordings are in neither file.
 
 import hashlib
 import json
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from kernrec.errors import UsageError
 from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
-from kernrec.model.vendor.compact_trees import expand
+from kernrec.model.vendor.compact_trees import PARTS, Trees
 from kernrec.model.vendor.model import CASES, Head, RecordedSet, SetModel, VendorModel
 from kernrec.model.vendor.roofline import DIMS, Timing
 from kernrec.util.array_file import pack, unpack
@@ -25,9 +26,6 @@ FORMAT = 1
 _MOST_BYTES = 16 << 20
 _QUANTITIES = ("latency", "power")
 _EXTENT = ("low", "high", "spread")
-
-Trees = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
-"""Facts and arrays of `compact_trees.compact`."""
 
 
 def save(card: Mapping[str, Any], trees: Mapping[str, Trees], folder: Path) -> Path:
@@ -43,7 +41,7 @@ def save(card: Mapping[str, Any], trees: Mapping[str, Trees], folder: Path) -> P
     """
     facts = {name: dict(known) for name, (known, _) in trees.items()}
     arrays = {f"{name}/{part}": array for name, (_, parts) in trees.items() for part, array in parts.items()}
-    content = pack(facts, arrays)
+    content = zlib.compress(pack(facts, arrays), 9)
     file = f"{card['op']}.trees"
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / file, content, shared=True)
@@ -74,7 +72,7 @@ def load(path: Path) -> VendorModel:
         content = _content(path.parent / file)
         if hashlib.sha256(content).hexdigest() != card["trees"]["sha256"]:
             raise UsageError(f"{path.parent / file} is damaged or was replaced: its SHA-256 is not that in {path.name}")
-        facts, arrays = unpack(content)
+        facts, arrays = unpack(_inflated(content))
         sets = tuple(_set(entry, facts, arrays) for entry in card["sets"])
         return VendorModel(card["op"], str(card["library"]), sets)
     except UsageError:
@@ -93,6 +91,18 @@ def _content(path: Path) -> bytes:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
 
 
+def _inflated(content: bytes) -> bytes:
+    """What was compressed, of which no more than is sensible is made."""
+    inflate = zlib.decompressobj()
+    try:
+        whole = inflate.decompress(content, _MOST_BYTES)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if not inflate.eof:
+        raise ValueError("trees that are cut short or far too large")
+    return whole
+
+
 def _set(entry: Mapping[str, Any], facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> SetModel:
     if entry["case"] not in CASES:
         raise ValueError(f"case {entry['case']!r:.40}")
@@ -108,11 +118,9 @@ def _set(entry: Mapping[str, Any], facts: Mapping[str, Any], arrays: Mapping[str
     for quantity in _QUANTITIES:
         for gpu, head in entry["heads"].get(quantity, {}).items():
             name = head["trees"]
-            parts = {key.partition("/")[2]: array for key, array in arrays.items() if key.partition("/")[0] == name}
-            trees, columns = expand(facts[name], parts), tuple(head["columns"])
-            if len(trees.feature) and trees.feature.max() >= len(columns):
-                raise ValueError(f"{name} splits on a feature that the card does not name")
-            heads[quantity, str(gpu)] = Head(columns, trees, _interval(head["recorded"]), _interval(head["between"]))
+            packed = facts[name], {part: arrays[f"{name}/{part}"] for part in PARTS}
+            columns, intervals = tuple(head["columns"]), (_interval(head["recorded"]), _interval(head["between"]))
+            heads[quantity, str(gpu)] = Head(columns, packed, *intervals)
     return SetModel(recorded, {n: tuple(map(int, v)) for n, v in entry["sizes"].items()}, extent, heads)
 
 
