@@ -152,8 +152,7 @@ def vendor_lines(vendor: "VendorEstimate | None") -> list[str]:
     where = f"{'transferred from' if latency.transferred else 'learned on'} {vendor.learned_on}"
     lines = [f"{vendor.library}: {interval_text(latency, 's')}{drawn}, {where}"]
     if vendor.slowdown is not None:
-        lines.append(f"Against the first choice: {percent(vendor.slowdown)} time")
-        if vendor.energy_saved is not None:
-            lines[-1] += f", {percent(-vendor.energy_saved)} energy"
-        lines[-1] += f". Call {vendor.library}: it is expected to be faster." if vendor.faster else "."
+        saved = "" if vendor.energy_saved is None else f" and {percent(-vendor.energy_saved)} energy"
+        advice = f": call {vendor.library}, it is expected to be faster" if vendor.faster else ""
+        lines.append(f"{percent(vendor.slowdown)} time{saved} against the first choice{advice}.")
     return lines

@@ -38,7 +38,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command("import")
 def import_(
     file: Annotated[
-        Path, typer.Argument(help="A bundle, a T4 file or Kernel Tuner cache; with --spec also CSV or Parquet.")
+        Path,
+        typer.Argument(
+            help="A bundle, T4 file, Kernel Tuner or Triton autotune cache; with --spec CSV or Parquet too."
+        ),
     ],
     op: Annotated[
         str | None, typer.Option("--op", help="Operator that was measured, if the source is not at hand.")

@@ -83,16 +83,23 @@ def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is not a number")
 
 
+def _infinity(constant: str) -> float:
+    return math.inf if constant == "Infinity" else _refuse(constant)
+
+
 _decoder = json.JSONDecoder(parse_constant=_refuse)
+_decoder_of_infinity = json.JSONDecoder(parse_constant=_infinity)
 
 
-def decode(text: str, start: int = 0) -> tuple[Any, int]:
+def decode(text: str, start: int = 0, infinity: bool = False) -> tuple[Any, int]:
     """(the JSON value that begins at `start`, the position after it).
+
+    infinity: whether `Infinity` is a number, as Python writes it; `finite` refuses it wherever it does not belong.
 
     Raises `CutShort` if the text ends within the value, and `ValueError` of one line for anything that is not JSON.
     """
     try:
-        return _decoder.raw_decode(text, start)
+        return (_decoder_of_infinity if infinity else _decoder).raw_decode(text, start)
     except json.JSONDecodeError as error:
         if error.msg.startswith("Unterminated string") or _STUMP.fullmatch(text, error.pos):
             raise CutShort from None

@@ -8,10 +8,12 @@ from kernrec.interop.kernel_tuner import read_cache
 from kernrec.interop.results import ForeignResults
 from kernrec.interop.t4 import read_document
 from kernrec.interop.table import TableOptions, is_parquet, read_table
+from kernrec.interop.triton_autotune import MEMBER, read_autotune
 
 
 def read_results(path: Path, table: TableOptions | None = None) -> ForeignResults:
-    """The results in a T4 file or a Kernel Tuner cache, which may be compressed by gzip, or in a table.
+    """The results in a T4 file, a Kernel Tuner cache or Triton's autotune cache, which may be compressed by gzip, or in
+    a table.
 
     Args:
         path: of the file.
@@ -34,26 +36,32 @@ def read_results(path: Path, table: TableOptions | None = None) -> ForeignResult
     if kind == "cache":
         return read_cache(text, path)
     if kind is None:
-        raise UsageError(f"{path} is JSON, but neither a T4 file, which has results, nor a Kernel Tuner cache")
+        raise UsageError(
+            f"{path} is JSON, but neither a T4 file, which has results, nor a cache of Kernel Tuner or Triton"
+        )
+    title = "a T4 file" if kind == "results" else "an autotune cache"
     try:
-        document, end = decode(text)
+        document, end = decode(text, infinity=kind == MEMBER)
         if text[end:].strip():
             raise ValueError("there is text after its end")
     except CutShort:
-        raise UsageError(f"{path} is cut short; a T4 file must be complete") from None
+        raise UsageError(f"{path} is cut short; {title} must be complete") from None
     except ValueError as error:
         raise UsageError(f"{path} is not JSON: {error}") from None
     if not whole:
-        raise UsageError(f"{path} is cut short; a T4 file must be complete")
-    return read_document(document, path)
+        raise UsageError(f"{path} is cut short; {title} must be complete")
+    return read_document(document, path) if kind == "results" else read_autotune(document, path)
+
+
+_KINDS = ("cache", "results", MEMBER)
 
 
 def _kind(text: str) -> str | None:
-    """The first member of the document that identifies its format, `cache` or `results`; None without either."""
+    """The first member of the document that identifies its format, one of `_KINDS`; None without any."""
     next_member = members(text)
     try:
         name, position = next(next_member)
-        while name not in ("cache", "results"):
+        while name not in _KINDS:
             _, position = decode(text, position)
             name, position = next_member.send(position)
     except StopIteration:

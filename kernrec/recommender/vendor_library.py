@@ -33,8 +33,7 @@ class VendorEstimate:
     @property
     def learned_on(self) -> str:
         """The cards whose latency was recorded, in words."""
-        known = [find_gpu(name).title.removeprefix("NVIDIA ") for name in self.predicted.gpus]
-        return known[0] if len(known) == 1 else f"{', '.join(known[:-1])} and {known[-1]}"
+        return ", ".join(find_gpu(name).title.removeprefix("NVIDIA ").partition("-")[0] for name in self.predicted.gpus)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""

@@ -1,0 +1,80 @@
+"""Reading Triton's on-disk autotune cache: the times of every config that `@triton.autotune` tried.
+
+Triton writes `<function>.autotune.json` into a folder of its cache when `cache_results` or TRITON_CACHE_AUTOTUNING is
+set: the tuning key, and for each config its attributes and [median, 20th percentile, 80th percentile] in milliseconds;
+infinity where the config could not be compiled or launched. The file has no version: one with other attributes than
+Triton 3.2 to 3.9 write is refused. It names neither the card nor the shape.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import UsageError
+from kernrec.interop.results import ForeignResult, ForeignResults, config_of, latency_of, require, text_of
+from kernrec.store.measurement import Outcome
+
+TOOL = "Triton autotune"
+MEMBER = "configs_timings"
+"""The member of the file by which it is known."""
+ENDING = ".autotune.json"
+
+_LAUNCH = {"num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None}
+"""Attributes that say how a config is compiled; one that has this value in every config is left out."""
+_ATTRIBUTES = {"kwargs", "pre_hook", *_LAUNCH}
+_LATER = {"ir_override"}
+"""Attributes of Triton 3.4 and later."""
+_NOT_GIVEN = -1
+_FAILED = "Triton could not compile or launch it"
+
+
+def read_autotune(document: Mapping[str, Any], path: Path) -> ForeignResults:
+    """The results in an autotune cache; raises `UsageError` in one line that names `path`."""
+    entries = document[MEMBER]
+    if not isinstance(entries, list) or set(document) != {"key", MEMBER}:
+        raise UsageError(f"{path} is not an autotune cache as Triton 3.2 to 3.9 write it: expected key and {MEMBER}")
+    results = []
+    for number, entry in enumerate(entries, 1):
+        try:
+            results.append(_result(entry))
+        except ValueError as error:
+            raise UsageError(f"{path}, config {number}: {error}") from None
+    require(results, path)
+    kernel = path.name.removesuffix(".gz").removesuffix(ENDING) if ENDING in path.name else None
+    kept = [name for name in results[0].config if not _usual(name, results)]
+    results = [
+        ForeignResult({name: result.config[name] for name in kept}, result.outcome, result.error, result.latency_s)
+        for result in results
+    ]
+    return ForeignResults(TOOL, None, kernel or None, tuple(kept), results)
+
+
+def _result(entry: object) -> ForeignResult:
+    if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], dict):
+        raise ValueError("expected the attributes of a config and its times")
+    attributes, times = entry
+    given = set(attributes)
+    if given not in (_ATTRIBUTES, _ATTRIBUTES | _LATER):
+        other = sorted((given ^ _ATTRIBUTES) - _LATER)
+        raise ValueError(f"it has other attributes than those of Triton 3.2 to 3.9: {', '.join(map(str, other))[:80]}")
+    if attributes["pre_hook"] is not None or attributes.get("ir_override") is not None:
+        raise ValueError("it has a hook or code of its own, so that its tunables do not say what ran")
+    if not isinstance(attributes["kwargs"], dict):
+        raise ValueError("kwargs are not an object")
+    values = {name: _NOT_GIVEN if attributes[name] is None else attributes[name] for name in _LAUNCH}
+    if twice := sorted(set(values) & set(attributes["kwargs"])):
+        raise ValueError(f"{twice[0]} is stated twice")
+    config = config_of({**{text_of(name, "a name"): value for name, value in attributes["kwargs"].items()}, **values})
+    if not isinstance(times, list) or len(times) != 3:
+        raise ValueError("expected three times: median, 20th and 80th percentile, in ms")
+    if all(time == float("inf") for time in times):
+        return ForeignResult(config, Outcome.CONSTRAINT, _FAILED)
+    middle, low, high = (latency_of(time, 1e-3) for time in times)
+    if not low <= middle <= high:
+        raise ValueError(f"its times {times!r:.60} are not median, 20th and 80th percentile")
+    return ForeignResult(config, Outcome.OK, None, middle)
+
+
+def _usual(name: str, results: list[ForeignResult]) -> bool:
+    """Whether every config has the value that stands for "not given"."""
+    return name in _LAUNCH and {result.config[name] for result in results} <= {_NOT_GIVEN, _LAUNCH[name]}

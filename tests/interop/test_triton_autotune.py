@@ -1,0 +1,109 @@
+"""Triton's autotune cache: what Triton itself writes is read, anything else refused."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.interop.import_export import import_results
+from kernrec.interop.read_results import read_results
+from kernrec.op import find_op
+from kernrec.store import Database
+from kernrec.store.measurement import Outcome
+
+INFINITY = float("inf")
+
+
+def config(block: int = 128, **given: Any) -> dict[str, Any]:
+    """The attributes of a config as Triton 3.4 and later write them."""
+    usual = {"num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None, "pre_hook": None, "ir_override": None}
+    return {"kwargs": {"BLOCK_M": block, "BLOCK_N": 64}} | usual | given
+
+
+def write(folder: Path, entries: Sequence[Any], name: str = "matmul_kernel.autotune.json") -> Path:
+    path = folder / name
+    path.write_text(json.dumps({"key": [64, "torch.float16"], "configs_timings": entries}))
+    return path
+
+
+def test_configs_have_their_meta_parameters_and_their_median(tmp_path: Path) -> None:
+    entries = [(config(128), [0.5, 0.4, 0.6]), (config(64, num_warps=8), [INFINITY] * 3)]
+    file = read_results(write(tmp_path, entries))
+    assert (file.tool, file.kernel, file.device) == ("Triton autotune", "matmul_kernel", None)
+    fast, failed = file.results
+    assert fast.config == {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
+    assert fast.latency_s == pytest.approx(0.5e-3)
+    assert (failed.outcome, failed.latency_s) == (Outcome.CONSTRAINT, None)
+
+
+def test_a_limit_of_registers_or_a_cluster_is_kept_where_a_config_has_one(tmp_path: Path) -> None:
+    entries = [(config(), [0.5, 0.4, 0.6]), (config(maxnreg=128, num_ctas=2), [0.5, 0.4, 0.6])]
+    assert set(read_results(write(tmp_path, entries)).tunables) >= {"maxnreg", "num_ctas"}
+
+
+def test_a_cache_of_triton_3_2_lacks_a_later_attribute(tmp_path: Path) -> None:
+    earlier = {name: value for name, value in config().items() if name != "ir_override"}
+    assert read_results(write(tmp_path, [(earlier, [0.5, 0.4, 0.6])])).results[0].config["num_warps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ((config(cluster_dims=[1, 1, 1]), [1, 1, 1]), "other attributes than those of Triton 3.2 to 3.9: cluster_dims"),
+        ((config(pre_hook="f"), [1, 1, 1]), "a hook or code of its own"),
+        ((config(ir_override="mine.ptx"), [1, 1, 1]), "a hook or code of its own"),
+        ((config(), [0.4, 0.5, 0.6]), "are not median, 20th and 80th percentile"),
+        ((config(), 0.4), "expected three times"),
+        ((config(), [INFINITY, 1, 1]), "time is not finite"),
+        ((config(), [0.5, -INFINITY, 0.6]), "-Infinity is not a number"),
+        ((config(kwargs={"num_warps": 4}), [1, 1, 1]), "num_warps is stated twice"),
+        ("config", "expected the attributes of a config and its times"),
+    ],
+)
+def test_what_triton_would_not_write_is_refused_in_one_line(tmp_path: Path, entry: Any, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        read_results(write(tmp_path, [entry]))
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_rows_are_stored_as_those_of_another_tuner(tmp_path: Path) -> None:
+    path = write(tmp_path, [(config(block), [0.5, 0.4, 0.6]) for block in (32, 64, 128)])
+    problem = find_op("matmul").problem("f16", m=4096, n=4096, k=1024)
+    with Database.open(tmp_path / "own.duckdb", read_only=False, create=True) as database:
+        summary = import_results(database, path, problem, "a100")
+        assert (summary.kernel, summary.results, summary.added) == ("matmul_kernel", 3, 3)
+        assert import_results(database, path, problem, "a100").added == 0
+        with pytest.raises(UsageError, match="does not name its GPU"):
+            import_results(database, path, problem)
+
+
+def test_what_the_installed_triton_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    triton = pytest.importorskip("triton", reason="needs the extra `triton`")
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import autotuner
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    active = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 80, 32))
+    monkeypatch.setattr(autotuner, "driver", SimpleNamespace(active=active))
+    (tmp_path / "kernels.py").write_text("def scaled(x, BLOCK):\n    pass\n")
+    code = compile((tmp_path / "kernels.py").read_text(), str(tmp_path / "kernels.py"), "exec")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    tuned = triton.autotune([triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128}, num_warps=8)], ["x"])(
+        triton.jit(names["scaled"])
+    )
+    times = {each: [0.5, 0.4, 0.6] if each.num_warps == 4 else [INFINITY] * 3 for each in tuned.configs}
+    tuned.check_disk_cache(("64",), tuned.configs, lambda: setattr(tuned, "configs_timings", times))
+    (path,) = tmp_path.rglob("*.autotune.json")
+    file = read_results(path)
+    assert file.kernel == "scaled"
+    assert [result.config for result in file.results] == [
+        {"BLOCK": 64, "num_warps": 4, "num_stages": 3},
+        {"BLOCK": 128, "num_warps": 8, "num_stages": 3},
+    ]
+    assert [result.outcome for result in file.results] == [Outcome.OK, Outcome.CONSTRAINT]
