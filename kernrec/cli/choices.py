@@ -150,6 +150,8 @@ def vendor_lines(vendor: "VendorEstimate | None") -> list[str]:
     if power is not None:
         drawn = f", {interval_text(power, 'W')}{' (power transferred)' * (power.transferred > latency.transferred)}"
     where = f"{'transferred from' if latency.transferred else 'learned on'} {vendor.learned_on}"
+    if (recorded_as := vendor.predicted.recorded_as) is not None:
+        where += f" ({recorded_as})"
     lines = [f"{vendor.library}: {interval_text(latency, 's')}{drawn}, {where}"]
     if vendor.slowdown is not None:
         saved = "" if vendor.energy_saved is None else f" and {percent(-vendor.energy_saved)} energy"

@@ -45,6 +45,7 @@ class VendorEstimate:
             "power_w": None if power is None else power.value,
             "power_interval_w": None if power is None else [power.low, power.high],
             "learned_on": list(self.predicted.gpus),
+            "recorded_as": self.predicted.recorded_as,
             "transferred": latency.transferred,
             "power_transferred": power is not None and power.transferred,
             "slowdown": self.slowdown,

@@ -283,6 +283,8 @@ def train_set(recording: Recording) -> tuple[dict[str, Any], dict[str, Trees]]:
         "case": recorded.case,
         "dtypes": list(recorded.dtypes),
         "layouts": list(recorded.layouts),
+        "alike": list(recorded.alike),
+        "alike_width": recorded.alike_width,
         "timing": {
             "launch_clk": recorded.timing.launch_clk,
             "working_sets": working_sets if np.isfinite(working_sets) else None,

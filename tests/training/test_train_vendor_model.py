@@ -17,7 +17,9 @@ from kernrec.training import train_vendor_model as training
 from kernrec.training.train_vendor_model import Recording, Table
 
 CARDS = {"a100-sxm4-80gb": 1.0, "l40s": 1.2, "h200-sxm": 0.9}
-MADE_UP = RecordedSet("made up", "product", ("bf16",), ("nt",), GRAPH, ("n",), {"source": "a formula"})
+MADE_UP = RecordedSet(
+    "made up", "product", ("bf16",), ("nt",), ("f16", "tn"), 0.1, GRAPH, ("n",), {"source": "a formula"}
+)
 
 
 def recorded(rows: int = 200) -> Recording:
@@ -101,6 +103,15 @@ def test_another_card_is_transferred_with_a_wider_interval(model: VendorModel) -
     assert other.latency_s.transferred
     assert other.latency_s.high / other.latency_s.value > own.latency_s.high / own.latency_s.value
     assert other.gpus == tuple(sorted(CARDS))
+
+
+def test_what_is_alike_has_a_wider_interval_and_says_what_was_recorded(model: VendorModel) -> None:
+    matmul, gpu, sizes = find_op("matmul"), find_gpu("l40s"), {"m": 512, "n": 1024, "k": 4096}
+    own, alike = (model.predict(matmul.problem(*kind, **sizes), gpu) for kind in (("bf16", "nt"), ("f16", "tn")))
+    assert own is not None
+    assert alike is not None
+    assert (own.recorded_as, alike.recorded_as) == (None, "bf16, nt")
+    assert alike.latency_s.high / alike.latency_s.value > max(own.latency_s.high / own.latency_s.value, 1.1)
 
 
 def test_what_was_not_recorded_has_no_prediction(model: VendorModel) -> None:

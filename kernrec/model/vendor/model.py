@@ -7,7 +7,9 @@ the roofline. Trained by `kernrec.training.train_vendor_model`, stored by `kernr
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
+from math import hypot
 
 import numpy as np
 
@@ -32,17 +34,27 @@ class RecordedSet:
     case: str
     """Which problems of the op: `product`, `prompt` or `token`."""
     dtypes: tuple[str, ...]
-    """What the library is as fast for as for those that were recorded."""
+    """That were recorded."""
     layouts: tuple[str, ...]
+    """That were recorded."""
+    alike: tuple[str, ...]
+    """Other data types and layouts, for which the library takes about as long."""
+    alike_width: float
+    """About how long: 90 % of these are within a factor exp(`alike_width`) of what was recorded."""
     timing: Timing
     grid: tuple[str, ...]
     """Dimensions of which few sizes were recorded."""
     origin: Mapping[str, str]
     """In words: `source`, `licence`, `library` and what was `recorded`."""
 
+    def exactly(self, problem: Problem) -> bool:
+        """Whether the data type and layout of a problem were recorded."""
+        return problem.dtype in self.dtypes and problem.layout in self.layouts
+
     def covers(self, problem: Problem) -> bool:
-        """Whether a problem is one of these."""
-        return problem.dtype in self.dtypes and problem.layout in self.layouts and _CASES[self.case](problem.sizes)
+        """Whether a problem is one of these, or like one."""
+        known = problem.dtype in self.dtypes + self.alike and problem.layout in self.layouts + self.alike
+        return known and _CASES[self.case](problem.sizes)
 
 
 def _product(d: Mapping[str, int]) -> bool:
@@ -123,6 +135,8 @@ class VendorPrediction:
     """None where nobody recorded power."""
     gpus: tuple[str, ...]
     """The cards that the latency was learned on."""
+    recorded_as: str | None
+    """Data type and layout that were recorded, where they are not the problem's."""
 
 
 @dataclass(frozen=True)
@@ -133,17 +147,19 @@ class VendorModel:
     library: str
     """What it is called."""
     sets: tuple[SetModel, ...]
-    """The one that comes first is preferred."""
+    """Of sets that say as much the first is taken."""
 
     def predict(self, problem: Problem, gpu: GPU) -> VendorPrediction | None:
         """What the library takes and draws; None for a problem of a kind that was not recorded."""
         covering = [known for known in self.sets if known.recorded.covers(problem)]
         if not covering:
             return None
-        chosen = next((known for known in covering if gpu.name in known.gpus()), covering[0])
+        # A card that was recorded says more than one that was not, whatever the data type and layout.
+        chosen = max(covering, key=lambda known: (gpu.name in known.gpus(), known.recorded.exactly(problem)))
+        recorded = chosen.recorded
+        alike = 0.0 if recorded.exactly(problem) else recorded.alike_width
         dims = {name: np.array([float(problem.sizes[name])]) for name in DIMS[self.op]}
-        timing = chosen.recorded.timing
-        roofline, columns = features(self.op, gpu, problem.dtype, problem.layout, dims, timing)
+        roofline, columns = features(self.op, gpu, problem.dtype, problem.layout, dims, recorded.timing)
         distance = float(chosen.extent.distance(log_sizes(dims))[0])
         on_grid = all(problem.sizes[name] in sizes for name, sizes in chosen.sizes.items())
 
@@ -154,12 +170,13 @@ class VendorModel:
             row = np.array([[columns[column][0] for column in head.columns]])
             value = min(base * float(np.exp(head.trees.predict(row)[0])), most)
             interval = head.recorded if on_grid or known == OTHER else head.between
-            low, high = interval.around(np.array(value), distance)
+            low, high = replace(interval, width=hypot(interval.width, alike)).around(np.array(value), distance)
             return Predicted(value, float(low), min(float(high), most), known == OTHER)
 
         latency = quantity("latency", float(roofline[0]), np.inf)
         assert latency is not None, "every set has trees for all cards"
-        return VendorPrediction(latency, quantity("power", gpu.tdp_w, gpu.tdp_w), chosen.gpus())
+        recorded_as = f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if alike else None
+        return VendorPrediction(latency, quantity("power", gpu.tdp_w, gpu.tdp_w), chosen.gpus(), recorded_as)
 
 
 def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:

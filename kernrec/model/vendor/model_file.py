@@ -109,8 +109,8 @@ def _set(entry: Mapping[str, Any], facts: Mapping[str, Any], arrays: Mapping[str
     timing = Timing(float(entry["timing"]["launch_clk"]), float(entry["timing"]["working_sets"] or np.inf))
     texts = {str(key): str(value) for key, value in entry["origin"].items()}
     recorded = RecordedSet(
-        str(entry["name"]), entry["case"], tuple(entry["dtypes"]), tuple(entry["layouts"]), timing,
-        tuple(entry["sizes"]), texts,
+        str(entry["name"]), entry["case"], tuple(entry["dtypes"]), tuple(entry["layouts"]), tuple(entry["alike"]),
+        float(entry["alike_width"]), timing, tuple(entry["sizes"]), texts,
     )  # fmt: skip
     low, high, spread = (np.array([float(v) for v in entry["extent"][key]]) for key in _EXTENT)
     extent = Extent(low, high, spread, np.zeros(len(low), dtype=np.int64))
