@@ -33,7 +33,7 @@ class VendorEstimate:
     @property
     def learned_on(self) -> str:
         """The cards whose latency was recorded, in words."""
-        return ", ".join(find_gpu(name).title.removeprefix("NVIDIA ").partition("-")[0] for name in self.predicted.gpus)
+        return ", ".join(_short_title(name) for name in self.predicted.gpus)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""
@@ -52,6 +52,13 @@ class VendorEstimate:
             "energy_saved": self.energy_saved,
             "faster": self.faster,
         }
+
+
+def _short_title(name: str) -> str:
+    """`A100` for a catalog name of an A100: data-center cards are known by the first word of their title."""
+    title = find_gpu(name).title.removeprefix("NVIDIA ")
+    first = title.split(" ")[0].split("-")[0]
+    return first if any(c.isdigit() for c in first) else title
 
 
 def vendor_estimate(

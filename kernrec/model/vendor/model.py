@@ -147,15 +147,14 @@ class VendorModel:
     library: str
     """What it is called."""
     sets: tuple[SetModel, ...]
-    """Of sets that say as much the first is taken."""
+    """Of those that cover a problem the first that has the card is taken, else the first."""
 
     def predict(self, problem: Problem, gpu: GPU) -> VendorPrediction | None:
         """What the library takes and draws; None for a problem of a kind that was not recorded."""
         covering = [known for known in self.sets if known.recorded.covers(problem)]
         if not covering:
             return None
-        # A card that was recorded says more than one that was not, whatever the data type and layout.
-        chosen = max(covering, key=lambda known: (gpu.name in known.gpus(), known.recorded.exactly(problem)))
+        chosen = next((known for known in covering if gpu.name in known.gpus()), covering[0])
         recorded = chosen.recorded
         alike = 0.0 if recorded.exactly(problem) else recorded.alike_width
         dims = {name: np.array([float(problem.sizes[name])]) for name in DIMS[self.op]}
