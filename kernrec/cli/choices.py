@@ -155,6 +155,7 @@ def vendor_lines(vendor: "VendorEstimate | None") -> list[str]:
     lines = [f"{vendor.library}: {interval_text(latency, 's')}{drawn}, {where}"]
     if vendor.slowdown is not None:
         saved = "" if vendor.energy_saved is None else f" and {percent(-vendor.energy_saved)} energy"
-        advice = f": call {vendor.library}, it is expected to be faster" if vendor.faster else ""
+        advice = f": {vendor.library} may be faster" if vendor.faster else ""
+        advice = f": call {vendor.library}" if vendor.advised else advice
         lines.append(f"{percent(vendor.slowdown)} time{saved} against the first choice{advice}.")
     return lines

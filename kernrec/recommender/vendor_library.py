@@ -31,6 +31,12 @@ class VendorEstimate:
         return self.slowdown is not None and self.slowdown < -NEARLY
 
     @property
+    def advised(self) -> bool:
+        """Whether to call it: even at the upper end of its interval it is faster than the first choice's estimate."""
+        latency = self.predicted.latency_s
+        return self.faster and (1 + (self.slowdown or 0.0)) * latency.high / latency.value < 1
+
+    @property
     def learned_on(self) -> str:
         """The cards whose latency was recorded, in words."""
         return ", ".join(_short_title(name) for name in self.predicted.gpus)
@@ -51,6 +57,7 @@ class VendorEstimate:
             "slowdown": self.slowdown,
             "energy_saved": self.energy_saved,
             "faster": self.faster,
+            "advised": self.advised,
         }
 
 
