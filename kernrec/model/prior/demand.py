@@ -34,6 +34,11 @@ takes 4 clocks if it depends on the previous one, and 2 on the A100 if it does n
 unrolled arithmetic, which lies between, is an assumption: all anchors and both recorded convolutions fit values from
 2.5 to 4 better than 1.6; causal attention with few warps does not."""
 _L1_SECTORS_PER_CLK = 2  # 64 B per clock and SM from L2 into L1 (NVIDIA's architecture whitepapers since Volta)
+_WAVEFRONT_BYTES = 128
+_L1_BYTES_PER_CLK = 64
+"""What L1 hands to the lanes of an SM, whether or not they ask for the same. Recorded matrix products without staging
+in shared memory fix it: 2 clocks for a load of 4 bytes a lane, 8 for one of 16, on an RTX 2080 Ti, an RTX 3090 and an
+A100 (gemm-* of the recorded spaces, 8 x 8 outputs a thread)."""
 
 _MEMORY = (
     "ld_shared", "st_shared", "ld_global", "st_global", "ld_local", "st_local", "cp_async", "atomic",
@@ -51,8 +56,11 @@ _EVENTS: Mapping[str, tuple[str, ...]] = {
 """Memory event of the power model -> endings of the metrics that add up to it."""
 
 
-QUANTITIES = (*PIPES, "sectors", "barriers", "core_j", "between", "alone")
-"""Rows of `Demand.rates`: clocks of each pipe, then sectors, barriers, joules, `between` and `alone`.
+QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "alone")
+"""Rows of `Demand.rates`: clocks of each pipe, then `port`, sectors, barriers, joules, `between` and `alone`.
+
+`port` is the clocks of shared memory and L1 together, which are one memory with one port (NVIDIA's architecture
+whitepapers since Volta).
 
 `alone` is the clocks that the warps of a block would take one after the other, each for itself, without waits for
 memory and barriers: the latency of a chain of instructions. Profiles of sampled blocks have it as `chain`.
@@ -68,6 +76,8 @@ which the compiler schedules ahead.
 
 ISSUE = QUANTITIES.index("issue")
 """Row of the issue slots: clocks of all four schedulers together."""
+PORT = QUANTITIES.index("port")
+"""Row of the port of shared memory and L1."""
 SECTORS = QUANTITIES.index("sectors")
 """Row of the 32-byte sectors requested from L2."""
 BARRIERS = QUANTITIES.index("barriers")
@@ -145,6 +155,15 @@ def demand(
     if "f64" in lanes:
         special = special + classes("f64") * (32 / lanes["f64"])
         special = special + classes("cvt64") * (32 / min(lanes["f64"], _CONVERT_LONG_LANES))
+    loads, copies = classes("ld_global"), classes("cp_async")
+    copied = ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))
+    # L1 finds a line a clock in the banks that are those of shared memory, and hands the lanes 64 bytes a clock.
+    returned = np.maximum(
+        ending("_passes") / figures.shared_wavefronts_per_clk, (ending("read_bytes") - copied) / _L1_BYTES_PER_CLK
+    )
+    wavefronts = total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
+    shared = (wavefronts + copied / _WAVEFRONT_BYTES) / figures.shared_wavefronts_per_clk
+    l1 = np.maximum(sectors / _L1_SECTORS_PER_CLK + total("l1.wavefronts"), returned)
     pipes = (
         (total("issue") - moved) / ISSUE_PER_CLK,
         # Where integer and float instructions share lanes, an integer instruction takes an issue slot of floats.
@@ -153,12 +172,19 @@ def demand(
         special,
         tensor,
         classes(*_MEMORY) * (32 / figures.lsu_lanes),
-        total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
-        * (1.0 / figures.shared_wavefronts_per_clk),
-        np.maximum(sectors / _L1_SECTORS_PER_CLK + total("l1.wavefronts"), ending("_passes")),
+        shared,
+        l1,
     )
     alone = total("chain") if "chain" in metrics else pipes[0] * (ISSUE_PER_CLK * WARP_CPI)
-    rows = (*pipes, at_l2, total("barriers"), power.dynamic(events(column))[0] + zeros, between, alone)
+    rows = (
+        *pipes,
+        np.maximum(shared + returned, l1),
+        at_l2,
+        total("barriers"),
+        power.dynamic(events(column))[0] + zeros,
+        between,
+        alone,
+    )
     rates = np.stack(rows, axis=1)
     return Demand(terms, tuple(map(np.ascontiguousarray, rates)))
 

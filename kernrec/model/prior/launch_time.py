@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.demand import ALONE, BARRIERS, BETWEEN, CORE_J, PIPES, SECTORS, Demand
+from kernrec.model.prior.demand import ALONE, BARRIERS, BETWEEN, CORE_J, PIPES, PORT, SECTORS, Demand
 from kernrec.model.prior.microarchitecture import l2_bytes_per_clk, microarchitecture
 from kernrec.util.light_dataclass import dataclass
 
@@ -42,6 +42,7 @@ BARRIER_CLK = 22.0
 BARRIER_WARP_CLK = 2.1
 """Clocks of an SM for each warp that arrives at a barrier. Both figures: Zhang et al., "A Study of Single and
 Multi-device Synchronization Methods in Nvidia GPUs" (arXiv 2004.05371), V100: 22 cycles, 0.475 warps a cycle."""
+_SHARED = PIPES.index("shared memory")  # it and L1, the last of the pipes, are in the row of their port, too
 _BLOCK_CLK = 900
 """Clocks to start a block, compute its addresses and drain its last stores, of kernels that load ahead (fitted to the
 anchor conv2d_f32_ansor.csv)."""
@@ -188,8 +189,9 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     # than the 1.19 of core and DRAM.
     pipe_clk = total[: len(PIPES)] * each
     barriers = total[BARRIERS] * each
-    peak = pipe_clk.max(axis=0)
-    share = pipe_clk / peak
+    used_clk = np.concatenate((pipe_clk[:_SHARED], total[PORT : PORT + 1] * each))
+    peak = used_clk.max(axis=0)
+    share = used_clk / peak
     share *= share
     share *= share
     share *= share

@@ -15,7 +15,7 @@ from kernrec.gpu import GPU, Occupancy, occupancy
 from kernrec.kernel import Expression, Kernel, ProblemSpace, Space
 from kernrec.kernel.many_problems import ManyProblems, OnProblems
 from kernrec.model.prior.calibration import Calibration
-from kernrec.model.prior.demand import CORE_J, PIPES, Demand, demand, side_by_side
+from kernrec.model.prior.demand import CORE_J, PORT, Demand, demand, side_by_side
 from kernrec.model.prior.launch_time import alone_clk
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.prior.power import PowerModel
@@ -349,7 +349,7 @@ class StaticTable:
             occupancy=held.fraction,
             quick=tuple(
                 (
-                    rates[: len(PIPES)].max(axis=0).take(launch.variant),
+                    rates[: PORT + 1].max(axis=0).take(launch.variant),
                     alone_clk(rates, warps, launch.variant),
                     rates[CORE_J].take(launch.variant),
                 )

@@ -72,6 +72,21 @@ def test_what_l1_answers_takes_l1_alone() -> None:
     assert (found["L1"], found["sectors"]) == (2, 0)
 
 
+def test_l1_hands_lanes_64_bytes_a_clock_and_shares_its_port_with_shared_memory() -> None:
+    loads = {"issue": 1.0, "issue__ld_global": 1.0, "global__x__read_bytes": 512.0, "global__x__read_passes": 4.0}
+    assert rates("a100", **loads)["L1"] == 512 / 64
+    assert rates("a100", **loads | {"global__x__read_passes": 16.0})["L1"] == 16
+    assert rates("t4", **loads | {"global__x__read_passes": 16.0})["L1"] == 32  # 64 bytes of a line a clock
+    found = rates("a100", **loads, shared__load_wavefronts=5)
+    assert found["port"] == found["L1"] + found["shared memory"] == 8 + 5
+
+
+def test_asynchronous_copies_go_to_shared_memory_and_no_lane() -> None:
+    found = rates("a100", issue=1, issue__cp_async=1, global__x__read_bytes=512, global__x__read_sectors=16)
+    assert (found["shared memory"], found["L1"]) == (512 / 128, 16 / 2)
+    assert found["port"] == found["L1"]
+
+
 def test_memory_counts_become_the_power_models_events() -> None:
     counts = {
         "issue.fma32": 3,
