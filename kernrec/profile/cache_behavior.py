@@ -1,7 +1,8 @@
 """What caches, DRAM and the units of atomic operations make of a block's requests: a few numbers from their trace.
 
     reuse.<KiB>          share of the sectors of loads that an L1 of this size still holds when they are requested again
-    reuse.wait.<KiB>     share of the loads (a warp in one run of a basic block) that it holds completely
+    reuse.wait.<KiB>     share of the loads (a warp in one run of a basic block) that it holds completely, before any
+                         warp asks in that run
     run.read             bytes in a row that a block reads at a time; run.write, that it writes
     run.read.x, .y, .z   share of these runs that the next block along the axis continues; so for writes
     atomic.own           probability that two atomic operations of a block are on the same sector
@@ -55,11 +56,14 @@ def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
     loads = trace.is_read
     if not loads.any():
         return
-    distance = lines_between(trace.sector[loads])
-    request = trace.step[loads] * (1 << 20) + trace.warp[loads]
+    sectors, steps = trace.sector[loads], trace.step[loads]
+    distance = lines_between(sectors)
+    # Who asks for a sector that another warp has just asked for waits as long.
+    _, first, place = np.unique(steps * (1 << 44) + sectors, return_index=True, return_inverse=True)
+    request = steps * (1 << 20) + trace.warp[loads]
     order = np.argsort(request, kind="stable")
     starts = np.flatnonzero(np.diff(request[order], prepend=-1))
-    farthest = np.maximum.reduceat(distance[order], starts)
+    farthest = np.maximum.reduceat(distance[first][place][order], starts)
     for size in CACHE_KIB:
         yield f"reuse.{size}", float((distance <= size * _LINES_PER_KIB).mean())
         yield f"reuse.wait.{size}", float((farthest <= size * _LINES_PER_KIB).mean())

@@ -15,7 +15,7 @@ from kernrec.kernel import Kernel
 from kernrec.op import Problem
 
 _ROOT = Path(__file__).parents[1]
-_MODULES = ("sample_profile", "tensor_values")  # of this room: they decide which launches are emulated, and on what
+_MODULES = ("sample_profile", "cache_behavior", "tensor_values")  # of this room: what is emulated, and what is counted
 
 
 class FailureCache:

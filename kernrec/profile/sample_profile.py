@@ -13,8 +13,9 @@ counted once; `chain`, the clocks that the warps of a block take one after the o
 `blocks.sampled`; for each buffer `touch.<buffer>.read`, the distinct sectors that a block reads, with `.x`, `.y` and
 `.z`: the share of them that is new from one block to the next along that axis (and the same of writes); what
 `cache_behavior` says of the block in the middle, and `wave_reuse` of blocks that run together; `instructions`, how many
-the code has; `depends.branch`, `depends.load` and `depends.store`: instructions whose condition or address depends on
-data; `extrapolated`, machine instructions of trips of long loops that were counted but not executed
+the code has; `crowded.runs`, how often a warp runs the code in which most registers are alive, from which the assembler
+spills; `depends.branch`, `depends.load` and `depends.store`: instructions whose condition or address depends on data;
+`extrapolated`, machine instructions of trips of long loops that were counted but not executed
 (`kernrec.ptx.execution.extrapolation`).
 """
 
@@ -39,7 +40,9 @@ from kernrec.profile.wave_reuse import wave_metrics
 from kernrec.ptx import KernelLaunch, Module, parse
 from kernrec.ptx.analysis.dependence import data_dependences, load_chain
 from kernrec.ptx.analysis.latency import chain_clk
+from kernrec.ptx.analysis.liveness import live_by_block
 from kernrec.ptx.analysis.lowering import lowered
+from kernrec.ptx.analysis.wide_access import with_wide_accesses
 from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
 from kernrec.ptx.execution.extrapolation import UnsteadyError
 from kernrec.ptx.ir.inline import inlined
@@ -54,6 +57,7 @@ SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, extrapolate=True, lowering=lowe
 """How sampled blocks are run."""
 _EDGE_INSTRUCTIONS = 40_000  # of the blocks at the ends of the grid that are worth emulating, per launch
 _MOST_KINDS = 12
+_CROWDED = 0.9  # of the most registers alive anywhere: where as many are, the assembler spills (assumption)
 
 Place = tuple[int, int, int]
 """Coordinates of a block, or extents of a grid."""
@@ -209,6 +213,7 @@ def sampled_counts(module: Module, launch: KernelLaunch, options: EmulationOptio
         launch: the launch.
         options: how blocks are run; a long loop that cannot be extrapolated is run in full.
     """
+    module = with_wide_accesses(module)
     if options.extrapolate:
         with contextlib.suppress(UnsteadyError):
             return _sampled(module, launch, options)
@@ -249,6 +254,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
         extra |= dict(run_metrics(own, {AXES[axis]: traces[block] for axis, block in neighbors if block in traces}))
     extra |= dict(atomic_metrics(*trace.atomics(), sample.inner))
     extra["instructions"] = float(len(emulation.function.instructions))
+    extra["crowded.runs"] = _crowded_runs(emulation) / (warps * len(inner))
     return {metric: value / sample.total for metric, value in totals.items()} | extra
 
 
@@ -259,6 +265,14 @@ def _waits(emulation: Emulation) -> tuple[float, float]:
         float(sum(warps * load_chain(blocks[index]) for index, warps in ran.items())),
         float(sum(warps * chain_clk(blocks[index]) for index, warps in ran.items())),
     )
+
+
+def _crowded_runs(emulation: Emulation) -> float:
+    """How often warps ran so far, by instruction, the basic blocks where nearly the most registers are alive."""
+    peaks, ran = live_by_block(emulation.function), emulation.warps_by_block()
+    crowded = [block for block in emulation.function.blocks if peaks[block.index] >= _CROWDED * max(peaks)]
+    runs = sum(len(block.instructions) * ran.get(block.index, 0) for block in crowded)
+    return runs / max(sum(len(block.instructions) for block in crowded), 1)
 
 
 def _touch_metrics(touched: TouchedSectors, sample: BlockSample, written: bool) -> Iterator[tuple[str, float]]:

@@ -61,6 +61,15 @@ def test_a_load_waits_unless_all_its_sectors_are_held() -> None:
     assert found["reuse.wait.1"] == 0.0
 
 
+def test_who_asks_for_a_sector_on_its_way_waits_as_well() -> None:
+    # Two warps read the same new line in each step: the second one's request hits, its wait does not end sooner.
+    sectors = np.repeat(np.arange(100) * LINE, 2)
+    warps, steps = np.tile([0, 1], 100), np.repeat(np.arange(100), 2)
+    found = dict(reuse_metrics(BlockTrace(steps, warps, sectors, np.ones(200, np.bool_))))
+    assert found["reuse.1"] == pytest.approx(0.5, abs=0.01)
+    assert found["reuse.wait.1"] == 0.0
+
+
 def test_the_next_block_continues_a_run() -> None:
     rows = [row * 512 + sector for row in range(16) for sector in (0, 1)]
     own = trace(rows, step=[0] * 32)

@@ -49,7 +49,11 @@ def _live_after(function: Function, index: int, before: list[set[str]]) -> set[s
 
 def live_registers(function: Function) -> int:
     """The most 32-bit registers alive at once."""
-    blocks, before = function.blocks, live_before(function)
+    return max(live_by_block(function), default=0)
+
+
+def live_by_block(function: Function) -> list[int]:
+    """The most 32-bit registers alive at once in each basic block."""
     sizes: dict[str, int] = {}
 
     def size(names: set[str]) -> int:
@@ -61,14 +65,15 @@ def live_registers(function: Function) -> int:
             total += sizes[name]
         return total
 
-    most = 0
-    for index, block in enumerate(blocks):
-        live = _live_after(function, index, before)
-        most = max(most, size(live))
+    peaks = []
+    for block, after in zip(function.blocks, live_after(function), strict=True):
+        live = after
+        most = size(live)
         for ins in reversed(block.instructions):
             live = (live - results(ins) if ins.predicate is None else live) | sources(ins)
             most = max(most, size(live))
-    return most
+        peaks.append(most)
+    return peaks
 
 
 def successors(function: Function, index: int) -> list[int]:

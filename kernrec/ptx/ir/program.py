@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+_WIDEST = 16  # bytes of an access
+
 
 @dataclass(frozen=True, slots=True)
 class Register:
@@ -202,6 +204,12 @@ class Variable:
 
     pointers: tuple[tuple[int, str, int], ...] = ()
     """Initial values that are addresses: (byte offset, symbol, bytes to add to its address)."""
+
+    @property
+    def placed_align(self) -> int:
+        """What its address in shared memory is a multiple of: arrays lie where wide accesses reach them, unless that
+        takes more room."""
+        return max(self.align, 1 if self.size % _WIDEST else _WIDEST)
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch) -> LaunchL
                 dynamic.append(variable.name)
                 dynamic_align = max(dynamic_align, variable.align)
             elif variable.name in function.symbols or variable.name in function.variables:
-                shared = _align(shared, variable.align)
+                shared = _align(shared, variable.placed_align)
                 symbols[variable.name] = shared
                 shared += variable.size
         elif variable.space == "local":

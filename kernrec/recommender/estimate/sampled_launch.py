@@ -143,8 +143,8 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
 def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cache: Array) -> ProfileTable:
     """The table with spilled registers and other local memory as instructions, requests to L1, and traffic past it.
 
-    How often a spill runs is not known: as often as an average instruction of the code. L1 keeps the stacks of the
-    resident threads as far as they fit.
+    A spill runs as often as the code in which most registers are alive; in a profile made before that was counted, as
+    often as an average instruction. L1 keeps the stacks of the resident threads as far as they fit.
 
     Args:
         table: the profiles.
@@ -154,7 +154,9 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
     """
     warps = np.ceil(threads / 32.0)
     spilled = table.spill_bytes * warps  # words of a warp are 32 lanes of 4 bytes: as many sectors as bytes of a lane
-    if spilled.any() and "instructions" in table.metrics:
+    if "crowded.runs" in table.metrics:
+        spilled = spilled * _column(table, "crowded.runs")
+    elif spilled.any() and "instructions" in table.metrics:
         spilled = spilled * _column(table, "issue") / (warps * np.maximum(_column(table, "instructions"), 1.0))
     sectors = spilled + _column(table, "local.read_sectors") + _column(table, "local.write_sectors")
     if not sectors.any():

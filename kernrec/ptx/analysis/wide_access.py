@@ -1,0 +1,293 @@
+"""Accesses to shared memory side by side, which the assembler makes one wide access.
+
+Compilers leave the registers that a thread loads from neighboring words of shared memory, or stores there, as single
+accesses; the assembler joins two or four of them (LDS.64, LDS.128, STS.128) where it can prove that their address is a
+multiple of the width. It is not told how pointers to global memory are aligned, so those stay as they are. Seen in what
+ptxas 13 makes of register-tiled matrix products: 16 scalar loads and 4 of two words became 6 of four words.
+
+What an address is a multiple of follows from how it is computed: literals and shifts, sums and products, the places of
+variables. What the threads' numbers are a multiple of is not known.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kernrec.ptx.analysis.def_use import DefUse
+from kernrec.ptx.analysis.dependence import results, sources
+from kernrec.ptx.ir.program import (
+    Address,
+    Function,
+    Immediate,
+    Instruction,
+    Module,
+    Operand,
+    Register,
+    Symbol,
+    Vector,
+    elements,
+    registers_of,
+)
+
+_WIDEST = 16  # bytes of an access
+_BYTES = {f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (32, 64)}  # of what may be joined
+_ALL_BITS = 64
+_LowBits = tuple[int, int]
+"""(how many of the low bits of a value are known, what they are)."""
+_UNKNOWN: _LowBits = (0, 0)
+_NO_REGISTER = Register("")
+_MEMORY = frozenset(
+    {
+        "ld",
+        "ldu",
+        "st",
+        "atom",
+        "red",
+        "cp",
+        "ldmatrix",
+        "stmatrix",
+        "wmma",
+        "mbarrier",
+        "fence",
+        "membar",
+        "bar",
+        "call",
+    }
+)
+
+
+def with_wide_accesses(module: Module) -> Module:
+    """The module with neighboring accesses to shared memory joined in all of its functions."""
+    functions = {name: _joined(function, module) for name, function in module.functions.items()}
+    return replace(module, functions=functions)
+
+
+@dataclass(frozen=True)
+class _Access:
+    """An access that may be joined with others."""
+
+    position: int
+    """Of the instruction in the function."""
+
+    offset: int
+    """Bytes from the register in its address."""
+
+    unit: int
+    """Bytes of an element."""
+
+    items: tuple[Operand, ...]
+    """Registers that are loaded, or values that are stored."""
+
+    @property
+    def bytes(self) -> int:
+        return self.unit * len(self.items)
+
+
+def _joined(function: Function, module: Module) -> Function:
+    if not any("shared" in ins.modifiers for ins in function.instructions):
+        return function
+    def_use = DefUse.of(function)
+    known = _KnownBits(function, module, def_use)
+    wide: dict[int, Instruction] = {}
+    gone: set[int] = set()
+    for base, accesses, is_load in _runs(function):
+        for members in _chunks(accesses, known.of(base)):
+            place = (min if is_load else max)(access.position for access in members)
+            if not all(_can_move(def_use, access, place, is_load) for access in members):
+                continue
+            wide[place] = _wide(function.instructions[place], base, members)
+            gone |= {access.position for access in members} - {place}
+    if not wide:
+        return function
+    instructions: list[Instruction] = []
+    moved: list[int] = []
+    for position, ins in enumerate(function.instructions):
+        moved.append(len(instructions))
+        if position not in gone:
+            instructions.append(wide.get(position, ins))
+    moved.append(len(instructions))
+    labels = {label: moved[position] for label, position in function.labels.items()}
+    return replace(function, instructions=instructions, labels=labels)
+
+
+def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
+    """Loads, or stores, from one address register with nothing between them that could come in their way."""
+    position = 0
+    for block in function.blocks:
+        loads: dict[Register, list[_Access]] = {}
+        stores: dict[Register, list[_Access]] = {}
+        for ins in block.instructions:
+            base, access = _access(position, ins)
+            position += 1
+            is_load = ins.opcode == "ld"
+            if access is not None:
+                again = any(access.offset == other.offset for other in stores.get(base, ()))
+                ended = [run for run in stores.items() if is_load or again or run[0] != base]
+            else:
+                ended = list(stores.items()) if _may_touch_shared(ins) else []
+            yield from ((register, run, False) for register, run in ended)
+            for register, _ in ended:
+                del stores[register]
+            if not is_load and _may_touch_shared(ins):
+                yield from ((register, run, True) for register, run in loads.items())
+                loads.clear()
+            if access is not None:
+                (loads if is_load else stores).setdefault(base, []).append(access)
+            for name in results(ins):
+                for runs in (loads, stores):
+                    if run := runs.pop(Register(name), None):
+                        yield Register(name), run, runs is loads
+        yield from ((register, run, True) for register, run in loads.items())
+        yield from ((register, run, False) for register, run in stores.items())
+
+
+def _access(position: int, ins: Instruction) -> tuple[Register, _Access | None]:
+    """The access of an instruction that may be joined with others, and the register in its address."""
+    unit = _BYTES.get(ins.modifiers[-1] if ins.modifiers else "")
+    plain = set(ins.modifiers[:-1]) <= {"shared", "v2"} and "shared" in ins.modifiers
+    if ins.opcode not in ("ld", "st") or not plain or unit is None or ins.predicate is not None:
+        return _NO_REGISTER, None
+    address, value = ins.operands[::-1] if ins.opcode == "ld" else ins.operands
+    if not isinstance(address, Address) or not isinstance(address.base, Register):
+        return _NO_REGISTER, None
+    return address.base, _Access(position, address.offset, unit, elements(value))
+
+
+def _may_touch_shared(ins: Instruction) -> bool:
+    """Whether an instruction may read or write shared memory."""
+    if ins.opcode not in _MEMORY:
+        return False
+    return not {"global", "local", "param", "const"} & {*ins.modifiers} or "shared" in ins.modifiers
+
+
+def _chunks(accesses: list[_Access], base: _LowBits) -> Iterator[list[_Access]]:
+    """Accesses that together are as wide as 16 or else 8 aligned bytes; `base`: of the register in the address."""
+    by_offset = {access.offset: access for access in accesses}
+    taken: set[int] = set()
+    for width in (_WIDEST, _WIDEST // 2):
+        if 1 << base[0] < width:
+            continue
+        for start in sorted(offset for offset in by_offset if (base[1] + offset) % width == 0):
+            members: list[_Access] = []
+            end = start
+            while end < start + width and end in by_offset and end not in taken:
+                members.append(by_offset[end])
+                end += members[-1].bytes
+            if end == start + width and len(members) > 1 and len({access.unit for access in members}) == 1:
+                taken |= {access.offset for access in members}
+                yield members
+
+
+def _can_move(def_use: DefUse, access: _Access, place: int, is_load: bool) -> bool:
+    """Whether an access can be done at another position: its registers are not used differently on the way."""
+    first, last = min(access.position, place), max(access.position, place)
+    names = [name for item in access.items for name in registers_of(item)]
+    users = [p for name in names for p in def_use.writers.get(name, ())]
+    if is_load:
+        users += [p for name in names for p in def_use.readers.get(name, ())]
+    return not any(first <= p <= last and p != access.position for p in users)
+
+
+def _wide(ins: Instruction, base: Register, members: list[_Access]) -> Instruction:
+    items = tuple(item for access in members for item in access.items)
+    address, value = Address(base, members[0].offset), Vector(items)
+    kind = f"b{8 * members[0].unit}"
+    operands = (value, address) if ins.opcode == "ld" else (address, value)
+    return replace(ins, modifiers=("shared", f"v{len(items)}", kind), operands=operands)
+
+
+class _KnownBits:
+    """The low bits of registers, whatever instruction wrote them last."""
+
+    def __init__(self, function: Function, module: Module, def_use: DefUse) -> None:
+        variables = [*module.variables.values(), *function.variables.values()]
+        self._aligned = {v.name: v.placed_align.bit_length() - 1 for v in variables if v.space == "shared"}
+        self._instructions, self._def_use = function.instructions, def_use
+        self._known: dict[str, _LowBits | None] = {}
+
+    def of(self, register: Register) -> _LowBits:
+        """The low bits of a register."""
+        needed, waiting = {register.name: None}, [register.name]
+        while waiting:
+            for place in self._def_use.writers.get(waiting.pop(), ()):
+                new = [n for n in sources(self._instructions[place]) if n not in needed]
+                needed |= dict.fromkeys(new)
+                waiting += new
+        # Nothing is said of a register until an instruction that writes it is understood: loops end in themselves.
+        known: dict[str, _LowBits | None] = dict.fromkeys(needed)
+        known |= {name: bits for name, bits in self._known.items() if name in known}
+        changed = True
+        while changed:
+            changed = False
+            for name in needed:
+                places = self._def_use.writers.get(name, ())
+                bits = _agreed([self._result(self._instructions[p], known) for p in places]) if places else _UNKNOWN
+                if bits != known[name]:
+                    known[name], changed = bits, True
+        self._known |= known
+        return known[register.name] or _UNKNOWN
+
+    def _result(self, ins: Instruction, known: Mapping[str, _LowBits | None]) -> _LowBits | None:
+        given = [self._operand(operand, known) for operand in ins.operands[1:]]
+        if any(value is None for value in given):
+            return None
+        values = [value for value in given if value is not None]
+        opcode = ins.opcode
+        if opcode in ("mov", "cvta") or (opcode == "cvt" and ins.modifiers[-1][:1] in "bus"):
+            return values[0]
+        if opcode in ("min", "max"):
+            return _agreed(values)
+        if opcode == "selp":
+            return _agreed(values[:2])
+        if opcode in ("add", "sub"):
+            return _sum(values[0], values[1], 1 if opcode == "add" else -1)
+        if opcode in ("mul", "mad") and ins.modifiers[:1] in (("lo",), ("wide",)):
+            product = _product(values[0], values[1])
+            return _sum(product, values[2], 1) if opcode == "mad" else product
+        if opcode == "shl" and values[1][0] == _ALL_BITS:
+            return _product(values[0], (_ALL_BITS, 1 << min(values[1][1], _ALL_BITS)))
+        if opcode in ("or", "xor"):
+            (_, x), (_, y) = values
+            return _low(min(values[0][0], values[1][0]), x | y if opcode == "or" else x ^ y)
+        if opcode == "and":
+            both = _low(min(values[0][0], values[1][0]), values[0][1] & values[1][1])
+            return max([both, *[(min(count, _zeros(value)), 0) for count, value in values]])
+        return _UNKNOWN
+
+    def _operand(self, operand: Operand, known: Mapping[str, _LowBits | None]) -> _LowBits | None:
+        if isinstance(operand, Register):
+            return known.get(operand.name, _UNKNOWN)
+        if isinstance(operand, Symbol):
+            return _sum((self._aligned.get(operand.name, 0), 0), (_ALL_BITS, operand.offset), 1)
+        return (_ALL_BITS, int(operand.value)) if isinstance(operand, Immediate) and operand.kind == "int" else _UNKNOWN
+
+
+def _agreed(all_bits: Sequence[_LowBits | None]) -> _LowBits | None:
+    """What values have in common of which any may be meant; None: nothing is said of any of them."""
+    common: _LowBits | None = None
+    for bits in all_bits:
+        if common is None or bits is None:
+            common = common or bits
+            continue
+        count = min(common[0], bits[0], _zeros(common[1] - bits[1]))
+        common = _low(count, common[1])
+    return common
+
+
+def _sum(first: _LowBits, second: _LowBits, sign: int) -> _LowBits:
+    return _low(min(first[0], second[0]), first[1] + sign * second[1])
+
+
+def _product(first: _LowBits, second: _LowBits) -> _LowBits:
+    """(x + 2**a u) (y + 2**b v): what is not known of either is multiplied by the other."""
+    (a, x), (b, y) = first, second
+    return _low(min(a + min(_zeros(y), b), b + min(_zeros(x), a)), x * y)
+
+
+def _low(count: int, value: int) -> _LowBits:
+    count = min(count, _ALL_BITS)
+    return count, value & (1 << count) - 1
+
+
+def _zeros(value: int) -> int:
+    """Low bits of a value that are zero."""
+    return (value & -value).bit_length() - 1 if value else _ALL_BITS
