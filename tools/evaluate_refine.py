@@ -283,7 +283,7 @@ class Curve:
 
 
 def run(recording: Recording, problems: list[Problem], seed: int, evenly: bool, until: float | None = None) -> Curve:
-    """Refine; until: stop once the stated regret is below it, instead of after each budget."""
+    """Refine; until: stop once the bound on the regret is below it, instead of after each budget."""
     draw = np.random.default_rng(seed)
     posterior = JointPosterior([problem.contenders for problem in problems], seed)
     policy = Refinement(posterior, Costs(0.0, 1.0), NOISE)
@@ -292,7 +292,7 @@ def run(recording: Recording, problems: list[Problem], seed: int, evenly: bool, 
         while measured < budget * len(problems):
             if until is not None and measured % 25 == 0:
                 posterior.rescale()
-                if posterior.mean_regret() <= until:
+                if posterior.regret_bound() <= until:
                     break
             begin_s = time.process_time()
             others = set(range(len(problems))) - {measured % len(problems)} if evenly else ()
@@ -349,7 +349,7 @@ def evaluate(title: str, recording: Recording, predicted: Predicted, error: list
     print(f"  {milliseconds:.1f} ms of processor time a decision (aim 50)")
     stopped = [run(recording, sample, 100 + seed, False, STOP_AT).regret[0] for seed, sample in enumerate(samples)]
     kept = sum(regret <= STOP_AT for regret in stopped)
-    print(f"  stopped at a stated regret of {STOP_AT:.0%}: true {np.mean(stopped):.2%}, kept in {kept} of {seeds} runs")
+    print(f"  stopped where the bound is {STOP_AT:.0%}: true {np.mean(stopped):.2%}, kept in {kept} of {seeds} runs")
 
 
 def show(label: str, curves: list[list[float]]) -> None:

@@ -34,7 +34,7 @@ def refine(
         str | None, typer.Option(help="When to stop: 10m or 200configs. Default: 10m, without --until.")
     ] = None,
     until: Annotated[
-        str | None, typer.Option(help="Stop once the expected regret, a weighted mean, is below this, such as 2%.")
+        str | None, typer.Option(help="Stop once the mean regret is below this with 95 % probability, such as 2%.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be measured and why.")] = False,
     db: Annotated[Path | None, typer.Option(help="Database to read and add to. Default: your own.")] = None,

@@ -279,8 +279,8 @@ class _Run:
         until = self._request.until
         if until is not None and number % _CHECKED_EVERY == 0:
             self._knowledge.posterior.rescale()
-            if self._knowledge.posterior.mean_regret() <= until:
-                self._result = replace(self._result, ended=f"the expected regret is at most {until:.3g}")
+            if self._knowledge.posterior.regret_bound() <= until:
+                self._result = replace(self._result, ended=f"the regret is below {100 * until:.3g} %")
                 return None
         taken: set[int] = set()
         while not self._stopping():

@@ -58,7 +58,7 @@ class RefineRequest:
     objective: Objective = Objective.LATENCY
     budget: CampaignBudget = field(default_factory=CampaignBudget)
     until: float | None = None
-    """Weighted mean expected regret at which to stop."""
+    """Weighted mean regret at which to stop, once it is below this with a probability of 95 %."""
     seed: int = 0
 
 

@@ -55,7 +55,7 @@ def test_it_stops_at_the_bound_before_everything_is_measured(library: Path, tmp_
     bounded = replace(request(library, tmp_path / "k.duckdb"), until=0.9)
     result = refine(bounded)
     assert result.measured == 0
-    assert result.ended == "the expected regret is at most 0.9"
+    assert result.ended == "the regret is below 90 %"
 
 
 def test_what_would_be_measured_is_listed_without_measuring(library: Path, tmp_path: Path) -> None:

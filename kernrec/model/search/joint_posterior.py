@@ -36,6 +36,8 @@ Array = np.ndarray
 SHARED, SMOOTH = 0.4, 0.4
 """Shares of the variance of a config's error that are shared between problems, and smooth within one; the rest is its
 own. They fit the errors of a model of one GPU on problems of another (`tools/evaluate_refine.py`)."""
+LEVEL = 0.95
+"""Probability of a bound on regrets."""
 DEGREES = 4.0
 """Degrees of freedom of the errors of a problem; the fewer, the more problems differ in how wrong predictions are."""
 _UNIT = math.sqrt((DEGREES - 2.0) / DEGREES)
@@ -240,8 +242,20 @@ class JointPosterior:
 
     def mean_regret(self) -> float:
         """The expected regret of the present choices, the weighted mean over problems."""
-        weights = [block.contenders.weight for block in self._blocks]
-        return float(np.average([self.regret(problem) for problem in range(len(self))], weights=weights))
+        return float(self._mean_regrets().mean())
+
+    def regret_bound(self) -> float:
+        """What the weighted mean regret of the present choices is below with a probability of `LEVEL`."""
+        return float(np.quantile(self._mean_regrets(), LEVEL))
+
+    def _mean_regrets(self) -> Array:
+        """Draws of the weighted mean regret of the present choices, (draws,)."""
+        total, weights = np.zeros(_DRAWS), 0.0
+        for problem, block in enumerate(self._blocks):
+            costs = self._drawn(problem)
+            total += block.contenders.weight * (costs[:, self.choice(problem)] - costs.min(axis=1))
+            weights += block.contenders.weight
+        return total / weights
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
         """The contenders to measure next on a problem, as if only that problem existed.

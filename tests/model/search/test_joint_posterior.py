@@ -91,6 +91,19 @@ def test_the_expected_regret_of_two_equal_contenders_is_that_of_the_larger_of_tw
     assert JointPosterior([it]).regret(0) == pytest.approx(scale / 2.0, rel=0.15)
 
 
+def test_the_bound_is_above_the_mean_and_nearer_to_it_with_more_problems() -> None:
+    few, many = (JointPosterior([contenders(seed) for seed in range(count)]) for count in (2, 40))
+    ratios = [posterior.regret_bound() / posterior.mean_regret() for posterior in (few, many)]
+    assert ratios[0] > ratios[1] > 1.0
+
+
+def test_the_mean_regret_is_weighted() -> None:
+    weights, problems = (1.0, 3.0), [contenders(seed, weight=weight) for seed, weight in ((1, 1.0), (2, 3.0))]
+    posterior = JointPosterior(problems)
+    expected = np.average([posterior.regret(0), posterior.regret(1)], weights=weights)
+    assert posterior.mean_regret() == pytest.approx(expected)
+
+
 def test_what_is_all_measured_has_no_regret_and_no_gain() -> None:
     it = contenders(3)
     posterior = JointPosterior([it])
