@@ -23,14 +23,16 @@ from kernrec.op import Problem, find_op, problem_from_shape
 from kernrec.op.workload import Layer, Workload, default_workload, dtype_of
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.choices import costs_at
-from kernrec.recommender.estimate.costs import SOURCES
+from kernrec.recommender.estimate.costs import SOURCES, Source
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Choice, Estimate, Recommendation
 from kernrec.util.light_dataclass import dataclass
 
 CHOICE, FASTEST, FRUGAL, HEURISTIC = "choice", "fastest", "most frugal", "occupancy heuristic"
-"""Names of totals: of what was chosen, and of what it is compared with."""
+VENDOR = "vendor library"
+"""Names of totals: of what was chosen, and of what it is compared with. Layers whose vendor library nobody recorded run
+the choice in its total."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +162,8 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         query = replace(query, power_limit_w=card.tdp_w)
     chosen, layers = layers_of(wanted)
     answers: list[LayerAnswer] = []
-    sums: dict[str, TotalSum] = {name: TotalSum() for name in (CHOICE, FASTEST, FRUGAL, HEURISTIC)}
-    left_out, adjusted = list(chosen.unknown), dict[str, None]()
+    sums: dict[str, TotalSum] = {name: TotalSum() for name in (CHOICE, FASTEST, FRUGAL, HEURISTIC, VENDOR)}
+    left_out, adjusted, known = list(chosen.unknown), dict[str, None](), False
     for layer in layers:
         try:
             answer, said = _answer(recommender, card, layer.problem, query, wanted.dtype is not None)
@@ -171,11 +173,14 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         adjusted |= dict.fromkeys([said] if said else [])
         answers.append(LayerAnswer(layer.name, layer.count, answer))
         candidates = recommender.candidates(answer.problem, card, (query.point,))
-        for name, costs in _alternatives(candidates, answer.best).items():
+        library = _vendor(answer)
+        known = known or library is not None
+        alternatives = _alternatives(candidates, answer.best)
+        for name, costs in {**alternatives, VENDOR: library or alternatives[CHOICE]}.items():
             sums[name].add(layer.count, *costs)
     if not answers:
         raise KernrecError(f"no layer of {chosen.name} can be run on {card.name}: {left_out[0]}")
-    totals = tuple(total.result(name) for name, total in sums.items())
+    totals = tuple(total.result(name) for name, total in sums.items() if known or name != VENDOR)
     return NetworkAnswer(chosen, card, query, tuple(answers), tuple(left_out), totals, tuple(adjusted))
 
 
@@ -277,6 +282,18 @@ def _alternatives(candidates: CandidateSet, best: Choice) -> Mapping[str, tuple[
         FRUGAL: costs_at(candidates, 0, int(candidates.energy_j[0].argmin())),
         HEURISTIC: costs_at(candidates, 0, heuristic),
     }
+
+
+def _vendor(answer: Recommendation) -> tuple[Estimate, Estimate] | None:
+    """(latency, energy) of a layer in the vendor library; None where they are not known at this operating point."""
+    vendor = answer.vendor_library
+    if vendor is None or vendor.slowdown is None or vendor.predicted.power_w is None:
+        return None
+    latency, power = vendor.predicted.latency_s, vendor.predicted.power_w
+    return (
+        Estimate(latency.value, latency.low, latency.high, Source.LEARNED),
+        Estimate(latency.value * power.value, latency.low * power.low, latency.high * power.high, Source.LEARNED),
+    )
 
 
 class TotalSum:
