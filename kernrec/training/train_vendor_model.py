@@ -33,7 +33,7 @@ _ROUNDS = (180, 120)
 _LEAVES, _LEVELS, _RATE = 256, 10, 0.1
 _ROWS_PER_LEAF = 40
 _SHARED_ROUNDS, _SHARED_LEVELS = 35, 3
-"""Of the trees for any card: with 100 trees of 4 levels the error on a card left out rises by a fifth."""
+"""Of the trees for any card: with 100 trees of 4 levels the error on a card left out rises by a tenth."""
 _RATIOS = ("share.", "waves", "l2.", "full")
 """What begins the names of features that mean the same on every card."""
 
