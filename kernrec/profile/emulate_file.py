@@ -30,9 +30,9 @@ from kernrec.ptx.state.textures import ADDRESSES, FILTERS
 
 _ELEMENTS = {name: kind for name, kind in ELEMENTS.items() if name != "bf16" and name[:2] != "f8"}
 _SCALARS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
-_BUFFER = re.compile(r"([A-Za-z_]\w*)=(?:(zeros|nan):)?([a-z]+[0-9]+)\[([0-9]+)\]")
+_BUFFER = re.compile(r"([A-Za-z_]\w*)=(?:(zeros|nan):)?([a-z]+[0-9]+)\[([0-9]{1,18})\]")
 _IMAGE = re.compile(r"([A-Za-z_]\w*)=(?:texture|surface)(?:\(([\w=, ]*)\))?:(.+)")
-_SHAPED = re.compile(r"(?:(zeros|nan):)?([a-z]+[0-9]+)\[([0-9]+(?:x[0-9]+)*)\]")
+_SHAPED = re.compile(r"(?:(zeros|nan):)?([a-z]+[0-9]+)\[([0-9]{1,18}(?:x[0-9]{1,18})*)\]")
 _FILE = re.compile(r"([A-Za-z_]\w*)=@(.+)")
 _SCALAR = re.compile(r"([a-z]+[0-9]+):(.+)")
 _LARGEST_SOURCE = 16 << 20
@@ -121,7 +121,7 @@ def _read_image(text: str, name: str, modes: str | None, content: str) -> ImageD
     given: dict[str, Any] = {}
     for mode in (part.strip() for part in (modes or "").split(",") if part.strip()):
         key, _, value = mode.partition("=")
-        if key in ("axes", "channels") and value.isdigit():
+        if key in ("axes", "channels") and re.fullmatch(r"[0-9]{1,9}", value):
             given[key] = int(value)
         elif mode in ("normalized", "unit_range"):
             given[mode] = True
