@@ -147,7 +147,7 @@ def load_npy(path: Path) -> np.ndarray:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
-    except ValueError:
+    except Exception:  # a damaged header ends NumPy's reader in whatever its parts raise, tokenizer and zip reader too
         raise UsageError(f"{path} is not a NumPy file of plain values") from None
     if not isinstance(array, np.ndarray):
         raise UsageError(f"{path} holds several arrays; a .npy file with one is expected")
