@@ -32,3 +32,7 @@ def test_few_known_names_are_listed_when_none_is_near() -> None:
 
 def test_the_command_that_lists_them_is_named() -> None:
     assert "`kernrec gpus`" in str(unknown("GPU", "rtx4091", ["rtx4090"], see="kernrec gpus"))
+
+
+def test_what_a_message_quotes_cannot_act_on_a_terminal() -> None:
+    assert str(UsageError("a\x1b[2Jb\nc \u202e é")) == r"a\x1b[2Jb\nc \u202e é"

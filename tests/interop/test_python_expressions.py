@@ -82,3 +82,8 @@ def test_lists_of_values_are_those_of_python() -> None:
 def test_a_list_that_is_none_gets_one_line(text: str) -> None:
     with pytest.raises(UsageError, match="TuningParameters b"):
         read_values("TuningParameters b", text)
+
+
+def test_the_greatest_of_no_values_is_one_line() -> None:
+    with pytest.raises(UsageError):
+        parse(Translator({"a": "a"}, {"a": []}, 1).expression("it", "max(a)")).evaluate({"a": 1})

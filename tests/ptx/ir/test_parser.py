@@ -120,3 +120,9 @@ def test_registers_declared_without_a_space() -> None:
     module = parse(f".version 8.0\n.target sm_80\n.address_size 64\n.entry k() {{ .reg.b32 %r<3>; {body} ret; }}")
     assert sorted(module.functions["k"].registers.values()) == ["b32", "b32", "pred"]
     assert module.functions["k"].ranges == {"%r": ("b32", 3)}
+
+
+def test_an_unfinished_instruction_with_much_space_takes_linear_time() -> None:
+    """As quadratic time this would be minutes."""
+    with pytest.raises(ParseError, match="unfinished statement"):
+        parse(".version 7.0\n.target sm_75\n.visible .entry k()\n{\n\tadd.s64 " + " " * 100_000 + "%rd7,\n}\n")
