@@ -11,6 +11,7 @@ enter in one transaction, so a pull that is killed is as if it had not begun, or
 """
 
 import os
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,9 +28,9 @@ from kernrec.store.share.segments import likeness_key
 from kernrec.util.file_lock import try_lock
 
 _TABLES = (
-    "CREATE TABLE IF NOT EXISTS db.pulled (manifest VARCHAR, signer VARCHAR)",
-    "CREATE TABLE IF NOT EXISTS db.origin (measurement_id VARCHAR, signer VARCHAR)",
-    "CREATE TABLE IF NOT EXISTS db.retracted (measurement_id VARCHAR, signer VARCHAR, likeness VARCHAR)",
+    "CREATE TABLE db.pulled (manifest VARCHAR, signer VARCHAR)",
+    "CREATE TABLE db.origin (measurement_id VARCHAR, signer VARCHAR)",
+    "CREATE TABLE db.retracted (measurement_id VARCHAR, signer VARCHAR, likeness VARCHAR)",
 )
 # Written as a set operation: millions of rows are no reason to look each up.
 _DELETE_UNSHARED = """
@@ -49,9 +50,20 @@ class Pulled:
     @contextmanager
     def open(cls, remote: Remote) -> Iterator["Pulled"]:
         """Open it for writing; it is made if there is none."""
-        with Database.open(remote.pulled, read_only=False, create=True) as database:
-            database.change(_TABLES)
+        if not remote.pulled.exists():
+            cls._make(remote.pulled)
+        with Database.open(remote.pulled, read_only=False) as database:
             yield cls(database)
+
+    @staticmethod
+    def _make(path: Path) -> None:
+        """Make an empty one, under another name until it is complete: half a database could not be opened again."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".making-", dir=path.parent) as folder:
+            new = Path(folder) / path.name
+            with Database.open(new, read_only=False, create=True) as database:
+                database.change(_TABLES)
+            new.replace(path)
 
     @classmethod
     @contextmanager

@@ -19,7 +19,7 @@ from kernrec.store import Stack
 from kernrec.store.remotes import Remote, add_remote
 from kernrec.store.share.log import log
 from kernrec.store.share.place import Folder
-from kernrec.store.share.pulled import drop_signer
+from kernrec.store.share.pulled import Pulled, drop_signer
 from kernrec.store.share.push import Entry, Retraction, _publish, place_of, retract
 from kernrec.store.share.signature import Signer
 from kernrec.store.trust import distrust, key_file, trust
@@ -223,3 +223,18 @@ def test_two_do_not_work_on_a_remote_at_once_on_one_machine(tmp_path: Path, monk
         remote = Remote("team", str(tmp_path))
         with pulled.working_on(remote), pytest.raises(UsageError, match="another process pushes to team"):
             pulled.working_on(remote).__enter__()
+
+
+def test_a_database_that_could_not_be_made_whole_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Person(tmp_path / "bob").at_work():
+        remote = Remote("team", str(tmp_path))
+        with monkeypatch.context() as patch:
+            patch.setattr("kernrec.store.database.Database.change", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                Pulled.open(remote).__enter__()
+        assert list(remote.folder.iterdir()) == []
+        with Pulled.open(remote) as pulled:
+            assert pulled.taken() == set()
