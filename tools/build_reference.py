@@ -428,6 +428,7 @@ def catalog() -> str:
     """GPUs, operators and kernels."""
     from kernrec.gpu import all_gpus
     from kernrec.kernel import all_kernels, kernels_for
+    from kernrec.kernel.library import triton_kernels
     from kernrec.op import all_ops
 
     gpus = [
@@ -444,7 +445,7 @@ def catalog() -> str:
     kernels = [
         (f"`{k.name}`", k.op, ", ".join(k.dtypes), ", ".join(k.layouts), f"sm_{k.min_sm}",
          ", ".join(f"{dtype}: sm_{sm}" for dtype, sm in k.dtype_min_sm.items()), k.description)
-        for k in all_kernels()
+        for k in (*all_kernels(), *triton_kernels())
     ]  # fmt: skip
     return "\n\n".join([
         "# GPUs, operators and kernels",

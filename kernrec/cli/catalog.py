@@ -74,6 +74,7 @@ def ops(as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = F
 def kernels(as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = False) -> None:
     """List the kernels with the operators, data types and layouts they implement and their tunables."""
     from kernrec.kernel import all_kernels
+    from kernrec.kernel.library import triton_kernels
 
     _list(
         [
@@ -88,7 +89,7 @@ def kernels(as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown
                 "tunables": {t.name: list(t.values) for t in kernel.tunables},
                 "description": kernel.description,
             }
-            for kernel in all_kernels()
+            for kernel in (*all_kernels(), *triton_kernels())
         ],
         {
             "dtype_min_sm": lambda v: " ".join(f"{dtype}={sm}" for dtype, sm in v.items()),

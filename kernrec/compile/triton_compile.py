@@ -9,6 +9,7 @@ import io
 import linecache
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Resourc
 from kernrec.compile.triton_version import triton_compiler
 from kernrec.errors import unknown
 from kernrec.gpu import limits
-from kernrec.kernel.triton_function import OPTIONS
+from kernrec.kernel.triton_function import OPTIONS, SCRATCH
 
 _DYNAMIC = re.compile(r"^(\s*)\.extern\s+\.shared(\s+[^;\[]+)\[\]", re.MULTILINE)
 _DIVISIBLE = [["tt.divisibility", 16]]
@@ -54,13 +55,34 @@ def compile_triton(job: CompileJob) -> Compiled:
     most = limits(job.sm).smem_per_block
     if shared > most:
         raise CompileError(f"{job.name}: needs {shared} bytes of shared memory a block; sm_{job.sm} has {most}", text)
-    found = parse_resources(text).get(name)
+    found = parse_resources(text).get(name) or parse_resources(_assembler_log(ptx, job.sm)).get(name)
     if found is None:
         raise CompileError(f"{job.name}: the assembler of {triton_compiler()} did not say what {name} uses", text)
     used = Resources(found.registers, found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes, shared)
     # A launch has to ask for the shared memory; with its size in the text, the PTX says it all.
     ptx = _DYNAMIC.sub(rf"\g<1>.shared\g<2>[{shared}]", ptx) if shared else ptx
+    ptx = _with_scratch(ptx, name, len(target.signature))
     return Compiled(ptx, cubin, {name: used}, triton_compiler(), text)
+
+
+def _with_scratch(ptx: str, name: str, own: int) -> str:
+    """PTX whose kernel takes both scratch pointers after its own parameters: Triton 3.4 passes one."""
+    head = re.search(rf"\.entry\s+{name}\s*\(([^)]*)\)", ptx)
+    missing = own + SCRATCH - head[1].count(".param") if head else 0
+    more = "".join(f",\n\t.param .u64 {name}_scratch_{index}" for index in range(missing))
+    return ptx[: head.end(1)].rstrip() + more + ptx[head.end(1) :] if head and more else ptx
+
+
+def _assembler_log(ptx: str, sm: int) -> str:
+    """What Triton's own assembler says of some PTX: releases before 3.5 cannot be told to print it."""
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "kernel.ptx")
+        file.write_text(ptx, encoding="utf-8")
+        command = [str(tool), "-v", f"--gpu-name=sm_{sm}", str(file), "-o", f"{file}.cubin"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stderr
 
 
 def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any, int]:

@@ -7,7 +7,7 @@ from kernrec.compile.compiled import NoCompilerError
 from kernrec.util.optional import require_optional
 
 OLDEST = (3, 4)
-TESTED = ("3.9",)
+TESTED = ("3.4", "3.9")
 """Releases of Triton that the tests have run with."""
 
 

@@ -1,7 +1,8 @@
 """The kernels that ship with kernrec: every folder of `kernrec/kernel/library` that holds a `kernel.toml`.
 
 A kernel's folder has its name, and the name begins with its op (`matmul_simt`), so that a query for one op reads only
-the specs of that op.
+the specs of that op. Most are CUDA C++, which kernrec compiles, measures and is built with everywhere; a folder with a
+`kernel.py` holds a Triton kernel, whose profiles ship for some architectures.
 """
 
 from functools import cache
@@ -57,14 +58,28 @@ def find_kernel(name: str) -> Kernel:
 
 
 def all_kernels() -> tuple[Kernel, ...]:
-    """Every kernel, by name."""
-    return tuple(_load(name) for name in kernel_names())
+    """Every kernel in CUDA C++, by name."""
+    return tuple(_load(name) for name in kernel_names() if not _in_triton(name))
+
+
+def _in_triton(name: str) -> bool:
+    return "triton" in (_spec(name) or {})
+
+
+def triton_kernels(
+    op: str = "", dtype: str | None = None, layout: str | None = None, sm: int = 1000
+) -> tuple[Kernel, ...]:
+    """The Triton kernels of the library that implement an op for a dtype and layout on sm_`sm`; there may be none."""
+    names = [name for name in kernel_names() if name.startswith(f"{op}_" if op else "") and _in_triton(name)]
+    kernels = (_load(name) for name in names if _offers(name, dtype, layout))
+    return tuple(kernel for kernel in kernels if kernel.least_sm(dtype or kernel.dtypes[0]) <= sm)
 
 
 def kernels_for(op: str, dtype: str | None = None, layout: str | None = None) -> tuple[Kernel, ...]:
-    """The kernels that implement an op (any spelling) for a dtype and layout (None: any); there may be none."""
+    """The kernels in CUDA C++ of an op (any spelling) for a dtype and layout (None: any); there may be none."""
     op = find_op(op).name
-    kernels = [_load(name) for name in kernel_names() if name.startswith(f"{op}_") and _offers(name, dtype, layout)]
+    names = [name for name in kernel_names() if name.startswith(f"{op}_") and not _in_triton(name)]
+    kernels = [_load(name) for name in names if _offers(name, dtype, layout)]
     return tuple(
         kernel
         for kernel in kernels

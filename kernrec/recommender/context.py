@@ -11,6 +11,7 @@ from kernrec import paths
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, able_kernels, find_kernel, kernel_names
+from kernrec.kernel.library import triton_kernels
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op import Problem
 from kernrec.recommender.estimate.model_store import ModelStore
@@ -70,8 +71,15 @@ class Context:
         key = problem.op, gpu.name, problem.dtype, problem.layout
         if (known := self._of_op.get(key)) is None:
             kernels = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
-            known = self._of_op[key] = tuple(self.kernel_table(kernel, problem, gpu) for kernel in kernels)
+            tables = [self.kernel_table(kernel, problem, gpu) for kernel in kernels]
+            known = self._of_op[key] = (*tables, *self._triton_tables(problem, gpu))
         return known
+
+    def _triton_tables(self, problem: Problem, gpu: GPU) -> list[StaticTable]:
+        """The static tables of the library's Triton kernels, as far as there are profiles."""
+        kernels = triton_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
+        tables = [self.kernel_table(k, problem, gpu) for k in kernels if self.find_profiles(k, problem, gpu)]
+        return [table for table in tables if table.coverage.unprofiled < len(table.space.variants.keys)]
 
     def kernel_table(self, kernel: Kernel, problem: Problem, gpu: GPU) -> StaticTable:
         """The static table of one kernel, a user's or the library's.

@@ -1,12 +1,15 @@
-"""A recommended config as CUDA source that compiles as it stands, as PTX or as machine code.
+"""A recommended config as source that compiles as it stands, as PTX or as machine code.
 
 Tunables are fixed; how to launch it is in a comment in front of source and PTX.
 """
 
-from kernrec.errors import unknown
+import re
+
+from kernrec.errors import KernrecError, unknown
 from kernrec.kernel import Config, Kernel
 from kernrec.kernel.binding import Pointer, Scalar, workspaces
 from kernrec.kernel.image_layout import ImageHandle
+from kernrec.kernel.triton_function import OPTIONS
 from kernrec.recommender.result import Choice
 
 FORMATS = ("cuda", "ptx", "cubin")
@@ -23,6 +26,8 @@ def emit(choice: Choice, form: str) -> bytes:
         raise unknown("format to emit", form, FORMATS)
     if form == "cuda":
         return emit_cuda(choice).encode()
+    if choice.kernel.triton is not None:
+        raise KernrecError(f"{choice.kernel.name} is a Triton kernel, of which only the source is emitted: --emit cuda")
     from kernrec.compile import compile_source
 
     source = variant_source(choice.kernel, choice.config, choice.problem.dtype, choice.problem.layout)
@@ -31,8 +36,15 @@ def emit(choice: Choice, form: str) -> bytes:
 
 
 def emit_cuda(choice: Choice) -> str:
-    """The kernel's source with the config's defines in front of it, and how to launch it for the problem."""
+    """The kernel's source with the config's defines in front of it, and how to launch it for the problem.
+
+    Of a Triton kernel the defines are `CONFIG`, to be passed as keywords.
+    """
     problem, kernel = choice.problem, choice.kernel
+    if kernel.triton is not None:
+        config = ", ".join(f"{t.macro}={choice.config[t.name]}" for t in kernel.tunables if t.macro in _words(kernel))
+        lines = [line.replace("//", "#", 1) for line in launch_comment(choice)]
+        return "\n".join(lines) + f"\n# CONFIG = dict({config})\n" + kernel.source
     source = variant_source(kernel, choice.config, problem.dtype, problem.layout)
     return "\n".join(launch_comment(choice)) + "\n" + source
 
@@ -67,6 +79,11 @@ def launch_comment(choice: Choice) -> list[str]:
     if launched:
         lines.append(f"// Chosen at launch, inside grid and arguments: {', '.join(launched)}.")
     return lines
+
+
+def _words(kernel: Kernel) -> set[str]:
+    """What a config can set in a Triton source: names in it, and options of the compiler."""
+    return {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
 
 
 def _argument(argument: Pointer | Scalar | ImageHandle) -> str:

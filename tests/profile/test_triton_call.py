@@ -73,7 +73,9 @@ class TestWithTriton:
         from triton.backends.compiler import BaseBackend
         from triton.runtime import jit
 
-        specialize = getattr(jit, "native_specialize_impl", None) or jit.specialize_impl
+        specialize = getattr(jit, "native_specialize_impl", None)
+        if specialize is None:
+            pytest.skip("this release of Triton has no such function")
         kernel, _ = kernel_of_triton(called(tmp_path))
         spec = kernel.spec["triton"]
         for name, value in called(tmp_path).arguments.items():

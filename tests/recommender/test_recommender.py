@@ -105,12 +105,10 @@ def test_what_streams_is_predicted_near_the_bandwidth_of_every_gpu(
 def test_no_choice_spills(recommender: Recommender, op: str, dtype: str, shape: dict[str, int], name: str) -> None:
     for objective in ("latency", "energy"):
         answer = recommender.recommend(op, name, shape, dtype, query=Query(Objective(objective), top=40))
-        kernel = answer.best.kernel
-        table = shipped_profiles(kernel.name, kernel.hash, answer.gpu.sm)[0]
-        spilled = dict(zip(table.variant_keys, table.spill_bytes.tolist(), strict=True))
         for choice in answer.choices:
-            key = kernel.variant_key(choice.config, answer.problem.dtype, answer.problem.layout)
-            assert spilled[key] == 0
+            table = shipped_profiles(choice.kernel.name, choice.kernel.hash, answer.gpu.sm)[0]
+            spilled = dict(zip(table.variant_keys, table.spill_bytes.tolist(), strict=True))
+            assert spilled[choice.kernel.variant_key(choice.config, answer.problem.dtype, answer.problem.layout)] == 0
 
 
 @settings(max_examples=40, deadline=None)

@@ -7,6 +7,7 @@ import numpy as np
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel, Space, able_kernels
+from kernrec.kernel.library import triton_kernels
 from kernrec.op import Problem, find_op
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
@@ -34,7 +35,8 @@ def explainable(request: Request, context: Context) -> CandidateSet:
             raise none_runs(candidates.considered[0])
         return candidates
     problem = find_op(request.op or "").problem(request.dtype, request.layout, **request.dims)
-    kernels = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
+    facts = problem.op, problem.dtype, problem.layout, gpu.sm
+    kernels = (*able_kernels(*facts), *triton_kernels(*facts))
     candidates = _candidates(kernels, problem, gpu, request, context)
     point = point_number(candidates, request.query.power_limit_w)
     value = request.query.objective.value_of(candidates.latency_s[point], candidates.energy_j[point])
