@@ -82,8 +82,7 @@ def push(
 ) -> None:
     """Add the measurements of a database that a remote lacks to it, signed with your key.
 
-    Names of user and machine, GPU UUIDs and paths stay here. A push that is interrupted is seen by nobody; the next one
-    goes on.
+    Names of user and machine, GPU UUIDs and paths stay here. An interrupted push is seen by nobody; the next goes on.
     """
     from kernrec.cli.bundle import print_leaving, selection
     from kernrec.store.share.object_store import can_push

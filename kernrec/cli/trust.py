@@ -47,8 +47,7 @@ def trust(
 ) -> None:
     """Trust the rows that a key signs, or list the keys that you trust.
 
-    Unsigned rows, and those of unknown keys, are refused. Those that were pulled before their key is removed stop to
-    answer.
+    Rows without a signature or of unknown keys are refused. Rows pulled before their key is removed no longer answer.
     """
     from kernrec.store import trust as keys
     from kernrec.store.remotes import remotes

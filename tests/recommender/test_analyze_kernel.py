@@ -26,7 +26,6 @@ from kernrec.recommender.explain.pick_config import explainable, pick_config, po
 from kernrec.recommender.explain.what_if import difference, what_if
 from kernrec.recommender.notes import of_measurements
 from kernrec.recommender.recommender import kernel_recommendation
-from kernrec.recommender.result import MeasuredOn
 from kernrec.recommender.sweep import power_limits
 from kernrec.store import Database, Evidence
 from kernrec.store.measurement import Measurement
@@ -252,7 +251,9 @@ def test_a_measured_config_is_shown_with_its_measurement_and_the_others_on_its_s
             ratio = now.latency_s.value / before.latency_s.value
             if at in (2, 3, 4):
                 assert (now.source, now.energy_j.source) == ("measured", "measured")
-                assert now.measurement == MeasuredOn(1, "2026-03-01T12:00:00Z", "NVIDIA GeForce RTX 4090")
+                assert now.measurement is not None
+                stated = (now.measurement.sessions, now.measurement.measured_at, now.measurement.device)
+                assert stated == (1, "2026-03-01T12:00:00Z", "NVIDIA GeForce RTX 4090")
                 assert ratio == pytest.approx(1.5)
             else:
                 assert (now.source, now.measurement) == ("prior", None)

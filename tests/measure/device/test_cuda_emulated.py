@@ -17,6 +17,7 @@ from kernrec.compile import NoCompilerError, compile_source
 from kernrec.gpu import limits
 from kernrec.kernel import Space, find_kernel
 from kernrec.op import find_op
+from kernrec.profile.kernel_code import compile_job_for
 
 pytestmark = pytest.mark.slow
 
@@ -39,11 +40,11 @@ def _case(kernel_name: str, dtype: str, layout: str | None, dims: dict[str, int]
     problem = find_op(kernel.op).problem(dtype, layout, **dims)
     space = Space(kernel, SM, limits(SM), problem.dtype, problem.layout)
     config = next(c for row in space.at(problem).rows if pick(c := space.config(int(row))))
-    defines = kernel.defines(config, problem.dtype, problem.layout)
+    job = compile_job_for(kernel, config, problem, SM)
     return {
         "kernel": kernel.name, "config": config, "problem": problem.key, "spoiled": False,
-        "key": json.dumps([kernel.source_name, dict(sorted(defines.items()))]),
-        "ptx": lambda: compile_source(kernel.source, SM, defines, kernel.source_name).ptx,
+        "key": json.dumps([job.name, dict(sorted(job.defines.items()))]),
+        "ptx": lambda: compile_source(job.source, SM, job.defines, job.name).ptx,
     }  # fmt: skip
 
 
