@@ -42,5 +42,5 @@ def test_the_part_of_a_space_keeps_the_values_that_are_named(name: str, sources:
 def test_a_card_is_taken_once_and_only_at_its_own_clock() -> None:
     convolution = next(each for each in recorded_sets.SETS if each.name == "convolution")
     cards = [recording.card for recording in learn_from_recordings.one_per_card(convolution)]
-    assert len(cards) == len(set(cards)) == 5
+    assert len(cards) == len(set(cards)) == 4  # the A100 ran at its base clock
     assert all(recording.clock_hz is None for recording in learn_from_recordings.one_per_card(convolution))
