@@ -25,8 +25,8 @@ import numpy as np
 
 from kernrec.errors import KernrecError
 from kernrec.model.prior.calibration import ENERGY, MOST, TIME, Calibration
-from kernrec.model.prior.launch_costs import NominalCosts
-from kernrec.model.prior.power import OVERLAP, PowerModel
+from kernrec.model.prior.launch_costs import OVERLAP, NominalCosts
+from kernrec.model.prior.power import PowerModel
 from kernrec.training.dataset import RowGroup
 from kernrec.training.multipliers import fit_multipliers
 from kernrec.training.scores import rank_correlation

@@ -4,11 +4,34 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]
+
+OVERLAP_DOUBLINGS = 2
+OVERLAP = 2**OVERLAP_DOUBLINGS
+"""Exponent of the smooth maximum: two equal parts take 2**(1/4) = 1.19 times one of them."""
+
+
+def combine(core_s: ArrayLike, memory_s: ArrayLike) -> Floats:
+    """Time of two parts that overlap: `(core_s**p + memory_s**p)**(1/p)` with p = `OVERLAP`, elementwise."""
+    core, memory = np.asarray(core_s, dtype=np.float64), np.asarray(memory_s, dtype=np.float64)
+    return _root(_power(core) + _power(memory))
+
+
+def _power(part: Floats) -> Floats:
+    # Squaring and square roots take a twentieth of the time of a general power.
+    for _ in range(OVERLAP_DOUBLINGS):
+        part = part * part
+    return part
+
+
+def _root(total: Floats) -> Floats:
+    for _ in range(OVERLAP_DOUBLINGS):
+        total = np.sqrt(total)
+    return total
 
 
 @dataclass(frozen=True)
@@ -35,6 +58,29 @@ class NominalCosts:
         for row, column in zip(rows, columns, strict=True):
             row[:] = column
         return rows
+
+
+class ScaledLaunches:
+    """N launches at any core clock; what does not depend on the clock is computed once."""
+
+    def __init__(self, launches: Floats) -> None:
+        """Of the fields of `NominalCosts` as rows, (5, N)."""
+        self._core_s, dram_s, self._fixed_s, self._core_j, self.dram_j = launches
+        self._dram = _power(dram_s)
+
+    def at(
+        self, ratio: float | Floats, static_w: float | Floats, tree_w: float | Floats, volts_squared: float | Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """(latency_s, static_j, core_j) at a clock.
+
+        Args:
+            ratio: the clock over the boost clock; this and all others (N,), or what broadcasts to it.
+            static_w: power of board and leakage at this clock (W).
+            tree_w: power of the clock tree at this clock and nominal voltage (W).
+            volts_squared: square of the core voltage over that at the boost clock.
+        """
+        latency = _root(_power(self._core_s / ratio) + self._dram) + self._fixed_s
+        return latency, static_w * latency, (tree_w * latency + self._core_j) * volts_squared
 
 
 @dataclass(frozen=True)

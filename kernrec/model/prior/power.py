@@ -26,16 +26,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
-from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
+from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts, ScaledLaunches
 from kernrec.model.prior.throttle import CLOCKS, ClockGrid, VoltageCurve, clocks_between
 from kernrec.util.cache import shipped_toml
 from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]
-
-OVERLAP_DOUBLINGS = 2
-OVERLAP = 2**OVERLAP_DOUBLINGS
-"""Exponent of the smooth maximum: two equal parts take 2**(1/4) = 1.19 times one of them."""
 
 DRAM = "dram.bytes"
 """The event of a byte between L2 and DRAM."""
@@ -46,18 +42,6 @@ PARTNER_HEADROOM = 1.35
 """Highest power limit over the reference board's that partners' GeForce boards accept, where the catalog knows of none
 above the TDP: 450 W on a recorded RTX 3090 (anchor matmul_tf32_limits_rtx3090.csv; reference 350 W); 600 W on RTX 4090
 boards (450 W)."""
-
-
-def combine(core_s: ArrayLike, memory_s: ArrayLike) -> Floats:
-    """Time of two parts that overlap: `(core_s**p + memory_s**p)**(1/p)` with p = `OVERLAP`, elementwise."""
-    core, memory = np.asarray(core_s, dtype=np.float64), np.asarray(memory_s, dtype=np.float64)
-    # Squaring and square roots take a twentieth of the time of a general power.
-    for _ in range(OVERLAP_DOUBLINGS):
-        core, memory = core * core, memory * memory
-    total = core + memory
-    for _ in range(OVERLAP_DOUBLINGS):
-        total = np.sqrt(total)
-    return total
 
 
 @dataclass(frozen=True)
@@ -239,7 +223,9 @@ class PowerModel:
             starts: the different values of `ratio`; as many as points, or one.
         """
         dram_j = launches[4]
-        latency, static_j, core_j = self._run(ratio, NominalCosts(*launches))
+        volts = self.voltage(np.multiply(ratio, self.boost_hz))
+        static_w = self.board_w + self.leakage_w * volts
+        latency, static_j, core_j = ScaledLaunches(launches).at(ratio, static_w, self.clock_w * ratio, volts * volts)
         energy = static_j + core_j + dram_j
         power = energy / latency
         capped = power > limit
@@ -282,14 +268,6 @@ class PowerModel:
             if event != DRAM:
                 parts["clock"] = parts["clock"] - joules
         return parts
-
-    def _run(self, ratio: float | Floats, nominal: NominalCosts) -> tuple[Floats, Floats, Floats]:
-        """(latency_s, static_j, core_j) at `ratio` times the boost clock."""
-        volts = self.voltage(np.multiply(ratio, self.boost_hz))
-        latency = combine(nominal.core_s / ratio, nominal.dram_s) + nominal.fixed_s
-        static_j = (self.board_w + self.leakage_w * volts) * latency
-        total_core_j = (self.clock_w * ratio * latency + nominal.core_j) * (volts * volts)
-        return latency, static_j, total_core_j
 
     def _clock_grid(self, starts: tuple[float, ...]) -> ClockGrid:
         """The clocks below each of these ratios of the boost clock."""

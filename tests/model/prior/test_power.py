@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.model.prior import power
-from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
-from kernrec.model.prior.power import OVERLAP, PowerModel, combine
+from kernrec.model.prior.launch_costs import OVERLAP, LimitedCosts, NominalCosts, combine
+from kernrec.model.prior.power import PowerModel
 from tests.helpers.paths import ROOT
 from tests.helpers.work import calls
 
