@@ -4,36 +4,35 @@ Several cards of one kind share the problems, and each problem is measured on on
 more than the differences between good configs.
 """
 
-import os
 import threading
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel
-from kernrec.measure.campaign.campaign import Campaign, CampaignHooks, CampaignSettings
-from kernrec.measure.campaign.compile_queue import CompileQueue
-from kernrec.measure.campaign.ingest import earlier_measurements, ingest
+from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
+from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, PlanOptions, plan_library, plan_recordings
 from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, MeasuringEffort, ProblemResult, Progress
 from kernrec.measure.device.interface import DeviceKind
-from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAY_VERSION
 from kernrec.measure.device.replay import load_recordings, recorded_gpus
-from kernrec.measure.protocol.measure_config import VERSION
+from kernrec.measure.measuring_device import (
+    STANDARD_INPUTS,
+    MeasuringDevice,
+    card_device,
+    new_session,
+    recorded_device,
+)
 from kernrec.measure.worker.worker import write_kernel
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import Problem
 from kernrec.store import Database, Stack
 from kernrec.store.measurement import InputInfo, Measurement
-from kernrec.version import __version__
 
 DEVICES = (DeviceKind.CUDA, DeviceKind.REPLAY)
 """The kinds of devices that a user can collect on."""
@@ -81,14 +80,8 @@ class CollectResult:
 class DeviceWork:
     """One device with its share of the problems."""
 
-    opening: dict[str, Any]
-    """The request that opens the device."""
-    gpu: str
-    sm: int
-    uuid_hash: str | None
+    device: MeasuringDevice
     problems: list[PlannedProblem]
-    inputs: InputInfo
-    replayed: bool
 
 
 def collect(
@@ -143,22 +136,20 @@ class _Collection:
 
     def run(self, work: list[DeviceWork], leftover: int) -> CollectResult:
         """Run a campaign on each device and store what they measure."""
-        session = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}"
+        session = new_session()
         names = [session] if len(work) == 1 else [f"{session}-{i}" for i in range(len(work))]
-        # One CPU is left for each device's worker process, which must not be kept waiting.
-        processes = max(1, ((os.cpu_count() or 1) - len(work)) // len(work))
         # Rows may enter the database when their block is closed, which only a single campaign knows of all rows.
         finished = self._store if len(work) == 1 else lambda: None
         campaigns = [
             Campaign(
-                WorkerClient(device.opening, self._stopping),
-                device.problems,
+                WorkerClient(share.device.opening, self._stopping),
+                share.problems,
                 self._journal,
-                self._settings(device, names[i], self._request.seed + i),
-                CampaignHooks(self._earlier(device), self._stopping, self._report, finished),
-                None if device.replayed else CompileQueue(device.sm, processes),
+                share.device.settings(names[i], self._request.effort, self._request.budget, self._request.seed + i),
+                CampaignHooks(self._earlier(share.device), self._stopping, self._report, finished),
+                share.device.compile_queue(len(work)),
             )
-            for i, device in enumerate(work)
+            for i, share in enumerate(work)
         ]
         threads = [threading.Thread(target=self._run_campaign, args=(campaign,)) for campaign in campaigns[1:]]
         for thread in threads:
@@ -176,23 +167,9 @@ class _Collection:
         first_error = self._errors[0] if self._errors else None
         return CollectResult(results, self._stored, leftover, self._stopped, first_error)
 
-    def _settings(self, device: DeviceWork, session: str, seed: int) -> CampaignSettings:
-        return CampaignSettings(
-            session=session,
-            effort=self._request.effort,
-            budget=self._request.budget,
-            seed=seed,
-            measured_by=f"kernrec {__version__}",
-            protocol_version=REPLAY_VERSION if device.replayed else VERSION,
-            replayed=device.replayed,
-            inputs=device.inputs,
-        )
-
-    def _earlier(self, device: DeviceWork) -> Callable[[Problem], list[Measurement]]:
+    def _earlier(self, device: MeasuringDevice) -> Callable[[Problem], list[Measurement]]:
         def earlier(problem: Problem) -> list[Measurement]:
-            if not self._request.resume:
-                return []
-            return earlier_measurements(self._request.database, problem, device.gpu, device.uuid_hash)
+            return device.earlier(self._request.database, problem) if self._request.resume else []
 
         return earlier
 
@@ -230,10 +207,8 @@ def _recorded_work_on(gpu: str | None, file: Path, request: CollectRequest) -> D
         recordings = [recording for recording in recordings if recording.problem.key in keys]
         if not recordings:
             raise UsageError(f"{file} holds none of the requested problems; it holds {examples}")
-    card = find_gpu(recordings[0].gpu)
-    opening = {"device": DeviceKind.REPLAY, "file": str(file.absolute()), "gpu": card.name, "seed": request.seed}
     problems = plan_recordings(recordings, request.effort.configs, request.seed)
-    return DeviceWork(opening, card.name, card.sm, None, problems, InputInfo(), replayed=True)
+    return DeviceWork(recorded_device(file, recordings[0].gpu, request.seed), problems)
 
 
 def _card_work(request: CollectRequest, scratch: Path) -> list[DeviceWork]:
@@ -247,14 +222,14 @@ def _card_work(request: CollectRequest, scratch: Path) -> list[DeviceWork]:
         names = ", ".join(request.kernel.images)
         raise UsageError(f"{request.kernel.name} takes textures ({names}): it can be analyzed, but not measured")
     cards = choose_cards(request.gpu)
-    user_kernel: dict[str, Any] = {}
+    user_kernel: dict[str, str] = {}
     if request.kernel is not None:
         user_kernel = {"spec": str(scratch / "kernel.json")}
         write_kernel(request.kernel, request.folder, Path(user_kernel["spec"]))
     cards_of: dict[str, list[int]] = {}
     for i, card in enumerate(cards):
         cards_of.setdefault(find_gpu(card.name).name, []).append(i)
-    inputs = InputInfo("numpy default_rng", 0, _distribution(request.kernel))
+    inputs = _inputs(request.kernel)
     stored = [request.database] if request.kernel is not None and request.database.exists() else []
     context = Context(stored, models=ModelStore(request.database.parent / "models", Stack(stored)))
     options = PlanOptions(request.effort.configs, request.effort.drawn, request.seed)
@@ -263,20 +238,17 @@ def _card_work(request: CollectRequest, scratch: Path) -> list[DeviceWork]:
         gpu = find_gpu(name)
         problems = plan_library(request.problems, gpu, context, options, request.kernel)
         for position, i in enumerate(members):
-            opening = {
-                "device": DeviceKind.CUDA, "uuid": cards[i].uuid, "scratch": str(scratch / cards[i].uuid_hash)
-            } | user_kernel  # fmt: skip
             share = problems[position :: len(members)]
             if share:
-                work.append(DeviceWork(opening, gpu.name, gpu.sm, cards[i].uuid_hash, share, inputs, replayed=False))
+                work.append(DeviceWork(card_device(cards[i], scratch, inputs, user_kernel), share))
     return work
 
 
-def _distribution(kernel: Kernel | None) -> str:
+def _inputs(kernel: Kernel | None) -> InputInfo:
     """What inputs hold, as rows state it."""
     if kernel is None or not kernel.declares_problem:
-        return "normal; weights of a sum over the root of its terms"
+        return STANDARD_INPUTS
     samples = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())
     if kernel.inouts:
-        return f"{samples}; {', '.join(sorted(kernel.inouts))} as earlier launches left it"
-    return samples
+        samples = f"{samples}; {', '.join(sorted(kernel.inouts))} as earlier launches left it"
+    return replace(STANDARD_INPUTS, input_distribution=samples)

@@ -37,7 +37,7 @@ class Knowledge:
         self._subject = subject
         self._database = database
         self._objective = objective
-        self._gpu = find_gpu(subject.gpu)
+        self._gpu = find_gpu(subject.device.gpu)
         self._stack: Stack | None = None
         self._read: tuple[int, int] | None = None  # the file's version of which every row is known
         self.posterior = JointPosterior(side_by_side(subject.contenders), seed)

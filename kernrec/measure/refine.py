@@ -10,26 +10,22 @@ the others into account.
 """
 
 import math
-import os
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.measure.campaign.campaign import Campaign, CampaignHooks, CampaignSettings
+from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.claims import Claims
-from kernrec.measure.campaign.compile_queue import CompileQueue
-from kernrec.measure.campaign.ingest import earlier_measurements, ingest
+from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, abandoned_journals, shared_journal
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem
 from kernrec.measure.campaign.results import MeasuringEffort, Progress
-from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAY_VERSION
 from kernrec.measure.knowledge import ChangedAnswer, Knowledge
+from kernrec.measure.measuring_device import new_session
 from kernrec.measure.protocol import measure_config
 from kernrec.measure.refine_subject import RefineRequest, RefineSubject, open_subject
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
@@ -37,7 +33,6 @@ from kernrec.model.search.refinement import Costs, Refinement, Visit
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
-from kernrec.version import __version__
 
 FORECAST_S = 600.0
 """Time of which a result says what it would buy."""
@@ -228,25 +223,16 @@ class _Run:
 
     def _make_campaign(self, subject: RefineSubject, journal: Journal) -> Campaign:
         request = self._request
-        settings = CampaignSettings(
-            session=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}",
-            effort=MeasuringEffort(None, 0),
-            budget=request.budget,
-            seed=request.seed,
-            measured_by=f"kernrec {__version__}",
-            protocol_version=REPLAY_VERSION if subject.replayed else measure_config.VERSION,
-            replayed=subject.replayed,
-            inputs=subject.inputs,
-        )
+        device = subject.device
+        settings = device.settings(new_session(), MeasuringEffort(None, 0), request.budget, request.seed)
         hooks = CampaignHooks(
-            lambda problem: earlier_measurements(request.database, problem, subject.gpu, subject.uuid_hash),
+            lambda problem: device.earlier(request.database, problem),
             self._stopping,
             self._take,
             lambda: self._store(journal),
         )
-        processes = max(1, (os.cpu_count() or 1) - 1)
-        queue = None if subject.replayed else CompileQueue(subject.sm, processes)
-        return Campaign(WorkerClient(subject.opening, self._stopping), self._visits(), journal, settings, hooks, queue)
+        client = WorkerClient(device.opening, self._stopping)
+        return Campaign(client, self._visits(), journal, settings, hooks, device.compile_queue())
 
     def _store(self, journal: Journal) -> None:
         with suppress(UsageError):  # in use, for example: the journal keeps the rows, and they are stored later

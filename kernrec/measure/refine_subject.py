@@ -8,7 +8,6 @@ predicted.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,8 +16,8 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import find_kernel, kernel_names
 from kernrec.measure.campaign.plan import Task, check_memory
 from kernrec.measure.campaign.results import CampaignBudget
-from kernrec.measure.device.interface import DeviceKind
 from kernrec.measure.device.replay import Recording, load_recordings
+from kernrec.measure.measuring_device import MeasuringDevice, card_device, recorded_device
 from kernrec.op import Problem
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.contenders import Key, ProblemContenders, contenders_of, key_of, unpredicted
@@ -28,7 +27,6 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.infeasible import why_not
 from kernrec.recommender.request import Objective
 from kernrec.store import Evidence, Stack
-from kernrec.store.measurement import InputInfo
 
 MOST_UNPREDICTED = 128
 """Contenders of a problem of whose configs nothing is predicted."""
@@ -66,28 +64,17 @@ class RefineRequest:
 class RefineSubject:
     """A device and the contenders of each problem."""
 
-    opening: dict[str, Any]
-    """The request that opens the device."""
-    gpu: str
-    sm: int
-    uuid_hash: str | None
-    """Of the card; None for a replayed one."""
+    device: MeasuringDevice
     wanted: tuple[WantedProblem, ...]
     contenders: tuple[ProblemContenders, ...]
     """Of each of them."""
     hashes: tuple[dict[str, str], ...]
     """Of each of them: by kernel, the hash of its source."""
-    inputs: InputInfo
-
-    @property
-    def replayed(self) -> bool:
-        """Whether the device repeats a recording."""
-        return self.uuid_hash is None
 
     def task(self, problem: int, contender: int) -> Task:
         """The task of measuring a contender."""
         kernel, config = self.contenders[problem].keys[contender]
-        known = None if self.replayed else find_kernel(kernel)
+        known = None if self.device.replayed else find_kernel(kernel)
         return Task(kernel, self.hashes[problem][kernel], dict(config), self.wanted[problem].problem, known)
 
 
@@ -107,7 +94,7 @@ def open_subject(request: RefineRequest, scratch: Path) -> RefineSubject:
     from kernrec.measure.device.nvml import NoGPUError, choose_cards
 
     if not request.problems:
-        raise UsageError("name what to refine: --op with --shape or --workload, or --shapes")
+        raise UsageError("name what to refine: --op with --shape, or --workload")
     if request.gpu == "all":
         raise UsageError("--gpu all: refine uses one GPU; run it once for each, they share the database")
     try:
@@ -123,18 +110,13 @@ def open_subject(request: RefineRequest, scratch: Path) -> RefineSubject:
         known = _measured(it.problem, gpu, context)
         measured.append(known)
         sets.append(_candidates(it.problem, gpu, context, whole_space=bool(known)))
-    opening = {"device": DeviceKind.CUDA, "uuid": card.uuid, "scratch": str(scratch / card.uuid_hash)}
     return RefineSubject(
-        opening,
-        gpu.name,
-        gpu.sm,
-        card.uuid_hash,
+        card_device(card, scratch),
         wanted,
         tuple(
             contenders_of(candidates, request.objective, it.count) for it, candidates in zip(wanted, sets, strict=True)
         ),
         tuple({kernel.table.kernel.name: kernel.table.kernel.hash for kernel in found.kernels} for found in sets),
-        InputInfo("numpy default_rng", 0, "normal; weights of a sum over the root of its terms"),
     )
 
 
@@ -183,10 +165,8 @@ def _recorded(request: RefineRequest) -> RefineSubject:
         keys = [key_of(kernel, outcome.config) for (kernel, _), outcome in recording.outcomes.items()]
         contenders.append(_recorded_contenders(request, it, recording, keys, (gpu, context, draw)))
         hashes.append(dict(recording.kernel_hashes))
-    opening = {
-        "device": DeviceKind.REPLAY, "file": str(request.recording.absolute()), "gpu": gpu.name, "seed": request.seed
-    }  # fmt: skip
-    return RefineSubject(opening, gpu.name, gpu.sm, None, known, tuple(contenders), tuple(hashes), InputInfo())
+    device = recorded_device(request.recording, gpu.name, request.seed)
+    return RefineSubject(device, known, tuple(contenders), tuple(hashes))
 
 
 def _recorded_contenders(

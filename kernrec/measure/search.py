@@ -5,32 +5,26 @@ rounds are measured by a campaign, as `collect` does, so that they are checked, 
 what the database has of the problem on this device already is known from the start.
 """
 
-import os
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.measure.campaign.campaign import Campaign, CampaignHooks, CampaignSettings
-from kernrec.measure.campaign.compile_queue import CompileQueue
-from kernrec.measure.campaign.ingest import earlier_measurements, ingest
+from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
+from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem
 from kernrec.measure.campaign.results import MeasuringEffort, Progress
 from kernrec.measure.collect import CollectRequest, DeviceWork, devices_of
-from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAY_VERSION
-from kernrec.measure.protocol import measure_config
+from kernrec.measure.measuring_device import new_session
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.model.search.energy_guide import EnergyGuide
 from kernrec.recommender.pareto import pareto_front
 from kernrec.recommender.request import Objective
 from kernrec.store import canonical_json
 from kernrec.store.measurement import Measurement, Outcome
-from kernrec.version import __version__
 
 WEIGHTS = {
     Objective.LATENCY: (1.0, 0.0),
@@ -159,23 +153,14 @@ class _Search:
             with suppress(UsageError):
                 self._stored += ingest(journal, request.database)
 
-        settings = CampaignSettings(
-            session=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}",
-            effort=request.effort,
-            budget=request.budget,
-            seed=request.seed,
-            measured_by=f"kernrec {__version__}",
-            protocol_version=REPLAY_VERSION if work.replayed else measure_config.VERSION,
-            replayed=work.replayed,
-            inputs=work.inputs,
-        )
+        device = work.device
+        settings = device.settings(new_session(), request.effort, request.budget, request.seed)
         hooks = CampaignHooks(lambda problem: self._earlier(), self._stopping, self._take, store)
-        queue = None if work.replayed else CompileQueue(work.sm, max(1, (os.cpu_count() or 1) - 1))
-        return Campaign(WorkerClient(work.opening, self._stopping), self._rounds(), journal, settings, hooks, queue)
+        client = WorkerClient(device.opening, self._stopping)
+        return Campaign(client, self._rounds(), journal, settings, hooks, device.compile_queue())
 
     def _earlier(self) -> list[Measurement]:
-        work = self._work
-        return earlier_measurements(self._request.database, self._planned.problem, work.gpu, work.uuid_hash)
+        return self._work.device.earlier(self._request.database, self._planned.problem)
 
     def _rounds(self) -> Iterator[PlannedProblem]:
         """What to measure, round by round: latencies, and then the energies that matter."""

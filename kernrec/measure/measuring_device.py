@@ -1,0 +1,99 @@
+"""The device of a campaign, a card of this machine or a recording that is replayed, and what campaigns on it share."""
+
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kernrec.gpu import find_gpu
+from kernrec.measure.campaign.campaign import CampaignSettings
+from kernrec.measure.campaign.compile_queue import CompileQueue
+from kernrec.measure.campaign.ingest import earlier_measurements
+from kernrec.measure.campaign.results import CampaignBudget, MeasuringEffort
+from kernrec.measure.device.interface import DeviceKind
+from kernrec.measure.device.nvml import Card
+from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAY_VERSION
+from kernrec.measure.protocol.measure_config import VERSION
+from kernrec.op import Problem
+from kernrec.store.measurement import InputInfo, Measurement
+from kernrec.version import __version__
+
+STANDARD_INPUTS = InputInfo("numpy default_rng", 0, "normal; weights of a sum over the root of its terms")
+"""What the inputs of the library's kernels hold on a card."""
+
+
+@dataclass(frozen=True)
+class MeasuringDevice:
+    """A device to measure on."""
+
+    opening: dict[str, Any]
+    """The request that opens it."""
+    gpu: str
+    """Its name in the catalog."""
+    sm: int
+    uuid_hash: str | None
+    """Of a card; None for a recording."""
+    inputs: InputInfo
+    """What the inputs of kernels hold."""
+
+    @property
+    def replayed(self) -> bool:
+        """Whether the device repeats a recording."""
+        return self.uuid_hash is None
+
+    def settings(self, session: str, effort: MeasuringEffort, budget: CampaignBudget, seed: int) -> CampaignSettings:
+        """The settings of a campaign on this device: its rows state where they come from."""
+        return CampaignSettings(
+            session=session,
+            effort=effort,
+            budget=budget,
+            seed=seed,
+            measured_by=f"kernrec {__version__}",
+            protocol_version=REPLAY_VERSION if self.replayed else VERSION,
+            replayed=self.replayed,
+            inputs=self.inputs,
+        )
+
+    def compile_queue(self, devices: int = 1) -> CompileQueue | None:
+        """Compiles for the device, which is one of so many in use; None where nothing has to be compiled."""
+        # One CPU is left for each device's worker process, which must not be kept waiting.
+        processes = max(1, ((os.cpu_count() or 1) - devices) // devices)
+        return None if self.replayed else CompileQueue(self.sm, processes)
+
+    def earlier(self, database: Path, problem: Problem) -> list[Measurement]:
+        """What a database has of a problem on this device."""
+        return earlier_measurements(database, problem, self.gpu, self.uuid_hash)
+
+
+def card_device(
+    card: Card, scratch: Path, inputs: InputInfo = STANDARD_INPUTS, kernel: Mapping[str, str] | None = None
+) -> MeasuringDevice:
+    """A card of this machine.
+
+    Args:
+        card: which one.
+        scratch: a folder for the device's process.
+        inputs: what the inputs of kernels hold.
+        kernel: of a kernel of the user's, what opening the device says of it.
+
+    Raises:
+        UsageError: the catalog does not know the card.
+    """
+    gpu = find_gpu(card.name)
+    opening = {"device": DeviceKind.CUDA, "uuid": card.uuid, "scratch": str(scratch / card.uuid_hash)}
+    return MeasuringDevice(opening | dict(kernel or {}), gpu.name, gpu.sm, card.uuid_hash, inputs)
+
+
+def recorded_device(recording: Path, name: str, seed: int) -> MeasuringDevice:
+    """The GPU of a recording, by its name; the seed draws which of the recorded repetitions it answers with."""
+    gpu = find_gpu(name)
+    opening = {"device": DeviceKind.REPLAY, "file": str(recording.absolute()), "gpu": gpu.name, "seed": seed}
+    return MeasuringDevice(opening, gpu.name, gpu.sm, None, InputInfo())
+
+
+def new_session() -> str:
+    """A name for a campaign that no other has; it sorts by time."""
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{uuid.uuid4().hex[:8]}"
