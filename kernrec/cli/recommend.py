@@ -1,6 +1,5 @@
 """`kernrec recommend`: the configs to run for an op, a shape and a GPU, or for all layers of a network."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -8,16 +7,16 @@ import typer
 
 from kernrec import paths
 from kernrec.cli import options
+from kernrec.cli.emitted import EmitFormat, Output, emitted_format, write_emitted
 from kernrec.cli.output import AsCsv, AsJson, AsMarkdown, AsWide, Form, form_of, print_csv, print_json
 from kernrec.cli.quantity import fraction, hertz, watts
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
     from kernrec.recommender import Query, Recommendation, Recommender
     from kernrec.recommender.bill import Tariff
     from kernrec.recommender.network import NetworkRequest
 
-EMITTED = ("cuda", "ptx", "cubin")
 SWEEP = "sweep"
 """The value of `--power-limit` and `--clock` that asks for all of them."""
 
@@ -63,9 +62,8 @@ def recommend(
             "--calibration/--no-calibration", help="Whether to use coefficients fitted by `kernrec train --calibrate`."
         ),
     ] = True,
-    emit: Annotated[
-        str | None, typer.Option(help="Print the best config instead, as cuda (its source), ptx or cubin.")
-    ] = None,
+    emit: EmitFormat = None,
+    output: Output = None,
     db: options.Databases = None,
     query_log: Annotated[
         Path | None,
@@ -86,18 +84,17 @@ def recommend(
         raise UsageError("--op is missing (`kernrec ops` lists what is known); or give a --kernel or a --workload")
     if fix and not workload:
         raise UsageError("--fix is for the open dimensions of an .onnx --workload")
-    if emit not in (None, *EMITTED):
-        raise unknown("value of --emit", emit, EMITTED)
+    emitted = emitted_format(emit, output)
     if shape and workload:
         raise UsageError("--shape and --workload were both given; a shape is one problem, a workload many")
     if any(not given.strip() for given in shape or ()):
         raise UsageError("--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all")
     form = form_of(wide, as_csv, as_json, markdown)
-    if emit and form is not Form.TABLE:
-        raise UsageError(f"--emit and --{form} were both given; the source is printed as it is")
-    if emit and not (shape or kernel):
-        raise UsageError(f"--emit {emit} needs a --shape: it prints one config")
-    if kernel and (op or workload or emit or max_slowdown or max_power or clock):
+    if emitted and form is not Form.TABLE:
+        raise UsageError(f"--emit and --{form} were both given; what is emitted is written as it is")
+    if emitted and not (emitted.many or shape or kernel):
+        raise UsageError(f"--emit {emit} needs a --shape: it is of one config")
+    if kernel and (op or workload or max_slowdown or max_power or clock):
         raise UsageError(
             "--kernel goes with --shape, --dtype, --layout, --objective, --power-limit, --clocks and --top"
         )
@@ -106,9 +103,11 @@ def recommend(
     if clocks and not (shape or kernel):
         raise UsageError("--clocks needs a --shape; --clock sweep tries several for a network")
     swept = _swept(power_limit, clock)
-    if swept and (kernel or emit):
-        raise UsageError("a sweep is over an op or a network; --kernel tries power limits by itself")
+    if swept and (kernel or emitted):
+        raise UsageError("a sweep is over an op or a network, without --emit; --kernel tries power limits by itself")
     billed = options.tariff(energy_price, carbon, calls)
+    if emitted and billed:
+        raise UsageError("--emit and --calls were both given; a bill is printed, a config is written")
     query = Query(
         objective=objective_named(objective),
         max_slowdown=None if max_slowdown is None else fraction("--max-slowdown", max_slowdown),
@@ -127,19 +126,21 @@ def recommend(
         requests = [
             Request(name, op or None, kernel, given or {}, dtype, layout, query) for name in names for given in shapes
         ]
-        if emit and len(requests) > 1:
-            raise UsageError(f"--emit {emit} prints one config: give one GPU and one shape")
+        if emitted and (len(names) > 1 or (len(shapes) > 1 and not emitted.many)):
+            raise UsageError(f"--emit {emit} is of one config: give one GPU and one shape")
         answers = [recommender.answer(request) for request in requests]
         if (log := query_log or paths.query_log()) is not None:
             from kernrec.interop.query_log import append_query
 
             for answer in answers:
                 append_query(log, answer.problem)
-        if form is Form.JSON:
+        if emitted:
+            write_emitted(answers, emitted, output)
+        elif form is Form.JSON:
             objects = [_with_regret(recommender, answer) for answer in answers]
             print_json(objects[0] if len(objects) == 1 else objects)
         else:
-            _print_answers(answers, form, emit)
+            _print_answers(answers, form)
         return
     wanted = [NetworkRequest(workload, op or None, dtype, layout, options.fixed(fix))]
     if shape:
@@ -148,6 +149,14 @@ def recommend(
         from kernrec.op import all_ops
 
         wanted = [NetworkRequest(None, known.name, dtype, layout) for known in all_ops()]
+    if emitted:
+        if len(names) > 1:
+            raise UsageError(f"--emit {emit} is for one GPU: give one")
+        from kernrec.recommender.network import answer_network
+
+        network = [answer_network(recommender, names[0], request, query) for request in wanted]
+        write_emitted([layer.answer for answer in network for layer in answer.layers], emitted, output)
+        return
     _print_networks(recommender, names, wanted, query, (swept, billed, form))
 
 
@@ -163,31 +172,16 @@ def _swept(power_limit: str | None, clock: str | None) -> Literal["power limit",
     return "power limit" if power_limit == SWEEP else "clock" if clock == SWEEP else None
 
 
-def _print_answers(answers: "list[Recommendation]", form: Form, emit: str | None) -> None:
+def _print_answers(answers: "list[Recommendation]", form: Form) -> None:
     from kernrec.cli.choices import csv_rows, print_choices
 
-    if emit:
-        _print_emitted(answers[0], emit)
-    elif form is Form.CSV:
+    if form is Form.CSV:
         print_csv([row for answer in answers for row in csv_rows(answer)])
     else:
         for number, answer in enumerate(answers):
             if number:
                 print()
             print_choices(answer, form)
-
-
-def _print_emitted(answer: "Recommendation", form: str) -> None:
-    from kernrec.recommender.emit import emit
-
-    if form == "cubin" and sys.stdout.isatty():
-        raise UsageError("--emit cubin is machine code: write it to a file, such as with > kernel.cubin")
-    content = emit(answer.best, form)
-    if form != "cubin":
-        print(content.decode(), end="")
-        return
-    sys.stdout.flush()
-    sys.stdout.buffer.write(content)
 
 
 def _print_networks(

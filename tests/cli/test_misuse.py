@@ -26,6 +26,7 @@ arguments = ["x"]
 """
 ANALYZE = ("analyze", "twice.cu", "--spec", "twice.toml", "--gpu", "t4", "--db", "own.duckdb")
 EXPLAIN = ("explain", "--op", "matmul", "--gpu", "t4", "--shape", "m=64,n=64,k=64")
+MNK = ("--shape", "m=64,n=64,k=64")
 REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
 
 
@@ -41,7 +42,12 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
         ((*ANALYZE[:-1], "broken.json/own.duckdb"), "cannot create the folder"),
         (("emulate", "twice.cu", "x=f32[32]", "--budget", "0"), "at least 1 is accepted"),
         (("emulate", "twice.cu", "x=f32[32]", "--shared", "-4"), "0 or more are accepted"),
-        (("recommend", "--kernel", "twice", "--gpu", "t4", "--emit", "cuda"), "--kernel goes with --shape"),
+        (("recommend", "--kernel", "twice", "--gpu", "t4", "--max-power", "9W"), "--kernel goes with --shape"),
+        (("recommend", "--op", "mm", "--gpu", "t4", "--output", "x"), "--output goes with --emit"),
+        (("recommend", "--op", "mm", "--gpu", "t4", "--emit", "cuda"), "--emit cuda needs a --shape"),
+        (("recommend", "--op", "mm", "--gpu", "t4", *MNK, "--emit", "cuda", "--output", "none/x"), "existing folder"),
+        (("recommend", "--op", "mm", "--gpu", "t4,l4", *MNK, "--emit", "cuda"), "give one GPU and one shape"),
+        (("recommend", "--op", "mm", "--gpu", "t4", *MNK, "--emit", "cuda", "--calls", "9"), "a bill is printed"),
         (("emulate", "twice.cu", "x=f32[32]", "--save", "x=folder"), "expected a .npy file"),
         (("emulate", "twice.cu", "x=f32[32]", "--save", "x=none/x.npy"), "in an existing folder"),
         (("emulate", "twice.toml", "x=f32[32]"), "a .cu or .ptx file is expected"),

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernrec
+from kernrec.emit.cuda import emit_cuda
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.model.prior.power import PowerModel
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
 from kernrec.recommender.candidate_set import candidate_set
-from kernrec.recommender.emit import emit_cuda
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.explain.report import report

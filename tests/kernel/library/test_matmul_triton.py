@@ -66,7 +66,7 @@ def test_its_configs_are_those_of_the_list_where_the_problem_is_aligned() -> Non
 
 
 def test_the_emitted_source_has_its_config_and_its_launch() -> None:
-    from kernrec.recommender.emit import emit_cuda
+    from kernrec.emit.cuda import emit_cuda
 
     dims = {"m": 1024, "n": 1024, "k": 1024}
     best = Recommender([]).answer(Request("a100", None, KERNEL.name, dims, "f16", None, Query(Objective.LATENCY))).best

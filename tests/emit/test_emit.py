@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from kernrec.emit import emit
+from kernrec.emit.cuda import variant_source
 from kernrec.errors import UsageError
 from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, Space, all_kernels
 from kernrec.recommender import Recommender
-from kernrec.recommender.emit import emit, variant_source
 from tests.helpers.nvcc import complaints
 
 SMS = (75, 80, 90, 120)
@@ -76,10 +77,13 @@ def test_ptx_and_machine_code_are_of_the_config_and_say_how_to_launch_it() -> No
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     from kernrec.ptx.ir.parser import parse
 
-    best = Recommender([]).recommend("softmax", "l4", "rows=64,columns=512", "f16").best
-    text = emit(best, "ptx").decode()
-    assert "softmax_rows<<<dim3(" in text
-    assert set(parse(text).entries) >= {launch.entry for launch in best.launches}
-    assert emit(best, "cubin").startswith(b"\x7fELF")
+    answer = Recommender([]).recommend("softmax", "l4", "rows=64,columns=512", "f16")
+    (text,) = emit([answer], "ptx").values()
+    assert "softmax_rows<<<dim3(" in text.decode()
+    assert set(parse(text.decode()).entries) >= {launch.entry for launch in answer.best.launches}
+    (cubin,) = emit([answer], "cubin").values()
+    assert cubin.startswith(b"\x7fELF")
     with pytest.raises(UsageError, match="unknown format to emit 'cubim'; did you mean cubin"):
-        emit(best, "cubim")
+        emit([answer], "cubim")
+    with pytest.raises(UsageError, match="2 were asked for"):
+        emit([answer, answer], "cuda")

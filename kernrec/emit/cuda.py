@@ -1,38 +1,25 @@
-"""A recommended config as source that compiles as it stands, as PTX or as machine code.
+"""A recommended config as source that compiles as it stands.
 
-Tunables are fixed; how to launch it is in a comment in front of source and PTX.
+Tunables are fixed; how to launch it is in a comment in front.
 """
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
 
-from kernrec.errors import KernrecError, unknown
+from kernrec.emit.files import Files
 from kernrec.kernel import Config, Kernel
 from kernrec.kernel.binding import Pointer, Scalar, workspaces
 from kernrec.kernel.image_layout import ImageHandle
 from kernrec.kernel.triton_function import OPTIONS
-from kernrec.recommender.result import Choice
-
-FORMATS = ("cuda", "ptx", "cubin")
+from kernrec.recommender.result import Choice, Recommendation
 
 
-def emit(choice: Choice, form: str) -> bytes:
-    """A config in one of `FORMATS`, as a file has it.
-
-    Raises:
-        UsageError: an unknown format.
-        KernrecError: PTX and machine code need a compiler, and there is none.
-    """
-    if form not in FORMATS:
-        raise unknown("format to emit", form, FORMATS)
-    if form == "cuda":
-        return emit_cuda(choice).encode()
-    if choice.kernel.triton is not None:
-        raise KernrecError(f"{choice.kernel.name} is a Triton kernel, of which only the source is emitted: --emit cuda")
-    from kernrec.compile import compile_source
-
-    source = variant_source(choice.kernel, choice.config, choice.problem.dtype, choice.problem.layout)
-    compiled = compile_source(source, choice.gpu.sm, name=choice.kernel.source_name)
-    return compiled.cubin if form == "cubin" else ("\n".join(launch_comment(choice)) + "\n" + compiled.ptx).encode()
+def emit(answers: Sequence[Recommendation]) -> Files:
+    """The source of the best config."""
+    best = answers[0].best
+    name = best.kernel.name + Path(best.kernel.source_name).suffix
+    return {name: emit_cuda(best).encode()}
 
 
 def emit_cuda(choice: Choice) -> str:

@@ -1,0 +1,8 @@
+"""Answers as files that run elsewhere: source, machine code, whole programs. `formats` has the table of formats."""
+
+from kernrec.emit.files import Files as Files
+from kernrec.emit.files import write_files as write_files
+from kernrec.emit.formats import FORMATS as FORMATS
+from kernrec.emit.formats import Format as Format
+from kernrec.emit.formats import emit as emit
+from kernrec.emit.formats import format_named as format_named
