@@ -161,7 +161,7 @@ class _Measured:
 
     def run(self) -> None:
         """Measure; what happens, and what failed, is shown on standard error."""
-        from kernrec.cli.collect import Stop
+        from kernrec.cli.measuring import Stop
         from kernrec.cli.progress import display
         from kernrec.measure.collect import collect
 

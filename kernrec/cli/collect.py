@@ -1,14 +1,11 @@
 """`kernrec collect`: measure kernel configs on a GPU and store the measurements."""
 
-import signal
-import sys
-from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernrec import paths
+from kernrec.cli import measuring
 from kernrec.cli.format import config_text
 from kernrec.cli.quantity import budget as parse_budget
 from kernrec.errors import UsageError, unknown
@@ -31,34 +28,27 @@ def collect(
     effort: Annotated[
         str, typer.Option(help="How many configs to measure per problem: quick, normal or exhaustive.")
     ] = "normal",
-    db: Annotated[Path | None, typer.Option(help="Database to add measurements to. Default: your own.")] = None,
+    db: measuring.Database = None,
     resume: Annotated[bool, typer.Option(help="Skip what the database already has.")] = True,
-    device: Annotated[
-        str, typer.Option(help="cuda: measure on a GPU. replay: answer from recorded measurements.")
-    ] = "cuda",
-    replay: Annotated[Path | None, typer.Option(help="Database whose measurements to replay.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
+    device: measuring.Device = "cuda",
+    replay: measuring.Replay = None,
+    seed: measuring.Seed = 0,
 ) -> None:
     """Measure latency and energy of kernel configs on a GPU of this machine and add them to a database.
 
     If it is interrupted or killed, at most the config being measured is lost; run it again to resume.
     """
     from kernrec.measure.campaign.results import EFFORTS, CampaignBudget
-    from kernrec.measure.collect import DEVICES, CollectRequest
+    from kernrec.measure.collect import CollectRequest
     from kernrec.measure.collect import collect as run
     from kernrec.measure.device.interface import DeviceKind
     from kernrec.measure.problem_selection import select_problems
 
     if effort not in EFFORTS:
         raise unknown("effort", effort, EFFORTS)
-    if device not in DEVICES:
-        raise unknown("device", device, DEVICES)
+    measuring.check_device(device, replay, db)
     if shape and workload:
         raise UsageError("--shape and --workload were both given; a shape is one problem, a workload has many")
-    if device == "replay" and db is None:
-        raise UsageError("--device replay needs --db, so that replayed rows are not mixed with your measurements")
-    if device != "replay" and replay is not None:
-        raise UsageError(f"--replay {replay} goes with --device replay, but --device is {device}")
     seconds, configs = (None, None) if budget is None else parse_budget("--budget", budget)
     request = CollectRequest(
         problems=select_problems(op, shape, workload, dtype, layout),
@@ -71,48 +61,9 @@ def collect(
         resume=resume,
         seed=seed,
     )
-    stop = Stop()
-    from kernrec.cli.progress import display
-
-    with stop, display() as show:
-        collected = run(request, show, stop)
-    print_collected(collected, request)
-    if collected.error is not None:
-        print(f"kernrec: {collected.error}", file=sys.stderr)
-        raise typer.Exit(1)
-    if any(result.measured for result in collected.results) and not any(result.best for result in collected.results):
-        print("kernrec: no config could be measured; the reasons are above", file=sys.stderr)
-        raise typer.Exit(1)
-    if collected.stopped:
-        print("kernrec: interrupted", file=sys.stderr)
-        raise typer.Exit(stop.status)
-
-
-class Stop:
-    """Notices SIGINT and SIGTERM: calling it returns whether there was one; a second one ends the program as usual."""
-
-    def __init__(self) -> None:
-        self._stopping = False
-        self._before: dict[int, Any] = {}
-        self.status = 130
-        """Exit status of a program that a signal ended."""
-
-    def __call__(self) -> bool:
-        return self._stopping
-
-    def __enter__(self) -> "Stop":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._stopping, self.status = True, 128 + number
-        for handled, handler in self._before.items():
-            signal.signal(handled, handler)
+    measuring.run_measuring(
+        lambda report, stopping: run(request, report, stopping), lambda result: print_collected(result, request)
+    )
 
 
 def print_collected(collected: "CollectResult", request: "CollectRequest") -> None:

@@ -1,14 +1,11 @@
 """`kernrec refine`: measure only what is uncertain and matters."""
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernrec import paths
-from kernrec.cli import options
-from kernrec.cli.collect import Stop
+from kernrec.cli import measuring, options
 from kernrec.cli.quantity import budget as parse_budget
 from kernrec.cli.quantity import fraction
 from kernrec.cli.table import print_table
@@ -24,11 +21,11 @@ _SHOWN = 12
 
 def refine(
     op: Annotated[str | None, typer.Option("--op", help="Operator or alias, or all (`kernrec ops`).")] = None,
-    shape: Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")] = None,
+    shape: measuring.Shape = None,
     workload: options.WorkloadName = None,
     dtype: options.Dtype = None,
     layout: options.Layout = None,
-    gpu: Annotated[str, typer.Option("--gpu", help="auto, or the index of a GPU in this machine.")] = "auto",
+    gpu: measuring.Gpu = "auto",
     objective: Annotated[str, typer.Option(help="What choices are judged by: latency, energy or edp.")] = "latency",
     budget: Annotated[
         str | None, typer.Option(help="When to stop: 10m or 200configs. Default: 10m, without --until.")
@@ -37,12 +34,10 @@ def refine(
         str | None, typer.Option(help="Stop once the mean regret is below this with 95 % probability, such as 2%.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be measured and why.")] = False,
-    db: Annotated[Path | None, typer.Option(help="Database to read and add to. Default: your own.")] = None,
-    device: Annotated[
-        str, typer.Option(help="cuda: measure on a GPU. replay: answer from recorded measurements.")
-    ] = "cuda",
-    replay: Annotated[Path | None, typer.Option(help="Database whose measurements to replay.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
+    db: measuring.Database = None,
+    device: measuring.Device = "cuda",
+    replay: measuring.Replay = None,
+    seed: measuring.Seed = 0,
 ) -> None:
     """Measure only what is uncertain and matters: the configs that lower the expected regret most per second.
 
@@ -50,7 +45,6 @@ def refine(
     several runs on one database share the work.
     """
     from kernrec.measure.campaign.results import CampaignBudget
-    from kernrec.measure.collect import DEVICES
     from kernrec.measure.problem_selection import select_counted
     from kernrec.measure.refine import outlook
     from kernrec.measure.refine import refine as run
@@ -59,14 +53,9 @@ def refine(
 
     if shape and workload:
         raise UsageError("--shape and --workload were both given; a shape is one problem, a workload has many")
-    if device not in DEVICES:
-        raise unknown("device", device, DEVICES)
+    measuring.check_device(device, replay, db)
     if objective not in SCALAR_OBJECTIVES:
         raise unknown("objective", objective, SCALAR_OBJECTIVES)
-    if device == "replay" and (db is None or replay is None):
-        raise UsageError("--device replay needs --replay, a database of measurements to answer from, and --db")
-    if device != "replay" and replay is not None:
-        raise UsageError(f"--replay {replay} goes with --device replay, but --device is {device}")
     if budget is None and until is None:
         budget = "10m"
     seconds, configs = (None, None) if budget is None else parse_budget("--budget", budget)
@@ -83,18 +72,10 @@ def refine(
     if dry_run:
         _print_outlook(outlook(request), objective)
         return
-    stop = Stop()
-    from kernrec.cli.progress import display
-
-    with stop, display() as show:
-        refined = run(request, show, stop)
-    _print_result(refined, objective, replayed=replay is not None)
-    if refined.error is not None:
-        print(f"kernrec: {refined.error}", file=sys.stderr)
-        raise typer.Exit(1)
-    if refined.stopped:
-        print("kernrec: interrupted", file=sys.stderr)
-        raise typer.Exit(stop.status)
+    measuring.run_measuring(
+        lambda report, stopping: run(request, report, stopping),
+        lambda result: _print_result(result, objective, replayed=replay is not None),
+    )
 
 
 def _print_outlook(outlook: "Outlook", objective: str) -> None:

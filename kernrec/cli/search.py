@@ -1,17 +1,14 @@
 """`kernrec search`: search one problem's space for the config of least latency, energy or both."""
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernrec import paths
-from kernrec.cli import options
-from kernrec.cli.collect import Stop
+from kernrec.cli import measuring, options
 from kernrec.cli.format import config_text
 from kernrec.cli.quantity import budget as parse_budget
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import UsageError
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
@@ -20,18 +17,16 @@ if TYPE_CHECKING:
 
 def search(
     op: Annotated[str | None, typer.Option("--op", help="Operator or alias (`kernrec ops`).")] = None,
-    shape: Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")] = None,
+    shape: measuring.Shape = None,
     dtype: options.Dtype = None,
     layout: options.Layout = None,
-    gpu: Annotated[str, typer.Option("--gpu", help="auto, or the index of a GPU in this machine.")] = "auto",
+    gpu: measuring.Gpu = "auto",
     objective: Annotated[str, typer.Option(help="What to search for: latency, energy, edp or pareto.")] = "energy",
     budget: Annotated[str, typer.Option(help="When to stop: 10m or 200configs.")] = "200configs",
-    db: Annotated[Path | None, typer.Option(help="Database to add measurements to. Default: your own.")] = None,
-    device: Annotated[
-        str, typer.Option(help="cuda: measure on a GPU. replay: answer from recorded measurements.")
-    ] = "cuda",
-    replay: Annotated[Path | None, typer.Option(help="Database whose measurements to replay.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
+    db: measuring.Database = None,
+    device: measuring.Device = "cuda",
+    replay: measuring.Replay = None,
+    seed: measuring.Seed = 0,
 ) -> None:
     """Search the configs of one problem for the least latency, energy or energy-delay product, or for the front.
 
@@ -39,18 +34,13 @@ def search(
     or killed, run it again to go on.
     """
     from kernrec.measure.campaign.results import CampaignBudget
-    from kernrec.measure.collect import DEVICES, CollectRequest
+    from kernrec.measure.collect import CollectRequest
     from kernrec.measure.device.interface import DeviceKind
     from kernrec.measure.problem_selection import select_problems
     from kernrec.measure.search import search as run
     from kernrec.recommender.request import objective_named
 
-    if device not in DEVICES:
-        raise unknown("device", device, DEVICES)
-    if device == "replay" and (db is None or replay is None):
-        raise UsageError("--device replay needs --replay, a database of measurements to answer from, and --db")
-    if device != "replay" and replay is not None:
-        raise UsageError(f"--replay {replay} goes with --device replay, but --device is {device}")
+    measuring.check_device(device, replay, db)
     if op is not None and shape is None:
         raise UsageError("a search is of one problem: give a --shape with --op")
     request = CollectRequest(
@@ -63,18 +53,9 @@ def search(
         seed=seed,
     )
     chosen = objective_named(objective)
-    stop = Stop()
-    from kernrec.cli.progress import display
-
-    with stop, display() as show:
-        searched = run(request, chosen, show, stop)
-    _print_result(searched, objective)
-    if searched.error is not None:
-        print(f"kernrec: {searched.error}", file=sys.stderr)
-        raise typer.Exit(1)
-    if searched.stopped:
-        print("kernrec: interrupted", file=sys.stderr)
-        raise typer.Exit(stop.status)
+    measuring.run_measuring(
+        lambda report, stopping: run(request, chosen, report, stopping), lambda result: _print_result(result, objective)
+    )
 
 
 def _print_result(searched: "SearchResult", objective: str) -> None:

@@ -164,6 +164,8 @@ class _Collection:
                 f"{error}; what was measured is safe in {self._journal.path} and is brought in by the next collect"
             )
         results = tuple(result for campaign in campaigns for result in campaign.results)
+        if not self._stopped and any(it.measured for it in results) and not any(it.best for it in results):
+            self._errors.append("no config could be measured; the reasons are above")
         first_error = self._errors[0] if self._errors else None
         return CollectResult(results, self._stored, leftover, self._stopped, first_error)
 

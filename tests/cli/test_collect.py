@@ -113,7 +113,7 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
         (["--budget", "30"], "--budget '30': expected a time or a number of configs, such as 30m or 200configs"),
         (["--budget", "0m"], "--budget '0m': expected a time"),
         (["--device", "cpu"], "unknown device 'cpu'; did you mean cuda?"),
-        (["--device", "replay"], "--device replay needs --db"),
+        (["--device", "replay", "--replay", "x.duckdb"], "--device replay needs --db"),
         (["--device", "replay", "--db", "x.duckdb"], "--device replay needs --replay"),
         (["--device", "replay", "--db", "x.duckdb", "--replay", "none.duckdb"], "there is no database at"),
         (["--op", "mm", "--replay", "none.duckdb"], "--replay none.duckdb goes with --device replay"),
