@@ -128,8 +128,9 @@ def kill_collect(folder: Path, kills: int, configs: int, latest_s: float, seed: 
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         acknowledged |= _journaled(database)
-    if _start(recording, database).wait() != 0:
-        raise SystemExit("the last collector failed")
+    last = subprocess.run(_command(recording, database), capture_output=True, text=True)
+    if last.returncode != 0:
+        raise SystemExit(f"the last collector failed: {last.stderr.strip()}")
     return _cost(database, kills, configs, acknowledged)
 
 
@@ -200,9 +201,13 @@ def _kernrec(arguments: list[str], temporary: Path) -> "subprocess.Popen[bytes]"
     )
 
 
-def _start(recording: Path, database: Path) -> "subprocess.Popen[bytes]":
+def _command(recording: Path, database: Path) -> list[str]:
     command = [sys.executable, "-m", "kernrec", "collect", "--device", "replay", "--effort", "exhaustive"]
-    command += ["--replay", str(recording), "--db", str(database)]
+    return [*command, "--replay", str(recording), "--db", str(database)]
+
+
+def _start(recording: Path, database: Path) -> "subprocess.Popen[bytes]":
+    command = _command(recording, database)
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
