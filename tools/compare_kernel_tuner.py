@@ -13,18 +13,13 @@ second each got through (`tools/tuner_throughput.py`). Exits 0 without the recor
 """
 
 import argparse
-import contextlib
-import io
-import json
 import sys
-import tempfile
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from kernel_tuner_simulation import STRATEGIES, simulate
 from recorded_convolution import GPUS, Recorded, load
 
 from kernrec.interop.read_results import read_results
@@ -35,8 +30,6 @@ from kernrec.training.train_model import train
 
 Array = np.ndarray
 COUNTS = (20, 50, 100, 200)
-STRATEGIES = ("random_sample", "genetic_algorithm", "bayes_opt")
-_COSTS = ("compile", "verification", "benchmark", "strategy", "framework")
 SAMPLES = 10  # run times that a screening takes at least
 
 
@@ -147,47 +140,8 @@ def search(space: Space, predicted_s: Array | None, seed: int) -> list[int]:
 
 def theirs(space: Space, repeats: int) -> None:
     """Print a line for each of Kernel Tuner's strategies."""
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import kernel_tuner
-    except ImportError:
-        print("  Kernel Tuner is not installed (pip install kernel-tuner): its results are left out")
-        return
-    values = [sorted(set(column)) for column in space.tunables.astype(np.int64).T.tolist()]
-    place = {",".join(str(int(v)) for v in row): i for i, row in enumerate(space.tunables)}
-    milliseconds = (space.time_s * 1e3).tolist()
-    cache: dict[str, Any] = {
-        "device_name": "recorded", "kernel_name": "recorded", "problem_size": [1, 1],
-        "tune_params_keys": list(space.names), "tune_params": dict(zip(space.names, values, strict=True)),
-        "objective": "time",
-        "cache": {
-            key: dict(zip(space.names, map(int, key.split(",")), strict=True))
-            | {"time": milliseconds[i], "times": [milliseconds[i]], "timestamp": "2023-01-01 00:00:00"}
-            | dict.fromkeys((f"{what}_time" for what in _COSTS), 0)
-            for key, i in place.items()
-        },
-    }  # fmt: skip
-
-    def recorded(*row: object, **named: object) -> bool:  # Kernel Tuner calls it in both ways
-        return ",".join(str(value) for value in (row or named.values())) in place
-
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "cache.json"
-        file.write_text(json.dumps(cache))
-        for strategy in STRATEGIES:
-            curves, start = [], time.process_time()
-            for seed in range(repeats):
-                with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    results, _ = kernel_tuner.tune_kernel(
-                        "recorded", "__global__ void recorded() {}", (1, 1), [], cache["tune_params"],
-                        restrictions=[recorded], strategy=strategy, strategy_options={"max_fevals": max(COUNTS)},
-                        simulation_mode=True, cache=str(file), quiet=True, lang="CUDA", seed=seed,
-                    )  # fmt: skip
-                measured = [place[",".join(str(result[name]) for name in space.names)] for result in results]
-                curves.append(_curve(space, list(dict.fromkeys(measured))))
-            line(f"Kernel Tuner, {strategy}", np.mean(curves, axis=0), (time.process_time() - start) / repeats)
+    for it in simulate(space.tunables, space.time_s, STRATEGIES, max(COUNTS), repeats):
+        line(f"Kernel Tuner, {it.strategy}", np.mean([_curve(space, run) for run in it.runs], axis=0), it.cpu_s)
 
 
 def _curve(space: Space, seen: list[int]) -> list[float]:

@@ -1,15 +1,16 @@
 """How soon searches find the config of least energy, and how many energy measurements they need, on recorded spaces.
 
-    python tools/evaluate_search.py [--data ../shared/data] [--seeds 20] [--objective energy]
+    python tools/evaluate_search.py [--data ../shared/data] [--seeds 20] [--objective energy] [--strategies pso,mls]
 
 The spaces are those recorded with energy (hotspot, expdist; RTX A4000). All searches begin cold, without predictions:
 
     random              every config with energy, in random order
     guide, full         the search of `collect` (`expected_improvement`), every config with energy, guided by the cost
     guide, fixed share  the same guided by latency; then energy of the fastest 15 % and of 5 % of the others
-    genetic, full       that of arXiv 2411.18873 (`genetic_search.py`), energy of every config
+    genetic, full       that of arXiv 2411.18873 (`kernrec.model.search.genetic_search`), energy of every config
     genetic             the same with as much energy as its models' signal-to-noise ratio asks for
-    guide, where it matters   `kernrec.model.search.energy_guide`: energy where its interval reaches below the best
+    guide               `kernrec.model.search.energy_guide`: energy where its interval reaches below the best
+    Kernel Tuner        each of `--strategies` in simulation mode, energy of every config (`pip install kernel-tuner`)
 
 A figure is the best cost with measured energy over the optimum, the mean over seeds, after so many configs; `energy` is
 how many of them had their energy measured at the last count, and `to 1 %` how many energy measurements were made when
@@ -20,16 +21,19 @@ values have one energy for each config; latency is drawn from its recorded inter
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from genetic_search import GeneticSearch, Told
+from kernel_tuner_simulation import STRATEGIES, simulate
 
 from kernrec.measure.campaign.selection import coarse_selection
 from kernrec.model.search.energy_guide import EnergyGuide
 from kernrec.model.search.expected_improvement import ExpectedImprovement
+from kernrec.model.search.genetic_search import GeneticSearch
+from kernrec.model.search.objective_search import ObjectiveSearch
+from kernrec.model.search.search_space import SearchSpace
 from kernrec.store.connection import parquet_rows
 
 Array = np.ndarray
@@ -68,45 +72,60 @@ Trace = list[tuple[int, bool]]
 Search = Callable[[Space, str, int], Trace]
 
 
+@dataclass(frozen=True)
+class Searched:
+    """The searches of one kind, one for each seed."""
+
+    label: str
+    traces: list[Trace]
+    cpu_s: float
+    """Processor time of a search."""
+
+
 def main() -> int:
     """Print a table for each space."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--objective", choices=WEIGHTS, default="energy")
+    parser.add_argument("--strategies", default=",".join(STRATEGIES), help="of Kernel Tuner")
     arguments = parser.parse_args()
     folder = arguments.data / "spaces"
     if not folder.is_dir():
         print(f"no {folder}: nothing evaluated (--data names the folder of recorded data)")
         return 0
-    searches: dict[str, Search] = {
-        "random": at_random, "guide, full": guided, "guide, fixed share": fixed_share,
-        "genetic, full": genetic_full, "genetic": genetic, "guide, where it matters": where_it_matters,
-    }  # fmt: skip
     for name, file in FILES.items():
-        space, seeds = read(folder / file), range(arguments.seeds)
+        space = read(folder / file)
         print(f"\n{name}, {arguments.objective}: {len(space.tunables)} configs, {arguments.seeds} seeds")
         print(
-            f"  {'best / optimum after':24}" + "".join(f"{count:>9}" for count in COUNTS) + "   energy   to 1 %   CPU"
+            f"  {'best / optimum after':31}" + "".join(f"{count:>8}" for count in COUNTS) + "  energy    to 1 %    CPU"
         )
         bound = np.inf
-        for label, search in searches.items():
+        costs = space.cost(arguments.objective)
+        for label, search in SEARCHES.items():
             begin_s = time.process_time()
-            traces = [search(space, arguments.objective, seed) for seed in seeds]
-            each_s = (time.process_time() - begin_s) / len(traces)
-            costs = space.cost(arguments.objective)
+            traces = [search(space, arguments.objective, seed) for seed in range(arguments.seeds)]
+            it = Searched(label, traces, (time.process_time() - begin_s) / len(traces))
             if label == "guide, full":
                 bound = 1.01 * float(np.mean([curve(costs, trace)[-1] for trace in traces]))
-            curves = np.mean([curve(costs, trace) for trace in traces], axis=0)
-            energy = np.mean([sum(with_energy for _, with_energy in trace) for trace in traces])
-            reached = [count for trace in traces if (count := energy_to(costs, trace, bound)) is not None]
-            to_bound = f"{np.mean(reached):.0f} ({len(reached)})" if reached and np.isfinite(bound) else "-"
-            print(
-                f"  {label:24}" + "".join(f"{value:>9.3f}" for value in curves)
-                + f"{energy:>9.0f}{to_bound:>9}{each_s:>6.1f} s",
-                flush=True,
-            )  # fmt: skip
+            show(it, costs, bound)
+        for it in kernel_tuner(space, arguments.objective, arguments.strategies.split(","), arguments.seeds):
+            show(it, costs, bound)
     return 0
+
+
+def show(searched: Searched, costs: Array, bound: float) -> None:
+    """Print a line of the table."""
+    traces = searched.traces
+    curves = np.mean([curve(costs, trace) for trace in traces], axis=0)
+    energy = np.mean([sum(with_energy for _, with_energy in trace) for trace in traces])
+    reached = [count for trace in traces if (count := energy_to(costs, trace, bound)) is not None]
+    to_bound = f"{np.mean(reached):.0f} ({len(reached)})" if reached and np.isfinite(bound) else "-"
+    print(
+        f"  {searched.label:31}" + "".join(f"{value:>8.3f}" for value in curves)
+        + f"{energy:>8.0f}{to_bound:>10}{searched.cpu_s:>5.1f} s",
+        flush=True,
+    )  # fmt: skip
 
 
 def read(path: Path) -> Space:
@@ -182,42 +201,51 @@ def _guided(
     return seen[: max(COUNTS)], values[: max(COUNTS)]
 
 
-def genetic(space: Space, objective: str, seed: int, full: bool = False) -> Trace:
-    """The genetic search; full: energy of every config."""
-    draw = np.random.default_rng(seed)
-    unknown = np.full(len(space.tunables), np.nan)
-    search = GeneticSearch(space.tunables, WEIGHTS[objective], unknown, seed)
-    trace: Trace = []
-    while len(search.told) < max(COUNTS) and (configs := search.latency_round()):
-        for config in configs:
-            search.tell(config, Told(space.drawn_s(config, draw)))
-        with_energy = configs if full and search.with_energy else search.energy_round()
-        for config in with_energy:
-            search.tell(config, Told(search.told[config].latency_s, float(space.energy_j[config])))
-        trace += [(config, config in with_energy or not search.with_energy) for config in configs]
-    return trace
-
-
-def where_it_matters(space: Space, objective: str, seed: int) -> Trace:
-    """The guide with energy where its interval matters."""
-    draw, search = (
-        np.random.default_rng(seed),
-        EnergyGuide(ExpectedImprovement(space.tunables, seed=seed), WEIGHTS[objective], seed),
+def guide(space: Space, objective: str, seed: int) -> Trace:
+    """`kernrec search --strategy guide`."""
+    return _searched(
+        space, EnergyGuide(ExpectedImprovement(space.tunables, seed=seed), WEIGHTS[objective], seed), seed, False
     )
-    trace: Trace = []
-    while len(search.latency_s) < max(COUNTS) and (configs := search.latency_round()):
-        for config in configs:
-            search.tell_latency(config, space.drawn_s(config, draw))
-        trace += [(config, not search.with_energy) for config in configs]
-        for config in search.energy_round():
-            search.tell_energy(config, float(space.energy_j[config]))
-            trace.append((config, True))
-    return trace
+
+
+def genetic(space: Space, objective: str, seed: int, full: bool = False) -> Trace:
+    """`kernrec search --strategy genetic`; full: energy of every config."""
+    search_space = SearchSpace(space.tunables, seed=seed)
+    return _searched(space, GeneticSearch(search_space, WEIGHTS[objective], seed), seed, full)
 
 
 def genetic_full(space: Space, objective: str, seed: int) -> Trace:
     """The genetic search with energy of every config."""
     return genetic(space, objective, seed, full=True)
+
+
+def _searched(space: Space, search: ObjectiveSearch, seed: int, full: bool) -> Trace:
+    """What a search measures; full: energy of every config, whatever it asks for."""
+    draw = np.random.default_rng(seed)
+    trace: Trace = []
+    while len(search.latency_s) < max(COUNTS) and (configs := search.latency_round()):
+        for config in configs:
+            search.tell_latency(config, space.drawn_s(config, draw))
+        trace += [(config, not search.with_energy) for config in configs]
+        for config in (configs if full else search.energy_round()) if search.with_energy else ():
+            search.tell_energy(config, float(space.energy_j[config]))
+            trace.append((config, True))
+    return trace
+
+
+def kernel_tuner(space: Space, objective: str, strategies: Sequence[str], seeds: int) -> list[Searched]:
+    """What Kernel Tuner's strategies measure in simulation mode, energy of every config; nothing without it."""
+    simulated = simulate(space.tunables, space.cost(objective), strategies, max(COUNTS), seeds)
+    return [
+        Searched(f"Kernel Tuner, {it.strategy}", [[(config, True) for config in run] for run in it.runs], it.cpu_s)
+        for it in simulated
+    ]
+
+
+SEARCHES: dict[str, Search] = {
+    "random": at_random, "guide, full": guided, "guide": guide, "guide, fixed share": fixed_share,
+    "genetic, full": genetic_full, "genetic": genetic,
+}  # fmt: skip
 
 
 if __name__ == "__main__":

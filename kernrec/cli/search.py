@@ -8,7 +8,7 @@ from kernrec import paths
 from kernrec.cli import measuring, options
 from kernrec.cli.format import config_text
 from kernrec.cli.quantity import budget as parse_budget
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, unknown
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def search(
     gpu: measuring.Gpu = "auto",
     objective: Annotated[str, typer.Option(help="What to search for: latency, energy, edp or pareto.")] = "energy",
     budget: Annotated[str, typer.Option(help="When to stop: 10m or 200configs.")] = "200configs",
+    strategy: Annotated[str, typer.Option(help="How configs are chosen: guide or genetic.")] = "guide",
     db: measuring.Database = None,
     device: measuring.Device = "cuda",
     replay: measuring.Replay = None,
@@ -37,10 +38,13 @@ def search(
     from kernrec.measure.collect import CollectRequest
     from kernrec.measure.device.interface import DeviceKind
     from kernrec.measure.problem_selection import select_problems
+    from kernrec.measure.search import Strategy
     from kernrec.measure.search import search as run
     from kernrec.recommender.request import objective_named
 
     measuring.check_device(device, replay, db)
+    if strategy not in list(Strategy):
+        raise unknown("strategy", strategy, list(Strategy))
     if op is not None and shape is None:
         raise UsageError("a search is of one problem: give a --shape with --op")
     request = CollectRequest(
@@ -54,7 +58,8 @@ def search(
     )
     chosen = objective_named(objective)
     measuring.run_measuring(
-        lambda report, stopping: run(request, chosen, report, stopping), lambda result: _print_result(result, objective)
+        lambda report, stopping: run(request, chosen, report, stopping, Strategy(strategy)),
+        lambda result: _print_result(result, objective),
     )
 
 

@@ -1,13 +1,15 @@
 """`kernrec search` as a library call: the config of least latency, energy or energy-delay product of one problem.
 
-The guide (`kernrec.model.search.energy_guide`) chooses, round by round, whose latency is measured and whose energy. The
-rounds are measured by a campaign, as `collect` does, so that they are checked, durable at once and in closed blocks;
-what the database has of the problem on this device already is known from the start.
+A strategy chooses, round by round, whose latency is measured and whose energy: the guide
+(`kernrec.model.search.energy_guide`) or the genetic search (`kernrec.model.search.genetic_search`). The rounds are
+measured by a campaign, as `collect` does, so that they are checked, durable at once and in closed blocks; what the
+database has of the problem on this device already is known from the start.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,6 +23,9 @@ from kernrec.measure.collect import CollectRequest, DeviceWork, devices_of
 from kernrec.measure.measuring_device import new_session
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.model.search.energy_guide import EnergyGuide
+from kernrec.model.search.expected_improvement import ExpectedImprovement
+from kernrec.model.search.genetic_search import GeneticSearch
+from kernrec.model.search.objective_search import ObjectiveSearch
 from kernrec.recommender.pareto import pareto_front
 from kernrec.recommender.request import Objective
 from kernrec.store import canonical_json
@@ -33,6 +38,15 @@ WEIGHTS = {
     Objective.PARETO: None,
 }
 """Powers of latency and energy in what is minimized; None: the front."""
+
+
+class Strategy(StrEnum):
+    """How the configs to measure are chosen."""
+
+    GUIDE = "guide"
+    """Expected improvement; energy where its interval reaches below the best."""
+    GENETIC = "genetic"
+    """Genetic search; as much energy as its model's signal-to-noise ratio asks for."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,7 @@ def search(
     objective: Objective,
     report: Callable[[Progress], None] = lambda progress: None,
     stopping: Callable[[], bool] = lambda: False,
+    strategy: Strategy = Strategy.GUIDE,
 ) -> SearchResult:
     """Search the space of one problem.
 
@@ -82,6 +97,7 @@ def search(
         objective: what is minimized; `pareto` is the front.
         report: called with each measurement and note.
         stopping: called often; once it returns true, the search ends.
+        strategy: how the configs to measure are chosen.
 
     Raises:
         UsageError: before anything is measured: no such device, several problems, or another collector is running.
@@ -96,7 +112,18 @@ def search(
         if len(work.problems) != 1:
             examples = ", ".join(planned.problem.key for planned in work.problems[:3])
             raise UsageError(f"a search is of one problem, give --op and --shape; there are {examples}")
-        return _Search(whole, objective, work, (report, stopping)).run(journal, stored)
+        (planned,) = work.problems
+        assert planned.search is not None
+        steps = _strategy(strategy, planned.search, WEIGHTS[objective], request.seed)
+        return _Search(whole, steps, work, (report, stopping)).run(journal, stored)
+
+
+def _strategy(
+    strategy: Strategy, search: ExpectedImprovement, weights: tuple[float, float] | None, seed: int
+) -> ObjectiveSearch:
+    if strategy is Strategy.GENETIC:
+        return GeneticSearch(search.space, weights, seed)
+    return EnergyGuide(search, weights, seed)
 
 
 class _Search:
@@ -105,7 +132,7 @@ class _Search:
     def __init__(
         self,
         request: CollectRequest,
-        objective: Objective,
+        steps: ObjectiveSearch,
         work: DeviceWork,
         caller: tuple[Callable[[Progress], None], Callable[[], bool]],
     ) -> None:
@@ -113,8 +140,7 @@ class _Search:
         self._work = work
         self._report, self._stopping = caller
         (self._planned,) = work.problems
-        assert self._planned.search is not None
-        self._guide = EnergyGuide(self._planned.search, WEIGHTS[objective], request.seed)
+        self._steps = steps
         self._place = {task.key: place for place, task in enumerate(self._planned.tasks)}
 
     def run(self, journal: Journal, stored: int) -> SearchResult:
@@ -131,13 +157,13 @@ class _Search:
             error = str(failure)
         with suppress(KernrecError):  # the journal keeps the rows, and they are stored later
             stored += ingest(journal, self._request.database)
-        guide = self._guide
-        best = guide.best()
+        steps = self._steps
+        best = steps.best()
         return SearchResult(
             problem=self._planned.problem.key,
             space=len(self._planned.tasks),
-            latencies=sum(latency_s is not None for latency_s in guide.latency_s.values()),
-            energies=len(guide.energy_j),
+            latencies=sum(latency_s is not None for latency_s in steps.latency_s.values()),
+            energies=len(steps.energy_j),
             best=None if best is None else self._searched(best),
             front=self._front(),
             stored=stored + self._stored,
@@ -164,15 +190,18 @@ class _Search:
 
     def _rounds(self) -> Iterator[PlannedProblem]:
         """What to measure, round by round: latencies, and then the energies that matter."""
-        guide, traits = self._guide, self._campaign.session.traits
-        if guide.with_energy and not traits.measures_energy:
+        steps, traits = self._steps, self._campaign.session.traits
+        if steps.with_energy and not traits.measures_energy:
             raise KernrecError("energy is not measured on this device; --objective latency needs none")
-        if energy := guide.energy_round():  # of earlier measurements
+        if energy := steps.energy_round():  # of earlier measurements
             yield self._round(energy, EnergyRule.ALL)
-        while not self._stopping() and (configs := guide.latency_round()):
-            yield self._round(configs, EnergyRule.NONE)
-            if energy := guide.energy_round():
+        while not self._stopping():
+            if configs := steps.latency_round():
+                yield self._round(configs, EnergyRule.NONE)
+            if energy := steps.energy_round():
                 yield self._round(energy, EnergyRule.ALL)
+            if not configs and not energy:
+                return
 
     def _round(self, configs: list[int], energy: EnergyRule) -> PlannedProblem:
         tasks = tuple(self._planned.tasks[config] for config in configs)
@@ -189,24 +218,24 @@ class _Search:
         if place is None:
             return
         if measurement.outcome != Outcome.OK:
-            self._guide.latency_s.setdefault(place, None)
+            self._steps.latency_s.setdefault(place, None)
             return
-        if self._guide.latency_s.get(place) is None:
-            self._guide.tell_latency(place, measurement.latency_s)
+        if self._steps.latency_s.get(place) is None:
+            self._steps.tell_latency(place, measurement.latency_s)
         if measurement.energy_j:
-            self._guide.tell_energy(place, measurement.energy_j)
+            self._steps.tell_energy(place, measurement.energy_j)
 
     def _searched(self, config: int) -> SearchedConfig:
-        task, latency_s = self._planned.tasks[config], self._guide.latency_s[config]
+        task, latency_s = self._planned.tasks[config], self._steps.latency_s[config]
         assert latency_s is not None
-        return SearchedConfig(task.kernel_name, task.config, latency_s, self._guide.energy_j.get(config))
+        return SearchedConfig(task.kernel_name, task.config, latency_s, self._steps.energy_j.get(config))
 
     def _front(self) -> tuple[SearchedConfig, ...]:
         import numpy as np
 
-        both = [i for i in self._guide.energy_j if self._guide.latency_s.get(i)]
-        if not both or not self._guide.with_energy:
+        both = [i for i in self._steps.energy_j if self._steps.latency_s.get(i)]
+        if not both or not self._steps.with_energy:
             return ()
-        latency_s = np.array([self._guide.latency_s[i] for i in both], dtype=float)
-        front = pareto_front(latency_s, np.array([self._guide.energy_j[i] for i in both]))
+        latency_s = np.array([self._steps.latency_s[i] for i in both], dtype=float)
+        front = pareto_front(latency_s, np.array([self._steps.energy_j[i] for i in both]))
         return tuple(self._searched(both[place]) for place in front.tolist())

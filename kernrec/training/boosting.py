@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.model.learn.loss_weights import SHARPNESS, loss_weights
 from kernrec.training.dataset import Dataset
 from kernrec.training.folds import group_folds
-from kernrec.training.loss_weights import SHARPNESS, loss_weights
 from kernrec.util.optional import import_optional
 
 Array = np.ndarray

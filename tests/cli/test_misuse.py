@@ -56,6 +56,7 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
         ((*REFINE, "--workload", "bert-base"), "--shape and --workload were both given"),
         ((*REFINE, "--device", "replay"), "--device replay needs --replay"),
         (("refine", "--workload", "broken.json"), "unknown ending of a workload file '.json'"),
+        (("search", "--op", "matmul", "--strategy", "genetc"), "unknown strategy 'genetc'; did you mean genetic?"),
         (("search", "--op", "matmul"), "a search is of one problem: give a --shape with --op"),
         (("search", "--op", "matmul", "--shape", "m=1,n=1,k=1", "--budget", "5"), "such as 30m or 200configs"),
         ((*EXPLAIN, "--top", "0"), "at least 1 is accepted"),

@@ -9,13 +9,14 @@ from kernrec.errors import UsageError
 from kernrec.measure.campaign.results import CampaignBudget
 from kernrec.measure.collect import CollectRequest
 from kernrec.measure.device.interface import DeviceKind
-from kernrec.measure.search import search
+from kernrec.measure.search import Strategy, search
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
 from tests.helpers.measured_database import make_measured_database
 from tests.helpers.recording import make_recording
 
 pytest.importorskip("sklearn")
+pytest.importorskip("xgboost")
 
 
 def request(recording: Path, database: Path, configs: int) -> CollectRequest:
@@ -24,13 +25,17 @@ def request(recording: Path, database: Path, configs: int) -> CollectRequest:
     )  # fmt: skip
 
 
-def test_a_search_for_energy_measures_few_energies_and_goes_on_where_it_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", Strategy)
+def test_a_search_for_energy_measures_few_energies_and_goes_on_where_it_ended(
+    strategy: Strategy, tmp_path: Path
+) -> None:
     recording, database = make_recording(tmp_path / "r.duckdb", 60), tmp_path / "k.duckdb"
     asked = request(recording, database, 20)
-    first = search(asked, Objective.ENERGY)
+    first = search(asked, Objective.ENERGY, strategy=strategy)
     assert first.error is None
-    assert 0 < first.energies < first.latencies <= 20
-    second = search(replace(asked, budget=CampaignBudget(None, 15)), Objective.ENERGY)
+    assert 0 < first.energies <= first.latencies <= 20
+    second = search(replace(asked, budget=CampaignBudget(None, 15)), Objective.ENERGY, strategy=strategy)
+    assert second.energies < second.latencies
     assert first.latencies < second.latencies <= 35
     assert first.best is not None
     assert second.best is not None

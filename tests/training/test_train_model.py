@@ -11,10 +11,10 @@ from kernrec.errors import UsageError
 from kernrec.model.learn.adaptation import adapt
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL
 from kernrec.model.learn.features import ModelInputs
+from kernrec.model.learn.loss_weights import loss_weights
 from kernrec.model.prior.launch_time import INTERVAL
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
-from kernrec.training.loss_weights import loss_weights
 from kernrec.training.train_model import train
 from tests.helpers.groups import by_stages, simulated_groups, simulated_inputs
 

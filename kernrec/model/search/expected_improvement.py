@@ -8,21 +8,19 @@
 
 The search may end after any number of measurements. The Gaussian process is scikit-learn's.
 
-Two configs are close where their tunables and their predicted times agree. A flag that differs counts as much as a tile
-that is eight times larger, because a prediction from PTX often misjudges flags. In a space too large to score whole,
-the candidates are offspring of the fastest configs, crossed and mutated as in the genetic search of arXiv 2411.18873;
-the process decides which of them are measured.
+In a space too large to score whole, the candidates are offspring of the fastest configs, crossed and mutated as in the
+genetic search of arXiv 2411.18873; the process decides which of them are measured.
 
 Everything is seeded: the same measurements in the same order give the same next configs.
 """
 
 import math
 import warnings
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from kernrec.model.search.search_space import SearchSpace
 from kernrec.util.optional import import_optional
 
 Array = np.ndarray
@@ -38,8 +36,8 @@ SCORED = 20_000
 """Most configs that are scored for one batch; in a larger space offspring of the fastest are."""
 _PROMISING = 512
 """Configs of greatest expected improvement among which a batch is chosen jointly."""
-_PARENTS, _OFFSPRING, _MUTATIONS = 30, 2000, 1.5
-"""Of a generation: parents, distinct offspring, and the mean number of tunables that mutate."""
+PARENTS = 30
+"""Fastest configs that offspring are bred from."""
 _LENGTH, _LENGTH_BOUNDS = 1.0, (0.2, 5.0)
 """Length scale of the Gaussian process: initial value and bounds; coordinates of two random configs differ by about
 1.4."""
@@ -49,8 +47,6 @@ _SIGNAL_BOUNDS = (0.05, 20.0)
 """Bounds of the signal variance over the variance of the residuals."""
 _OFFSET_PRIOR = 0.5
 """The belief that predictions are right on average, in measurements."""
-_KERNEL_SPREAD = 1.0
-"""Squared distance between configs that agree in no tunable, beyond that of their values."""
 
 _erfc = np.frompyfunc(math.erfc, 1, 1)
 
@@ -73,18 +69,7 @@ class ExpectedImprovement:
         # Imported here too, so that a missing library is an error before anything is measured.
         import_optional("sklearn.gaussian_process", "choosing which configs to measure", "train")
         self._seed = seed
-        count = len(tunables)
-        self._log_s = np.zeros(count)
-        known = np.zeros(count, dtype=bool) if predicted_s is None else np.isfinite(predicted_s)
-        if predicted_s is not None and known.any():
-            self._log_s = np.log(np.where(known, predicted_s, np.max(predicted_s[known])))
-        tie = np.where(known, np.arange(count), np.random.default_rng(seed).random(count))
-        self._by_prediction = np.lexsort((tie, self._log_s, ~known))
-        columns = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in tunables.T]
-        self._digits = np.stack(columns, axis=1) if columns else np.zeros((count, 0), dtype=np.int64)
-        self.points = _coordinates(tunables, self._log_s, self._digits)
-        """Points of the configs, (C, D), whose distance says how unlike two are."""
-        self._first = self._covering()
+        self.space = SearchSpace(tunables, predicted_s, seed)
 
     @staticmethod
     def batch(measured: int) -> int:
@@ -100,32 +85,33 @@ class ExpectedImprovement:
             tried: positions of the M configs that were tried.
             latency_s: their measured latencies, (M,); NaN for a config that failed.
         """
-        left = np.ones(len(self._log_s), dtype=bool)
+        left = np.ones(len(self.space.log_s), dtype=bool)
         left[tried] = False
         ran = np.isfinite(latency_s)
         if len(tried) < FIRST or ran.sum() < 2:
-            return self._completed(self._first[left[self._first]][: self.batch(len(tried))], left)
+            first = self.space.covering
+            return self._completed(first[left[first]][: self.batch(len(tried))], left)
         rows, log_s = tried[ran], np.log(latency_s[ran])
         draw = np.random.default_rng([self._seed, len(tried)])
         scored = np.flatnonzero(left)
         if len(scored) > SCORED:
-            scored = self._offspring(rows[np.argsort(log_s, kind="stable")[:_PARENTS]], left, draw)
+            scored = self.space.offspring(rows[np.argsort(log_s, kind="stable")[:PARENTS]], left, draw)
         if not len(scored):
             return self._completed(scored, left)
         sample = _thinned(log_s, draw)
         fitted = rows[sample]
-        process = ResidualProcess(self.points[fitted], log_s[sample] - self._log_s[fitted])
+        process = ResidualProcess(self.space.points[fitted], log_s[sample] - self.space.log_s[fitted])
         chosen = self._chosen(process, scored, float(log_s.min()), self.batch(len(tried)))
         return self._completed(scored[chosen], left)
 
     def _chosen(self, process: "ResidualProcess", scored: Array, best: float, batch: int) -> Array:
         """Positions in `scored`, the most promising first; best: the least log latency measured so far."""
-        mean, variance = process.predict(self.points[scored])
-        expected = self._log_s[scored] + mean
+        mean, variance = process.predict(self.space.points[scored])
+        expected = self.space.log_s[scored] + mean
         # Where no improvement is expected of several configs, the least expected time decides.
         by_gain = np.lexsort((expected, -_improvement(expected, np.sqrt(variance), best)))
         promising = by_gain[:_PROMISING]
-        covariance = process.covariance(self.points[scored[promising]])
+        covariance = process.covariance(self.space.points[scored[promising]])
         chosen: list[int] = []
         free = np.ones(len(promising), dtype=bool)
         for _ in range(min(batch, len(promising))):
@@ -144,44 +130,7 @@ class ExpectedImprovement:
         """The chosen configs, and then all others that are left by their prediction."""
         rest = left.copy()
         rest[chosen] = False
-        return np.concatenate((chosen, self._by_prediction[rest[self._by_prediction]])).astype(np.int64)
-
-    def _covering(self) -> Array:
-        """The config with the best prediction, and then for each value of each tunable the best one that has it."""
-        covering: dict[int, None] = {}
-        for column in self._digits[self._by_prediction].T:
-            covering |= dict.fromkeys(np.unique(column, return_index=True)[1].tolist())
-        return self._by_prediction[sorted(covering)]
-
-    def _offspring(self, parents: Array, left: Array, draw: np.random.Generator) -> Array:
-        """Configs not tried, bred from `parents` (the fastest first; faster parents breed more often)."""
-        ranks = np.arange(len(parents), 0.0, -1.0)
-        weights = ranks / ranks.sum()
-        offspring = np.empty(0, dtype=np.int64)
-        for _ in range(8):  # more generations where few children are in the space
-            pairs = self._digits[draw.choice(parents, (2, 2 * _OFFSPRING), p=weights)]
-            children = np.where(draw.random(pairs.shape[1:]) < 0.5, pairs[0], pairs[1])
-            values = self._digits.max(axis=0) + 1
-            mutated = draw.random(children.shape) < _MUTATIONS / max(len(values), 1)
-            children = np.where(mutated, (draw.random(children.shape) * values).astype(np.int64), children)
-            rows = self._rows_of(children)
-            offspring = np.union1d(offspring, rows[left[rows]])
-            if len(offspring) >= _OFFSPRING:
-                break
-        return offspring
-
-    def _rows_of(self, digits: Array) -> Array:
-        """The rows of the configs with these digits; digits of no config in the space are left out."""
-        order, keys = self._sorted_keys
-        wanted = _mixed_radix(digits, self._digits.max(axis=0) + 1)
-        position = np.minimum(np.searchsorted(keys, wanted), len(order) - 1)
-        return order[position[keys[position] == wanted]]
-
-    @cached_property
-    def _sorted_keys(self) -> tuple[Array, Array]:
-        keys = _mixed_radix(self._digits, self._digits.max(axis=0) + 1)
-        order = np.argsort(keys)
-        return order, keys[order]
+        return np.concatenate((chosen, self.space.by_prediction[rest[self.space.by_prediction]])).astype(np.int64)
 
 
 _LEAST_VARIANCE = 1e-12  # rounding can leave a variance of zero or less
@@ -215,34 +164,18 @@ class ResidualProcess:
         variance = np.maximum(deviation**2 - self._unit_noise, _LEAST_VARIANCE)
         return self._offset + self._scale * mean, self._scale**2 * variance
 
+    def leave_one_out(self) -> tuple[Array, Array]:
+        """(errors of each residual as predicted from all others, their standard deviations with noise), (M,) each."""
+        from scipy.linalg import cho_solve
+
+        regressor = self._regressor
+        inverse = np.diagonal(cho_solve((regressor.L_, True), np.eye(len(regressor.L_))))
+        return self._scale * regressor.alpha_ / inverse, self._scale / np.sqrt(inverse)
+
     def covariance(self, points: Array) -> Array:
         """Covariance of the residuals at points (C, D) without noise, (C, C)."""
         covariance = self._regressor.predict(points, return_cov=True)[1]
         return self._scale**2 * (covariance - self._unit_noise * np.eye(len(points)))
-
-
-def _mixed_radix(digits: Array, values: Array) -> Array:
-    """Digits (N, T) as one number each, (N,); floats, as the product of all values may be larger than an integer."""
-    key = np.zeros(len(digits))
-    for column, count in zip(digits.T, values, strict=True):
-        key = key * count + column
-    return key
-
-
-def _coordinates(tunables: Array, log_s: Array, digits: Array) -> Array:
-    """Points (C, D) whose distance says how unlike two configs are.
-
-    Two random configs are about 1.4 apart by the values of their tunables and their predicted times; squared, up to
-    `_KERNEL_SPREAD` is added for the tunables in which they differ at all.
-    """
-    columns = np.column_stack((np.log2(1.0 + np.maximum(tunables, 0.0)), log_s))
-    columns = np.nan_to_num(columns - np.nanmean(columns, axis=0))  # a missing tunable lies in the middle
-    spread = columns.std(axis=0)
-    used = spread > 1e-6
-    points = columns[:, used] / spread[used] / math.sqrt(max(used.sum(), 1))
-    varied = [digits[:, i] for i in range(digits.shape[1]) if digits[:, i].max() > 0]
-    share = math.sqrt(_KERNEL_SPREAD / (2.0 * max(len(varied), 1)))
-    return np.concatenate([points, *[share * np.eye(column.max() + 1)[column] for column in varied]], axis=1)
 
 
 def _thinned(log_s: Array, draw: np.random.Generator) -> Array:

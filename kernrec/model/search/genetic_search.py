@@ -1,0 +1,186 @@
+"""Genetic search with an energy model that is learned as it goes, after arXiv 2411.18873.
+
+    population   parents are measured configs, the better the more often; their children are crossed and mutated, and
+                 those that are configs of the space survive (`SearchSpace.offspring`)
+    score        boosted trees (XGBoost; the weighted loss of `kernrec.model.learn.loss_weights`) predict latency and
+                 power of the children; the most promising are measured, and a few that are drawn
+    energy       latency is measured for all of these. Their energy is first predicted, as measured latency times
+                 predicted power; those of least predicted energy are measured
+
+How many depends on how well the models did on the measurements of the round before ("dynamic updating"): the
+signal-to-noise ratio of a model is the variance of what was measured over the mean squared error of what had been
+predicted. The share that still has to be measured is 1 / (1 + ratio). So most children are scored and not measured at
+all, a good model of latency lets fewer be timed, and a good model of power lets few of those get an energy measurement.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from kernrec.model.learn.loss_weights import loss_weights
+from kernrec.model.search.objective_search import ObjectiveSearch
+from kernrec.model.search.search_space import SearchSpace
+from kernrec.util.optional import import_optional
+
+Array = np.ndarray
+
+FIRST = 15
+"""Configs of the first round, all of them with energy."""
+ROUND, LEAST_ROUND = 20, 5
+"""Most and fewest configs of a later round."""
+LEAST_ENERGY = 1
+"""Energy measurements of a round, at least: without any a model could not prove wrong."""
+_PARENTS = 30
+"""Measured configs that breed."""
+_EXPLORED = 0.2
+"""Share of a round that is drawn among the children, whatever the models say of them."""
+_TREES = 60
+_SHARPNESS = 2.0
+"""Exponent of the loss weights: a config twice as costly as the best counts a quarter."""
+
+
+class GeneticSearch(ObjectiveSearch):
+    """The genetic search of one space.
+
+    Raises:
+        KernrecError: XGBoost is not installed.
+    """
+
+    def __init__(self, space: SearchSpace, weights: tuple[float, float] | None, seed: int = 0) -> None:
+        """Begin.
+
+        Args:
+            space: the configs.
+            weights: as of `ObjectiveSearch`; of the front, each config of a round has weights of its own.
+            seed: of everything that is drawn at random.
+        """
+        self._xgboost = import_optional("xgboost", "learning costs while they are searched for", "train")
+        super().__init__(space, weights)
+        self._draw = np.random.default_rng(seed)
+        self._asked: set[int] = set()  # of whose energy was decided
+        self._expected_s: dict[int, float] = {}  # log latency as predicted before the last round
+        self._expected_j: dict[int, float] = {}  # log energy as predicted before the last energies were measured
+
+    def latency_round(self) -> list[int]:
+        """The configs whose latency is measured next; empty where the space is measured."""
+        left = np.ones(len(self.space), dtype=bool)
+        left[list(self.latency_s)] = False
+        if len(self.ran()) < 2 or len(self.latency_s) < FIRST:
+            chosen = self._first(left)[: max(1, FIRST - len(self.latency_s))]
+        else:
+            chosen = self._bred(left)
+        self.latency_s |= dict.fromkeys(chosen)
+        return chosen
+
+    def _first(self, left: Array) -> list[int]:
+        """Configs so that each value of each tunable comes once, the best predicted first; then the others."""
+        covering, others = self.space.covering, self.space.by_prediction
+        return list(dict.fromkeys([*covering[left[covering]].tolist(), *others[left[others]].tolist()]))
+
+    def _bred(self, left: Array) -> list[int]:
+        """The most promising children, and some at random; they are a round."""
+        ran = self.ran()
+        costs = self._expected_costs(ran)
+        parents = np.array(ran)[np.argsort(costs, kind="stable")[:_PARENTS]]
+        children = self.space.offspring(parents, left, self._draw)
+        if not len(children):
+            children = np.flatnonzero(left)
+        if not len(children):
+            return []
+        measured, base = np.array([self.log_latency(config) for config in ran]), self.space.log_s
+        trees = self._trees(self.space.features[ran], measured - base[ran], measured)
+        latency = base[children] + trees(self.space.features[children])
+        size = max(LEAST_ROUND, math.ceil(ROUND * self._unsure_of_latency()))
+        places = self._promising(latency, self._log_power(children, latency), size)
+        self._expected_s = {int(children[place]): float(latency[place]) for place in places}
+        return list(self._expected_s)
+
+    def _expected_costs(self, ran: list[int]) -> Array:
+        """Log costs of configs whose latency was measured; where energy was not, it is predicted."""
+        of_latency, of_energy = self.weights
+        latency = np.array([self.log_latency(config) for config in ran])
+        joules = latency + self._log_power(np.array(ran), latency)
+        known = [place for place, config in enumerate(ran) if config in self.energy_j]
+        joules[known] = [math.log(self.energy_j[ran[place]]) for place in known]
+        return np.asarray(of_latency * latency + of_energy * joules)
+
+    def _promising(self, latency: Array, power: Array, size: int) -> list[int]:
+        """Places of children to measure: those of least expected cost, and some at random."""
+        chosen = dict.fromkeys(self._draw.permutation(len(latency))[: round(_EXPLORED * size)].tolist())
+        shares = self._draw.random(size) if self.front else [None]
+        order: list[int] = []
+        for share in shares:
+            of_latency, of_energy = self.weights if share is None else (share, 1.0 - share)
+            cost = (of_latency + of_energy) * latency + of_energy * power
+            order += np.argsort(cost, kind="stable")[: size if self.front else None].tolist()
+        for place in order:
+            if len(chosen) >= size:
+                break
+            chosen.setdefault(place)
+        return list(chosen)
+
+    def energy_round(self) -> list[int]:
+        """The configs of the present round whose energy is measured, those of least predicted energy first."""
+        left = [config for config in self.ran() if config not in self._asked | self.energy_j.keys()]
+        if not self.with_energy or not left:
+            return []
+        self._asked |= set(left)
+        if len(self.energy_j) < 2:
+            return sorted(left, key=self.log_latency)[:FIRST]
+        latency = np.array([self.log_latency(config) for config in left])
+        joules = latency + self._log_power(np.array(left), latency)
+        energy = dict(zip(left, joules.tolist(), strict=True))
+        count = max(LEAST_ENERGY, math.ceil(len(left) * self._unsure_of_energy()))
+        chosen = sorted(left, key=lambda config: energy[config])[:count]
+        self._expected_j = {config: energy[config] for config in chosen}
+        return chosen
+
+    def _unsure_of_latency(self) -> float:
+        """The share of a round that has to be measured, by the models' errors on the last one."""
+        rows = [config for config in self._expected_s if self.latency_s.get(config)]
+        return unsure([self.log_latency(config) for config in rows], [self._expected_s[config] for config in rows])
+
+    def _unsure_of_energy(self) -> float:
+        rows = [config for config in self._expected_j if config in self.energy_j]
+        measured = [math.log(self.energy_j[config]) for config in rows]
+        if len(rows) == 1:  # it says nothing of a spread: all energies stand in for the signal
+            error = measured[0] - self._expected_j[rows[0]]
+            return _share(float(np.var(np.log(list(self.energy_j.values())))), error**2)
+        return unsure(measured, [self._expected_j[config] for config in rows])
+
+    def _log_power(self, configs: Array, latency: Array) -> Array:
+        """Predicted log power of configs, given their log latencies, measured or predicted; (N,)."""
+        rows = list(self.energy_j)
+        if not self.with_energy or len(rows) < 2:
+            return np.zeros(len(configs))
+        seconds = np.array([self.log_latency(config) for config in rows])
+        joules = np.log(list(self.energy_j.values()))
+        # The same work in less time takes more power, so latency says more of it than any tunable.
+        trees = self._trees(np.column_stack((self.space.features[rows], seconds)), joules - seconds, joules)
+        return trees(np.column_stack((self.space.features[configs], latency)))
+
+    def _trees(self, features: Array, values: Array, costs: Array) -> Callable[[Array], Array]:
+        """Trees of values (N,) over features (N, F); configs of little cost (N,), given in logarithms, weigh more."""
+        weights = loss_weights(np.exp(costs - costs.min()), np.zeros(len(costs)), _SHARPNESS)
+        middle = float(np.average(values, weights=weights))
+        settings = {"max_depth": 4, "eta": 0.15, "min_child_weight": 0.0, "nthread": 1, "seed": 0}
+        trees = self._xgboost.train(settings, self._xgboost.DMatrix(features, values - middle, weight=weights), _TREES)
+        return lambda asked: np.asarray(middle + trees.inplace_predict(asked))
+
+
+def unsure(measured: Sequence[float], expected: Sequence[float]) -> float:
+    """The share of a round that has to be measured, 1 / (1 + signal-to-noise ratio), after these results.
+
+    Args:
+        measured: the measured logarithms of the last round.
+        expected: what had been predicted of them.
+    """
+    if len(measured) < 2:
+        return 1.0
+    return _share(float(np.var(measured)), float(np.mean(np.square(np.subtract(measured, expected)))))
+
+
+def _share(signal: float, noise: float) -> float:
+    """1 / (1 + signal / noise)."""
+    return 1.0 if signal <= 0.0 else noise / (signal + noise)

@@ -1,0 +1,121 @@
+"""The space that is searched: C configs as points, as the genes of a genetic algorithm, and what is predicted of them.
+
+Two configs are close where their tunables and their predicted times agree. A flag that differs counts as much as a tile
+that is eight times larger, because a prediction from PTX often misjudges flags.
+
+Each tunable is a gene. Offspring of configs are crossed (each tunable from one of two parents) and mutated (a tunable
+gets any value that it has in the space); constraints are kept, as only configs of the space survive.
+"""
+
+import math
+from functools import cached_property
+
+import numpy as np
+
+Array = np.ndarray
+
+_OFFSPRING, _MUTATIONS = 2000, 1.5
+"""Of a generation: distinct offspring, and the mean number of tunables that mutate."""
+_GENERATIONS = 8
+"""Most tries to breed as many, where few children are in the space."""
+_KERNEL_SPREAD = 1.0
+"""Squared distance between configs that agree in no tunable, beyond that of their values."""
+
+
+class SearchSpace:
+    """The configs of a search; positions are their numbers."""
+
+    def __init__(self, tunables: Array, predicted_s: Array | None = None, seed: int = 0) -> None:
+        """Lay out a space.
+
+        Args:
+            tunables: the configs' values, (C, T); NaN for a tunable that a config does not have.
+            predicted_s: predicted latency, (C,), NaN for a config without prediction; None where there is none at all.
+            seed: of the order of configs without prediction.
+        """
+        count = len(tunables)
+        self.log_s = np.zeros(count)
+        """Logarithm of the predicted latency, (C,); that of the slowest one where nothing is predicted."""
+        known = np.zeros(count, dtype=bool) if predicted_s is None else np.isfinite(predicted_s)
+        if predicted_s is not None and known.any():
+            self.log_s = np.log(np.where(known, predicted_s, np.max(predicted_s[known])))
+        tie = np.where(known, np.arange(count), np.random.default_rng(seed).random(count))
+        self.by_prediction = np.lexsort((tie, self.log_s, ~known))
+        """Positions, (C,), the fastest prediction first."""
+        columns = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in tunables.T]
+        self._genes = np.stack(columns, axis=1) if columns else np.zeros((count, 0), dtype=np.int64)
+        self._values = self._genes.max(axis=0) + 1 if count else np.zeros(len(columns), dtype=np.int64)
+        self.points = _coordinates(tunables, self.log_s, self._genes)
+        """Points of the configs, (C, D), whose distance says how unlike two are."""
+        self.features = np.column_stack((np.log2(1.0 + np.maximum(np.nan_to_num(tunables), 0.0)), self.log_s))
+        """What trees learn from, (C, T + 1)."""
+
+    def __len__(self) -> int:
+        return len(self.log_s)
+
+    @cached_property
+    def covering(self) -> Array:
+        """The config with the best prediction, and then for each value of each tunable the best one that has it."""
+        covering: dict[int, None] = {}
+        for column in self._genes[self.by_prediction].T:
+            covering |= dict.fromkeys(np.unique(column, return_index=True)[1].tolist())
+        return self.by_prediction[sorted(covering)]
+
+    def offspring(self, parents: Array, left: Array, draw: np.random.Generator) -> Array:
+        """Positions of configs bred from `parents`, ascending.
+
+        Args:
+            parents: positions, the best first; better parents breed more often (linear ranking).
+            left: which configs may be born, (C,) of bool.
+            draw: of the generation.
+        """
+        ranks = np.arange(len(parents), 0.0, -1.0)
+        weights = ranks / ranks.sum()
+        offspring = np.empty(0, dtype=np.int64)
+        for _ in range(_GENERATIONS):
+            pairs = self._genes[draw.choice(parents, (2, 2 * _OFFSPRING), p=weights)]
+            children = np.where(draw.random(pairs.shape[1:]) < 0.5, pairs[0], pairs[1])
+            mutated = draw.random(children.shape) < _MUTATIONS / max(len(self._values), 1)
+            children = np.where(mutated, (draw.random(children.shape) * self._values).astype(np.int64), children)
+            rows = self._rows_of(children)
+            offspring = np.union1d(offspring, rows[left[rows]])
+            if len(offspring) >= _OFFSPRING:
+                break
+        return offspring
+
+    def _rows_of(self, genes: Array) -> Array:
+        """The rows of the configs with these genes; those of no config in the space are left out."""
+        order, keys = self._sorted_keys
+        wanted = _mixed_radix(genes, self._values)
+        position = np.minimum(np.searchsorted(keys, wanted), len(order) - 1)
+        return order[position[keys[position] == wanted]]
+
+    @cached_property
+    def _sorted_keys(self) -> tuple[Array, Array]:
+        keys = _mixed_radix(self._genes, self._values)
+        order = np.argsort(keys)
+        return order, keys[order]
+
+
+def _mixed_radix(genes: Array, values: Array) -> Array:
+    """Genes (N, T) as one number each, (N,); floats, as the product of all values may be larger than an integer."""
+    key = np.zeros(len(genes))
+    for column, count in zip(genes.T, values, strict=True):
+        key = key * count + column
+    return key
+
+
+def _coordinates(tunables: Array, log_s: Array, genes: Array) -> Array:
+    """Points (C, D) whose distance says how unlike two configs are.
+
+    Two random configs are about 1.4 apart by the values of their tunables and their predicted times; squared, up to
+    `_KERNEL_SPREAD` is added for the tunables in which they differ at all.
+    """
+    columns = np.column_stack((np.log2(1.0 + np.maximum(tunables, 0.0)), log_s))
+    columns = np.nan_to_num(columns - np.nanmean(columns, axis=0))  # a missing tunable lies in the middle
+    spread = columns.std(axis=0)
+    used = spread > 1e-6
+    points = columns[:, used] / spread[used] / math.sqrt(max(used.sum(), 1))
+    varied = [genes[:, i] for i in range(genes.shape[1]) if genes[:, i].max() > 0]
+    share = math.sqrt(_KERNEL_SPREAD / (2.0 * max(len(varied), 1)))
+    return np.concatenate([points, *[share * np.eye(column.max() + 1)[column] for column in varied]], axis=1)

@@ -1,0 +1,48 @@
+"""Power is learned from few measurements, and its intervals hold what they say."""
+
+import numpy as np
+import pytest
+
+from kernrec.model.search.power_model import LEVEL, PowerModel
+from kernrec.model.search.search_space import SearchSpace
+
+pytest.importorskip("sklearn")
+
+GRID = np.stack(np.meshgrid(2.0 ** np.arange(8), 2.0 ** np.arange(6), [0, 1]), axis=-1).reshape(-1, 3)
+SPACE = SearchSpace(GRID)
+
+
+def recorded(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(log latencies, log powers) of a card on which faster configs draw more power."""
+    draw = np.random.default_rng(seed)
+    tiles, splits, flag = GRID.T
+    log_s = 0.1 * np.abs(np.log2(tiles) - 4.0) + 0.05 * np.log2(splits) + 0.05 * draw.standard_normal(len(GRID))
+    return log_s, 5.0 - 0.6 * log_s + 0.05 * flag + 0.01 * draw.standard_normal(len(GRID))
+
+
+def test_latency_and_a_flag_explain_power() -> None:
+    log_s, log_w = recorded(0)
+    rows = np.random.default_rng(1).permutation(len(GRID))[:24]
+    mean, half = PowerModel(SPACE.points[rows], log_s[rows], log_w[rows]).predict(SPACE.points, log_s)
+    assert np.sqrt(np.mean(np.square(mean - log_w))) < 0.4 * log_w.std()
+    assert (half > 0.0).all()
+
+
+def test_intervals_hold_their_share_of_what_was_not_measured() -> None:
+    inside = []
+    for seed in range(4):
+        log_s, log_w = recorded(seed)
+        rows, others = np.split(np.random.default_rng(seed).permutation(len(GRID)), [20])
+        mean, half = PowerModel(SPACE.points[rows], log_s[rows], log_w[rows]).predict(
+            SPACE.points[others], log_s[others]
+        )
+        inside.append(np.mean(np.abs(mean - log_w[others]) <= half))
+    assert np.mean(inside) > LEVEL - 0.08
+
+
+def test_errors_larger_than_the_process_expects_widen_intervals() -> None:
+    log_s, log_w = recorded(0)
+    rows = np.arange(0, len(GRID), 4)
+    calm = PowerModel(SPACE.points[rows], log_s[rows], log_w[rows]).deviations
+    jumps = log_w[rows] + 0.3 * (np.random.default_rng(0).random(len(rows)) < 0.15)
+    assert PowerModel(SPACE.points[rows], log_s[rows], jumps).deviations >= calm >= 1.0
