@@ -40,7 +40,8 @@ SUB_ROOMS = {
     "model": """
         ...
         vendor
-        learn search
+        search
+        learn
         prior
     """,
     "ptx": """
