@@ -9,6 +9,7 @@ its collector deletes it at the end.
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,11 +18,15 @@ from typing import Any
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.file_lock import try_lock
+from kernrec.util.process import is_alive
 
 _MOST_SHARING = 16
 """Processes that can fill one database at once."""
 _PID = "pid"
 """Key of the record that names the process that has the journal open."""
+_RELEASE_LIMIT_S = 10.0
+"""A process that was killed while it started another leaves the lock to that one until it loads its own program."""
+_RETRY_S = 0.05
 
 
 class JournalInUse(UsageError):  # noqa: N818 - another program is at work: no defect of this one
@@ -167,11 +172,15 @@ def _holder() -> dict[str, Any]:
 
 
 def _open_locked(path: Path) -> int:
+    until = time.monotonic() + _RELEASE_LIMIT_S
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
         if not try_lock(file):
             pids = [record[_PID] for record in _records(_content(file)) if _PID in record]
             os.close(file)
+            if pids and not is_alive(pids[-1]) and time.monotonic() < until:
+                time.sleep(_RETRY_S)
+                continue
             who = f" (PID {pids[-1]})" if pids else ""
             database = path.name.removesuffix(".journal")
             raise JournalInUse(

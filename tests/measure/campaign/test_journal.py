@@ -2,6 +2,10 @@
 
 import json
 import os
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -71,6 +75,24 @@ def test_a_second_collector_is_told_who_is_at_work(tmp_path: Path) -> None:
         f"another collector (PID {os.getpid()}) is filling {database}; wait for it or give another --db"
     )
     Journal(journal_path(database)).close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a lock that a fork inherits")
+def test_a_lock_that_a_dead_collector_left_to_a_process_it_was_starting_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "own.duckdb.journal"
+    program = (
+        "import os, sys\nfrom pathlib import Path\nfrom kernrec.measure.campaign.journal import Journal\n"
+        "journal = Journal(Path(sys.argv[1]))\n"
+        "if os.fork() == 0:\n    sys.stdin.read()\nos._exit(0)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, path], stdin=subprocess.PIPE) as collector:
+        assert collector.stdin is not None
+        while collector.poll() is None:  # `wait` would close the standard input
+            time.sleep(0.01)
+        threading.Timer(0.2, collector.stdin.close).start()
+        with Journal(path) as journal:
+            journal.append({"row": 1})
+    assert json.loads(path.read_text().splitlines()[-1]) == {"row": 1}
 
 
 def test_a_journal_on_a_full_disk_says_so(tmp_path: Path) -> None:
