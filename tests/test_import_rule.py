@@ -14,6 +14,7 @@ from tests.helpers.paths import ROOT
 ROOMS = """
     __init__ __main__
     cli
+    page
     measure training emit
     recommender
     interop

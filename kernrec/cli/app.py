@@ -19,6 +19,8 @@ from kernrec.version import __version__
 COMMANDS = {
     "recommend": "recommend.recommend",
     "compare": "compare.compare",
+    "explore": "explore.explore",
+    "report": "explore.report",
     "collect": "collect.collect",
     "refine": "refine.refine",
     "search": "search.search",

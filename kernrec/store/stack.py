@@ -52,10 +52,14 @@ class Stack:
         self._open: dict[Path, Database] | None = {} if keep_open else None
         self._refresh()  # a file that cannot be read is an error now, not in the middle of a query
 
-    def _databases(self) -> Iterator[Database]:
+    def databases(self) -> Iterator[tuple[str, Database]]:
+        """Each database with its title (`own`, the name of a remote, or the file), open while it is looked at."""
         for path in self._paths:
             with self._database(path) as database:
-                yield database
+                yield self._titles[path], database
+
+    def _databases(self) -> Iterator[Database]:
+        return (database for _, database in self.databases())
 
     def _database(self, path: Path) -> AbstractContextManager[Database]:
         if self._open is None:

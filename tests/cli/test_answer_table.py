@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.cli.answer_table import SELDOM, USUALLY, Column, answer_lines, digits, markdown_lines, quantities
-from kernrec.cli.config_short import LETTERS, SIZES, short_config
 from kernrec.kernel import all_kernels
+from kernrec.util.config_short import LETTERS, SIZES, short_config
 
 ROWS = 3
 COLUMNS = [

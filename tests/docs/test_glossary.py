@@ -34,7 +34,7 @@ PLAIN = {
     "tdp w", "boost clock", "aliases", "dimensions", "codes", "dtypes", "layouts", "min sm", "dtype min sm", "hash",
     "tunables", "description", "op", "kernel", "quantity", "method", "problems", "row", "path", "about", "by", "cost",
     "dtype", "s/s per 1000", "per million s", "s/s", "s/J", "with each layer's", "of a year", "default",
-    "configs", "time", "first config",
+    "configs", "time", "first config", "energy saved", "age", "failed", "last measured", "calls/s",
 }  # fmt: skip
 """Column heads that are data sheet figures, or words of everyday."""
 
@@ -57,6 +57,9 @@ def _heads() -> set[str]:
                 parts = first.values if isinstance(first, ast.JoinedStr) else [first]
                 text = "".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
                 heads.add(re.sub(r" ?\[[^]]*\]?", "", text).strip())
+    # The tables of the page: `["latency (90 % interval)", (row) => ...`.
+    for path in (ROOT / "kernrec" / "page" / "static").glob("*.js"):
+        heads |= set(re.findall(r'\["([^"]+)", (?:\(|cell\()', path.read_text(encoding="utf-8")))
     return heads
 
 

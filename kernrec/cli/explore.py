@@ -1,0 +1,148 @@
+"""`kernrec explore` and `kernrec report`: answers on a page, served from this machine or written into one file."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernrec.cli import options
+from kernrec.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernrec.gpu import GPU
+    from kernrec.op import Problem
+    from kernrec.op.workload import Workload
+
+Gpus = Annotated[str, typer.Option("--gpu", help="GPUs side by side, such as h200,rtx4090.")]
+Clocks = Annotated[bool, typer.Option("--clocks", help="Also try locked core clocks.")]
+
+
+def explore(
+    gpu: Gpus = "h200,rtx4090",
+    op: Annotated[
+        str, typer.Option("--op", help="Operator that is shown first (`kernrec ops` lists them).")
+    ] = "matmul",
+    shape: Annotated[str | None, typer.Option(help="Its dimensions, such as m=4096,n=4096,k=4096.")] = None,
+    workload: options.WorkloadName = None,
+    fix: options.Fix = None,
+    dtype: options.Dtype = None,
+    layout: options.Layout = None,
+    clocks: Clocks = False,
+    port: Annotated[int, typer.Option(help="Port of 127.0.0.1 to serve on; 0 for any that is free.")] = 8350,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    db: options.Databases = None,
+) -> None:
+    """Explore answers in a browser: fronts of latency and energy, explanations, whole networks, what databases hold.
+
+    The page is served to this machine alone, and asks nothing of the network. Ctrl-C ends it. `kernrec report` writes
+    the same page into one file.
+    """
+    from kernrec.op import find_op
+    from kernrec.op.workload import default_workload
+    from kernrec.page.answers import Answers, problem_parameters
+    from kernrec.page.server import PageServer
+    from kernrec.recommender import Recommender
+    from kernrec.recommender.compare_gpus import find_gpus
+
+    gpus = find_gpus(gpu)
+    network = _workload(workload, fix)
+    problems = _problems(op, [shape] if shape else [], None, dtype, layout)
+    problem = problems[0] if problems else default_workload(find_op(op)).layers_of(op)[0].problem
+    chosen: dict[str, Any] = {
+        "gpus": [card.name for card in gpus],
+        "clocks": clocks,
+        "problem": problem_parameters(problem),
+        "workload": network.name if network else None,
+        "view": "network" if network else "front",
+    }
+    server = PageServer(Answers(Recommender(databases=db), network), port, chosen)
+    print(server.url, flush=True)
+    print("note: served to this machine until Ctrl-C", file=sys.stderr)
+    if browser:
+        import webbrowser
+
+        webbrowser.open(server.url)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+
+
+def report(
+    html: Annotated[Path, typer.Option("--html", help="File to write; it works without a network.")],
+    gpu: Gpus,
+    op: options.Op = "",
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096; may be given several times."),
+    ] = None,
+    workload: options.WorkloadName = None,
+    fix: options.Fix = None,
+    dtype: options.Dtype = None,
+    layout: options.Layout = None,
+    clocks: Clocks = False,
+    db: options.Databases = None,
+) -> None:
+    """Write the page of `kernrec explore` into one HTML file, such as to attach to a ticket.
+
+    It has the front of latency and energy of every --shape of an --op, explained; with a --workload the network over
+    power limits, and of an --op the layers of the network.
+    """
+    from kernrec.cli.format import print_notes
+    from kernrec.cli.steps import Steps
+    from kernrec.page.answers import Answers
+    from kernrec.page.report import points_of_each
+    from kernrec.page.report import report as make
+    from kernrec.recommender import Recommender
+    from kernrec.recommender.compare_gpus import find_gpus
+    from kernrec.util.atomic_write import write_whole
+
+    if html.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"--html {str(html)!r:.80}: a name that ends in .html is expected")
+    if not html.absolute().parent.is_dir():
+        raise UsageError(f"--html {str(html)!r:.80}: there is no folder {html.absolute().parent}")
+    if not op and not workload:
+        raise UsageError("--op is missing (`kernrec ops` lists what is known); or give a --workload")
+    if shape and not op:
+        raise UsageError("--shape needs an --op")
+    if shape and workload:
+        raise UsageError("--shape and --workload were both given; a shape is one problem, a workload many")
+    gpus: Sequence[GPU] = find_gpus(gpu)
+    network = _workload(workload, fix)
+    problems = _problems(op, shape or [], network, dtype, layout) if op else []
+    with Steps("the report: answers"):
+        answers = Answers(Recommender(databases=db), network, points_of_each(len(problems) * len(gpus)))
+        text, missing = make(answers, gpus, problems, network.name if network else None, clocks)
+    write_whole(html, text.encode())
+    size = f"{len(text.encode()) / 1e6:.1f} MB"
+    print(f"{html}: {size}, {_counted(len(problems), 'problem')} on {_counted(len(gpus), 'GPU')}")
+    print_notes(missing)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" + "s" * (count != 1)
+
+
+def _workload(name: str | None, fix: str | None) -> "Workload | None":
+    from kernrec.interop.workload_files import find_workload
+
+    if fix and name is None:
+        raise UsageError("--fix is for the open dimensions of an .onnx --workload")
+    return None if name is None else find_workload(name, options.fixed(fix))
+
+
+def _problems(
+    op: str, shapes: Sequence[str], network: "Workload | None", dtype: str | None, layout: str | None
+) -> "list[Problem]":
+    """The problems whose fronts are shown: the shapes, or else the layers of the network or of the op's own."""
+    from kernrec.op import problem_from_shape
+    from kernrec.recommender.network import NetworkRequest, layers_of
+
+    if shapes:
+        return [problem_from_shape(op, shape, dtype, layout) for shape in shapes]
+    _, layers = layers_of(NetworkRequest(network, op, dtype, layout))
+    return list(dict.fromkeys(layer.problem for layer in layers))

@@ -1,0 +1,215 @@
+"""What the page asks for, by path and parameters: the same whether it is asked over HTTP or written into a report.
+
+Parameters come from a URL and are hostile: each is text that is checked against what is known, none names a file.
+"""
+
+import shlex
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from kernrec.errors import UsageError, unknown
+from kernrec.gpu import GPU, all_gpus, find_gpu
+from kernrec.op import Problem, all_ops, find_op, problem_from_shape
+from kernrec.op.workload import Workload, default_workload, workloads
+from kernrec.page.front import MOST_POINTS, config_text, front_answer, point_of
+from kernrec.page.network import network_view
+from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.explain.advice import advice
+from kernrec.recommender.explain.breakdown import Explanation, explain
+from kernrec.recommender.explain.pick_config import pick_config
+from kernrec.recommender.explain.what_if import what_if
+from kernrec.recommender.network import NetworkRequest
+from kernrec.recommender.sweep import op_points
+from kernrec.store.coverage import coverage
+
+Parameters = Mapping[str, str]
+
+_MOST_TEXT = 400
+"""The longest parameter."""
+_OF_PROBLEM = ("gpu", "op", "dtype", "layout", "shape", "clocks")
+
+
+class Answers:
+    """The answers of one recommender, one at a time: neither it nor a database connection is for two threads.
+
+    Args:
+        recommender: who is asked.
+        workload: a network of the user's own, offered first beside those that ship.
+        most_points: of one front.
+    """
+
+    def __init__(
+        self, recommender: Recommender, workload: Workload | None = None, most_points: int = MOST_POINTS
+    ) -> None:
+        self._recommender = recommender
+        self._most_points = most_points
+        self._own = {workload.name: workload} if workload else {}
+        self._lock = threading.Lock()
+        self.paths: dict[str, tuple[tuple[str, ...], Callable[[Parameters], Any]]] = {
+            "front": (_OF_PROBLEM, self._front),
+            "explain": ((*_OF_PROBLEM, "kernel", "config", "power_limit_w", "clock_hz"), self._explain),
+            "network": (("gpu", "workload", "dtype"), self._network),
+            "database": ((), self._database),
+        }
+        """By path, the parameters that it takes, and what answers."""
+
+    def answer(self, path: str, parameters: Parameters) -> Any:
+        """The answer to a question, plain values.
+
+        Raises:
+            UsageError: a parameter is not known, or has an impossible value.
+            KernrecError: there is no answer; `LookupError` for a path that there is not.
+        """
+        accepted, method = self.paths[path]
+        for name, value in parameters.items():
+            if name not in accepted:
+                raise unknown(f"parameter of {path}", name, accepted)
+            if len(value) > _MOST_TEXT or not value.isprintable():
+                raise UsageError(f"{name} is longer than {_MOST_TEXT} letters, or has control characters")
+        with self._lock:
+            return method(parameters)
+
+    def options(self) -> dict[str, Any]:
+        """What can be chosen: operators with their dimensions and the layers of a network, GPUs, networks."""
+        ops = []
+        for op in all_ops():
+            layers = default_workload(op).layers_of(op)
+            ops.append(
+                {
+                    "name": op.name,
+                    "title": op.title,
+                    "dtypes": list(op.dtypes),
+                    "layouts": list(op.layouts),
+                    "dims": [{"name": d.name, "meaning": d.meaning, "default": d.default} for d in op.dims],
+                    "layers": [{"name": layer.name, **problem_parameters(layer.problem)} for layer in layers],
+                }
+            )
+        return {
+            "ops": ops,
+            "gpus": [{"name": gpu.name, "title": gpu.title} for gpu in all_gpus()],
+            "workloads": [*self._own, *workloads()],
+        }
+
+    def _front(self, parameters: Parameters) -> dict[str, Any]:
+        problem, gpu = _problem(parameters)
+        return front_answer(self._recommender, problem, gpu, _clocks(parameters), self._most_points)
+
+    def _explain(self, parameters: Parameters) -> dict[str, Any]:
+        problem, gpu = _problem(parameters)
+        clocks = _clocks(parameters)
+        candidates = self._recommender.candidates(problem, gpu, op_points(gpu, Query(clocks=clocks)))
+        names = [kernel.table.kernel.name for kernel in candidates.kernels]
+        if (name := parameters.get("kernel", "")) not in names:
+            raise unknown("kernel", name, names)
+        point = point_of(candidates, _number(parameters, "power_limit_w"), _number(parameters, "clock_hz"))
+        if point < 0:
+            raise UsageError("no operating point has this power limit and clock; ask for those of a front")
+        of_kernel = candidates.only(names.index(name))
+        position = pick_config(of_kernel, _config(parameters.get("config", "")), Objective.LATENCY, point)
+        explanation = explain(of_kernel, position, point)
+        changes = what_if(of_kernel, position, point, Objective.ENERGY, 3)
+        return shortened(explanation.as_dict()) | {
+            "what_to_do": advice(explanation, changes, Objective.ENERGY),
+            "commands": commands(explanation),
+        }
+
+    def _network(self, parameters: Parameters) -> dict[str, Any]:
+        name = parameters.get("workload", "")
+        known = [*self._own, *workloads()]
+        if name not in known:  # a path is no name: what a URL says opens no file
+            raise unknown("workload", name, known)
+        wanted = NetworkRequest(self._own.get(name, name), None, parameters.get("dtype") or None)
+        return network_view(self._recommender, find_gpu(parameters.get("gpu", "")), wanted)
+
+    def _database(self, parameters: Parameters) -> dict[str, Any]:
+        rows = coverage(self._recommender.context.stack)
+        return {"rows": rows, "asked_at": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+_SHOWN = (
+    "kernel",
+    "config",
+    "power_limit_w",
+    "locked_clock_hz",
+    "latency_s",
+    "latency_interval_s",
+    "energy_j",
+    "energy_interval_j",
+    "power_w",
+    "clock_hz",
+    "source",
+    "energy_source",
+    "bottleneck",
+    "measured_at",
+    "device",
+    "energy_by_part_j",
+    "roofline",
+)
+_SHOWN_OF_LAUNCH = ("entry", "blocks", "threads", "occupancy", "capped_by", "waves", "time_s")
+
+
+def shortened(explained: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page shows of an explanation, numbers to five digits: a report holds many."""
+    launches = [{name: launch[name] for name in _SHOWN_OF_LAUNCH} for launch in explained["launch_details"]]
+    shown: dict[str, Any] = _short({name: explained[name] for name in _SHOWN} | {"launch_details": launches})
+    return shown
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, Mapping):
+        return {name: _short(inner) for name, inner in value.items()}
+    return [_short(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def problem_parameters(problem: Problem) -> dict[str, str]:
+    """A problem as parameters of a question."""
+    shape = ",".join(f"{name}={value}" for name, value in problem.dims)
+    return {"op": problem.op, "dtype": problem.dtype, "layout": problem.layout, "shape": shape}
+
+
+def commands(explanation: Explanation) -> dict[str, str]:
+    """The commands that say more about a config: by what they do, as one types them."""
+    choice = explanation.choice
+    problem, point = choice.problem, choice.point
+    about = ["--gpu", choice.gpu.name, "--shape", ",".join(f"{name}={value}" for name, value in problem.dims)]
+    about += ["--dtype", problem.dtype, "--layout", problem.layout]
+    limit = [] if point.power_limit_w is None else ["--power-limit", f"{point.power_limit_w:g}W"]
+    clock = [] if point.clock_hz is None else ["--clock", f"{point.clock_hz / 1e6:g}MHz"]
+    config = config_text(choice.config)
+    shown = {
+        "recommend": ["kernrec", "recommend", "--op", problem.op, *about, *limit, *clock],
+        "explain": ["kernrec", "explain", "--kernel", choice.kernel.name, *about, "--config", config, *limit],
+    }
+    return {name: shlex.join(words) for name, words in shown.items()}
+
+
+def _problem(parameters: Parameters) -> tuple[Problem, GPU]:
+    op = find_op(parameters.get("op", ""))
+    shape, dtype, layout = (parameters.get(name) or None for name in ("shape", "dtype", "layout"))
+    return problem_from_shape(op.name, shape or "", dtype, layout), find_gpu(parameters.get("gpu", ""))
+
+
+def _clocks(parameters: Parameters) -> bool:
+    return parameters.get("clocks", "") == "1"
+
+
+def _number(parameters: Parameters, name: str) -> float | None:
+    text = parameters.get(name, "")
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise UsageError(f"{name} is {text!r:.40}; a number is accepted") from None
+
+
+def _config(text: str) -> dict[str, int]:
+    pairs = {}
+    for part in text.split(",") if text else ():
+        name, _, value = part.partition("=")
+        if not (name.isidentifier() and value.removeprefix("-").isascii() and value.removeprefix("-").isdigit()):
+            raise UsageError(f"config {part!r:.40}: expected name=value pairs, such as block_m=128,stages=3")
+        pairs[name] = int(value)
+    return pairs

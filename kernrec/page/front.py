@@ -1,0 +1,178 @@
+"""The configs of a problem on a GPU as points of latency and energy, in columns as the page's script takes them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernrec.gpu import GPU
+from kernrec.op import Problem
+from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.estimate.costs import SOURCES
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.select import select
+from kernrec.recommender.sweep import op_points
+from kernrec.util.config_short import short_config
+
+MOST_POINTS = 10_000
+"""The most points that one answer holds; those nearest to the front stay."""
+_WHOLE_FRONT = 2**31
+
+
+def front_answer(
+    recommender: Recommender, problem: Problem, gpu: GPU, clocks: bool = False, most: int = MOST_POINTS
+) -> dict[str, Any]:
+    """The candidates of a problem at every power limit (and clock), the Pareto front, and what was measured.
+
+    Args:
+        recommender: who is asked.
+        problem: the problem.
+        gpu: the GPU.
+        clocks: whether locked core clocks are tried, too.
+        most: the most points.
+
+    Returns:
+        Plain values. `points` has a list a column; its `kernel`, `config`, `point`, `source` and `bottleneck` are
+        positions in the lists of these names, `config` one for each kernel. `front` has positions of points, fastest
+        first, and `measured` what is known of each measured point, by its position.
+
+    Raises:
+        KernrecError: nothing can run the problem.
+    """
+    query = Query(Objective.PARETO, clocks=clocks)
+    candidates = recommender.candidates(problem, gpu, op_points(gpu, query))
+    answer = recommender.answer_problem(problem, gpu, query)
+    front = select(candidates, Query(Objective.PARETO, clocks=clocks, top=_WHOLE_FRONT))
+    count = candidates.latency_s.shape[1]
+    front_places = np.array([point * count + position for point, position in front])
+    places, left_out = _nearest(candidates, front_places, most)
+    points, positions = np.divmod(places, count)
+    of_place = {int(place): number for number, place in enumerate(places)}
+    columns = _columns(candidates, points, positions)
+    notes = list(answer.notes)
+    if left_out:
+        notes.append(f"{left_out} of {left_out + len(places)} points are not shown, the farthest from the front")
+    return {
+        "gpu": gpu.name,
+        "title": gpu.title,
+        "problem": problem.key,
+        "shape": ",".join(f"{name}={value}" for name, value in problem.dims),
+        "kernels": [kernel.table.kernel.name for kernel in candidates.kernels],
+        "operating_points": [_point(point, gpu) for point in candidates.points],
+        "sources": list(SOURCES),
+        **columns,
+        "front": [of_place[int(place)] for place in front_places],
+        "measured": _measured(candidates, points, positions),
+        "vendor_library": None if answer.vendor_library is None else answer.vendor_library.as_dict(),
+        "notes": notes,
+    }
+
+
+def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np.ndarray, int]:
+    """Places of points in the flattened table, ascending: the front, what was measured, and the nearest to the front
+    of the others; and how many are left out."""
+    latency, energy = candidates.latency_s.ravel(), candidates.energy_j.ravel()
+    places = np.flatnonzero(np.isfinite(latency) & np.isfinite(energy))
+    if len(places) <= most:
+        return places, 0
+    # How much slower and hungrier than the front at the least: 0 on it.
+    x, y = np.log(latency[places]), np.log(energy[places])
+    behind = np.full(len(places), np.inf)
+    for place in front:
+        np.minimum(behind, np.hypot(x - np.log(latency[place]), y - np.log(energy[place])), out=behind)
+    behind[candidates.latency_source.ravel()[places] == SOURCES.index("measured")] = -1.0
+    kept = np.sort(places[np.argsort(behind, kind="stable")[: max(most, len(front))]])
+    return kept, len(places) - len(kept)
+
+
+def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray) -> dict[str, Any]:
+    """The columns of points, and the lists that some of them are positions in."""
+    starts = candidates.starts
+    number = np.searchsorted(starts, positions, side="right") - 1
+    own = positions - np.take(starts, number)
+    columns: dict[str, list[Any]] = {"kernel": number.tolist(), "point": points.tolist()}
+    configs: list[dict[str, Any]] = []
+    of_config = np.zeros(len(positions), dtype=np.int64)
+    bottlenecks: dict[str, int] = {}
+    of_bottleneck = np.zeros(len(positions), dtype=np.int64)
+    quantities = {
+        name: np.zeros(len(positions))
+        for name in ("latency_s", "latency_low_s", "latency_high_s", "energy_j", "energy_low_j", "energy_high_j")
+    } | {"power_w": np.zeros(len(positions)), "clock_hz": np.zeros(len(positions))}
+    sources = {name: np.zeros(len(positions), dtype=np.int64) for name in ("source", "energy_source")}
+    for kernel_number, kernel in enumerate(candidates.kernels):
+        here = np.flatnonzero(number == kernel_number)
+        shown, inverse = np.unique(own[here], return_inverse=True)
+        of_config[here] = inverse
+        resources = [kernel.prediction.bottleneck(int(position)) for position in shown]
+        of_bottleneck[here] = np.array(
+            [bottlenecks.setdefault(resource, len(bottlenecks)) for resource in resources], dtype=np.int64
+        )[inverse]
+        named = [kernel.config(int(position)) for position in shown]
+        configs.append(
+            {
+                "names": list(named[0]) if named else [],
+                "values": [list(config.values()) for config in named],
+                "short": [short_config(config) for config in named],
+            }
+        )
+        where, costs = (points[here], own[here]), kernel.costs
+        for quantity, unit, estimates in (("latency", "s", costs.latency), ("energy", "j", costs.energy)):
+            quantities[f"{quantity}_{unit}"][here] = estimates.value[where]
+            quantities[f"{quantity}_low_{unit}"][here] = estimates.low[where]
+            quantities[f"{quantity}_high_{unit}"][here] = estimates.high[where]
+        quantities["power_w"][here] = costs.power_w[where]
+        quantities["clock_hz"][here] = kernel.limited.clock_hz[where]
+        sources["source"][here] = costs.latency.source[where]
+        sources["energy_source"][here] = costs.energy.source[where]
+    columns["config"] = of_config.tolist()
+    columns["bottleneck"] = of_bottleneck.tolist()
+    columns |= {name: values.tolist() for name, values in sources.items()}
+    columns |= {name: rounded(values) for name, values in quantities.items()}
+    return {"configs": configs, "bottlenecks": list(bottlenecks), "points": columns}
+
+
+def _measured(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray) -> dict[str, dict[str, Any]]:
+    """By the number of a point, when and where it was measured."""
+    known: dict[str, dict[str, Any]] = {}
+    if not any(kernel.measurements for kernel in candidates.kernels):
+        return known
+    for number, (point, position) in enumerate(zip(points.tolist(), positions.tolist(), strict=True)):
+        _, kernel, own = candidates.locate(position)
+        row = kernel.measured(point).get(own)
+        if row is not None:
+            known[str(number)] = {
+                "sessions": row.sessions,
+                "measured_at": row.measured_at.isoformat() + "Z",
+                "device": row.device,
+                "database": row.database,
+                "by": row.measured_by,
+            }
+    return known
+
+
+def _point(point: OperatingPoint, gpu: GPU) -> dict[str, Any]:
+    return {
+        "power_limit_w": point.limit_w(gpu),
+        "default": point.power_limit_w is None and point.clock_hz is None,
+        "clock_hz": point.clock_hz,
+    }
+
+
+def rounded(values: Sequence[float] | np.ndarray) -> list[float]:
+    """Values to five digits: more than any of them is known to, in half the text."""
+    return [float(f"{value:.5g}") for value in values]
+
+
+def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: float | None) -> int:
+    """The number of the operating point with this power limit (None: the default one) and clock; -1 for none."""
+    for number, point in enumerate(candidates.points):
+        if point.limit_w(candidates.gpu) == (power_limit_w or candidates.gpu.tdp_w) and point.clock_hz == clock_hz:
+            return number
+    return -1
+
+
+def config_text(config: Mapping[str, int]) -> str:
+    """A config as `--config` takes it."""
+    return ",".join(f"{name}={value}" for name, value in config.items())

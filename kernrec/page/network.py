@@ -1,0 +1,47 @@
+"""A network on a GPU as the page shows it: totals, the choice of each layer, and all power limits."""
+
+from typing import Any
+
+from kernrec.gpu import GPU
+from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.network import NetworkRequest, answer_network
+from kernrec.recommender.network_sweep import sweep_network
+from kernrec.util.config_short import short_config
+
+
+def network_view(recommender: Recommender, gpu: GPU, wanted: NetworkRequest) -> dict[str, Any]:
+    """The totals of a network at the default power limit, its layers, and its totals over power limits.
+
+    Raises:
+        UsageError: a name is unknown, or no layer is of the op.
+        KernrecError: no layer can be run.
+    """
+    answer = answer_network(recommender, gpu, wanted, Query(Objective.LATENCY))
+    sweep = sweep_network(recommender, answer, "power limit")
+    layers = []
+    for layer in answer.layers:
+        best = layer.answer.best
+        layers.append(
+            {
+                "layer": layer.name,
+                "count": layer.count,
+                "problem": layer.answer.problem.key,
+                "kernel": best.kernel.name,
+                "config": short_config(best.config),
+                "latency_s": layer.count * best.latency_s.value,
+                "energy_j": layer.count * best.energy_j.value,
+                "bottleneck": best.bottleneck,
+                "source": best.source,
+            }
+        )
+    return {
+        "gpu": gpu.name,
+        "title": gpu.title,
+        "workload": answer.workload.title,
+        "power_limit_w": gpu.tdp_w,
+        "dtypes": list(answer.dtypes),
+        "totals": [total.as_dict() for total in answer.totals],
+        "sweep": sweep.as_dict()["rows"],
+        "layers": layers,
+        "notes": list(answer.notes),
+    }

@@ -1,0 +1,137 @@
+"""The page over HTTP: on loopback alone, for this machine's browser.
+
+A page of another site can send requests to loopback, also under a name of its own that it resolves to 127.0.0.1 (DNS
+rebinding). So the Host header has to name loopback; nothing but GET is answered; and no answer lets another site read
+it.
+"""
+
+import errno
+import json
+import socket
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.page.answers import Answers
+from kernrec.page.document import BOKEH_SCRIPTS, OWN_SCRIPTS, SERVED_POLICY, STYLE, content, served_document
+
+HOST = "127.0.0.1"
+_TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "json": "application/json"}
+_MOST_PARAMETERS = 20
+_FILES = (STYLE, *OWN_SCRIPTS, *BOKEH_SCRIPTS)
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves the page of some answers until `shutdown`.
+
+    Args:
+        answers: who is asked.
+        port: 0 for any that is free.
+        chosen: what the page shows first: `gpus`, and the problem's parameters or a `workload`.
+
+    Raises:
+        UsageError: the port is in use, or may not be used.
+        KernrecError: Bokeh is not installed.
+    """
+
+    daemon_threads = True
+    # A second server on the same port would take requests of the first.
+    allow_reuse_address = False
+
+    def __init__(self, answers: Answers, port: int, chosen: dict[str, Any]) -> None:
+        self.answers = answers
+        for name in _FILES:
+            content(name)
+        data = {"mode": "served", "options": answers.options(), "chosen": chosen}
+        self.document = served_document(data)
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+            raise UsageError(f"port {port} {why}; give another --port, or 0 for one that is free") from None
+        except OverflowError:
+            raise UsageError(f"port {port} is none; 0 to 65535 are accepted") from None
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://{HOST}:{self.server_address[1]}/"
+
+    def server_bind(self) -> None:
+        """Bind; an address that a closed connection still holds may be taken, one that another server has may not."""
+        if hasattr(socket, "SO_REUSEADDR") and not hasattr(socket, "SO_EXCLUSIVEADDRUSE"):
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        super().server_bind()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    server_version, sys_version = "kernrec", ""
+    protocol_version = "HTTP/1.1"
+    timeout = 30
+
+    def do_GET(self) -> None:
+        """Answer with the document, one of its files, or an answer in JSON."""
+        if not self._from_loopback():
+            self._send(HTTPStatus.FORBIDDEN, "html", "this page is for the browser of this machine alone")
+            return
+        address = urlsplit(self.path)
+        name = address.path.removeprefix("/")
+        if not name:
+            self._send(HTTPStatus.OK, "html", self.server.document)
+        elif name in _FILES:
+            self._send(HTTPStatus.OK, name.rpartition(".")[2], content(name))
+        elif name.startswith("api/") and (path := name.removeprefix("api/")) in self.server.answers.paths:
+            self._send_json(*_answered(lambda: self.server.answers.answer(path, _parameters(address.query))))
+        else:
+            self._send(HTTPStatus.NOT_FOUND, "html", "there is no such page")
+
+    def _from_loopback(self) -> bool:
+        """Whether the request names this server as a page of its own does."""
+        port = self.server.server_address[1]
+        hosts = self.headers.get_all("Host") or []
+        return len(hosts) == 1 and hosts[0].lower() in (f"{HOST}:{port}", f"localhost:{port}")
+
+    def _send_json(self, status: HTTPStatus, answer: Any) -> None:
+        self._send(status, "json", json.dumps(answer, separators=(",", ":")))
+
+    def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        headers = {
+            "Content-Type": f"{_TYPES[kind]}; charset=utf-8",
+            "Content-Length": str(len(body)),
+            "Content-Security-Policy": SERVED_POLICY,
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cache-Control": "no-store",
+        }
+        for header, value in headers.items():
+            self.send_header(header, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: standard error is for what the user has to know."""
+
+
+def _parameters(query: str) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=_MOST_PARAMETERS)
+    except ValueError:
+        raise UsageError("the question is no list of name=value") from None
+    return dict(pairs)
+
+
+def _answered(answer: Callable[[], Any]) -> tuple[HTTPStatus, Any]:
+    try:
+        return HTTPStatus.OK, answer()
+    except KernrecError as error:
+        return HTTPStatus.BAD_REQUEST, {"error": str(error)}
+    except Exception as error:
+        # One broken answer must not end the page; the reader sees what happened.
+        return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"{type(error).__name__}: {error}"}

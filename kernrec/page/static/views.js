@@ -1,0 +1,151 @@
+// The views but their plots: tables and explanations, from answers.
+"use strict";
+(() => {
+  const { element, human, interval, percent, table, notes, command } = kernrec;
+
+  // The words of a point: its config, operating point, costs with intervals, bottleneck and source.
+  function describe(front, number) {
+    const points = front.points;
+    const { names, values } = front.configs[points.kernel[number]];
+    const pairs = values[points.config[number]].map((value, i) => `${names[i]}=${value}`);
+    const point = front.operating_points[points.point[number]];
+    const measured = front.measured[number];
+    const [source, ofEnergy] = ["source", "energy_source"].map((name) => front.sources[points[name][number]]);
+    const locked = point.clock_hz === null ? "" : `, locked at ${human(point.clock_hz, "Hz")}`;
+    return {
+      kernel: front.kernels[points.kernel[number]],
+      config: pairs.join(" "),
+      short: front.configs[points.kernel[number]].short[points.config[number]],
+      parameter: pairs.join(","),
+      point,
+      limit: `${point.power_limit_w} W${point.default ? " (default)" : ""}${locked}`,
+      latency: interval(points.latency_s[number], points.latency_low_s[number], points.latency_high_s[number], "s"),
+      energy: interval(points.energy_j[number], points.energy_low_j[number], points.energy_high_j[number], "J"),
+      power: human(points.power_w[number], "W"),
+      bottleneck: front.bottlenecks[points.bottleneck[number]],
+      source: (source === ofEnergy ? source : `${source}, energy ${ofEnergy}`) + (measured ? ` ${measured.measured_at.slice(0, 10)}` : ""),
+    };
+  }
+
+  function frontTable(front, caption, numbers, onPick, chosen) {
+    const words = new Map(numbers.map((n) => [n, describe(front, n)]));
+    const cell = (name) => (n) => words.get(n)[name];
+    return table(caption, [
+      ["", (n) => element("button", { type: "button", "aria-label": `Explain ${words.get(n).config} at ${words.get(n).limit}`,
+        onclick: () => onPick(n) }, "explain"), "text"],
+      ["latency (90 % interval)", cell("latency")], ["energy (90 % interval)", cell("energy")], ["power", cell("power")],
+      ["power limit", cell("limit")], ["bottleneck", cell("bottleneck"), "text"], ["source", cell("source"), "text"],
+      ["kernel", cell("kernel"), "text"], ["config", (n) => element("span", { title: words.get(n).config }, words.get(n).short), "config text"],
+    ], numbers, (n) => (n === chosen ? "chosen" : ""));
+  }
+
+  function energyTable(explained) {
+    const whole = Object.values(explained.energy_by_part_j).reduce((sum, joules) => sum + joules, 0);
+    const rows = Object.entries(explained.energy_by_part_j).filter(([, joules]) => joules > 0).sort((a, b) => b[1] - a[1]);
+    const bar = (share) => {
+      const made = element("span", { class: "bar", "aria-hidden": "true" });
+      made.style.width = `${(7 * share).toFixed(2)}em`;
+      return made;
+    };
+    return table("Energy by component, predicted shares", [
+      ["component", ([name]) => name, "text"], ["energy", ([, joules]) => human(joules, "J")],
+      ["share", ([, joules]) => percent(joules / whole)], ["", ([, joules]) => bar(joules / whole), "text"],
+    ], rows);
+  }
+
+  function timeTable(launch) {
+    const rows = Object.entries(launch.time_s).filter(([, seconds]) => seconds > 0).sort((a, b) => b[1] - a[1]).slice(0, 6);
+    return table(`${launch.entry}: ${launch.blocks} blocks of ${launch.threads} threads, occupancy ${percent(launch.occupancy)}`
+      + ` (limited by ${launch.capped_by}), ${Number(launch.waves.toPrecision(3))} waves`, [
+      ["resource", ([name]) => name, "text"], ["time", ([, seconds]) => human(seconds, "s")],
+    ], rows);
+  }
+
+  // Fills the box that explains one config; returns the place of its roofline.
+  function showExplanation(box, title, explained) {
+    const roof = explained.roofline;
+    const place = element("div", { class: "plot", role: "img", "aria-label":
+      `Roofline: ${Number(roof.intensity.toPrecision(3))} operations per byte, ${human(roof.achieved_flops, "FLOP/s")} of`
+      + ` ${human(roof.attainable_flops, "FLOP/s")} attainable` });
+    const config = Object.entries(explained.config).map(([name, value]) => `${name}=${value}`).join(" ");
+    box.replaceChildren(
+      element("h2", {}, `${explained.kernel} on ${title}`),
+      element("p", {}, element("code", {}, config)),
+      element("p", {}, `Latency ${interval(explained.latency_s, ...explained.latency_interval_s, "s")}, energy `
+        + `${interval(explained.energy_j, ...explained.energy_interval_j, "J")}, ${human(explained.power_w, "W")} at a power limit of `
+        + `${explained.power_limit_w} W; core clock ${human(explained.clock_hz, "Hz")}. Source: ${explained.source}`
+        + `${explained.energy_source === explained.source ? "" : `, energy ${explained.energy_source}`}`
+        + `${explained.device ? `, measured on ${explained.device}, ${explained.measured_at}` : ""}. Bottleneck: ${explained.bottleneck}.`),
+      element("p", {}, `What to do: ${explained.what_to_do}.`),
+      element("div", { class: "halves" },
+        element("div", {}, element("h3", {}, "Roofline"), place),
+        element("div", {}, element("h3", {}, "Where energy and time go"), energyTable(explained), ...explained.launch_details.map(timeTable))),
+      element("h3", {}, "Commands"),
+      command(explained.commands.explain, "explain this config"),
+      command(explained.commands.recommend, "recommend for this problem and operating point"),
+    );
+    box.hidden = false;
+    return place;
+  }
+
+  function total(network, name) {
+    return network.totals.find((each) => each.name === name);
+  }
+
+  // The network view without its plot: totals side by side, power limits, layers.
+  function networkTables(networks) {
+    const costs = (name) => [
+      ["latency (90 % interval)", (n) => { const t = total(n, name); return t ? interval(t.latency_s, ...t.latency_interval_s, "s") : "–"; }],
+      ["energy (90 % interval)", (n) => { const t = total(n, name); return t ? interval(t.energy_j, ...t.energy_interval_j, "J") : "–"; }],
+    ];
+    const saved = (n) => {
+      const [choice, heuristic] = [total(n, "choice"), total(n, "occupancy heuristic")];
+      return percent(1 - choice.energy_j / heuristic.energy_j);
+    };
+    const knee = (n) => n.sweep.find((row) => row.knee);
+    const parts = [table("At the default power limit, the fastest config of each layer", [
+      ["GPU", (n) => n.title, "text"], ...costs("choice"), ["power", (n) => human(total(n, "choice").power_w, "W")],
+      ["calls/s", (n) => Number((1 / total(n, "choice").latency_s).toPrecision(3))],
+      ["vs occupancy heuristic: energy", (n) => `${saved(n)} less`],
+      ["power limit (knee)", (n) => `${knee(n).power_limit_w} W: ${percent(knee(n).versus_first.slowdown, 1)} slower, ${percent(knee(n).versus_first.energy_saved, 1)} less energy`, "text"],
+      ["source", (n) => total(n, "choice").source, "text"],
+    ], networks)];
+    for (const network of networks) {
+      const sweep = table(`${network.title} over power limits; the bold row is the knee`, [
+        ["power limit", (row) => `${row.power_limit_w} W`], ["latency (90 % interval)", (row) => interval(row.latency_s, ...row.latency_interval_s, "s")],
+        ["energy (90 % interval)", (row) => interval(row.energy_j, ...row.energy_interval_j, "J")], ["power", (row) => human(row.power_w, "W")],
+        ["slower", (row) => percent(row.versus_first.slowdown, 1)], ["energy saved", (row) => percent(row.versus_first.energy_saved, 1)],
+      ], network.sweep, (row) => (row.knee ? "knee" : ""));
+      const layers = table(`Layers of ${network.workload}, each with all its occurrences`, [
+        ["layer", (row) => row.layer, "text"], ["count", (row) => row.count], ["latency", (row) => human(row.latency_s, "s")],
+        ["energy", (row) => human(row.energy_j, "J")], ["bottleneck", (row) => row.bottleneck, "text"],
+        ["source", (row) => row.source, "text"], ["kernel", (row) => row.kernel, "text"], ["config", (row) => row.config, "config text"],
+      ], network.layers);
+      parts.push(element("details", { class: "box" }, element("summary", {}, `${network.title}: power limits and layers`), sweep, layers, notes(network.notes)));
+    }
+    return parts;
+  }
+
+  function age(from, to) {
+    const days = Math.max(0, Math.floor((Date.parse(to) - Date.parse(from)) / 86_400_000));
+    return days === 0 ? "today" : days === 1 ? "1 day" : days < 730 ? `${days} days` : `${Math.floor(days / 365)} years`;
+  }
+
+  function databaseView(answer) {
+    if (!answer.rows.length) {
+      return [element("p", {}, "No database has measurements: everything on this page is predicted from static analysis."
+        + " Measure with kernrec collect, or take in what others measured with kernrec db import or db pull.")];
+    }
+    const width = (value, count) => (count && value !== null ? `± ${percent(value, 1)}` : count ? "not stated" : "not measured");
+    return [table("What was measured where, how long ago, and how sure it is (half of the 90 % interval, the median of the rows)", [
+      ["GPU", (row) => row.gpu, "text"], ["op", (row) => row.op, "text"], ["kernel", (row) => row.kernel, "text"],
+      ["problems", (row) => row.problems], ["measured configs", (row) => row.answers], ["failed", (row) => row.failed],
+      ["latency", (row) => width(row.latency_half_width, row.answers)], ["energy", (row) => width(row.energy_half_width, row.with_energy)],
+      ["last measured", (row) => row.last_measured_at.slice(0, 10)], ["age", (row) => age(row.last_measured_at, answer.asked_at)],
+      ["source", (row) => (row.replayed ? "replayed" : "measured"), "text"], ["device", (row) => row.devices.join(", ") || "not stated", "text"],
+      ["database", (row) => row.database, "text"],
+    ], answer.rows)];
+  }
+
+  Object.assign(kernrec, { describe, frontTable, showExplanation, networkTables, databaseView });
+})();

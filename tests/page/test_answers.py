@@ -1,0 +1,81 @@
+"""What a URL says is checked: it names nothing but what the page offers."""
+
+import shlex
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernrec.cli.app import run
+from kernrec.errors import KernrecError, UsageError
+from kernrec.op import find_op
+from kernrec.page.answers import Answers, problem_parameters
+from kernrec.page.report import of_point
+from kernrec.recommender import Recommender
+
+ASKED = {"gpu": "rtx4090", "op": "matmul", "dtype": "f32", "layout": "nn", "shape": "m=256,n=512,k=256", "clocks": "1"}
+
+
+@pytest.fixture(scope="module")
+def answers() -> Answers:
+    return Answers(Recommender(databases=[]))
+
+
+def test_every_point_of_a_front_can_be_explained(answers: Answers) -> None:
+    front = answers.answer("front", ASKED)
+    for number in front["front"]:
+        explained = answers.answer("explain", {**ASKED, **of_point(front, number)})
+        assert explained["latency_s"] == front["points"]["latency_s"][number]
+        assert sum(explained["energy_by_part_j"].values()) == pytest.approx(explained["energy_j"], rel=1e-3)
+
+
+def test_the_copied_commands_run(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    front = answers.answer("front", ASKED)
+    for number in (front["front"][0], front["front"][-1]):
+        explained = answers.answer("explain", {**ASKED, **of_point(front, number)})
+        for command in explained["commands"].values():
+            assert run(shlex.split(command)[1:]) == 0, command
+            assert explained["kernel"] in capsys.readouterr().out
+
+
+def test_what_is_offered_is_what_is_answered(answers: Answers) -> None:
+    options = answers.options()
+    assert "resnet50" in options["workloads"]
+    for op in options["ops"]:
+        assert set(op["layers"][0]) == {"name", "op", "dtype", "layout", "shape"}
+        assert find_op(op["name"]).name == op["name"]
+    problem = find_op("softmax").problem("f16", None, rows=64, columns=128)
+    assert problem_parameters(problem)["shape"] == "rows=64,columns=128"
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "said"),
+    [
+        ("front", {**ASKED, "op": "matmull"}, "did you mean matmul"),
+        ("front", {**ASKED, "gpu": "h2000"}, "unknown GPU"),
+        ("front", {**ASKED, "shape": "m=256"}, "missing"),
+        ("front", {**ASKED, "file": "/etc/passwd"}, "unknown parameter"),
+        ("front", {**ASKED, "shape": "m=" + "1" * 500}, "longer than"),
+        ("front", {**ASKED, "shape": "m=1\n"}, "control characters"),
+        ("explain", {**ASKED, "kernel": "../../etc/passwd"}, "unknown kernel"),
+        ("explain", {**ASKED, "kernel": "matmul_simt", "config": "__import__=1;"}, "expected name=value"),
+        ("explain", {**ASKED, "kernel": "matmul_simt", "power_limit_w": "12"}, "no operating point"),
+        ("explain", {**ASKED, "kernel": "matmul_simt", "power_limit_w": "nan"}, "no operating point"),
+        ("network", {"gpu": "h200", "workload": "datasets/workloads/resnet50.toml"}, "unknown workload"),
+        ("network", {"gpu": "h200", "workload": "/etc/passwd.csv"}, "unknown workload"),
+    ],
+)
+def test_what_is_not_known_is_refused_in_one_line(
+    answers: Answers, path: str, asked: dict[str, str], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        answers.answer(path, asked)
+    assert "\n" not in str(refused.value)
+
+
+@settings(max_examples=20, deadline=None)
+@given(name=st.sampled_from(sorted(ASKED)), value=st.text(max_size=40))
+def test_no_text_breaks_an_answer(answers: Answers, name: str, value: str) -> None:
+    with suppress(KernrecError):
+        assert answers.answer("front", {**ASKED, name: value})["gpu"]

@@ -1,0 +1,187 @@
+"""The page in a browser: what is clicked, what the keyboard does, colors, and that the console stays empty.
+
+Needs Playwright and a Chromium of the system (Debian: `apt-get install chromium`, `pip install playwright`).
+"""
+
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernrec.gpu import find_gpu
+from kernrec.op import find_op
+from kernrec.page.answers import Answers, problem_parameters
+from kernrec.page.report import report
+from kernrec.page.server import PageServer
+from kernrec.recommender import Recommender
+from tests.helpers.measured_database import make_measured_database
+
+pytest.importorskip("bokeh", reason="needs the extra page")
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed here")]
+
+PROBLEM = find_op("matmul").problem("f32", None, m=256, n=512, k=256)
+PATIENCE_MS = 120_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        arguments = ["--disable-gpu", "--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+        opened = started.chromium.launch(executable_path=BROWSER, args=arguments)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A new page; anything that its console complains of fails the test."""
+    context = browser.new_context(viewport={"width": 1200, "height": 900}, color_scheme="light")
+    opened = context.new_page()
+    opened.set_default_timeout(PATIENCE_MS)
+    complaints: list[str] = []
+    opened.on("console", lambda message: message.type in ("error", "warning") and complaints.append(message.text))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("requestfailed", lambda request: complaints.append(request.url))
+    yield opened
+    context.close()
+    assert [text for text in complaints if "status of 400" not in text] == []
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    path = tmp_path_factory.mktemp("page") / "measured.duckdb"
+    make_measured_database(path, problems=1, configs=4)
+    chosen = {"gpus": ["rtx4090", "l40s"], "problem": problem_parameters(PROBLEM), "view": "front"}
+    server = PageServer(Answers(Recommender(databases=[path])), 0, chosen)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server.url
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def drawn(page: Any, url: str) -> None:
+    page.goto(url)
+    page.wait_for_selector("body[data-drawn]")
+
+
+def test_fronts_stand_side_by_side_measured_apart_from_predicted(page: Any, url: str) -> None:
+    drawn(page, url)
+    assert page.locator(".panel h2").all_inner_texts() == ["NVIDIA GeForce RTX 4090", "NVIDIA L40S"]
+    legends = page.locator(".legend").all_inner_texts()
+    assert ["measured (4)" in legends[0], "measured (0)" in legends[1]] == [True, True]
+    assert page.locator(".plot canvas").count() >= 2
+    sources = page.locator(".panel").first.locator("table td:nth-child(7)").all_inner_texts()
+    assert any(source.startswith("measured") for source in sources)
+
+
+def test_a_click_on_a_point_explains_it_and_copies_its_command(page: Any, url: str) -> None:
+    drawn(page, url)
+    place = page.evaluate("""() => {
+        const { plot, front } = kernrec.shown[0], number = front.front[0];
+        const view = Bokeh.index.find_one(plot);
+        const { x, y } = kernrec.shown[0].place(number);
+        const box = view.el.getBoundingClientRect(), frame = view.frame;
+        return [box.left + frame.x_scale.compute(x), box.top + frame.y_scale.compute(y)];
+    }""")
+    page.mouse.move(*place)
+    page.mouse.click(*place)
+    page.wait_for_selector("#explanation[data-drawn]")
+    text = page.inner_text("#explanation")
+    assert "Bottleneck:" in text
+    assert "What to do:" in text
+    assert "Energy by component" in text
+    assert "Roofline" in text
+    page.locator("#explanation .copy").first.click()
+    page.wait_for_function("() => /copied|selected/.test(document.querySelector('#explanation .copy').textContent)")
+    assert re.match(
+        r"kernrec explain --kernel \S+ --gpu rtx4090 ", page.locator("#explanation code").nth(1).inner_text()
+    )
+
+
+def test_the_keyboard_goes_along_the_front_and_explains(page: Any, url: str) -> None:
+    drawn(page, url)
+    page.locator(".panel .plot").first.focus()
+    page.keyboard.press("End")
+    status = page.inner_text("#status")
+    assert re.match(r"Point (\d+) of \1: ", status)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#explanation[data-drawn]")
+    assert page.evaluate("document.activeElement.id") == "explanation"
+
+
+def test_a_change_of_shape_is_answered_and_a_wrong_one_is_said(page: Any, url: str) -> None:
+    drawn(page, url)
+    page.fill("#dims input[name=m]", "512")
+    page.wait_for_function("() => document.querySelector('.panel caption')?.textContent.includes('m=512')")
+    page.fill("#dims input[name=m]", "zero")
+    page.wait_for_selector("#status.error")
+    assert "whole number" in page.inner_text("#status")
+    page.fill("#add-gpu", "h2000")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('#status').textContent.includes('no GPU')")
+
+
+def test_networks_and_databases_have_their_views(page: Any, url: str) -> None:
+    drawn(page, url)
+    page.locator("#tab-front").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("#view-network[data-drawn]")
+    assert page.locator("#view-network tr.knee").count() == 2
+    page.click("#tab-database")
+    page.wait_for_selector("#view-database table")
+    assert "rtx4090" in page.inner_text("#view-database table")
+
+
+def test_colors_follow_the_system_and_the_choice(page: Any, url: str) -> None:
+    drawn(page, url)
+
+    def back() -> str:
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    light = back()
+    page.emulate_media(color_scheme="dark")
+    dark = back()
+    page.select_option("#theme", "light")
+    assert back() == light != dark
+
+
+def test_every_control_has_a_name_and_every_plot_a_table(page: Any, url: str) -> None:
+    drawn(page, url)
+    nameless = page.evaluate("""() => [...document.querySelectorAll('button, input, select, [role]')].filter(
+        (e) => !e.closest('[hidden]') && !(e.getAttribute('aria-label') || e.getAttribute('aria-labelledby')
+            || e.labels?.length || e.textContent.trim() || e.getAttribute('role') === 'status')).length""")
+    assert nameless == 0
+    for panel in page.locator(".panel").all():
+        assert panel.locator("table caption").count() >= 1
+        panel.locator("details summary").click()
+        panel.locator("details table").wait_for()
+
+
+def test_a_narrow_window_scrolls_tables_and_not_the_page(page: Any, url: str) -> None:
+    page.set_viewport_size({"width": 400, "height": 800})
+    drawn(page, url)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_a_report_works_from_a_file(page: Any, tmp_path: Path) -> None:
+    gpus = [find_gpu("rtx4090"), find_gpu("t4")]
+    text, _ = report(Answers(Recommender(databases=[]), None, 300), gpus, [PROBLEM], "bert-base")
+    file = tmp_path / "out.html"
+    file.write_text(text, encoding="utf-8")
+    drawn(page, file.as_uri())
+    page.locator(".panel table button").first.click()
+    page.wait_for_selector("#explanation[data-drawn]")
+    page.click("#tab-network")
+    page.wait_for_selector("#view-network[data-drawn]")
+    page.click("#tab-database")
+    page.wait_for_selector("#view-database p")
+    assert "No database has measurements" in page.inner_text("#view-database")

@@ -1,0 +1,84 @@
+"""The points of a front are the recommender's candidates, and its front is the recommender's."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernrec.errors import KernrecError
+from kernrec.gpu import find_gpu
+from kernrec.op import find_op
+from kernrec.page.front import front_answer
+from kernrec.recommender import Query, Recommender
+from kernrec.recommender.sweep import op_points
+from tests.helpers.measured_database import make_measured_database
+
+PROBLEM = find_op("matmul").problem("f32", None, m=256, n=512, k=256)
+GPU = find_gpu("rtx4090")
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Recommender:
+    return Recommender(databases=[])
+
+
+def test_every_candidate_at_every_operating_point_is_a_point(recommender: Recommender) -> None:
+    front = front_answer(recommender, PROBLEM, GPU, clocks=True)
+    candidates = recommender.candidates(PROBLEM, GPU, op_points(GPU, Query(clocks=True)))
+    assert len(front["points"]["latency_s"]) == int(np.isfinite(candidates.latency_s).sum())
+    assert {len(column) for column in front["points"].values()} == {len(front["points"]["latency_s"])}
+    assert math.isclose(min(front["points"]["latency_s"]), float(candidates.latency_s.min()), rel_tol=1e-4)
+    assert sum(point["default"] for point in front["operating_points"]) == 1
+
+
+def test_the_front_is_what_no_point_beats(recommender: Recommender) -> None:
+    front = front_answer(recommender, PROBLEM, GPU)
+    latency, energy = front["points"]["latency_s"], front["points"]["energy_j"]
+    for number in front["front"]:
+        beaten = [
+            other
+            for other in range(len(latency))
+            if latency[other] < latency[number] * (1 - 1e-4) and energy[other] < energy[number] * (1 - 1e-4)
+        ]
+        assert not beaten
+    assert [latency[n] for n in front["front"]] == sorted(latency[n] for n in front["front"])
+
+
+def test_the_front_is_the_choices_of_the_recommender(recommender: Recommender) -> None:
+    front = front_answer(recommender, PROBLEM, GPU)
+    choices = recommender.answer_problem(PROBLEM, GPU, Query(top=2)).choices
+    points, ends = front["points"], (front["front"][0], front["front"][-1])
+    for choice, number in zip(choices, ends, strict=True):
+        configs = front["configs"][points["kernel"][number]]
+        assert list(choice.config.values()) == configs["values"][points["config"][number]]
+        assert front["operating_points"][points["point"][number]]["power_limit_w"] == choice.power_limit_w
+        assert math.isclose(points["latency_high_s"][number], choice.latency_s.high, rel_tol=1e-4)
+
+
+def test_a_bound_on_points_keeps_the_front_and_says_what_is_left_out(recommender: Recommender) -> None:
+    whole = front_answer(recommender, PROBLEM, GPU)
+    few = front_answer(recommender, PROBLEM, GPU, most=50)
+
+    def on_front(answer: dict) -> list[tuple[float, float]]:
+        return [(answer["points"]["latency_s"][n], answer["points"]["energy_j"][n]) for n in answer["front"]]
+
+    assert len(few["points"]["latency_s"]) == 50
+    assert on_front(few) == on_front(whole)
+    left_out = len(whole["points"]["latency_s"]) - 50
+    assert any(note.startswith(f"{left_out} of ") for note in few["notes"])
+
+
+def test_measured_points_say_when_and_where(tmp_path: Path) -> None:
+    path = tmp_path / "measured.duckdb"
+    make_measured_database(path, problems=1, configs=3)
+    front = front_answer(Recommender(databases=[path]), PROBLEM, GPU, most=60)
+    measured = front["sources"].index("measured")
+    assert sorted(map(int, front["measured"])) == [n for n, s in enumerate(front["points"]["source"]) if s == measured]
+    assert len(front["measured"]) == 3
+    assert {row["measured_at"][:10] for row in front["measured"].values()} == {"2026-03-01"}
+
+
+def test_a_problem_that_nothing_can_run_is_an_error(recommender: Recommender) -> None:
+    with pytest.raises(KernrecError):
+        front_answer(recommender, find_op("matmul").problem("bf16", None, m=8, n=8, k=8), find_gpu("t4"))

@@ -1,0 +1,94 @@
+"""A report is one file that works without a network and has what its reader can ask."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import find_gpu
+from kernrec.op import find_op
+from kernrec.page import report as reports
+from kernrec.page.answers import Answers
+from kernrec.recommender import Recommender
+from tests.helpers.process import environment
+
+pytest.importorskip("bokeh", reason="needs the extra page")
+
+PROBLEM = find_op("matmul").problem("f32", None, m=256, n=512, k=256)
+GPUS = [find_gpu("rtx4090"), find_gpu("t4")]
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    made, missing = reports.report(Answers(Recommender(databases=[]), None, 300), GPUS, [PROBLEM], "bert-base")
+    assert missing == []
+    return made
+
+
+def data_of(text: str) -> dict:
+    inside = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert inside is not None
+    return json.loads(inside[1])
+
+
+def test_a_report_loads_nothing(text: str) -> None:
+    own = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    assert "default-src 'none'" in own
+    assert not re.findall(r"<(?:script|img|iframe)[^>]*\bsrc=|<link[^>]*href=\"(?!data:)", own)
+    assert "<!--" not in own
+
+
+def test_a_report_has_every_front_with_its_explanations(text: str) -> None:
+    data = data_of(text)
+    asked = data["answers"]
+    fronts = {name: answer for name, answer in asked.items() if name.startswith("front?")}
+    assert len(fronts) == len(GPUS)
+    explained = [answer for name, answer in asked.items() if name.startswith("explain?")]
+    assert len(explained) == sum(len(front["front"]) for front in fronts.values())
+    assert len([name for name in asked if name.startswith("network?")]) == len(GPUS)
+    assert asked["database?"]["rows"] == []
+
+
+def test_a_report_is_small(text: str) -> None:
+    assert len(text.encode()) < reports.MOST_BYTES / 2
+
+
+def test_text_of_answers_ends_no_script() -> None:
+    from kernrec.page.document import offline_document
+
+    hostile = {"note": "</script><script>alert(1)</script><!--scripts-->"}
+    made = offline_document(hostile)
+    assert data_of(made) == hostile
+    assert "alert(1)</script>" not in made
+
+
+def test_a_gpu_that_cannot_run_a_problem_is_said() -> None:
+    problem = find_op("matmul").problem("bf16", None, m=256, n=256, k=256)
+    _, missing = reports.report(Answers(Recommender(databases=[]), None, 100), GPUS, [problem], None)
+    assert len(missing) == 1
+    with pytest.raises(KernrecError):
+        reports.report(Answers(Recommender(databases=[]), None, 100), GPUS[1:], [problem], None)
+
+
+def test_a_report_that_would_be_too_large_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "MOST_BYTES", 10_000)
+    with pytest.raises(UsageError, match=r"would have .* MB"):
+        reports.report(Answers(Recommender(databases=[]), None, 100), GPUS[:1], [PROBLEM], None)
+
+
+def test_the_command_writes_it_and_says_what_is_wrong(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "kernrec", "report", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+
+    target = tmp_path / "out.html"
+    shape = ["--op", "matmul", "--shape", "m=64,n=64,k=64"]
+    done = run("--gpu", "rtx4090", *shape, "--html", str(target))
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"\S+: \d\.\d MB, 1 problem on 1 GPU\n", done.stdout)
+    assert data_of(target.read_text(encoding="utf-8"))["mode"] == "report"

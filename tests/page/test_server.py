@@ -1,0 +1,126 @@
+"""The server answers this machine's browser, and nobody who only pretends to be a page of it."""
+
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kernrec.cli.app import run
+from kernrec.errors import UsageError
+from kernrec.page.answers import Answers
+from kernrec.page.server import PageServer
+from kernrec.recommender import Recommender
+from tests.helpers.process import environment
+
+pytest.importorskip("bokeh", reason="needs the extra page")
+
+CHOSEN = {"gpus": ["rtx4090"], "problem": {}}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PageServer]:
+    served = PageServer(Answers(Recommender(databases=[])), 0, CHOSEN)
+    thread = threading.Thread(target=served.serve_forever, args=(0.01,))
+    thread.start()
+    yield served
+    served.shutdown()
+    thread.join()
+    served.server_close()
+
+
+def get(
+    server: PageServer, path: str, method: str = "GET", host: str | None = None
+) -> tuple[http.client.HTTPResponse, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
+    connection.putrequest(method, path, skip_host=host is not None)
+    if host is not None:
+        connection.putheader("Host", host)
+    connection.endheaders()
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer, body
+
+
+def test_the_page_and_its_files_are_served(server: PageServer) -> None:
+    page, body = get(server, "/")
+    assert page.status == 200
+    assert "script-src 'self';" in page.headers["Content-Security-Policy"]
+    for name in (b"page.css", b"page.js", b"bokeh.min.js"):
+        assert name in body
+        assert get(server, "/" + name.decode())[0].status == 200
+
+
+def test_a_front_is_answered(server: PageServer) -> None:
+    answer, body = get(server, "/api/front?gpu=rtx4090&op=matmul&shape=m%3D64%2Cn%3D64%2Ck%3D64")
+    assert answer.status == 200
+    assert json.loads(body)["gpu"] == "rtx4090"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "", "127.0.0.1:1"])
+def test_another_name_of_this_machine_gets_nothing(server: PageServer, host: str) -> None:
+    answer, body = get(server, "/api/database", host=host)
+    assert answer.status == 403
+    assert b"asked_at" not in body
+
+
+def test_localhost_is_a_name_of_it(server: PageServer) -> None:
+    assert get(server, "/", host=f"localhost:{server.server_address[1]}")[0].status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/../pyproject.toml", "/page.html", "/api/", "/api/../page.js", "/api/eval", "/static/page.js", "//etc/passwd"],
+)
+def test_no_other_file_can_be_had(server: PageServer, path: str) -> None:
+    assert get(server, path)[0].status == 404
+
+
+@pytest.mark.parametrize(
+    "query", ["gpu=rtx4090&op=nothing", "gpu", "&&&", "a=1" + "&a=1" * 50, "gpu=%00&op=matmul", "op=__import__('os')"]
+)
+def test_a_wrong_question_is_one_line(server: PageServer, query: str) -> None:
+    answer, body = get(server, f"/api/front?{query.replace(' ', '%20')}")
+    assert answer.status == 400
+    assert "\n" not in json.loads(body)["error"]
+
+
+def test_nothing_but_get_is_answered(server: PageServer) -> None:
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        assert get(server, "/api/database", method)[0].status == 501
+
+
+def test_it_listens_on_loopback_alone(server: PageServer) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_a_port_in_use_is_one_line(server: PageServer, capsys: pytest.CaptureFixture[str]) -> None:
+    port = server.server_address[1]
+    with pytest.raises(UsageError, match=f"port {port} is in use; give another --port"):
+        PageServer(server.answers, port, CHOSEN)
+    with pytest.raises(UsageError, match="0 to 65535"):
+        PageServer(server.answers, 70000, CHOSEN)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert run(["explore", "--no-browser", "--port", str(taken.getsockname()[1])]) == 2
+    assert "is in use" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an interrupt is sent otherwise there")
+def test_an_interrupt_ends_the_command_in_peace() -> None:
+    import signal
+
+    command = [sys.executable, "-m", "kernrec", "explore", "--no-browser", "--port", "0", "--gpu", "t4"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("http://127.0.0.1:")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "Traceback" not in errors
