@@ -4,6 +4,7 @@ Property tests draw new examples at a desk, and the same ones in every run of CI
 databases of whoever runs the tests are neither read nor written.
 """
 
+import gc
 import os
 import signal
 import threading
@@ -16,6 +17,10 @@ from hypothesis import settings
 # which reads this when it is imported, in this process and its children.
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+
+# Programs and profiles that tests share live as long as the process: looking for cycles among them every thousand
+# objects takes a fifteenth of the time of the tests of kernels.
+gc.set_threshold(100_000, 20, 100)
 
 settings.register_profile("desk", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)

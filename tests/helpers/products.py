@@ -2,36 +2,16 @@
 
 import dataclasses
 from collections.abc import Mapping
-from functools import cache
 
 import numpy as np
-import pytest
 
-from kernrec.compile import Compiled, NoCompilerError, compile_source
 from kernrec.kernel import Kernel
 from kernrec.op import Problem, decode_elements, encode_elements, find_op
-from kernrec.ptx import Module, parse
-from tests.helpers.trial import broken_module, execute
-
-Config = dict[str, int]
+from tests.helpers.kernel_code import Config, module_of
+from tests.helpers.trial import execute
 
 HALF_STEP = {"f32": 0.0, "tf32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}
 """How far rounding an f32 result to its dtype moves it, relative to it."""
-
-
-@cache
-def _compiled(kernel: Kernel, code: tuple[int, ...], dtype: str, layout: str, sm: int) -> tuple[Compiled, Module]:
-    fixed = dict(zip(kernel.compile_time_tunables, code, strict=True))
-    try:
-        compiled = compile_source(kernel.source, sm, kernel.defines(fixed, dtype, layout))
-    except NoCompilerError as error:
-        pytest.skip(str(error))
-    return compiled, parse(compiled.ptx)
-
-
-def compiled(kernel: Kernel, config: Config, dtype: str, layout: str, sm: int) -> tuple[Compiled, Module]:
-    """The code of a config; each is compiled once."""
-    return _compiled(kernel, tuple(config[name] for name in kernel.compile_time_tunables), dtype, layout, sm)
 
 
 def matmul(dtype: str, layout: str, **dims: int) -> Problem:
@@ -54,8 +34,7 @@ def run(
     check_races: bool = False,
 ) -> np.ndarray:
     """c as the kernel leaves it in memory; what it does not write is NaN."""
-    defines = kernel.defines(config, problem.dtype, problem.layout)
-    module = broken_module(kernel, defines, sm) or compiled(kernel, config, problem.dtype, problem.layout, sm)[1]
+    module = module_of(kernel, config, problem.dtype, problem.layout, sm)
     return execute(kernel, config, problem, sm, module, dict(given), check_races=check_races)["c"]
 
 

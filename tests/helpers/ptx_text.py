@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernrec.compile.nvrtc import header_folders
+from kernrec.compile import NoCompilerError
+from kernrec.compile.nvrtc import compiler, header_folders
 from kernrec.ptx import Counts, KernelLaunch, Module, emulate, parse
 
 REGISTERS = """
@@ -107,6 +108,11 @@ def elementwise(entry: str, operation: str) -> str:
 
 
 def cuda(source: str, arch: str = "sm_86", defines: Mapping[str, str | int] | None = None) -> Module:
+    """Compiles CUDA C++ with NVRTC to PTX and parses it; skips the test where CuPy or NVRTC is missing."""
+    return _parsed(cuda_to_ptx(source, arch, defines))
+
+
+def cuda_to_ptx(source: str, arch: str = "sm_86", defines: Mapping[str, str | int] | None = None) -> str:
     """Compiles CUDA C++ with NVRTC to PTX; skips the test where CuPy or NVRTC is missing.
 
     Without machine code, which takes the assembler as long as the rest and which the emulator does not read.
@@ -115,9 +121,18 @@ def cuda(source: str, arch: str = "sm_86", defines: Mapping[str, str | int] | No
     return _compiled(source, arch.replace("sm_", "compute_"), macros)
 
 
+@functools.lru_cache(64)
+def _parsed(ptx: str) -> Module:
+    return parse(ptx)
+
+
 @functools.lru_cache(None)
-def _compiled(source: str, arch: str, macros: tuple[str, ...]) -> Module:
-    nvrtc = pytest.importorskip("cupy.cuda", reason="compiling CUDA needs CuPy: pip install '.[cuda13]'").nvrtc
+def _compiled(source: str, arch: str, macros: tuple[str, ...]) -> str:
+    try:
+        compiler()
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    nvrtc = pytest.importorskip("cupy.cuda").nvrtc
     program = nvrtc.createProgram(source, "k.cu", [], [])
     options = [f"--gpu-architecture={arch}", "--std=c++17", *macros]
     options += [f"--include-path={folder}" for folder in header_folders()]
@@ -126,4 +141,4 @@ def _compiled(source: str, arch: str, macros: tuple[str, ...]) -> Module:
     except nvrtc.NVRTCError:
         pytest.fail(nvrtc.getProgramLog(program))
     text = nvrtc.getPTX(program)
-    return parse(text if isinstance(text, str) else text.decode())
+    return (text if isinstance(text, str) else text.decode()).replace("\0", "")

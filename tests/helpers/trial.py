@@ -15,14 +15,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from kernrec.compile import Compiled, NoCompilerError, compile_source
 from kernrec.gpu import limits
-from kernrec.kernel import Kernel, Space, all_kernels, find_kernel
+from kernrec.kernel import Kernel, Space, all_kernels
 from kernrec.kernel.binding import bind_launches, workspaces
 from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
 from kernrec.profile.probe_profile import kernel_launch
-from kernrec.ptx import Module, emulate, parse
-from tests.helpers.ptx_text import cuda
+from kernrec.ptx import Module, emulate
+from tests.helpers.kernel_code import Config, module_of
 
 ARCHITECTURES = (75, 86)  # without and with cp.async and conversions to bfloat16
 
@@ -36,7 +35,6 @@ OPERANDS = {"tf32": 2.0**-10 + 2.0**-22}
 """How far rounding both operands of a product moves it, relative to it: to 10 bits of mantissa each."""
 
 Tensors = dict[str, np.ndarray]
-Config = dict[str, int]
 Run = tuple[Config, Problem]
 
 
@@ -175,7 +173,7 @@ class Case:
     @property
     def least_codes(self) -> int:
         """How many compiled variants are tried, where there are as many."""
-        return 8 if self.thorough else 4
+        return 8 if self.thorough else 3
 
     @property
     def problems(self) -> list[Problem]:
@@ -206,29 +204,6 @@ def per_case(*ops: str, tunable: str | None = None) -> pytest.MarkDecorator:
 
 
 @cache
-def _compiled(case: Case, code: tuple[int, ...]) -> tuple[Compiled, Module]:
-    fixed = dict(zip(case.kernel.compile_time_tunables, code, strict=True))
-    try:
-        compiled = compile_source(case.kernel.source, case.sm, case.kernel.defines(fixed, case.dtype, case.layout))
-    except NoCompilerError as error:
-        pytest.skip(str(error))
-    return compiled, parse(compiled.ptx)
-
-
-def broken_module(kernel: Kernel, defines: Mapping[str, str | int], sm: int) -> Module | None:
-    """The code of a copy of a library kernel with something broken; None for the kernel as it is.
-
-    Nothing is asked of it but to run, so that PTX is enough; and it is not kept in the user's cache.
-    """
-    return None if kernel.source == find_kernel(kernel.name).source else cuda(kernel.source, f"sm_{sm}", defines)
-
-
-def compile_config(case: Case, config: Config) -> tuple[Compiled, Module]:
-    """A config's code, compiled and parsed."""
-    return _compiled(case, tuple(config[name] for name in case.kernel.compile_time_tunables))
-
-
-@cache
 def space(case: Case) -> Space:
     """Every config of a case."""
     return Space(case.kernel, case.sm, limits(case.sm), case.dtype, case.layout)
@@ -247,19 +222,22 @@ def values(case: Case) -> set[tuple[str, int]]:
 
 
 def _extremes(case: Case, rows: np.ndarray) -> set[int]:
-    """Of these rows of the space, those with the fewest and the most threads, shared memory and registers."""
-    at = space(case).at(case.problems[0])
-    launch = at.launch(0)
-    found = set()
-    for column in (launch.threads, launch.shared_bytes, at.names().get("registers")):
+    """Of these rows of the space, those with the most threads, shared memory and registers; of a thorough case, those
+    with the fewest, too."""
+    at_problem = space(case).at(case.problems[0])
+    launch = at_problem.launch(0)
+    extremes = set()
+    for column in (launch.threads, launch.shared_bytes, at_problem.names().get("registers")):
         if isinstance(column, np.ndarray):
-            found |= {int(rows[column[rows].argmin()]), int(rows[column[rows].argmax()])}
-    return found
+            extremes.add(int(rows[column[rows].argmax()]))
+            if case.thorough:
+                extremes.add(int(rows[column[rows].argmin()]))
+    return extremes
 
 
 @cache
 def sample(case: Case) -> list[Config]:
-    """Configs at the corners of the space: those with the fewest and the most threads, shared memory and registers.
+    """Configs at the corners of the space (`_extremes`).
 
     At least `case.least_codes` of distinct code, where there are as many. Of a thorough case, they take every value of
     every tunable between them.
@@ -362,8 +340,7 @@ def execute(
 
 def run(case: Case, config: Config, problem: Problem, given: Tensors, budget: int = 20_000_000) -> Tensors:
     """The outputs of a config as it leaves them in memory; races are errors."""
-    defines = case.kernel.defines(config, case.dtype, case.layout)
-    module = broken_module(case.kernel, defines, case.sm) or compile_config(case, config)[1]
+    module = module_of(case.kernel, config, case.dtype, case.layout, case.sm)
     return execute(case.kernel, config, problem, case.sm, module, given, budget=budget)
 
 

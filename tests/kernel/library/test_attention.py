@@ -1,7 +1,6 @@
 """`attention_mma` and `attention_simt`, run by the emulator on awkward problems and held against the op's reference."""
 
 import dataclasses
-from functools import cache
 
 import numpy as np
 import pytest
@@ -9,13 +8,13 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from kernrec.compile import Compiled, NoCompilerError, compile_source
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, bind_launches, find_kernel
 from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
 from kernrec.profile.probe_profile import emulate_config, profile_variant
-from kernrec.ptx import EmulationError, Module, parse
-from tests.helpers.trial import broken_module, execute
+from kernrec.ptx import EmulationError
+from tests.helpers.kernel_code import Config, assembled, module_of, not_assembled
+from tests.helpers.trial import execute
 
 pytestmark = pytest.mark.slow
 
@@ -80,18 +79,9 @@ SHAPES = (
 )
 
 
-@cache
-def _compiled(kernel: Kernel, code: tuple[int, ...], dtype: str, sm: int) -> tuple[Compiled, Module]:
-    config = dict(zip(kernel.compile_time_tunables, code, strict=True))
-    try:  # the code of both layouts is the same
-        compiled = compile_source(kernel.source, sm, kernel.defines(config, dtype, "bhsd"))
-    except NoCompilerError as error:
-        pytest.skip(str(error))
-    return compiled, parse(compiled.ptx)
-
-
-def _compile(kernel: Kernel, config: dict[str, int], dtype: str) -> tuple[Compiled, Module]:
-    return _compiled(kernel, tuple(config[name] for name in kernel.compile_time_tunables), dtype, _sm(kernel, dtype))
+def _code(kernel: Kernel, config: Config, dtype: str) -> tuple[Kernel, Config, str, str, int]:
+    """What a config's code is made of; that of both layouts is the same."""
+    return kernel, config, dtype, "bhsd", _sm(kernel, dtype)
 
 
 def _problem(dtype: str, dim: int, shape: dict[str, int], layout: str = "bhsd") -> Problem:
@@ -102,10 +92,8 @@ def _run(
     kernel: Kernel, config: dict[str, int], problem: Problem, given: dict[str, np.ndarray], check_races: bool = False
 ) -> np.ndarray:
     """The values of o as the kernel leaves them in memory."""
-    sm = _sm(kernel, problem.dtype)
-    defines = kernel.defines(config, problem.dtype, problem.layout)
-    module = broken_module(kernel, defines, sm) or _compile(kernel, config, problem.dtype)[1]
-    o = execute(kernel, config, problem, sm, module, given, check_races=check_races)["o"]
+    module = module_of(*_code(kernel, config, problem.dtype))
+    o = execute(kernel, config, problem, _sm(kernel, problem.dtype), module, given, check_races=check_races)["o"]
     return decode_elements(o, problem.dtype)
 
 
@@ -221,7 +209,8 @@ def test_the_trips_of_the_spec_are_those_that_the_blocks_make(data: st.DataObjec
 def test_every_block_issues_what_its_profile_says_whatever_the_edges(case: Case) -> None:
     kernel, config, dtype, dim = case
     sm = _sm(kernel, dtype)
-    compiled, module = _compile(kernel, config, dtype)
+    code = _code(kernel, config, dtype)
+    compiled, module = not_assembled(*code), module_of(*code)
     configs = [config | {"pack": 0, "split_keys": split_keys} for split_keys in (1, 2, 4, 8)]
     profiles = {p.launch: p.profile for p in profile_variant(kernel, configs, dtype, "bhsd", sm, compiled)}
     for shape in SHAPES[:4]:
@@ -238,7 +227,7 @@ def test_every_block_issues_what_its_profile_says_whatever_the_edges(case: Case)
 def test_a_trip_has_no_bank_conflicts_and_exactly_the_products_of_its_tile(case: Case) -> None:
     kernel, config, dtype, _ = case
     sm = _sm(kernel, dtype)
-    compiled, _ = _compile(kernel, config, dtype)
+    compiled = not_assembled(*_code(kernel, config, dtype))
     profile = profile_variant(kernel, [config | {"pack": 0, "split_keys": 1}], dtype, "bhsd", sm, compiled)[0].profile
     trip = dict(zip(profile.metrics, profile.coefficients[:, profile.terms.index("k_tiles")].tolist(), strict=True))
     for way in ("load", "store"):
@@ -267,7 +256,7 @@ def test_a_few_dozen_codes_on_every_architecture(kernel: Kernel, dtype: str, mos
     "case", [_mma(128, 128, 32, 64, 2), _mma(96, 128, 32, 64, 1), _mma(64, 128, 32, 128, 2), _simt(160, 128, 4, 4, 4)]
 )
 def test_the_codes_hungriest_for_registers_do_not_spill(case: Case) -> None:
-    resources = _compile(case[0], case[1], case[2])[0].resources[case[0].name]
+    resources = assembled(*_code(*case[:3])).resources[case[0].name]
     assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
 
 

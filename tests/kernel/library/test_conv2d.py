@@ -2,18 +2,17 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from functools import cache
 
 import numpy as np
 import pytest
 
-from kernrec.compile import Compiled, NoCompilerError, compile_source
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, find_kernel
 from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
 from kernrec.profile.probe_profile import emulate_config, profile_variant
-from kernrec.ptx import EmulationError, Module, parse
-from tests.helpers.trial import broken_module, execute
+from kernrec.ptx import EmulationError
+from tests.helpers.kernel_code import Config, assembled, module_of, not_assembled
+from tests.helpers.trial import execute
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +20,6 @@ MMA, DIRECT, DEPTHWISE = map(find_kernel, ("conv2d_implicit_gemm_mma", "conv2d_d
 KERNELS = (MMA, DIRECT, DEPTHWISE)
 ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}
 LEAST = {"f32": 0.0, "f16": 2.0**-25, "bf16": 2.0**-134}
-
-Config = dict[str, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,23 +156,14 @@ EACH_CASE = pytest.mark.parametrize("case", CASES, ids=str)
 EACH_KERNEL = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 
 
-@cache
-def _compiled(kernel: Kernel, defines: tuple[tuple[str, str], ...], sm: int) -> tuple[Compiled, Module]:
-    try:
-        compiled = compile_source(kernel.source, sm, dict(defines))
-    except NoCompilerError as error:
-        pytest.skip(str(error))
-    return compiled, parse(compiled.ptx)
-
-
-def _compile(case: Case) -> tuple[Compiled, Module]:
-    return _compiled(case.kernel, tuple(case.kernel.defines(case.config, case.dtype, case.layout).items()), case.sm)
+def _code(case: Case) -> tuple[Kernel, Config, str, str, int]:
+    """What a case's code is made of."""
+    return case.kernel, case.config, case.dtype, case.layout, case.sm
 
 
 def _run(case: Case, given: dict[str, np.ndarray]) -> np.ndarray:
     """y as the kernel leaves it in memory; a race in shared memory is an error."""
-    defines = case.kernel.defines(case.config, case.dtype, case.layout)
-    module = broken_module(case.kernel, defines, case.sm) or _compile(case)[1]
+    module = module_of(*_code(case))
     return execute(case.kernel, case.config, case.problem, case.sm, module, given, budget=5_000_000)["y"]
 
 
@@ -221,7 +209,7 @@ def test_at_least_eight_configs_of_each_layout_are_tried(kernel: Kernel) -> None
 
 @pytest.mark.parametrize("case", CASES[::7], ids=str)
 def test_edges_issue_exactly_what_the_profile_of_full_tiles_says(case: Case) -> None:
-    compiled, module = _compile(case)
+    compiled, module = not_assembled(*_code(case)), module_of(*_code(case))
     configs = [case.config]
     if case.kernel is MMA:
         configs += [case.config | {"split_k": split_k} for split_k in (2, 4, 8)]
@@ -260,7 +248,7 @@ def test_no_more_codes_than_can_be_profiled_soon(kernel: Kernel, sm: int) -> Non
     ids=str,
 )
 def test_the_codes_hungriest_for_registers_do_not_spill(case: Case, most: int) -> None:
-    resources = _compile(case)[0].resources[case.kernel.launches[0].entry]
+    resources = assembled(*_code(case)).resources[case.kernel.launches[0].entry]
     assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
     assert resources.registers <= most
 
@@ -305,7 +293,7 @@ def test_reading_a_tile_before_it_has_landed_for_all_is_noticed_with_one_set_of_
 def test_lines_of_tiles_in_nchw_are_read_with_few_bank_conflicts() -> None:
     for case in CASES:
         if case.kernel is DEPTHWISE and case.layout == "nchw" and case.dtype == "f32":
-            compiled, _ = _compile(case)
+            compiled = not_assembled(*_code(case))
             profile = profile_variant(DEPTHWISE, [case.config], "f32", "nchw", case.sm, compiled)[0].profile
             counts = profile.counts({"block": 1})
             assert counts["shared.load_wavefronts"] <= 3 * counts["shared.load_ideal"]

@@ -9,7 +9,8 @@ from kernrec.kernel import Kernel, bind_launches, find_kernel
 from kernrec.kernel.binding import Pointer
 from kernrec.op import decode_elements, encode_elements, inputs, reference
 from kernrec.ptx import EmulationError
-from tests.helpers.products import Config, broken, matmul, run, worst
+from tests.helpers.kernel_code import Config
+from tests.helpers.products import broken, matmul, run, worst
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +31,13 @@ CASES: list[tuple[str, str, str, int, Config]] = [
     ("matmul_skinny", "f16", "nt", 75, {"rows": 8, "columns": 8, "vector": 8, "unroll": 1}),
     ("matmul_skinny", "bf16", "nt", 75, {"rows": 2, "columns": 2, "vector": 1, "unroll": 2}),
 ]
-EACH_CASE = pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, (*c[:4], c[4]["vector"]))))
-SPLITS = pytest.mark.parametrize("split_k", [1, 2])
+ENDS = ((1, 0), (0, 1), (1, 2), (1, 3))  # bias; relu; bias and gelu; bias and silu
+SPREAD = [(case, 1 + (i + j // 2) % 2, *ENDS[(i + j) % 4]) for i, case in enumerate(CASES) for j in range(4)]
+"""Each case with every activation, with and without shares of the sum by turns: each activation has both."""
+
+
+def _name(value: object) -> str:
+    return "-".join(map(str, (*value[:4], value[4]["vector"]))) if isinstance(value, tuple) else str(value)
 
 
 def _dims(kernel: str, vector: int) -> dict[str, int]:
@@ -41,9 +47,7 @@ def _dims(kernel: str, vector: int) -> dict[str, int]:
     return {"m": 64 + 3 * vector, "n": 128 + 5 * vector, "k": 64 + 3 * vector}
 
 
-@EACH_CASE
-@SPLITS
-@pytest.mark.parametrize(("bias", "activation"), [(1, 0), (0, 1), (1, 2), (1, 3)], ids=["bias", "relu", "gelu", "silu"])
+@pytest.mark.parametrize(("case", "split_k", "bias", "activation"), SPREAD, ids=_name)
 def test_bias_and_activation_are_those_of_the_reference(
     case: tuple[str, str, str, int, Config], split_k: int, bias: int, activation: int
 ) -> None:

@@ -11,7 +11,8 @@ from kernrec.kernel import Space, find_kernel
 from kernrec.op import encode_elements, inputs, reference
 from kernrec.profile.probe_profile import emulate_config, profile_variant
 from kernrec.ptx import EmulationError
-from tests.helpers.products import Config, awkward, bits, broken, compiled, run, whole_numbers
+from tests.helpers.kernel_code import Config, assembled, module_of, not_assembled
+from tests.helpers.products import awkward, bits, broken, run, whole_numbers
 
 pytestmark = pytest.mark.slow
 
@@ -43,9 +44,15 @@ TURING = (
     _config(64, 128, 32, 32, 32, vector=1, stages=2, fragments=1, split_k=2),
 )
 ALL = [(SM, config) for config in CONFIGS] + [(75, config) for config in TURING]
-EACH = pytest.mark.parametrize(
-    ("sm", "config"), ALL, ids=lambda v: "-".join(map(str, getattr(v, "values", lambda: [v])()))
-)
+
+
+def _name(value: object) -> str:
+    return "-".join(map(str, value.values() if isinstance(value, dict) else [value]))
+
+
+EACH = pytest.mark.parametrize(("sm", "config"), ALL, ids=_name)
+SPREAD = [(*case, KERNEL.layouts[(i + step) % 4]) for i, case in enumerate(ALL) for step in (0, 2 - i // 4 % 2)]
+"""Each config in two of the layouts; each layout with six of the configs."""
 
 
 @EACH
@@ -53,26 +60,27 @@ def test_the_configs_shown_here_can_run(sm: int, config: Config) -> None:
     assert KERNEL.misfit(config, awkward(config, "f16", "nn"), limits(sm)) is None
 
 
-@LAYOUTS
-@EACH
-def test_exact_sums_are_rounded_to_nearest_bit_for_bit(sm: int, config: Config, layout: str) -> None:
-    for dtype in KERNEL.dtypes if sm >= 80 and layout == "nn" else ("f16",):
-        problem = awkward(config, dtype, layout)
-        given = whole_numbers(problem)
-        expected = encode_elements(reference(problem, given)["c"], dtype)
-        assert bits(run(KERNEL, config, problem, given, sm)) == bits(expected)
+@pytest.mark.parametrize(("sm", "config", "layout"), SPREAD, ids=_name)
+def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(sm: int, config: Config, layout: str) -> None:
+    problem = awkward(config, "f16", layout, k=5 * config["block_k"] + 3 * config["vector"])
+    given = whole_numbers(problem)
+    expected = encode_elements(reference(problem, given)["c"], "f16")
+    assert bits(run(KERNEL, config, problem, given, sm, check_races=True)) == bits(expected)
 
 
-@LAYOUTS
-@EACH
-def test_no_two_warps_race_for_shared_memory(sm: int, config: Config, layout: str) -> None:
-    problem = awkward(config, "f16", layout, k=5 * config["block_k"])
-    run(KERNEL, config, problem, whole_numbers(problem), sm, check_races=True)
+@pytest.mark.parametrize("config", CONFIGS[::2], ids=_name)
+def test_exact_sums_are_rounded_to_nearest_in_bfloat16(config: Config) -> None:
+    layout = KERNEL.layouts[CONFIGS.index(config) // 2 % len(KERNEL.layouts)]
+    problem = awkward(config, "bf16", layout)
+    given = whole_numbers(problem)
+    expected = encode_elements(reference(problem, given)["c"], "bf16")
+    assert bits(run(KERNEL, config, problem, given, SM)) == bits(expected)
 
 
-@LAYOUTS
-@pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[1], CONFIGS[-1]], ids=["whole", "split", "unaligned split"])
-def test_products_of_a_batch_are_those_of_each_pair(config: Config, layout: str) -> None:
+@pytest.mark.parametrize("number", range(4))
+def test_products_of_a_batch_are_those_of_each_pair(number: int) -> None:
+    """Of whole tiles, of shares of the sum and of unaligned shares, each in another layout."""
+    config, layout = CONFIGS[(0, 1, -1, 3)[number]], KERNEL.layouts[number]
     problem = awkward(config, "f16", layout, batch=3)
     given = inputs(problem, seed=1)
     together = run(KERNEL, config, problem, given, SM)
@@ -96,7 +104,7 @@ def test_slivers_far_below_one_tile_come_out_right(config: Config, dims: Config)
 def test_partial_tiles_issue_exactly_what_full_ones_do(sm: int, config: Config) -> None:
     """Each config in one layout, and each layout with three of the configs."""
     layout = KERNEL.layouts[ALL.index((sm, config)) % len(KERNEL.layouts)]
-    code, module = compiled(KERNEL, config, "f16", layout, sm)
+    code, module = (make(KERNEL, config, "f16", layout, sm) for make in (not_assembled, module_of))
     configs = [config | {"split_k": split_k} for split_k in (1, 2, 4, 8)]
     profiles = {p.launch: p.profile for p in profile_variant(KERNEL, configs, "f16", layout, sm, code)}
     problem = awkward(config, "f16", layout)
@@ -112,7 +120,7 @@ def test_partial_tiles_issue_exactly_what_full_ones_do(sm: int, config: Config) 
 @LAYOUTS
 @pytest.mark.parametrize("config", [c for c in CONFIGS if c["vector"] == 8 and c["split_k"] == 1], ids=str)
 def test_wide_loads_and_stores_move_whole_sectors(config: Config, layout: str) -> None:
-    code, _ = compiled(KERNEL, config, "f16", layout, SM)
+    code = not_assembled(KERNEL, config, "f16", layout, SM)
     profile = profile_variant(KERNEL, [config], "f16", layout, SM, code)[0].profile
     counts = profile.counts({"block": 1, "k_tiles": 10})
     for tensor, way in (("a", "read"), ("b", "read"), ("c", "write")):
@@ -135,7 +143,7 @@ def test_dozens_of_codes_on_every_architecture_that_has_the_instructions(sm: int
 def test_the_codes_hungriest_for_registers_do_not_spill(layout: str) -> None:
     hungry = (_config(128, 128, 64, 64, 64, stages=2), _config(64, 256, 32, 32, 64, stages=4, fragments=1))
     for config in hungry:
-        resources = compiled(KERNEL, config, "f16", layout, SM)[0].resources["matmul_mma"]
+        resources = assembled(KERNEL, config, "f16", layout, SM).resources["matmul_mma"]
         assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
         assert resources.registers <= (128 if config["fragments"] == 1 else 255)
 
@@ -184,7 +192,7 @@ def test_without_the_exchange_of_chunks_banks_conflict() -> None:
     config = CONFIGS[4] | {"split_k": 1}
     kernel = broken(KERNEL, "(CHUNKS >= 8 ? row % 8 : row / 2 % 4) * CHUNK_BYTES", "0")
     for candidate, clean in ((KERNEL, True), (kernel, False)):
-        code, _ = compiled(candidate, config, "f16", "nn", SM)
+        code = not_assembled(candidate, config, "f16", "nn", SM)
         profile = profile_variant(candidate, [config], "f16", "nn", SM, code)[0].profile
         counts = profile.counts({"block": 1, "k_tiles": 1})
         assert (counts["shared.load_wavefronts"] == counts["shared.load_ideal"]) is clean
@@ -195,6 +203,6 @@ def test_the_counts_of_a_loop_that_skips_its_edge_fit_no_profile() -> None:
         KERNEL, "fetch(slots + previous(read));", "if (trip + STAGES <= trips) fetch(slots + previous(read));"
     )
     config = CONFIGS[0]
-    code, _ = compiled(kernel, config, "f16", "nn", SM)
+    code = not_assembled(kernel, config, "f16", "nn", SM)
     with pytest.raises(KernrecError, match="not linear"):
         profile_variant(kernel, [config], "f16", "nn", SM, code)

@@ -5,7 +5,8 @@ import pytest
 from on_gpu import Card, Code, NoGPUError, Prepared, arguments, find_card
 
 from kernrec.kernel import bind_launches
-from tests.helpers.trial import CASES, Case, compile_config, flaws, given_inputs, per_case, runs
+from tests.helpers.kernel_code import assembled, module_of
+from tests.helpers.trial import CASES, Case, flaws, given_inputs, runs
 
 
 @pytest.fixture(scope="module")
@@ -30,26 +31,29 @@ def test_configs_at_the_corners_of_the_space_compute_the_op_on_the_card(card: Ca
     for config, problem in runs(case):
         key = tuple(config[name] for name in kernel.compile_time_tunables)
         if key not in codes:
-            codes[key] = Code(compile_config(case, config)[0])
+            codes[key] = Code(assembled(kernel, config, dtype, layout, card.sm))
         given = given_inputs(problem)
         prepared = Prepared(kernel, config, problem, card.sm, codes[key], given)
         prepared.launch()
         assert flaws(problem, given, prepared.outputs()) == [], config
 
 
-@per_case("matmul", "conv2d")
+THOROUGH = pytest.mark.parametrize("case", [case for case in CASES if case.thorough], ids=str)
+
+
+@THOROUGH
 def test_arguments_have_the_sizes_that_the_kernel_expects(case: Case) -> None:
     config, problem = next((c, p) for c, p in runs(case) if c.get("split_k", 1) == 1)
     names = [*problem.tensors, *(workspace.name for workspace in case.kernel.workspaces)]
     addresses = {name: np.uint64(1) for name in names}
-    _, module = compile_config(case, config)
+    module = module_of(case.kernel, config, case.dtype, case.layout, case.sm)
     for launch in bind_launches(case.kernel, config, problem, case.sm):
         sizes = [np.asarray(argument).nbytes for argument in arguments(launch, addresses)]
         assert sizes == [parameter.size for parameter in module.functions[launch.entry].parameters]
 
 
-def test_machine_code_has_every_entry_that_is_launched() -> None:
-    for case in CASES:
-        compiled, _ = compile_config(case, runs(case)[0][0])
-        assert compiled.cubin[:4] == b"\x7fELF"
-        assert {launch.entry for launch in case.kernel.launches} <= compiled.resources.keys()
+@THOROUGH
+def test_machine_code_has_every_entry_that_is_launched(case: Case) -> None:
+    compiled = assembled(case.kernel, runs(case)[0][0], case.dtype, case.layout, case.sm)
+    assert compiled.cubin[:4] == b"\x7fELF"
+    assert {launch.entry for launch in case.kernel.launches} <= compiled.resources.keys()

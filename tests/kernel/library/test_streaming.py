@@ -7,7 +7,8 @@ import pytest
 from kernrec.kernel import Kernel
 from kernrec.op.dtype import BYTES
 from kernrec.profile.probe_profile import profile_variant
-from tests.helpers.trial import CASES, Case, compile_config, per_case, sample, space
+from tests.helpers.kernel_code import not_assembled
+from tests.helpers.trial import CASES, Case, per_case, sample, space
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +25,7 @@ def _profiles(case: Case) -> list[tuple[dict[str, int], str, dict[str, dict[str,
     kernel, configs = case.kernel, list(map(space(case).config, range(len(space(case)))))
     found = []
     for config in sample(case):
-        compiled, _ = compile_config(case, config)
+        compiled = not_assembled(kernel, config, case.dtype, case.layout, case.sm)
         same = [other for other in configs if _code(kernel, other) == _code(kernel, config)]
         for launch in profile_variant(kernel, same, case.dtype, case.layout, case.sm, compiled):
             columns = zip(launch.profile.terms, launch.profile.coefficients.T.tolist(), strict=True)

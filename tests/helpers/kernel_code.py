@@ -1,0 +1,43 @@
+"""The code of library kernels, and of copies of them with something broken.
+
+The emulator reads PTX, and the assembler takes as long as the compiler: it runs only where a test asks what it says of
+registers and spills, or for machine code.
+"""
+
+from functools import cache
+
+import pytest
+
+from kernrec.compile import Compiled, NoCompilerError, Resources, compile_source
+from kernrec.kernel import Kernel
+from kernrec.ptx import Module
+from tests.helpers.ptx_text import cuda, cuda_to_ptx
+
+Config = dict[str, int]
+
+_NOT_ASSEMBLED = Resources(registers=0, spill_store_bytes=0, spill_load_bytes=0, stack_bytes=0, static_smem_bytes=0)
+
+
+def module_of(kernel: Kernel, config: Config, dtype: str, layout: str, sm: int) -> Module:
+    """A config's code for the emulator."""
+    return cuda(kernel.source, f"sm_{sm}", kernel.defines(config, dtype, layout))
+
+
+def not_assembled(kernel: Kernel, config: Config, dtype: str, layout: str, sm: int) -> Compiled:
+    """A config's code for what is counted in the emulator: PTX without machine code, its resources unknown (zeros)."""
+    ptx = cuda_to_ptx(kernel.source, f"sm_{sm}", kernel.defines(config, dtype, layout))
+    resources = {launch.entry: _NOT_ASSEMBLED for launch in kernel.launches}
+    return Compiled(ptx, b"", resources, "nvrtc", "")
+
+
+def assembled(kernel: Kernel, config: Config, dtype: str, layout: str, sm: int) -> Compiled:
+    """A config's code with registers, spills and machine code."""
+    return _assembled(kernel, sm, tuple(kernel.defines(config, dtype, layout).items()))
+
+
+@cache
+def _assembled(kernel: Kernel, sm: int, defines: tuple[tuple[str, str], ...]) -> Compiled:
+    try:
+        return compile_source(kernel.source, sm, dict(defines))
+    except NoCompilerError as error:
+        pytest.skip(str(error))
