@@ -40,6 +40,13 @@ def config() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "kernrec"
 
 
+def state() -> Path:
+    """What has to outlive a killed program (`KERNREC_STATE`, else `$XDG_STATE_HOME/kernrec`); it may not exist."""
+    if chosen := os.environ.get("KERNREC_STATE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "kernrec"
+
+
 def remotes() -> Path:
     """Where rows that were pulled are: beside the user's own database, a folder for each remote; it may not exist."""
     return user_database().parent / "remotes"

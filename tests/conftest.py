@@ -37,7 +37,9 @@ def no_database_of_the_user(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.delenv("KERNREC_DB", raising=False)
+        patch.delenv("KERNREC_STATE", raising=False)
         patch.delenv("KERNREC_CONFIG", raising=False)
         yield
 

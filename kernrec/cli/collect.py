@@ -1,5 +1,6 @@
 """`kernrec collect`: measure kernel configs on a GPU and store the measurements."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,10 +34,13 @@ def collect(
     device: measuring.Device = "cuda",
     replay: measuring.Replay = None,
     seed: measuring.Seed = 0,
+    set_power_limit: measuring.SetPowerLimit = None,
+    lock_clocks: measuring.LockClocks = None,
 ) -> None:
     """Measure latency and energy of kernel configs on a GPU of this machine and add them to a database.
 
-    If it is interrupted or killed, at most the config being measured is lost; run it again to resume.
+    If it is interrupted or killed, at most the config being measured is lost; run it again to resume. The card is
+    measured as it is set, unless --set-power-limit or --lock-clocks allow to set it; the budget is for each of them.
     """
     from kernrec.measure.campaign.results import EFFORTS, CampaignBudget
     from kernrec.measure.collect import CollectRequest
@@ -61,8 +65,11 @@ def collect(
         resume=resume,
         seed=seed,
     )
-    measuring.run_measuring(
-        lambda report, stopping: run(request, report, stopping), lambda result: print_collected(result, request)
+    measuring.run_at_limits(
+        measuring.limits(set_power_limit, lock_clocks, device),
+        gpu,
+        lambda card, report, stopping: run(replace(request, gpu=card), report, stopping),
+        lambda result: print_collected(result, request),
     )
 
 

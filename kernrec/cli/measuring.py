@@ -5,20 +5,33 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from kernrec.cli.quantity import hertz, watts
 from kernrec.errors import UsageError, unknown
 
 if TYPE_CHECKING:
+    from kernrec.measure.at_limits import MeasuredResult
     from kernrec.measure.campaign.results import Progress
+    from kernrec.recommender.estimate.operating_point import OperatingPoint
 
 Shape = Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")]
 Gpu = Annotated[str, typer.Option("--gpu", help="auto, or the index of a GPU in this machine.")]
 Database = Annotated[Path | None, typer.Option(help="Database to read and add to. Default: your own.")]
 Device = Annotated[str, typer.Option(help="cuda: measure on a GPU. replay: answer from recorded measurements.")]
 Replay = Annotated[Path | None, typer.Option(help="Database whose measurements to replay.")]
+SetPowerLimit = Annotated[
+    str | None,
+    typer.Option(help="Power limits to set on the card and to measure at, such as 200W,250W; restored afterwards."),
+]
+LockClocks = Annotated[
+    str | None,
+    typer.Option(
+        help="Core clocks to lock the card to and to measure at, such as 1200MHz,1410MHz; unlocked afterwards."
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of all random choices.")]
 
 
@@ -34,6 +47,19 @@ def check_device(device: str, replay: Path | None, db: Path | None) -> None:
         raise UsageError("--device replay needs --replay, a database of measurements to answer from")
     if device == "replay" and db is None:
         raise UsageError("--device replay needs --db, so that replayed rows are not mixed with your measurements")
+
+
+def limits(set_power_limit: str | None, lock_clocks: str | None, device: str) -> "tuple[OperatingPoint, ...]":
+    """The operating points that --set-power-limit and --lock-clocks ask for; one, the card's own, without them."""
+    from kernrec.measure.at_limits import operating_points
+
+    for flag, text in (("--set-power-limit", set_power_limit), ("--lock-clocks", lock_clocks)):
+        if text is not None and device == "replay":
+            raise UsageError(f"{flag} {text} goes with --device cuda; a recording is replayed as it was recorded")
+    return operating_points(
+        [watts("--set-power-limit", part) for part in (set_power_limit or "").split(",") if set_power_limit],
+        [hertz("--lock-clocks", part) for part in (lock_clocks or "").split(",") if lock_clocks],
+    )
 
 
 class Stop:
@@ -63,19 +89,7 @@ class Stop:
             signal.signal(handled, handler)
 
 
-class MeasuredResult(Protocol):
-    """What a measuring call returns, as far as its end is concerned."""
-
-    @property
-    def error(self) -> str | None:
-        """What ended it early, in one line."""
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it was told to stop."""
-
-
-Result = TypeVar("Result", bound=MeasuredResult)
+Result = TypeVar("Result", bound="MeasuredResult")
 
 
 def run_measuring(
@@ -99,3 +113,29 @@ def run_measuring(
     if result.stopped:
         print("kernrec: interrupted", file=sys.stderr)
         raise typer.Exit(stop.status)
+
+
+def run_at_limits(
+    points: "tuple[OperatingPoint, ...]",
+    gpu: str,
+    measure: "Callable[[str, Callable[[Progress], None], Callable[[], bool]], Result]",
+    show: Callable[[Result], None],
+) -> None:
+    """As `run_measuring`, at each operating point of `limits` in turn; measure: called with the GPU first."""
+    from kernrec.measure.at_limits import ResultsAtLimits, measure_at
+    from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+
+    if points == (DEFAULT_POINT,):
+        run_measuring(lambda report, stopping: measure(gpu, report, stopping), show)
+        return
+
+    def show_each(measured: ResultsAtLimits[Result]) -> None:
+        for point, result in measured.results:
+            limit = [] if point.power_limit_w is None else [f"power limit {point.power_limit_w:g} W"]
+            clock = [] if point.clock_hz is None else [f"clock locked to {point.clock_hz / 1e6:g} MHz"]
+            print(", ".join(limit + clock))
+            show(result)
+
+    run_measuring(
+        lambda report, stopping: measure_at(points, gpu, lambda uuid: measure(uuid, report, stopping)), show_each
+    )

@@ -1,5 +1,6 @@
 """`kernrec search`: search one problem's space for the config of least latency, energy or both."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,11 +29,13 @@ def search(
     device: measuring.Device = "cuda",
     replay: measuring.Replay = None,
     seed: measuring.Seed = 0,
+    set_power_limit: measuring.SetPowerLimit = None,
+    lock_clocks: measuring.LockClocks = None,
 ) -> None:
     """Search the configs of one problem for the least latency, energy or energy-delay product, or for the front.
 
     Latency is measured for every config that the search asks for, energy only where it may matter. If it is interrupted
-    or killed, run it again to go on.
+    or killed, run it again to go on. With --set-power-limit or --lock-clocks there is a search at each of them.
     """
     from kernrec.measure.campaign.results import CampaignBudget
     from kernrec.measure.collect import CollectRequest
@@ -57,8 +60,10 @@ def search(
         seed=seed,
     )
     chosen = objective_named(objective)
-    measuring.run_measuring(
-        lambda report, stopping: run(request, chosen, report, stopping, Strategy(strategy)),
+    measuring.run_at_limits(
+        measuring.limits(set_power_limit, lock_clocks, device),
+        gpu,
+        lambda card, report, stopping: run(replace(request, gpu=card), chosen, report, stopping, Strategy(strategy)),
         lambda result: _print_result(result, objective),
     )
 

@@ -13,6 +13,7 @@ from kernrec.measure.campaign.campaign import CampaignSettings
 from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.ingest import earlier_measurements
 from kernrec.measure.campaign.results import CampaignBudget, MeasuringEffort
+from kernrec.measure.device.card_limits import restore_abandoned
 from kernrec.measure.device.interface import DeviceKind
 from kernrec.measure.device.nvml import Card
 from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAY_VERSION
@@ -81,8 +82,10 @@ def card_device(
 
     Raises:
         UsageError: the catalog does not know the card.
+        KernrecError: it still has the limits of a run that was killed, and they cannot be restored.
     """
     gpu = find_gpu(card.name)
+    restore_abandoned(card)
     opening = {"device": DeviceKind.CUDA, "uuid": card.uuid, "scratch": str(scratch / card.uuid_hash)}
     return MeasuringDevice(opening | dict(kernel or {}), gpu.name, gpu.sm, card.uuid_hash, inputs)
 

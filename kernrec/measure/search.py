@@ -145,8 +145,6 @@ class _Search:
 
     def run(self, journal: Journal, stored: int) -> SearchResult:
         """Measure; returns what is known then."""
-        for measurement in self._earlier():
-            self._learn(measurement)
         self._campaign = self._make_campaign(journal)
         error, stopped = None, False
         try:
@@ -193,6 +191,9 @@ class _Search:
         steps, traits = self._steps, self._campaign.session.traits
         if steps.with_energy and not traits.measures_energy:
             raise KernrecError("energy is not measured on this device; --objective latency needs none")
+        for measurement in self._earlier():
+            if self._campaign.at_present_settings(measurement):
+                self._learn(measurement)
         if energy := steps.energy_round():  # of earlier measurements
             yield self._round(energy, EnergyRule.ALL)
         while not self._stopping():

@@ -57,6 +57,11 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
         ((*REFINE, "--device", "replay"), "--device replay needs --replay"),
         (("refine", "--workload", "broken.json"), "unknown ending of a workload file '.json'"),
         (("search", "--op", "matmul", "--strategy", "genetc"), "unknown strategy 'genetc'; did you mean genetic?"),
+        (("collect", "--op", "mm", "--set-power-limit", "250"), "expected a quantity with its unit, such as 250W"),
+        (
+            ("collect", "--device", "replay", "--replay", "x", "--db", "y", "--lock-clocks", "1GHz"),
+            "--lock-clocks 1GHz goes with --device cuda; a recording is replayed as it was recorded",
+        ),
         (("search", "--op", "matmul"), "a search is of one problem: give a --shape with --op"),
         (("search", "--op", "matmul", "--shape", "m=1,n=1,k=1", "--budget", "5"), "such as 30m or 200configs"),
         ((*EXPLAIN, "--top", "0"), "at least 1 is accepted"),

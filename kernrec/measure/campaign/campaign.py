@@ -215,14 +215,14 @@ class Campaign:
         self.results.append(result := ProblemResult(planned.name, key, configs))
         history = ProblemHistory()
         for measurement in self._hooks.earlier(planned.problem):
-            if self._at_present_settings(measurement):
+            if self.at_present_settings(measurement):
                 history.add(measurement)
                 result.add_earlier(measurement)
         # Drawn anew for each problem, so that a campaign that resumes chooses as the interrupted one did.
         draw = np.random.default_rng([self._settings.seed, zlib.crc32(key.encode())])
         return _ProblemRun(planned, Schedule(planned, history, draw), history, result)
 
-    def _at_present_settings(self, measurement: Measurement) -> bool:
+    def at_present_settings(self, measurement: Measurement) -> bool:
         """Whether a measurement was made at the card's present limits and clocks; others are of another setting."""
         now, then = self.session.opened_info.measured_device(), measurement.device
         limits = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")

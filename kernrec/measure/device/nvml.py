@@ -16,6 +16,7 @@ from uuid import UUID
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.measure.device.interface import CardSettings
+from kernrec.measure.device.limits_journal import present_entry
 
 
 class NoGPUError(KernrecError):
@@ -169,6 +170,7 @@ class NvmlSensors:
 
     def __init__(self, uuid: str) -> None:
         self._nvml = nvml = library()
+        self._uuid = uuid
         self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
         self.name = _text(nvml.nvmlDeviceGetName(self._handle))
         self.others = _others(nvml, self._handle)
@@ -219,9 +221,10 @@ class NvmlSensors:
         ecc = self._query(nvml.nvmlDeviceGetEccMode)
         mig = self._query(nvml.nvmlDeviceGetMigMode)
         persistence = self._query(nvml.nvmlDeviceGetPersistenceMode)
+        locked = present_entry(self._uuid)  # NVML does not tell what clocks are locked to
         return CardSettings(
             power_limit_w=limit / 1e3 if limit and limit != usual else None,
-            sm_clock_hz=self._set_clock(nvml.NVML_CLOCK_SM),
+            sm_clock_hz=(locked and locked.sm_clock_hz) or self._set_clock(nvml.NVML_CLOCK_SM),
             memory_clock_hz=self._set_clock(nvml.NVML_CLOCK_MEM),
             ecc=None if ecc is None else bool(ecc[0]),
             mig=None if mig is None else bool(mig[0]),

@@ -1,0 +1,114 @@
+"""The process that sets a card's limits, and restores them once whoever asked for them has gone, in whichever way.
+
+    python -m kernrec.measure.device.limits_guard '{"uuid": ..., "parent": ..., "power_limit_w": ..., "clock_hz": ...}'
+
+It prints one line of JSON: `{"set": true}`, or `{"refused": reason}` and ends. Then it waits until its standard input
+is closed, its parent is gone or a signal asks it to end. What has to be put back is on the disk before anything is set
+(`limits_journal`), so that even if this process is killed too, the next start of kernrec restores it.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+from kernrec.measure.device.limits_journal import LimitsEntry, LimitsJournal
+from kernrec.measure.device.nvml import library
+from kernrec.util.process import is_alive
+
+_POLL_S = 0.2
+"""How often it looks whether its parent is alive: a process that the parent forked may hold the pipe open."""
+
+
+def main() -> int:
+    """Set, wait, restore."""
+    wanted = json.loads(sys.argv[1])
+    ended = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    try:
+        journal = LimitsJournal(wanted["uuid"])
+    except BlockingIOError:
+        return _refuse("another run of kernrec has set the limits of this card; wait until it has ended")
+    except OSError as error:
+        return _refuse(f"what to restore cannot be written down: {error}")
+    restore(wanted["uuid"], journal)  # of a run that was killed
+    if reason := _set(wanted, journal):
+        return _refuse(reason)
+    print(json.dumps({"set": True}), flush=True)
+    threading.Thread(target=_wait_for_end_of_input, args=(ended,), daemon=True).start()
+    while not ended.wait(_POLL_S):
+        if os.getppid() != wanted["parent"] or not is_alive(wanted["parent"]):
+            break
+    restore(wanted["uuid"], journal)
+    return 0
+
+
+def _wait_for_end_of_input(ended: threading.Event) -> None:
+    while os.read(0, 4096):
+        pass
+    ended.set()
+
+
+def _refuse(reason: str) -> int:
+    print(json.dumps({"refused": reason}), flush=True)
+    return 1
+
+
+def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
+    """Set what is wanted; why not, if that fails: then nothing is changed."""
+    nvml = library()
+    handle = nvml.nvmlDeviceGetHandleByUUID(wanted["uuid"])
+    limit_w, clock_hz = wanted["power_limit_w"], wanted["clock_hz"]
+    changed = False
+    try:
+        before_w = nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1e3 if limit_w is not None else None
+        journal.write(LimitsEntry(before_w, clock_hz))
+        if limit_w is not None:
+            nvml.nvmlDeviceSetPowerManagementLimit(handle, round(limit_w * 1e3))
+            changed = True
+        if clock_hz is not None:
+            megahertz = round(clock_hz / 1e6)
+            nvml.nvmlDeviceSetGpuLockedClocks(handle, megahertz, megahertz)
+    except nvml.NVMLError as error:
+        if changed:
+            restore(wanted["uuid"], journal)
+        else:
+            journal.write(None)
+        if isinstance(error, nvml.NVMLError_NoPermission):
+            return "limits of a card can be set by an administrator only; without the flag it is measured as it is set"
+        return f"the driver refuses to set them: {error}"
+    return None
+
+
+def restore(uuid: str, journal: LimitsJournal) -> bool:
+    """Put back what an entry says, and clear it; False where the driver does not let us, and the entry stays."""
+    entry = journal.read()
+    if entry is None:
+        return True
+    nvml = library()
+    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    restored = True
+    for change, call in (
+        (entry.power_limit_w, lambda watts: nvml.nvmlDeviceSetPowerManagementLimit(handle, round(watts * 1e3))),
+        (entry.sm_clock_hz, lambda hertz: nvml.nvmlDeviceResetGpuLockedClocks(handle)),
+    ):
+        if change is not None:
+            try:
+                call(change)
+            except nvml.NVMLError:
+                restored = False
+    if restored:
+        journal.write(None)
+    return restored
+
+
+if __name__ == "__main__":
+    sys.exit(main())

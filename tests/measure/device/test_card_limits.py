@@ -1,0 +1,186 @@
+"""Limits that the user allowed are set on the card, and restored on every way out. NVML is a stand-in; processes are
+real, and really killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.measure.device import card_limits, limits_guard, nvml
+from kernrec.measure.device.card_limits import check_limits, restore_abandoned
+from kernrec.measure.device.limits_journal import LimitsEntry, LimitsJournal, journal_path, present_entry
+from kernrec.measure.device.nvml import Card
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from tests.helpers.paths import ROOT
+
+CARD = Card(0, "GPU-emulated", "NVIDIA H200", 0)
+STAND_IN = ROOT / "tests" / "measure" / "emulated" / "nvml"
+AS_IT_WAS = {"limit": 650_000, "locked": None, "administrator": True}
+SET = {"limit": 400_000, "locked": [1200, 1200], "administrator": True}
+HOLDER = """
+import sys, time
+from kernrec.errors import KernrecError
+from kernrec.measure.device.card_limits import limits_set
+from kernrec.measure.device.nvml import Card
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+try:
+    with limits_set(Card(0, "GPU-emulated", "NVIDIA H200", 0), OperatingPoint(400.0, 1.2e9)):
+        print("set", flush=True)
+        if sys.argv[1] == "fail":
+            raise RuntimeError
+        while sys.argv[1] == "wait":
+            time.sleep(0.05)
+except KernrecError as error:
+    print(error, flush=True)
+"""
+"""A program that sets limits, and then ends, fails, or waits to be killed."""
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
+
+
+class EmulatedCard:
+    """The state of the card, and programs that change it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "card.json"
+        self.become(AS_IT_WAS)
+
+    def become(self, state: dict[str, Any]) -> None:
+        self._file.write_text(json.dumps(state))
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return json.loads(self._file.read_text())
+
+    def hold(self, how: str) -> "subprocess.Popen[str]":
+        """A program that has set limits; how it goes on."""
+        program = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, how], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert program.stdout is not None
+        self.said = program.stdout.readline().strip()
+        return program
+
+
+@pytest.fixture
+def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmulatedCard:
+    monkeypatch.setenv("KERNREC_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("EMULATED_CARD", str(tmp_path / "card.json"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(STAND_IN), str(ROOT))))
+    monkeypatch.syspath_prepend(str(STAND_IN))
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    import pynvml
+
+    for module in (card_limits, limits_guard, nvml):
+        monkeypatch.setattr(module, "library", lambda: pynvml)
+    return EmulatedCard(tmp_path)
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Whether something becomes true; a busy machine is given a minute."""
+    end = time.monotonic() + 60.0
+    while time.monotonic() < end:
+        if holds():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_limits_are_set_and_restored_after_a_failure(card: EmulatedCard) -> None:
+    program = card.hold("fail")
+    assert card.said == "set"
+    assert program.wait(60) == 1
+    assert card.state == AS_IT_WAS
+    assert present_entry(CARD.uuid) is None
+
+
+def test_a_killed_program_leaves_no_limits(card: EmulatedCard) -> None:
+    program = card.hold("wait")
+    assert card.state == SET
+    assert present_entry(CARD.uuid) == LimitsEntry(650.0, 1.2e9)
+    program.kill()
+    program.wait(60)
+    assert eventually(lambda: card.state == AS_IT_WAS)
+
+
+def test_what_is_left_when_the_guard_is_killed_too_is_restored_at_the_next_start(card: EmulatedCard) -> None:
+    program = card.hold("wait")
+    children = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(program.pid)], capture_output=True, text=True, check=True
+    )
+    for pid in map(int, children.stdout.split()):
+        os.kill(pid, signal.SIGKILL)
+    program.kill()
+    program.wait(60)
+    assert card.state == SET
+    assert eventually(lambda: _restored(card))
+    assert present_entry(CARD.uuid) is None
+
+
+def _restored(card: EmulatedCard) -> bool:
+    restore_abandoned(CARD)
+    return card.state == AS_IT_WAS
+
+
+def test_the_limits_of_a_run_that_is_alive_are_left_alone_and_cannot_be_changed_by_another(card: EmulatedCard) -> None:
+    journal = LimitsJournal(CARD.uuid)
+    journal.write(LimitsEntry(650.0, None))
+    card.become(SET)
+    restore_abandoned(CARD)
+    assert card.state == SET
+    card.hold("end").wait(60)
+    assert "another run of kernrec has set the limits of this card" in card.said
+    journal.close()
+    restore_abandoned(CARD)
+    assert card.state["limit"] == AS_IT_WAS["limit"]
+
+
+def test_without_the_right_to_set_them_nothing_is_changed_and_one_line_says_so(card: EmulatedCard) -> None:
+    card.become(AS_IT_WAS | {"administrator": False})
+    card.hold("end").wait(60)
+    assert card.said.startswith("NVIDIA H200: limits of a card can be set by an administrator only")
+    assert card.state["limit"] == AS_IT_WAS["limit"]
+
+
+def test_what_cannot_be_restored_is_said_and_kept(card: EmulatedCard) -> None:
+    journal = LimitsJournal(CARD.uuid)
+    journal.write(LimitsEntry(650.0, 1.2e9))
+    journal.close()
+    card.become(SET | {"administrator": False})
+    with pytest.raises(KernrecError, match=r"still has the limits of a run that was killed.*nvidia-smi"):
+        restore_abandoned(CARD)
+    assert present_entry(CARD.uuid) == LimitsEntry(650.0, 1.2e9)
+
+
+@pytest.mark.parametrize(
+    ("point", "line"),
+    [
+        (OperatingPoint(900.0), "--set-power-limit 900W: NVIDIA H200 accepts 200 to 700 W; the nearest is 700W"),
+        (
+            OperatingPoint(None, 1.001e9),
+            "--lock-clocks 1001MHz: NVIDIA H200 has 110 clocks from 345 to 1980 MHz; the nearest is 1005MHz",
+        ),
+    ],
+)
+def test_a_limit_that_is_not_accepted_is_one_line(card: EmulatedCard, point: OperatingPoint, line: str) -> None:
+    check_limits(CARD, [OperatingPoint(200.0, 1.2e9)])
+    with pytest.raises(UsageError) as refused:
+        check_limits(CARD, [OperatingPoint(400.0), point])
+    assert str(refused.value) == line
+    assert card.state == AS_IT_WAS
+
+
+def test_an_entry_that_was_being_written_says_that_nothing_was_set(card: EmulatedCard) -> None:
+    LimitsJournal(CARD.uuid).close()
+    journal_path(CARD.uuid).write_text('{"power_limit_w": 65')
+    assert present_entry(CARD.uuid) is None
+    restore_abandoned(CARD)
+    assert card.state == AS_IT_WAS

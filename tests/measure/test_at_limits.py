@@ -1,0 +1,65 @@
+"""Measuring at several limits: each is set in turn, and the first that ends early is the last."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.measure.at_limits import measure_at, operating_points
+from kernrec.measure.device import card_limits, nvml
+from kernrec.measure.device.nvml import Card
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+
+CARD = Card(0, "GPU-aaaa", "NVIDIA H200", 0)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A result of nothing."""
+
+    error: str | None = None
+    stopped: bool = False
+
+
+@pytest.fixture
+def history(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happens to the card, in order."""
+    events: list[str] = []
+
+    @contextmanager
+    def limits_set(card: Card, point: OperatingPoint) -> Iterator[None]:
+        events.append(f"set {point.power_limit_w:g}")
+        yield
+        events.append("restore")
+
+    monkeypatch.setattr(nvml, "cards", lambda: [CARD])
+    monkeypatch.setattr(card_limits, "check_limits", lambda card, points: events.append(f"check {len(points)}"))
+    monkeypatch.setattr(card_limits, "limits_set", limits_set)
+    return events
+
+
+def test_every_pair_of_a_limit_and_a_clock_is_a_point() -> None:
+    assert operating_points([], []) == (DEFAULT_POINT,)
+    assert operating_points([200.0], []) == (OperatingPoint(200.0),)
+    assert len(set(operating_points([200.0, 300.0], [1e9, 1.2e9, 1.4e9]))) == 6
+
+
+def test_all_limits_are_checked_before_the_first_is_set_and_each_is_restored(history: list[str]) -> None:
+    measured = measure_at(operating_points([300.0, 400.0], []), "auto", lambda uuid: Measured())
+    assert history == ["check 2", "set 300", "restore", "set 400", "restore"]
+    assert [point.power_limit_w for point, _ in measured.results] == [300.0, 400.0]
+    assert measured.error is None
+
+
+@pytest.mark.parametrize("end", [Measured(error="the device is lost"), Measured(stopped=True)])
+def test_the_first_that_ends_early_is_the_last(history: list[str], end: Measured) -> None:
+    measured = measure_at(operating_points([300.0, 400.0], []), "0", lambda uuid: end)
+    assert history == ["check 2", "set 300", "restore"]
+    assert (measured.error, measured.stopped) == (end.error, end.stopped)
+
+
+def test_limits_are_for_one_card() -> None:
+    with pytest.raises(UsageError, match="are for one card: name it with --gpu"):
+        measure_at((DEFAULT_POINT,), "all", lambda uuid: Measured())
