@@ -23,6 +23,8 @@ COMMANDS = {
     "--version": TYPER,
     "recommend --op matmul --gpu h200 --shape m=512,n=512,k=512": TYPER | {"numpy"},
     "recommend --op matmul --gpu h200 --shape m=512,n=512,k=512 --json": TYPER | {"numpy"},
+    # With the trained model that ships.
+    "recommend --op matmul --gpu a100 --dtype f16 --shape m=512,n=512,k=512": TYPER | {"numpy"},
     "explain --op matmul --gpu h200 --shape m=512,n=512,k=512": TYPER | {"numpy"},
     "recommend --op matmull --gpu h200": TYPER | {"numpy"},
     "gpus": TYPER | {"numpy"},

@@ -1,200 +1,235 @@
-"""The prior on Triton's matrix product, nothing trained: predicted against recorded times of TorchInductor's template.
+"""How well configs of Triton's matrix product are ranked: predicted against recorded times of TorchInductor's template.
 
-    python tools/evaluate_triton.py [--data ../shared/data] [--gpu a100-sxm4-80gb] [--dtype f16] [--problems 200]
+    python tools/evaluate_triton.py [--data ../shared/data] [--problems 200]
 
-The recording has 20 to 30 configs a problem, of a template that an older Triton compiled, on a card whose clocks nobody
-stated. Each row is matched with the config of `matmul_triton` (`kernrec/kernel/library`) of the same tiles, stages and
-warps; what has no profile is left out, and so are problems of which fewer than ten configs are left. A choice is
-scored by its efficiency: the best recorded time of the problem over that of the choice.
+The recording is described in `tools/triton_recordings.py`; problems of which fewer than ten configs have profiles are
+left out. A choice is scored by its efficiency: the best recorded time of the problem over that of the choice.
 
-    prior      predicted, nothing trained
-    nearest    the order of the nearest recorded problem of the same layout, by logarithms of m, n and k
-    fixed      the one config that is best in the mean of the other folds' problems
-    random     the expectation of a random choice
+    learned      the prior corrected by a model that saw neither it nor another of its dimensions (five folds)
+    from OTHER   the prior corrected by a model of the other card's recording, nothing of this one
+    5 measured   the same, after the five configs that it ranks first were measured; its error is that of the others
+    prior        predicted, nothing trained
+    nearest      the order of the nearest recorded problem of the same dtype and layout, by logarithms of m, n and k
+    fixed        the one config that is best in the mean of the other folds' problems of the same dtype
+    heuristics   nvidia-matmul-heuristics for Triton, where it is installed: the measured config nearest to each answer
+    random       the expectation of a random choice
 
 `nearest` and `fixed` know the problems of four folds of five; `prior` knows no recording. Without the recording the
 tool says so and exits 0.
 """
 
 import argparse
-import math
 import sys
-import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+from train_triton_model import SETTINGS, recorded_groups
+from triton_heuristics import heuristics_order
+from triton_recordings import FILES, Config, config_of
 
-from kernrec.gpu import find_gpu
-from kernrec.kernel import find_kernel
-from kernrec.op import Problem
-from kernrec.recommender.candidate_set import candidate_set
-from kernrec.recommender.context import Context
-from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.store import Database, Evidence
-from kernrec.store.connection import parquet_rows
+from kernrec.model.learn.adaptation import adapt
+from kernrec.model.learn.model import Model
+from kernrec.op import Problem, problem_from_key
+from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training import scores
+from kernrec.training.dataset import Dataset, RowGroup
+from kernrec.training.folds import group_folds
+from kernrec.training.train_model import train
 
-DTYPES = {("float16", False): "f16", ("bfloat16", False): "bf16", ("float32", True): "tf32", ("float32", False): "f32"}
-COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
-FEWEST = 10
 FOLDS = 5
+MEASURED = 5
 
-Config = tuple[int, ...]
+
+@dataclass
+class Scored:
+    """A way to choose, on the problems that it was asked about; a number each."""
+
+    first: list[float] = field(default_factory=list)
+    third: list[float] = field(default_factory=list)
+    rho: list[float] = field(default_factory=list)
+    errors: list[np.ndarray] = field(default_factory=list)
+    """|predicted / recorded - 1| of each config."""
+    inside: list[np.ndarray] = field(default_factory=list)
+    """Whether each recorded time is in the stated interval."""
+
+    def add(self, measured: np.ndarray, order: np.ndarray) -> None:
+        """An order of the configs of a problem."""
+        self.first.append(scores.efficiency_at(measured, order, 1))
+        self.third.append(scores.efficiency_at(measured, order, 3))
+
+    def add_predicted(self, measured: np.ndarray, predicted: np.ndarray) -> None:
+        """Predicted times of the configs of a problem."""
+        self.add(measured, scores.order_of(predicted))
+        self.rho.append(scores.rank_correlation(predicted, measured))
+        self.errors.append(np.abs(predicted / measured - 1))
+
+    def line(self, name: str) -> str:
+        """The row of the table."""
+        first = np.array(self.first)
+        text = f"{name:12} {len(first):5} {first.mean():7.4f}"
+        if self.third:
+            near = (first >= 1 / 1.05).mean()
+            text += f" {np.median(first):7.4f} {np.mean(self.third):9.4f} {near:10.3f}"
+        if self.rho:
+            text += f" {np.mean(self.rho):6.3f} {np.median(np.concatenate(self.errors)):7.1%}"
+        return text + (f" {np.concatenate(self.inside).mean():8.1%}" if self.inside else "")
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """A problem with its recorded configs that can be predicted."""
-
-    problem: Problem
-    configs: tuple[Config, ...]
-    """By `COLUMNS`."""
-    measured: np.ndarray
-    """Seconds, (configs,)."""
-    predicted: np.ndarray
-    """Seconds, (configs,)."""
+HEAD = (
+    f"{'':12} {'of':>5} {'first':>7} {'median':>7} {'best of 3':>9} {'within 5 %':>10} {'rho':>6} {'error':>7} coverage"
+)
 
 
 def main() -> int:
-    """Prints the table."""
+    """Prints the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
-    parser.add_argument("--gpu", default="a100-sxm4-80gb")
-    parser.add_argument("--file", default="inductor_mm_a100.parquet")
-    parser.add_argument("--dtype", choices=sorted(set(DTYPES.values())), default="f16")
-    parser.add_argument("--problems", type=int, default=200, help="problems that are drawn; 0: all")
-    parser.add_argument("--worst", type=int, default=0, help="also print so many problems with the worst first choice")
+    parser.add_argument("--problems", type=int, default=0, help="problems of each card that are drawn; 0: all")
     arguments = parser.parse_args()
-    path = arguments.data / "triton" / arguments.file
-    if not path.is_file():
-        print(f"{path} is not there: nothing is evaluated")
-        return 0
-    problems = read_problems(path, arguments.dtype)
-    drawn = np.random.default_rng(0).permutation(len(problems))[: arguments.problems or None]
-    found = [
-        predicted(problem, times, arguments.gpu) for problem, times in (problems[i] for i in sorted(drawn.tolist()))
-    ]
-    recorded = [one for one in found if one is not None]
-    if not recorded:
-        print(f"there are no profiles of matmul_triton for {arguments.dtype} on {arguments.gpu}: nothing is evaluated")
-        return 0
-    print(
-        f"{arguments.file}, {arguments.dtype}: {len(recorded)} of {len(drawn)} problems drawn,"
-        f" {sum(len(r.configs) for r in recorded)} configs, on {arguments.gpu}"
-    )
-    print_table(recorded)
-    for one in sorted(recorded, key=lambda r: r.measured.min() / r.measured[r.predicted.argmin()])[: arguments.worst]:
-        chosen, best = int(one.predicted.argmin()), int(one.measured.argmin())
-        print(
-            f"  {one.problem.key}: {one.measured.min() / one.measured[chosen]:.3f};"
-            f" chosen {one.configs[chosen]} {one.measured[chosen] * 1e6:.1f} us, predicted"
-            f" {one.predicted[chosen] * 1e6:.1f}; best {one.configs[best]} {one.measured[best] * 1e6:.1f} us, predicted"
-            f" {one.predicted[best] * 1e6:.1f}"
-        )
+    cards: dict[str, list[RowGroup]] = {}
+    for gpu, file in FILES.items():
+        if not (path := arguments.data / "triton" / file).is_file():
+            print(f"{path} is not there: nothing is evaluated")
+            return 0
+        count, groups = recorded_groups(arguments.data, gpu)
+        cards[gpu] = groups = drawn(groups, arguments.problems)
+        if not groups:
+            print("there are no profiles of matmul_triton: nothing is evaluated")
+            return 0
+        print(f"{file}: {len(groups)} of {count} problems, {sum(map(len, groups))} configs, as {gpu}", flush=True)
+    tables: Tables = defaultdict(lambda: defaultdict(Scored))
+    evaluate_problems_left_out([group for groups in cards.values() for group in groups], tables)
+    for gpu, groups in cards.items():
+        for other in cards.keys() - {gpu}:
+            evaluate_card_left_out(groups, cards[other], tables)
+        for group in groups:
+            expected = scores.expected_random(group.latency_s, 1)[0]
+            for scored in scored_of(tables, "random", group):
+                scored.first.append(expected)
+    for (gpu, dtype), table in tables.items():
+        print(f"\n{gpu}, {dtype}\n{HEAD}")
+        for name, scored in table.items():
+            print(scored.line(name))
     return 0
 
 
-def read_problems(path: Path, dtype: str) -> list[tuple[Problem, dict[Config, float]]]:
-    """Each problem of a data type that the kernel can run, with the recorded seconds of its configs."""
-    kernel = find_kernel("matmul_triton")
-    op = kernel.definition
-    times: dict[tuple[int, int, int, str], dict[Config, float]] = {}
-    with parquet_rows(path) as (connection, source):
-        result = connection.execute(f"SELECT * FROM {source} WHERE implementation = 'triton'")
-        names = [column[0] for column in result.description or []]
-        rows = [dict(zip(names, values, strict=True)) for values in result.fetchall()]
-    for row in rows:
-        if DTYPES[row["dtype"], bool(row["tf32"])] != dtype or row["failures"]:
-            continue
-        m, n, k = row["m"], row["n"], row["k"]
-        a = _letter((row["a_stride_0"], row["a_stride_1"]), (m, k))
-        b = _letter((row["b_stride_0"], row["b_stride_1"]), (k, n))
-        if a + b in kernel.layouts and dtype in kernel.dtypes:
-            config = tuple(row[name] for name in COLUMNS)
-            times.setdefault((m, n, k, a + b), {})[config] = row["latency_s"]
-    return [(op.problem(dtype, layout, m=m, n=n, k=k), found) for (m, n, k, layout), found in sorted(times.items())]
+Tables = dict[tuple[str, str], dict[str, Scored]]
+"""By card and data type (`all` together), then by way to choose."""
 
 
-def _letter(strides: tuple[int, int], shape: tuple[int, int]) -> str:
-    """`n` of a dense row-major matrix, `t` of a transposed one; empty for another."""
-    if strides == (shape[1], 1):
-        return "n"
-    return "t" if strides == (1, shape[0]) else ""
+def scored_of(tables: Tables, name: str, group: RowGroup) -> tuple[Scored, Scored]:
+    """The rows of the tables that a problem counts in."""
+    return tables[group.gpu, "all"][name], tables[group.gpu, problem_of(group).dtype][name]
 
 
-_contexts: list[Context] = []
+def evaluate_problems_left_out(groups: Sequence[RowGroup], tables: Tables) -> None:
+    """Scores the model with problems left out, the prior, and the ways that know other problems."""
+    numbers = {dims: number for number, dims in enumerate(dict.fromkeys(group.dims for group in groups))}
+    folds = group_folds(np.array([numbers[group.dims] for group in groups]), FOLDS)
+    for fold in range(FOLDS):
+        known = [group for group, number in zip(groups, folds, strict=True) if number != fold]
+        model = train(Dataset(tuple(known)), SETTINGS)
+        kinds: dict[tuple[str, str], list[RowGroup]] = defaultdict(list)
+        for group in known:
+            kinds[kind_of(group)].append(group)
+        means = {kind: mean_efficiency(others) for kind, others in kinds.items()}
+        for group in (group for group, number in zip(groups, folds, strict=True) if number == fold):
+            measured, kind = group.latency_s, kind_of(group)
+            predicted, low, high = learned(model, group)
+            for scored in scored_of(tables, "learned", group):
+                scored.add_predicted(measured, predicted)
+                scored.inside.append((measured >= low) & (measured <= high))
+            for scored in scored_of(tables, "prior", group):
+                scored.add_predicted(measured, group.inputs.latency_s)
+            for scored in scored_of(tables, "nearest", group):
+                scored.add(measured, order_by(group, mean_efficiency(nearest(group, kinds[kind]))))
+            for scored in scored_of(tables, "fixed", group):
+                scored.add(measured, order_by(group, means.get(kind, {})))
+            configs = [config_of(group, row) for row in range(len(group))]
+            if (order := heuristics_order(group.gpu, problem_of(group), configs)) is not None:
+                for scored in scored_of(tables, "heuristics", group):
+                    scored.add(measured, order)
+        print(f"fold {fold + 1} of {FOLDS}", file=sys.stderr, flush=True)
 
 
-def predicted(problem: Problem, times: dict[Config, float], gpu_name: str) -> Recorded | None:
-    """The recorded configs of a problem with their predicted times; None where there are too few."""
-    gpu, kernel = find_gpu(gpu_name), find_kernel("matmul_triton")
-    if not _contexts:
-        empty = Path(tempfile.mkdtemp()) / "empty.duckdb"
-        Database.open(empty, read_only=False, create=True).close()
-        _contexts.append(Context([empty], calibrated=False))
-    table = _contexts[0].kernel_table(kernel, problem, gpu)
-    candidates = candidate_set([table], problem, [OperatingPoint(None, None)], Evidence(), None, whole_space=True)
-    found: list[tuple[Config, float, float]] = []
-    for place, row in enumerate(candidates.kernels[0].rows.tolist() if candidates.kernels else []):
-        config = table.space.config(row)
-        key = tuple(config[name] for name in COLUMNS)
-        if key in times:
-            found.append((key, times[key], float(candidates.latency_s[0, place])))
-    if len(found) < FEWEST:
-        return None
-    configs, measured, expected = zip(*found, strict=True)
-    return Recorded(problem, configs, np.array(measured), np.array(expected))
+def evaluate_card_left_out(groups: Sequence[RowGroup], others: Sequence[RowGroup], tables: Tables) -> None:
+    """Scores a model of another card's rows, as it is and after five configs of each problem were measured."""
+    model = train(Dataset(tuple(others)), SETTINGS)
+    for group in groups:
+        measured = group.latency_s
+        predicted, low, high = learned(model, group)
+        for scored in scored_of(tables, f"from {others[0].gpu.partition('-')[0]}", group):
+            scored.add_predicted(measured, predicted)
+            scored.inside.append((measured >= low) & (measured <= high))
+        first = scores.order_of(predicted)[:MEASURED]
+        features = model.rows(group.inputs)
+        correction = adapt(features[first], np.log(measured[first] / predicted[first])).correction(features)
+        adapted = predicted * np.exp(correction)
+        adapted[first] = measured[first]
+        rest = np.setdiff1d(np.arange(len(measured)), first)
+        for scored in scored_of(tables, f"{MEASURED} measured", group):
+            scored.add_predicted(measured, adapted)
+            scored.errors[-1] = scored.errors[-1][rest]
 
 
-def print_table(recorded: Sequence[Recorded]) -> None:
-    """First choice, best of three, within 5 %, and rank correlation, for the prior and its peers."""
-    fold = np.random.default_rng(1).permutation(len(recorded)) % FOLDS
-    orders: dict[str, list[np.ndarray]] = {"prior": [], "nearest": [], "fixed": []}
-    known = [[one for one, f in zip(recorded, fold, strict=True) if f != number] for number in range(FOLDS)]
-    means = [_mean_efficiency(others) for others in known]
-    for one, number in zip(recorded, fold.tolist(), strict=True):
-        orders["prior"].append(scores.order_of(one.predicted))
-        orders["nearest"].append(_order(one, _mean_efficiency([_nearest(one, known[number])])))
-        orders["fixed"].append(_order(one, means[number]))
-    print(f"{'':9} {'first':>8} {'median':>8} {'best of 3':>11} {'within 5 %':>12}   rho (median)")
-    for name, chosen in orders.items():
-        pairs = list(zip(recorded, chosen, strict=True))
-        first = np.array([scores.efficiency_at(one.measured, order, 1) for one, order in pairs])
-        third = np.array([scores.efficiency_at(one.measured, order, 3) for one, order in pairs])
-        rho = ""
-        if name == "prior":
-            rho = f"{np.median([scores.rank_correlation(one.predicted, one.measured) for one in recorded]):.3f}"
-        near = (first >= 0.95).mean()
-        print(f"{name:9} {first.mean():8.3f} {np.median(first):8.3f} {third.mean():11.3f} {near:12.3f}   {rho}")
-    random = np.mean([scores.expected_random(one.measured, 1)[0] for one in recorded])
-    ratios = np.concatenate([np.log(one.predicted / one.measured) for one in recorded])
-    errors = np.concatenate([np.abs(one.predicted / one.measured - 1) for one in recorded])
-    print(f"{'random':9} {random:8.3f}")
-    mean = math.exp(ratios.mean())
-    print(f"predicted over recorded: {mean:.2f} in the geometric mean; median error {np.median(errors):.1%}")
+def learned(model: Model, group: RowGroup) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(predicted, low, high) times of the configs of a problem, as a query states them."""
+    ratios, distance = model.log_ratio(model.rows(group.inputs))
+    predicted = group.inputs.latency_s * np.exp(ratios["latency"])
+    interval = interval_of(model, "latency", group.gpu if group.gpu in model.gpus else None, kernel_known=True)
+    return predicted, *interval.around(predicted, distance)
 
 
-def _nearest(one: Recorded, others: Sequence[Recorded]) -> Recorded:
-    """The most similar problem; one of the same layout, if there is any."""
-    alike = [other for other in others if other.problem.layout == one.problem.layout] or list(others)
-    own = np.log([one.problem.dim[name] for name in "mnk"])
-    return min(alike, key=lambda other: float(np.abs(np.log([other.problem.dim[d] for d in "mnk"]) - own).sum()))
+def drawn(groups: list[RowGroup], count: int) -> list[RowGroup]:
+    """`count` of the problems, at random; all for 0."""
+    chosen = np.random.default_rng(0).permutation(len(groups))[: count or None]
+    return [groups[number] for number in sorted(chosen.tolist())]
 
 
-def _mean_efficiency(known: Sequence[Recorded]) -> dict[Config, float]:
+@cache
+def _problem(key: str) -> Problem:
+    return problem_from_key(key)
+
+
+def problem_of(group: RowGroup) -> Problem:
+    """The problem of a group's rows."""
+    return _problem(group.problem)
+
+
+def kind_of(group: RowGroup) -> tuple[str, str]:
+    """Card and data type."""
+    return group.gpu, problem_of(group).dtype
+
+
+def nearest(group: RowGroup, known: Sequence[RowGroup]) -> list[RowGroup]:
+    """The known problem of the same layout that is nearest by logarithms of m, n and k; `known`: of the same kind."""
+    place, layout = sizes(group), problem_of(group).layout
+    alike = [other for other in known if problem_of(other).layout == layout]
+    return [min(alike, key=lambda other: float(np.abs(sizes(other) - place).sum()))] if alike else []
+
+
+def sizes(group: RowGroup) -> np.ndarray:
+    """Logarithms of the dimensions."""
+    dims = problem_of(group).sizes
+    return np.log([dims[name] for name in "mnk"])
+
+
+def mean_efficiency(known: Sequence[RowGroup]) -> dict[Config, float]:
     """Of each config that half of these problems have: its mean efficiency."""
-    found: dict[Config, list[float]] = {}
-    for one in known:
-        for config, efficiency in zip(one.configs, (one.measured.min() / one.measured).tolist(), strict=True):
-            found.setdefault(config, []).append(efficiency)
-    return {config: float(np.mean(values)) for config, values in found.items() if len(values) * 2 >= len(known)}
+    values: dict[Config, list[float]] = defaultdict(list)
+    for group in known:
+        for row, efficiency in enumerate((group.latency_s.min() / group.latency_s).tolist()):
+            values[config_of(group, row)].append(efficiency)
+    return {config: float(np.mean(of)) for config, of in values.items() if len(of) * 2 >= len(known)}
 
 
-def _order(one: Recorded, mean: dict[Config, float]) -> np.ndarray:
+def order_by(group: RowGroup, mean: dict[Config, float]) -> np.ndarray:
     """The configs of a problem by their mean efficiency elsewhere, best first; unknown ones last."""
-    return np.argsort([-mean.get(config, 0.0) for config in one.configs], kind="stable")
+    return np.argsort([-mean.get(config_of(group, row), 0.0) for row in range(len(group))], kind="stable")
 
 
 if __name__ == "__main__":

@@ -137,8 +137,9 @@ def _candidates(problem: Problem, gpu: GPU, context: Context, whole_space: bool 
     """The candidates of a problem as if nothing of it had been measured."""
     check_memory(problem, gpu)
     tables = context.tables(problem, gpu)
-    model = context.models.model(problem.op, gpu)
-    candidates = candidate_set(tables, problem, [DEFAULT_POINT], Evidence(), model, whole_space) if tables else None
+    candidates = None
+    if tables:
+        candidates = candidate_set(tables, problem, [DEFAULT_POINT], Evidence(), context.models, whole_space)
     if candidates is None or not candidates.kernels:
         reason = why_not([table.kernel for table in tables], problem, gpu)
         raise UsageError(f"no config of any kernel here can run {problem.key} on {gpu.name}{reason}")

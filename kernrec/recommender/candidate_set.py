@@ -35,7 +35,8 @@ from kernrec.store import Evidence, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from kernrec.recommender.estimate.correction import Correction, ModelScope, TrainedModel
+    from kernrec.recommender.estimate.correction import Correction, ModelScope
+    from kernrec.recommender.estimate.model_store import ModelStore
 
 Array = np.ndarray
 
@@ -133,7 +134,7 @@ class KernelCandidates:
         cls,
         runnable: RunnableConfigs,
         points: Sequence[OperatingPoint],
-        model: "TrainedModel | None",
+        scope: "ModelScope | None",
         whole_space: bool,
     ) -> "KernelCandidates":
         """Estimates the configs of a kernel: all of them, or the most promising and those that were measured.
@@ -141,7 +142,7 @@ class KernelCandidates:
         Args:
             runnable: the configs, at least one.
             points: the operating points; a model corrects the prior at the first one, and by as much at the others.
-            model: the trained model of the op, if there is one.
+            scope: the trained model that applies to the kernel, if there is one.
             whole_space: False leaves out configs that are not on the shortlist, and asks the model about the most
                 promising ones alone.
         """
@@ -151,8 +152,8 @@ class KernelCandidates:
         prediction = predict(table, on_problem, rows)
         limited = prediction.limited_at(points[:1])
         taken = [measured.at(rows) for measured in runnable.measured]
-        scope = correction = None
-        if model is not None and (scope := model.scope(table.gpu, table.kernel)):
+        correction = None
+        if scope is not None:
             from kernrec.recommender.estimate.correction import Correction, worth_scoring
 
             first = limited.at(0)
@@ -313,7 +314,7 @@ def candidate_set(
     problem: Problem,
     points: Sequence[OperatingPoint],
     evidence: Evidence,
-    model: "TrainedModel | None" = None,
+    models: "ModelStore | None" = None,
     whole_space: bool = False,
 ) -> CandidateSet:
     """Estimates the configs of all kernels at all operating points; the set may be empty.
@@ -323,13 +324,17 @@ def candidate_set(
         problem: the problem.
         points: the operating points, at least one.
         evidence: what databases hold of the problem and GPU.
-        model: the trained model of the op, if there is one.
+        models: where trained models of the kernels are; None: only the prior predicts.
         whole_space: whether every config is estimated, not only the most promising ones.
     """
     considered = tuple(RunnableConfigs.of(table, problem, points, evidence) for table in tables)
-    kernels = tuple(
-        KernelCandidates.of(runnable, points, model, whole_space) for runnable in considered if len(runnable.rows)
-    )
     gpu = tables[0].gpu
+    kernels = tuple(
+        KernelCandidates.of(
+            runnable, points, models.scope(problem.op, runnable.table.kernel, gpu) if models else None, whole_space
+        )
+        for runnable in considered
+        if len(runnable.rows)
+    )
     foreign = tuple(row for row in evidence.foreign if applies(row, gpu, points[0]))
     return CandidateSet(problem, gpu, tuple(points), kernels, considered, foreign)

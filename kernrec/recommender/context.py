@@ -70,9 +70,15 @@ class Context:
         """
         key = problem.op, gpu.name, problem.dtype, problem.layout
         if (known := self._of_op.get(key)) is None:
-            kernels = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
+            triton = self._triton_tables(problem, gpu)
+            try:
+                kernels = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
+            except UsageError:
+                if not triton:
+                    raise
+                kernels = ()
             tables = [self.kernel_table(kernel, problem, gpu) for kernel in kernels]
-            known = self._of_op[key] = (*tables, *self._triton_tables(problem, gpu))
+            known = self._of_op[key] = (*tables, *triton)
         return known
 
     def _triton_tables(self, problem: Problem, gpu: GPU) -> list[StaticTable]:

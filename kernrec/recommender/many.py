@@ -73,9 +73,10 @@ def answer_many(
     problems = tuple(_problems(definition, dims, kind))
     results = _Results(problems)
     alone = dict.fromkeys(problems)
-    if problems and recommender.context.models.model(definition.name, card) is None:
-        tables = recommender.context.tables(problems[0], card)
-        kernels = [table.kernel for table in tables]
+    models = recommender.context.models
+    tables = recommender.context.tables(problems[0], card) if problems else ()
+    kernels = [table.kernel for table in tables]
+    if kernels and not any(models.scope(definition.name, kernel, card) for kernel in kernels):
         nothing = Evidence()
         together = [p for p in alone if recommender.context.evidence(p, card, kernels) == nothing]
         for problem in _predicted(tables, together, query, results):

@@ -95,7 +95,7 @@ class Recommender:
                 problem,
                 kernel_points(gpu, query, evidence, kernel),
                 evidence,
-                self.context.models.model(problem.op, gpu),
+                self.context.models,
                 whole_space=True,
             ),
             query,
@@ -111,8 +111,8 @@ class Recommender:
             (self.context.kernel_table(about.kernel, problem, gpu),) if about else self.context.tables(problem, gpu)
         )
         evidence = self.context.evidence(problem, gpu, [table.kernel for table in tables])
-        model = self.context.models.model(problem.op, gpu)
-        candidates = candidate_set(tables, problem, [answer.point], Evidence(), model, bool(evidence.measured or about))
+        whole_space = bool(evidence.measured or about)
+        candidates = candidate_set(tables, problem, [answer.point], Evidence(), self.context.models, whole_space)
         return answer_regrets(candidates, evidence, answer.objective)
 
     def answer_problem(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
@@ -169,7 +169,7 @@ class Recommender:
             points = tuple(
                 dict.fromkeys([*points, *(OperatingPoint(limit) for limit in measured if limit != gpu.tdp_w)])
             )
-        candidates = candidate_set(tables, problem, points, evidence, self.context.models.model(problem.op, gpu))
+        candidates = candidate_set(tables, problem, points, evidence, self.context.models)
         if not candidates.kernels:
             failed = sum(len(considered.measured[0].failed) for considered in candidates.considered)
             reason = f" ({failed} failed when they were measured)" if failed else why_not(kernels, problem, gpu)

@@ -34,6 +34,11 @@ class RowGroup:
     energy_j: Array
     """Measured energy, (N,); NaN where it was not measured."""
 
+    @property
+    def dims(self) -> str:
+        """The dimensions, in the problem's key."""
+        return self.problem.partition("]")[0]
+
     def __len__(self) -> int:
         return len(self.latency_s)
 
@@ -107,10 +112,11 @@ class Dataset:
     def held_out(self) -> tuple[str, Array]:
         """What cross-validation holds out as a whole, and its number for each row, (N,).
 
-        `problem` if there are at least 3; else `GPU` or `kernel`, whichever has more values; else `tunable`: of one
+        `problem` if there are at least 3, one with those of the same dimensions in another dtype or layout, which cost
+        nearly the same; else `GPU` or `kernel`, whichever has more values; else `tunable`: of one
         kernel on one GPU, the configs that share a value of the tunable with the most values.
         """
-        by_problem = self.numbers("problem", "op")
+        by_problem = self.numbers("dims", "op")
         if by_problem.max() >= 2:
             return "problem", by_problem
         by_gpu, by_kernel = self.numbers("gpu"), self.numbers("kernel", "kernel_hash")

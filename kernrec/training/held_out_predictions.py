@@ -92,7 +92,8 @@ def held_out_problems(
     Args:
         groups: measured rows; their inputs are those of the uncalibrated prior, because a calibration would have seen
             what is held out.
-        split: what is held out whole, one of `SPLITS`.
+        split: what is held out whole, one of `SPLITS`; a problem with those of the same dimensions in another dtype or
+            layout.
         settings: how trees are grown.
         progress: called with a sentence for each fold.
 
@@ -123,7 +124,7 @@ def held_out_problems(
 
 
 def _part(group: RowGroup, split: str) -> str:
-    return {"problem": group.problem, "gpu": group.gpu, "kernel": group.kernel}[split]
+    return {"problem": group.dims, "gpu": group.gpu, "kernel": group.kernel}[split]
 
 
 def _calibrations(groups: Sequence[RowGroup]) -> dict[str, Calibration]:

@@ -141,6 +141,15 @@ def provenance(data: Dataset, measurements: Measurements, calibrated: bool = Tru
     """
     stack = Stack(measurements.databases)
     calibrations = measurements.calibrations if calibrated else {}
+    prior = {
+        "probe": prior_fingerprint(),
+        "calibrations": {arch: calibration.hash for arch, calibration in sorted(calibrations.items())},
+    }
+    return provenance_of_rows(data) | {"measurements": stack.measurements(), "mark": stack.mark(), "prior": prior}
+
+
+def provenance_of_rows(data: Dataset) -> dict[str, Any]:
+    """The part of `provenance` that the rows alone tell."""
     rows = [
         (group.gpu, group.problem, group.kernel, group.kernel_hash, group.latency_s.tolist(), group.energy_j.tolist())
         for group in data.groups
@@ -150,12 +159,6 @@ def provenance(data: Dataset, measurements: Measurements, calibrated: bool = Tru
         "groups": len(data.groups),
         "problems": sorted({group.problem for group in data.groups}),
         "data_sha256": hashlib.sha256(repr(rows).encode()).hexdigest(),
-        "measurements": stack.measurements(),
-        "mark": stack.mark(),
-        "prior": {
-            "probe": prior_fingerprint(),
-            "calibrations": {arch: calibration.hash for arch, calibration in sorted(calibrations.items())},
-        },
     }
 
 
@@ -248,7 +251,7 @@ def _row_group(
         if table is None:
             left_out["of a kernel whose source or profiles are not known (perhaps another version of it)"] += len(rows)
             return None
-        inputs, usable = _profiled_inputs(table, problem, rows)
+        inputs, usable = profiled_inputs(table, problem, [row.config for row in rows])
         if len(usable) < len(rows):
             left_out["that are not in the kernel's space"] += len(rows) - len(usable)
         if not len(usable):
@@ -258,10 +261,12 @@ def _row_group(
     return RowGroup(gpu.name, problem.key, problem.op, key.kernel, key.kernel_hash, inputs, latency, energy)
 
 
-def _profiled_inputs(table: StaticTable, problem: Problem, rows: list[_Row]) -> tuple[ModelInputs, Array]:
-    """(inputs of the rows that are in a kernel's space, positions of those rows)."""
+def profiled_inputs(
+    table: StaticTable, problem: Problem, configs: Sequence[Mapping[str, int]]
+) -> tuple[ModelInputs, Array]:
+    """(inputs of the configs that can run on a problem, positions of those configs)."""
     space = table.space.at(problem)
-    place = table.space.find([row.config for row in rows])
+    place = table.space.find(configs)
     usable = np.flatnonzero(np.isin(place, table.runnable(space)))
     prediction = predict(table, space, place[usable])
     return inputs_of(prediction, prediction.limited(), np.arange(len(usable))), usable

@@ -216,9 +216,8 @@ class _Ranking:
                 tables[kernel.name] = context.kernel_table(kernel, problem, gpu)
         predicted = {}
         if tables:
-            model = context.models.model(problem.op, gpu)
             candidates = candidate_set(
-                list(tables.values()), problem, [DEFAULT_POINT], Evidence(), model, whole_space=True
+                list(tables.values()), problem, [DEFAULT_POINT], Evidence(), context.models, whole_space=True
             )
             predicted = {estimated.table.kernel.name: estimated for estimated in candidates.kernels}
         spaces = tuple(

@@ -172,16 +172,25 @@ def load(path: Path) -> tuple[Model, dict[str, Any]]:
     return model, card
 
 
-_FIELDS: Mapping[str, type] = {
+_FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "format": int, "name": str, "features": dict, "features.columns": list, "features.version": int, "heads": dict,
     "extent": dict, "extent.low": list, "extent.high": list, "extent.spread": list, "intervals": dict, "scores": dict,
     "gpus": list, "kernels": dict, "ops": list, "helps_new_kernels": bool, "versions": dict, "training": dict,
-    "training.measurements": int, "training.mark": str, "training.rows": int, "training.problems": list,
+    "training.measurements": int, "training.mark": str, "training.rows": int, "training.problems": (list, int),
     "training.data_sha256": str, "training.prior": dict, "training.prior.probe": list,
     "training.prior.calibrations": dict,
 }  # fmt: skip
 """The fields that a card must have and their types, outer fields first."""
-_TYPE_NAMES = {int: "a number", str: "a text", dict: "an object", list: "a list", bool: "true or false"}
+_TYPE_NAMES: Mapping[type | tuple[type, ...], str] = {
+    int: "a number", str: "a text", dict: "an object", list: "a list", bool: "true or false",
+    (list, int): "a list or a number",
+}  # fmt: skip
+
+
+def problem_count(training: Mapping[str, Any]) -> int:
+    """How many problems a model was trained on; the card of a model that ships has their number alone."""
+    problems = training["problems"]
+    return problems if isinstance(problems, int) else len(problems)
 
 
 def _check_complete(path: Path, card: Mapping[str, Any]) -> None:

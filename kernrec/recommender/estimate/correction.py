@@ -20,6 +20,7 @@ from kernrec.kernel import Kernel
 from kernrec.model.learn.adaptation import adapt, thinned
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, groups_needed, unknown_interval
 from kernrec.model.learn.model import Model
+from kernrec.model.learn.model_file import problem_count
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.recommender.estimate.costs import LEARNED, Costs, Estimates, promising, replaced
 from kernrec.recommender.estimate.model_inputs import features_of, inputs_of
@@ -50,9 +51,10 @@ class TrainedModel:
     @property
     def summary(self) -> str:
         """What it was trained on."""
-        rows, problems = self.training["rows"], len(self.training["problems"])
-        configs = f"{rows} configs of {problems} problem{'s' * (problems != 1)}"
-        return f"{configs} on {', '.join(self.model.gpus)}" + (" (ships with kernrec)" if self.shipped else "")
+        rows, problems = self.training["rows"], problem_count(self.training)
+        configs = f"{rows} configs of {problems} problem{'s' * (problems != 1)} on {', '.join(self.model.gpus)}"
+        recorded = f", recorded by others: {self.training['recorded']}" if "recorded" in self.training else ""
+        return f"{configs}{recorded}" + (" (ships with kernrec)" if self.shipped else "")
 
     def scope(self, gpu: GPU, kernel: Kernel) -> "ModelScope | None":
         """What it knows of a kernel on a GPU; None where it does not apply.
@@ -116,7 +118,8 @@ class ModelScope:
             "kernel": self.kernel,
             "shipped": self.trained.shipped,
             "rows": self.trained.training["rows"],
-            "problems": len(self.trained.training["problems"]),
+            "problems": problem_count(self.trained.training),
+            "recorded": self.trained.training.get("recorded"),
             "gpus": list(self.model.gpus),
             "data_sha256": self.trained.training["data_sha256"],
             "gpu_measured": self.gpu_known,

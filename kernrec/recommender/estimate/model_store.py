@@ -1,6 +1,7 @@
 """The model store: calibrations of the prior and trained models, which lie beside the database of their measurements.
 
-    beside the first database   `models/calibration.json`, `models/<op>@<gpu>.json`, else `models/<op>.json`
+    beside the first database   `models/calibration.json`, `models/<op>@<gpu>.json`, else `models/<op>.json`; for a
+                                kernel that this does not apply to, the same with the kernel's name
     with kernrec                the same in `models` of its prebuilt database, asked last; and the models of vendor
                                 libraries, `models/vendor/<op>.json`
 
@@ -14,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from kernrec import paths
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
+from kernrec.kernel import Kernel
 from kernrec.model.prior import calibration
 from kernrec.model.prior.calibration import Calibration
 from kernrec.store import Stack
 
 if TYPE_CHECKING:
     from kernrec.model.vendor.model import VendorModel
-    from kernrec.recommender.estimate.correction import TrainedModel
+    from kernrec.recommender.estimate.correction import ModelScope, TrainedModel
 
 
 class ModelStore:
@@ -68,7 +70,7 @@ class ModelStore:
         return self._calibrations.get(gpu.arch)
 
     def model(self, op: str, gpu: GPU) -> "TrainedModel | None":
-        """The model of an op on a GPU, or of the op on any, that corrects the prior in use."""
+        """The model of an op (or kernel) on a GPU, or of the op on any, that corrects the prior in use."""
         if not self._folders:
             return None
         for name in (f"{op}@{gpu.name}", op):
@@ -76,6 +78,13 @@ class ModelStore:
                 self._read[name] = self._load(name)
             if (model := self._read[name]) and self._corrects(model, gpu):
                 return model
+        return None
+
+    def scope(self, op: str, kernel: Kernel, gpu: GPU) -> "ModelScope | None":
+        """The model that corrects the prior of a kernel on a GPU: that of its op, else one of the kernel itself."""
+        for name in (op, kernel.name):
+            if (model := self.model(name, gpu)) and (scope := model.scope(gpu, kernel)):
+                return scope
         return None
 
     def vendor_model(self, op: str) -> "VendorModel | None":
@@ -151,8 +160,8 @@ class ModelStore:
         then = model.training["prior"]["calibrations"].get(gpu.arch)
         fitted = self.calibration(gpu)
         now = fitted.hash if fitted else None
-        if then == now:
-            return True
+        if then == now or model.shipped:  # what ships cannot be trained again by its user
+            return then == now
         names = [f"calibration {known}" if known else "the data sheet's coefficients" for known in (then, now)]
         self._warn(
             f"model {model.name} corrects the prior with {names[0]} of {gpu.arch}, in use are {names[1]}; not used"
@@ -163,7 +172,7 @@ class ModelStore:
 
 def stored_models(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """(a row for each model and calibration that a folder holds, a line for each file that is neither)."""
-    from kernrec.model.learn.model_file import load
+    from kernrec.model.learn.model_file import load, problem_count
 
     rows: list[dict[str, Any]] = []
     wrong: list[str] = []
@@ -183,7 +192,7 @@ def stored_models(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
             continue
         training = card["training"]
         prior = ", ".join(f"{arch} {known}" for arch, known in sorted(training["prior"]["calibrations"].items()))
-        of = f"model {path.stem}", training["data_sha256"][:12], training["rows"], len(training["problems"])
+        of = f"model {path.stem}", training["data_sha256"][:12], training["rows"], problem_count(training)
         rows.append(_row(*of, model.gpus, f"calibrated: {prior}" if prior else "data sheets"))
     return rows, wrong
 

@@ -57,8 +57,7 @@ def _candidates(
             failures.append(error)
     if tables:
         evidence = context.evidence(problem, gpu, [table.kernel for table in tables])
-        model = context.models.model(problem.op, gpu)
-        candidates = candidate_set(tables, problem, points, evidence, model, whole_space=True)
+        candidates = candidate_set(tables, problem, points, evidence, context.models, whole_space=True)
         if candidates.kernels or request.kernel is not None:
             return candidates
         failures += [none_runs(considered) for considered in candidates.considered]

@@ -2,7 +2,9 @@
 every question is answered through the same chain: measured, learned, prior."""
 
 import math
+import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from kernrec.cli.app import run
 from kernrec.compile import NoCompilerError
 from kernrec.gpu import find_gpu
-from kernrec.kernel import load_kernel
+from kernrec.kernel import find_kernel, load_kernel
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze
@@ -116,6 +118,24 @@ def test_an_interval_widens_with_distance_from_what_was_measured(one_gpu: Path) 
     near, far, farther = (factor_of(recommender.recommend("matmul", "rtx4090", dims, query=FASTEST)) for dims in shapes)
     assert math.log(far) > 1.5 * math.log(near)
     assert farther > far
+
+
+def test_a_model_named_after_a_kernel_answers_for_it_where_that_of_the_op_does_not_apply(
+    one_gpu: Path, tmp_path: Path
+) -> None:
+    gpu, simt, mma = find_gpu("rtx4090"), find_kernel("matmul_simt"), find_kernel("matmul_mma")
+    for name in ("matmul_simt", "matmul"):
+        shutil.copytree(one_gpu.parent / "models", tmp_path / name)
+    (tmp_path / "matmul_simt" / "matmul.json").rename(tmp_path / "matmul_simt" / "matmul_simt.json")
+    alone = ModelStore(tmp_path / "matmul_simt", Stack([one_gpu]))
+    scope = alone.scope("matmul", simt, gpu)
+    assert scope is not None
+    assert scope.trained.name == "matmul_simt"
+    assert alone.scope("matmul", mma, gpu) is None
+    assert alone.scope("matmul", replace(simt, name="matmul_other"), gpu) is None
+    both = ModelStore(tmp_path / "matmul", Stack([one_gpu])).scope("matmul", simt, gpu)
+    assert both is not None
+    assert both.trained.name == "matmul"
 
 
 def test_a_kernel_never_measured_stays_with_the_prior_unless_others_helped(one_gpu: Path) -> None:

@@ -1,0 +1,94 @@
+"""Train the model of `matmul_triton` that ships with kernrec, from recordings of TorchInductor's Triton template.
+
+    python tools/train_triton_model.py [--data ../shared/data] [--out db/prebuilt/models]
+
+Reads what others recorded (`tools/triton_recordings.py`), trains the correction of the prior on the profiles of
+`matmul_triton` at each row's config, leaves problems and cards out in turn to calibrate the intervals, and writes
+card and trees (`kernrec.model.learn.model_file`). To be run again after every change of the prior or of the kernel's
+profiles: a model corrects only the prior that it was trained with. Takes some minutes of one core. Exits with status 2
+where there is no data.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from triton_recordings import FILES, RECORDED, STAND_IN, RecordedRows, read_problems
+
+from kernrec.gpu import find_gpu
+from kernrec.model.learn.model_file import save
+from kernrec.model.prior.prior_fingerprint import prior_fingerprint
+from kernrec.training.boosting import TrainingSettings
+from kernrec.training.dataset import Dataset, RowGroup
+from kernrec.training.load_measurements import provenance_of_rows
+from kernrec.training.train_model import train
+
+ROOT = Path(__file__).resolve().parents[1]
+SETTINGS = TrainingSettings(rounds=400, depth=6, rate=0.06, threads=1)
+"""Chosen by the first choice and the error on problems left out, and by what a query can afford."""
+FEWEST = 10
+"""Problems of which fewer configs have profiles are left out."""
+
+
+def main() -> int:
+    """Train and write the model."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--out", type=Path, default=ROOT / "db" / "prebuilt" / "models")
+    parser.add_argument("--gpu", choices=sorted(FILES), action="append", help="only this card's recording")
+    arguments = parser.parse_args()
+    groups: list[RowGroup] = []
+    left_out = {}
+    for gpu in arguments.gpu or FILES:
+        if not (path := arguments.data / "triton" / FILES[gpu]).is_file():
+            print(f"no {path}; name the shared data folder with --data", file=sys.stderr)
+            return 2
+        problems, mine = recorded_groups(arguments.data, gpu)
+        left_out[gpu] = problems - len(mine)
+        print(f"{gpu}: {sum(map(len, mine))} configs of {len(mine)} problems, {left_out[gpu]} left out", flush=True)
+        groups += mine
+    if not groups:
+        print("no problem has profiles: run tools/build_database.py matmul_triton", file=sys.stderr)
+        return 2
+    data = Dataset(tuple(groups))
+    model = train(data, SETTINGS)
+    training = provenance_of_rows(data) | {
+        "problems": len({group.problem for group in groups}),
+        "measurements": 0,
+        "mark": "",
+        "prior": {"probe": prior_fingerprint(), "calibrations": {}},
+        "recorded": RECORDED,
+        "source": "collected for PyTorch's AutoHeuristic (AlnisM/autoheuristic-datasets)",
+        "caveats": caveats(groups),
+        "problems_left_out": left_out,
+    }
+    path = save(model, arguments.out, groups[0].kernel, training)
+    for name, score in model.scores.items():
+        print(f"{name}: {score if isinstance(score, str) else f'{score:.4g}'}")
+    print(f"{path}: {sum(f.stat().st_size for f in arguments.out.glob(f'{groups[0].kernel}.*')) / 1e6:.2f} MB")
+    return 0
+
+
+def recorded_groups(data: Path, gpu: str) -> tuple[int, list[RowGroup]]:
+    """(How many problems were recorded on a card, the rows of those with enough profiled configs)."""
+    rows = RecordedRows()
+    problems = read_problems(data, gpu)
+    groups = (rows.group(problem, FEWEST) for problem in problems)
+    return len(problems), [group for group in groups if group is not None]
+
+
+def caveats(groups: list[RowGroup]) -> list[str]:
+    """What a reader of the card has to know of the rows."""
+    stated = [
+        "an older Triton compiled the recorded kernels; the features are those of matmul_triton by today's Triton",
+        "the cards are not named further than A100 and H100, and nobody stated their clocks",
+        "left out: configs and kinds of matrices without profiles, matrices that are not dense, rows no multiple of 16",
+    ]
+    stood_in = sorted({group.gpu for group in groups if find_gpu(group.gpu).sm != STAND_IN})
+    if stood_in:
+        stated.append(f"rows of {', '.join(stood_in)} have the profiles of sm_{STAND_IN}, for lack of their own")
+    return stated
+
+
+if __name__ == "__main__":
+    sys.exit(main())
