@@ -79,7 +79,7 @@ def test_saving_again_leaves_no_old_trees(model: Model, card: Path) -> None:
         ({"gpus": 3}, "gpus is 3, expected a list"),
         ({"training": None}, "training is None, expected an object"),
         ({"training": TRAINING | {"prior": "old"}}, "training.prior is 'old', expected an object"),
-        ({"training": TRAINING | {"problems": 3}}, "training.problems is 3, expected a list"),
+        ({"training": TRAINING | {"problems": "3"}}, "training.problems is '3', expected a list or a number"),
         ({"intervals": {"latency": {"*": {"width": 1.0}}}}, "'groups' is missing"),
         ({"intervals": {"latency": {"*": {"width": "a", "groups": 1, "kind": "", "level": 0.9}}}}, "not a model card"),
         ({"intervals": {"latency": {"*": {"width": -1, "groups": 1, "kind": "", "level": 0.9}}}}, "an interval is"),
