@@ -1,6 +1,7 @@
 """What all tests share.
 
-Property tests draw new examples at a desk, and the same ones in every run of CI; a slow machine fails none. The
+Property tests draw new examples at a desk, and the same ones in every run of CI; a slow machine fails none. With
+`KERNREC_TEST_PROFILE=deep` they draw many more, and cases that repeat what others say run, too. The
 databases of whoever runs the tests are neither read nor written.
 """
 
@@ -13,6 +14,8 @@ from zlib import crc32
 import pytest
 from hypothesis import settings
 
+from tests.helpers.depth import DEEP
+
 # Matrices here have a few hundred rows: threads that wait for each other take three times the CPU time. For NumPy,
 # which reads this when it is imported, in this process and its children.
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -22,9 +25,10 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 # objects takes a fifteenth of the time of the tests of kernels.
 gc.set_threshold(100_000, 20, 100)
 
-settings.register_profile("desk", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "desk")
+settings.register_profile("desk", deadline=None, max_examples=30)
+settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True)
+settings.register_profile("deep", deadline=None, max_examples=1000)
+settings.load_profile("deep" if DEEP else "ci" if os.environ.get("CI") else "desk")
 
 # A shell that starts the tests in the background has them ignore interrupts, and their children after them.
 if threading.current_thread() is threading.main_thread():
@@ -62,7 +66,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest reads -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Every test that is not marked `slow` is `fast`; with `--one-case` a hash of its name chooses a test's case."""
+    """Every test that is not marked `slow` is `fast`; with `--one-case` a hash of its name chooses a test's case.
+
+    What is marked `deep` is left to the deep profile.
+    """
+    if not DEEP:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("deep")])
+        items[:] = [item for item in items if not item.get_closest_marker("deep")]
     for item in items:
         if item.get_closest_marker("slow") is None:
             item.add_marker(pytest.mark.fast)

@@ -1,6 +1,7 @@
 """What `--emit cuda` prints compiles as it stands: with nvcc, both passes, without a warning."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,14 @@ SMS = (75, 80, 90, 120)
 
 CASES = [(kernel, dtype, layout) for kernel in all_kernels() for dtype in kernel.dtypes for layout in kernel.layouts]
 DTYPES = [(kernel, place) for kernel in all_kernels() for place in range(len(kernel.dtypes))]
+
+
+def _case(number: int) -> Any:
+    """A kernel's dtype; those but one, which kernels take by turns, are deep."""
+    kernel, place = DTYPES[number]
+    turn = all_kernels().index(kernel) % len(kernel.dtypes)
+    marks = () if place == turn else pytest.mark.deep
+    return pytest.param(number, id=f"{kernel.name} {kernel.dtypes[place]}", marks=marks)
 
 
 def variants(kernel: Kernel, dtype: str, layout: str) -> dict[tuple[int, ...], tuple[Config, list[int]]]:
@@ -65,9 +74,7 @@ def test_nvcc_compiles_a_kernel_for_tensor_cores_without_a_warning(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "number", range(len(DTYPES)), ids=[f"{kernel.name} {kernel.dtypes[place]}" for kernel, place in DTYPES]
-)
+@pytest.mark.parametrize("number", map(_case, range(len(DTYPES))))
 def test_nvcc_compiles_every_kernel_and_dtype_without_a_warning(number: int, tmp_path: Path) -> None:
     """Dtypes of a kernel take its vector widths in turn."""
     compiled(*DTYPES[number], number, tmp_path)

@@ -174,7 +174,7 @@ def test_a_table_that_cannot_be_read_says_why_in_one_line(
     assert set(database.counts().values()) == {0}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     header=st.lists(st.sampled_from(["bx", "TILE", "time_ms", "outcome", "energy_j", "x", "", "bx"]), max_size=5),
     lines=st.lists(

@@ -67,7 +67,7 @@ def test_no_more_is_unpacked_than_is_allowed(write: Write, monkeypatch: pytest.M
 damage = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from([cache(entry(), entry(tile=2)), json.dumps(document(result(), result()))]), damage)
 def test_no_damage_escapes_as_anything_but_one_line(write: Write, text: str, damage: list[tuple[float, int]]) -> None:
     content = bytearray(text.encode())
@@ -100,7 +100,7 @@ junk = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from([json.loads(cache(entry(), entry(tile=2))), document(result(), result())]), st.data())
 def test_no_value_in_the_place_of_another_escapes_either(
     write: Write, database: Database, whole: Any, data: st.DataObject

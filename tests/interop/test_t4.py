@@ -164,7 +164,7 @@ def rows(file: ForeignResults) -> list[dict[str, Any]]:
     return [{k: v for k, v in measurement.columns().items() if v is not None} for measurement in measurements]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), tunables=st.lists(names, min_size=1, max_size=4, unique=True))
 def test_rows_survive_being_written_and_read(write: Write, data: st.DataObject, tunables: list[str]) -> None:
     drawn = data.draw(st.lists(results(tunables), min_size=1, max_size=6))

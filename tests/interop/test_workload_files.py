@@ -87,7 +87,7 @@ def test_a_file_or_name_that_is_not_there_is_refused(name: str) -> None:
         find_workload(name)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=200), ending=st.sampled_from([".csv", ".jsonl"]))
 def test_whatever_a_file_holds_it_is_read_or_refused(tmp_path: Path, content: bytes, ending: str) -> None:
     path = tmp_path / f"any{ending}"

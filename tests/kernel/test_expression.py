@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
@@ -48,7 +48,6 @@ def _agree(text: str, columns: dict[str, list[int]], mixed: bool) -> None:
         assert whole[i] == one or (whole[i] != whole[i] and one != one), (text, names)
 
 
-@settings(max_examples=400, deadline=None)
 @given(INTEGER_TEXTS, st.lists(st.tuples(INT64, INT64, INT64), min_size=1, max_size=4), st.booleans())
 @example("(a // b)", [(-(2**63), -1, 0), (5, 0, 0)], False)
 @example("(a % b)", [(-(2**63), -1, 0), (5, 0, 0)], False)
@@ -59,13 +58,11 @@ def test_a_column_of_integers_gives_what_each_integer_gives(
     _agree(text, {name: [row[i] for row in rows] for i, name in enumerate("abc")}, mixed)
 
 
-@settings(max_examples=200, deadline=None)
 @given(FLOAT_TEXTS, st.lists(st.tuples(*[st.integers(-50, 50)] * 3), min_size=1, max_size=4))
 def test_a_column_of_fractions_gives_what_each_fraction_gives(text: str, rows: list[tuple[int, int, int]]) -> None:
     _agree(text, {name: [row[i] for row in rows] for i, name in enumerate("abc")}, False)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.text(max_size=60) | st.text(alphabet="ab01()+-*/%<>=!'\", .if els", max_size=40))
 def test_any_text_is_an_expression_or_a_one_line_refusal(text: str) -> None:
     refusal = ""
@@ -205,7 +202,6 @@ def test_narrow_numpy_types_are_widened_before_they_can_overflow() -> None:
     assert parse("a * a + b + c * c").evaluate(names) == (2**31 - 1) ** 2 + 1 + 10_000
 
 
-@settings(max_examples=500, deadline=None)
 @given(st.integers(0, 2**31 - 1), st.integers(2, 2**31))
 @example(2**31 - 1, 2)
 @example(2**31 - 1, 2**31 - 1)

@@ -5,7 +5,7 @@ from math import exp, sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -31,7 +31,6 @@ def meeting(d: dict[str, int], query: int) -> int:
     return d["keys"] - (d["queries"] - 1 - query) * d["causal"]
 
 
-@settings(max_examples=40)
 @given(attentions(), st.integers(0, 100))
 def test_attention_is_its_definition(problem: Problem, seed: int) -> None:
     d = problem.sizes

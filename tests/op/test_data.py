@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -48,7 +48,6 @@ def convolution_by_definition(problem: Problem, x: np.ndarray, w: np.ndarray) ->
     return y
 
 
-@settings(max_examples=60)
 @given(tiny_convolutions(), st.integers(0, 100))
 def test_convolution_is_its_definition(problem: Problem, seed: int) -> None:
     tensors = inputs(problem, seed)

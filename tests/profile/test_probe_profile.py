@@ -6,13 +6,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from kernrec.compile import compile_source
 from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, find_kernel
 from kernrec.op import Problem, find_op, inputs
 from kernrec.profile.probe_profile import Variant, emulate_config, profile_variant
 from kernrec.profile.profile_library import variants_of
 from kernrec.ptx import parse
+from tests.helpers.kernel_code import not_assembled
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def predicted_and_emulated(
     kernel: Kernel, variant: Variant, config: Config, problem: Problem
 ) -> tuple[Counter, Counter]:
     """Counts of all launches of a config on a problem, from its profile and from running every block."""
-    compiled = compile_source(kernel.source, SM, kernel.defines(config, variant.dtype, variant.layout))
+    compiled = not_assembled(kernel, config, variant.dtype, variant.layout, SM)
     profiles = {
         p.launch: p.profile
         for p in profile_variant(kernel, variant.configs[SM], variant.dtype, variant.layout, SM, compiled)

@@ -111,7 +111,6 @@ def test_no_choice_spills(recommender: Recommender, op: str, dtype: str, shape: 
             assert spilled[choice.kernel.variant_key(choice.config, answer.problem.dtype, answer.problem.layout)] == 0
 
 
-@settings(max_examples=40, deadline=None)
 @given(matmuls)
 def test_a_front_trades_latency_for_energy(recommender: Recommender, dims: dict[str, int]) -> None:
     choices = recommender.recommend("matmul", "rtx4090", dims, query=Query(top=8)).choices

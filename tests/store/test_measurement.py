@@ -81,7 +81,6 @@ measurements = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
 @given(measurements)
 def test_a_measurement_survives_the_journal_and_its_columns(measurement: Measurement) -> None:
     assert Measurement.from_columns(json.loads(json.dumps(measurement.as_json()))) == measurement

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 from hypothesis import given as for_all
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from kernrec.gpu import limits
@@ -173,7 +172,6 @@ def test_a_sequence_comes_out_alike_in_either_layout(case: Case) -> None:
     assert np.array_equal(_run(kernel, config, one, given), _run(kernel, config, other, swapped).swapaxes(1, 2))
 
 
-@settings(max_examples=150, deadline=None)
 @for_all(data=st.data())
 def test_the_trips_of_the_spec_are_those_that_the_blocks_make(data: st.DataObject) -> None:
     kernel, config, dtype, dim = data.draw(st.sampled_from(CASES))

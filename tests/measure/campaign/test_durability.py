@@ -1,4 +1,4 @@
-"""`kill -9` of the collector and of its child at random moments, more than fifty times, and full disks.
+"""`kill -9` of the collector and of its child at random moments, and full disks.
 
 What was acknowledged is there in the end, and no config was measured twice but those of a block that was open when its
 collector was killed, and they once more. Collectors are forked from a server
@@ -18,11 +18,12 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import rig
+from tests.helpers.depth import DEEP
 
 pytestmark = pytest.mark.slow
 
-COLLECTOR_KILLS = 36
-CHILD_KILLS = 16
+COLLECTOR_KILLS = 36 if DEEP else 12
+CHILD_KILLS = 16 if DEEP else 6
 
 
 @pytest.fixture(scope="module")

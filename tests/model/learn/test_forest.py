@@ -61,14 +61,12 @@ def test_packed_trees_that_do_not_fit_together_are_refused() -> None:
 DATA = grown(0, 4, 5, 0.1)[0]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, len(DATA) - 1))
 def test_a_model_cut_short_is_a_usage_error(length: int) -> None:
     with pytest.raises(UsageError, match="not a model of boosted trees"):
         Forest.parse(DATA[:length], "model")
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=60))
 def test_other_bytes_are_a_usage_error(data: bytes) -> None:
     with pytest.raises(UsageError):

@@ -72,7 +72,6 @@ def nearest(value: Fraction) -> float:
     return float(min(around, key=lambda c: (abs(Fraction(float(c)) - value), int(c.view(np.uint32)) & 1)))
 
 
-@settings(max_examples=40, deadline=None)
 @given(a=MODEST, b=MODEST, c=MODEST)
 def test_a_multiply_add_rounds_once(a: list[float], b: list[float], c: list[float]) -> None:
     x, y, z = f32(a), f32(b), f32(c)

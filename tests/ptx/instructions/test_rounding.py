@@ -139,7 +139,6 @@ def test_special_values_and_clamps(kind: str, values: Values) -> None:
 # Conversions
 
 
-@settings(max_examples=60, deadline=None)
 @example(bits=[0x7F7FFFFF, 0x7F7F7FFF, 0x7F800001, 0xFF800000, 0x00000001, 0x00008000, 0x00018000, 0x80008001] * 4)
 @given(bits=F32)
 def test_f32_becomes_bf16_by_the_mode_named(bits: list[int]) -> None:
@@ -160,7 +159,6 @@ def test_f32_becomes_bf16_by_the_mode_named(bits: list[int]) -> None:
     np.testing.assert_array_equal(relu[finite], np.maximum(bf16(got)[finite], 0))
 
 
-@settings(max_examples=40, deadline=None)
 @example(bits=[0x7F7FFFFF, 0x7F7FF000, 0x7F7FEFFF, 0x00001000, 0x00000FFF, 0x80001001, 0x00003000, 0x7FC00001] * 4)
 @given(bits=F32)
 def test_f32_becomes_tf32_with_ties_away_from_zero(bits: list[int]) -> None:
@@ -215,7 +213,6 @@ def test_integers_and_doubles_become_bf16_rounded_once(a: list[int]) -> None:
     check(apply("cvt.rn.bf16.f64 {d}, {a0}", [double], ["f64"], "b16"), rational(lambda v: v, double), bf16)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     a=st.lists(st.floats(-1e30, 1e30), min_size=8, max_size=8),
     b=st.lists(st.floats(-1e-3, 1e-3), min_size=8, max_size=8),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate, parse
@@ -53,7 +53,6 @@ def test_sectors_are_counted_per_warp() -> None:
 @given(
     words=st.lists(st.integers(0, 999), min_size=32, max_size=32), on=st.lists(st.booleans(), min_size=32, max_size=32)
 )
-@settings(max_examples=40, deadline=None)
 def test_any_pattern_costs_its_distinct_sectors_and_bank_words(words: list[int], on: list[bool]) -> None:
     table = np.array(words, np.uint32) * 4
     mask = np.array(on, np.uint32)
