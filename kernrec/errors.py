@@ -27,6 +27,10 @@ class UsageError(KernrecError):
     exit_status = 2
 
 
+class KernrecWarning(UserWarning):
+    """Something that a program which goes on should know; the message is one line."""
+
+
 def fold(name: str) -> str:
     """`name` without what people write in different ways: case, spaces and punctuation."""
     return "".join(c for c in name.lower() if c.isalnum())

@@ -13,7 +13,7 @@ from tests.helpers.paths import ROOT
 
 ROOMS = """
     __init__ __main__
-    cli
+    cli triton
     page
     measure training emit
     recommender

@@ -5,6 +5,7 @@ the log.
 """
 
 import ast
+import importlib
 import io
 import linecache
 import os
@@ -26,6 +27,8 @@ from kernrec.gpu import limits
 from kernrec.kernel.triton_function import OPTIONS, SCRATCH
 
 _DYNAMIC = re.compile(r"^(\s*)\.extern\s+\.shared(\s+[^;\[]+)\[\]", re.MULTILINE)
+_RELATIVE = re.compile(r"^\s*from\s+\.", re.MULTILINE)
+"""An import of a module's own package."""
 _DIVISIBLE = [["tt.divisibility", 16]]
 
 
@@ -52,9 +55,8 @@ def compile_triton(job: CompileJob) -> Compiled:
         except Exception as error:
             raise CompileError(_message(error, job, log.getvalue()), log.getvalue()) from None
     text = log.getvalue()
-    most = limits(job.sm).smem_per_block
-    if shared > most:
-        raise CompileError(f"{job.name}: needs {shared} bytes of shared memory a block; sm_{job.sm} has {most}", text)
+    if refused := _too_much_shared(job, shared):
+        raise CompileError(refused, text)
     found = parse_resources(text).get(name) or parse_resources(_assembler_log(ptx, job.sm)).get(name)
     if found is None:
         raise CompileError(f"{job.name}: the assembler of {triton_compiler()} did not say what {name} uses", text)
@@ -112,24 +114,72 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
             constants[name] = given.get(name, parameter.default)
         else:
             raise CompileError(f"{job.name}: {target.function}: parameter {name} is missing")
-    result = triton.compile(
-        ASTSource(function, signature, constants, attributes),
-        target=GPUTarget("cuda", job.sm, 32),
-        options={name: value for name, value in options.items() if name != "maxnreg" or value},
-    )
+    with _shared_memory_checked(job):
+        result = triton.compile(
+            ASTSource(function, signature, constants, attributes),
+            target=GPUTarget("cuda", job.sm, 32),
+            options={name: value for name, value in options.items() if name != "maxnreg" or value},
+        )
     return result, int(result.metadata.shared)
+
+
+def _too_much_shared(job: CompileJob, shared: int) -> str | None:
+    """What is wrong with a block's shared memory; None if the architecture has it."""
+    most = limits(job.sm).smem_per_block
+    return (
+        f"{job.name}: needs {shared} bytes of shared memory a block; sm_{job.sm} has {most}" if shared > most else None
+    )
+
+
+@contextmanager
+def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
+    """Compilations inside are given up before the assembler runs where a block needs more than there is.
+
+    Triton says what a block needs once it has LLVM's IR; releases before 3.5 have no hook there.
+    """
+    import triton
+
+    runtime: Any = getattr(getattr(triton, "knobs", None), "runtime", None)
+    if not hasattr(runtime, "add_stages_inspection_hook"):
+        yield
+        return
+
+    def inspect(backend: Any = None, stages: Any = None, *rest: Any) -> tuple[str, str] | None:
+        if stages is None:
+            return "kernrec", "kernrec"  # part of Triton's cache key
+        assemble = stages["cubin"]
+
+        def assembled(source: Any, metadata: Any) -> Any:
+            if refused := _too_much_shared(job, int(metadata["shared"])):
+                raise CompileError(refused)
+            return assemble(source, metadata)
+
+        stages["cubin"] = assembled
+        return None
+
+    before = runtime.add_stages_inspection_hook
+    runtime.add_stages_inspection_hook = inspect
+    try:
+        yield
+    finally:
+        runtime.add_stages_inspection_hook = before
 
 
 @lru_cache(maxsize=8)
 def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
     """The module of a Python source that was read from the file `name` in `folder`."""
     path = str((folder or Path(tempfile.gettempdir(), "kernrec")) / name)
-    if folder is not None and str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+    package, top = _package(folder) if folder is not None and _RELATIVE.search(source) else ("", folder)
+    for place in (folder, top):
+        if place is not None and str(place) not in sys.path:
+            sys.path.insert(0, str(place))
     # Triton reads the text of functions through `linecache`: the file may have changed since.
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
-    module = ModuleType(Path(name).stem)
+    module = ModuleType(f"{package}.{Path(name).stem}" if package else Path(name).stem)
     module.__file__ = path
+    module.__package__ = package
+    if package:
+        importlib.import_module(package)
     module.__loader__ = _Text(source)  # type: ignore[assignment]
     before = sys.modules.get(module.__name__)
     sys.modules[module.__name__] = module
@@ -141,6 +191,15 @@ def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
             sys.modules[module.__name__] = before
         raise
     return module
+
+
+def _package(folder: Path) -> tuple[str, Path]:
+    """(the package that a folder is, empty for none; the folder that has the package's outermost folder)."""
+    names: list[str] = []
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(names), folder
 
 
 class _Text:
@@ -190,19 +249,8 @@ def _message(error: Exception, job: CompileJob, log: str) -> str:
     """Why a source was not compiled, in one line."""
     from triton.compiler.errors import CompilationError
 
-    innermost = error
-    while isinstance(innermost.__cause__, CompilationError):
-        innermost = innermost.__cause__
-    if isinstance(innermost, CompilationError):
-        what = str(innermost.__cause__ or innermost.error_message or innermost).strip().splitlines()
-        number = getattr(innermost.node, "lineno", None)
-        lines = (innermost.src or "").splitlines()
-        if number is not None and number <= len(lines):
-            code = lines[number - 1].strip()
-            numbers = [i for i, line in enumerate(job.source.splitlines(), 1) if line.strip() == code]
-            place = f"{job.name}:{numbers[0]}" if len(numbers) == 1 else job.name
-            return f"{place}: {what[-1] if what else 'does not compile'} (in `{code:.80}`)"
-        return f"{job.name}: {what[-1] if what else 'does not compile'}"
+    if isinstance(error, CompilationError):
+        return compilation_message(error, job.source, job.name)
     if isinstance(error, SyntaxError):
         return f"{job.name}:{error.lineno}: {error.msg}"
     if isinstance(error, ModuleNotFoundError):
@@ -211,6 +259,31 @@ def _message(error: Exception, job: CompileJob, log: str) -> str:
     reported = [line for line in log.splitlines() if "error:" in line]
     text = reported[0].split("error:", 1)[1].strip() if reported else lines[-1] if lines else "no message"
     return f"{job.name}: {type(error).__name__}: {text:.200}"
+
+
+def compilation_message(error: Any, source: str = "", name: str = "") -> str:
+    """The last line of an error of Triton's compiler, with the line of the source that it is about.
+
+    Args:
+        error: a `CompilationError`.
+        source: text of the file, in which the line is looked for.
+        name: of the file.
+    """
+    from triton.compiler.errors import CompilationError
+
+    while isinstance(error.__cause__, CompilationError):
+        error = error.__cause__
+    what = str(error.__cause__ or error.error_message or error).strip().splitlines()
+    message = what[-1] if what else "does not compile"
+    number = getattr(error.node, "lineno", None)
+    lines = [line.strip() for line in (error.src or "").splitlines()]
+    place, code = name, ""
+    if number is not None and 1 <= number <= len(lines):
+        code = f" (in `{lines[number - 1]:.80}`)"
+        whole = [line.strip() for line in source.splitlines()]
+        starts = [i for i in range(len(whole)) if whole[i : i + len(lines)] == lines]
+        place = f"{name}:{starts[0] + number}" if len(starts) == 1 else name
+    return f"{place}: {message}{code}" if place else f"{message}{code}"
 
 
 @contextmanager

@@ -38,7 +38,7 @@ from kernrec.kernel.triton_function import OPTIONS, SCRATCH
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.profile.tensor_values import load_npy
 
-_DEFAULTS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": 0}
+DEFAULTS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": 0}
 """Triton's options where a config does not give them; maxnreg 0: no limit."""
 _MOST_DIMS = 16
 _RESERVED = ("dtype", "layout", "dtype_bytes", "sm", "i", "grid_x", "grid_y", "grid_z", *LIMITS)
@@ -262,7 +262,7 @@ class _CallReader:
         ]
         constants = list(configs[0]["constants"])
         values = {name: [config["constants"][name] for config in configs] for name in constants}
-        values |= {name: [config["options"].get(name, _DEFAULTS[name]) for config in configs] for name in options}
+        values |= {name: [config["options"].get(name, DEFAULTS[name]) for config in configs] for name in options}
         for name in constants:
             if any(not isinstance(value, int) for value in values[name]):
                 if any(value != values[name][0] for value in values[name]):

@@ -18,6 +18,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Config, Kernel, Space, bind_launches
 from kernrec.kernel.expression import Expression
+from kernrec.kernel.spec import config_text
 from kernrec.op import Problem
 from kernrec.profile.kernel_code import compile_job_for, unused_macros
 from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
@@ -174,7 +175,7 @@ def _why_none(kernel: Kernel, problem: Problem, sm: int, failure: ProfileFailure
     try:
         job = compile_job_for(kernel, failure.config, problem, sm)
         if job.triton is not None:  # which runs the user's code: in worker processes only
-            return KernrecError(failure.message)
+            return KernrecError(f"{config_text(failure.config)}: {failure.message}")
         module = parse(compile_job(job, CompileCache.default()).ptx)
         bound = bind_launches(kernel, failure.config, problem, sm)
         misfit = [argument_mismatch(module, entry_name(module.functions, launch.entry), launch) for launch in bound]

@@ -18,6 +18,9 @@ from kernrec.recommender.analyze_kernel import Analysis, ProfilingOptions, analy
 from kernrec.recommender.request import Query
 from kernrec.util.atomic_write import write_whole
 
+_INDICES = ("i16", "u16", "i32", "u32", "i64", "u64")
+"""Types of arrays whose values may decide what a kernel reads."""
+
 Grid = str | Sequence[int | str] | Callable[[dict[str, Any]], Sequence[int]]
 
 
@@ -52,29 +55,42 @@ def analyze_triton(
         if callable(grid):
             raise UsageError("a grid that is a function goes with the Triton function itself; of a file give its name")
     else:
-        decorated, inner = function, function
-        while hasattr(inner, "fn"):
-            inner = inner.fn
-        source = inspect.getsourcefile(inner) if inspect.isfunction(inner) else None
-        if source is None or not hasattr(function, "fn"):
-            raise UsageError(f"{function!r:.60} is not a function of a file with @triton.jit")
-        path, name = Path(source), inner.__name__
-    given = {key: _argument(value) for key, value in arguments.items()}
+        decorated = function
+        path, name = source_file(function)
+    given = {key: argument(value) for key, value in arguments.items()}
     call = TritonCall(path, name, given, grid, configs, decorated=decorated)
     kernel, _ = kernel_of_triton(call)
     options = ProfilingOptions(folder=path.parent)
     return analyze(kernel, kernel.definition.problem(), find_gpu(gpu), paths.user_database(), query, options)
 
 
-def _argument(value: Any) -> Any:
-    """An argument as a call describes it; the values of an integer array are written to a file of the user's cache."""
+def source_file(function: Any) -> tuple[Path, str]:
+    """(the file, the name) of a function that `@triton.jit` made, below its other decorators.
+
+    Raises:
+        UsageError: it is not such a function.
+    """
+    inner = function
+    while hasattr(inner, "fn"):
+        inner = inner.fn
+    source = inspect.getsourcefile(inner) if inspect.isfunction(inner) else None
+    if source is None or not hasattr(function, "fn"):
+        raise UsageError(f"{function!r:.60} is not a function of a file with @triton.jit")
+    return Path(source), inner.__name__
+
+
+def argument(value: Any) -> Any:
+    """An argument as a call describes it; the values of an integer array are written to a file of the user's cache.
+
+    Integers of 8 bits are weights and not indices: their values do not count.
+    """
     if value is None or isinstance(value, str | int | float | Mapping):
         return value
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     if dtype is None or shape is None:
         raise UsageError(f"{value!r:.60}: expected a number, text, or a tensor with dtype and shape")
     name = canonical_dtype(str(dtype).rpartition(".")[2])
-    if str(dtype).rpartition(".")[2].startswith(("int", "uint")):
+    if name in _INDICES:
         array = np.asarray(value.cpu() if hasattr(value, "cpu") else value)
         buffer = io.BytesIO()
         np.save(buffer, array)

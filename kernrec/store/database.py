@@ -233,6 +233,20 @@ class Database:
             found = self._connection.execute(with_derived("whole_card_rows", query), [gpu])
             return frozenset(key for (key,) in found.fetchall())
 
+    def session_rows(
+        self, gpu: str, kernel: str, session: str
+    ) -> list[tuple[str, dict[str, int], float | None, float | None]]:
+        """(session, config, latency in s, energy in J) of each measurement whose session begins with `session`; None:
+        failed, or not measured."""
+        query = """
+            SELECT session, tunables, latency_s, energy_j
+            FROM db.measurement AS row JOIN db.config AS config USING (config_id)
+            WHERE row.gpu = ? AND row.kernel = ? AND starts_with(row.session, ?) ORDER BY ALL
+        """
+        with one_line(self.path):
+            rows = self._connection.execute(query, [gpu, kernel, session]).fetchall()
+        return [(name, json.loads(tunables), *costs) for name, tunables, *costs in rows]
+
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
         """The static profiles of a kernel's source on one architecture, by launch; empty if there are none."""
         with one_line(self.path):

@@ -1,0 +1,155 @@
+"""`autotune` with the signature of Triton's, and `prune` for Triton's own: what a user writes, checked."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kernrec.errors import UsageError, unknown
+from kernrec.recommender.request import SCALAR_OBJECTIVES, Objective
+from kernrec.triton.rank import LOADING
+from kernrec.triton.tuner import Tuner
+
+MODES = ("measure", "offline")
+"""The values of KERNREC_TRITON; without it `measure`."""
+
+
+def autotune(
+    configs: Sequence[Any],
+    key: Sequence[str],
+    *positional: Any,
+    top_k: int = 3,
+    objective: str = "latency",
+    gpu: str | None = None,
+    **options: Any,
+) -> Callable[[Any], Any]:
+    """As `triton.autotune`, but ranks the configs first and measures only the best, once for all processes.
+
+    Args:
+        configs: a list of `triton.Config`.
+        key: names of the arguments whose values tell problems apart.
+        *positional: further arguments of `triton.autotune`, in its order.
+        top_k: how many configs are measured.
+        objective: what is least: `latency`, `energy`, or `edp`, their product.
+        gpu: the GPU as people call it; None: KERNREC_GPU, else the one of this process.
+        **options: further arguments of `triton.autotune`. `early_config_prune` of `prune_configs_by` comes before the
+            ranking; `perf_model` is another ranking, and refused. Triton's own cache on disk is not used.
+
+    Returns:
+        A decorator for a function with `@triton.jit`, which gives Triton's own autotuner.
+
+    Raises:
+        UsageError: a value that cannot be; when decorating, a function that is not `@triton.jit`, and a config with a
+            meta-parameter that the function does not have.
+    """
+    pruner = prune(top_k, objective, gpu)
+
+    def decorate(function: Any) -> Any:
+        import triton
+
+        _check_function(function)
+        _check_configs(function, configs)
+        given = dict(options)
+        by = dict(given.get("prune_configs_by") or {})
+        if positional:  # Triton's third parameter
+            by = dict(positional[0] or {})
+        if by.get("perf_model") is not None:
+            raise UsageError("perf_model and kernrec both rank configs: leave perf_model out, or use triton.autotune")
+        earlier = by.get("early_config_prune")
+        by["early_config_prune"] = _Then(earlier, pruner) if earlier else pruner
+        if positional:
+            tuned = triton.autotune(configs, key, by, *positional[1:], **given)(function)
+        else:
+            tuned = triton.autotune(configs, key, **given | {"prune_configs_by": by})(function)
+        pruner.tuner.attach(tuned)
+        return tuned
+
+    return decorate
+
+
+def prune(top_k: int = 3, objective: str = "latency", gpu: str | None = None) -> "Prune":
+    """For `prune_configs_by={"early_config_prune": kernrec.triton.prune()}` of `triton.autotune`: as `autotune` here.
+
+    Args:
+        top_k: how many configs are left to be measured; one where the database knows the best, or nothing is measured.
+        objective: `latency`, `energy` or `edp`.
+        gpu: as for `autotune`.
+
+    Raises:
+        UsageError: a value that cannot be.
+    """
+    if type(top_k) is not int or top_k < 1:
+        raise UsageError(f"top_k is {top_k!r:.40}; a whole number from 1 is expected")
+    if objective not in SCALAR_OBJECTIVES:
+        raise unknown("objective", objective, SCALAR_OBJECTIVES)
+    return Prune(Tuner(top_k, Objective(objective), gpu))
+
+
+class Prune:
+    """What Triton's autotuner calls with all configs, and the arguments of a launch with a new tuning key."""
+
+    def __init__(self, tuner: Tuner) -> None:
+        self.tuner = tuner
+
+    def __call__(self, configs: Sequence[Any], named_args: Mapping[str, Any], **keywords: Any) -> list[Any]:
+        """The configs to measure; a single one is the answer."""
+        tuned, positional = _calling_autotuner()
+        if positional > len(tuned.arg_names):
+            raise UsageError(
+                f"{tuned.base_fn.__name__}: {positional} arguments were given; it has {len(tuned.arg_names)}:"
+                f" {', '.join(tuned.arg_names)}"
+            )
+        self.tuner.attach(tuned)
+        mode = os.environ.get("KERNREC_TRITON") or MODES[0]
+        if mode == LOADING:
+            name = tuned.base_fn.__name__
+            raise UsageError(f"{name}: launched while its file is loaded: launch it below `if __name__ == '__main__':`")
+        if mode not in MODES:
+            raise unknown("value of KERNREC_TRITON", mode, MODES)
+        return self.tuner.chosen(tuned, list(configs), {**named_args, **keywords}, mode == "offline")
+
+
+class _Then:
+    """A user's `early_config_prune`, and then ours."""
+
+    def __init__(self, first: Callable[..., Sequence[Any]], then: Prune) -> None:
+        self._first, self._then = first, then
+
+    def __call__(self, configs: Sequence[Any], named_args: Mapping[str, Any], **keywords: Any) -> Sequence[Any]:
+        left = self._first(configs, named_args, **keywords)
+        return self._then(left, named_args, **keywords) if left else left
+
+
+def _calling_autotuner() -> tuple[Any, int]:
+    """Triton's autotuner that is pruning its configs, and how many positional arguments the launch has.
+
+    Triton does not tell a pruning function whose configs these are, but its frames do.
+    """
+    frame = sys._getframe(2)
+    while frame is not None:
+        tuned = frame.f_locals.get("self")
+        if frame.f_code.co_name == "prune_configs" and hasattr(tuned, "base_fn"):
+            positional = frame.f_back.f_locals.get("args", ()) if frame.f_back is not None else ()
+            return tuned, len(positional)
+        frame = frame.f_back  # type: ignore[assignment]
+    raise UsageError("kernrec.triton.prune() is for early_config_prune of triton.autotune, which calls it")
+
+
+def _check_function(function: Any) -> None:
+    """Raises `UsageError` for what `@triton.jit` did not make."""
+    inner = function
+    while hasattr(inner, "fn") and not hasattr(inner, "params"):
+        inner = inner.fn
+    if not hasattr(inner, "params") or not hasattr(function, "arg_names"):
+        name = getattr(function, "__name__", repr(function))
+        raise UsageError(f"{name:.60} is not a function with @triton.jit, which goes below @kernrec.triton.autotune")
+
+
+def _check_configs(function: Any, configs: Sequence[Any]) -> None:
+    for number, config in enumerate(configs):
+        if not isinstance(getattr(config, "kwargs", None), dict):
+            raise UsageError(f"configs[{number}] is {config!r:.60}; a triton.Config is expected")
+        for name in config.kwargs:
+            if name not in function.arg_names:
+                inner = getattr(function, "__name__", "the function")
+                raise UsageError(f"{inner}: configs[{number}]: {unknown('meta-parameter', name, function.arg_names)}")

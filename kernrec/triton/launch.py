@@ -1,0 +1,138 @@
+"""A launch of an autotuned function as kernrec's: its arguments, its kernel, and which config is which."""
+
+import functools
+import numbers
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import KernrecError, UsageError, unknown
+from kernrec.kernel import Kernel
+from kernrec.kernel.expression import identifier
+from kernrec.kernel.triton_function import OPTIONS
+from kernrec.profile.triton_call import DEFAULTS, TritonCall, kernel_of_triton
+from kernrec.recommender.analyze_triton import argument, source_file
+from kernrec.store import content_hash
+
+_OF_THE_LAUNCH = ("grid", "warmup")
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """A launch of a function that Triton is tuning."""
+
+    tuned: Any
+    """Triton's autotuner."""
+
+    configs: Sequence[Any]
+    """Of type `triton.Config`."""
+
+    given: Mapping[str, Any]
+    """By name: arguments, constants, `grid`, and options of the compiler."""
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return str(self.tuned.base_fn.__name__)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The parameters of the function that were given."""
+        return {name: value for name, value in self.given.items() if name in self.tuned.arg_names}
+
+    def check(self) -> None:
+        """Raises `UsageError` for a keyword that neither the function nor Triton's compiler has."""
+        strange = self.given.keys() - set(self.tuned.arg_names) - set(_OF_THE_LAUNCH)
+        known = _compiler_options() if strange else ()
+        for name in sorted(strange - set(known)):
+            raise UsageError(f"{self.name}: {unknown('parameter', name, self.tuned.arg_names)}")
+
+    def tuning_hash(self, compiler: str) -> str:
+        """Identifies what Triton tunes once: code, compiler, values of the key's arguments, types of all tensors.
+
+        As Triton does, arguments that are not in the key make no difference.
+        """
+        arguments = self.arguments
+        values = [str(arguments[name]) for name in self.tuned.keys if name in arguments]
+        types = [str(value.dtype) for value in arguments.values() if hasattr(value, "dtype")]
+        return content_hash([jit_function(self.tuned).cache_key, compiler, values, types])
+
+    def kernel(self) -> tuple[Kernel, Path]:
+        """The kernel of this launch, whose problem has all its arguments fixed, and the folder of its source.
+
+        Raises:
+            UsageError: arguments or configs that do not fit the function.
+            KernrecError: what cannot be analyzed.
+        """
+        if any(config.pre_hook is not None for config in self.configs):
+            raise KernrecError(f"{self.name}: a config has a pre_hook, so that its tunables do not say what runs")
+        path, name = source_file(self.tuned)
+        if not path.is_file():
+            raise KernrecError(f"{self.name}: its source is in no file ({path})")
+        arguments = {name: _plain(value) for name, value in self.arguments.items()}
+        grid: Any = self.given.get("grid")
+        if isinstance(grid, numbers.Integral):
+            grid = (int(grid),)
+        call = TritonCall(
+            path, name, arguments, grid, [table_of(config) for config in self.configs], where=path.name,
+            decorated=self.tuned,
+        )  # fmt: skip
+        return kernel_of_triton(call)[0], path.parent
+
+    def place_of(self, stored: Mapping[str, Any]) -> int | None:
+        """The place in `configs` of a config in kernrec's names; None where it is none of this launch."""
+        return next((place for place, config in enumerate(self.configs) if same_config(config, stored)), None)
+
+
+def table_of(config: Any) -> dict[str, Any]:
+    """A `triton.Config` as a table of a call."""
+    options = {name: getattr(config, name, None) for name in OPTIONS}
+    return dict(config.kwargs) | {
+        name: value for name, value in options.items() if value is not None and (name, value) != ("num_ctas", 1)
+    }
+
+
+def same_config(config: Any, stored: Mapping[str, Any]) -> bool:
+    """Whether a `triton.Config` is the config that kernrec stores under its own names (`triton_call`)."""
+    wanted = {identifier(name).rstrip("_"): value for name, value in table_of(config).items()}
+    known = {name.rstrip("_"): value for name, value in stored.items()}
+    for name, value in wanted.items():
+        # A constant that is no number is the same in all configs, and no tunable.
+        if isinstance(value, int) and known.get(name, DEFAULTS.get(name)) != int(value):
+            return False
+    return all(known.get(name, default) == wanted.get(name, default) for name, default in DEFAULTS.items())
+
+
+def listed_configs(kernel: Kernel) -> list[dict[str, int]]:
+    """The configs of the kernel of a launch, in the order of its list."""
+    assert kernel.listed is not None
+    rows = (dict(zip(kernel.listed.columns, row, strict=True)) for row in kernel.listed.rows)
+    return [{tunable.name: row[tunable.name] for tunable in kernel.tunables} for row in rows]
+
+
+def jit_function(tuned: Any) -> Any:
+    """What `@triton.jit` made, below the autotuner."""
+    inner = tuned
+    while not hasattr(inner, "params"):
+        inner = inner.fn
+    return inner
+
+
+def _plain(value: Any) -> Any:
+    """An argument as a call has it."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if type(value).__module__.startswith("triton") and not hasattr(value, "shape"):
+        return {"python": f"tl.{getattr(value, 'name', value)}"}
+    return argument(value)
+
+
+@functools.cache
+def _compiler_options() -> tuple[str, ...]:
+    """What Triton's compiler for NVIDIA GPUs can be told in a launch."""
+    from triton.backends.nvidia.compiler import CUDAOptions
+
+    return (*CUDAOptions.__dataclass_fields__, "debug", *OPTIONS)

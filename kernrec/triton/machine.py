@@ -1,0 +1,155 @@
+"""The GPU that Triton's driver runs on, as kernrec knows it, and the energy of its launches by NVML's counter."""
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import GPU, find_gpu
+from kernrec.measure.device.nvml import Card, NoGPUError, cards, sensors
+from kernrec.measure.protocol.energy_counter import LEAST_TICKS, power_from_ticks
+from kernrec.store.measurement import EnergyReport
+
+WINDOW_S = 1.0
+"""Least length of an energy window; it is extended until the counter was updated often enough."""
+LONGEST_WINDOW_S = 5.0
+SETTLE_S = 0.3
+"""Time that the same launches run before the window, so that clocks and power have settled."""
+BATCH_S = 0.02
+"""Launches that are submitted before the counter is read again, by what they take."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU, and whether this process can measure on it."""
+
+    gpu: GPU
+    card: Card | None = None
+    """As NVML knows it; None where there is no NVML, or no GPU."""
+    present: bool = False
+    """Whether Triton's driver has a GPU."""
+
+    @property
+    def name(self) -> str | None:
+        """Name given by the driver."""
+        return self.card.name if self.card else None
+
+    @property
+    def uuid_hash(self) -> str | None:
+        """Identifies the card without revealing its UUID."""
+        return self.card.uuid_hash if self.card else None
+
+    @cached_property
+    def _sensors(self) -> Any:
+        return sensors(self.card.uuid) if self.card else None
+
+    def settings(self) -> dict[str, Any]:
+        """What was changed of the card, as fields of `MeasuredDevice`."""
+        if self._sensors is None:
+            return {}
+        now = self._sensors.settings()
+        return {
+            "power_limit_w": now.power_limit_w,
+            "locked_sm_clock_hz": now.sm_clock_hz,
+            "locked_memory_clock_hz": now.memory_clock_hz,
+            "mig": now.mig,
+            **{name: self._sensors.versions().get(name) for name in ("driver", "vbios", "nvml")},
+        }
+
+    def why_no_energy(self) -> str | None:
+        """Why energy cannot be measured here, in one line; None if it can."""
+        return "NVML does not know the card" if self._sensors is None else self._sensors.why_no_energy()
+
+    def energy(self, launch: Callable[[], object], synchronize: Callable[[], object], latency_s: float) -> EnergyReport:
+        """Energy of one launch under sustained load: mean power by the counter times the time of a launch.
+
+        Args:
+            launch: submits one launch.
+            synchronize: waits until all launches are done.
+            latency_s: about what one launch takes.
+
+        Returns:
+            An empty report where the counter was not updated often enough within `LONGEST_WINDOW_S`.
+        """
+        batch = max(1, math.ceil(BATCH_S / latency_s))
+        times: list[float] = []
+        joules: list[float] = []
+
+        def run_batch() -> None:
+            for _ in range(batch):
+                launch()
+            synchronize()
+            times.append(time.monotonic())
+            joules.append(self._sensors.energy_j() or 0.0)
+
+        begin = time.monotonic()
+        while not times or times[-1] - begin < SETTLE_S:
+            run_batch()
+        times, joules = times[-1:], joules[-1:]
+        start, slope = times[0], None
+        while slope is None and times[-1] - start < LONGEST_WINDOW_S:
+            run_batch()
+            if times[-1] - start >= WINDOW_S:
+                slope = power_from_ticks(times, joules, start, times[-1])
+        window_s = times[-1] - start
+        launch_s = window_s / (batch * (len(times) - 1))
+        if slope is None:
+            return EnergyReport()
+        return EnergyReport(
+            sustained_latency_s=launch_s,
+            energy_j=slope.power_w * launch_s,
+            energy_low_j=slope.low_w * launch_s,
+            energy_high_j=slope.high_w * launch_s,
+            power_w=slope.power_w,
+            energy_method=f"NVML energy counter, at least {LEAST_TICKS} updates",
+            energy_ticks=slope.ticks,
+            energy_tick_s=slope.period_s,
+            energy_window_s=window_s,
+        )
+
+
+def this_machine(wanted: str | None, present: bool) -> Machine:
+    """The GPU that is named, by KERNREC_GPU or by the driver, in this order.
+
+    Args:
+        wanted: the GPU as people call it; None: not named.
+        present: whether Triton's driver has a GPU.
+
+    Raises:
+        UsageError: the name is unknown, or is that of another GPU than this machine has.
+        KernrecError: there is no GPU and none was named.
+    """
+    card = _card() if present else None
+    name = wanted or os.environ.get("KERNREC_GPU")
+    if name is None:
+        if card is None:
+            raise KernrecError("there is no GPU here: name one with gpu= or KERNREC_GPU to rank configs for it")
+        return Machine(find_gpu(card.name), card, present)
+    gpu = find_gpu(name)
+    if card is not None and find_gpu(card.name) != gpu:
+        raise UsageError(f"{name!r:.40} was named, but this process runs on {card.name}: name that, or none")
+    return Machine(gpu, card, present)
+
+
+def _card() -> Card | None:
+    """The card that launches go to: torch's current device, else the first that is visible."""
+    torch = sys.modules.get("torch")
+    name = index = None
+    if torch is not None and torch.cuda.is_available():
+        index = torch.cuda.current_device()
+        name = torch.cuda.get_device_name(index)
+        uuid = str(getattr(torch.cuda.get_device_properties(index), "uuid", ""))
+    try:
+        present = cards()
+    except NoGPUError:
+        return Card(index or 0, f"GPU-{uuid}", name, 0) if name else None
+    if name is not None:
+        return next((card for card in present if uuid and uuid in card.uuid), None) or next(
+            (card for card in present if card.name == name), None
+        )
+    return present[0]

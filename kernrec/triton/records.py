@@ -1,0 +1,145 @@
+"""What was measured of a tuning key: read from the user's database and what was pulled, and added to it.
+
+A row's session begins with the hash of the tuning key (`Launch.tuning_hash`), by which it is found again on every
+machine that has the row.
+"""
+
+import math
+import statistics
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from kernrec import paths
+from kernrec.kernel import Kernel
+from kernrec.recommender.request import Objective
+from kernrec.store import Database
+from kernrec.store.kernel_rows import remember
+from kernrec.store.measurement import (
+    CodeInfo,
+    DeviceReport,
+    EnergyReport,
+    LatencyReport,
+    MeasuredDevice,
+    Measurement,
+    MeasurementIdentity,
+    MeasurementOrigin,
+    Outcome,
+    ProblemRecord,
+    ProtocolInfo,
+    Tier,
+)
+from kernrec.store.remotes import pulled_databases
+from kernrec.version import __version__
+
+if TYPE_CHECKING:
+    from kernrec.triton.machine import Machine
+
+SESSION = "triton"
+"""Begins the session of rows that Triton's autotuner measured for kernrec: this, the tuning hash, how many configs were
+asked for, and a name of its own."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a config takes, in SI units."""
+
+    latency_s: float | None = None
+    """None: it could not be compiled or launched."""
+    energy: EnergyReport = field(default_factory=EnergyReport)
+    error: str | None = None
+    compiled: bool = True
+    """Whether it could be compiled."""
+
+    def value(self, objective: Objective) -> float:
+        """What the objective minimizes; infinity where it failed, NaN where this was not measured."""
+        if self.latency_s is None:
+            return math.inf
+        if objective is Objective.LATENCY:
+            return self.latency_s
+        energy = math.nan if self.energy.energy_j is None else self.energy.energy_j
+        return energy * self.latency_s if objective is Objective.EDP else energy
+
+
+def known_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int, dict[str, int], Result]]:
+    """What databases hold of a tuning key, the user's own and those that were pulled.
+
+    Args:
+        gpu: name in the catalog.
+        kernel: name of the kernel.
+        tuning_hash: of `Launch.tuning_hash`.
+
+    Returns:
+        For each row: how many configs its trial asked for, the config in kernrec's names, and the result.
+
+    Raises:
+        UsageError: a database cannot be read.
+    """
+    own = paths.user_database()
+    rows = []
+    for path in [*([own] if own.exists() else []), *pulled_databases()]:
+        with Database.open(path) as database:
+            rows += database.session_rows(gpu, kernel, f"{SESSION} {tuning_hash} ")
+    results = []
+    for session, config, latency_s, energy_j in rows:
+        asked = session.split()[2]
+        result = Result(latency_s, EnergyReport(energy_j=energy_j))
+        results.append((int(asked) if asked.isdecimal() else 0, config, result))
+    return results
+
+
+def middle(results: Sequence[Result], objective: Objective) -> float:
+    """The median of what was measured of one config, without failures; as `Result.value` where there is none."""
+    values = [result.value(objective) for result in results]
+    return statistics.median(list(filter(math.isfinite, values)) or [min(values, key=math.isnan)])
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What was measured for a tuning key."""
+
+    kernel: Kernel
+    """Of the launch."""
+    tuning_hash: str
+    asked: int
+    """How many configs were asked for; fewer have results where others cannot run."""
+    results: Sequence[tuple[Mapping[str, int], Result]]
+    """Configs in kernrec's names, with what they take."""
+
+
+def keep(trial: Trial, machine: "Machine", compiler: str) -> None:
+    """Adds what was measured to the user's database, all or nothing.
+
+    Args:
+        trial: what was measured.
+        machine: where.
+        compiler: such as `triton 3.9.0`.
+
+    Raises:
+        UsageError: the database cannot be written.
+    """
+    kernel = trial.kernel
+    problem = kernel.definition.problem()
+    session = f"{SESSION} {trial.tuning_hash} {trial.asked} {uuid.uuid4().hex[:12]}"
+    now = datetime.now(UTC).replace(tzinfo=None)
+    origin = MeasurementOrigin(session, now, f"{compiler} autotune, kernrec {__version__}")
+    device = MeasuredDevice(device=machine.name, device_uuid_hash=machine.uuid_hash, **machine.settings())
+    record = ProblemRecord.of(problem)
+    rows = [
+        Measurement(
+            MeasurementIdentity(machine.gpu.name, kernel.name, kernel.hash, dict(config), record),
+            ProtocolInfo(0, Tier.FINAL),
+            origin,
+            Outcome.OK if result.latency_s else Outcome.CONSTRAINT if result.compiled else Outcome.COMPILE,
+            result.error,
+            code=CodeInfo(compiler=compiler),
+            device=device,
+            report=DeviceReport(LatencyReport(latency_s=result.latency_s), result.energy),
+        )
+        for config, result in trial.results
+    ]
+    with Database.open(paths.user_database(), read_only=False, create=True) as database:
+        remember(database, kernel, problem)
+        database.add_measurements(rows)

@@ -1,0 +1,230 @@
+"""What happens at a launch with a new tuning key: the database is asked, configs are ranked, results are kept."""
+
+import math
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernrec.compile.triton_compile import compilation_message
+from kernrec.compile.triton_version import triton_compiler, untested_version
+from kernrec.errors import KernrecError, KernrecWarning, UsageError
+from kernrec.kernel.expression import identifier
+from kernrec.recommender.request import Objective
+from kernrec.store.measurement import EnergyReport
+from kernrec.triton.launch import Launch, jit_function, listed_configs
+from kernrec.triton.machine import Machine, this_machine
+from kernrec.triton.rank import ranked
+from kernrec.triton.records import Result, Trial, keep, known_results, middle
+
+_warned: set[str] = set()
+
+
+@dataclass(eq=False)
+class _Running:
+    """The configs that are measured now for one tuning key."""
+
+    launch: Launch
+    places: Sequence[int]
+    """Of the configs in the launch's list."""
+    machine: Machine | None
+    """None where measurements cannot be kept."""
+    asked: int
+    """How many configs were asked for."""
+    results: dict[int, Result] = field(default_factory=dict)
+    """By place."""
+
+
+class Tuner:
+    """Chooses the configs of an autotuned function.
+
+    Args:
+        top_k: how many configs are measured.
+        objective: what is least.
+        gpu: the GPU as people call it; None: KERNREC_GPU, else the one of this process.
+    """
+
+    def __init__(self, top_k: int, objective: Objective, gpu: str | None) -> None:
+        self._top_k, self._objective, self._gpu = top_k, objective, gpu
+        self._running: _Running | None = None
+        self._energy = EnergyReport()
+        self._attached: list[Any] = []
+
+    def attach(self, tuned: Any) -> None:
+        """Sees what Triton's autotuner measures; its cache on disk is not asked, the database is."""
+        if any(known is tuned for known in self._attached):
+            return
+        self._attached.append(tuned)
+        if tuned.perf_model is not None:
+            raise UsageError("perf_model and kernrec both rank configs: leave perf_model out, or use triton.autotune")
+        tuned.cache_results = False
+        bench, do_bench = tuned._bench, None
+
+        def timed(launch: Callable[[], object], quantiles: Sequence[float]) -> list[float]:
+            times = list(do_bench(launch, quantiles=quantiles))  # type: ignore[misc]
+            running = self._running
+            if running and running.machine and self._objective is not Objective.LATENCY and math.isfinite(times[0]):
+                self._energy = running.machine.energy(launch, _synchronize, times[0] * 1e-3)
+            return times
+
+        def measured(*arguments: Any, config: Any, **options: Any) -> list[float]:
+            nonlocal do_bench
+            if do_bench is None:  # asked for by Triton when it is needed: without a driver there is none
+                do_bench, tuned.do_bench = tuned.do_bench, timed
+            return self._measured(config, lambda: bench(*arguments, config=config, **options))
+
+        tuned._bench = measured
+
+    def chosen(self, tuned: Any, configs: list[Any], given: Mapping[str, Any], offline: bool) -> list[Any]:
+        """The configs to measure; a single one is the answer.
+
+        Args:
+            tuned: Triton's autotuner.
+            configs: of type `triton.Config`.
+            given: arguments, constants and `grid` of the launch by name.
+            offline: whether nothing may be measured.
+
+        Raises:
+            UsageError: arguments or configs that do not fit the function.
+        """
+        self._running = None
+        if not hasattr(jit_function(tuned), "cache_key"):
+            return configs[:1]  # Triton's interpreter, on the CPU: no config is better than another
+        launch = Launch(tuned, configs, given)
+        if note := untested_version():
+            _warn(note)
+        launch.check()
+        try:
+            machine = this_machine(self._gpu, _has_driver())
+        except UsageError as error:
+            if self._gpu is not None or "KERNREC_GPU" in os.environ:
+                raise
+            return self._unranked(launch, None, offline, error)  # a GPU that the catalog does not have
+        except KernrecError as error:
+            return self._unranked(launch, None, True, error)
+        measures = machine.present and not offline
+        if (best := self._known(launch, machine)) is not None:
+            return [best]
+        if measures and self._objective is not Objective.LATENCY and (why := machine.why_no_energy()):
+            _warn(f"{launch.name}: energy cannot be measured ({why}): the first choice is taken as predicted")
+            measures = False
+        kept: Machine | None = None
+        try:
+            kernel, folder = launch.kernel()
+            kept = machine  # what is measured of a kernel that can be named can be kept, ranked or not
+            ranking = ranked(kernel, folder, machine.gpu, self._objective)
+        except UsageError:
+            raise
+        except KernrecError as error:
+            return self._unranked(launch, kept, not measures, error)
+        for failure in ranking.failures[:1]:
+            _warn(f"{launch.name}: {len(ranking.failures)} of {len(configs)} configs are left out, such as {failure}")
+        places = [place for stored in ranking.configs if (place := launch.place_of(stored)) is not None]
+        if not measures or len(places) == 1:
+            return [configs[places[0]]]
+        return self._run(_Running(launch, places[: self._top_k], machine, self._top_k))
+
+    def _known(self, launch: Launch, machine: Machine) -> Any | None:
+        """The best config that was measured before; None where none was, or fewer than are asked for."""
+        try:
+            rows = known_results(machine.gpu.name, identifier(launch.name), launch.tuning_hash(triton_compiler()))
+        except KernrecError as error:
+            _warn(f"{launch.name}: what was measured before cannot be read: {error}")
+            return None
+        results: dict[int, list[Result]] = {}
+        for _, stored, result in rows:
+            if (place := launch.place_of(stored)) is not None:
+                results.setdefault(place, []).append(result)
+        values = {place: middle(of_config, self._objective) for place, of_config in results.items()}
+        values = {place: value for place, value in values.items() if not math.isnan(value)}
+        enough = len(values) >= min(self._top_k, len(launch.configs)) or any(row[0] >= self._top_k for row in rows)
+        if not enough or not any(map(math.isfinite, values.values())):
+            return None
+        return launch.configs[min(values, key=values.__getitem__)]
+
+    def _unranked(self, launch: Launch, machine: Machine | None, offline: bool, why: KernrecError) -> list[Any]:
+        """What is measured where nothing can be predicted: all configs, as Triton does it, or none."""
+        if offline:
+            _warn(f"{launch.name}: its configs are not ranked, the first of the list is taken: {why}")
+            return list(launch.configs[:1])
+        count = len(launch.configs)
+        _warn(f"{launch.name}: its configs are not ranked, all {count} are measured: {why}")
+        return self._run(_Running(launch, range(count), machine, count))
+
+    def _run(self, running: _Running) -> list[Any]:
+        self._running = running
+        return [running.launch.configs[place] for place in running.places]
+
+    def _measured(self, config: Any, measure: Callable[[], Any]) -> list[float]:
+        """What Triton is to compare of a config, three times over: milliseconds, or what the objective minimizes."""
+        running = self._running
+        if running is None:
+            return [0.0] * 3  # a single config, which some releases of Triton measure all the same
+        self._energy = EnergyReport()
+        try:
+            times = measure()
+            failed = None if math.isfinite(times[0]) else Result(error="Triton could not launch it")
+        except Exception as error:
+            if (message := compile_error(error)) is None:
+                raise
+            _warn(f"{running.launch.name}: {config}: {message}")
+            failed, times = Result(error=message, compiled=False), [math.inf] * 3
+        result = failed or Result(times[0] * 1e-3, self._energy)
+        place = next(place for place in running.places if running.launch.configs[place] is config)
+        running.results[place] = result
+        if len(running.results) == len(running.places):
+            self._keep(running)
+        if self._objective is Objective.LATENCY:
+            return list(times)
+        value = result.value(self._objective)
+        return [math.inf if math.isnan(value) else value] * 3
+
+    def _keep(self, running: _Running) -> None:
+        """Adds the results to the user's database; what stands in the way is a warning."""
+        self._running = None
+        launch, machine = running.launch, running.machine
+        if machine is None:
+            return
+        try:
+            kernel, _ = launch.kernel()
+            places = [(config, launch.place_of(config)) for config in listed_configs(kernel)]
+            results = [(config, running.results[place]) for config, place in places if place in running.results]
+            compiler = triton_compiler()
+            keep(Trial(kernel, launch.tuning_hash(compiler), running.asked, results), machine, compiler)
+        except KernrecError as error:
+            _warn(f"{launch.name}: what was measured is not kept: {error}")
+
+
+def compile_error(error: Exception) -> str | None:
+    """Why Triton could not compile a config, in one line with the source's; None for an error of another kind."""
+    from triton.compiler.errors import CompilationError
+
+    if isinstance(error, CompilationError):
+        return compilation_message(error)
+    # What a pass of the compiler raises has no type of its own.
+    return str(error).splitlines()[-1][:200] if "PassManager::run failed" in str(error) else None
+
+
+def _has_driver() -> bool:
+    """Whether Triton has a driver with a GPU."""
+    from triton.runtime.driver import driver
+
+    try:
+        return driver.active.get_current_target() is not None
+    except Exception:  # no driver is active, or it finds no library or GPU: Triton says it in several ways
+        return False
+
+
+def _synchronize() -> None:
+    """Waits until what was launched is done."""
+    from triton.runtime.driver import driver
+
+    driver.active.get_device_interface().synchronize()
+
+
+def _warn(message: str) -> None:
+    """Warns once in a process."""
+    if message not in _warned:
+        _warned.add(message)
+        warnings.warn(message, KernrecWarning, stacklevel=2)

@@ -1,0 +1,65 @@
+"""Triton functions are compiled as their users wrote them, and given up early where a card cannot run them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernrec.compile.compiled import CompileError, CompileJob
+from kernrec.profile.kernel_code import compile_job_for
+from kernrec.profile.triton_call import TritonCall, kernel_of_triton
+from tests.helpers.paths import ROOT
+from tests.helpers.triton_kernels import configs_of
+
+pytest.importorskip("triton", reason="needs the extra `triton`")
+
+from kernrec.compile.triton_compile import compile_triton, load_module
+
+KERNELS = ROOT / "tests" / "triton" / "tuned_kernels.py"
+
+
+def job_of(function: str, arguments: dict[str, Any], config: dict[str, int], sm: int) -> CompileJob:
+    """The compilation of a function with one config."""
+    kernel, _ = kernel_of_triton(TritonCall(KERNELS, function, arguments, [1], [config]))
+    return compile_job_for(kernel, configs_of(kernel)[0], kernel.definition.problem(), sm, KERNELS.parent)
+
+
+def test_the_assembler_does_not_run_where_shared_memory_does_not_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.backends.nvidia import compiler
+
+    matrix = {"dtype": "f16", "shape": [4, 128, 128]}
+    job = job_of("square", {"a": matrix, "b": matrix, "c": matrix}, {"BLOCK": 128, "num_stages": 3}, 86)
+    ran = []
+    assemble = compiler.CUDABackend.make_cubin
+
+    def make_cubin(*given: Any) -> Any:
+        ran.append(1)
+        return assemble(*given)
+
+    monkeypatch.setattr(compiler.CUDABackend, "make_cubin", make_cubin)
+    with pytest.raises(CompileError, match=r"needs \d+ bytes of shared memory a block; sm_86 has 101376"):
+        compile_triton(job)
+    assert not ran
+    compile_triton(replace(job, sm=80))
+    assert ran
+
+
+def test_an_error_names_the_line_of_its_function() -> None:
+    arguments = {"x": {"dtype": "f32", "shape": [64]}, "y": {"dtype": "f32", "shape": [64]}, "n": 64, "WIDTH": 1}
+    lines = KERNELS.read_text().splitlines()
+    line = next(i for i, text in enumerate(lines, 1) if text.startswith("def add_rows")) + 2
+    with pytest.raises(
+        CompileError, match=rf"tuned_kernels\.py:{line}: arange's range must be a power of 2 \(in `place"
+    ):
+        compile_triton(job_of("add_rows", arguments, {"BLOCK": 48}, 80))
+
+
+def test_a_module_of_a_package_imports_what_is_beside_it(tmp_path: Path) -> None:
+    folder = tmp_path / "outer_of_test" / "inner"
+    folder.mkdir(parents=True)
+    for place in (folder.parent, folder):
+        (place / "__init__.py").touch()
+    (folder / "beside.py").write_text("VALUE = 3\n")
+    source = "from .beside import VALUE\nfrom outer_of_test.inner import beside\n"
+    assert load_module(source, "kernels.py", folder).VALUE == 3

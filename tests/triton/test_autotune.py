@@ -1,0 +1,297 @@
+"""The drop-in for Triton's autotuner: Triton's own objects, with a stand-in for the driver and the benchmark alone."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kernrec.errors import KernrecWarning, UsageError
+from kernrec.store import Database
+from tests.helpers.paths import ROOT
+from tests.helpers.triton_driver import StandInDriver, Tensor, stand_in_driver
+
+triton = pytest.importorskip("triton", reason="needs the extra `triton`")
+
+import kernrec.triton  # noqa: E402
+from kernrec.triton import machine, tuner  # noqa: E402
+from tests.triton import tuned_kernels  # noqa: E402
+
+N = 1 << 16
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An own database for each test, caches for all of them."""
+    shared = tmp_path_factory.getbasetemp() / "triton"
+    monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
+    monkeypatch.setenv("KERNREC_CACHE", str(shared / "kernrec"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(shared / "compiled"))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+    monkeypatch.delenv("KERNREC_TRITON", raising=False)
+    monkeypatch.setenv("KERNREC_GPU", "a100")
+    tuner._warned.clear()
+
+
+@pytest.fixture
+def driver() -> Iterator[StandInDriver]:
+    with stand_in_driver() as active:
+        yield active
+
+
+class Bench:
+    """Stands for `triton.testing.do_bench`: launches, and returns a time by the place of the call."""
+
+    def __init__(self, *times_ms: float) -> None:
+        self.times_ms = times_ms
+        self.calls = 0
+
+    def __call__(self, launch: Any, quantiles: Any) -> list[float]:
+        launch()
+        time_ms = self.times_ms[self.calls % len(self.times_ms)]
+        self.calls += 1
+        return [time_ms, time_ms * 0.9, time_ms * 1.1]
+
+
+def tuned(bench: Any, function: Any = None, configs: Any = None, key: Any = ("n",), **options: Any) -> Any:
+    decorate = kernrec.triton.autotune(configs or tuned_kernels.CONFIGS, list(key), do_bench=bench, **options)
+    return decorate(function or tuned_kernels.scale)
+
+
+def launch(function: Any, n: int = N, factor: float = 2.0) -> dict[str, Any]:
+    """Launches, and gives the constants that Triton chose."""
+    x = Tensor("float32", n)
+    function[tuned_kernels.grid](x, x, n, factor)
+    return dict(function.best_config.kwargs)
+
+
+def rows() -> list[dict[str, Any]]:
+    path = Path(os.environ["KERNREC_DB"])
+    if not path.exists():
+        return []
+    with Database.open(path) as database:
+        return database.rows("measurement")
+
+
+def test_the_best_few_are_measured_once_and_the_database_answers_then(driver: StandInDriver) -> None:
+    bench = Bench(0.5, 0.3)
+    first = tuned(bench, top_k=2)
+    chosen = launch(first)
+    assert bench.calls == 2
+    assert len(driver.launched) == 3  # both, and the launch itself
+    stored = rows()
+    assert sorted(row["latency_s"] for row in stored) == pytest.approx([0.3e-3, 0.5e-3])
+    assert {(row["gpu"], row["kernel"], row["outcome"]) for row in stored} == {("a100-sxm4-80gb", "scale", "ok")}
+    launch(first)
+    assert bench.calls == 2  # Triton's own cache
+
+    again = Bench(0.1)
+    assert launch(tuned(again, top_k=2), factor=3.0) == chosen  # not in the key
+    assert launch(tuned(again, top_k=1)) == chosen
+    assert again.calls == 0
+    assert len(rows()) == 2
+
+    launch(tuned(more := Bench(0.1), top_k=3))
+    assert more.calls == 3  # more are asked for than were measured
+
+
+def test_prune_is_for_triton_s_own_autotuner(driver: StandInDriver) -> None:
+    bench = Bench(0.5, 0.3)
+    own = triton.autotune(
+        tuned_kernels.CONFIGS, ["n"], {"early_config_prune": kernrec.triton.prune(top_k=2)}, do_bench=bench
+    )
+    chosen = launch(own(tuned_kernels.scale))
+    assert (bench.calls, len(rows())) == (2, 2)
+    assert launch(own(tuned_kernels.scale)) == chosen
+    assert bench.calls == 2
+
+
+def test_offline_the_first_choice_is_taken_and_nothing_measured(
+    driver: StandInDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNREC_TRITON", "offline")
+    bench = Bench(0.5)
+    predicted = launch(tuned(bench))
+    assert (bench.calls, rows()) == (0, [])
+    monkeypatch.delenv("KERNREC_TRITON")
+    measured = Bench(0.1, 0.2, 0.3)
+    assert launch(tuned(measured)) == predicted  # the first that is measured is the first choice
+    monkeypatch.setenv("KERNREC_TRITON", "offlin")
+    with pytest.raises(UsageError, match="unknown value of KERNREC_TRITON 'offlin'; did you mean offline"):
+        launch(tuned(bench), N * 2)
+
+
+def test_a_user_s_own_pruning_comes_first(driver: StandInDriver) -> None:
+    bench = Bench(0.5)
+    by = {"early_config_prune": lambda configs, named, **rest: configs[1:]}
+    function = tuned(bench, prune_configs_by=by)
+    assert launch(function)["BLOCK"] != 64
+    assert bench.calls == 2
+
+
+def test_a_config_that_does_not_compile_costs_itself(driver: StandInDriver) -> None:
+    configs = [triton.Config({"BLOCK": block, "WIDTH": 1}) for block in (48, 64, 128)]
+    bench = Bench(0.5)
+    x = Tensor("float32", N)
+    with pytest.warns(KernrecWarning, match=r"1 of 3 configs are left out, such as block=48.*tuned_kernels\.py:\d+: "):
+        tuned(bench, tuned_kernels.add_rows, configs)[tuned_kernels.grid](x, x, N)
+    assert bench.calls == 2
+
+
+def test_shared_memory_beyond_the_card_is_refused_before_the_assembler(
+    driver: StandInDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = [triton.Config({"BLOCK": 128}, num_stages=stages) for stages in (2, 3)]
+    x = Tensor("float16", 4, 128, 128)
+    monkeypatch.setenv("KERNREC_GPU", "rtx3090")
+    with (
+        stand_in_driver(86),
+        pytest.warns(KernrecWarning, match=r"num_stages=3.*needs \d+ bytes of shared memory a block; sm_86 has 101376"),
+    ):
+        tuned(Bench(0.5), tuned_kernels.square, configs, ["a"][:0])[(1,)](x, x, x)
+
+
+def test_what_cannot_be_predicted_is_measured_as_triton_does_it(driver: StandInDriver) -> None:
+    hooked = [triton.Config({"BLOCK": block}, pre_hook=lambda given: None) for block in (64, 128)]
+    bench = Bench(0.5, 0.4)
+    with pytest.warns(KernrecWarning, match="its configs are not ranked, all 2 are measured: .* has a pre_hook"):
+        assert launch(tuned(bench, configs=hooked)) == {"BLOCK": 128}
+    assert bench.calls == 2
+
+
+class Sensors:
+    """Stands for NVML: a card that draws `watts`, with a counter that is updated every millisecond."""
+
+    def __init__(self, watts: list[float], calls: list[int]) -> None:
+        self.watts, self.calls = watts, calls
+        self._joules = self._last = 0.0
+
+    def why_no_energy(self) -> str | None:
+        return None
+
+    def settings(self) -> Any:
+        return SimpleNamespace(power_limit_w=None, sm_clock_hz=None, memory_clock_hz=None, mig=False)
+
+    def versions(self) -> dict[str, str | None]:
+        return {}
+
+    def energy_j(self) -> float:
+        import time
+
+        now = round(time.monotonic(), 3)
+        self._joules += (now - self._last if self._last else 0.0) * self.watts[len(self.calls) - 1]
+        self._last = now
+        return self._joules
+
+
+def test_energy_decides_where_it_is_the_objective(driver: StandInDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    bench = Bench(0.05, 0.06)
+
+    def timed(launch: Any, quantiles: Any) -> list[float]:
+        calls.append(1)
+        return bench(launch, quantiles)
+
+    card = machine.Card(0, "GPU-1", "NVIDIA A100-SXM4-80GB", 0)
+    sensors = Sensors([400.0, 100.0], calls)
+    monkeypatch.setattr(machine, "_card", lambda: card)
+    monkeypatch.setattr(machine, "sensors", lambda uuid: sensors)
+    for name, seconds in (("WINDOW_S", 0.05), ("SETTLE_S", 0.01), ("BATCH_S", 0.002)):
+        monkeypatch.setattr(machine, name, seconds)
+    function = tuned(timed, top_k=2, objective="energy")
+    chosen = launch(function)
+    stored = sorted(rows(), key=lambda row: row["energy_j"])
+    assert [row["power_w"] for row in stored] == pytest.approx([100.0, 400.0], rel=0.5)
+    assert stored[0]["latency_s"] == pytest.approx(0.06e-3)
+    assert driver.synchronized
+    assert launch(tuned(Bench(1.0), top_k=2, objective="energy")) == chosen
+    assert launch(tuned(Bench(1.0), top_k=2)) != chosen  # the other is the faster one
+
+
+def test_without_a_counter_of_energy_the_first_choice_is_taken(driver: StandInDriver) -> None:
+    bench = Bench(0.5)
+    with pytest.warns(KernrecWarning, match="energy cannot be measured"):
+        launch(tuned(bench, objective="edp"))
+    assert bench.calls == 0
+
+
+class TestBadInput:
+    """One line: what was given, what was expected, the nearest valid choice."""
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"objective": "enrgy"}, "unknown objective 'enrgy'; did you mean energy"),
+            ({"top_k": 0}, "top_k is 0; a whole number from 1"),
+            ({"prune_configs_by": {"perf_model": len}}, "perf_model and kernrec both rank configs"),
+            (
+                {"configs": [triton.Config({"BLOK": 64})]},
+                r"configs\[0\]: unknown meta-parameter 'BLOK'; did you mean",
+            ),
+            ({"configs": [{"BLOCK": 64}]}, r"configs\[0\] is .*; a triton.Config is expected"),
+        ],
+    )
+    def test_a_decorator_that_cannot_be_is_refused(self, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            tuned(None, **options)
+
+    def test_only_a_jit_function_is_tuned(self) -> None:
+        with pytest.raises(UsageError, match=r"plain is not a function with @triton\.jit"):
+
+            @kernrec.triton.autotune(tuned_kernels.CONFIGS, ["n"])
+            def plain(x: int) -> None:
+                pass
+
+    def test_arguments_have_to_fit(self, driver: StandInDriver) -> None:
+        x = Tensor("float32", N)
+        with pytest.raises(UsageError, match="the value of parameter factor is missing"):
+            tuned(None)[tuned_kernels.grid](x, x, N)
+        with pytest.raises(UsageError, match="scale: 6 arguments were given; it has 5: x, y, n, factor, BLOCK"):
+            tuned(None)[tuned_kernels.grid](x, x, N, 2.0, 64, 65)
+        with pytest.raises(UsageError, match="scale: unknown parameter 'facto'; did you mean factor"):
+            tuned(None)[tuned_kernels.grid](x, x, N, facto=2.0)
+        with pytest.raises(UsageError, match=r"prune.* is for early_config_prune"):
+            kernrec.triton.prune()([], {})
+
+    def test_another_gpu_than_that_of_the_process_is_refused(
+        self, driver: StandInDriver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(machine, "_card", lambda: machine.Card(0, "GPU-1", "NVIDIA H200", 0))
+        with pytest.raises(UsageError, match="'a100' was named, but this process runs on NVIDIA H200"):
+            launch(tuned(None))
+
+    def test_an_untested_triton_is_named_once(self, driver: StandInDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tuner, "untested_version", lambda: "Triton 9.9.0 was not tested")
+        monkeypatch.setenv("KERNREC_TRITON", "offline")
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            launch(tuned(None))
+            launch(tuned(None), N * 2)
+        assert [str(warning.message) for warning in seen if "9.9.0" in str(warning.message)] == [
+            "Triton 9.9.0 was not tested"
+        ]
+
+
+def test_another_process_is_answered_by_the_database(driver: StandInDriver, tmp_path: Path) -> None:
+    chosen = launch(tuned(Bench(0.5, 0.3), top_k=2))
+    script = tmp_path / "second.py"
+    script.write_text(
+        "import json, kernrec.triton\n"
+        "from tests.triton import tuned_kernels\n"
+        "from tests.helpers.triton_driver import Tensor, stand_in_driver\n"
+        "function = kernrec.triton.autotune(tuned_kernels.CONFIGS, ['n'], top_k=2)(tuned_kernels.scale)\n"
+        f"x = Tensor('float32', {N})\n"
+        "with stand_in_driver() as driver:\n"
+        f"    function[tuned_kernels.grid](x, x, {N}, 2.0)\n"
+        "print(json.dumps([function.best_config.kwargs, len(driver.launched)]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert json.loads(done.stdout) == [chosen, 1], done.stderr
