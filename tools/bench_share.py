@@ -30,7 +30,7 @@ from kernrec.store.share import Selection
 from kernrec.store.share.object_store import place_of
 from kernrec.store.share.pull import pull
 from kernrec.store.share.push import push
-from kernrec.store.share.signature import Signer, make_key
+from kernrec.store.signature import Signer, make_key
 
 _MORE = 1000
 

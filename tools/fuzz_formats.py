@@ -187,7 +187,7 @@ def _bundled(work: Path) -> Iterator[Format]:
     )
     from kernrec.store.share.place import MANIFEST
     from kernrec.store.share.segments import provenance
-    from kernrec.store.share.signature import Signer, make_key
+    from kernrec.store.signature import Signer, make_key
 
     selection = Selection()
     (folder := work / "segments").mkdir()

@@ -1,14 +1,18 @@
 -- What the log says, derived from the table `measurement`. kernrec computes these itself from this text and never uses
 -- the views of a file, which may be somebody else's; a file has them for whoever opens it with DuckDB.
 
+-- The measurements that nobody took back.
+CREATE OR REPLACE VIEW unretracted_rows AS
+SELECT * FROM measurement ANTI JOIN retraction USING (measurement_id);
+
 -- The rows that were measured on, or replayed of, whole cards: a MIG slice has the card's name but only a part of its
 -- units. Rows that claim to be the same measurement (the same position in the same block of a session) and differ
--- contradict each other: all of them stay in the log, and none answers. precedence: of the rows of a config only those of the highest precedence answer. It is the version of the
--- protocol, and lower than any version for replayed rows.
+-- contradict each other: all of them stay in the log, and none answers. precedence: of the rows of a config only those
+-- of the highest precedence answer. It is the version of the protocol, and lower than any version for replayed rows.
 CREATE OR REPLACE VIEW whole_card_rows AS
 SELECT * REPLACE (coalesce(replayed, false) AS replayed),
        CASE WHEN replayed THEN -1 ELSE protocol_version END AS precedence
-FROM measurement
+FROM unretracted_rows
 WHERE mig IS DISTINCT FROM true
 QUALIFY block IS NULL OR position IS NULL OR count(*) OVER (
     PARTITION BY gpu, problem_id, kernel, kernel_hash, config_id, session, block, position

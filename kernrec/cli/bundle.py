@@ -48,7 +48,7 @@ def selection(gpu: str | None, op: str | None, kernel: str | None, since: str | 
 def export(path: Path, database: Path, options: ExportOptions) -> None:
     """Write a bundle of a database, or list what would be in it."""
     from kernrec.recommender.estimate.shared_models import models_in
-    from kernrec.store.share.signature import Signer
+    from kernrec.store.signature import Signer
 
     place = place_at(path)
     if path.exists() and (not path.is_dir() or MANIFEST in place.names()):
@@ -71,6 +71,8 @@ def export(path: Path, database: Path, options: ExportOptions) -> None:
 def print_leaving(leaving: Outgoing) -> None:
     """What would leave, and which columns in another form."""
     _list(leaving.manifest)
+    if leaving.retracted:
+        print(f"{leaving.retracted} measurements that left earlier are retracted")
     for name, count in leaving.changed.items():
         print(f"{name} leaves in another form in {count} measurements")
 
@@ -89,18 +91,21 @@ def import_(path: Path, database: Path, models: bool, untrusted: bool) -> None:
         trust = "`kernrec db trust KEY` trusts it, " if bundle.signer else ""
         raise UsageError(f"{path} is {how}; nothing was taken ({trust}--untrusted takes it all the same)")
     existed = database.exists()
+    notes: list[str] = []
     try:
         with (
             Steps(f"checking and adding {path}"),
             Database.open(database, read_only=False, create=True) as opened,
         ):
-            added = import_bundle(opened, bundle)
+            added = import_bundle(opened, bundle, notes.append)
     except KernrecError:
         if not existed:
             database.unlink(missing_ok=True)
         raise
     signed = f"signed by {signer_name(bundle.signer)}" if bundle.signer else "not signed"
     print(f"{added} new rows, licence {bundle.manifest.licence}, {signed}")
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
     if bundle.manifest.models and models:
         taken, kept = take_models(bundle, database.parent / "models")
         print(f"{len(taken)} files of models taken")

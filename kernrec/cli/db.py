@@ -203,21 +203,25 @@ def info(as_json: AsJson = False, db: Path_ = None) -> None:
     from kernrec.measure.campaign.journal import journal_path, left_behind
     from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
+    from kernrec.store.retractions import retracted
 
     path = db or paths.user_database()
     with Database.open(path, check_rows=False) as database:
         tally, counts = database.tally(), database.counts()
         schema, content, conflicts = database.schema, database.content_hash(), len(database.conflicts())
+        gone = retracted(database)
     learned, wrong = stored_models(path.parent / "models")
     print_notes(wrong)
     if as_json:
         about = {"path": str(path), "schema": schema, "content_hash": content, "rows": counts, "conflicts": conflicts}
-        print(json.dumps(about | {"measurements": tally, "learned": learned}, indent=2))
+        print(json.dumps(about | {"retracted": gone, "measurements": tally, "learned": learned}, indent=2))
         return
     print(f"{path}, schema {schema}, content {content}")
     print(", ".join(f"{count} {table}" for table, count in counts.items()))
     if conflicts:
         _note(_conflicting(conflicts))
+    if gone:
+        _note(f"{gone} measurements are retracted and do not answer (`kernrec db log`)")
     waiting, collector = left_behind(journal_path(path))
     if waiting:
         _note(
@@ -253,17 +257,20 @@ def merge(
         if not other.exists():
             raise UsageError(f"there is no database at {other}")
     existed = path.exists()
+    notes: list[str] = []
     try:
         with Database.open(path, read_only=False, create=True) as database:
             for number, other in enumerate(others):
                 with Steps(f"checking and adding {other}, file {number + 1} of {len(others)}"):
-                    added = merge_file(database, other)
+                    added = merge_file(database, other, notes.append)
                 print(f"{other}: {added} new rows")
             conflicts = len(database.conflicts())
     except KernrecError:
         if not existed:
             path.unlink(missing_ok=True)
         raise
+    for line in notes:
+        _note(line)
     if conflicts:
         _note(_conflicting(conflicts))
 

@@ -88,7 +88,7 @@ def push(
     from kernrec.store.share.object_store import can_push
     from kernrec.store.share.outgoing import Outgoing
     from kernrec.store.share.push import push as push_rows
-    from kernrec.store.share.signature import Signer
+    from kernrec.store.signature import Signer
     from kernrec.store.trust import key_file
 
     remote = only(name)
@@ -103,9 +103,11 @@ def push(
         return not dry_run
 
     left = push_rows(remote, db or paths.user_database(), chosen, signer, licence, agree=agree)
-    if left is not None:
+    if left is not None and left.retracted:
+        print(f"{left.retracted} measurements retracted from {remote.name}")
+    if left is not None and left.measurements:
         print(f"{left.measurements} measurements pushed to {remote.name}, licence {left.manifest.licence}")
-    elif not dry_run:
+    elif left is None and not dry_run:
         print(f"{remote.name} lacks none of these measurements")
 
 
@@ -137,16 +139,19 @@ def sync(name: Name = None, untrusted: Untrusted = False) -> None:
 def log(name: AnyName = None, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show who added what to remotes and when, measured on what, as it was when they were last pulled or pushed to.
 
-    Retracted rows stay in the log.
+    Retracted rows stay in the log; what was taken back in your own database comes first.
     """
-    from kernrec.store.remotes import remote_named, remotes
+    from kernrec.store.remotes import OWN, remote_named, remotes
     from kernrec.store.share.log import log as log_of
+    from kernrec.store.share.log import own_log
 
-    every = [remote_named(name)] if name else remotes()
+    logs = {remote.name: list(log_of(remote)) for remote in ([remote_named(name)] if name else remotes())}
+    if name is None and (own := list(own_log(paths.user_database()))):
+        logs = {OWN: own} | logs
     if as_json:
-        print(json.dumps([row for remote in every for row in log_of(remote)], indent=2))
+        print(json.dumps([row for rows in logs.values() for row in rows], indent=2))
         return
-    for remote in every:
+    for title, rows in logs.items():
         cells = [
             [
                 row["pushed_at"][:16].replace("T", " "),
@@ -156,13 +161,13 @@ def log(name: AnyName = None, as_json: Annotated[bool, typer.Option("--json", he
                 " ".join(row["gpus"]) or row["reason"] or "",
                 " ".join(row["ops"]),
             ]
-            for row in log_of(remote)
+            for row in rows
         ]
         if cells:
             columns = [("pushed", "left"), ("signer", "left"), ("measurements", "right"), ("state", "left")]
-            print_table(remote.name, [*columns, ("gpus", "left"), ("op", "left")], cells)
+            print_table(title, [*columns, ("gpus", "left"), ("op", "left")], cells)
         else:
-            _note(f"{remote.name}: nothing was pulled yet, or nothing is there")
+            _note(f"{title}: nothing was pulled yet, or nothing is there")
 
 
 def only(name: str | None) -> "Remote":

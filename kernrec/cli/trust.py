@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kernrec.cli.remote import Name, only
+from kernrec import paths
 from kernrec.cli.table import print_table
 from kernrec.errors import UsageError
 from kernrec.util.human import human
@@ -21,7 +21,7 @@ def key() -> None:
 
     Give the public key to your team, who trust it with `kernrec db trust KEY --name YOU`.
     """
-    from kernrec.store.share.signature import own_public_key
+    from kernrec.store.signature import own_public_key
 
     print(own_public_key())
 
@@ -32,7 +32,7 @@ def sign(
     """Sign a bundle with your key."""
     from kernrec.store.share import place_at
     from kernrec.store.share.bundle import sign_bundle
-    from kernrec.store.share.signature import Signer
+    from kernrec.store.signature import Signer
     from kernrec.store.trust import key_file
 
     signer = Signer.of(key_file())
@@ -49,8 +49,10 @@ def trust(
 
     Rows without a signature or of unknown keys are refused. Rows pulled before their key is removed no longer answer.
     """
+    from kernrec.store import Database
     from kernrec.store import trust as keys
     from kernrec.store.remotes import remotes
+    from kernrec.store.retractions import forget
     from kernrec.store.share.pulled import drop_signer
 
     if key is None:
@@ -70,13 +72,19 @@ def trust(
         for remote in remotes():
             if dropped := drop_signer(remote, gone):
                 print(f"{remote.name}: {dropped} measurements no longer answer")
+        if (own_rows := paths.user_database()).exists():
+            with Database.open(own_rows, read_only=False) as database:
+                if again := forget(database, gone):
+                    print(f"{own_rows}: {again} measurements that it had taken back answer again")
         return
     keys.trust(key, name)
     print(f"{key}: trusted as {keys.signer_name(key)}; `kernrec db pull` takes what it signed")
 
 
 def retract(
-    name: Name = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Remote that is told at once. Default: none; the next push tells it.")
+    ] = None,
     row: Annotated[list[str] | None, typer.Option(help="Key of a measurement, as --dry-run lists it.")] = None,
     session: Annotated[str | None, typer.Option(help="Session that was measured in.")] = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured (`kernrec gpus`).")] = None,
@@ -85,17 +93,19 @@ def retract(
     since: Annotated[str | None, typer.Option(help="Measured since this day, such as 2026-03-01.")] = None,
     reason: Annotated[str, typer.Option(help="For whoever reads the log.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be retracted.")] = False,
+    db: Annotated[Path | None, typer.Option("--db", help="Database. Default: your own.")] = None,
 ) -> None:
-    """Take back measurements that you pushed: they no longer answer, and stay in the log.
+    """Take back measurements of a database: they no longer answer, and stay in the log.
 
-    It holds for what your own key pushed; what others shared stays.
+    At a remote it holds for what your own key pushed; what others shared stays. Merging, bundles and pushes carry it.
     """
     from kernrec.cli.bundle import selection
+    from kernrec.cli.remote import only
     from kernrec.store.connection import quoted
     from kernrec.store.rows import Row
     from kernrec.store.share.manifest import TEXT
-    from kernrec.store.share.push import retract as retract_rows
-    from kernrec.store.share.signature import Signer
+    from kernrec.store.share.retract import retract_here, retract_there
+    from kernrec.store.signature import Signer
     from kernrec.store.trust import key_file
 
     if not (row or session or gpu or op or kernel or since):
@@ -107,7 +117,9 @@ def retract(
         condition += f" AND session = {quoted(session)}"
     if row:
         condition += f" AND measurement_id IN ({', '.join(map(quoted, row))})"
-    remote = only(name)
+    own = db or paths.user_database()
+    remote = only(name) if name else None
+    where = remote.name if remote else str(own)
 
     def agree(rows: Sequence[Row]) -> bool:
         columns = [("row", "left"), ("session", "left"), ("gpu", "left"), ("kernel", "left")]
@@ -117,12 +129,19 @@ def retract(
         if len(rows) > _SHOWN:
             print(f"and {len(rows) - _SHOWN} more")
         if dry_run:
-            print(f"nothing was retracted from {remote.name}")
+            print(f"nothing was retracted from {where}")
         return not dry_run
 
-    count = retract_rows(remote, condition, Signer.of(key_file()), reason, agree=agree)
+    if remote:
+        beside = own if db or own.exists() else None
+        count = retract_there(remote, condition, Signer.of(key_file()), reason, agree=agree, own=beside)
+    else:
+        signer = Signer.of(key_file()) if key_file().exists() else None
+        count = retract_here(own, condition, signer, reason, agree=agree)
+        if not (count or dry_run):
+            raise UsageError(f"{own} has no such measurements; nothing was retracted")
     if count:
-        print(f"{count} measurements retracted from {remote.name}")
+        print(f"{count} measurements retracted from {where}")
 
 
 def _cell(value: object) -> str:

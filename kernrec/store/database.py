@@ -46,7 +46,7 @@ class DatabaseContents:
     """Summary of a database."""
 
     measurements: int
-    """Rows of its log."""
+    """Rows of its log, without those that were taken back."""
     profiled: frozenset[tuple[str, str, int]]
     """(kernel, hash, architecture) with profiles."""
 
@@ -172,7 +172,7 @@ class Database:
         return store_rows.insert(self._connection, "measurement", rows)
 
     def measurements(self, **equal: object) -> "list[Measurement]":
-        """The measurements whose columns equal those given."""
+        """The measurements whose columns equal those given, without those that were taken back."""
         from kernrec.store.measurement import Measurement
 
         configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in self.rows("config")}
@@ -181,7 +181,7 @@ class Database:
             row["dims"] = json.loads(str(row["dims"]))
             problems[row.pop("problem_id")] = row
         measurements = []
-        for row in self.rows("measurement", **equal):
+        for row in self.rows("unretracted_rows", **equal):
             del row["measurement_id"]
             row |= {"config": configs[row.pop("config_id")], "problem": problems[row.pop("problem_id")]}
             measurements.append(Measurement.from_columns(row))
@@ -192,8 +192,8 @@ class Database:
         return self.add("profile", (row.columns() for row in rows))
 
     def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
-        """The rows of a table or view (`whole_card_rows`, `answer`, `best` or `front`) whose columns equal `equal`."""
-        self._check(table, "whole_card_rows", "answer", "best", "front")
+        """The rows of a table or view (`db/schema/views.sql`) whose columns equal `equal`."""
+        self._check(table, *derived())
         with one_line(self.path):
             known = self.columns(table)
             for name in equal:
@@ -287,6 +287,13 @@ class Database:
         with one_line(self.path):
             return self._connection.execute(query).fetchall()
 
+    def batches(self, query: str, most: int) -> Iterator[list[tuple[Any, ...]]]:
+        """The same, at most so many at a time."""
+        with one_line(self.path):
+            cursor = self._connection.cursor().execute(query)
+            while rows := cursor.fetchmany(most):
+                yield rows
+
     def export(self, query: str, folder: Path, most: int) -> list[tuple[Path, int]]:
         """Write the rows of a query to Parquet files of at most `most` rows; returns the files and their rows."""
         with one_line(self.path):
@@ -324,7 +331,10 @@ class Database:
     def contents(self) -> DatabaseContents:
         """A summary of the database."""
         with one_line(self.path):
-            rows = self._connection.execute("SELECT count(*) FROM db.measurement").fetchone()
+            rows = self._connection.execute(
+                "SELECT count(*) - (SELECT count(*) FROM db.measurement SEMI JOIN db.retraction USING (measurement_id))"
+                " FROM db.measurement"
+            ).fetchone()
             profiled = self._connection.execute("SELECT DISTINCT kernel, kernel_hash, sm FROM db.profile").fetchall()
         return DatabaseContents(int(rows[0]) if rows else 0, frozenset(profiled))
 
@@ -356,11 +366,10 @@ class Database:
         None of them answers (`db/schema/views.sql`).
         """
         query = f"""
-            SELECT unnest(list(measurement_id ORDER BY measurement_id)) FROM db.measurement
+            SELECT unnest(list(measurement_id ORDER BY measurement_id)) FROM unretracted_rows
             WHERE block IS NOT NULL AND position IS NOT NULL GROUP BY {MOMENT} HAVING count(*) > 1
         """
-        with one_line(self.path):
-            return [key for (key,) in self._connection.execute(query).fetchall()]
+        return [key for (key,) in self.query(with_derived("unretracted_rows", query))]
 
     def _wrong_keys(self, table: str) -> Iterator[tuple[str, str]]:
         return wrong_keys(self._connection, table, f"db.{table}", self.columns(table))

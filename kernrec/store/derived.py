@@ -12,7 +12,7 @@ MOMENT = "gpu, problem_id, kernel, kernel_hash, config_id, session, block, posit
 """The columns that say which measurement a row is about; two rows that agree in all of them contradict each other."""
 
 _VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS$(.*?);$", re.MULTILINE | re.DOTALL)
-_LOG = re.compile(r"\bFROM measurement\b")
+_TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction)\b")
 
 
 @cache
@@ -24,7 +24,7 @@ def views_sql() -> str:
 @cache
 def derived() -> dict[str, str]:
     """The query of each relation by name; a query may use the relations before it."""
-    return {name: _LOG.sub("FROM db.measurement", body).strip() for name, body in _VIEW.findall(views_sql())}
+    return {name: _TABLE.sub(r"\1 db.\2", body).strip() for name, body in _VIEW.findall(views_sql())}
 
 
 def with_derived(name: str, query: str) -> str:

@@ -16,7 +16,7 @@ from kernrec.util.light_dataclass import dataclass
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement")
+TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement", "retraction")
 """The tables whose rows have content-hash keys: all but `migration`."""
 
 _REWRITTEN = {4: "block_open OR replayed"}
@@ -87,9 +87,10 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
     if not found:
         return 0
     foreign = UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
-    if not found.keys() >= {"migration", *TABLES}:
+    first = layout_of(1).statements
+    if not found.keys() >= first.keys():
         raise foreign
-    layout.check_layout(found, {"migration": layout_of(1).statements["migration"]}, path, checks=writing)
+    layout.check_layout(found, {"migration": first["migration"]}, path, checks=writing)
     applied = connection.execute("SELECT id, name FROM db.migration ORDER BY id").fetchall()
     known = [(step.number, step.name) for step in migrations()]
     if len(applied) > len(known) and applied[: len(known)] == known:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, object]
 
-KEY_DIGITS = {"gpu": 16, "kernel": 16, "config": 16, "problem": 16, "profile": 16, "measurement": 32}
+KEY_DIGITS = {"gpu": 16, "kernel": 16, "config": 16, "problem": 16, "profile": 16, "measurement": 32, "retraction": 32}
 """Hexadecimal digits of a key, by table."""
 
 

@@ -47,7 +47,7 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
     assert ask(alice, "db", "key").strip() == key
     assert (alice.home / "config/kernrec/key").stat().st_mode & 0o077 == 0
     listed = ask(alice, "db", "push", "--dry-run")
-    assert listed.splitlines()[0] == "1 config, 1 problem, 0 profile, 1 measurement"
+    assert listed.splitlines()[0] == "1 config, 1 problem, 0 profile, 1 measurement, 0 retraction"
     assert "device_uuid_hash leaves in another form in 1 measurements" in listed
     assert f"nothing was pushed to team ({team})" in listed
     assert not any(team.iterdir())
@@ -63,8 +63,12 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
     (row,) = json.loads(ask(bob, "db", "log", "--json"))
     assert (row["signer"], row["measurements"], row["gpus"], row["state"]) == ("alice", 1, ["h200-sxm"], "answers")
     assert "say which measurements" in ask(alice, "db", "retract", status=2)
-    assert "nothing was retracted from team" in ask(alice, "db", "retract", "--session", "monday", "--dry-run")
-    assert "1 measurements retracted" in ask(alice, "db", "retract", "--session", "monday", "--reason", "hot")
+    assert "nothing was retracted from team" in ask(alice, "db", "retract", "team", "--session", "monday", "--dry-run")
+    assert "1 measurements retracted" in ask(alice, "db", "retract", "team", "--session", "monday", "--reason", "hot")
+    assert json.loads(ask(alice, *query, "--json"))["choices"][0]["source"] == "prior"
+    assert json.loads(ask(alice, "db", "info", "--json"))["retracted"] == 1
+    (own, *_) = json.loads(ask(alice, "db", "log", "--json"))
+    assert (own["remote"], own["signer"], own["measurements"], own["reason"]) == ("own", "you", -1, "hot")
     assert ask(bob, "db", "pull", "team") == "team: 0 new measurements, 1 retracted\n"
     assert "retraction" in ask(bob, "db", "log")
     assert json.loads(ask(bob, *query, "--json"))["choices"][0]["source"] == "prior"

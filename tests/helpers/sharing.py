@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
+from kernrec import paths
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
@@ -16,13 +17,14 @@ from kernrec.store.remotes import Remote
 from kernrec.store.share.pull import PullReport, pull
 from kernrec.store.share.push import push
 from kernrec.store.share.segments import Selection
-from kernrec.store.share.signature import Signer, own_public_key
+from kernrec.store.signature import Signer, own_public_key
 from kernrec.store.trust import key_file
 from tests.helpers.process import environment
 
 PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
 GPU, KERNEL, HASH = "h200-sxm", "matmul_simt", "0123456789abcdef"
 UUID_HASH = "00112233aabbccdd"
+_CACHE = str(paths.cache().parent)
 
 
 def measurement(**given: object) -> Measurement:
@@ -51,6 +53,8 @@ class Person:
             "HOME": str(self.home),
             "XDG_DATA_HOME": str(self.home / "data"),
             "XDG_CONFIG_HOME": str(self.home / "config"),
+            # What was checked or derived once need not be again: the cache is that of whoever runs the tests.
+            "XDG_CACHE_HOME": _CACHE,
         }
 
     @property

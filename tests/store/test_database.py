@@ -17,6 +17,8 @@ from kernrec.store.intake import merge
 from kernrec.store.intake.read_file import read_database
 from kernrec.store.measurement import Measurement
 from kernrec.store.reader_limits import Limits
+from kernrec.store.retractions import retraction_rows
+from tests.helpers.sharing import measurement
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
 
@@ -67,7 +69,8 @@ def test_the_same_row_is_added_once_however_its_values_are_spelled(database, row
         map(Measurement.from_columns, [row(config={"split_k": 1, "block_m": 64}, **again)])
     )
     assert len(set(keys)) == 1
-    assert database.counts() == {"gpu": 0, "kernel": 0, "config": 1, "problem": 1, "profile": 0, "measurement": 1}
+    counts = database.counts()
+    assert {table: count for table, count in counts.items() if count} == {"config": 1, "problem": 1, "measurement": 1}
 
 
 def test_every_stored_row_hashes_to_its_key(database, row, profile):
@@ -253,13 +256,23 @@ def test_front_and_best_are_those_of_the_definition(points):
 
 
 def files(tmp_path_factory, contents):
-    """A database file for each list of rows."""
+    """A database file for each list of rows: the measurements of these numbers, of which it takes the last back, and
+    one of the next number, which it has not."""
     folder = tmp_path_factory.mktemp("merge")
+    rows_of = [measurement(session=f"session {n}", config={"n": n % 3}) for n in range(10)]
+    with Database.memory() as database:
+        keys = database.add_measurements(rows_of)
     for i, rows in enumerate(contents):
         with Database.open(folder / f"{i}.duckdb", read_only=False, create=True) as database:
             database.add("gpu", [{"name": f"gpu{n}", "sm": 90, "figures": {}} for n in rows])
-            database.add("config", [{"kernel": "k", "tunables": {"n": n % 3}} for n in rows])
+            database.add_measurements(rows_of[n] for n in rows)
+            taken_back = [keys[n] for n in {max(rows), max(rows) + 1}] if rows else []
+            retractions = retraction_rows(taken_back, "", None)
+            database.add("retraction", [{**row, "retracted_at": "2026-03-01T12:00:00"} for row in retractions])
     return [folder / f"{i}.duckdb" for i in range(len(contents))]
+
+
+MERGED = ("gpu", "config", "measurement", "retraction")
 
 
 def keys_after_merging(folders) -> dict[str, set[object]]:
@@ -270,7 +283,10 @@ def keys_after_merging(folders) -> dict[str, set[object]]:
                 shutil.copytree(folder, exchange, dirs_exist_ok=True)
                 add_rows(database._connection, exchange, "memory")
         assert database.altered() == []
-        return {table: {row[f"{table}_id"] for row in database.rows(table)} for table in ("gpu", "config")}
+        standing = {row["measurement_id"] for row in database.rows("measurement")}
+        standing -= {row["measurement_id"] for row in database.rows("retraction")}
+        assert {row["measurement_id"] for row in database.rows("unretracted_rows")} == standing
+        return {table: {row[f"{table}_id"] for row in database.rows(table)} for table in MERGED}
 
 
 @pytest.mark.slow
@@ -280,24 +296,24 @@ def keys_after_merging(folders) -> dict[str, set[object]]:
     order=st.lists(st.integers(0, 2), min_size=3, max_size=5),
 )
 def test_merging_is_a_set_union(tmp_path_factory, contents, order):
-    """In every order, however often and however grouped: what is there at the end is the union."""
+    """In every order, however often and however grouped: what is there at the end is the union; what any of them took
+    back answers no more, whichever came first."""
     folders, keys = [], []
     for path in files(tmp_path_factory, contents):
         folders.append(path.with_suffix(".rows"))
         folders[-1].mkdir()
         read_database(path, folders[-1], Limits.of(path.stat().st_size))
         with Database.open(path) as database:
-            keys.append({table: {row[f"{table}_id"] for row in database.rows(table)} for table in ("gpu", "config")})
+            keys.append({table: {row[f"{table}_id"] for row in database.rows(table)} for table in MERGED})
     found = keys_after_merging(folders[i] for i in order)
-    assert found == {table: set().union(*(keys[i][table] for i in order)) for table in ("gpu", "config")}
+    assert found == {table: set().union(*(keys[i][table] for i in order)) for table in MERGED}
 
 
 def test_merging_counts_what_is_new(tmp_path_factory):
     a, b = files(tmp_path_factory, [{1, 2}, {2, 3, 4}])
     with Database.open(a, read_only=False) as database:
-        assert (
-            merge(database, b) == 2 + 1
-        )  # GPUs 3 and 4; of the configs n % 3 = 2, 0, 1, the first and the last are there
+        # GPUs 3 and 4; of the configs n % 3 = 2, 0, 1, the first and the last are there; measurements 3 and 4.
+        assert merge(database, b) == 2 + 1 + 2
         assert merge(database, b) == 0
         assert database.altered() == []
 

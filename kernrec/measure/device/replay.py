@@ -74,7 +74,7 @@ class Recording:
 def recorded_gpus(path: Path) -> tuple[str, ...]:
     """The GPUs that a database holds measurements of."""
     with Database.open(path) as database:
-        return tuple(sorted({str(row["gpu"]) for row in database.rows("measurement") if _replayable(row)}))
+        return tuple(sorted({str(row["gpu"]) for row in database.rows("unretracted_rows") if _replayable(row)}))
 
 
 def _replayable(row: Mapping[str, Any]) -> bool:
@@ -96,7 +96,7 @@ def load_recordings(path: Path, gpu: str | None, op: str | None = None) -> list[
         UsageError: if there is nothing to replay.
     """
     with Database.open(path) as database:
-        rows = [row for row in database.rows("measurement") if _replayable(row)]
+        rows = [row for row in database.rows("unretracted_rows") if _replayable(row)]
         configs = {str(row["config_id"]): str(row["tunables"]) for row in database.rows("config")}
         problems = {str(row["problem_id"]): str(row["key"]) for row in database.rows("problem")}
         kernels = database.kernels()

@@ -20,7 +20,15 @@ from kernrec.util.human import human
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_LONGEST = {"spec": 2**20, "source": 2**20, "code": 2**16, "metrics": 2**16, "terms": 2**16, "figures": 2**16}
+_LONGEST = {
+    "reason": 200,
+    "spec": 2**20,
+    "source": 2**20,
+    "code": 2**16,
+    "metrics": 2**16,
+    "terms": 2**16,
+    "figures": 2**16,
+}
 _LONGEST_TEXT = 8192
 _LONGEST_LIST = 2**20
 _LARGEST = "1e30"
@@ -136,14 +144,21 @@ def _conditions(table: str, layout: Layout) -> Iterator[tuple[str, str]]:
     if table == "profile":
         words = "len(string_split(metrics, ' ')) * len(string_split(terms, ' '))"
         yield "have not one count for each metric and term", f"len(counts) = {words}"
+    if table == "retraction":
+        for name, digits in (("measurement_id", "{32}"), ("signer", "{64}|"), ("signature", "{128}|")):
+            yield f"have a {name} that is none", f"regexp_matches({name}, '^([0-9a-f]{digits})$')"
+        yield "are of an impossible time", _possible("retracted_at")
     if table == "measurement":
         yield "have samples that are not positive", "list_min(latency_samples_s) > 0"
         for name, start in _REFERENCES.items():
             yield f"refer to a {start} that is missing", f"{name} IN (SELECT {name} FROM db.{start})"
         # A recording that does not say when was imported with the first moment of 1970.
         unknown_time = "measured_at = TIMESTAMP '1970-01-01'"
-        clock = f"({unknown_time} OR measured_at BETWEEN TIMESTAMP '2000-01-01' AND TIMESTAMP '2100-01-01')"
-        yield "were measured at an impossible time", clock
+        yield "were measured at an impossible time", f"({unknown_time} OR {_possible('measured_at')})"
+
+
+def _possible(moment: str) -> str:
+    return f"{moment} BETWEEN TIMESTAMP '2000-01-01' AND TIMESTAMP '2100-01-01'"
 
 
 def _check_problems(connection: "DuckDBPyConnection") -> None:

@@ -10,11 +10,12 @@ from typing import TypeVar
 from kernrec.errors import UsageError
 from kernrec.store.database import Database
 from kernrec.store.intake.checked_rows import checked_segments
+from kernrec.store.retractions import leave_unbelieved
 from kernrec.store.share.manifest import LARGEST_MANIFEST, TABLES, Manifest, Model, Segment
 from kernrec.store.share.place import MANIFEST, Folder, Place, ZipFile
 from kernrec.store.share.privacy import PRIVATE
 from kernrec.store.share.retraction import Retraction
-from kernrec.store.share.signature import LARGEST_SIGNATURE, Signer, signer_of
+from kernrec.store.signature import LARGEST_SIGNATURE, Signer, signer_of
 
 Document = TypeVar("Document", bound=Manifest | Retraction)
 
@@ -116,7 +117,7 @@ def sign_bundle(place: Folder | ZipFile, signer: Signer) -> None:
         whole.path.replace(place.path)
 
 
-def import_bundle(database: Database, bundle: Bundle) -> int:
+def import_bundle(database: Database, bundle: Bundle, note: Callable[[str], object] = str) -> int:
     """Add the rows of a bundle that are not in a database yet, all or nothing; returns how many were new.
 
     Rows that are the database's own, and came back without their private columns, are not new.
@@ -124,12 +125,18 @@ def import_bundle(database: Database, bundle: Bundle) -> int:
     Args:
         database: to add to.
         bundle: whose rows.
+        note: is given a line about each kind of retraction that was left because nobody trusted signed it.
 
     Raises:
         UsageError: if a file is not what the manifest says, or a row cannot be taken.
     """
-    segments = bundle.manifest.segments
-    return database.add_from(lambda folder: take_rows(bundle.place, segments, folder), apart_from=PRIVATE)
+
+    def rows(folder: Path) -> None:
+        take_rows(bundle.place, bundle.manifest.segments, folder)
+        for line in leave_unbelieved(database, folder):
+            note(line)
+
+    return database.add_from(rows, apart_from=PRIVATE)
 
 
 def take_rows(place: Place, segments: Iterable[Segment], folder: Path) -> None:

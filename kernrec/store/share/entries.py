@@ -7,14 +7,16 @@ push brings up to date.
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 
 from kernrec.errors import UsageError
 from kernrec.store.remotes import Remote
-from kernrec.store.share.bundle import read_signed, write_documents
+from kernrec.store.share.bundle import read_signed, signed, write_documents
 from kernrec.store.share.manifest import Manifest, listed, parsing
 from kernrec.store.share.place import INDEX, Folder, Place, known_names
 from kernrec.store.share.retraction import Retraction, parse_document
+from kernrec.store.signature import Signer
 
 MOST_ENTRIES = 10_000
 """Documents of a remote; with their signatures twice as many files."""
@@ -77,6 +79,17 @@ def write_index(place: Place) -> None:
         write_documents(place, {INDEX: json.dumps({"names": names}, indent=0).encode()})
         if place.names(_UNDER) == names:
             return
+
+
+def publish(remote: Remote, place: Place, entry: Entry, signer: Signer) -> Entry:
+    """Write a document to a remote's log, where it becomes visible."""
+    content = entry.document.to_bytes()
+    name = f"manifests/{sha256(content).hexdigest()}.json"
+    files = signed(name, content, signer)
+    write_documents(place, files)
+    write_index(place)
+    write_documents(Folder(remote.folder), files)
+    return replace(entry, name=name)
 
 
 def names_of_index(content: bytes, where: str, under: str) -> list[str]:

@@ -1,13 +1,43 @@
-"""What a remote's log says: who added what and when, measured on what, and whether it answers here."""
+"""What logs say: who added what to a remote and when, measured on what, if it answers here, and what was taken back."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from kernrec.store.remotes import Remote
+from kernrec.store.database import Database
+from kernrec.store.remotes import OWN, Remote
+from kernrec.store.retractions import log as retractions
 from kernrec.store.share.entries import entries
 from kernrec.store.share.manifest import Manifest
 from kernrec.store.share.pulled import Pulled
 from kernrec.store.trust import signer_name, trusts
+
+_OF_RETRACTION: dict[str, Any] = {
+    "state": "retraction",
+    "gpus": [],
+    "ops": [],
+    "kernels": [],
+    "days": [],
+    "licence": None,
+}
+
+
+def own_log(path: Path) -> Iterator[dict[str, Any]]:
+    """A row for each retraction in a database of one's own, as `log` gives them; none if there is no database."""
+    if not path.exists():
+        return
+    with Database.open(path) as database:
+        for row in retractions(database):
+            yield {
+                "remote": OWN,
+                "pushed_at": f"{row['retracted_at'].isoformat()}Z",
+                "signer": signer_name(row["signer"]),
+                "key": row["signer"] or None,
+                "measurements": -row["measurements"],
+                "reason": row["reason"],
+                **_OF_RETRACTION,
+                "manifest": None,
+            }
 
 
 def log(remote: Remote) -> Iterator[dict[str, Any]]:
@@ -34,6 +64,5 @@ def log(remote: Remote) -> Iterator[dict[str, Any]]:
             about |= {name: list(document.provenance.get(name, ())) for name in ("gpus", "ops", "kernels", "days")}
             about |= {"licence": document.licence, "reason": None}
         else:
-            about |= {"measurements": -len(document.rows), "state": "retraction", "reason": document.reason}
-            about |= {"gpus": [], "ops": [], "kernels": [], "days": [], "licence": None}
+            about |= {"measurements": -len(document.rows), "reason": document.reason, **_OF_RETRACTION}
         yield about | {"manifest": entry.name}

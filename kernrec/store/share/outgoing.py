@@ -22,6 +22,8 @@ class Outgoing:
     """By name, the files of the manifest's segments and models."""
     changed: Mapping[str, int]
     """By column, in how many measurements it leaves in another form than it has here."""
+    retracted: int = 0
+    """Measurements that left earlier and are taken back."""
 
     @property
     def measurements(self) -> int:

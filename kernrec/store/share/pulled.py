@@ -21,6 +21,7 @@ from shutil import move
 from kernrec.errors import UsageError
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database
+from kernrec.store.known_files import remember, state_of
 from kernrec.store.remotes import Remote
 from kernrec.store.share.entries import Entry
 from kernrec.store.share.retraction import Retraction
@@ -64,6 +65,7 @@ class Pulled:
             with Database.open(new, read_only=False, create=True) as database:
                 database.change(_TABLES)
             new.replace(path)
+            remember(path, state_of(path))
 
     @classmethod
     @contextmanager
@@ -91,7 +93,8 @@ class Pulled:
 
         def rows(exchange: Path) -> None:
             for file in folder.glob("*.parquet"):
-                move(file, exchange / file.name)
+                if file.stem != "retraction":  # a remote's retractions are documents of its log
+                    move(file, exchange / file.name)
 
         def then(exchange: Path) -> list[str]:
             new = quoted(exchange / "measurement.parquet")

@@ -27,10 +27,15 @@ class Selection:
     """Measured at or after this time, UTC."""
     fresh: bool = False
     """Only those that `keep_fresh` kept."""
+    retractions: bool = True
+    """Whether what was taken back goes along; remotes have documents of their own for that."""
 
     def condition(self) -> str:
         """The selection as SQL about `measurement JOIN problem`."""
-        parts = ["replayed IS DISTINCT FROM true"]  # a replay repeats what a recording says
+        parts = [
+            "replayed IS DISTINCT FROM true",  # a replay repeats what a recording says
+            "measurement_id NOT IN (SELECT measurement_id FROM db.retraction)",
+        ]
         if self.gpu is not None:
             parts.append(f"gpu = {quoted(self.gpu)}")
         if self.op is not None:
@@ -74,12 +79,27 @@ def queries(database: Database, selection: Selection, secret: str) -> dict[str, 
     chosen = _chosen(selection)
     rows = f"SELECT {_public(kinds, secret)} FROM ({chosen})"
     kernels = f"SELECT DISTINCT kernel, kernel_hash FROM ({chosen})"
+    # A measurement that leaves with another key is taken back by that one: `retract_here` names both.
+    at_home = f"SELECT measurement_id FROM ({shared_keys(kinds, secret)}) WHERE shared_id <> measurement_id"
+    retractions = f"FROM db.retraction WHERE {selection.retractions} AND measurement_id NOT IN ({at_home}) ORDER BY 1"
     return {
         "measurement": f"SELECT {key_expression('measurement', kinds)} AS {key}, * FROM ({rows}) ORDER BY 1",
         "config": f"FROM db.config WHERE config_id IN (SELECT config_id FROM ({chosen})) ORDER BY 1",
         "problem": f"FROM db.problem WHERE problem_id IN (SELECT problem_id FROM ({chosen})) ORDER BY 1",
         "profile": f"FROM db.profile WHERE (kernel, kernel_hash) IN ({kernels}) ORDER BY 1",
+        "retraction": retractions,
     }
+
+
+def shared_keys(
+    kinds: Mapping[str, str], secret: str, rows: str = "db.measurement SEMI JOIN db.retraction USING (measurement_id)"
+) -> str:
+    """The keys of measurements, and `shared_id`, those that they leave with, in SQL; by default of retracted ones."""
+    key = next(iter(kinds))
+    return (
+        f"SELECT {key}, {key_expression('measurement', kinds)} AS shared_id "
+        f"FROM (SELECT {key}, {_public(kinds, secret)} FROM {rows})"
+    )
 
 
 def keep_fresh(database: Database, selection: Selection, known: Mapping[str, Sequence[Path]]) -> None:

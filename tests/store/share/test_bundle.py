@@ -28,7 +28,7 @@ from kernrec.store.share import (
 )
 from kernrec.store.share.privacy import private_names
 from kernrec.store.share.segments import provenance, taken_out
-from kernrec.store.share.signature import Signer, make_key
+from kernrec.store.signature import Signer, make_key
 
 PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
 UUID_HASH = "00112233aabbccdd"
@@ -73,7 +73,7 @@ def test_rows_arrive_as_they_left_and_once(own: Path, tmp_path: Path, name: str)
     bundle = read_bundle(place_at(tmp_path / name))
     assert bundle.manifest == manifest
     assert bundle.signer is None
-    assert bundle.manifest.rows == {"config": 2, "problem": 1, "profile": 0, "measurement": 3}
+    assert bundle.manifest.rows == {"config": 2, "problem": 1, "profile": 0, "measurement": 3, "retraction": 0}
     assert bundle.manifest.provenance["gpus"] == ["h200-sxm", "rtx4090"]
     with Database.memory() as database:
         assert import_bundle(database, bundle) == 6

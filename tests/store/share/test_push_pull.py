@@ -15,13 +15,15 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.recommender.result import MeasuredOn
-from kernrec.store import Stack
+from kernrec.store import Database, Stack
 from kernrec.store.remotes import Remote, add_remote
+from kernrec.store.share.entries import Entry, publish
 from kernrec.store.share.log import log
+from kernrec.store.share.object_store import place_of
 from kernrec.store.share.place import Folder
 from kernrec.store.share.pulled import Pulled, drop_signer
-from kernrec.store.share.push import Entry, Retraction, _publish, place_of, retract
-from kernrec.store.share.signature import Signer
+from kernrec.store.share.retract import Retraction, retract_here, retract_there
+from kernrec.store.signature import Signer
 from kernrec.store.trust import distrust, key_file, trust
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, UUID_HASH, Person, measurement, measurements, sessions
 
@@ -101,7 +103,8 @@ def test_a_row_is_taken_back_by_its_owner_alone(base: Path) -> None:
     def take_back(person: Person, condition: str) -> int:
         with person.at_work():
             signer = Signer.of(key_file())
-            return retract(Remote("team", str(team)), condition, signer, "a broken fan", agree=lambda _: True)
+            remote, own = Remote("team", str(team)), person.database if person.database.exists() else None
+            return retract_there(remote, condition, signer, "a broken fan", agree=lambda _: True, own=own)
 
     with pytest.raises(UsageError, match="your key has pushed no such measurements"):
         take_back(bob, "session = 'monday'")
@@ -110,12 +113,16 @@ def test_a_row_is_taken_back_by_its_owner_alone(base: Path) -> None:
     with bob.at_work():
         signer = Signer.of(key_file())
         forged = Retraction(monday, "2026-03-01T12:00:00", "forger", "", signer.key)
-        _publish(Remote("team", str(team)), place_of(str(team)), Entry("", forged), signer)
+        publish(Remote("team", str(team)), place_of(str(team)), Entry("", forged), signer)
     (line,) = alice.pull(team).left
     assert line.startswith("a retraction by unknown key")
     assert line.endswith("names 3 measurements that others shared; they stay")
     assert len(alice.pulled()) == 5
     assert take_back(alice, "session = 'monday' AND position < 2") == 2
+    # Her own rows have other keys, for their private columns differ; they answer no more either.
+    with Database.open(alice.database) as database:
+        standing = database.rows("unretracted_rows")
+    assert sessions(standing) == [("monday", 2), ("tuesday", 0), ("tuesday", 1)]
     assert sessions(alice.pulled()) == [("monday", 2), ("tuesday", 0), ("tuesday", 1)]
     assert alice.push(team) == 0  # what was taken back is not shared again
     (line,) = bob.pull(team).left
@@ -126,6 +133,23 @@ def test_a_row_is_taken_back_by_its_owner_alone(base: Path) -> None:
     shown = {(row["signer"].partition(" ")[0], row["measurements"], row["state"], row["reason"]) for row in rows}
     pushes = {("unknown", 3, "answers", None), ("unknown", 2, "answers", None)}
     assert shown == pushes | {("you", -3, "retraction", ""), ("unknown", -2, "retraction", "a broken fan")}
+
+
+def test_a_push_tells_what_was_taken_back_here(base: Path) -> None:
+    alice, bob, team = Person(base / "alice"), Person(base / "bob"), base / "team"
+    alice.measure(measurements("wednesday", 1))
+    with alice.at_work():
+        for condition in ("session = 'monday'", "session = 'wednesday'"):
+            signer = Signer.of(key_file())
+            assert retract_here(alice.database, condition, signer, "a broken fan", agree=lambda _: True) > 0
+    assert bob.pull(team).measurements == 5
+    assert alice.push(team) == 0  # Wednesday never left, and does not now
+    assert (report := bob.pull(team)).retracted == 3
+    assert report.left == []
+    assert sessions(bob.pulled()) == [("tuesday", 0), ("tuesday", 1)]
+    before = files(team)
+    assert alice.push(team) == 0
+    assert files(team) == before  # it is told once
 
 
 def test_nothing_private_leaves(pushed: Path) -> None:

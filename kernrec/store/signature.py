@@ -1,4 +1,4 @@
-"""Ed25519 signatures of manifests. The signature names the public key; whom to trust is decided elsewhere."""
+"""Ed25519 signatures of manifests and retractions. Whom to trust is decided elsewhere (`kernrec.store.trust`)."""
 
 import json
 import os
@@ -40,7 +40,11 @@ class Signer:
 
     def sign(self, content: bytes) -> bytes:
         """The content of the signature file for the bytes of a manifest."""
-        return json.dumps({"key": self.key, "signature": self.private.sign(content).hex()}).encode() + b"\n"
+        return json.dumps({"key": self.key, "signature": self.signature(content)}).encode() + b"\n"
+
+    def signature(self, content: bytes) -> str:
+        """The signature of some bytes, as hexadecimal digits."""
+        return str(self.private.sign(content).hex())
 
 
 def make_key(path: Path) -> str:
@@ -72,19 +76,26 @@ def signer_of(content: bytes, signature: bytes, where: str) -> str:
     try:
         document = json.loads(signature)
         key, value = document["key"], document["signature"]
-        fits = bool(_KEY.fullmatch(key) and _SIGNATURE.fullmatch(value))
+        is_one = bool(_KEY.fullmatch(key) and _SIGNATURE.fullmatch(value))
     except (ValueError, KeyError, TypeError, RecursionError):
-        fits = False
-    if not fits:
+        is_one = False
+    if not is_one:
         raise UsageError(f"the signature of {where} is not an Ed25519 signature")
+    if not fits(key, value, content):
+        raise UsageError(f"the signature of {where} does not fit its manifest")
+    return str(key)
+
+
+def fits(key: str, signature: str, content: bytes) -> bool:
+    """Whether a signature of `content` is by a public key, both as hexadecimal digits."""
     public_key = _ed25519().Ed25519PublicKey
     from cryptography.exceptions import InvalidSignature
 
     try:
-        public_key.from_public_bytes(bytes.fromhex(key)).verify(bytes.fromhex(value), content)
+        public_key.from_public_bytes(bytes.fromhex(key)).verify(bytes.fromhex(signature), content)
     except (InvalidSignature, ValueError):
-        raise UsageError(f"the signature of {where} does not fit its manifest") from None
-    return str(key)
+        return False
+    return True
 
 
 def _ed25519() -> Any:

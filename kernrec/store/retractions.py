@@ -1,0 +1,110 @@
+"""Retractions in a database: measurements that were taken back answer no more, and stay in the log.
+
+Each is a row of the table `retraction` that names a measurement by its key, and is signed by who takes it back. A key
+is a hash of all columns, also of those that never leave a machine in that form (`kernrec.store.share.privacy`): only
+who was given a row can name it. A retraction that comes with a file of somebody else is added if its signer is trusted;
+another is left, and named. So merging databases is a set union of retractions, too.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import UsageError
+from kernrec.store.connection import quoted
+from kernrec.store.database import Database
+from kernrec.store.identity import canonical_json
+from kernrec.store.rows import Row
+from kernrec.store.signature import Signer, fits
+from kernrec.store.trust import own_key, signer_name, trusted
+
+_SIGNED = ("measurement_id", "reason", "signer", "retracted_at")
+_BATCH = 1000
+
+
+def retraction_rows(keys: Iterable[str], reason: str, signer: Signer | None) -> list[Row]:
+    """Rows of the table `retraction` that take measurements back now.
+
+    Args:
+        keys: of the measurements.
+        reason: one line for whoever reads the log.
+        signer: who takes them back; None: the rows hold for this database alone, others do not believe them.
+    """
+    moment = datetime.now(UTC).replace(microsecond=0, tzinfo=None)
+    rows: list[Row] = []
+    for key in keys:
+        row: dict[str, object] = {"measurement_id": key, "reason": reason, "retracted_at": moment}
+        row["signer"] = signer.key if signer else ""
+        rows.append(row | {"signature": signer.signature(_signed(row)) if signer else ""})
+    return rows
+
+
+def leave_unbelieved(database: Database, folder: Path) -> list[str]:
+    """Take those retractions out of a stranger's rows that are of nobody whom the user trusts.
+
+    Args:
+        database: to which the rows are going to be added.
+        folder: `<table>.parquet` files of rows that were checked (`Database.add_from`).
+
+    Returns:
+        A line about what was left, if anything was.
+
+    Raises:
+        UsageError: if a retraction is not signed by whom it names.
+    """
+    file = folder / "retraction.parquet"
+    source = f"read_parquet({quoted(file)})"
+    keys = ", ".join(quoted(key) for key in (*trusted(), own_key()) if key) or "NULL"
+    for batch in database.batches(
+        f"SELECT {', '.join(_SIGNED)}, signature FROM {source} WHERE signer IN ({keys})", _BATCH
+    ):
+        for *values, signature in batch:
+            row = dict(zip(_SIGNED, values, strict=True))
+            if not fits(row["signer"], signature, _signed(row)):
+                raise UsageError(
+                    f"the retraction of {row['measurement_id']} is not signed by {signer_name(row['signer'])}, whom it "
+                    "names; nothing was taken"
+                )
+    others = f"FROM {source} WHERE coalesce(signer NOT IN ({keys}), true)"
+    ((left, unsigned, some),) = database.query(f"SELECT count(*), count_if(signer = ''), max(signer) {others}")
+    if not left:
+        return []
+    believed = file.with_suffix(".believed")
+    database.change([f"COPY (FROM {source} WHERE signer IN ({keys})) TO {quoted(believed)} (FORMAT parquet)"])
+    believed.replace(file)
+    lines = [f"{unsigned} retractions that nobody signed were left"] if unsigned else []
+    if left > unsigned:
+        lines.append(f"{left - unsigned} retractions of unknown keys were left, such as {some} (`kernrec db trust`)")
+    return lines
+
+
+def retracted(database: Database) -> int:
+    """How many measurements of a database answer no more."""
+    ((count,),) = database.query("SELECT count(*) FROM db.measurement SEMI JOIN db.retraction USING (measurement_id)")
+    return int(count)
+
+
+def log(database: Database) -> list[dict[str, Any]]:
+    """Who took back how many measurements of a database, when and why; the oldest first."""
+    names = ("retracted_at", "signer", "reason", "measurements")
+    query = (
+        "SELECT retracted_at, signer, reason, count(*) "
+        "FROM db.retraction JOIN db.measurement USING (measurement_id) GROUP BY ALL ORDER BY ALL"
+    )
+    return [dict(zip(names, row, strict=True)) for row in database.query(query)]
+
+
+def forget(database: Database, signer: str) -> int:
+    """Believe the retractions of a key no longer; returns how many measurements answer again."""
+    before = retracted(database)
+    database.change([f"DELETE FROM db.retraction WHERE signer = {quoted(signer)}"])
+    return before - retracted(database)
+
+
+def _signed(row: Row) -> bytes:
+    moment = row["retracted_at"]
+    assert isinstance(moment, datetime)
+    return canonical_json(
+        {"retraction": {name: row[name] for name in _SIGNED} | {"retracted_at": moment.isoformat()}}
+    ).encode()

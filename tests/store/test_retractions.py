@@ -1,0 +1,161 @@
+"""Measurements that were taken back answer no more, wherever their database goes; strangers take nothing back."""
+
+import shutil
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.store import Database, Stack
+from kernrec.store.intake import merge
+from kernrec.store.retractions import forget, log, retracted, retraction_rows
+from kernrec.store.share import Folder, Manifest, Selection, import_bundle, read_bundle, write_bundle, write_segments
+from kernrec.store.share.retract import retract_here
+from kernrec.store.signature import Signer
+from kernrec.store.trust import key_file, trust
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement, measurements, sessions
+
+
+@pytest.fixture(scope="module")
+def alices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with Alice's key and database: three measurements of Monday, of which she has taken the first back."""
+    base = tmp_path_factory.mktemp("retractions")
+    alice = Person(base / "alice")
+    alice.key()
+    alice.measure(measurements("monday", 3))
+    assert take_back(alice, "position = 0") == 1
+    return base
+
+
+@pytest.fixture
+def base(alices: Path, tmp_path: Path, read_here: None) -> Path:
+    """The same, for one test alone."""
+    shutil.copytree(alices, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def take_back(person: Person, condition: str, reason: str = "a broken fan") -> int:
+    with person.at_work():
+        signer = Signer.of(key_file())
+        return retract_here(person.database, condition, signer, reason, agree=lambda _: True)
+
+
+def answering(database: Database) -> list[int]:
+    """The configs that answer."""
+    return sorted(answer.config["block_m"] for answer in database.measured(GPU, [KERNEL], PROBLEM.key))
+
+
+def test_a_row_that_was_taken_back_stays_in_the_log_and_answers_nothing(base: Path) -> None:
+    alice = Person(base / "alice")
+    with Database.open(alice.database) as database:
+        assert answering(database) == [2, 3]
+        assert len(database.rows("measurement")) == 3
+        assert len(database.measurements()) == len(database.rows("best")) + 1 == 2
+        assert (retracted(database), database.contents().measurements) == (1, 2)
+        (entry,) = log(database)
+        assert (entry["signer"], entry["reason"], entry["measurements"]) == (alice.key(), "a broken fan", 1)
+        assert database.altered() == []
+    found = Stack([alice.database]).evidence(GPU, PROBLEM.op, [KERNEL], PROBLEM.key).measured
+    assert sorted(answer.config["block_m"] for answer in found) == [2, 3]
+    assert take_back(alice, "true") == 2  # what is taken back already is not chosen again
+
+
+def test_of_two_that_contradict_each_other_the_one_that_is_left_answers() -> None:
+    with Database.memory() as database:
+        keys = database.add_measurements([measurement(position=0, latency_s=s) for s in (1e-3, 5e-3)])
+        assert answering(database) == []
+        database.add("retraction", retraction_rows(keys[1:], "", None))
+        assert database.conflicts() == []
+        assert [answer.latency_s for answer in database.measured(GPU, [KERNEL], PROBLEM.key)] == [1e-3]
+
+
+def test_whoever_trusts_the_signer_believes_it_and_nobody_else(base: Path) -> None:
+    alice, bob = Person(base / "alice"), Person(base / "bob")
+    notes: list[str] = []
+    with bob.at_work(), Database.open(bob.database, read_only=False, create=True) as database:
+        assert merge(database, alice.database, notes.append) == 7
+        assert answering(database) == [1, 2, 3]
+        assert notes == [f"2 retractions of unknown keys were left, such as {alice.key()} (`kernrec db trust`)"]
+        trust(alice.key(), "alice")
+        assert merge(database, alice.database) == 2
+        assert answering(database) == [2, 3]
+        assert merge(database, alice.database) == 0
+        assert forget(database, alice.key()) == 1
+        assert answering(database) == [1, 2, 3]
+    with alice.at_work():
+        assert retract_here(alice.database, "position = 1", None, "", agree=lambda _: True) == 1  # without a key
+    with bob.at_work(), Database.open(bob.database, read_only=False) as database:
+        merge(database, alice.database, notes.append)
+        assert answering(database) == [2, 3]
+    assert notes[1:] == ["2 retractions that nobody signed were left"]
+
+
+def test_a_retraction_in_the_name_of_another_is_refused(base: Path) -> None:
+    """Bob signs with his own key and names Alice's, whom Carol trusts."""
+    alice, bob, carol = (Person(base / name) for name in ("alice", "bob", "carol"))
+    bob.key()
+    with Database.open(alice.database) as database:
+        key = str(database.rows("unretracted_rows")[0]["measurement_id"])
+    with bob.at_work(), Database.open(bob.database, read_only=False, create=True) as database:
+        (forged,) = retraction_rows([key], "", Signer.of(key_file()))
+        database.add("retraction", [{**forged, "signer": alice.key()}])
+    with carol.at_work(), Database.open(carol.database, read_only=False, create=True) as database:
+        trust(alice.key(), "alice")
+        merge(database, alice.database)
+        with pytest.raises(UsageError, match=f"the retraction of {key} is not signed by alice, whom it names"):
+            merge(database, bob.database)
+        assert answering(database) == [2, 3]
+
+
+def test_a_bundle_carries_it_to_those_who_have_the_row_from_an_earlier_bundle(base: Path) -> None:
+    """There the row has another key: what is private stayed at home."""
+    alice, bob = Person(base / "alice"), Person(base / "bob")
+    alice.measure(measurements("tuesday", 2))
+    made: list[Folder] = []
+
+    def bundled() -> Folder:
+        (folder := base / f"segments {len(made)}").mkdir()
+        with alice.at_work(), Database.open(alice.database) as database:
+            secret = alice.database.with_name(f"{alice.database.name}.secret").read_text()
+            segments = write_segments(database, Selection(), secret, folder)
+        manifest = Manifest(tuple(segments), (), "2026-03-01T12:00:00", "kernrec")
+        place = Folder(base / f"bundle {len(made)}")
+        write_bundle(place, manifest, {each.name: folder / f"{each.sha256}.parquet" for each in segments})
+        made.append(place)
+        return place
+
+    with bob.at_work():
+        trust(alice.key(), "alice")
+    first = bundled()
+    take_back(alice, "session = 'tuesday' AND position = 1")
+    second = bundled()
+    counts = [read_bundle(place).manifest.rows for place in (first, second)]
+    assert [(rows["measurement"], rows["retraction"]) for rows in counts] == [(4, 1), (3, 2)]
+    for order in ((first, second), (second, first)):
+        with bob.at_work(), Database.memory() as database:
+            for place in order:
+                import_bundle(database, read_bundle(place))
+            standing = sessions(database.rows("unretracted_rows"))
+            assert standing == [("monday", 1), ("monday", 2), ("tuesday", 0)]
+            assert retracted(database) == 1
+
+
+def test_a_strangers_retractions_are_rows_like_others(base: Path) -> None:
+    """Hash, form and time of each are checked before anything is looked at."""
+    alice = Person(base / "alice")
+    with Database.memory() as database:
+        for change, says in (
+            ("measurement_id = 'x'", "have a measurement_id that is none"),
+            ("signer = 'me'", "have a signer that is none"),
+            ("reason = repeat('a', 300)", "have a reason of more than 200 characters"),
+            ("reason = 'a' || chr(27)", "have control characters in reason"),
+            ("retracted_at = '9999-12-31'", "are of an impossible time"),
+            ("reason = 'another'", "have another content than their key says"),
+        ):
+            path = Path(shutil.copyfile(alice.database, base / "theirs.duckdb"))
+            with duckdb.connect(str(path)) as connection:
+                connection.execute(f"UPDATE retraction SET {change}")
+            with pytest.raises(UsageError, match=says):
+                merge(database, path)
+        assert set(database.counts().values()) == {0}
