@@ -20,7 +20,7 @@ def add_rows(
     apart_from: Sequence[str] = (),
     then: Sequence[str] = (),
 ) -> int:
-    """Add the rows of `<table>.parquet` in a folder that are not in a database yet, all or nothing.
+    """Add the rows of `<table>*.parquet` in a folder that are not in a database yet, all or nothing.
 
     A row whose key the database has already is the same row. If its content differs, the row here was changed since it
     was written (or somebody computed two rows of one hash): then nothing is added, rather than one of the two chosen.
@@ -38,9 +38,10 @@ def add_rows(
     added = 0
     with transaction(connection):
         for table in TABLES:
-            if not (file := folder / f"{table}.parquet").exists():
+            files = f"{table}*.parquet"
+            if not any(folder.glob(files)):
                 continue
-            source, kinds = f"read_parquet({quoted(file)})", columns(connection, table)
+            source, kinds = f"read_parquet({quoted(folder / files)})", columns(connection, table)
             key = next(iter(kinds))
             rows = f"FROM {source} AS there"
             known = connection.execute(f"SELECT count(*) FROM {source} SEMI JOIN db.{table} USING ({key})").fetchone()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from kernrec.errors import UsageError
 from kernrec.store.reader import read_apart
@@ -41,6 +42,19 @@ def checked_segments(files: Mapping[str, Sequence[Path]], folder: Path, title: s
     size = sum(file.stat().st_size for names in files.values() for file in names)
     segments = {table: [str(file.absolute()) for file in names] for table, names in files.items()}
     return read_apart("segments", {"segments": segments}, title, size, folder)
+
+
+def check_own_segments(files: Mapping[str, Sequence[Path]], title: str) -> None:
+    """Refuse Parquet files that others would refuse; this program has written them just now, so their keys are right.
+
+    Args:
+        files: by table.
+        title: what messages call the files.
+    """
+    size = sum(file.stat().st_size for names in files.values() for file in names)
+    segments = {table: [str(file.absolute()) for file in names] for table, names in files.items()}
+    with TemporaryDirectory(prefix="kernrec-") as folder:
+        read_apart("own segments", {"segments": segments}, title, size, Path(folder))
 
 
 def checked_table(path: Path, folder: Path, most_rows: int) -> Path:

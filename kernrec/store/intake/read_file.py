@@ -5,6 +5,7 @@ Started by `kernrec.store.reader`; reads a request from standard input and print
 
     database   the rows of a database, to `<table>.parquet`
     segments   those of Parquet files of our tables, such as a bundle has, to `<table>.parquet`
+    own segments    nothing is written: whether others would take such files of this machine, whose keys are right
     check      nothing is written: whether a database may be opened by the parent
     table      a Parquet file of any columns, such as a recording, to `table.parquet`
 """
@@ -65,7 +66,8 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
     """Write the rows of a database to `<table>.parquet` in a folder; returns how many each table has."""
     with _opened(path, folder, limits) as connection:
-        return _write_tables(connection, path, folder, limits)
+        _check_taken(connection, path, limits)
+        return {table: _write(connection, f"FROM db.{table}", folder / f"{table}.parquet") for table in TABLES}
 
 
 def check_database(path: Path, folder: Path, limits: Limits, rows: bool) -> None:
@@ -111,15 +113,35 @@ def read_segments(segments: Mapping[str, Sequence[str]], title: str, folder: Pat
     """The same as `read_database` for Parquet files, given by table."""
     files = [Path(file) for names in segments.values() for file in names]
     with closing(connect_files(files, folder, limits)) as connection, one_line(title):
+        counts = {}
         for table in TABLES:
-            kinds = layout_of().columns[table]
-            rows = [_segment_rows(connection, file, table, kinds, title) for file in segments.get(table, ())]
-            empty = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
-            union = " UNION ALL ".join(rows) or f"SELECT {empty} LIMIT 0"
-            if rows and _double_keys(connection, table, f"({union})"):  # two segments may have the same row
+            union = _union(connection, segments.get(table, ()), table, title)
+            if _double_keys(connection, table, f"({union})"):  # two segments may have the same row
                 union = f"SELECT DISTINCT ON ({table}_id) * FROM ({union})"
+            file = folder / f"{table}.parquet"
+            counts[table] = _write(connection, union, file)
+            # What is checked is what was written; reading it is also faster than reading the segments again.
+            connection.execute(f"CREATE VIEW db.{table} AS FROM read_parquet({quoted(file)})")
+        _check_taken(connection, title, limits)
+        return counts
+
+
+def check_segments(segments: Mapping[str, Sequence[str]], title: str, folder: Path, limits: Limits) -> None:
+    """Raise `UsageError` where `read_segments` would, apart from keys."""
+    files = [Path(file) for names in segments.values() for file in names]
+    with closing(connect_files(files, folder, limits)) as connection, one_line(title):
+        for table in TABLES:
+            union = _union(connection, segments.get(table, ()), table, title)
             connection.execute(f"CREATE VIEW db.{table} AS {union}")
-        return _write_tables(connection, title, folder, limits)
+        _check_tables(connection, title, limits, keys=False)
+
+
+def _union(connection: "DuckDBPyConnection", files: Sequence[str], table: str, title: str) -> str:
+    """The rows of the segments of a table, in SQL."""
+    kinds = layout_of().columns[table]
+    empty = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
+    rows = [_segment_rows(connection, file, table, kinds, title) for file in files]
+    return " UNION ALL ".join(rows) or f"SELECT {empty} LIMIT 0"
 
 
 def _segment_rows(connection: "DuckDBPyConnection", file: str, table: str, kinds: Mapping[str, str], title: str) -> str:
@@ -135,14 +157,14 @@ def _segment_rows(connection: "DuckDBPyConnection", file: str, table: str, kinds
     return f"SELECT {columns} FROM {source}"
 
 
-def _check_tables(connection: "DuckDBPyConnection", path: Path | str, limits: Limits) -> None:
+def _check_tables(connection: "DuckDBPyConnection", path: Path | str, limits: Limits, *, keys: bool = True) -> None:
     for table in TABLES:
         row = connection.execute(f"SELECT count(*) FROM db.{table}").fetchone()
         if row and int(row[0]) > limits.rows:
             raise UsageError(f"{path}: the table {table} has more rows than a file of its size can hold")
     for table in TABLES:
         try:
-            check_rows(connection, table, layout_of())
+            check_rows(connection, table, layout_of(), keys=keys)
             if double := _double_keys(connection, table, f"db.{table}"):
                 raise UsageError(f"rows of the table {table} are there twice ({double[0]})")
         except UsageError as error:
@@ -155,18 +177,17 @@ def _double_keys(connection: "DuckDBPyConnection", table: str, source: str) -> l
     return [str(key) for (key,) in connection.execute(double).fetchall()]
 
 
-def _write_tables(connection: "DuckDBPyConnection", path: Path | str, folder: Path, limits: Limits) -> dict[str, int]:
+def _check_taken(connection: "DuckDBPyConnection", path: Path | str, limits: Limits) -> None:
     try:
         _check_tables(connection, path, limits)
     except UsageError as error:
         raise UsageError(f"{error}; nothing was taken") from None
-    counts = {}
-    for table in TABLES:
-        file = folder / f"{table}.parquet"
-        written = connection.execute(f"COPY (FROM db.{table}) TO {quoted(file)} (FORMAT parquet, ROW_GROUP_SIZE 20000)")
-        row = written.fetchone()
-        counts[table] = int(row[0]) if row else 0
-    return counts
+
+
+def _write(connection: "DuckDBPyConnection", query: str, file: Path) -> int:
+    """Write the rows of a query as Parquet; returns how many they are."""
+    row = connection.execute(f"COPY ({query}) TO {quoted(file)} (FORMAT parquet, ROW_GROUP_SIZE 20000)").fetchone()
+    return int(row[0]) if row else 0
 
 
 def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None:
@@ -199,6 +220,9 @@ def _plain(name: str, kind: str) -> str:
 _TASKS: Mapping[str, Callable[[Mapping[str, Any], Path, Limits], object]] = {
     "database": lambda request, folder, limits: read_database(Path(request["path"]), folder, limits),
     "segments": lambda request, folder, limits: read_segments(request["segments"], request["title"], folder, limits),
+    "own segments": lambda request, folder, limits: check_segments(
+        request["segments"], request["title"], folder, limits
+    ),
     "check": lambda request, folder, limits: check_database(Path(request["path"]), folder, limits, request["rows"]),
     "table": lambda request, folder, limits: read_table(Path(request["path"]), folder, limits, request["most_rows"]),
 }

@@ -87,17 +87,17 @@ class Pulled:
 
         Args:
             taken: the manifests.
-            folder: `<table>.parquet` files of their rows, which were checked (`take_rows`); they are moved away.
+            folder: `<table>*.parquet` files of their rows, which were checked (`take_rows`); they are moved away.
         """
         signer = taken[0].signer
 
         def rows(exchange: Path) -> None:
             for file in folder.glob("*.parquet"):
-                if file.stem != "retraction":  # a remote's retractions are documents of its log
+                if not file.stem.startswith("retraction"):  # a remote's retractions are documents of its log
                     move(file, exchange / file.name)
 
         def then(exchange: Path) -> list[str]:
-            new = quoted(exchange / "measurement.parquet")
+            new = quoted(exchange / "measurement*.parquet")
             return [
                 f"INSERT INTO db.origin SELECT DISTINCT measurement_id, {quoted(signer)} FROM read_parquet({new}) "
                 f"ANTI JOIN (FROM db.origin WHERE signer = {quoted(signer)}) USING (measurement_id)",

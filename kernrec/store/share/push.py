@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernrec.store.database import Database
-from kernrec.store.intake.checked_rows import checked_segments
+from kernrec.store.intake.checked_rows import check_own_segments
 from kernrec.store.remotes import Remote
 from kernrec.store.share.bundle import write_parts
 from kernrec.store.share.entries import Entry, publish, write_index
@@ -70,7 +70,7 @@ def push(
             files: dict[str, list[Path]] = {table: [] for table in TABLES}
             for segment in leaving.manifest.segments:
                 files[segment.table].append(leaving.files[segment.name])
-            checked_segments(files, checked, str(database))  # what others would refuse stays here
+            check_own_segments(files, str(database))  # what others would refuse stays here
         if not agree(leaving):
             return None
         for reason, keys in gone.items():
@@ -79,6 +79,8 @@ def push(
             return leaving
         write_parts(place, leaving.manifest, leaving.files, place.names("segments/"))
         entry = publish(remote, place, Entry("", replace(leaving.manifest, owner=signer.key)), signer)
+        for segment in leaving.manifest.segments:
+            leaving.files[segment.name].rename(checked / f"{segment.table}.{segment.sha256}.parquet")
         with Pulled.open(remote) as pulled:
             pulled.add([entry], checked)
         return leaving

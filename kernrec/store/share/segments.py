@@ -77,13 +77,16 @@ def queries(database: Database, selection: Selection, secret: str) -> dict[str, 
     kinds = database.columns("measurement")
     key = next(iter(kinds))
     chosen = _chosen(selection)
-    rows = f"SELECT {_public(kinds, secret)} FROM ({chosen})"
+    # Of a row that has nothing private the key stays what it is.
+    same = " AND ".join(f'"{name}" IS NOT DISTINCT FROM {public_column(name, secret)}' for name in PRIVATE)
+    rows = f"SELECT {key} AS here, {same} AS same, {_public(kinds, secret)} FROM ({chosen})"
+    shared = f"CASE WHEN same THEN here ELSE {key_expression('measurement', kinds)} END AS {key}"
     kernels = f"SELECT DISTINCT kernel, kernel_hash FROM ({chosen})"
     # A measurement that leaves with another key is taken back by that one: `retract_here` names both.
     at_home = f"SELECT measurement_id FROM ({shared_keys(kinds, secret)}) WHERE shared_id <> measurement_id"
     retractions = f"FROM db.retraction WHERE {selection.retractions} AND measurement_id NOT IN ({at_home}) ORDER BY 1"
     return {
-        "measurement": f"SELECT {key_expression('measurement', kinds)} AS {key}, * FROM ({rows}) ORDER BY 1",
+        "measurement": f"SELECT {shared}, * EXCLUDE (here, same) FROM ({rows}) ORDER BY 1",
         "config": f"FROM db.config WHERE config_id IN (SELECT config_id FROM ({chosen})) ORDER BY 1",
         "problem": f"FROM db.problem WHERE problem_id IN (SELECT problem_id FROM ({chosen})) ORDER BY 1",
         "profile": f"FROM db.profile WHERE (kernel, kernel_hash) IN ({kernels}) ORDER BY 1",
