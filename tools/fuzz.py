@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz_formats import Format, formats
+from fuzz_sharing import more_formats
 
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError
@@ -199,7 +200,7 @@ def main() -> None:
     keep = given.keep.absolute() if given.keep else None
     _read_in_this_process()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
-        known = {fmt.name: fmt for fmt in formats(given.samples, Path(name))}
+        known = {fmt.name: fmt for fmt in (*formats(given.samples, Path(name)), *more_formats(Path(name)))}
         names = given.formats.split(",") if given.formats else list(known)
         if strange := [name for name in names if name not in known]:
             parser.error(f"unknown format {strange[0]}, known are {', '.join(known)}")

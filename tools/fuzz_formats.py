@@ -20,6 +20,7 @@ import numpy as np
 from kernrec.op import find_op
 from kernrec.store import Database, ProfileRow
 from kernrec.store.measurement import Measurement
+from kernrec.store.retractions import retraction_rows
 from tests.helpers import foreign_files
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -133,9 +134,10 @@ def _stored(work: Path) -> Iterator[Format]:
     path = work / "own.duckdb"
     measurements = _measurements()
     with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(measurements)
+        keys = database.add_measurements(measurements)
         database.add_profiles([_profile()])
-        rows = {table: database.rows(table) for table in ("config", "problem", "profile", "measurement")}
+        database.add("retraction", retraction_rows(keys[:1], "the fan was broken", None))
+        rows = {table: database.rows(table) for table in ("config", "problem", "profile", "measurement", "retraction")}
 
     def merged(path: Path) -> None:
         merge(_empty(), path)
