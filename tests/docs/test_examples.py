@@ -26,6 +26,7 @@ import pytest
 import typer.main
 
 from kernrec.cli.app import app
+from tests.helpers.command import run_here
 from tests.helpers.markdown import Block, blocks, pages
 from tests.helpers.measured_database import make_measured_database
 from tests.helpers.paths import ROOT
@@ -127,7 +128,32 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def _run_in_terminal(block: Block, command: str, folder: Path, home: Path) -> str:
-    """What a terminal shows: standard output, then what is on standard error."""
+    """What a terminal shows: standard output, then what is on standard error.
+
+    Commands of the README, and those that need a shell, run in a process of their own; others in this one.
+    """
+    arguments = None if block.page.name == "README.md" else _arguments(command)
+    if arguments is None:
+        status, shown, errors = _in_a_shell(command, folder, home)
+    else:
+        done = run_here(*arguments, cwd=folder, variables=_environment(home), in_terminal=True)
+        status, shown, errors = done.returncode, done.stdout, done.stderr
+    output = shown + re.sub(r"^.* (?:so far|left)\n", "", errors, flags=re.MULTILINE)  # of a slow machine
+    assert status == 0, f"{block}: {command}: exit status {status}\n{output}"
+    return output
+
+
+def _arguments(command: str) -> list[str] | None:
+    """The arguments of a call of kernrec; None for a command that needs a shell, for a pipe or a file, say."""
+    lexer = shlex.shlex(command.replace("\\\n", " "), posix=True, punctuation_chars="|&;<>$*")
+    lexer.whitespace_split = True
+    words = list(lexer)
+    needs_shell = words[0] != "kernrec" or any(set(word) <= set(lexer.punctuation_chars) for word in words)
+    return None if needs_shell else words[1:]
+
+
+def _in_a_shell(command: str, folder: Path, home: Path) -> tuple[int, str, str]:
+    """Exit status, standard output on a terminal, and standard error of a command."""
     import pty
 
     ours, theirs = pty.openpty()
@@ -153,10 +179,7 @@ def _run_in_terminal(block: Block, command: str, folder: Path, home: Path) -> st
         os.close(ours)
         status = process.wait()
         errors.seek(0)
-        said = re.sub(r"^.* (?:so far|left)\n", "", errors.read().decode(), flags=re.MULTILINE)  # of a slow machine
-    output = shown.decode().replace("\r\n", "\n") + said
-    assert status == 0, f"{block}: {command}: exit status {status}\n{output}"
-    return output
+        return status, shown.decode().replace("\r\n", "\n"), errors.read().decode()
 
 
 def _run_python(block: Block, folder: Path, home: Path) -> str:

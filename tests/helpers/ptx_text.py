@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernrec.compile import NoCompilerError
+from kernrec import paths
+from kernrec.compile import CompileCache, Compiled, NoCompilerError
 from kernrec.compile.nvrtc import compiler, header_folders
 from kernrec.ptx import Counts, KernelLaunch, Module, emulate, parse
 
@@ -129,9 +130,12 @@ def _parsed(ptx: str) -> Module:
 @functools.lru_cache(None)
 def _compiled(source: str, arch: str, macros: tuple[str, ...]) -> str:
     try:
-        compiler()
+        key = CompileCache.key(compiler(), arch, *macros, source)
     except NoCompilerError as error:
         pytest.skip(str(error))
+    cache = CompileCache(paths.cache() / "ptx-of-tests")  # for the other processes that run tests, and the next run
+    if isinstance(kept := cache.get(key), Compiled):
+        return kept.ptx
     nvrtc = pytest.importorskip("cupy.cuda").nvrtc
     program = nvrtc.createProgram(source, "k.cu", [], [])
     options = [f"--gpu-architecture={arch}", "--std=c++17", *macros]
@@ -140,5 +144,7 @@ def _compiled(source: str, arch: str, macros: tuple[str, ...]) -> str:
         nvrtc.compileProgram(program, options)
     except nvrtc.NVRTCError:
         pytest.fail(nvrtc.getProgramLog(program))
-    text = nvrtc.getPTX(program)
-    return (text if isinstance(text, str) else text.decode()).replace("\0", "")
+    raw = nvrtc.getPTX(program)
+    text = (raw if isinstance(raw, str) else raw.decode()).replace("\0", "")
+    cache.put(key, Compiled(text, b"", {}, compiler(), ""))
+    return text
