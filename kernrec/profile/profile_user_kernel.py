@@ -2,7 +2,8 @@
 
 Configs that cannot differ are worked on once: those whose defines the source does not mention compile to the same code,
 and those with the same code, launch and arguments are emulated once. Each result is given as soon as it is there, so
-that an interrupted run goes on where it stopped. What the compiler or the emulator refused is cached as well.
+that an interrupted run goes on where it stopped. What the compiler and the emulator made of a config, or why they
+refused it, is cached: another architecture with the same PTX is not emulated.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +18,7 @@ from kernrec.compile.compiled import Compiled, CompileError, CompileJob
 from kernrec.compile.pool import compile_many, processes_for, submit
 from kernrec.errors import KernrecError
 from kernrec.kernel import Config, Kernel, bind_launches
-from kernrec.profile.failure_cache import FailureCache
+from kernrec.profile.emulation_cache import Emulated, EmulationCache
 from kernrec.profile.kernel_code import CodeKey, code_key, compile_job_for
 from kernrec.profile.probe_profile import LaunchProfile
 from kernrec.profile.sample_profile import ProfileTarget, profile_by_sampling
@@ -89,10 +90,10 @@ class _EmulationTasks:
         self._kernel = kernel
         self._target = target
         self._pool = pool
-        self._failures = FailureCache(kernel, target.problem, target.budget)
+        self._cache = EmulationCache(kernel, target.problem, target.budget)
         self._running: dict[Future[list[LaunchProfile]], tuple[str, ...]] = {}
         self._configs: dict[tuple[str, ...], list[Config]] = {}  # of the running tasks
-        self._done: dict[tuple[str, ...], list[LaunchProfile] | str] = {}  # profiles, or why there are none
+        self._done: dict[tuple[str, ...], Emulated] = {}
 
     def __len__(self) -> int:
         return len(self._running)
@@ -104,8 +105,10 @@ class _EmulationTasks:
         except KernrecError as error:
             yield ProfileFailure(config, str(error))
             return
-        if key not in self._done and key not in self._configs and (reason := self._failures.get(key)):
-            self._done[key] = reason
+        if key not in self._done and key not in self._configs:
+            known = self._cache.get(key, compiled)
+            if known is not None:
+                self._done[key] = known
         if key in self._done:
             yield from self._outcomes([config], self._done[key])
         elif key in self._configs:
@@ -120,12 +123,13 @@ class _EmulationTasks:
         """The outcomes of the tasks that are done; waits for one at least."""
         for future in wait(self._running, return_when=FIRST_COMPLETED).done:
             key = self._running.pop(future)
-            result: list[LaunchProfile] | str
+            result: Emulated
             try:
                 result = future.result()
+                self._cache.put(key, result)
             except KernrecError as error:
                 result = str(error)
-                self._failures.put(key, result)
+                self._cache.put(key, result)
             except MemoryError:
                 result = f"{self._kernel.name}: not enough memory to emulate {self._target.problem.key}"
             except BrokenProcessPool:
@@ -135,7 +139,7 @@ class _EmulationTasks:
             self._done[key] = result
             yield from self._outcomes(self._configs.pop(key), result)
 
-    def _outcomes(self, configs: list[Config], result: list[LaunchProfile] | str) -> Iterator[Outcome]:
+    def _outcomes(self, configs: list[Config], result: Emulated) -> Iterator[Outcome]:
         if isinstance(result, str):
             yield from (ProfileFailure(config, result) for config in configs)
         else:

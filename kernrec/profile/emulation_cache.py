@@ -1,0 +1,101 @@
+"""What the emulator made of the launches of users' kernels, kept on disk: asked for again, they are not executed again.
+
+Counts do not depend on the architecture where the PTX does not, so a second GPU costs its assembler only. The key of a
+launch holds all that its counts depend on: the kernel with the files of its tensors, the problem, the code and its
+launch, the instruction budget of a block, and the emulator's own sources. What the emulator refused is kept as well.
+"""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache as once
+from pathlib import Path
+
+import numpy as np
+
+from kernrec import paths
+from kernrec.compile.cache import CompileCache
+from kernrec.compile.compiled import Compiled
+from kernrec.errors import KernrecError
+from kernrec.kernel import Kernel
+from kernrec.op import Problem
+from kernrec.profile.fit_profile import Profile
+from kernrec.profile.probe_profile import LaunchProfile
+from kernrec.profile.sample_profile import entry_name
+from kernrec.util.atomic_write import write_whole
+
+_ROOT = Path(__file__).parents[1]
+_MODULES = ("sample_profile", "cache_behavior", "tensor_values", "wave_reuse")  # of this room: what is counted, and how
+
+Emulated = list[LaunchProfile] | str
+"""The profiles of a config's launches, or why the emulator refused them."""
+
+
+class EmulationCache:
+    """The launches of one kernel on one problem, by their code and arguments."""
+
+    def __init__(self, kernel: Kernel, problem: Problem, budget: int) -> None:
+        """`budget`: instructions that a block may execute."""
+        self._folder = paths.cache() / "emulated"
+        self._subject = (kernel.name, kernel.hash, problem.key, str(budget))
+
+    def get(self, launch: Sequence[str], compiled: Compiled) -> Emulated | None:
+        """What is known of the launches with this key; None where they were never emulated.
+
+        Args:
+            launch: the key, of which the hash of the PTX is a part.
+            compiled: the same PTX assembled for the architecture that is asked for.
+        """
+        try:
+            kept = json.loads(zlib.decompress(self._path(launch).read_bytes()))
+            return str(kept["refused"]) if "refused" in kept else [_restored(one, compiled) for one in kept["launches"]]
+        except (OSError, ValueError, KeyError, TypeError, zlib.error, KernrecError):
+            return None
+
+    def put(self, launch: Sequence[str], result: Emulated) -> None:
+        """Keeps what was made of the launches with this key, if the folder can be written."""
+        kept = {"refused": result} if isinstance(result, str) else {"launches": [_plain(profile) for profile in result]}
+        path = self._path(launch)
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, zlib.compress(json.dumps(kept).encode(), level=3))
+
+    def _path(self, launch: Sequence[str]) -> Path:
+        key = CompileCache.key("emulated", emulator_hash(), *self._subject, *launch)
+        return self._folder / key[:2] / f"{key}.z"
+
+
+def _plain(profile: LaunchProfile) -> dict[str, object]:
+    """All that does not depend on the architecture."""
+    counts = profile.profile
+    return {
+        "launch": profile.launch,
+        "entry": profile.entry,
+        "metrics": counts.metrics,
+        "terms": counts.terms,
+        "counts": counts.coefficients.tolist(),
+    }
+
+
+def _restored(kept: dict[str, object], compiled: Compiled) -> LaunchProfile:
+    metrics, terms = tuple(map(str, kept["metrics"])), tuple(map(str, kept["terms"]))  # type: ignore[call-overload]
+    counts = np.array(kept["counts"], dtype=np.float64).reshape(len(metrics), len(terms))
+    launch, entry = int(str(kept["launch"])), str(kept["entry"])
+    resources = compiled.resources[entry_name(compiled.resources, entry)]
+    return LaunchProfile(
+        launch, entry, resources, Profile(metrics, terms, counts), compiled.ptx_hash, compiled.compiler
+    )
+
+
+@once
+def emulator_hash() -> str:
+    """A hash of the sources that decide what the emulator counts and what it refuses."""
+    digest = hashlib.sha256()
+    for path in [
+        *sorted((_ROOT / "ptx").rglob("*.py")),
+        *(_ROOT / "profile" / f"{name}.py" for name in _MODULES),
+    ]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

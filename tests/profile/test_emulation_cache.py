@@ -1,0 +1,105 @@
+"""What was emulated once is not emulated again, on another architecture either."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernrec.compile.compiled import Compiled, Resources
+from kernrec.kernel import Kernel, load_kernel
+from kernrec.op import Problem
+from kernrec.profile import profile_user_kernel
+from kernrec.profile.emulation_cache import EmulationCache
+from kernrec.profile.fit_profile import Profile
+from kernrec.profile.probe_profile import LaunchProfile
+from kernrec.profile.profile_user_kernel import ProfileFailure, profile_configs
+from kernrec.profile.sample_profile import ProfileTarget
+
+SOURCE = 'extern "C" __global__ void twice(float* x) { x[blockIdx.x * blockDim.x + threadIdx.x] *= 2.0f; }'
+SPEC = """
+name = "twice"
+source = "twice.cu"
+[problem]
+dims = { n = 4096 }
+[problem.tensors]
+x = { shape = ["n"], role = "inout" }
+[tunables]
+threads = { values = [64, 128] }
+[[launch]]
+entry = "twice"
+grid = ["ceil_div(n, threads)"]
+block = ["threads"]
+arguments = ["x"]
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "twice.cu").write_text(SOURCE)
+    (tmp_path / "twice.toml").write_text(SPEC)
+    return load_kernel(tmp_path / "twice.toml")
+
+
+def problem(kernel: Kernel) -> Problem:
+    return kernel.definition.problem()
+
+
+def code(registers: int, name: str = "twice") -> Compiled:
+    resources = {name: Resources(registers, 0, 0, 0, 0)}
+    return Compiled(".target sm_80\n.address_size 64\n", b"", resources, f"nvrtc for {registers}", "")
+
+
+def profiles(compiled: Compiled) -> list[LaunchProfile]:
+    counts = Profile(("issue", "issue.alu"), ("block", "rounds"), np.array([[0.1, 0.0], [1 / 3, 0.0]]))
+    return [LaunchProfile(0, "twice", compiled.resources["twice"], counts, compiled.ptx_hash, compiled.compiler)]
+
+
+def test_counts_come_back_with_the_resources_of_the_architecture_that_is_asked_for(kernel: Kernel) -> None:
+    cache = EmulationCache(kernel, problem(kernel), 1000)
+    cache.put(("ptx", "launch"), profiles(code(16)))
+    restored = cache.get(("ptx", "launch"), code(40))
+    assert isinstance(restored, list)
+    assert restored[0].resources.registers == 40
+    assert restored[0].compiler == "nvrtc for 40"
+    np.testing.assert_array_equal(restored[0].profile.coefficients, profiles(code(16))[0].profile.coefficients)
+    assert restored[0].profile.metrics == ("issue", "issue.alu")
+
+
+def test_nothing_else_is_known(kernel: Kernel) -> None:
+    cache = EmulationCache(kernel, problem(kernel), 1000)
+    cache.put(("ptx", "launch"), profiles(code(16)))
+    assert cache.get(("ptx", "other launch"), code(16)) is None
+    assert EmulationCache(kernel, problem(kernel), 999).get(("ptx", "launch"), code(16)) is None
+    assert cache.get(("ptx", "launch"), code(16, "another")) is None
+
+
+def test_a_damaged_file_counts_as_absent(kernel: Kernel, tmp_path: Path) -> None:
+    cache = EmulationCache(kernel, problem(kernel), 1000)
+    cache.put(("ptx",), "it never ends")
+    assert cache.get(("ptx",), code(16)) == "it never ends"
+    (path,) = (tmp_path / "cache" / "emulated").rglob("*.z")
+    path.write_bytes(path.read_bytes()[:-3])
+    assert cache.get(("ptx",), code(16)) is None
+
+
+def test_another_architecture_is_compiled_and_not_emulated(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = [{"threads": 64}, {"threads": 128}]
+
+    def counts(sm: int) -> dict[str, np.ndarray]:
+        outcomes = list(profile_configs(kernel, configs, ProfileTarget(problem(kernel), sm), processes=1))
+        assert not any(isinstance(outcome, ProfileFailure) for outcome in outcomes)
+        rows = [row for outcome in outcomes for row in outcome[1]]  # type: ignore[index]
+        assert {row.sm for row in rows} == {sm}
+        return {row.variant_key: row.counts for row in rows}
+
+    first = counts(80)
+    assert len(first) == 2
+
+    def no_more(*_: object) -> None:
+        raise AssertionError("emulated again")
+
+    monkeypatch.setattr(profile_user_kernel, "submit", no_more)
+    second = counts(86)
+    for key, value in first.items():
+        np.testing.assert_array_equal(second[key], value)
