@@ -23,10 +23,14 @@ PIPES = ("issue", "fma", "int", "special", "tensor", "LSU", "shared memory", "L1
 _SPECIAL_LANES = 16
 _CONVERT_LANES = 64
 _CONVERT_LONG_LANES = 16  # from and to 64-bit types, unless f64 arithmetic is slower still
-ISSUE_PER_CLK = 4 * 0.73
-"""Warp instructions per clock that the four schedulers of an SM sustain together. Register-bank and operand stalls keep
-unrolled arithmetic from issuing every clock; the share was fitted to the anchor conv2d_f32_ansor.csv (RTX 3090), with
-pipes combined as `launch_time` combines them."""
+ISSUE_PER_CLK = 4 * 0.95
+"""Warp instructions per clock that the four schedulers of an SM sustain together: point in polygon issues one in up to
+0.96 of all clocks on an RTX 2080 Ti (recorded counters, `smsp__issue_active` of 3,815 configs)."""
+FLOATS_PER_CLK = 4 * 0.67
+"""The same of f32 arithmetic: what feeds a multiply-add its three operands (two banks of registers, Jia et al., arXiv
+1804.06826, section 3.1; constant memory) keeps unrolled arithmetic from issuing every clock. The share was fitted to
+the anchor conv2d_f32_ansor.csv (RTX 3090), with pipes combined as `launch_time` combines them; the recorded convolution
+on an A100 fits it, too."""
 WARP_CPI = 2.5
 """Clocks per instruction of a warp that is alone on its scheduler, where a profile says nothing of it. An f32 addition
 takes 4 clocks if it depends on the previous one, and 2 on the A100 if it does not (Abdelkhalik et al., arXiv
@@ -132,7 +136,7 @@ def demand(
     lanes = gpu.fma_per_clk_sm
     # PTX instructions that the assembler removes; profiles that count machine instructions have none.
     moved = classes("mov", "ld_const")
-    integer = classes("alu", "imad", "wide64", "setp", "fcmp")
+    integer = classes("alu", "wide64", "setp", "fcmp")
     figures = microarchitecture(gpu)
 
     def ending(*endings: str) -> np.ndarray:
@@ -142,7 +146,13 @@ def demand(
     turns = ending("atomic_turns")
     # A turn keeps a slice busy for a clock, in which it could have read so many sectors.
     at_l2 = sectors + np.maximum(turns * (figures.l2_bytes_per_clk_slice / 32.0) - ending("atomic_sectors"), 0.0)
+    # Products of integers take the pipe of f32 arithmetic, and of its 128 lanes only half; additions, comparisons and
+    # logic have a pipe of their own (Nsight Compute's documentation of the pipelines FMA, FMAHeavy and ALU).
     fma = classes("fma32", "f16") * (32 / lanes["f32"])
+    products = classes("imad")
+    multiplies = np.maximum(fma + products * (32 / lanes["f32"]), products * (32 / lanes["i32"]))
+    floats = classes("fma32")
+    issue = (total("issue") - moved - floats) / ISSUE_PER_CLK + floats / FLOATS_PER_CLK
     tensor = zeros
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
         # A multiply-add is two operations. Some data sheets state tensor peaks at a lower clock, and `mma.sync`
@@ -165,9 +175,8 @@ def demand(
     shared = (wavefronts + copied / _WAVEFRONT_BYTES) / figures.shared_wavefronts_per_clk
     l1 = np.maximum(sectors / _L1_SECTORS_PER_CLK + total("l1.wavefronts"), returned)
     pipes = (
-        (total("issue") - moved) / ISSUE_PER_CLK,
-        # Where integer and float instructions share lanes, an integer instruction takes an issue slot of floats.
-        fma + (integer * (32 / 128) if lanes["f32"] == 128 else 0.0),
+        issue,
+        multiplies,
         integer * (32 / lanes["i32_add"]),
         special,
         tensor,
@@ -175,7 +184,7 @@ def demand(
         shared,
         l1,
     )
-    alone = total("chain") if "chain" in metrics else pipes[0] * (ISSUE_PER_CLK * WARP_CPI)
+    alone = total("chain") if "chain" in metrics else (total("issue") - moved) * WARP_CPI
     rows = (
         *pipes,
         np.maximum(shared + returned, l1),

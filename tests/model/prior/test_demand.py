@@ -28,10 +28,27 @@ def test_register_moves_are_the_assemblers_business() -> None:
     assert rates("a100", issue=100, issue__mov=60)["issue"] == pytest.approx(rates("a100", issue=40)["issue"])
 
 
-def test_integer_work_takes_float_slots_where_the_lanes_are_shared() -> None:
-    both = {"issue": 96.0, "issue__fma32": 64.0, "issue__alu": 32.0}
-    assert rates("a100", **both)["fma"] == rates("a100", issue=64, issue__fma32=64)["fma"]
-    assert rates("rtx3090", **both)["fma"] > rates("rtx3090", issue=64, issue__fma32=64)["fma"]
+def test_additions_of_integers_leave_the_float_pipe_alone_and_products_take_it() -> None:
+    floats = {"issue": 96.0, "issue__fma32": 64.0}
+    for gpu in ("a100", "rtx3090", "t4"):
+        alone = rates(gpu, **floats)
+        assert rates(gpu, **floats, issue__alu=32.0)["fma"] == alone["fma"]
+        assert rates(gpu, **floats, issue__alu=32.0)["int"] > alone["int"] == 0
+        assert rates(gpu, **floats, issue__imad=32.0)["fma"] > alone["fma"]
+        assert rates(gpu, **floats, issue__imad=32.0)["int"] == 0
+
+
+def test_half_of_128_float_lanes_multiply_integers() -> None:
+    assert rates("rtx3090", issue=64, issue__imad=64)["fma"] == 2 * rates("rtx3090", issue=64, issue__fma32=64)["fma"]
+    assert rates("t4", issue=64, issue__imad=64)["fma"] == rates("t4", issue=64, issue__fma32=64)["fma"]
+    # Where floats are many, the other half of the lanes does them meanwhile.
+    mixed = rates("rtx3090", issue=96, issue__fma32=64, issue__imad=32)["fma"]
+    assert mixed == pytest.approx(rates("rtx3090", issue=96, issue__fma32=96)["fma"])
+
+
+def test_float_arithmetic_issues_less_often_than_other_instructions() -> None:
+    floats, others = rates("rtx3090", issue=64, issue__fma32=64), rates("rtx3090", issue=64, issue__alu=64)
+    assert floats["issue"] > others["issue"] > 64 / 4
 
 
 def test_a_tensor_instruction_takes_the_tensor_cores_at_their_rate() -> None:
