@@ -29,21 +29,21 @@ import numpy as np
 from kernrec.compile.cache import CompileCache
 from kernrec.compile.compiled import CompileJob
 from kernrec.compile.nvrtc import compile_job
-from kernrec.gpu import find_gpu, occupancy
+from kernrec.gpu import find_gpu, l1_bytes, occupancy
 from kernrec.model.prior.dram_traffic import Footprint, sampled_dram_bytes
 from kernrec.profile.sample_profile import AXES, SAMPLING, entry_name, sampled_counts
 from kernrec.ptx import KernelLaunch, parse
 from kernrec.ptx.analysis.lowering import lowered
 from kernrec.ptx.execution.emulator import Lowering
 from kernrec.ptx.ir.program import Function
+from kernrec.recommender.estimate.sampled_launch import held_by_l1
+from kernrec.store import ProfileTable
 
 Row = Mapping[str, Any]
 Array = np.ndarray
 
-_SM = 75
-_GPU = "rtx2080ti"
-_BUDGET = 20_000_000
-_LEAST = 0.05
+_SM, _GPU = 75, "rtx2080ti"
+_BUDGET, _LEAST = 20_000_000, 0.05
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,9 @@ def _coulomb() -> tuple[list[Any], dict[str, Array]]:
     return [*names[:5], np.int32(atoms), np.float32(0.5), np.int32(side), names[5]], buffers
 
 
-_ZERO_BY_ZERO = {"alu": 8, "setp": 2, "fcmp": 2, "mufu": 1, "move": 5, "branch": 6}
+ZERO_BY_ZERO = {"alu": 8, "setp": 2, "fcmp": 2, "mufu": 1, "move": 5, "branch": 6}
 """What the assembler's function for operands that are not normal executes for 0/0, with its call: ptxas 13, sm_75."""
+_DRAM_SECTORS = ("dram__sectors_read.sum", "dram__sectors_write.sum")
 
 
 def _dividing_zeros(function: Function) -> list[dict[str, int]]:
@@ -102,7 +103,7 @@ def _dividing_zeros(function: Function) -> list[dict[str, int]]:
     costs = lowered(function)
     for block, cost in zip(function.blocks, costs, strict=True):
         divisions = sum(ins.name == "div.rn.f32" for ins in block.instructions)
-        for name, count in _ZERO_BY_ZERO.items():
+        for name, count in ZERO_BY_ZERO.items():
             cost[name] = cost.get(name, 0) + divisions * count
     return costs
 
@@ -213,14 +214,9 @@ COUNTERS = (
     Counter("control instructions", (f"{_THREAD}control_pred_on.sum",), _lanes("branch", "bar"), (0.1, 0.1), _CLASSES),
     Counter("memory instructions", (f"{_THREAD}memory_pred_on.sum",), _lanes(*_MEMORY), (0.1, 0.1), _CLASSES),
     Counter("local load sectors", ("l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",), _named("local.read_sectors")),
-    Counter("L2 read sectors", ("lts__t_sectors_op_read.sum",), _global(".read_sectors"), (0.1, 0.25)),
+    Counter("L2 read sectors", ("lts__t_sectors_op_read.sum",), _named("l2_read_sectors"), (0.1, 0.25)),
     Counter("L2 write sectors", ("lts__t_sectors_op_write.sum",), _global(".write_sectors"), (0.1, 0.25)),
-    Counter(
-        "DRAM sectors",
-        ("dram__sectors_read.sum", "dram__sectors_write.sum"),
-        _named("dram_sectors"),
-        (0.15, 0.15),
-    ),
+    Counter("DRAM sectors", _DRAM_SECTORS, _named("dram_sectors"), (0.15, 0.15)),
 )
 
 
@@ -286,10 +282,8 @@ def compare(kernel: RecordedKernel, source: str, row: Row) -> Comparison:
     compiled = compile_job(CompileJob(source, _SM, config, kernel.source, kernel.options), CompileCache.default())
     module = parse(compiled.ptx)
     entry = entry_name(module.functions, str(row["kernel"]))
-    grid = (int(row["grid_x"]), int(row["grid_y"]), int(row["grid_z"]))
-    block = (int(row["block_x"]), int(row["block_y"]), int(row["block_z"]))
-    arguments, buffers = kernel.arguments()
-    launch = KernelLaunch(entry, grid, block, arguments, buffers)
+    grid, block = ([int(row[f"{extent}_{axis}"]) for axis in AXES] for extent in ("grid", "block"))
+    launch = KernelLaunch(entry, grid, block, *kernel.arguments())
     options = replace(SAMPLING, budget=_BUDGET, lanes_by_class=True, lowering=kernel.lowering)
     per_block = sampled_counts(module, launch, options)
     blocks = grid[0] * grid[1] * grid[2]
@@ -299,12 +293,24 @@ def compare(kernel: RecordedKernel, source: str, row: Row) -> Comparison:
     threads = block[0] * block[1] * block[2]
     held = occupancy(find_gpu(_GPU).limits, threads, resources.registers, resources.static_smem_bytes)
     counts["dram_sectors"] = _dram_sectors(per_block, launch, int(held.blocks))
+    resident = max(min(int(held.blocks), -(-blocks // find_gpu(_GPU).sms)), 1)
+    past_l1 = 1.0 - _held_by_l1(per_block, resident, resources.static_smem_bytes)
+    counts["l2_read_sectors"] = _global(".read_sectors")(counts) * past_l1
     return Comparison(
         " ".join(f"{name}={value}" for name, value in config.items()),
         {counter.name: float(sum(row[column] for column in counter.recorded)) for counter in COUNTERS},
         {counter.name: _LEAST * sum(float(row[column]) for column in counter.of) for counter in COUNTERS},
         {counter.name: float(counter.counted(counts)) for counter in COUNTERS},
     )
+
+
+def _held_by_l1(per_block: Row, resident: int, shared_bytes: int) -> float:
+    """The share of the sectors that loads request which L1 answers, as the prior predicts it."""
+    none, metrics = np.zeros(1, np.int64), tuple(per_block)
+    counts = np.array([[[per_block[metric]] for metric in metrics]])
+    table = ProfileTable(0, "", ("",), none, none, none, none, metrics, ("block",), counts)
+    cache = l1_bytes(find_gpu(_GPU).limits, np.array([resident]), np.array([shared_bytes])) / resident
+    return float(held_by_l1(table, cache)[0][0])
 
 
 def _dram_sectors(per_block: Row, launch: KernelLaunch, resident: int) -> float:

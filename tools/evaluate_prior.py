@@ -1,7 +1,7 @@
 """The prior on kernels that nobody fitted it to: predicted against measured times, nothing trained.
 
     python tools/evaluate_prior.py [--data ../shared/data] [--sources FOLDER] [--sets textbook,gemm,...]
-                                   [--configs 300] [--json FILE]
+                                   [--configs 300] [--leave-out] [--json FILE]
 
     convolution, pnpoly, gemm,      recorded spaces of public kernels, a sample of each (tools/recorded_sets.py);
     dedispersion, hotspot, expdist  they need --sources, the folder with the kernels' repositories
@@ -9,8 +9,10 @@
     library                         the best kernel of the library against cuBLAS, tuners and FlashAttention
 
 Predictions are made as `kernrec analyze` makes them. What is compiled and emulated is kept in kernrec's cache, by
-source and by version of the emulator, so after a change of the model alone a second run takes seconds. What is not
-there is skipped with a message. Exits 0.
+source and by version of the emulator, so after a change of the model alone a second run takes seconds, cards of other
+architectures need their assembler only, and a run that was interrupted goes on. What is not there is skipped with a
+message. `--leave-out` fits the prior's constants again without a kernel, and without a card (`tools/leave_out.py`), and
+prints what is left out then. Exits 0.
 """
 
 import argparse
@@ -21,11 +23,13 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from compare_counters import ZERO_BY_ZERO
+from leave_out import left_out
 from library_shapes import shape_sets
 from prior_scores import ShapeScore, SpaceScore, SweepScore, score_shapes, score_space, within
 from recorded_sets import SETS, Recording, Rows, load_recorded_kernel, read_rows
@@ -35,13 +39,14 @@ from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Config, Kernel, config_text, load_kernel
 from kernrec.op import Problem
-from kernrec.profile.failure_cache import emulator_hash
+from kernrec.profile.emulation_cache import emulator_hash
 from kernrec.recommender import Objective, Query
 from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.store import Evidence
+from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.store import Evidence, ProfileTable
 from kernrec.util.file_lock import try_lock
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,6 +65,40 @@ class Results:
     sweeps: list[SweepScore] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
+    def write(self, path: Path | None) -> None:
+        """Everything as JSON, where a file is named."""
+        if path is not None:
+            path.write_text(json.dumps(asdict(self), indent=1))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Configs of one recorded space that were profiled, and how long they took."""
+
+    set: str
+    card: str
+    """With the label of the recording."""
+    gpu: GPU
+    kernel: Kernel
+    point: OperatingPoint
+    profiles: Mapping[int, ProfileTable]
+    """By launch."""
+    configs: Sequence[Config]
+    latency_s: np.ndarray
+    """Measured, in the order of the configs."""
+
+    def predictions(self) -> "Predictions":
+        """What the prior says of them now; `KernrecError` where none can run."""
+        problem = self.kernel.definition.problem()
+        table = StaticTable.of(self.kernel, problem, self.gpu, self.profiles)
+        return Predictions.of(table, problem, self.point, self.configs)
+
+    def times(self) -> tuple[np.ndarray, np.ndarray]:
+        """Measured and predicted times of those that can run."""
+        predictions = self.predictions()
+        runs = predictions.position >= 0
+        return self.latency_s[runs], predictions.latency_s[predictions.position[runs]]
+
 
 def main() -> int:
     """Print the tables."""
@@ -69,7 +108,8 @@ def main() -> int:
     parser.add_argument("--sets", default=",".join(NAMES), help=f"of {', '.join(NAMES)}")
     parser.add_argument("--configs", type=int, default=300, help="configs of each space to predict")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--leave-out", action="store_true", help="also without a kernel, and without a card")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file, after each set")
     arguments = parser.parse_args()
     results, start = Results(), time.perf_counter()
     for name in arguments.sets.split(","):
@@ -88,15 +128,17 @@ def main() -> int:
                     evaluator.space(recorded.name, recorded.most, recording, kernel, arguments.data / "spaces")
             except UsageError as error:
                 evaluator.skip(recorded.name, error)
+            results.write(arguments.json)
     if "textbook" in wanted:
         evaluator.textbook(arguments.data / "anchors" / TEXTBOOK_TIMES)
     if "library" in wanted:
         for shapes in shape_sets(arguments.data, evaluator.skip):
             results.shapes.append(score_shapes(*shapes))
     print_tables(results)
+    if arguments.leave_out:
+        print("\n".join(left_out(evaluator.samples)))
     print(f"\n{time.perf_counter() - start:.0f} s, {time.process_time():.0f} s of processor time without compilation")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(asdict(results), indent=1))
+    results.write(arguments.json)
     return 0
 
 
@@ -105,6 +147,8 @@ class Evaluator:
 
     def __init__(self, configs: int, processes: int, results: Results) -> None:
         self._configs, self._processes, self._results = configs, processes, results
+        self.samples: list[Sample] = []
+        """The samples of recorded spaces, without the best configs."""
 
     def skip(self, name: str, why: object) -> None:
         """Say that a set is left out."""
@@ -115,13 +159,19 @@ class Evaluator:
         """Score a sample of one recorded space."""
         label = f"{recording.card} {recording.label}".rstrip()
         try:
+            if recording.unfit:
+                raise UsageError(recording.unfit)
             gpu, rows = find_gpu(recording.card), read_rows(recording, kernel, folder)
             chosen = sample(rows, min(self._configs, most), BEST)
             problem = kernel.definition.problem()
             configs = [rows.configs[i] for i in chosen]
             self.profile(kernel, problem, gpu, configs, f"{name} {label}")
+            profiles = Context([profiles_file(kernel, gpu)]).find_profiles(kernel, problem, gpu)
+            if recording.divides_zeros:
+                profiles = {index: dividing_zeros(table) for index, table in profiles.items()}
             point = OperatingPoint(None, recording.clock_hz)
-            predictions = Predictions.of(kernel, problem, gpu, point, configs)
+            of_sample = Sample(name, label, gpu, kernel, point, profiles, configs, rows.latency_s[chosen])
+            predictions = of_sample.predictions()
         except KernrecError as error:
             self.skip(f"{name} on {label}", error)
             return
@@ -131,6 +181,8 @@ class Evaluator:
         if len(random_part) < 5:
             self.skip(f"{name} on {label}", f"only {len(random_part)} configs of the sample can be predicted")
             return
+        count = len(chosen) - len(best)
+        self.samples.append(replace(of_sample, configs=configs[:count], latency_s=of_sample.latency_s[:count]))
         places = np.array([runs[i] for i in random_part])
         self._results.spaces.append(
             score_space(
@@ -162,7 +214,8 @@ class Evaluator:
                 problem = kernel.definition.problem(size=int(size))
                 configs: list[Config] = [{"block": block} for block in times]
                 self.profile(kernel, problem, gpu, configs, f"{kernel_name} {size}")
-                found = Predictions.of(kernel, problem, gpu, OperatingPoint(), configs)
+                table = Context([profiles_file(kernel, gpu)]).kernel_table(kernel, problem, gpu)
+                found = Predictions.of(table, problem, OperatingPoint(), configs)
             except KernrecError as error:
                 self.skip(f"textbook {kernel_name} {size} on {card}", error)
                 continue
@@ -211,10 +264,9 @@ class Predictions:
 
     @classmethod
     def of(
-        cls, kernel: Kernel, problem: Problem, gpu: GPU, point: OperatingPoint, configs: Sequence[Config]
+        cls, table: StaticTable, problem: Problem, point: OperatingPoint, configs: Sequence[Config]
     ) -> "Predictions":
         """The predictions of configs that were profiled; `KernrecError` where none can run."""
-        table = Context([profiles_file(kernel, gpu)]).kernel_table(kernel, problem, gpu)
         candidates: CandidateSet = candidate_set([table], problem, [point], Evidence(), whole_space=True)
         if not candidates.kernels:
             raise KernrecError("every config of the sample is refused")
@@ -223,9 +275,27 @@ class Predictions:
         place = np.full(len(table.space), -1)
         place[of_kernel.rows] = np.arange(len(of_kernel.rows))
         on_problem = of_kernel.runnable.on_problem
-        threads = on_problem.column(kernel.launches[0].threads, of_kernel.rows) + np.zeros(len(of_kernel.rows))
+        threads = on_problem.column(table.kernel.launches[0].threads, of_kernel.rows) + np.zeros(len(of_kernel.rows))
         occupancy = table.geometry(on_problem, 0).occupancy.take(of_kernel.rows)
         return cls(np.where(rows < 0, -1, place[rows]), candidates.latency_s[0], occupancy, threads)
+
+
+def dividing_zeros(table: ProfileTable) -> ProfileTable:
+    """Profiles of a kernel all whose special functions are IEEE divisions, of zero by zero.
+
+    An IEEE division takes two (MUFU.RCP, FCHK), and calls the assembler's function for operands that are not normal.
+    """
+    if "issue.mufu" not in table.metrics:
+        return table
+    divisions = table.counts[:, table.metrics.index("issue.mufu")] / 2.0
+    added = {f"issue.{name}": count for name, count in ZERO_BY_ZERO.items()}
+    added["issue"] = sum(ZERO_BY_ZERO.values())
+    metrics = (*table.metrics, *(metric for metric in added if metric not in table.metrics))
+    counts = np.zeros((len(table.counts), len(metrics), table.counts.shape[2]))
+    counts[:, : len(table.metrics)] = table.counts
+    for metric, count in added.items():
+        counts[:, metrics.index(metric)] += count * divisions
+    return replace(table, metrics=metrics, counts=counts)
 
 
 def profiles_file(kernel: Kernel, gpu: GPU) -> Path:

@@ -44,6 +44,12 @@ class Recording:
     """Seconds that a unit of the file's times stands for."""
     label: str = ""
     """What is printed beside the card."""
+    times: str = "latency_s"
+    """Column of the file's times."""
+    divides_zeros: bool = False
+    """Whether the recorder left the kernel's constants zero, so that each of its IEEE divisions is of zero by zero."""
+    unfit: str = ""
+    """What it measures beside the kernel: it is named, and left out."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +89,34 @@ SETS = (
         "pnpoly",
         (f"{_HUB}/currently_unused/kernels/pnpoly.cu",),
         (
+            # Reads its points from the memory of the host, too (12.3 ms are 160 MB at 13 GB/s), but most of its configs
+            # compute for longer.
             Recording("rtx2070-super", "pnpoly-rtx2070super-free-clock.parquet"),
-            # 13.3 us for 20 million points, where the same recorder's RTX 3090 takes 8.7 ms: thousandths of seconds.
-            Recording("rtx2080ti", "pnpoly-rtx2080ti.parquet", unit_s=1e3),
-            Recording("rtx3090", "pnpoly-rtx3090.parquet"),
-            Recording("a100-pcie-40gb", "pnpoly-a100-free-clock.parquet", label="free"),
+            # Times at tile size 1 take as many instructions as the counters below show with the division's function for
+            # zero by zero, twice those without: the polygon was never written.
+            Recording("rtx3090", "pnpoly-rtx3090.parquet", divides_zeros=True, label="zero polygon"),
+            # 1.77 GHz: instructions over the share of clocks that issue one, and over the duration.
+            Recording(
+                "rtx2080ti",
+                "../counters/pnpoly-rtx2080ti.parquet",
+                1.77e9,
+                unit_s=1e-6,
+                label="zero polygon",
+                times="duration_us",
+                divides_zeros=True,
+            ),
+            Recording(
+                "rtx2080ti",
+                "pnpoly-rtx2080ti.parquet",
+                label="by PCIe",
+                unfit="its times follow from the tile size alone, whatever is computed: the points come over PCIe",
+            ),
+            Recording(
+                "a100-pcie-40gb",
+                "pnpoly-a100-free-clock.parquet",
+                label="by PCIe",
+                unfit="nearly all its times are 13 to 16 or 29 ms, whatever is computed: the points come over PCIe",
+            ),
         ),
         most=100,
     ),
@@ -123,6 +152,8 @@ SETS = (
         ("kernel_tuner_paper/kernels/expdist/expdist.cu",),
         (Recording("rtx-a4000", "expdist-a4000-energy.parquet", 1560e6, label="1560 MHz"),),
         most=30,
+        # What it uses of CUB; the header of all of CUB is not for NVRTC.
+        prepare=lambda text: text.replace("<cub/cub.cuh>", "<cub/block/block_reduce.cuh>"),
     ),
 )
 
@@ -163,7 +194,7 @@ def read_rows(recording: Recording, kernel: Kernel, folder: Path) -> Rows:
     path = folder / recording.file
     if not path.is_file():
         raise UsageError(f"no {path}")
-    table = _parquet(path) if path.suffix == ".parquet" else _results(path)
+    table = _parquet(path, recording.times) if path.suffix == ".parquet" else _results(path)
     if recording.file == recorded_clock.FILE:
         table = _at_one_clock(table, path)
     configs, times = [], []
@@ -178,12 +209,12 @@ _Table = list[tuple[dict[str, int], float]]
 """(values by lower-case name, seconds) of each config that ran."""
 
 
-def _parquet(path: Path) -> _Table:
+def _parquet(path: Path, times: str) -> _Table:
     with parquet_rows(path) as (connection, source):
         cursor = connection.execute(f"FROM {source}")
         names = [column[0].lower() for column in cursor.description or ()]
         rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-    return [(row, float(row["latency_s"])) for row in rows if row.get("outcome", "ok") == "ok" and row["latency_s"]]
+    return [(row, float(row[times])) for row in rows if row.get("outcome", "ok").lower() == "ok" and row[times]]
 
 
 def _results(path: Path) -> _Table:

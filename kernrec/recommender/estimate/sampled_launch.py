@@ -110,7 +110,7 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
     present = -(-np.prod(grid, axis=0) // gpu.sms)  # on an SM, where the grid has fewer blocks than fit
     resident = np.maximum(np.minimum(occupancy(gpu.limits, threads, table.registers, shared).blocks, present), 1)
     cache = l1_bytes(gpu.limits, resident, shared) / resident
-    held, held_wait = _held_by_l1(table, cache)
+    held, held_wait = held_by_l1(table, cache)
     counts = table.counts.copy()
     whole, in_wave = (np.zeros(len(counts)) for _ in range(2))
     blocks = np.prod(grid, axis=0)
@@ -206,7 +206,7 @@ def _read_buffers(table: ProfileTable) -> list[str]:
     return [m.removeprefix("touch.").removesuffix(".read") for m in table.metrics if m.endswith(".read")]
 
 
-def _held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
+def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
     """(share of the sectors of loads that L1 holds, share of the loads it holds completely), by variant.
 
     Args:
