@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,12 @@ from recorded_convolution import GPUS, load
 from tests.helpers.paths import SPACES
 
 needs_spaces = pytest.mark.skipif(not SPACES.is_dir(), reason="needs the recorded spaces in ../shared/data")
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, Any]:
+    """The recorded spaces by GPU."""
+    return load(SPACES)
 
 
 def test_without_the_recordings_it_says_so_and_succeeds(
@@ -37,9 +44,9 @@ def test_throughput_without_a_gpu_says_what_is_missing(
 
 @pytest.mark.slow
 @needs_spaces
-def test_a_twentieth_of_a_recorded_space_is_enough_for_one_of_its_five_best() -> None:
+def test_a_twentieth_of_a_recorded_space_is_enough_for_one_of_its_five_best(recorded: dict[str, Any]) -> None:
     space = read(SPACES / "convolution-a100.t4.json.gz", "A100")
-    prior, trained = predictions(space, load(SPACES), "a100")
+    prior, trained = predictions(space, recorded, "a100")
     assert np.isfinite(prior).mean() > 0.99
     for predicted in (prior, trained):
         found, _ = searched(space, predicted, 1)
@@ -48,8 +55,7 @@ def test_a_twentieth_of_a_recorded_space_is_enough_for_one_of_its_five_best() ->
 
 @pytest.mark.slow
 @needs_spaces
-def test_a_prior_that_is_right_is_followed_at_once() -> None:
-    recorded = load(SPACES)
+def test_a_prior_that_is_right_is_followed_at_once(recorded: dict[str, Any]) -> None:
     assert set(recorded) == set(GPUS)
     space = read(SPACES / "convolution-a4000.t4.json.gz", "A4000")
     for predicted in predictions(space, recorded, "a4000"):

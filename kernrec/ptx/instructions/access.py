@@ -12,7 +12,8 @@ from kernrec.ptx.instructions.packing import Compute, Elementwise, Step
 from kernrec.ptx.ir.program import Address, Immediate, Instruction, Operand, Register, Vector
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.launch_layout import WINDOW_SHIFT, WINDOWS
-from kernrec.ptx.state.memory import Memory, Selection, SharedSelection
+from kernrec.ptx.state.memory import Memory
+from kernrec.ptx.state.selection import Selection, SharedSelection
 from kernrec.ptx.state.types import DTYPES, WIDTHS, Array
 
 _SPACES = ("global", "shared", "local", "const", "param", "argument")

@@ -11,7 +11,8 @@ from kernrec.ptx.instructions.packing import Step
 from kernrec.ptx.instructions.rounding import bf16_values, exact_to_bf16, two_sum
 from kernrec.ptx.ir.program import Instruction, Operand, Register, elements
 from kernrec.ptx.state.access import Access
-from kernrec.ptx.state.memory import Memory, SharedSelection
+from kernrec.ptx.state.memory import Memory
+from kernrec.ptx.state.selection import SharedSelection
 from kernrec.ptx.state.types import DTYPES, Array
 
 Operation = Callable[[Array, Array, Array], Array]

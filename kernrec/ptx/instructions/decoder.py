@@ -29,8 +29,9 @@ from kernrec.ptx.ir.program import (
 )
 from kernrec.ptx.state.batch import WARP, Lanes
 from kernrec.ptx.state.errors import EmulationError, location
-from kernrec.ptx.state.memory import Memory, SharedSelection
+from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.registers import RegisterFiles, RowRef
+from kernrec.ptx.state.selection import SharedSelection
 from kernrec.ptx.state.types import WIDTHS, Array, literal_bits
 
 ElementwiseBuilder = Callable[[Instruction], "Elementwise | list[Elementwise]"]
@@ -218,7 +219,9 @@ class BlockDecoder(OperandResolver):
             files = self.registers.files
             row = files[ref[0]][ref[1]]
             predicate = files[1][guard[1]] if guard else None
-            shared = self._selections[key] = SharedSelection(self.memory, row, predicate, negated, per_warp)
+            shared = self._selections[key] = SharedSelection(
+                self.lanes, self.memory.select, row, predicate, negated, per_warp
+            )
         return shared, offset
 
     def running_lanes(self, ins: Instruction) -> Callable[[], Array | None]:

@@ -13,7 +13,7 @@ from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError,
 from kernrec.ptx.instructions.packing import Step
 from kernrec.ptx.ir.program import Instruction, Operand, Register, Texel, Vector, elements
 from kernrec.ptx.state.errors import EmulationError, location
-from kernrec.ptx.state.memory import Region
+from kernrec.ptx.state.region import Region
 from kernrec.ptx.state.textures import Corner, Image, corners, cube_face, read_texels
 from kernrec.ptx.state.types import Array
 

@@ -14,7 +14,7 @@ from kernrec.ptx.instructions.packing import Step
 from kernrec.ptx.instructions.warp import whole_warps
 from kernrec.ptx.ir.program import Instruction, Operand, elements
 from kernrec.ptx.state.access import Access
-from kernrec.ptx.state.memory import SharedSelection
+from kernrec.ptx.state.selection import SharedSelection
 from kernrec.ptx.state.types import Array
 
 

@@ -14,7 +14,7 @@ from kernrec.ptx.instructions.images import ImageUse, coordinate_rows, geometry_
 from kernrec.ptx.instructions.packing import Step
 from kernrec.ptx.ir.program import Instruction, Operand, Register, Texel, elements
 from kernrec.ptx.state.errors import EmulationError, location
-from kernrec.ptx.state.memory import Region
+from kernrec.ptx.state.region import Region
 from kernrec.ptx.state.textures import Image
 from kernrec.ptx.state.types import Array
 

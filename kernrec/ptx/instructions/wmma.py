@@ -30,7 +30,7 @@ from kernrec.ptx.instructions.packing import Step
 from kernrec.ptx.instructions.warp import whole_warps
 from kernrec.ptx.ir.program import Instruction, Vector
 from kernrec.ptx.state.access import Access
-from kernrec.ptx.state.memory import SharedSelection
+from kernrec.ptx.state.selection import SharedSelection
 from kernrec.ptx.state.types import Array
 
 _WIDE = frozenset({"m16n16k16", "m32n8k16", "m8n32k16"})

@@ -1,10 +1,4 @@
-"""The memories a kernel sees: global buffers, shared, local, constant and parameter space, bounds-checked.
-
-A `Region` is one flat memory with typed views; a NumPy array that is not writeable makes a read-only buffer. A
-`Selection` is the lanes and addresses of one access; its `AccessPattern` gives bounds, alignment and cost without
-another look at the addresses. Accesses of a basic block that share their address register share a selection
-(`SharedSelection`), so an unrolled loop body pays once for many loads.
-"""
+"""All memories of an emulation: what an access means, whether it is allowed, and what it costs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -16,85 +10,16 @@ from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.access_cost import AccessPattern, Counts
 from kernrec.ptx.state.access_trace import AccessTrace
 from kernrec.ptx.state.async_copies import AsyncCopies
-from kernrec.ptx.state.batch import WARP, Lanes
+from kernrec.ptx.state.batch import Lanes
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, WINDOW_SHIFT, WINDOWS, LaunchLayout
 from kernrec.ptx.state.race_detector import RaceDetector, SharedAccess
+from kernrec.ptx.state.region import POISON, Region, global_buffers, private_spaces
+from kernrec.ptx.state.selection import Selection, signed
 from kernrec.ptx.state.touched_sectors import TouchedSectors
 from kernrec.ptx.state.types import Array
 
-_MOST_PATTERNS = 1 << 11  # some 16 KiB each
 _MOST_TOUCHED = 1 << 14  # addresses that are recorded at once
-_POISON = 0xFF  # unwritten shared and local memory: NaN as a float, -1 as an integer
-
-
-class Region:
-    """A flat memory."""
-
-    __slots__ = ("base", "bytes", "copies", "name", "size", "space", "views", "writable")
-
-    def __init__(
-        self, name: str, space: str, data: Array, size: int, *, base: int = 0, copies: Array | None = None
-    ) -> None:
-        """A region of `size` bytes at address `base`; `copies`: where in `data` each lane's own copy begins."""
-        self.name = name
-        self.space = space
-        self.base = base
-        self.bytes = data
-        self.size = size
-        self.copies = copies
-        self.writable = bool(data.flags.writeable) and space not in ("const", "param")
-        self.views: dict[int, Array] = {
-            unit: data[: len(data) // unit * unit].view(f"u{unit}") for unit in (1, 2, 4, 8)
-        }
-
-
-def _signed(addresses: Array) -> Array:
-    """Addresses as int64: a negative base with an offset back into bounds wraps as on the machine."""
-    return addresses.view(f"i{addresses.dtype.itemsize}").astype(np.int64)
-
-
-class Selection:
-    """The lanes of one access (None: all of the batch), their addresses, and the pattern these make."""
-
-    __slots__ = ("_index", "addresses", "first", "lanes", "pattern")
-
-    def __init__(
-        self, lanes: Array | None, addresses: Array, patterns: dict[Any, AccessPattern], batch_lanes: int
-    ) -> None:
-        """`patterns` holds those seen before; `batch_lanes`: lanes of the batch."""
-        self.lanes = lanes
-        self.addresses = addresses
-        self.first = int(_signed(addresses[:1])[0])
-        relative = addresses - addresses[0]
-        key = relative.tobytes() if lanes is None else (relative.tobytes(), lanes.tobytes())
-        pattern = patterns.get(key)
-        if pattern is None:
-            if len(patterns) >= _MOST_PATTERNS:
-                patterns.clear()
-            pattern = patterns[key] = AccessPattern(_signed(relative), lanes, batch_lanes)
-        self.pattern = pattern
-        self._index: dict[tuple[int, int], Array] = {}
-
-    def index(self, region: Region, unit: int, offset: int) -> tuple[Array, int]:
-        """Where the lanes' elements of `unit` bytes are in `region.views[unit]`: (index array, shift to add)."""
-        if offset < 0 or offset % unit or self.first + self.pattern.low < region.base:
-            return self._bytes(region, offset) // unit, 0
-        key = (id(region), unit)
-        index = self._index.get(key)
-        if index is None:
-            index = self._index[key] = self._bytes(region, 0) >> (unit.bit_length() - 1)
-        return index, offset // unit
-
-    def _bytes(self, region: Region, offset: int) -> Array:
-        """The byte of the region's data that each lane accesses."""
-        where = _signed(self.addresses)
-        shift = offset - region.base
-        if shift:
-            where += shift
-        if region.copies is not None:
-            where += region.copies if self.lanes is None else region.copies[self.lanes]
-        return where
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +83,15 @@ class Memory:
         self._touched = touched
         self._order = order
         self._patterns: dict[Any, AccessPattern] = {}
-        self._buffers = [
-            Region(name, "global", data, len(data), base=(i + 1) << BUFFER_SHIFT)
-            for i, (name, data) in enumerate(layout.buffers.items())
-        ]
-        self._spaces = _private_spaces(lanes, layout)
+        self._buffers = global_buffers(layout)
+        self._spaces = private_spaces(lanes, layout)
         by_name = {region.name: region for region in self._buffers}
         self.images = {handle: (image, by_name[image.buffer]) for handle, image in layout.images.items()}
 
     def start_batch(self) -> None:
         """Forgets what the last batch of blocks left in shared and local memory."""
-        self._spaces["shared"].bytes.fill(_POISON)
-        self._spaces["local"].bytes.fill(_POISON)
+        self._spaces["shared"].bytes.fill(POISON)
+        self._spaces["local"].bytes.fill(POISON)
         self.async_copies.start_batch()
         if self.races is not None:
             self.races.start_batch()
@@ -274,7 +196,7 @@ class Memory:
             self._touched.record(region, access.size, self._blocks(selection.lanes), where, kind)
         pattern, first = selection.pattern, selection.first + access.offset
         if self._order is not None and kind == "atomic":
-            self._order.record_atomic(_signed(selection.addresses) + access.offset, self._blocks(selection.lanes))
+            self._order.record_atomic(signed(selection.addresses) + access.offset, self._blocks(selection.lanes))
         elif self._order is not None:
             self._order.record(self.lanes.step, pattern, first, kind == "read")
         if self.counts is None:
@@ -409,71 +331,3 @@ def _one_lane_per_word(request: GlobalRequest, blocks: Array, move: int) -> tupl
         return blocks, request.where
     kept = np.unique((blocks << 40) + (request.where >> 2), return_index=True)[1]
     return blocks[kept], request.where[kept]
-
-
-def _private_spaces(lanes: Lanes, layout: LaunchLayout) -> dict[str, Region]:
-    """The memories that are not global, by state space."""
-    shape = lanes.shape
-    shared = -(-layout.shared_bytes // 16) * 16
-    data = np.full(shared * shape.blocks, _POISON, np.uint8)
-    return {
-        "shared": Region("shared memory", "shared", data, layout.shared_bytes, copies=shape.block_of * shared),
-        "local": _per_thread("local memory", "local", layout.local_bytes, lanes),
-        "argument": _per_thread("arguments of calls", "argument", layout.argument_bytes, lanes),
-        "const": Region("constant memory", "const", _padded(layout.constants), len(layout.constants)),
-        "param": Region("parameters", "param", _padded(layout.parameters), len(layout.parameters)),
-    }
-
-
-def _per_thread(name: str, space: str, size: int, lanes: Lanes) -> Region:
-    """Memory of which every thread has `size` bytes of its own."""
-    stride = -(-size // 16) * 16
-    data = np.full(stride * lanes.shape.lanes, _POISON, np.uint8)
-    return Region(name, space, data, size, copies=lanes.shape.numbers * stride)
-
-
-def _padded(data: bytes) -> Array:
-    return np.frombuffer(data.ljust(-(-len(data) // 8) * 8, b"\0"), np.uint8).copy()
-
-
-class SharedSelection:
-    """The selection of a basic block's accesses through one address register under one predicate."""
-
-    __slots__ = ("_inverted", "_lanes", "_memory", "_participates", "_predicate", "_row", "_selection", "_step")
-
-    def __init__(self, memory: Memory, row: Array, predicate: Array | None, inverted: bool, per_warp: int) -> None:
-        """`row`: addresses of the lanes; the accesses run where `predicate` is true (or false, if `inverted`).
-
-        Only the first `per_warp` lanes of each warp take part.
-        """
-        self._memory = memory
-        self._lanes = memory.lanes
-        self._row = row
-        self._predicate = predicate
-        self._inverted = inverted
-        self._participates = None if per_warp == WARP else memory.lanes.shape.numbers % WARP < per_warp
-        self._step = -1
-        self._selection: Selection | None = None
-
-    def get(self) -> Selection | None:
-        """The selection for this run of the basic block; None when no lane takes part."""
-        lanes = self._lanes
-        if self._step == lanes.step:
-            return self._selection
-        self._step = lanes.step
-        numbers = lanes.active_numbers()
-        if self._predicate is not None:
-            is_on = ~self._predicate if self._inverted else self._predicate
-            if numbers is not None:
-                numbers = numbers[is_on[numbers]]
-            elif not is_on.all():
-                numbers = np.flatnonzero(is_on)
-        if self._participates is not None:
-            numbers = np.flatnonzero(self._participates) if numbers is None else numbers[self._participates[numbers]]
-        if numbers is None:
-            self._selection = self._memory.select(None, self._row)
-        elif len(numbers):
-            self._selection = self._memory.select(numbers, self._row[numbers])
-        else:
-            self._selection = None
-        return self._selection
