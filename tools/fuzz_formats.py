@@ -290,7 +290,7 @@ def _used(database: Database) -> None:
     """What commands ask of rows that were taken."""
     for measurement in database.measurements():
         problem = measurement.identity.problem
-        database.log(measurement.identity.gpu, problem.op)
+        database.log(measurement.identity.gpu, [problem.key])
         database.measured(measurement.identity.gpu, [measurement.identity.kernel], problem.key)
     for row in database.rows("profile"):
         database.profiles(str(row["kernel"]), str(row["kernel_hash"]), int(str(row["sm"])))

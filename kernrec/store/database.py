@@ -49,6 +49,8 @@ class DatabaseContents:
     """Rows of its log, without those that were taken back."""
     profiled: frozenset[tuple[str, str, int]]
     """(kernel, hash, architecture) with profiles."""
+    problems: tuple[tuple[str, str], ...]
+    """(op, key) of its problems."""
 
 
 class Database:
@@ -212,16 +214,14 @@ class Database:
         with one_line(self.path):
             return self._connection.execute(query, [name]).fetchall()
 
-    def log(
-        self, gpu: str, op: str, problem_key: str | None = None, *, title: str = "", signed: bool = False
-    ) -> MeasurementLog:
-        """The answers and failures of a GPU and op by problem, or of one problem only; see `read_log`."""
+    def log(self, gpu: str, problems: Sequence[str], *, title: str = "", signed: bool = False) -> MeasurementLog:
+        """The answers and failures of a GPU and the problems of these keys, by problem; see `read_log`."""
         with one_line(self.path):
-            return read_log(self._connection, gpu, op, problem_key, title, signed)
+            return read_log(self._connection, gpu, problems, title, signed)
 
     def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[MeasuredAnswer]:
         """The measured answers of these kernels on a GPU and problem, fastest first."""
-        return list(evidence([self.log(gpu, "", problem_key)], kernels, problem_key).measured)
+        return list(evidence([self.log(gpu, [problem_key])], kernels, problem_key).measured)
 
     def measured_problems(self, gpu: str) -> frozenset[str]:
         """The keys of all problems with a measurement on `gpu` that ran well."""
@@ -336,7 +336,8 @@ class Database:
                 " FROM db.measurement"
             ).fetchone()
             profiled = self._connection.execute("SELECT DISTINCT kernel, kernel_hash, sm FROM db.profile").fetchall()
-        return DatabaseContents(int(rows[0]) if rows else 0, frozenset(profiled))
+            problems = self._connection.execute("SELECT op, key FROM db.problem").fetchall()
+        return DatabaseContents(int(rows[0]) if rows else 0, frozenset(profiled), tuple(problems))
 
     def key_range(self) -> tuple[str, str] | None:
         """The least and the greatest key of a measurement, which takes a look at every row; None without any."""

@@ -1,8 +1,7 @@
-"""The measurement log as queries read it: all answers and failures of one GPU and op, in memory, by problem.
+"""The measurement log as queries read it: the answers and failures of a GPU by problem, in memory.
 
 Opening a DuckDB file takes longer than reading an answer from it, and while it is open no other program can write to
-it. So a program with many queries reads the log of its GPU and op once; one with a single query reads that problem
-only.
+it. So several problems are read at a time (`kernrec.store.stack`).
 """
 
 import json
@@ -10,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from kernrec.store.connection import quoted
 from kernrec.store.derived import with_derived
 from kernrec.store.evidence import Evidence, FailedConfig, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
@@ -61,28 +61,24 @@ class MeasurementLog:
 def read_log(
     connection: "DuckDBPyConnection",
     gpu: str,
-    op: str,
-    problem_key: str | None = None,
+    problems: Sequence[str],
     title: str = "",
     signed: bool = False,
 ) -> MeasurementLog:
-    """The log of a GPU and op, or of one problem alone.
+    """The log of a GPU and some problems.
 
     Args:
         connection: with the file attached as `db`.
         gpu: name of the catalog.
-        op: its name; of no account with a `problem_key`.
-        problem_key: of the only problem to read.
+        problems: their keys.
         title: how answers call the database.
         signed: whether its rows were pulled, so that it says who shared each.
     """
-    where, values = "AND problem.op = $2", [gpu, op]
-    if problem_key is not None:
-        row = connection.execute("SELECT problem_id FROM db.problem WHERE key = ?", [problem_key]).fetchone()
-        if row is None:
-            return MeasurementLog({}, {})
-        # As a constant it is applied while the log is scanned; a join would read the whole log.
-        where, values = "AND problem_id = $2", [gpu, row[0]]
+    ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
+    if not ids:
+        return MeasurementLog({}, {})
+    # As constants they are applied while the log is scanned; a join would read the whole log.
+    where, values = f"AND problem_id IN ({', '.join(quoted(name) for (name,) in ids)})", [gpu]
     answers = with_derived("answer", f"{_ANSWERS} {where} ORDER BY latency_s, tunables")
     failures = with_derived("whole_card_rows", f"{_FAILURES} {where} GROUP BY ALL ORDER BY ALL")
     signers: dict[_Row, tuple[str, ...]] = {}

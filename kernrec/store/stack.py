@@ -3,6 +3,8 @@
 """
 
 import os
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -14,9 +16,6 @@ from kernrec.store.identity import content_hash
 from kernrec.store.measurement_log import MeasurementLog, evidence
 from kernrec.store.profiles import ProfileTable, shipped_profiles
 from kernrec.store.remotes import OWN, pulled_databases
-
-_MOST_IN_MEMORY = 200_000
-"""Rows of all logs, up to which those of a GPU and op are read at once."""
 
 
 class Stack:
@@ -47,8 +46,10 @@ class Stack:
         # A database that is named twice, also by a link, counts once.
         self._paths = list({os.path.realpath(path): Path(path) for path in databases}.values())
         self._read: tuple[tuple[int, int], ...] | None = None
-        self._logs: dict[tuple[str, str], list[MeasurementLog] | None] = {}
+        self._logs: dict[tuple[str, str], list[MeasurementLog]] = {}
+        self._queries: Counter[tuple[str, str]] = Counter()
         self._contents: list[DatabaseContents] = []
+        self._problems: dict[str, list[str]] = {}
         self._open: dict[Path, Database] | None = {} if keep_open else None
         self._refresh()  # a file that cannot be read is an error now, not in the middle of a query
 
@@ -73,6 +74,7 @@ class Stack:
         if (version := self.version()) != self._read:
             self._logs.clear()
             self._contents = [database.contents() for database in self._databases()]
+            self._problems = _by_op(self._contents)
             self._read = version
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
@@ -88,27 +90,26 @@ class Stack:
     def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:
         """What all databases contain about a GPU and problem: measurements of these kernels, failures, faster others.
 
-        For each config, power limit and clock the first database that has it counts. The first query about a GPU and op
-        reads one problem; the second reads the whole log of both, which then answers until a file changes, unless the
-        databases are so large that this would take longer than many queries.
+        For each config, power limit and clock the first database that has it counts. What was read of a problem answers
+        until a file changes. Reading takes along as many of the op's next problems as there were queries about the op,
+        so that one query reads one problem and a thousand open the files a few times.
         """
         if not self._paths:
             return Evidence()
         self._refresh()
-        gpu_and_op = gpu, op
-        rows = sum(contents.measurements for contents in self._contents)
-        if gpu_and_op not in self._logs or rows > _MOST_IN_MEMORY:
-            self._logs[gpu_and_op] = None
-            return evidence(self._read_logs(gpu, op, problem_key), kernels, problem_key)
-        if (logs := self._logs[gpu_and_op]) is None:
-            logs = self._logs[gpu_and_op] = self._read_logs(gpu, op, None)
-        return evidence(logs, kernels, problem_key)
-
-    def _read_logs(self, gpu: str, op: str, problem_key: str | None) -> list[MeasurementLog]:
-        return [
-            database.log(gpu, op, problem_key, title=self._titles[path], signed=path in self._pulled)
-            for path, database in zip(self._paths, self._databases(), strict=True)
-        ]
+        keys = self._problems.get(op, [])
+        place = bisect_left(keys, problem_key)
+        if keys[place : place + 1] != [problem_key]:
+            return Evidence()
+        self._queries[gpu, op] += 1
+        if (gpu, problem_key) not in self._logs:
+            ahead = [key for key in keys[place : place + self._queries[gpu, op]] if (gpu, key) not in self._logs]
+            logs = [
+                database.log(gpu, ahead, title=self._titles[path], signed=path in self._pulled)
+                for path, database in zip(self._paths, self._databases(), strict=True)
+            ]
+            self._logs |= {(gpu, key): logs for key in ahead}
+        return evidence(self._logs[gpu, problem_key], kernels, problem_key)
 
     def measured_problems(self, gpu: str) -> frozenset[str]:
         """The keys of all problems with a good measurement on `gpu`."""
@@ -131,6 +132,15 @@ class Stack:
     def version(self) -> tuple[tuple[int, int], ...]:
         """Modification time and size of each file: after a change, cached answers have to be dropped."""
         return tuple(_written(path) for path in self._paths)
+
+
+def _by_op(every: Iterable[DatabaseContents]) -> dict[str, list[str]]:
+    """The keys of all problems by op, sorted."""
+    by_op: dict[str, set[str]] = {}
+    for contents in every:
+        for op, key in contents.problems:
+            by_op.setdefault(op, set()).add(key)
+    return {op: sorted(keys) for op, keys in by_op.items()}
 
 
 def _written(path: Path) -> tuple[int, int]:

@@ -161,4 +161,4 @@ def test_a_recorded_space_is_a_database_of_as_many_rows(database: Database) -> N
     assert (done.added, done.outcomes) == (4362, {"ok": 4201, "crash": 155, "compile": 6})
     (best, *_) = database.measured(done.gpu.name, ["convolution"], problem.key)
     assert best.latency_s == done.best_s
-    assert len(database.log(done.gpu.name, "conv2d").answers[problem.key]) == 4201
+    assert len(database.log(done.gpu.name, [problem.key]).answers[problem.key]) == 4201

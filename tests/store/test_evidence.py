@@ -42,7 +42,7 @@ def test_a_locked_memory_clock_is_another_answer(database, row, problem):
 def test_of_other_kernels_only_the_fastest_is_told(database, row, problem):
     other = [row(kernel="theirs", config={"x": "a"}, latency_s=t, power_limit_w=w) for t, w in [(2, None), (1, 300.0)]]
     database.add_measurements(map(Measurement.from_columns, [row(), *other, row(kernel="theirs", latency_s=3.0)]))
-    found = evidence([database.log(GPU, problem.op)], [KERNEL], problem.key)
+    found = evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key)
     assert [one.kernel for one in found.measured] == [KERNEL]
     assert [(one.latency_s, one.power_limit_w) for one in found.foreign] == [(1, 300.0), (2, None)]
     assert found.foreign[0].config == {"x": "a"}
@@ -52,7 +52,7 @@ def test_a_failure_counts_until_the_config_ran_well_in_any_database(row, problem
     def log(*rows):
         with Database.memory() as database:
             database.add_measurements(map(Measurement.from_columns, rows))
-            return database.log(GPU, problem.op)
+            return database.log(GPU, [problem.key])
 
     def failures(*logs):
         return [one.outcome for one in evidence(logs, [KERNEL], problem.key).failed]
@@ -78,7 +78,7 @@ def test_a_mig_slice_says_nothing_of_the_whole_card(database, row, problem):
     database.add_measurements(
         map(Measurement.from_columns, [row(mig=True, outcome="crash", latency_s=None, measured_at="2026-04-01")])
     )
-    found = evidence([database.log(GPU, problem.op)], [KERNEL], problem.key)
+    found = evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key)
     assert [(one.latency_s, one.sessions) for one in found.measured] == [(2e-3, 1)]
     assert (found.failed, found.foreign) == ((), ())
     assert len(database.rows("measurement")) == 4
@@ -106,7 +106,7 @@ def test_what_was_replayed_never_counts_beside_what_was_measured(row, problem):
         for rows in databases:
             with Database.memory() as database:
                 database.add_measurements(map(Measurement.from_columns, rows))
-                logs.append(database.log(GPU, problem.op))
+                logs.append(database.log(GPU, [problem.key]))
         (one,) = evidence(logs, [KERNEL], problem.key).measured
         return one.latency_s, one.sessions, one.replayed
 
@@ -119,16 +119,16 @@ def test_another_kernel_that_was_replayed_goes_after_one_that_was_measured(datab
     theirs = {"kernel": "theirs", "protocol_version": 0}
     rows = [row(**theirs), row(**REPLAY | theirs, config={"y": 1}, latency_s=1e-4)]
     database.add_measurements(map(Measurement.from_columns, rows))
-    (found,) = evidence([database.log(GPU, problem.op)], [KERNEL], problem.key).foreign
+    (found,) = evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key).foreign
     assert (found.latency_s, found.replayed) == (1e-3, False)
 
 
 def test_a_replayed_failure_is_older_than_whatever_ran_well(database, row, problem):
     crash = row(**REPLAY | {"outcome": "crash", "latency_s": None})
     database.add_measurements(map(Measurement.from_columns, [crash]))
-    assert len(evidence([database.log(GPU, problem.op)], [KERNEL], problem.key).failed) == 1
+    assert len(evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key).failed) == 1
     database.add_measurements(map(Measurement.from_columns, [row()]))
-    assert evidence([database.log(GPU, problem.op)], [KERNEL], problem.key).failed == ()
+    assert evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key).failed == ()
 
 
 def test_one_problem_alone_is_read_as_with_all_others(database, row, problem):
@@ -139,7 +139,7 @@ def test_one_problem_alone_is_read_as_with_all_others(database, row, problem):
         )
     )
     for one in (problem, other):
-        alone, whole = database.log(GPU, "matmul", one.key), database.log(GPU, "matmul")
+        alone, whole = database.log(GPU, [one.key]), database.log(GPU, [problem.key, other.key, "none"])
         assert evidence([alone], [KERNEL], one.key) == evidence([whole], [KERNEL], one.key)
         assert len(evidence([alone], [KERNEL], one.key).measured) == 1
-    assert evidence([database.log(GPU, "conv2d")], [KERNEL], problem.key) == Evidence()
+    assert evidence([database.log(GPU, [])], [KERNEL], problem.key) == Evidence()

@@ -3,6 +3,7 @@
 import pytest
 
 from kernrec.errors import UsageError
+from kernrec.op import find_op
 from kernrec.store import Database, Stack, write_profiles
 from kernrec.store.measurement import Measurement
 
@@ -125,3 +126,22 @@ def test_a_file_that_is_kept_open_is_opened_once(make, row, problem, profile, mo
     assert stack.profiles(KERNEL, HASH, 89)[0].registers.tolist() == [3]
     assert stack.measured_problems(GPU) == {problem.key}
     assert len(opened) == 1
+
+
+def test_many_queries_open_a_file_a_few_times_and_one_query_reads_one_problem(make, row, monkeypatch):
+    problems = [find_op("matmul").problem(m=64, n=32, k=16 * k) for k in range(1, 31)]
+    path = make("mine", [row(problem=each) for each in problems])
+    read = []
+    real = Database.log
+
+    def counted(self, gpu, keys, **named):
+        read.append(len(keys))
+        return real(self, gpu, keys, **named)
+
+    monkeypatch.setattr(Database, "log", counted)
+    stack = Stack([path])
+    for each in sorted(problems, key=lambda problem: problem.key):
+        assert len(measured(stack, each)) == 1
+    assert read == [1, 2, 4, 8, 15]
+    assert measured(stack, find_op("matmul").problem(m=64, n=32, k=17)) == []
+    assert len(read) == 5
