@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain, islice
 from pathlib import Path
 
 from kernrec import paths
@@ -103,7 +104,8 @@ class Stack:
             return Evidence()
         self._queries[gpu, op] += 1
         if (gpu, problem_key) not in self._logs:
-            ahead = [key for key in keys[place : place + self._queries[gpu, op]] if (gpu, key) not in self._logs]
+            unread = (key for key in chain(keys[place:], keys[:place]) if (gpu, key) not in self._logs)
+            ahead = list(islice(unread, self._queries[gpu, op]))
             logs = [
                 database.log(gpu, ahead, title=self._titles[path], signed=path in self._pulled)
                 for path, database in zip(self._paths, self._databases(), strict=True)
