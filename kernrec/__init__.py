@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.analyze_triton import Grid
     from kernrec.recommender.many import ManyAnswers
     from kernrec.recommender.network import NetworkAnswer
+    from kernrec.run import BuiltKernel
 
 _shared: "list[Recommender]" = []
 
@@ -149,6 +150,45 @@ def _recommender() -> "Recommender":
     if not _shared:
         _shared.append(Recommender())
     return _shared[0]
+
+
+def build(
+    op: str,
+    gpu: str = "auto",
+    *,
+    dtype: str | None = None,
+    layout: str | None = None,
+    objective: str = "latency",
+    power_limit_w: float | None = None,
+    **dims: "int | range | Sequence[int]",
+) -> "BuiltKernel":
+    """The recommended kernel as a function of arrays: `kernel = build("matmul", m=range(1, 8193), n=4096, k=4096)`.
+
+    Which variant runs which shape is a table (`kernel.plan()`) that is made here; nothing is compiled yet. Kernels in
+    Triton are left out.
+
+    Args:
+        op: the operator.
+        gpu: the GPU, as people call it; `auto` for the current one of this machine.
+        dtype: data type; the op's first one by default.
+        layout: tensor layout; the op's first one by default.
+        objective: `latency`, `energy` or `edp`.
+        power_limit_w: the power limit that the GPU runs under, in watts; its default one if None.
+        **dims: the op's dimensions by name: a number, a `range` of numbers or a list of them. Those of several values
+            are read off the shapes of the arrays at each call.
+
+    Raises:
+        kernrec.errors.UsageError: a name is unknown, or a value impossible.
+        kernrec.errors.KernrecError: `auto` without a GPU, or a shape that nothing can run.
+    """
+    from kernrec.op import find_op
+    from kernrec.recommender import Query
+    from kernrec.recommender.request import objective_named
+    from kernrec.run.build import build_kernel
+    from kernrec.run.shapes import Shapes
+
+    query = Query(objective_named(objective), power_limit_w=power_limit_w, top=1)
+    return build_kernel(_recommender(), Shapes.of(find_op(op), dtype, layout, dims), gpu, query)
 
 
 def analyze(

@@ -14,7 +14,7 @@ from tests.helpers.paths import ROOT
 ROOMS = """
     __init__ __main__
     cli triton
-    page
+    page run
     measure training emit
     recommender
     interop

@@ -17,10 +17,9 @@ import pytest
 
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, all_kernels
-from kernrec.kernel.binding import bind_launches, workspaces
 from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
-from kernrec.profile.probe_profile import kernel_launch
-from kernrec.ptx import Module, emulate
+from kernrec.profile.emulate_config import emulate_config
+from kernrec.ptx import Module
 from tests.helpers.kernel_code import Config, module_of
 
 ARCHITECTURES = (75, 86)  # without and with cp.async and conversions to bfloat16
@@ -344,10 +343,7 @@ def execute(
 ) -> Tensors:
     """The outputs of a config's launches as they leave them in memory, of which nothing but NaN was there before."""
     outputs = unwritten(problem)
-    scratch = {s.name: np.full(s.elements, np.nan, np.float32) for s in workspaces(kernel, config, problem, sm)}
-    for launch in bind_launches(kernel, config, problem, sm):
-        emulated = kernel_launch(launch, {**given, **outputs, **scratch})
-        emulate(module, emulated, count=False, check_races=check_races, budget=budget)
+    emulate_config(kernel, config, problem, (sm, module), {**given, **outputs}, check_races, budget)
     return outputs
 
 

@@ -11,15 +11,10 @@ from typing import Any
 from cupy.cuda import Event, Stream, driver, get_elapsed_time, runtime
 from cupy.cuda.function import Module
 
-from kernrec.kernel import BoundLaunch, Pointer, Scalar
+from kernrec.kernel import BoundLaunch
+from kernrec.kernel.packed_arguments import PackedArguments
 from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.store.measurement import Outcome
-
-_TYPES: dict[str, Any] = {
-    "i8": ctypes.c_int8, "u8": ctypes.c_uint8, "i16": ctypes.c_int16, "u16": ctypes.c_uint16,
-    "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64,
-    "f32": ctypes.c_float, "f64": ctypes.c_double,
-}  # fmt: skip
 
 # CUresult of launches that a card refuses without harm, because they need more than it has.
 _REFUSALS = {1: "invalid value", 701: "out of resources"}
@@ -30,12 +25,11 @@ class DeviceLaunch:
 
     def __init__(
         self, module: Module, entry: str, grid: Sequence[int], block: Sequence[int], shared_bytes: int,
-        arguments: Iterable[Any],
+        arguments: Iterable[Any] | PackedArguments,
     ) -> None:  # fmt: skip
         self._function = module.get_function(entry)
         self._grid, self._block, self._shared = tuple(grid), tuple(block), shared_bytes
-        self._values = list(arguments)
-        self._pointers = (ctypes.c_void_p * len(self._values))(*(ctypes.addressof(value) for value in self._values))
+        self._arguments = arguments if isinstance(arguments, PackedArguments) else PackedArguments(arguments)
         try:
             if shared_bytes:  # more than 48 KiB, static included, needs this attribute
                 attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -48,13 +42,9 @@ class DeviceLaunch:
     @classmethod
     def bound(cls, module: Module, launch: BoundLaunch, entry: str, addresses: Mapping[str, int]) -> "DeviceLaunch":
         """A launch of the kernel `entry` of a module over buffers at these addresses."""
-        arguments = []
-        for argument in launch.arguments:
-            if isinstance(argument, Scalar):
-                arguments.append(_TYPES[argument.ctype](argument.value))
-            else:  # no textures: `kernrec.measure.collect` refuses kernels that take one
-                assert isinstance(argument, Pointer)
-                arguments.append(ctypes.c_void_p(0 if argument.null else addresses[argument.name]))
+        arguments = PackedArguments.bound(launch)
+        for name in arguments.slots:
+            arguments.set_address(name, addresses[name])
         return cls(module, entry, launch.grid, launch.block, launch.shared_bytes, arguments)
 
     def queue(self, stream: Stream) -> None:
@@ -62,7 +52,7 @@ class DeviceLaunch:
         try:
             driver.launchKernel(
                 self._function.ptr, *self._grid, *self._block, self._shared, stream.ptr,
-                ctypes.addressof(self._pointers), 0,
+                self._arguments.address, 0,
             )  # fmt: skip
         except driver.CUDADriverError as error:
             if error.status in _REFUSALS:

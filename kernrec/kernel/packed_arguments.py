@@ -1,0 +1,59 @@
+"""Kernel arguments as the driver takes them: values of C types, and an array of pointers to them.
+
+They are packed once and used for many launches: the driver copies them when a launch is queued.
+"""
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kernrec.errors import KernrecError
+from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar
+
+C_TYPES: dict[str, Any] = {
+    "i8": ctypes.c_int8, "u8": ctypes.c_uint8, "i16": ctypes.c_int16, "u16": ctypes.c_uint16,
+    "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64,
+    "f32": ctypes.c_float, "f64": ctypes.c_double,
+}  # fmt: skip
+
+
+class PackedArguments:
+    """The arguments of one launch; addresses can be set again for the next one."""
+
+    def __init__(self, values: Iterable[Any], names: Sequence[str | None] = ()) -> None:
+        """Pack values of C types.
+
+        Args:
+            values: one for each parameter.
+            names: of the tensor or workspace whose address a parameter takes; None for other parameters.
+        """
+        self._values = list(values)
+        self.slots: dict[str, list[Any]] = {}
+        """By tensor or workspace: the values that hold its address."""
+        for name, value in zip(names, self._values, strict=False):
+            if name is not None:
+                self.slots.setdefault(name, []).append(value)
+        self._pointers = (ctypes.c_void_p * len(self._values))(*(ctypes.addressof(value) for value in self._values))
+        self.address = ctypes.addressof(self._pointers)
+        """What the driver is given."""
+
+    @classmethod
+    def bound(cls, launch: BoundLaunch) -> "PackedArguments":
+        """Those of a bound launch, with null for addresses; `KernrecError` where it takes a texture."""
+        values: list[Any] = []
+        names: list[str | None] = []
+        for argument in launch.arguments:
+            if isinstance(argument, Scalar):
+                values.append(C_TYPES[argument.ctype](argument.value))
+                names.append(None)
+            elif isinstance(argument, Pointer):
+                values.append(ctypes.c_void_p(0))
+                names.append(None if argument.null else argument.name)
+            else:
+                raise KernrecError(f"{launch.entry} takes a texture ({argument.name}), which cannot be launched here")
+        return cls(values, names)
+
+    def set_address(self, name: str, address: int) -> None:
+        """Passes this address for a tensor or workspace from now on."""
+        for value in self.slots.get(name, ()):
+            value.value = address

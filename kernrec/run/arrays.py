@@ -1,0 +1,292 @@
+"""Arrays of several libraries, read alike: CuPy, PyTorch, and whatever speaks `__cuda_array_interface__` or DLPack.
+
+A reader knows one library. What it is asked on every call (`device`, `address`) is kept short: a launch should cost
+little more than the driver's own call. What is wrong with an array is found out afterwards, from its `ArrayFacts`.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from kernrec.errors import UsageError
+from kernrec.util.light_dataclass import dataclass
+
+ALIGNMENT = 16
+"""Bytes that the address of a tensor has to be a multiple of: kernels load packets of up to 16 bytes."""
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "f64": ("float64",), "f32": ("float32",), "tf32": ("float32",), "f16": ("float16",), "bf16": ("bfloat16", "uint16"),
+}  # fmt: skip
+"""By dtype, what other libraries call it; bf16 may come as its bits, for NumPy has no such type."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an array has to be."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ArrayFacts:
+    """What an array is."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In elements."""
+    dtype: str
+    device: int
+    """Number of the GPU; -1 for the host."""
+    address: int
+
+    @property
+    def dense(self) -> bool:
+        """Whether elements follow one another, the last axis fastest."""
+        return all(s == t for n, s, t in zip(self.shape, self.strides, dense_strides(self.shape), strict=True) if n > 1)
+
+
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """In elements, of an array whose last axis is fastest."""
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def check(facts: ArrayFacts, expected: Expected, device: int) -> None:
+    """Raises `UsageError` for what is wrong with an array, in one line.
+
+    Args:
+        facts: what it is.
+        expected: what it has to be.
+        device: number of the GPU that it has to be on; -1 for the host.
+    """
+    name = expected.name
+    if facts.device != device:
+        places = ["on the CPU" if number < 0 else f"on GPU {number}" for number in (facts.device, device)]
+        hint = "" if facts.device >= 0 or device < 0 else "; kernel.emulate(...) runs NumPy arrays on the CPU"
+        raise UsageError(f"{name} is {places[0]}; expected {places[1]}, where the kernel runs{hint}")
+    if facts.dtype not in NAMES[expected.dtype]:
+        raise UsageError(f"{name} has dtype {facts.dtype}; expected {' or '.join(NAMES[expected.dtype])}")
+    if facts.shape != expected.shape:
+        raise UsageError(f"{name} has shape {facts.shape}; expected {expected.shape}")
+    if not facts.dense:
+        dense = dense_strides(facts.shape)
+        transposed = sorted(facts.strides, reverse=True) == list(facts.strides[:-2] + facts.strides[:-3:-1])
+        remedy = "make it dense first, such as by .contiguous() or ascontiguousarray"
+        if transposed and len(facts.shape) > 1:
+            remedy = "it is a transposed view: build for the layout in which it is stored, or copy it"
+        raise UsageError(f"{name} has strides {facts.strides}; expected {dense} (dense, last axis fastest): {remedy}")
+    if facts.address % ALIGNMENT:
+        raise UsageError(
+            f"{name} begins at an address that is {facts.address % ALIGNMENT} bytes above a multiple of {ALIGNMENT};"
+            f" expected a multiple: copy it (it is likely a slice)"
+        )
+
+
+class Reader(Protocol):
+    """Reads the arrays of one library."""
+
+    def device(self, array: Any) -> int:
+        """Number of the GPU that an array is on; -1 for the host."""
+
+    def address(self, array: Any, expected: Expected, device: int) -> int:
+        """Where an array begins; raises `UsageError` if it is not as expected."""
+
+    def stream(self, device: int) -> int:
+        """The stream on which the library puts its work."""
+
+    def empty(self, expected: Expected, device: int) -> Any:
+        """A new array without values."""
+
+
+class TorchReader:
+    """PyTorch's tensors."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self._dtypes = {name: getattr(torch, known[0]) for name, known in NAMES.items()}
+        self.current_stream: Any = torch.cuda.current_stream
+        self.types = (torch.Tensor, torch.nn.Parameter)
+
+    def device(self, array: Any) -> int:
+        return int(array.get_device())
+
+    def address(self, array: Any, expected: Expected, device: int) -> int:
+        address: int = array.data_ptr()
+        if (
+            array.dtype is not self._dtypes[expected.dtype]
+            or array.get_device() != device
+            or address % ALIGNMENT
+            or not array.is_contiguous()
+            or array.shape != expected.shape
+        ):
+            dtype = str(array.dtype).removeprefix("torch.")
+            facts = ArrayFacts(tuple(array.shape), tuple(array.stride()), dtype, array.get_device(), address)
+            check(facts, expected, device)
+            raise UsageError(f"{expected.name} has dtype {dtype}; expected {self._dtypes[expected.dtype]}")
+        if array.requires_grad and self._torch.is_grad_enabled():
+            raise UsageError(
+                f"{expected.name} requires gradients, which this kernel does not compute; expected a tensor without:"
+                " call it under torch.no_grad(), or give .detach()"
+            )
+        return address
+
+    def stream(self, device: int) -> int:
+        return int(self.current_stream(device).cuda_stream)
+
+    def empty(self, expected: Expected, device: int) -> Any:
+        place = "cpu" if device < 0 else f"cuda:{device}"
+        return self._torch.empty(expected.shape, dtype=self._dtypes[expected.dtype], device=place)
+
+
+class CupyReader:
+    """CuPy's arrays."""
+
+    def __init__(self) -> None:
+        import cupy
+        import numpy as np
+
+        self._cupy = cupy
+        self._dtypes = {
+            name: {np.dtype(known) for known in names if known != "bfloat16"} for name, names in NAMES.items()
+        }
+        self.types = (cupy.ndarray,)
+
+    def device(self, array: Any) -> int:
+        return int(array.data.device_id)
+
+    def address(self, array: Any, expected: Expected, device: int) -> int:
+        data = array.data
+        address: int = data.ptr
+        if (
+            array.dtype not in self._dtypes[expected.dtype]
+            or data.device_id != device
+            or address % ALIGNMENT
+            or array.shape != expected.shape
+            or not array.flags.c_contiguous
+        ):
+            strides = tuple(step // array.itemsize for step in array.strides)
+            check(ArrayFacts(array.shape, strides, array.dtype.name, data.device_id, address), expected, device)
+        return address
+
+    def stream(self, device: int) -> int:
+        return int(self._cupy.cuda.get_current_stream(device).ptr)
+
+    def empty(self, expected: Expected, device: int) -> Any:
+        return self._cupy.empty(expected.shape, min(self._dtypes[expected.dtype], key=str))
+
+
+@dataclass(frozen=True)
+class View:
+    """An array of another library: its facts, and what keeps its memory alive."""
+
+    facts: ArrayFacts
+    stream: int | None
+    """The stream on which its content is made, where it says so."""
+    owner: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its extents."""
+        return self.facts.shape
+
+
+class ViewReader:
+    """Views of arrays of other libraries; new arrays are CuPy's."""
+
+    types = (View,)
+
+    def device(self, array: View) -> int:
+        return array.facts.device
+
+    def address(self, array: View, expected: Expected, device: int) -> int:
+        check(array.facts, expected, device)
+        return array.facts.address
+
+    def stream(self, device: int) -> int:
+        return CupyReader().stream(device)
+
+    def empty(self, expected: Expected, device: int) -> Any:
+        return CupyReader().empty(expected, device)
+
+
+def view_of(array: Any, name: str, driver: Any) -> View:
+    """A view of an array that is neither CuPy's nor PyTorch's.
+
+    Args:
+        array: with `__cuda_array_interface__` or DLPack.
+        name: what errors call it.
+        driver: knows on which GPU an address is.
+
+    Raises:
+        UsageError: it has neither, or is on the CPU.
+    """
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _of_interface(array, interface, driver)
+    if not hasattr(array, "__dlpack__"):
+        raise UsageError(
+            f"{name} is a {type(array).__name__}; expected an array of CuPy or PyTorch, or one with DLPack or"
+            " __cuda_array_interface__"
+        )
+    kind, number = array.__dlpack_device__()
+    if int(kind) not in (2, 13):  # kDLCUDA and kDLCUDAManaged of dlpack.h
+        raise UsageError(
+            f"{name} is on the CPU ({type(array).__name__}); expected an array on a GPU:"
+            " kernel.emulate(...) runs NumPy arrays on the CPU"
+        )
+    import cupy
+
+    imported = cupy.from_dlpack(array)
+    strides = tuple(step // imported.itemsize for step in imported.strides)
+    facts = ArrayFacts(imported.shape, strides, imported.dtype.name, int(number), imported.data.ptr)
+    return View(facts, None, imported)
+
+
+def _of_interface(array: Any, interface: Mapping[str, Any], driver: Any) -> View:
+    import numpy as np
+
+    dtype = np.dtype(interface["typestr"])
+    shape = tuple(int(extent) for extent in interface["shape"])
+    steps = interface.get("strides")
+    strides = dense_strides(shape) if steps is None else tuple(int(step) // dtype.itemsize for step in steps)
+    address = int(interface["data"][0])
+    stream = interface.get("stream")
+    facts = ArrayFacts(shape, strides, dtype.name, driver.device_of(address), address)
+    return View(facts, None if stream is None else int(stream), array)
+
+
+def loaded_readers() -> dict[type, Reader]:
+    """A reader by type of array, for the libraries that the process has loaded."""
+    readers: dict[type, Reader] = {View: ViewReader()}
+    for library, reader in (("torch", TorchReader), ("cupy", CupyReader)):
+        if library in sys.modules:
+            made = reader()
+            readers |= dict.fromkeys(made.types, made)
+    return readers
+
+
+def stream_address(stream: Any) -> int:
+    """The address of a stream: of CuPy, PyTorch, one with `__cuda_stream__`, or an address itself.
+
+    Raises:
+        UsageError: it is nothing of that.
+    """
+    if type(stream) is int:
+        return stream
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    for name in ("ptr", "cuda_stream"):
+        if isinstance(getattr(stream, name, None), int):
+            return int(getattr(stream, name))
+    raise UsageError(
+        f"stream is a {type(stream).__name__}; expected a stream of CuPy or PyTorch, one with __cuda_stream__, or its"
+        " address"
+    )

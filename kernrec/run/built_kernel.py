@@ -1,0 +1,278 @@
+"""`BuiltKernel`: an op that runs on arrays, by the variant that the plan names for their shape."""
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from kernrec.compile import Compiled
+from kernrec.errors import KernrecError
+from kernrec.op import Problem
+from kernrec.recommender import Recommender
+from kernrec.run.arrays import Expected, Reader, loaded_readers, stream_address, view_of
+from kernrec.run.driver import CudaDriver, Driver
+from kernrec.run.plan import Plan, Variant, best_variant
+from kernrec.run.prepared_call import LoadedVariant, PreparedCall, Workspaces, by_name
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_MOST_CALLS = 4096
+"""Shapes that are kept ready."""
+
+
+class BuiltKernel:
+    """An op as a function of arrays, made by `kernrec.build`.
+
+    Each variant is compiled when a shape first needs it (or by `compile`) and kept in the user's cache.
+    """
+
+    def __init__(self, plan: Plan, recommender: Recommender, driver: Driver | None = None) -> None:
+        """Make one; programs call `kernrec.build`.
+
+        Args:
+            plan: which variant runs which shape.
+            recommender: who is asked about a shape that no range of the plan fits.
+            driver: to launch by; None for the GPUs of this machine, when they are first needed.
+        """
+        self._plan, self._recommender = plan, recommender
+        self._driver = driver
+        self._readers: dict[type, Reader] = {}
+        self._calls: dict[Any, PreparedCall] = {}
+        self._loaded: dict[tuple[int, Variant], LoadedVariant] = {}
+        self._extra: dict[Problem, Variant] = {}
+        self._workspaces: Workspaces | None = None
+        self._is_compiling = _compiling_check()
+        self._custom_op: Any = None
+        self._register()
+
+    def __repr__(self) -> str:
+        shapes = self._plan.shapes
+        return f"<kernrec kernel {shapes.op.name} {shapes.dtype},{shapes.layout} for {self._plan.gpu.name}>"
+
+    def plan(self) -> Plan:
+        """The ranges of shapes and the variant that runs each; `print(kernel.plan())` shows them."""
+        return self._plan
+
+    def variant(self, problem: Problem) -> Variant:
+        """The variant that runs a problem: that of the plan, or where it does not fit, of the engine's answer."""
+        row = self._plan.row({name: problem.sizes[name] for name in self._plan.shapes.ranged})
+        if row is not None and row.variant.fits(problem, self._plan.gpu):
+            return row.variant
+        if problem not in self._extra:
+            self._extra[problem] = best_variant(self._recommender, problem, self._plan.gpu, self._plan.query)
+        return self._extra[problem]
+
+    def compile(self) -> None:
+        """Compiles all variants of the plan now, in parallel processes; what the cache has is not compiled again.
+
+        A program that calls this needs the `if __name__ == "__main__":` guard.
+
+        Raises:
+            CompileError: a variant does not compile.
+            NoCompilerError: CuPy or NVRTC is missing.
+        """
+        from kernrec.compile import CompileError, CompileJob, compile_many
+        from kernrec.profile.kernel_code import compile_job_for
+
+        problem = self._plan.shapes.problem({name: values[0] for name, values in self._plan.shapes.ranged.items()})
+        jobs: dict[Any, CompileJob] = {}
+        for row in self._plan.rows:
+            job = compile_job_for(row.variant.kernel, row.variant.config, problem, self._plan.gpu.sm)
+            jobs.setdefault((row.variant.kernel.name, *sorted(job.defines.items())), job)
+        for _, result in compile_many(jobs.values()):
+            if isinstance(result, CompileError):
+                raise result
+
+    def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
+        """Runs the op on a GPU and returns its output; the launch is queued, not waited for.
+
+        Args:
+            arrays: the inputs, in the order of the op's tensors: arrays of CuPy, tensors of PyTorch, or anything with
+                DLPack or `__cuda_array_interface__`; dense, on one GPU, at addresses that are multiples of 16.
+            out: where the output goes; new memory of the first input's library if None.
+            stream: a stream of CuPy or PyTorch, one with `__cuda_stream__`, or its address; that on which the first
+                input's library works if None.
+            named: inputs by name.
+
+        Raises:
+            UsageError: an array has the wrong shape, dtype, strides, device or alignment, or the number of arrays is
+                wrong.
+            KernrecError: there is no GPU, or one of another architecture; or nothing can run the shape.
+        """
+        if self._is_compiling():
+            return self._custom_op.traced(by_name(self._plan.shapes.inputs, arrays, named), out)
+        if named:
+            arrays = by_name(self._plan.shapes.inputs, arrays, named)
+        readers = self._readers
+        try:
+            first = readers[type(arrays[0])]
+            device = first.device(arrays[0])
+            call = self._calls[(device, *[array.shape for array in arrays])]
+            expected, addresses = call.inputs, []
+            for place, array in enumerate(arrays):
+                addresses.append(readers[type(array)].address(array, expected[place], device))
+        except (KeyError, IndexError, AttributeError):
+            arrays, call, addresses = self._first_call(arrays)
+            readers = self._readers
+            first = readers[type(arrays[0])]
+            device = first.device(arrays[0])
+        queue = first.stream(device) if stream is None else stream_address(stream)
+        if out is None:
+            with nullcontext() if stream is None else _working_on(arrays[0], queue):
+                out = first.empty(call.output, device)
+            target = readers[type(out)].address(out, call.output, device)
+        else:
+            given = out if type(out) in readers else self._readable(out, "out")
+            target = self._readers[type(given)].address(given, call.out, device)
+            call.check_overlap(addresses, target)
+        driver = self._driver
+        assert driver is not None
+        if driver.current_device() == device:
+            self._queue(call, addresses, target, (device, queue))
+        else:
+            with driver.use(device):
+                self._queue(call, addresses, target, (device, queue))
+        return out
+
+    def _queue(self, call: PreparedCall, addresses: list[int], target: int, place: tuple[int, int]) -> None:
+        """Queues the launches; `place`: device and stream."""
+        workspace = 0
+        if call.workspace_bytes:
+            assert self._workspaces is not None
+            workspace = self._workspaces.address(call.workspace_bytes, *place)
+        call.run(addresses, target, workspace, place[1])
+
+    def emulate(self, *arrays: Any, check_races: bool = True, **named: Any) -> "np.ndarray":
+        """Runs the op on NumPy arrays on the CPU, by the variant that a GPU would run; for tests, on small shapes.
+
+        Args:
+            arrays: the inputs, dense NumPy arrays; bf16 as its bits (uint16).
+            check_races: whether a data race in shared memory is an error.
+            named: inputs by name.
+
+        Returns:
+            The output, bf16 as its bits.
+
+        Raises:
+            UsageError: an array has the wrong shape or dtype, or the problem is too large to be emulated.
+            KernrecError: no compiler is installed, or nothing can run the shape.
+        """
+        from kernrec.run.emulated import emulated
+
+        return emulated(self, by_name(self._plan.shapes.inputs, arrays, named), check_races)
+
+    @property
+    def torch_op(self) -> Any:
+        """The kernel as a custom op of PyTorch, `torch.ops.kernrec.<name>`: a function of tensors that PyTorch's
+        compiler keeps as it is. Raises `KernrecError` without PyTorch."""
+        try:
+            import torch  # noqa: F401
+        except ImportError:
+            raise KernrecError("a custom op of PyTorch needs PyTorch, which is not installed") from None
+        self._register()
+        return self._custom_op.op
+
+    def _register(self) -> None:
+        """Registers the custom op once PyTorch is loaded: while its compiler traces a program, it would be too late."""
+        if self._custom_op is None and "torch" in sys.modules:
+            from kernrec.run.torch_op import torch_op
+
+            self._custom_op = torch_op(self)
+
+    def compiled(self, variant: Variant, problem: Problem) -> Compiled:
+        """The code of a variant, from the cache or the compiler."""
+        from kernrec.compile import CompileCache
+        from kernrec.compile.nvrtc import compile_job
+        from kernrec.profile.kernel_code import compile_job_for
+
+        job = compile_job_for(variant.kernel, variant.config, problem, self._plan.gpu.sm)
+        return compile_job(job, CompileCache.default())
+
+    def _readable(self, array: Any, name: str) -> Any:
+        """An array that a reader knows: itself, or a view of it."""
+        if type(array) in self._readers:
+            return array
+        self._readers = loaded_readers()  # a library may have been loaded since
+        self._is_compiling = _compiling_check()
+        self._register()
+        for known, reader in list(self._readers.items()):
+            if isinstance(array, known):
+                self._readers[type(array)] = reader
+                return array
+        return view_of(array, name, self._open())
+
+    def _open(self) -> Driver:
+        if self._driver is None:
+            self._driver = CudaDriver()
+        if self._workspaces is None:
+            self._workspaces = Workspaces(self._driver)
+        return self._driver
+
+    def _first_call(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], PreparedCall, list[int]]:
+        """Makes a call ready: arrays that can be read, the prepared call and the addresses of the inputs."""
+        driver = self._open()
+        names = self._plan.shapes.inputs
+        readable = tuple(
+            self._readable(array, names[i] if i < len(names) else "array") for i, array in enumerate(arrays)
+        )
+        problem = self._plan.shapes.read([array.shape for array in readable])
+        device = self._readers[type(readable[0])].device(readable[0])
+        key = (device, *[array.shape for array in readable])
+        tensors = [t for t in problem.tensors.values() if t.role == "input"]
+        for tensor, array in zip(tensors, readable, strict=True):
+            expected = Expected(tensor.name, tensor.shape, tensor.dtype, tensor.bytes)
+            self._readers[type(array)].address(array, expected, max(device, self._least_device(driver)))
+        if (call := self._calls.get(key)) is None:
+            with driver.use(device):
+                call = self._prepare(driver, device, problem)
+            if len(self._calls) >= _MOST_CALLS:
+                self._calls.pop(next(iter(self._calls)))
+            self._calls[key] = call
+        addresses = [
+            self._readers[type(array)].address(array, expected, device)
+            for array, expected in zip(readable, call.inputs, strict=True)
+        ]
+        return readable, call, addresses
+
+    @staticmethod
+    def _least_device(driver: Driver) -> int:
+        """The device with the least number: 0, but for a stand-in on the host."""
+        return 0 if driver.devices() > 0 else -1
+
+    def _prepare(self, driver: Driver, device: int, problem: Problem) -> PreparedCall:
+        sm, gpu = driver.sm(device), self._plan.gpu
+        if sm != gpu.sm:
+            raise KernrecError(
+                f"GPU {device} is of architecture sm_{sm}, and the kernel was built for {gpu.title} (sm_{gpu.sm});"
+                " build with gpu='auto' on this machine"
+            )
+        variant = self.variant(problem)
+        if (device, variant) not in self._loaded:
+            self._loaded[device, variant] = LoadedVariant(driver, self.compiled(variant, problem))
+        return PreparedCall(driver, self._loaded[device, variant], variant, problem, gpu.sm)
+
+
+def _compiling_check() -> Callable[[], bool]:
+    """Says whether PyTorch's compiler is tracing the program; its own function once PyTorch is loaded."""
+    if "torch" not in sys.modules:
+        return _is_compiling
+    import torch
+
+    check: Callable[[], bool] = torch.compiler.is_compiling
+    return check
+
+
+def _is_compiling() -> bool:
+    return "torch" in sys.modules and _compiling_check()()
+
+
+def _working_on(array: Any, stream: int) -> Any:
+    """A context in which the array's library allocates for this stream."""
+    if type(array).__module__.partition(".")[0] == "torch":
+        import torch
+
+        return torch.cuda.stream(torch.cuda.ExternalStream(stream, device=array.device))
+    import cupy
+
+    return cupy.cuda.ExternalStream(stream)

@@ -1,0 +1,131 @@
+"""A variant on one shape and one GPU, ready to be launched: code loaded, arguments packed but for the addresses."""
+
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+from kernrec.compile import Compiled
+from kernrec.errors import UsageError
+from kernrec.kernel import bind_launches, workspaces
+from kernrec.kernel.packed_arguments import PackedArguments
+from kernrec.op import Problem
+from kernrec.profile.sample_profile import entry_name
+from kernrec.run.arrays import Expected
+from kernrec.run.driver import Driver
+from kernrec.run.plan import Variant
+
+
+class LoadedVariant:
+    """Code on one GPU; its kernels are looked up once."""
+
+    def __init__(self, driver: Driver, compiled: Compiled) -> None:
+        self._driver, self._names = driver, compiled.resources
+        self._module = driver.load(compiled)
+        self._functions: dict[tuple[str, int], int] = {}
+        self._shared: dict[str, int] = {}
+
+    def function(self, entry: str, shared_bytes: int) -> int:
+        """A kernel of it that may take so much dynamic shared memory."""
+        if (entry, shared_bytes) not in self._functions:
+            # The limit is an attribute of the kernel, so it is never lowered.
+            self._shared[entry] = max(shared_bytes, self._shared.get(entry, 0))
+            name = entry_name(self._names, entry)
+            self._functions[entry, shared_bytes] = self._driver.function(self._module, name, self._shared[entry])
+        return self._functions[entry, shared_bytes]
+
+
+class PreparedCall:
+    """Launches of a variant on a problem."""
+
+    def __init__(self, driver: Driver, loaded: LoadedVariant, variant: Variant, problem: Problem, sm: int) -> None:
+        self.variant, self.problem = variant, problem
+        tensors = [Expected(t.name, t.shape, t.dtype, t.bytes) for t in problem.tensors.values()]
+        outputs = problem.definition.outputs
+        self.inputs = tuple(tensor for tensor in tensors if tensor.name not in outputs)
+        self.output = next(tensor for tensor in tensors if tensor.name in outputs)
+        self.out = Expected("out", self.output.shape, self.output.dtype, self.output.bytes)
+        """The output under the name that callers give it."""
+        scratch = workspaces(variant.kernel, variant.config, problem, sm)
+        self.workspace_bytes = 0
+        """All workspaces together."""
+        self._offsets = {}
+        for space in scratch:
+            self._offsets[space.name] = self.workspace_bytes
+            self.workspace_bytes += -(-space.bytes // 256) * 256
+        self._launch: Callable[..., Any] = driver.launch
+        self._lock = Lock()
+        self._packed: list[PackedArguments] = []
+        self._queued: list[tuple[Any, ...]] = []
+        for bound in bind_launches(variant.kernel, variant.config, problem, sm):
+            packed = PackedArguments.bound(bound)
+            function = loaded.function(bound.entry, bound.shared_bytes)
+            self._packed.append(packed)
+            self._queued.append((function, *bound.grid, *bound.block, bound.shared_bytes, packed.address))
+        self._slots: dict[str, list[Any]] = {
+            name: [value for packed in self._packed for value in packed.slots.get(name, ())]
+            for name in (*(tensor.name for tensor in tensors), *self._offsets)
+        }
+        self._input_slots = [(slot, i) for i, tensor in enumerate(self.inputs) for slot in self._slots[tensor.name]]
+        self._output_slots = self._slots[self.output.name]
+        self._workspace_slots = [(slot, offset) for name, offset in self._offsets.items() for slot in self._slots[name]]
+
+    def run(self, addresses: Sequence[int], output: int, workspace: int, stream: int) -> None:
+        """Queues the launches: addresses of the inputs in order, of the output and of the workspaces."""
+        with self._lock:  # the packed arguments are shared; the driver copies them
+            for slot, place in self._input_slots:
+                slot.value = addresses[place]
+            for slot in self._output_slots:
+                slot.value = output
+            for slot, offset in self._workspace_slots:
+                slot.value = workspace + offset
+            for function, gx, gy, gz, bx, by, bz, shared, arguments in self._queued:
+                self._launch(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, 0)
+
+    def check_overlap(self, addresses: Sequence[int], output: int) -> None:
+        """Raises `UsageError` if the output lies in the memory of an input."""
+        end = output + self.output.bytes
+        for place, address in enumerate(addresses):
+            if address < end and output < address + self.inputs[place].bytes:
+                raise UsageError(
+                    f"out lies in the memory of {self.inputs[place].name}, which is still read while out is written;"
+                    " expected memory of its own"
+                )
+
+
+class Workspaces:
+    """Memory for the partial results of launches, one piece for each stream: there, one call follows the other.
+
+    A piece that became too small is kept, for launches that use it may still be queued; a larger one is at least twice
+    as large, so that all pieces together take at most twice what is needed.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._pieces: dict[tuple[int, int], list[tuple[int, Any]]] = {}
+
+    def address(self, size: int, device: int, stream: int) -> int:
+        """The address of at least so many bytes."""
+        pieces = self._pieces.setdefault((device, stream), [])
+        if not pieces or pieces[-1][0] < size:
+            grown = max(size, 2 * pieces[-1][0] if pieces else 0)
+            pieces.append((grown, self._driver.allocate(grown)))
+        address: int = pieces[-1][1].ptr
+        return address
+
+
+def by_name(inputs: Sequence[str], arrays: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Arrays in the order of the inputs, where some are given by name; `UsageError` where that does not fit."""
+    from kernrec.errors import unknown
+
+    for name in named:
+        if name not in inputs:
+            raise unknown("array", name, inputs)
+    given = dict(zip(inputs, arrays, strict=False))
+    if twice := [name for name in named if name in given]:
+        raise UsageError(f"{twice[0]} was given twice, by place and by name")
+    given |= named
+    if missing := [name for name in inputs if name not in given]:
+        raise UsageError(
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; the arrays are {', '.join(inputs)}"
+        )
+    return tuple(given[name] for name in inputs)

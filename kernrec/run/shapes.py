@@ -1,0 +1,188 @@
+"""The shapes that a built kernel takes: each dimension one number or several, read off the shapes of the arrays."""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from operator import index
+from typing import Any
+
+from kernrec.errors import UsageError, unknown
+from kernrec.op import Op, Problem
+from kernrec.util.light_dataclass import dataclass
+
+
+@dataclass(frozen=True, eq=False)
+class Shapes:
+    """The problems of an op in one dtype and layout whose dimensions have these values."""
+
+    op: Op
+    dtype: str
+    layout: str
+    fixed: Mapping[str, int]
+    """Dimensions of one value."""
+    ranged: Mapping[str, Sequence[int]]
+    """Dimensions of several values, ascending: a `range`, or a tuple of numbers."""
+
+    @classmethod
+    def of(cls, op: Op, dtype: str | None, layout: str | None, dims: Mapping[str, Any]) -> "Shapes":
+        """From what a caller gives: numbers, `range(1, 4097)`, or lists of numbers.
+
+        Raises:
+            UsageError: a dimension is unknown, missing, empty, no whole number or out of range; or one of several
+                values cannot be read off the shapes of the arrays.
+        """
+        fixed: dict[str, int] = {}
+        ranged: dict[str, Sequence[int]] = {}
+        known = [dim.name for dim in op.dims]
+        for name, given in dims.items():
+            if name not in known:
+                raise unknown(f"{op.name} dimension", name, known)
+            values = _values(op.name, name, given)
+            if len(values) == 1:
+                fixed[name] = values[0]
+            else:
+                ranged[name] = values
+        least = op.problem(dtype, layout, **fixed, **{name: values[0] for name, values in ranged.items()})
+        shapes = cls(op, least.dtype, least.layout, fixed, ranged)
+        shapes.problem({name: values[-1] for name, values in ranged.items()})  # the largest, too, is possible
+        shapes._places  # noqa: B018 - and every dimension can be read
+        return shapes
+
+    def problem(self, values: Mapping[str, int]) -> Problem:
+        """The problem with these values of the ranged dimensions."""
+        return self.op.problem(self.dtype, self.layout, **self.fixed, **values)
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs by name, in the order in which arrays are passed."""
+        return tuple(name for name, tensor in self._least.tensors.items() if tensor.role == "input")
+
+    @property
+    def output(self) -> str:
+        """The output."""
+        return self.op.outputs[0]
+
+    def read(self, shapes: Sequence[Sequence[int]]) -> Problem:
+        """The problem of inputs with these shapes.
+
+        Raises:
+            UsageError: the number of inputs, an axis, or a dimension is not what the kernel was built for.
+        """
+        if len(shapes) != len(self.inputs):
+            raise UsageError(
+                f"{self.op.name} takes {len(self.inputs)} arrays ({', '.join(self.inputs)}); {len(shapes)} were given"
+            )
+        given = dict(zip(self.inputs, shapes, strict=True))
+        for tensor, shape in given.items():
+            self._check_axes(tensor, shape)
+        values = {}
+        for name, (tensor, axis) in self._places.items():
+            values[name] = int(given[tensor][axis])
+            if values[name] not in self.ranged[name]:
+                accepted = _shown(self.ranged[name])
+                raise UsageError(f"{name} is {values[name]} (axis {axis} of {tensor}); built for {accepted}")
+        problem = self.problem(values)
+        for tensor, shape in given.items():
+            expected = problem.tensors[tensor].shape
+            if tuple(shape) != expected:
+                raise UsageError(f"{tensor} has shape {tuple(shape)}; expected {expected} for {problem.key}")
+        return problem
+
+    @cached_property
+    def output_axes(self) -> "tuple[int | tuple[int, int], ...] | None":
+        """By axis of the output: its extent, or the number of an input and its axis that have the same extent.
+
+        None where an extent is computed otherwise, as that of a convolution's output.
+        """
+        least = {name: values[0] for name, values in self.ranged.items()}
+        axes: list[int | tuple[int, int]] = list(self._least.tensors[self.output].shape)
+        for name, values in self.ranged.items():
+            other = self.problem(least | {name: values[-1]}).tensors[self.output].shape
+            for axis, extents in enumerate(zip(self._least.tensors[self.output].shape, other, strict=True)):
+                if extents == (values[0], values[-1]):
+                    tensor, place = self._places[name]
+                    axes[axis] = self.inputs.index(tensor), place
+                elif extents[0] != extents[1]:
+                    return None
+        return tuple(axes)
+
+    def _check_axes(self, tensor: str, shape: Sequence[int]) -> None:
+        expected = self._least.tensors[tensor].shape
+        if len(shape) != len(expected):
+            raise UsageError(f"{tensor} has shape {tuple(shape)}; expected {len(expected)} axes")
+
+    @cached_property
+    def _least(self) -> Problem:
+        return self.problem({name: values[0] for name, values in self.ranged.items()})
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[str, int]]:
+        """By ranged dimension: an input and its axis whose extent it is."""
+        places = {}
+        least = {name: values[0] for name, values in self.ranged.items()}
+        for name, values in self.ranged.items():
+            other = self.problem(least | {name: values[-1]}).tensors
+            place = None
+            for tensor in self.inputs:
+                here, there = self._least.tensors[tensor].shape, other[tensor].shape if tensor in other else ()
+                if len(here) != len(there):
+                    raise UsageError(
+                        f"{name} from {values[0]} to {values[-1]} changes the axes of {tensor}; give it one value"
+                    )
+                for axis, extents in enumerate(zip(here, there, strict=True)):
+                    if place is None and extents == (values[0], values[-1]):
+                        place = tensor, axis
+            if place is None:
+                raise UsageError(f"{name} cannot be read off the shapes of {', '.join(self.inputs)}; give it one value")
+            places[name] = place
+        return places
+
+
+def _values(op: str, name: str, given: Any) -> Sequence[int]:
+    """Values of a dimension, ascending."""
+    if isinstance(given, range):
+        values: Sequence[int] = given if given.step > 0 else given[::-1]
+    elif isinstance(given, list | tuple):
+        values = tuple(sorted({_whole(op, name, value) for value in given}))
+    else:
+        values = (_whole(op, name, given),)
+    if not values:
+        raise UsageError(f"{op} dimension {name} has no value; expected a number, a range or a list of numbers")
+    return values
+
+
+def _whole(op: str, name: str, value: Any) -> int:
+    if not isinstance(value, bool):
+        try:
+            return index(value)
+        except TypeError:
+            pass
+    raise UsageError(f"{op} dimension {name} is {value!r:.40}; expected a number, a range or a list of numbers")
+
+
+def _shown(values: Sequence[int]) -> str:
+    if isinstance(values, range):
+        return f"{values[0]} to {values[-1]}" + (f" in steps of {values.step}" if values.step > 1 else "")
+    return ", ".join(map(str, values[:8])) + (", ..." if len(values) > 8 else "")
+
+
+def close_value(values: Sequence[int], wanted: int, multiple: int = 1) -> int | None:
+    """Of ascending values the one closest to `wanted` that is a multiple of a power of two, but not of the next.
+
+    Args:
+        values: ascending.
+        wanted: to be close to.
+        multiple: the power of two; values of more than 16 count as multiples of 16.
+
+    Returns:
+        None where none of the 64 values on either side is one.
+    """
+    place = bisect_left(values, wanted)
+    window = values[max(place - 64, 0) : place + 64]
+    fitting = [v for v in window if power_of_two(v) == multiple]
+    return min(fitting, key=lambda v: (abs(v - wanted), v), default=None)
+
+
+def power_of_two(value: int) -> int:
+    """The largest power of two up to 16 that divides a value."""
+    return min(value & -value, 16)

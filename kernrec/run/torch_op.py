@@ -1,0 +1,80 @@
+"""Built kernels as custom ops of PyTorch, which its compiler and `torch.export` keep as calls.
+
+An op is registered once for a process under a name that follows from what the kernel was built for, so that a program
+saved by `torch.export` finds it again after the same `kernrec.build`. There are two of each: one that returns its
+output, and one (`..._out`) that writes it to a tensor that is given.
+"""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernrec.run.built_kernel import BuiltKernel
+
+_registered: dict[str, "TorchOp"] = {}
+
+
+class TorchOp:
+    """A kernel registered with PyTorch."""
+
+    def __init__(self, name: str, kernel: "BuiltKernel") -> None:
+        import torch
+
+        self.kernel = kernel
+        """What runs: the last kernel that was built under the name."""
+        shapes, library = kernel.plan().shapes, torch.library
+        self._dtype = {"tf32": "float32", "bf16": "bfloat16"}.get(shapes.dtype, f"float{shapes.dtype[1:]}")
+        inputs = ", ".join(f"Tensor {tensor}" for tensor in shapes.inputs)
+
+        def run(*tensors: Any) -> Any:
+            return self.kernel(*(tensor.detach() for tensor in tensors))
+
+        def run_out(*tensors: Any) -> None:
+            *given, out = tensors
+            self.kernel(*(tensor.detach() for tensor in given), out=out)
+
+        def fake(*tensors: Any) -> Any:
+            return tensors[0].new_empty(self._output_shape(tensors), dtype=getattr(torch, self._dtype))
+
+        made = library.custom_op(f"kernrec::{name}", run, mutates_args=(), schema=f"({inputs}) -> Tensor")
+        made.register_fake(fake)
+        schema = f"({inputs}, Tensor(a!) out) -> ()"
+        made_out = library.custom_op(f"kernrec::{name}_out", run_out, mutates_args=("out",), schema=schema)
+        made_out.register_fake(lambda *tensors: None)
+        self.op = getattr(torch.ops.kernrec, name)
+        self._op_out = getattr(torch.ops.kernrec, f"{name}_out")
+
+    def traced(self, tensors: Sequence[Any], out: Any) -> Any:
+        """A call that PyTorch's compiler keeps."""
+        if out is None:
+            return self.op(*tensors)
+        self._op_out(*tensors, out)
+        return out
+
+    def _output_shape(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """Of tensors without values; extents that are symbols stay symbols where the output has them as they are."""
+        shapes = self.kernel.plan().shapes
+        if (axes := shapes.output_axes) is None:
+            problem = shapes.read([tuple(int(extent) for extent in tensor.shape) for tensor in tensors])
+            return problem.tensors[shapes.output].shape
+        return [axis if isinstance(axis, int) else tensors[axis[0]].shape[axis[1]] for axis in axes]
+
+
+def torch_op(kernel: "BuiltKernel") -> TorchOp:
+    """The custom op of a kernel, registered when it is first asked for."""
+    name = op_name(kernel)
+    if name not in _registered:
+        _registered[name] = TorchOp(name, kernel)
+    _registered[name].kernel = kernel
+    return _registered[name]
+
+
+def op_name(kernel: "BuiltKernel") -> str:
+    """The name of the op: a readable part, and a hash of all that the kernel was built for."""
+    plan = kernel.plan()
+    shapes, query = plan.shapes, plan.query
+    dims = {**shapes.fixed, **shapes.ranged}
+    parts = (plan.gpu.name, query.objective, query.power_limit_w, *(f"{name}={dims[name]}" for name in sorted(dims)))
+    digest = sha256("|".join(map(str, parts)).encode()).hexdigest()[:10]
+    return f"{shapes.op.name}_{shapes.dtype}_{shapes.layout}_{digest}"

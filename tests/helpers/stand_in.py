@@ -1,0 +1,108 @@
+"""A stand-in for the driver of a GPU, at the edge of the process: launches reach host memory instead of a card.
+
+`EmulatingDriver` executes the PTX of each launch on NumPy arrays, whose addresses kernels are given as if they were a
+card's. So all of kernrec runs but the driver's own calls.
+"""
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from kernrec.compile import Compiled
+from kernrec.ptx import KernelLaunch, emulate, parse
+
+_WINDOW = 1 << 16
+"""Bytes that a kernel may reach from an address that the driver was not told of."""
+
+
+class HostMemory:
+    """NumPy memory as an array of a GPU: it speaks `__cuda_array_interface__`."""
+
+    def __init__(self, array: np.ndarray, stream: int | None = None) -> None:
+        self.array = array
+        self.__cuda_array_interface__ = {
+            "version": 3, "shape": array.shape, "typestr": array.dtype.str, "strides": array.strides,
+            "data": (array.ctypes.data, False), "stream": stream,
+        }  # fmt: skip
+
+
+class EmulatingDriver:
+    """One device of an architecture whose memory is that of the host."""
+
+    def __init__(self, sm: int, device: int = 0, name: str = "") -> None:
+        self._sm, self._device, self._name = sm, device, name
+        self._memory: dict[int, np.ndarray] = {}
+        self.launched: list[tuple[str, int]] = []
+        """Kernel and stream of each launch."""
+        self.loaded = 0
+
+    def place(self, array: np.ndarray) -> np.ndarray:
+        """Makes an array's memory the device's; aligned as a card's allocator would."""
+        memory = np.empty(array.nbytes + 256, np.uint8)
+        start = -memory.ctypes.data % 256
+        here = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+        here[...] = array
+        self.know(here)
+        return here
+
+    def know(self, array: np.ndarray) -> None:
+        """Lets kernels reach this memory."""
+        self._memory[array.ctypes.data] = array.reshape(-1)
+
+    def devices(self) -> int:
+        return self._device + 1
+
+    def current_device(self) -> int:
+        return self._device
+
+    def sm(self, device: int) -> int:
+        return self._sm
+
+    def name(self, device: int) -> str:
+        return self._name
+
+    @contextmanager
+    def use(self, device: int) -> Iterator[None]:
+        yield
+
+    def load(self, compiled: Compiled) -> Any:
+        self.loaded += 1
+        return parse(compiled.ptx)
+
+    def function(self, module: Any, entry: str, shared_bytes: int) -> Any:
+        return module, entry
+
+    def allocate(self, size: int) -> Any:
+        memory = self.place(np.full(size // 4, np.nan, np.float32))
+        return type("Allocation", (), {"ptr": memory.ctypes.data, "array": memory})
+
+    def device_of(self, address: int) -> int:
+        return self._device if self._find(address) is not None else -1
+
+    def _find(self, address: int) -> int | None:
+        return next((a for a, array in self._memory.items() if a <= address < a + array.nbytes), None)
+
+    def launch(self, function: Any, *numbers: int) -> None:
+        module, entry = function
+        gx, gy, gz, bx, by, bz, shared, stream, arguments, _ = numbers
+        self.launched.append((entry, stream))
+        pointers = ctypes.cast(arguments, ctypes.POINTER(ctypes.c_void_p))
+        passed: list[Any] = []
+        buffers: dict[str, np.ndarray] = {}
+        for number, parameter in enumerate(module.functions[entry].parameters):
+            raw = ctypes.string_at(pointers[number], parameter.size)
+            value = int.from_bytes(raw, "little")
+            if parameter.size < 8 or not value:
+                passed.append(raw)
+                continue
+            start = self._find(value)
+            if start is None:  # memory that nobody named, such as a copy that PyTorch made
+                buffers[f"b{number}"] = np.ctypeslib.as_array((ctypes.c_uint8 * _WINDOW).from_address(value))
+            else:
+                buffers[f"b{number}"] = self._memory[start].view(np.uint8)[value - start :]
+            passed.append(f"b{number}")
+        grid, block = (gx, gy, gz), (bx, by, bz)
+        emulate(module, KernelLaunch(entry, grid, block, passed, buffers, shared), count=False)

@@ -1,0 +1,271 @@
+"""Built kernels compute what their op says, on arrays of several libraries, and say plainly what they cannot take.
+
+There is no GPU: launches go to a stand-in for the driver that emulates them (`tests/helpers/stand_in.py`), with
+everything else as on a card. Tests marked `gpu` do the same on one.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernrec
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import find_gpu
+from kernrec.measure.device.correctness import tolerance
+from kernrec.op import Problem, all_ops, decode_elements, find_op, inputs, reference
+from kernrec.recommender import Objective, Query, Recommender
+from kernrec.run import BuiltKernel
+from kernrec.run.arrays import stream_address
+from kernrec.run.build import build_kernel
+from kernrec.run.shapes import Shapes
+from tests.helpers.stand_in import EmulatingDriver, HostMemory
+
+pytest.importorskip("cupy", reason="compiling needs CuPy")
+
+GPU = "rtx4090"
+CASES: dict[str, dict[str, Any]] = {
+    "matmul": {"m": [7, 33], "n": 24, "k": 64},
+    "conv2d": {"n": range(1, 3), "c": 8, "h": 6, "w": 6, "k": 8, "padding": 1},
+    "attention": {"heads": 2, "queries": [3, 17], "keys": 40, "head_dim": 64},
+    "matvec": {"m": [9, 33], "k": 72},
+    "softmax": {"rows": [3, 5], "columns": 72},
+    "layernorm": {"rows": [3, 5], "columns": 72},
+    "rmsnorm": {"rows": [3, 5], "columns": 72},
+    "reduce": {"rows": [3, 5], "columns": 72},
+    "transpose": {"rows": [9, 33], "columns": 40},
+    "elementwise": {"n": [300, 2500]},
+}
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Recommender:
+    return Recommender([])
+
+
+@pytest.fixture(scope="module")
+def driver() -> EmulatingDriver:
+    return EmulatingDriver(find_gpu(GPU).sm)
+
+
+def build(recommender: Recommender, driver: EmulatingDriver | None, op: str, dtype: str = "f32", **dims: Any):
+    shapes = Shapes.of(find_op(op), dtype, None, dims)
+    return build_kernel(recommender, shapes, GPU, Query(Objective.LATENCY, top=1), driver)
+
+
+def middle(kernel: BuiltKernel) -> Problem:
+    shapes = kernel.plan().shapes
+    return shapes.problem({name: values[len(values) // 2] for name, values in shapes.ranged.items()})
+
+
+def error_of(problem: Problem, given: dict[str, np.ndarray], output: np.ndarray) -> float:
+    """The error over what rounding explains."""
+    (expected,) = reference(problem, given).values()
+    rms = np.sqrt((expected**2).mean())
+    apart = np.abs(decode_elements(output, problem.dtype) - expected) / np.maximum(np.abs(expected), rms)
+    return float(apart.max()) / tolerance(problem)
+
+
+def cupy_array(driver: EmulatingDriver, array: np.ndarray) -> tuple[Any, np.ndarray]:
+    """A CuPy array over host memory that the driver knows, and that memory."""
+    import cupy
+
+    here = driver.place(array)
+    owner = cupy.cuda.UnownedMemory(here.ctypes.data, here.nbytes, here, 0)
+    return cupy.ndarray(here.shape, here.dtype, cupy.cuda.MemoryPointer(owner, 0)), here
+
+
+@pytest.mark.parametrize("op", [op.name for op in all_ops()])
+def test_every_op_runs_on_arrays_in_two_libraries_form(
+    op: str, recommender: Recommender, driver: EmulatingDriver
+) -> None:
+    kernel = build(recommender, driver, op, **CASES[op])
+    problem = middle(kernel)
+    given = inputs(problem)
+    (name,) = problem.definition.outputs
+    result, memory = cupy_array(driver, np.full(problem.tensors[name].shape, np.nan, np.float32))
+    arrays = [cupy_array(driver, array)[0] for array in given.values()]
+    assert kernel(*arrays, out=result, stream=3) is result
+    assert error_of(problem, given, memory) <= 1
+    assert {stream for _, stream in driver.launched} == {3}
+    memory[...] = np.nan
+    named = {tensor: HostMemory(driver.place(array)) for tensor, array in given.items()}
+    kernel(out=HostMemory(memory), stream=3, **named)
+    assert error_of(problem, given, memory) <= 1
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "dims"),
+    [
+        ("matmul", "f32", {"m": [33], "n": 24, "k": 64, "bias": 1, "activation": 2}),
+        ("matmul", "f16", {"m": [33], "n": 40, "k": 128}),
+        ("matmul", "bf16", {"m": [17], "n": 16, "k": 64, "batch": 2, "activation": 1}),
+        ("layernorm", "bf16", {"rows": [3], "columns": 136}),
+    ],
+)
+def test_a_kernel_is_emulated_on_numpy_arrays(op: str, dtype: str, dims: dict, recommender: Recommender) -> None:
+    kernel = build(recommender, None, op, dtype, **dims)
+    problem = middle(kernel)
+    given = inputs(problem)
+    output = kernel.emulate(*given.values())
+    assert output.shape == problem.tensors[problem.definition.outputs[0]].shape
+    assert error_of(problem, given, output) <= 1
+
+
+def test_workspaces_of_one_stream_are_kept_and_grow(recommender: Recommender, driver: EmulatingDriver) -> None:
+    kernel = build(recommender, driver, "matmul", m=[2, 32], n=16, k=1024)
+    for m, stream in ((2, 1), (32, 1), (32, 2)):
+        problem = kernel.plan().shapes.problem({"m": m})
+        assert len(kernel.variant(problem).kernel.workspaces) == 1
+        given = inputs(problem)
+        result, memory = cupy_array(driver, np.zeros((m, 16), np.float32))
+        kernel(*(cupy_array(driver, array)[0] for array in given.values()), out=result, stream=stream)
+        assert error_of(problem, given, memory) <= 1
+    pieces = kernel._workspaces._pieces
+    assert {stream: len(kept) for (_, stream), kept in pieces.items()} == {1: 2, 2: 1}
+
+
+def test_a_shape_that_was_seen_is_neither_planned_nor_loaded_again(
+    recommender: Recommender, driver: EmulatingDriver
+) -> None:
+    kernel = build(recommender, driver, "reduce", rows=range(1, 9), columns=64)
+    x, y = cupy_array(driver, np.ones((4, 64), np.float32))[0], cupy_array(driver, np.zeros(4, np.float32))[0]
+    kernel(x, out=y, stream=0)
+    loaded = driver.loaded
+    kernel(x, out=y, stream=0)
+    assert driver.loaded == loaded
+    assert len(kernel._calls) == 1
+
+
+def _wrong(driver: EmulatingDriver, what: str) -> list[Any]:
+    x = np.ones((8, 64), np.float32)
+    arrays = {
+        "dtype": x.astype(np.float64),
+        "shape": np.ones((8, 65), np.float32),
+        "axes": np.ones(64, np.float32),
+        "range": np.ones((9, 64), np.float32),
+    }
+    if what in arrays:
+        return [HostMemory(driver.place(arrays[what]))]
+    if what == "strides":
+        return [HostMemory(driver.place(np.ones((8, 128), np.float32))[:, ::2])]
+    if what == "transposed":
+        return [HostMemory(driver.place(np.ones((64, 8), np.float32)).T)]
+    if what == "alignment":
+        return [HostMemory(driver.place(np.ones(8 * 64 + 1, np.float32))[1:].reshape(8, 64))]
+    return {"numpy": [x], "object": ["x"], "number": [], "device": [HostMemory(x)]}[what]
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("dtype", "x has dtype float64; expected float32"),
+        ("shape", "x has shape (8, 65); expected (8, 64)"),
+        ("axes", "x has shape (64,); expected 2 axes"),
+        ("range", "rows is 9 (axis 0 of x); built for 1 to 8"),
+        ("strides", "x has strides (128, 2); expected (64, 1)"),
+        ("transposed", "it is a transposed view: build for the layout in which it is stored, or copy it"),
+        ("alignment", "x begins at an address that is 4 bytes above a multiple of 16; expected a multiple"),
+        ("numpy", "x is on the CPU (ndarray); expected an array on a GPU: kernel.emulate(...)"),
+        ("object", "x is a str; expected an array of CuPy or PyTorch"),
+        ("number", "reduce takes 1 arrays (x); 0 were given"),
+        ("device", "x is on the CPU; expected on GPU 0, where the kernel runs"),
+    ],
+)
+def test_what_an_array_should_have_been_is_said_in_a_line(
+    what: str, says: str, recommender: Recommender, driver: EmulatingDriver
+) -> None:
+    kernel = build(recommender, driver, "reduce", rows=range(1, 9), columns=64)
+    with pytest.raises(UsageError) as error:
+        kernel(*_wrong(driver, what), out=HostMemory(driver.place(np.zeros(8, np.float32))), stream=0)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_output_that_does_not_fit_is_refused(recommender: Recommender, driver: EmulatingDriver) -> None:
+    kernel = build(recommender, driver, "softmax", rows=range(1, 9), columns=64)
+    x = cupy_array(driver, np.ones((8, 64), np.float32))[0]
+    with pytest.raises(UsageError, match="out lies in the memory of x"):
+        kernel(x, out=x, stream=0)
+    with pytest.raises(UsageError, match=r"out has shape \(7, 64\); expected \(8, 64\)"):
+        kernel(x, out=cupy_array(driver, np.ones((7, 64), np.float32))[0], stream=0)
+    with pytest.raises(UsageError, match="stream is a str; expected a stream of CuPy or PyTorch"):
+        kernel(x, out=x, stream="default")
+    with pytest.raises(UsageError, match="unknown array 'y'; known: x"):
+        kernel(y=x)
+    with pytest.raises(UsageError, match="x was given twice"):
+        kernel(x, x=x)
+
+
+def test_numpy_arrays_that_do_not_fit_are_refused_by_the_emulator(recommender: Recommender) -> None:
+    kernel = build(recommender, None, "matmul", m=[1, 2048], n=2048, k=1024)
+    b = np.ones((1024, 2048), np.float32)
+    with pytest.raises(UsageError, match=r"a has dtype float64; expected float32"):
+        kernel.emulate(np.ones((1, 1024)), b)
+    with pytest.raises(UsageError, match="floating-point operations; at most"):
+        kernel.emulate(np.ones((2048, 1024), np.float32), b)
+    with pytest.raises(UsageError, match="b is missing; the arrays are a, b"):
+        kernel.emulate(b)
+
+
+def test_a_card_of_another_architecture_is_refused(recommender: Recommender) -> None:
+    kernel = build(recommender, EmulatingDriver(80), "reduce", rows=8, columns=64)
+    other = kernel._driver
+    with pytest.raises(KernrecError, match=r"architecture sm_80, and the kernel was built for .* \(sm_89\)"):
+        kernel(HostMemory(other.place(np.ones((8, 64), np.float32))), stream=0)
+
+
+def test_auto_is_the_card_that_the_driver_names(recommender: Recommender) -> None:
+    shapes = Shapes.of(find_op("reduce"), None, None, {"rows": 8, "columns": 64})
+    named = EmulatingDriver(89, name="NVIDIA L40S")
+    kernel = build_kernel(recommender, shapes, "auto", Query(Objective.ENERGY, top=1), named)
+    assert kernel.plan().gpu.name == "l40s"
+
+
+def test_without_a_gpu_a_build_says_what_can_be_done() -> None:
+    try:
+        from cupy.cuda import runtime
+
+        if runtime.getDeviceCount():
+            pytest.skip("this machine has a GPU")
+    except runtime.CUDARuntimeError:
+        pass
+    with pytest.raises(KernrecError, match=r"no NVIDIA GPU.*kernel\.emulate.*build\(gpu='h200'"):
+        kernrec.build("reduce", rows=8, columns=64)
+    kernel = kernrec.build("reduce", "l4", rows=8, columns=64)
+    with pytest.raises(KernrecError, match="no NVIDIA GPU"):
+        kernel(HostMemory(np.ones((8, 64), np.float32)))
+    assert "kernrec kernel reduce f32,row for l4" in repr(kernel)
+
+
+def test_streams_of_other_libraries_are_understood() -> None:
+    class Protocol:
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, 42
+
+    class OfTorch:
+        cuda_stream = 43
+
+    assert [stream_address(stream) for stream in (7, Protocol(), OfTorch())] == [7, 42, 43]
+
+
+def test_all_variants_of_a_plan_can_be_compiled_ahead(recommender: Recommender) -> None:
+    kernel = build(recommender, None, "reduce", rows=8, columns=64)
+    kernel.compile()
+    problem = middle(kernel)
+    assert "reduce_rows" in kernel.compiled(kernel.variant(problem), problem).ptx
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", [op.name for op in all_ops()])
+def test_every_op_runs_on_the_card(op: str) -> None:
+    cupy = pytest.importorskip("cupy")
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        pytest.skip(str(error))
+    kernel = kernrec.build(op, **CASES[op])
+    problem = middle(kernel)
+    given = inputs(problem)
+    output = kernel(*(cupy.asarray(array) for array in given.values()))
+    assert error_of(problem, given, output.get()) <= 1

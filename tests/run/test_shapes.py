@@ -1,0 +1,82 @@
+"""Shapes of arrays become problems, and what does not fit is said in one line."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.op import all_ops, find_op
+from kernrec.run.shapes import Shapes, close_value, power_of_two
+
+DIMS = {
+    "matmul": {"m": range(1, 65), "n": range(1, 65), "k": range(1, 65)},
+    "conv2d": {"n": range(1, 9), "c": 8, "h": range(5, 40), "w": range(5, 40), "k": [8, 16, 24], "padding": 1},
+    "attention": {"batch": range(1, 5), "heads": 4, "queries": range(1, 100), "keys": range(100, 200), "head_dim": 64},
+    "matvec": {"m": range(1, 100), "k": range(1, 100), "n": range(1, 17)},
+    "elementwise": {"n": range(1, 1000)},
+}
+
+
+def shapes_of(op: str, **dims: object) -> Shapes:
+    return Shapes.of(find_op(op), None, None, dims)
+
+
+@pytest.mark.parametrize("op", [op.name for op in all_ops()])
+@settings(max_examples=5, deadline=None)
+@given(data=st.data())
+def test_a_problem_is_read_off_the_shapes_of_its_inputs(op: str, data: st.DataObject) -> None:
+    dims = DIMS.get(op, {"rows": range(1, 100), "columns": range(1, 100)})
+    shapes = shapes_of(op, **dims)
+    values = {name: data.draw(st.sampled_from(given)) for name, given in shapes.ranged.items()}
+    problem = shapes.problem(values)
+    assert shapes.read([problem.tensors[name].shape for name in shapes.inputs]) == problem
+
+
+@pytest.mark.parametrize(
+    ("dims", "given", "says"),
+    [
+        ({}, [(5, 8)], "matmul takes 2 arrays (a, b); 1 were given"),
+        ({}, [(5, 8), (8,)], "b has shape (8,); expected 2 axes"),
+        ({}, [(9, 8), (8, 4)], "m is 9 (axis 0 of a); built for 1 to 8"),
+        ({"m": [2, 4]}, [(3, 8), (8, 4)], "m is 3 (axis 0 of a); built for 2, 4"),
+        ({}, [(5, 9), (8, 4)], "a has shape (5, 9); expected (5, 8) for matmul"),
+        ({"n": range(8, 33, 8)}, [(5, 8), (8, 12)], "n is 12 (axis 1 of b); built for 8 to 32 in steps of 8"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(dims: dict, given: list, says: str) -> None:
+    shapes = shapes_of("matmul", **({"m": range(1, 9), "n": 4, "k": 8} | dims))
+    with pytest.raises(UsageError) as error:
+        shapes.read(given)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("op", "dims", "says"),
+    [
+        ("matmul", {"m": 1, "n": 1}, "matmul is missing k"),
+        ("matmul", {"m": 1, "n": 1, "k": 1, "kk": 3}, "unknown matmul dimension 'kk'; did you mean k?"),
+        ("matmul", {"m": range(0), "n": 1, "k": 1}, "m has no value"),
+        ("matmul", {"m": "many", "n": 1, "k": 1}, "m is 'many'; expected a number, a range or a list of numbers"),
+        ("matmul", {"m": range(0, 9), "n": 1, "k": 1}, "m (rows of a and c) is 0; accepted are 1 to"),
+        ("matmul", {"m": 1, "n": 1, "k": 1, "batch": range(1, 9)}, "batch from 1 to 8 changes the axes of a"),
+        ("conv2d", {"c": 8, "h": 9, "w": 9, "k": 8, "stride": [1, 2]}, "stride cannot be read off the shapes of x, w"),
+    ],
+)
+def test_dimensions_that_cannot_be_built_for_are_named(op: str, dims: dict, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        shapes_of(op, **dims)
+    assert says in str(error.value)
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, unique=True).map(sorted), st.integers(1, 5000))
+def test_a_close_value_has_the_power_of_two_that_was_wanted(values: list[int], wanted: int) -> None:
+    for power in (1, 2, 4, 8, 16):
+        close = close_value(values, wanted, power)
+        assert close is None or (close in values and power_of_two(close) == power)
+
+
+def test_extents_of_the_output_are_those_of_inputs_or_computed() -> None:
+    assert shapes_of("matmul", **DIMS["matmul"]).output_axes == ((0, 0), (1, 1))
+    assert shapes_of("reduce", rows=range(1, 9), columns=5).output_axes == ((0, 0),)
+    assert shapes_of("matmul", m=2, n=[3, 4], k=5).output_axes == (2, (1, 1))
+    assert shapes_of("conv2d", **DIMS["conv2d"] | {"padding": 0}).output_axes is None

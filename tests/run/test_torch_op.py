@@ -1,0 +1,99 @@
+"""A built kernel is a custom op of PyTorch: registered, traced by its compiler and by `torch.export`, and right.
+
+The tensors are on the CPU; launches go to a stand-in for the driver that emulates them. Skipped without PyTorch.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+pytest.importorskip("cupy", reason="compiling needs CuPy")
+
+from kernrec.errors import UsageError  # noqa: E402
+from kernrec.op import find_op  # noqa: E402
+from kernrec.recommender import Objective, Query, Recommender  # noqa: E402
+from kernrec.run import BuiltKernel  # noqa: E402
+from kernrec.run.arrays import TorchReader  # noqa: E402
+from kernrec.run.build import build_kernel  # noqa: E402
+from kernrec.run.shapes import Shapes  # noqa: E402
+from tests.helpers.stand_in import EmulatingDriver  # noqa: E402
+
+HOST = -1
+"""The number that PyTorch gives the CPU."""
+
+
+def tensor(driver: EmulatingDriver, *shape: int) -> Any:
+    values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    return torch.from_numpy(driver.place(values))
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> BuiltKernel:
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=5))
+    driver = EmulatingDriver(89, HOST)
+    monkeypatch.setattr(TorchReader, "empty", lambda self, expected, device: tensor(driver, *expected.shape))
+    shapes = Shapes.of(find_op("rmsnorm"), None, None, {"rows": range(1, 33), "columns": 64})
+    return build_kernel(Recommender([]), shapes, "rtx4090", Query(Objective.LATENCY, top=1), driver)
+
+
+@pytest.fixture
+def arrays(kernel: BuiltKernel) -> tuple[Any, Any, Any]:
+    """x, weight, and what PyTorch computes of them."""
+    x, weight = tensor(kernel._driver, 5, 64), tensor(kernel._driver, 64)
+    return x, weight, x / torch.sqrt((x * x).mean(1, keepdim=True) + 1e-5) * weight
+
+
+def test_tensors_are_taken_and_returned(kernel: BuiltKernel, arrays: tuple) -> None:
+    x, weight, expected = arrays
+    torch.testing.assert_close(kernel(x, weight), expected)
+    torch.testing.assert_close(kernel.torch_op(x, weight), expected)
+    assert kernel._driver.launched[-1][1] == 5
+    assert str(kernel.torch_op).startswith("kernrec.rmsnorm_f32_row_")
+
+
+def test_the_custom_op_keeps_the_rules_of_pytorch(kernel: BuiltKernel, arrays: tuple) -> None:
+    torch.library.opcheck(kernel.torch_op, arrays[:2])
+
+
+def test_the_compiler_keeps_the_call(kernel: BuiltKernel, arrays: tuple) -> None:
+    x, weight, expected = arrays
+    calls: list[str] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        calls.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    compiled = torch.compile(lambda a, b: kernel(a, b) + 1, fullgraph=True, backend=backend)
+    torch.testing.assert_close(compiled(x, weight), expected + 1)
+    assert any("rmsnorm_f32_row" in call for call in calls)
+    into = torch.compile(lambda a, b, c: kernel(a, b, out=c) * 2, fullgraph=True, backend="aot_eager")
+    y = tensor(kernel._driver, 5, 64)
+    torch.testing.assert_close(into(x, weight, y), 2 * expected)
+    torch.testing.assert_close(y, expected)
+
+
+def test_an_exported_program_takes_every_number_of_rows(kernel: BuiltKernel, arrays: tuple) -> None:
+    class Norm(torch.nn.Module):
+        def forward(self, x: Any, weight: Any) -> Any:
+            return kernel(x, weight)
+
+    rows = {"x": {0: torch.export.Dim("rows", min=2, max=32)}, "weight": None}
+    program = torch.export.export(Norm(), arrays[:2], dynamic_shapes=rows).module()
+    x = tensor(kernel._driver, 9, 64)
+    torch.testing.assert_close(program(x, arrays[1]), kernel(x, arrays[1]))
+
+
+def test_what_a_tensor_should_have_been_is_said(kernel: BuiltKernel, arrays: tuple) -> None:
+    x, weight, _ = arrays
+    for wrong, says in (
+        (x.double(), "x has dtype float64; expected float32"),
+        (x.repeat(1, 2)[:, ::2], r"x has strides \(128, 2\)"),
+        (x.clone().requires_grad_(), "x requires gradients, which this kernel does not compute"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            kernel(wrong, weight)
+    with torch.no_grad():
+        kernel(x.requires_grad_(), weight)
