@@ -158,9 +158,16 @@ class BuiltKernel:
             UsageError: an array has the wrong shape or dtype, or the problem is too large to be emulated.
             KernrecError: no compiler is installed, or nothing can run the shape.
         """
-        from kernrec.run.emulated import emulated
+        from kernrec.profile.emulate_config import emulate_config
+        from kernrec.ptx import parse
+        from kernrec.run.emulated import host_tensors
 
-        return emulated(self, by_name(self._plan.shapes.inputs, arrays, named), check_races)
+        shapes, sm = self._plan.shapes, self._plan.gpu.sm
+        problem, tensors = host_tensors(shapes, by_name(shapes.inputs, arrays, named))
+        variant = self.variant(problem)
+        code = sm, parse(self.compiled(variant, problem).ptx)
+        emulate_config(variant.kernel, variant.config, problem, code, tensors, check_races)
+        return tensors[shapes.output]
 
     @property
     def torch_op(self) -> Any:
@@ -178,7 +185,7 @@ class BuiltKernel:
         if self._custom_op is None and "torch" in sys.modules:
             from kernrec.run.torch_op import torch_op
 
-            self._custom_op = torch_op(self)
+            self._custom_op = torch_op(self._plan, self)
 
     def compiled(self, variant: Variant, problem: Problem) -> Compiled:
         """The code of a variant, from the cache or the compiler."""

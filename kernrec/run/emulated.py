@@ -1,26 +1,31 @@
-"""A built kernel on the CPU: its variant compiled to PTX and executed on NumPy arrays."""
+"""NumPy arrays as tensors of a problem in the host's memory, for a built kernel that is emulated."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kernrec.errors import UsageError
-from kernrec.profile.emulate_config import emulate_config
+from kernrec.op import Problem
 from kernrec.profile.tensor_values import ELEMENTS
-from kernrec.ptx import parse
 from kernrec.run.arrays import ArrayFacts, Expected, check
-
-if TYPE_CHECKING:
-    from kernrec.run.built_kernel import BuiltKernel
+from kernrec.run.shapes import Shapes
 
 _MOST_FLOPS = 4e9
 """Of a problem that is emulated: the emulator does some 10 to 100 million a second."""
 
 
-def emulated(kernel: "BuiltKernel", arrays: Sequence[Any], check_races: bool) -> np.ndarray:
-    """The output for NumPy arrays; `BuiltKernel.emulate` says what is raised."""
-    shapes = kernel.plan().shapes
+def host_tensors(shapes: Shapes, arrays: Sequence[Any]) -> tuple[Problem, dict[str, np.ndarray]]:
+    """The problem of inputs, and its tensors by name, the output zero.
+
+    Args:
+        shapes: the problems that are taken.
+        arrays: the inputs in order, dense; bf16 as its bits.
+
+    Raises:
+        UsageError: an array is not NumPy's, or has the wrong shape, dtype or strides; or the problem is too large to
+            be emulated.
+    """
     for name, array in zip(shapes.inputs, arrays, strict=True):
         if not isinstance(array, np.ndarray):
             raise UsageError(f"{name} is a {type(array).__name__}; emulate() takes NumPy arrays")
@@ -38,8 +43,5 @@ def emulated(kernel: "BuiltKernel", arrays: Sequence[Any], check_races: bool) ->
         check(facts, Expected(name, tensor.shape, tensor.dtype, tensor.bytes), -1)
         tensors[name] = array.view(ELEMENTS[tensor.dtype])
     output = problem.tensors[shapes.output]
-    result = tensors[shapes.output] = np.zeros(output.shape, ELEMENTS[output.dtype])
-    variant = kernel.variant(problem)
-    module = parse(kernel.compiled(variant, problem).ptx)
-    emulate_config(variant.kernel, variant.config, problem, (kernel.plan().gpu.sm, module), tensors, check_races)
-    return result
+    tensors[shapes.output] = np.zeros(output.shape, ELEMENTS[output.dtype])
+    return problem, tensors

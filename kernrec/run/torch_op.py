@@ -5,12 +5,11 @@ saved by `torch.export` finds it again after the same `kernrec.build`. There are
 output, and one (`..._out`) that writes it to a tensor that is given.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from kernrec.run.built_kernel import BuiltKernel
+from kernrec.run.plan import Plan
 
 _registered: dict[str, "TorchOp"] = {}
 
@@ -18,12 +17,13 @@ _registered: dict[str, "TorchOp"] = {}
 class TorchOp:
     """A kernel registered with PyTorch."""
 
-    def __init__(self, name: str, kernel: "BuiltKernel") -> None:
+    def __init__(self, name: str, plan: Plan, kernel: Callable[..., Any]) -> None:
         import torch
 
         self.kernel = kernel
         """What runs: the last kernel that was built under the name."""
-        shapes, library = kernel.plan().shapes, torch.library
+        shapes, library = plan.shapes, torch.library
+        self._shapes = shapes
         self._dtype = {"tf32": "float32", "bf16": "bfloat16"}.get(shapes.dtype, f"float{shapes.dtype[1:]}")
         inputs = ", ".join(f"Tensor {tensor}" for tensor in shapes.inputs)
 
@@ -54,25 +54,29 @@ class TorchOp:
 
     def _output_shape(self, tensors: Sequence[Any]) -> Sequence[Any]:
         """Of tensors without values; extents that are symbols stay symbols where the output has them as they are."""
-        shapes = self.kernel.plan().shapes
+        shapes = self._shapes
         if (axes := shapes.output_axes) is None:
             problem = shapes.read([tuple(int(extent) for extent in tensor.shape) for tensor in tensors])
             return problem.tensors[shapes.output].shape
         return [axis if isinstance(axis, int) else tensors[axis[0]].shape[axis[1]] for axis in axes]
 
 
-def torch_op(kernel: "BuiltKernel") -> TorchOp:
-    """The custom op of a kernel, registered when it is first asked for."""
-    name = op_name(kernel)
+def torch_op(plan: Plan, kernel: Callable[..., Any]) -> TorchOp:
+    """The custom op of a kernel, registered when it is first asked for.
+
+    Args:
+        plan: of the kernel.
+        kernel: takes tensors, and `out`.
+    """
+    name = op_name(plan)
     if name not in _registered:
-        _registered[name] = TorchOp(name, kernel)
+        _registered[name] = TorchOp(name, plan, kernel)
     _registered[name].kernel = kernel
     return _registered[name]
 
 
-def op_name(kernel: "BuiltKernel") -> str:
+def op_name(plan: Plan) -> str:
     """The name of the op: a readable part, and a hash of all that the kernel was built for."""
-    plan = kernel.plan()
     shapes, query = plan.shapes, plan.query
     dims = {**shapes.fixed, **shapes.ranged}
     parts = (plan.gpu.name, query.objective, query.power_limit_w, *(f"{name}={dims[name]}" for name in sorted(dims)))
