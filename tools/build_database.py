@@ -3,6 +3,7 @@
     python tools/build_database.py                  # only what is missing or whose kernel changed
     python tools/build_database.py --fresh          # everything
     python tools/build_database.py --check 8        # rebuild 8 profiles per kernel and compare
+    python tools/build_database.py matmul_triton --sm 80 --dtype f16    # these first; the rest stays as it is
 
 After a change of a source that leaves the compiled code as it was, run tools/carry_profiles.py first: it keeps the
 profiles under the kernel's new hash, so that they need not be emulated again.
@@ -36,6 +37,7 @@ ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 TRITON_ARCHITECTURES = (80,)
 """Those for which profiles of Triton kernels are shipped. They are built where the kernel is named, and need Triton."""
 _SAVE_S = 120.0
+_COMPILE_S = 3600.0  # a busy machine is no reason to leave out a variant
 _FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
 _COUNTS_VARY = 0.04  # of the instructions of a block and a trip
 _REGISTERS_VARY = 32
@@ -49,15 +51,34 @@ def main() -> int:
     parser.add_argument(
         "--check", type=int, metavar="N", help="rebuild N profiles per kernel and compare them with those shipped"
     )
+    parser.add_argument("--sm", type=int, action="append", help="build for this architecture alone (may be repeated)")
+    parser.add_argument("--dtype", action="append", help="build this data type alone (may be repeated)")
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
     kernels = [find_kernel(name) for name in arguments.kernels] or list(all_kernels())
     if arguments.check is not None:
         return max(check(kernel, arguments.check, arguments.processes) for kernel in kernels)
-    return max(build(kernel, arguments.fresh, arguments.processes) for kernel in kernels)
+    only = Only(frozenset(arguments.sm or ()), frozenset(arguments.dtype or ()))
+    return max(build(kernel, arguments.fresh, arguments.processes, only) for kernel in kernels)
 
 
-def build(kernel: Kernel, fresh: bool, processes: int) -> int:
+@dataclasses.dataclass(frozen=True)
+class Only:
+    """What is built; nothing named: all."""
+
+    sms: frozenset[int] = frozenset()
+    dtypes: frozenset[str] = frozenset()
+
+    def of(self, variants: Sequence[Variant]) -> list[Variant]:
+        """The variants, for the architectures, that are to be built."""
+        chosen = [v for v in variants if not self.dtypes or v.dtype in self.dtypes]
+        return [
+            dataclasses.replace(v, configs={sm: c for sm, c in v.configs.items() if not self.sms or sm in self.sms})
+            for v in chosen
+        ]
+
+
+def build(kernel: Kernel, fresh: bool, processes: int, only: Only) -> int:
     """Brings one kernel's file up to date; 1 when a variant failed."""
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     old = [] if fresh or not path.is_file() else read_profile_rows(path)
@@ -68,11 +89,11 @@ def build(kernel: Kernel, fresh: bool, processes: int) -> int:
     known = {(row.variant_key, row.sm) for row in rows}
     start = saved = time.monotonic()
     failures: list[VariantFailure] = []
-    todo = [variant for variant in variants if any((variant.key, sm) not in known for sm in variant.configs)]
+    todo = [v for v in only.of(variants) if any((v.key, sm) not in known for sm in v.configs)]
     with _progress() as progress:
         task = progress.add_task(kernel.name, total=len(todo))
         try:
-            for result in profile_variants(kernel, todo, known, processes):
+            for result in profile_variants(kernel, todo, known, processes, _COMPILE_S):
                 if isinstance(result, VariantFailure):
                     failures.append(result)
                     progress.console.print(f"failed: {result.message} {dict(result.fixed)} sm_{result.sm}")

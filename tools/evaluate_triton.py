@@ -32,15 +32,16 @@ from triton_heuristics import heuristics_order
 from triton_recordings import FILES, Config, config_of
 
 from kernrec.model.learn.adaptation import adapt
+from kernrec.model.learn.conformal import calibrate
 from kernrec.model.learn.model import Model
 from kernrec.op import Problem, problem_from_key
 from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training import scores
+from kernrec.training.boosting import HeadData, fold_of_rows, train_head
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.folds import group_folds
-from kernrec.training.train_model import train
+from kernrec.training.train_model import held_out_distance, train
 
-FOLDS = 5
 MEASURED = 5
 
 
@@ -128,32 +129,49 @@ def scored_of(tables: Tables, name: str, group: RowGroup) -> tuple[Scored, Score
 
 def evaluate_problems_left_out(groups: Sequence[RowGroup], tables: Tables) -> None:
     """Scores the model with problems left out, the prior, and the ways that know other problems."""
-    numbers = {dims: number for number, dims in enumerate(dict.fromkeys(group.dims for group in groups))}
-    folds = group_folds(np.array([numbers[group.dims] for group in groups]), FOLDS)
-    for fold in range(FOLDS):
-        known = [group for group, number in zip(groups, folds, strict=True) if number != fold]
-        model = train(Dataset(tuple(known)), SETTINGS)
-        kinds: dict[tuple[str, str], list[RowGroup]] = defaultdict(list)
-        for group in known:
-            kinds[kind_of(group)].append(group)
-        means = {kind: mean_efficiency(others) for kind, others in kinds.items()}
-        for group in (group for group, number in zip(groups, folds, strict=True) if number == fold):
-            measured, kind = group.latency_s, kind_of(group)
-            predicted, low, high = learned(model, group)
-            for scored in scored_of(tables, "learned", group):
-                scored.add_predicted(measured, predicted)
-                scored.inside.append((measured >= low) & (measured <= high))
-            for scored in scored_of(tables, "prior", group):
-                scored.add_predicted(measured, group.inputs.latency_s)
-            for scored in scored_of(tables, "nearest", group):
-                scored.add(measured, order_by(group, mean_efficiency(nearest(group, kinds[kind]))))
-            for scored in scored_of(tables, "fixed", group):
-                scored.add(measured, order_by(group, means.get(kind, {})))
-            configs = [config_of(group, row) for row in range(len(group))]
-            if (order := heuristics_order(group.gpu, problem_of(group), configs)) is not None:
-                for scored in scored_of(tables, "heuristics", group):
-                    scored.add(measured, order)
-        print(f"fold {fold + 1} of {FOLDS}", file=sys.stderr, flush=True)
+    data = Dataset(tuple(groups))
+    _, problems = data.held_out
+    folds = fold_of_rows(problems, SETTINGS)
+    head = train_head(HeadData.of(data, "latency", SETTINGS), problems, SETTINGS)
+    predicted = data.prior["latency"] * np.exp(head.out_of_fold)
+    inside = covered(data, np.log(data.latency_s / predicted), problems, held_out_distance(data, folds))
+    starts = np.cumsum([0, *map(len, groups)])
+    fold_of = dict(zip((group.problem for group in groups), folds[starts[:-1]].tolist(), strict=True))
+    known: dict[tuple[str, str, int], list[RowGroup]] = defaultdict(list)
+    for group in groups:
+        for fold in range(int(folds.max()) + 1):
+            if fold_of[group.problem] != fold:
+                known[*kind_of(group), fold].append(group)
+    means = {kind: mean_efficiency(others) for kind, others in known.items()}
+    for group, start in zip(groups, starts.tolist(), strict=False):
+        measured, rows = group.latency_s, slice(start, start + len(group))
+        kind = *kind_of(group), fold_of[group.problem]
+        for scored in scored_of(tables, "learned", group):
+            scored.add_predicted(measured, predicted[rows])
+            scored.inside.append(inside[rows])
+        for scored in scored_of(tables, "prior", group):
+            scored.add_predicted(measured, group.inputs.latency_s)
+        for scored in scored_of(tables, "nearest", group):
+            scored.add(measured, order_by(group, mean_efficiency(nearest(group, known[kind]))))
+        for scored in scored_of(tables, "fixed", group):
+            scored.add(measured, order_by(group, means.get(kind, {})))
+        configs = [config_of(group, row) for row in range(len(group))]
+        if (order := heuristics_order(group.gpu, problem_of(group), configs)) is not None:
+            for scored in scored_of(tables, "heuristics", group):
+                scored.add(measured, order)
+
+
+def covered(data: Dataset, error: np.ndarray, problems: np.ndarray, distance: np.ndarray) -> np.ndarray:
+    """Whether each error is inside the interval that the other half of the problems calibrates for the card."""
+    half, gpu = group_folds(problems, 2), data.numbers("gpu")
+    inside = np.zeros(len(data), dtype=bool)
+    for card in np.unique(gpu):
+        for part in (0, 1):
+            mine, others = (gpu == card) & (half == part), (gpu == card) & (half != part)
+            interval = calibrate(error[others], problems[others], "problem", distance[others])
+            low, high = interval.around(np.ones(mine.sum()), distance[mine])
+            inside[mine] = (low <= np.exp(error[mine])) & (np.exp(error[mine]) <= high)
+    return inside
 
 
 def evaluate_card_left_out(groups: Sequence[RowGroup], others: Sequence[RowGroup], tables: Tables) -> None:

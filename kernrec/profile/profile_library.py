@@ -68,6 +68,7 @@ def profile_variants(
     variants: Sequence[Variant],
     known: Collection[tuple[str, int]] = (),
     processes: int = 2,
+    timeout_s: float = 120.0,
 ) -> Iterator[list[ProfileRow] | VariantFailure]:
     """Profiles of `variants` as rows to store, a list for each variant, in order of completion; failures as they occur.
 
@@ -78,6 +79,7 @@ def profile_variants(
         variants: from `variants_of`.
         known: (variant key, architecture) that need no work.
         processes: to compile and to emulate with.
+        timeout_s: limit for one compilation.
     """
     work = {variant.key: [sm for sm in variant.configs if (variant.key, sm) not in known] for variant in variants}
     alike: dict[CodeKey, list[Variant]] = {}
@@ -100,7 +102,7 @@ def profile_variants(
     missing = {macros: len(sms) for macros, sms in wanted.items()}
     waiting: dict[Future[_Profiles], list[Variant]] = {}
     with processes_for(processes) as pool:
-        for job, result in compile_many(jobs(), processes):
+        for job, result in compile_many(jobs(), processes, timeout_s):
             macros = by_job.pop(job)
             if isinstance(result, CompileError):
                 for variant in alike[macros]:

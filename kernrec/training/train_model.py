@@ -61,7 +61,7 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
     all_scores = _held_out_scores(data, out_of_fold["latency"], errors, kind, groups)
     intervals: dict[str, dict[str, Interval]] = {quantity: {} for quantity in errors}
     if by_problem:
-        distance = _held_out_distance(data, fold_of_rows(groups, settings))
+        distance = held_out_distance(data, fold_of_rows(groups, settings))
         for quantity, error in errors.items():
             intervals[quantity] = _problem_intervals(data, error, groups, distance)
     helps_new_kernels = False
@@ -99,7 +99,7 @@ def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[s
     return errors
 
 
-def _held_out_distance(data: Dataset, fold: Array) -> Array:
+def held_out_distance(data: Dataset, fold: Array) -> Array:
     """How far each row lies outside of the other folds, (N,), as a new candidate lies outside of the training data."""
     distance = np.zeros(len(data))
     if fold.max() > 0:

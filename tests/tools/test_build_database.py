@@ -49,3 +49,11 @@ def test_a_sample_takes_the_architectures_in_turn_each_with_another_variant() ->
 def test_a_sample_of_more_than_there_is_has_every_variant_once() -> None:
     variants = variants_of(find_kernel("softmax_rows"), (86,))
     assert len(build_database._sample(variants, 10_000, "seed")) == len(variants)
+
+
+def test_only_what_is_named_is_built() -> None:
+    variants = variants_of(find_kernel("softmax_rows"), (80, 86))
+    only = build_database.Only(frozenset({86}), frozenset({"f16"}))
+    chosen = only.of(variants)
+    assert {(variant.dtype, *variant.configs) for variant in chosen} == {("f16", 86)}
+    assert build_database.Only().of(variants) == variants

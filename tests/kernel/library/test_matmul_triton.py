@@ -1,51 +1,115 @@
-"""The library's matrix product in Triton: right in the emulator, and among the answers where profiles are shipped."""
+"""The library's matrix product in Triton: right in the emulator, and among the answers where profiles are shipped.
 
-import numpy as np
+Where Triton is installed, configs of both layouts are compiled and executed whole on problems that divide no
+tile, races in shared memory being errors; copies with one thing broken do not pass.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
 import pytest
 
 from kernrec.compile import Compiled, compile_many
 from kernrec.errors import KernrecError
-from kernrec.gpu import find_gpu
-from kernrec.kernel import find_kernel
-from kernrec.op import Problem, decode_elements, inputs
+from kernrec.gpu import find_gpu, limits
+from kernrec.kernel import Kernel, Space, find_kernel
+from kernrec.op import Problem
 from kernrec.profile.kernel_code import compile_job_for
-from kernrec.profile.probe_profile import emulate_config
-from kernrec.profile.tensor_values import ELEMENTS
-from kernrec.ptx import parse
+from kernrec.ptx import EmulationError, parse
 from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.recommender.context import Context
+from tests.helpers.trial import execute, flaws, given_inputs
 
 KERNEL = find_kernel("matmul_triton")
-SMALL = {"block_m": 32, "block_n": 32, "block_k": 16, "num_stages": 1, "num_warps": 2, "group_m": 8, "aligned": 1}
-DEEP = {"block_m": 64, "block_n": 32, "block_k": 32, "num_stages": 5, "num_warps": 8, "group_m": 8, "aligned": 1}
-CASES = [
-    (SMALL, KERNEL.definition.problem("f16", "nt", m=50, n=80, k=48)),
-    (DEEP, KERNEL.definition.problem("f16", "nn", m=41, n=64, k=96)),
+ARCHITECTURES = (80, 86, 120)
+DIMS = [
+    {"m": 16, "n": 16, "k": 16},
+    {"m": 1, "n": 144, "k": 48},
+    {"m": 80, "n": 48, "k": 176},
+    {"m": 37, "n": 80, "k": 400},
+    {"m": 336, "n": 32, "k": 32},
+]
+"""Short of a tile, of a step and of the stages, beyond one band of tile rows; n and k have to be multiples of 16."""
+COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps", "group_m", "aligned")
+SMALL = dict(zip(COLUMNS, (16, 32, 16, 3, 2, 8, 1), strict=True))
+DEEP = dict(zip(COLUMNS, (32, 32, 128, 2, 4, 8, 1), strict=True))
+MUTANTS = [
+    # what breaks, the source, broken, layout, config
+    ("rows past the edge", "(first_m + tl.arange(0, BLOCK_M)) % m", "(first_m + tl.arange(0, BLOCK_M))", "nn", DEEP),
+    ("rows of the last band", "min(tiles_m - band * GROUP_M, GROUP_M)", "GROUP_M", "nt", SMALL),
+    ("tile rows of a band", "inside % rows_of_band", "inside % GROUP_M", "nt", SMALL),
+    ("mask of the depth", "mask=depth[None, :] < left", "mask=depth[None, :] < left + 16", "nn", DEEP),
+    ("step along b", "from_b += step_b", "from_b += 0", "nn", SMALL),
+    ("order of a transposed b", "if LAYOUT_NT or LAYOUT_TT:", "if LAYOUT_TT:", "nt", SMALL),
+    ("guard of the stores", "(out_n < n)[None, :]", "(out_n <= n)[None, :]", "nn", SMALL),
 ]
 
 
-def _product(config: dict[str, int], problem: Problem, compiled: Compiled) -> tuple[np.ndarray, np.ndarray]:
-    """(what the kernel computes, what the op's reference does)."""
-    tensors = {name: values.reshape(-1) for name, values in inputs(problem).items()}
-    out = problem.tensors["c"]
-    tensors["c"] = np.zeros(out.elements, ELEMENTS[out.dtype])
-    emulate_config(KERNEL, config, problem, 80, parse(compiled.ptx), tensors)
-    values = {
-        name: decode_elements(x, problem.dtype).reshape(problem.tensors[name].shape) for name, x in tensors.items()
-    }
-    expected = problem.definition.reference(problem.sizes, problem.layout, {name: values[name] for name in "ab"})
-    return values["c"], expected["c"]
+def problems(layout: str) -> list[Problem]:
+    """Those of `DIMS`."""
+    return [KERNEL.definition.problem("f16", layout, **dims) for dims in DIMS]
+
+
+def chosen() -> list[tuple[int, str, dict[str, int]]]:
+    """(sm, layout, config): four configs for each layout and architecture, others by turns."""
+    picked = []
+    for number, (sm, layout) in enumerate(product(ARCHITECTURES, KERNEL.layouts)):
+        space = Space(KERNEL, sm, limits(sm), "f16", layout)
+        configs = [config for config in map(space.config, range(len(space))) if fits(config, sm)]
+        picked += [(sm, layout, configs[(4 * number + i) * 5 % len(configs)]) for i in range(4)]
+    return picked
+
+
+def fits(config: dict[str, int], sm: int) -> bool:
+    """Whether a block has the shared memory for the stages that Triton keeps there; they are loaded ahead."""
+    stage = (config["block_m"] + config["block_n"]) * config["block_k"] * 2
+    return stage * max(config["num_stages"] - 1, 1) <= limits(sm).smem_per_block
+
+
+def wrong(kernel: Kernel, runs: list[tuple[int, Problem, dict[str, int]]]) -> Iterator[str]:
+    """What is wrong with the results of runs (sm, problem, config), each code compiled once."""
+    jobs: dict = {}
+    for sm, problem, config in runs:
+        jobs.setdefault(compile_job_for(kernel, config, problem, sm), []).append((sm, problem, config))
+    for job, compiled in compile_many(jobs, processes=1):
+        assert isinstance(compiled, Compiled), compiled
+        module = parse(compiled.ptx)
+        for sm, problem, config in jobs[job]:
+            given = given_inputs(problem)
+            try:
+                yield from flaws(problem, given, execute(kernel, config, problem, sm, module, given))
+            except EmulationError as error:
+                yield str(error)
 
 
 @pytest.mark.slow
-def test_it_computes_the_op_in_every_layout() -> None:
-    pytest.importorskip("triton", reason="needs the extra `triton`")
-    jobs = {compile_job_for(KERNEL, config, problem, 80): (config, problem) for config, problem in CASES}
-    for job, compiled in compile_many(jobs, processes=1):
-        config, problem = jobs[job]
-        assert isinstance(compiled, Compiled), compiled
-        result, expected = _product(config, problem, compiled)
-        assert np.abs(result - expected).max() <= 2e-3 * np.abs(expected).max(), problem.key
+@pytest.mark.parametrize("sm", ARCHITECTURES)
+def test_it_computes_the_op_on_awkward_problems_without_races(sm: int) -> None:
+    pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
+    runs = [(sm, problem, config) for on, layout, config in chosen() if on == sm for problem in problems(layout)]
+    assert list(wrong(KERNEL, runs)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("breaks", "old", "new", "layout", "config"), MUTANTS, ids=[m[0] for m in MUTANTS])
+def test_breaking_one_thing_in_the_source_is_noticed(
+    breaks: str, old: str, new: str, layout: str, config: dict[str, int]
+) -> None:
+    pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
+    broken = replace(KERNEL, source=KERNEL.source.replace(old, new))
+    assert any(wrong(broken, [(80, problem, config) for problem in problems(layout)])), breaks
+
+
+def test_a_mutant_changes_one_place_of_the_source() -> None:
+    assert [KERNEL.source.count(old) for _, old, *_ in MUTANTS] == [1] * len(MUTANTS)
+
+
+def test_the_chosen_configs_have_every_value_of_every_tunable() -> None:
+    assert KERNEL.listed is not None
+    listed = {tuple(config[name] for name in COLUMNS) for _, _, config in chosen()}
+    for place, name in enumerate(COLUMNS):
+        assert {config[place] for config in listed} == {row[place] for row in KERNEL.listed.rows}, name
 
 
 def test_it_is_among_the_answers_where_its_profiles_are_shipped() -> None:
