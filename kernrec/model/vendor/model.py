@@ -6,8 +6,8 @@ alone, whose predictions are `transferred`; deeper ones have learned the recorde
 the roofline. Trained by `kernrec.training.train_vendor_model`, stored by `kernrec.model.vendor.model_file`.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from functools import cached_property
 from math import hypot
 
@@ -22,8 +22,12 @@ from kernrec.model.vendor.roofline import DIMS, Timing, features
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
 
+Array = np.ndarray
+
 OTHER = "*"
 """The key of the trees for cards that were not recorded."""
+_KEPT = 4096
+"""Predictions that a model keeps at most."""
 
 
 @dataclass(frozen=True)
@@ -149,33 +153,64 @@ class VendorModel:
     sets: tuple[SetModel, ...]
     """Of those that cover a problem the first that has the card is taken, else the first."""
 
+    _predicted: dict[tuple[Problem, str], VendorPrediction | None] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """What was predicted last, by problem and card."""
+
     def predict(self, problem: Problem, gpu: GPU) -> VendorPrediction | None:
         """What the library takes and draws; None for a problem of a kind that was not recorded."""
-        covering = [known for known in self.sets if known.recorded.covers(problem)]
-        if not covering:
-            return None
-        chosen = next((known for known in covering if gpu.name in known.gpus()), covering[0])
-        recorded = chosen.recorded
-        alike = 0.0 if recorded.exactly(problem) else recorded.alike_width
-        dims = {name: np.array([float(problem.sizes[name])]) for name in DIMS[self.op]}
-        roofline, columns = features(self.op, gpu, problem.dtype, problem.layout, dims, recorded.timing)
-        distance = float(chosen.extent.distance(log_sizes(dims))[0])
-        on_grid = all(problem.sizes[name] in sizes for name, sizes in chosen.sizes.items())
+        self.predict_many([problem], gpu)
+        return self._predicted[problem, gpu.name]
 
-        def quantity(name: str, base: float, most: float) -> Predicted | None:
+    def predict_many(self, problems: Sequence[Problem], gpu: GPU) -> None:
+        """Predicts problems of the op together, for `predict` to tell: one pass over the trees takes as long for a few
+        problems as for one."""
+        if len(self._predicted) > _KEPT:
+            self._predicted.clear()
+        together: dict[tuple[int, str, str], list[Problem]] = {}
+        for problem in problems:
+            if (problem, gpu.name) in self._predicted:
+                continue
+            covering = [place for place, known in enumerate(self.sets) if known.recorded.covers(problem)]
+            if not covering:
+                self._predicted[problem, gpu.name] = None
+                continue
+            chosen = next((place for place in covering if gpu.name in self.sets[place].gpus()), covering[0])
+            together.setdefault((chosen, problem.dtype, problem.layout), []).append(problem)
+        for (place, _, _), alike in together.items():
+            for problem, predicted in zip(alike, self._of_set(self.sets[place], alike, gpu), strict=True):
+                self._predicted[problem, gpu.name] = predicted
+
+    def _of_set(self, chosen: SetModel, problems: Sequence[Problem], gpu: GPU) -> Iterator[VendorPrediction]:
+        """The predictions of problems of one data type and layout that a set covers."""
+        recorded, first = chosen.recorded, problems[0]
+        alike = 0.0 if recorded.exactly(first) else recorded.alike_width
+        dims = {name: np.array([float(problem.sizes[name]) for problem in problems]) for name in DIMS[self.op]}
+        roofline, columns = features(self.op, gpu, first.dtype, first.layout, dims, recorded.timing)
+        distances = chosen.extent.distance(log_sizes(dims))
+        on_grid = [all(p.sizes[name] in sizes for name, sizes in chosen.sizes.items()) for p in problems]
+
+        def quantity(name: str, base: Array, most: float) -> list[Predicted] | None:
             known = gpu.name if (name, gpu.name) in chosen.heads else OTHER
             if (head := chosen.heads.get((name, known))) is None:
                 return None
-            row = np.array([[columns[column][0] for column in head.columns]])
-            value = min(base * float(np.exp(head.trees.predict(row)[0])), most)
-            interval = head.recorded if on_grid or known == OTHER else head.between
-            low, high = replace(interval, width=hypot(interval.width, alike)).around(np.array(value), distance)
-            return Predicted(value, float(low), min(float(high), most), known == OTHER)
+            rows = np.stack([columns[column] for column in head.columns], axis=1)
+            values = np.minimum(base * np.exp(head.trees.predict(rows)), most)
+            transferred, predicted = known == OTHER, []
+            for value, distance, on in zip(values, distances, on_grid, strict=True):
+                interval = head.recorded if on or transferred else head.between
+                low, high = replace(interval, width=hypot(interval.width, alike)).around(value, distance)
+                predicted.append(Predicted(float(value), float(low), min(float(high), most), transferred))
+            return predicted
 
-        latency = quantity("latency", float(roofline[0]), np.inf)
+        latency = quantity("latency", roofline, np.inf)
         assert latency is not None, "every set has trees for all cards"
+        nothing: list[Predicted | None] = [None] * len(problems)
+        power = quantity("power", np.full(len(problems), gpu.tdp_w), gpu.tdp_w) or nothing
         recorded_as = f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if alike else None
-        return VendorPrediction(latency, quantity("power", gpu.tdp_w, gpu.tdp_w), chosen.gpus(), recorded_as)
+        for latency_s, power_w in zip(latency, power, strict=True):
+            yield VendorPrediction(latency_s, power_w, chosen.gpus(), recorded_as)
 
 
 def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:

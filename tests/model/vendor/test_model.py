@@ -1,0 +1,39 @@
+"""The shipped model of cuBLAS, asked for problems one by one and together."""
+
+import pytest
+
+from kernrec import paths
+from kernrec.gpu import find_gpu
+from kernrec.model.vendor.model import VendorModel
+from kernrec.model.vendor.model_file import load
+from kernrec.op import find_op
+
+
+def model() -> VendorModel:
+    """Anew: what was asked before is kept."""
+    return load(paths.shipped("db/prebuilt") / "models" / "vendor" / "matmul.json")
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h200", "rtx4090"])
+def test_problems_asked_together_have_the_predictions_that_they_have_alone(gpu: str) -> None:
+    card, op = find_gpu(gpu), find_op("matmul")
+    kinds = [("bf16", "nt"), ("f16", "nn"), ("f32", "nn")]
+    shapes = [{"m": 100 * i, "n": 4096, "k": 512 + 64 * i} for i in range(1, 5)]
+    problems = [op.problem(dtype, layout, **dims) for dims in shapes for dtype, layout in kinds]
+    problems.append(op.problem("bf16", "nt", m=64, n=64, k=64, batch=3))
+    together = model()
+    together.predict_many(problems, card)
+    alone = model()
+    for problem in problems:
+        predicted, expected = together.predict(problem, card), alone.predict(problem, card)
+        assert (predicted is None) == (expected is None) == (problem.sizes["batch"] == 3)
+        if predicted is not None and expected is not None:
+            assert predicted.latency_s.value == pytest.approx(expected.latency_s.value, rel=1e-12)
+            assert predicted.recorded_as == expected.recorded_as
+
+
+def test_what_is_kept_of_earlier_questions_is_bounded() -> None:
+    asked, card, op = model(), find_gpu("a100"), find_op("matmul")
+    for start in range(0, 9000, 3000):  # batches, which nobody recorded: quickly answered
+        asked.predict_many([op.problem("bf16", "nt", m=start + m, n=1, k=1, batch=2) for m in range(1, 3001)], card)
+    assert len(asked._predicted) <= 7096
