@@ -20,9 +20,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,8 @@ from fuzz_formats import Format, formats
 from fuzz_sharing import more_formats
 
 from kernrec import paths
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError
+from tests.helpers.reading import reading_here
 
 SECONDS = 10
 BYTES = 512 << 20
@@ -169,25 +169,6 @@ def run(runner: Runner, fmt: Format, cases: int, seed: int, keep: Path | None) -
     return sum(shown.values()), ended
 
 
-READER = "kernrec.store.intake.read_file"
-"""The module that reads databases and Parquet files."""
-
-
-def read_here(
-    task: str, request: Mapping[str, Any], title: str, size: int, folder: Path, reader: str = READER
-) -> dict[str, Any]:
-    """`kernrec.store.reader.read_apart` in this process, which is a fork already."""
-    from kernrec.store.reader_limits import Limits
-
-    answer = import_module(reader).answer
-
-    request = {"task": task, "title": title, "folder": str(folder), **request}
-    done = answer(request, Limits.of(size))
-    if "refused" in done:
-        raise UsageError(done["refused"])
-    return dict(done["found"] or {})
-
-
 def main() -> None:
     """Runs the cases."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -198,8 +179,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="folder for inputs that failed")
     given = parser.parse_args()
     keep = given.keep.absolute() if given.keep else None
-    _read_in_this_process()
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as name, reading_here():  # in a fork already
         known = {fmt.name: fmt for fmt in (*formats(given.samples, Path(name)), *more_formats(Path(name)))}
         names = given.formats.split(",") if given.formats else list(known)
         if strange := [name for name in names if name not in known]:
@@ -212,14 +192,6 @@ def main() -> None:
             failed += wrong
         os.chdir("/")
     sys.exit(1 if failed else 0)
-
-
-def _read_in_this_process() -> None:
-    import kernrec.store.intake.checked_rows
-    import kernrec.store.reader
-
-    kernrec.store.reader.read_apart = read_here
-    kernrec.store.intake.checked_rows.read_apart = read_here
 
 
 @contextmanager

@@ -20,11 +20,12 @@ from kernrec.errors import UsageError
 from kernrec.store.reader_limits import Limits
 from kernrec.util.process import kill_group, own_group
 
-_READER = "kernrec.store.intake.read_file"
+READER = "kernrec.store.intake.read_file"
+"""The module that reads databases and segments."""
 
 
 def read_apart(
-    task: str, request: Mapping[str, Any], title: str, size: int, folder: Path, reader: str = _READER
+    task: str, request: Mapping[str, Any], title: str, size: int, folder: Path, reader: str = READER
 ) -> dict[str, Any]:
     """Have a child do what a request asks for.
 

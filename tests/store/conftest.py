@@ -5,25 +5,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kernrec.errors import UsageError
 from kernrec.op import find_op
 from kernrec.store import Database, ProfileRow
-from kernrec.store.intake.read_file import answer
-from kernrec.store.reader_limits import Limits
+from tests.helpers.reading import reading_here
 
 
 @pytest.fixture
-def read_here(monkeypatch):
-    """Files of strangers are read in this process, by the code that a process of its own runs otherwise."""
-
-    def read(task, request, title, size, folder, reader=None):
-        done = answer({"task": task, "title": title, "folder": str(folder), **request}, Limits.of(size))
-        if "refused" in done:
-            raise UsageError(done["refused"])
-        return dict(done["found"] or {})
-
-    for module in ("reader", "intake.checked_rows"):
-        monkeypatch.setattr(f"kernrec.store.{module}.read_apart", read)
+def read_here():
+    """Files of strangers are read in this process."""
+    with reading_here():
+        yield
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from kernrec.store.share.privacy import private_names
 from kernrec.store.share.segments import provenance, taken_out
 from kernrec.store.signature import Signer, make_key
 
+pytestmark = pytest.mark.usefixtures("read_here")
 PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
 UUID_HASH = "00112233aabbccdd"
 

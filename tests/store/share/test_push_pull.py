@@ -25,6 +25,7 @@ from kernrec.store.share.pulled import Pulled, drop_signer
 from kernrec.store.share.retract import Retraction, retract_here, retract_there
 from kernrec.store.signature import Signer
 from kernrec.store.trust import distrust, key_file, trust
+from tests.helpers.reading import reading_here
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, UUID_HASH, Person, measurement, measurements, sessions
 
 HOST, USER = "alices-machine", "aliceliddell"
@@ -33,6 +34,9 @@ PRIVATE = {
     "measured_by": f"a tool of {USER} on {HOST}",
     "compiler_flags": "-I/opt/secret/include -O3",
 }
+
+
+pytestmark = pytest.mark.usefixtures("read_here")
 
 
 def files(folder: Path) -> set[str]:
@@ -45,7 +49,7 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("sharing")
     alice, team = Person(base / "alice"), base / "team"
     team.mkdir()
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, reading_here():
         patch.setattr(socket, "gethostname", lambda: HOST)
         patch.setattr(getpass, "getuser", lambda: USER)
         alice.measure(measurements("monday", 3, **PRIVATE))
