@@ -110,16 +110,17 @@ def _opened(path: Path, folder: Path, limits: Limits) -> "Iterator[DuckDBPyConne
 
 
 def read_segments(segments: Mapping[str, Sequence[str]], title: str, folder: Path, limits: Limits) -> dict[str, int]:
-    """The same as `read_database` for Parquet files, given by table."""
+    """The same as `read_database` for Parquet files, given by table; a row that two of them have counts twice."""
     files = [Path(file) for names in segments.values() for file in names]
     with closing(connect_files(files, folder, limits)) as connection, one_line(title):
         counts = {}
         for table in TABLES:
             union = _union(connection, segments.get(table, ()), table, title)
+            counts[table] = _count(connection, f"({union})", table, title, limits)
             if _double_keys(connection, table, f"({union})"):  # two segments may have the same row
                 union = f"SELECT DISTINCT ON ({table}_id) * FROM ({union})"
             file = folder / f"{table}.parquet"
-            counts[table] = _write(connection, union, file)
+            _write(connection, union, file)
             # What is checked is what was written; reading it is also faster than reading the segments again.
             connection.execute(f"CREATE VIEW db.{table} AS FROM read_parquet({quoted(file)})")
         _check_taken(connection, title, limits)
@@ -159,9 +160,7 @@ def _segment_rows(connection: "DuckDBPyConnection", file: str, table: str, kinds
 
 def _check_tables(connection: "DuckDBPyConnection", path: Path | str, limits: Limits, *, keys: bool = True) -> None:
     for table in TABLES:
-        row = connection.execute(f"SELECT count(*) FROM db.{table}").fetchone()
-        if row and int(row[0]) > limits.rows:
-            raise UsageError(f"{path}: the table {table} has more rows than a file of its size can hold")
+        _count(connection, f"db.{table}", table, path, limits)
     for table in TABLES:
         try:
             check_rows(connection, table, layout_of(), keys=keys)
@@ -169,6 +168,14 @@ def _check_tables(connection: "DuckDBPyConnection", path: Path | str, limits: Li
                 raise UsageError(f"rows of the table {table} are there twice ({double[0]})")
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
+
+
+def _count(connection: "DuckDBPyConnection", source: str, table: str, path: Path | str, limits: Limits) -> int:
+    """How many rows a source of a table's rows has; they are not read for that."""
+    row = connection.execute(f"SELECT count(*) FROM {source}").fetchone()
+    if row and int(row[0]) > limits.rows:
+        raise UsageError(f"{path}: the table {table} has more rows than a file of its size can hold")
+    return int(row[0]) if row else 0
 
 
 def _double_keys(connection: "DuckDBPyConnection", table: str, source: str) -> list[str]:

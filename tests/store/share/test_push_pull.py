@@ -25,7 +25,7 @@ from kernrec.store.share.pulled import Pulled, drop_signer
 from kernrec.store.share.retract import Retraction, retract_here, retract_there
 from kernrec.store.signature import Signer
 from kernrec.store.trust import distrust, key_file, trust
-from tests.helpers.reading import reading_here
+from tests.helpers.reading import read_here, reading_here
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, UUID_HASH, Person, measurement, measurements, sessions
 
 HOST, USER = "alices-machine", "aliceliddell"
@@ -137,6 +137,19 @@ def test_a_row_is_taken_back_by_its_owner_alone(base: Path) -> None:
     shown = {(row["signer"].partition(" ")[0], row["measurements"], row["state"], row["reason"]) for row in rows}
     pushes = {("unknown", 3, "answers", None), ("unknown", 2, "answers", None)}
     assert shown == pushes | {("you", -3, "retraction", ""), ("unknown", -2, "retraction", "a broken fan")}
+
+
+def test_pushes_that_share_configs_are_read_together(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both of Alice's pushes have the configs of Tuesday; one process reads them."""
+    bob, team, read = Person(base / "bob"), base / "team", []
+
+    def counted(task: str, *rest: object) -> dict[str, object]:
+        read.append(task)
+        return read_here(task, *rest)
+
+    monkeypatch.setattr("kernrec.store.intake.checked_rows.read_apart", counted)
+    assert bob.pull(team).measurements == 5
+    assert read == ["segments"]
 
 
 def test_a_push_tells_what_was_taken_back_here(base: Path) -> None:
