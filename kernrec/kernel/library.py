@@ -24,6 +24,7 @@ def kernel_names() -> tuple[str, ...]:
     return tuple(sorted(spec.parent.name for spec in _FOLDER.glob("*/kernel.toml")))
 
 
+@cache
 def _spec(name: str) -> dict[str, Any] | None:
     """A kernel's spec as plain data; None if it is not TOML, for which `load_kernel` raises the error."""
     try:
