@@ -15,7 +15,8 @@ problem has a scale of its own: a Student-t process with `DEGREES` degrees of fr
 "Student-t processes as alternatives to Gaussian processes", 2014), whose common scale follows from how far measurements
 fell from what was expected of them.
 
-    expected regret   E[cost of the present choice - cost of the best], the choice being the least expected cost
+    expected regret   E[cost of the present choice - cost of the best], the choice being the least expected cost; each
+                      difference is bounded (`LEAST_REACH`)
     gain              by how much a measurement is expected to lower the weighted regret of its problem: the knowledge
                       gradient with correlated beliefs (Frazier, Powell, Dayanik, "The knowledge-gradient policy for
                       correlated normal beliefs", 2009). What it would tell of other problems is left out: counting it
@@ -48,6 +49,11 @@ _SCALE_PRIOR = 20.0
 """The belief that deviations are right as stated, in measurements."""
 _NEVER = 20.0
 """By how much the log cost of a contender that cannot run is above that of all others."""
+LEAST_REACH = 0.13
+"""How far below the present choice the best contender can be, in logarithms, where predictions are good; otherwise as
+far as the deviation that is stated of the choice. Predictions put a config first that is near what the hardware can
+do, and none is far below that, however wrong the prediction of a slow one may be: without a bound the tails of many
+slow contenders add up to three times the regret that there is (`tools/evaluate_refine.py`)."""
 _ROUNDS = 10
 _NODES = 33
 """Outcomes of a measurement, of equal probability, over which its gain is averaged."""
@@ -218,8 +224,16 @@ class JointPosterior:
 
     def regret(self, problem: int) -> float:
         """The expected regret of the present choice, not weighted."""
+        return float(self._regrets(problem).mean())
+
+    def _regrets(self, problem: int) -> Array:
+        """Draws of the regret of the present choice, (draws,)."""
         costs = self._drawn(problem)
-        return float((costs[:, self.choice(problem)] - costs.min(axis=1)).mean())
+        return np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), self._reach(problem))
+
+    def _reach(self, problem: int) -> float:
+        """How far below the present choice the best contender can be."""
+        return max(LEAST_REACH, float(self.contenders(problem).deviation[self.choice(problem)]))
 
     def probability_best(self, problem: int) -> Array:
         """With which probability each contender is the best one, (C,)."""
@@ -252,8 +266,7 @@ class JointPosterior:
         """Draws of the weighted mean regret of the present choices, (draws,)."""
         total, weights = np.zeros(_DRAWS), 0.0
         for problem, block in enumerate(self._blocks):
-            costs = self._drawn(problem)
-            total += block.contenders.weight * (costs[:, self.choice(problem)] - costs.min(axis=1))
+            total += block.contenders.weight * self._regrets(problem)
             weights += block.contenders.weight
         return total / weights
 
@@ -271,12 +284,12 @@ class JointPosterior:
             (contender, gain) pairs; gains are weighted.
         """
         mean, covariance = self.belief(problem)
-        weight = self.contenders(problem).weight
+        weight, reach = self.contenders(problem).weight, self._reach(problem)
         taken = {row.contender for row in self.measured(problem)} | set(self._blocks[problem].excluded)
         chosen: list[tuple[int, float]] = []
         for _ in range(min(most, len(mean) - len(taken))):
             spread = np.sqrt(np.diagonal(covariance) + noise**2)
-            gains = _expected_fall(mean, covariance / spread)
+            gains = _expected_fall(mean, covariance / spread, reach)
             gains[list(taken)] = -1.0
             best = int(gains.argmax())
             chosen.append((best, weight * float(gains[best])))
@@ -286,18 +299,23 @@ class JointPosterior:
         return chosen
 
 
-def _expected_fall(mean: Array, moves: Array) -> Array:
+def _expected_fall(mean: Array, moves: Array, reach: float) -> Array:
     """By how much the least expected cost is expected to fall.
 
     Args:
         mean: expected log costs, (C,).
         moves: how far each of them moves, per scale of what will be measured, (C, measurements).
+        reach: how far it can fall.
 
     Returns:
         One value for each measurement.
     """
-    after = (mean[:, None, None] + moves[:, :, None] * _outcomes()).min(axis=0)
-    return np.maximum(mean.min() - after.mean(axis=1), 0.0)
+    outcomes = _outcomes()
+    choice = int(mean.argmin())
+    # The present choice moves, too; on average it stays where it is.
+    after = mean[:, None, None] + moves[:, :, None] * outcomes
+    fall = after[choice] - after.min(axis=0)
+    return np.asarray(np.minimum(fall, reach).mean(axis=1))
 
 
 @cache

@@ -81,7 +81,7 @@ def test_a_measurement_tells_of_other_problems_only_what_they_share() -> None:
 
 
 def test_the_expected_regret_of_two_equal_contenders_is_that_of_the_larger_of_two_errors() -> None:
-    deviation, degrees = 0.1, joint_posterior.DEGREES
+    deviation, degrees = 0.02, joint_posterior.DEGREES  # small: far from how large a regret can be
     it = Contenders(
         np.zeros(2), np.full(2, deviation), np.zeros((2, 1)), np.array([[0.0], [1e3]]), np.zeros(2), (0.0, 0.0)
     )
@@ -89,6 +89,17 @@ def test_the_expected_regret_of_two_equal_contenders_is_that_of_the_larger_of_tw
     # sqrt(2 (1 - SHARED)) times as wide, for without features nothing is shared.
     scale = deviation * math.sqrt((degrees - 2.0) / degrees) * math.sqrt(2.0 * (1.0 - joint_posterior.SHARED))
     assert JointPosterior([it]).regret(0) == pytest.approx(scale / 2.0, rel=0.15)
+
+
+def test_many_slow_contenders_of_which_little_is_known_do_not_add_up() -> None:
+    def regret(slow: int) -> float:
+        deviation = np.array([0.02, 0.02, *[0.5] * slow])
+        expected = np.array([0.0, 0.01, *[0.8] * slow])
+        points = np.arange(2.0 + slow)[:, None] * 1e3
+        numbers = np.zeros(2 + slow)
+        return JointPosterior([Contenders(expected, deviation, points * 0.0, points, numbers, (0.0, 0.0))]).regret(0)
+
+    assert regret(0) < regret(20) < joint_posterior.LEAST_REACH
 
 
 def test_the_bound_is_above_the_mean_and_nearer_to_it_with_more_problems() -> None:
