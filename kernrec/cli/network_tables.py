@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.compare_gpus import ComparedGpu
     from kernrec.recommender.network import NetworkAnswer, Total
     from kernrec.recommender.network_sweep import NetworkSweep
+    from kernrec.recommender.recommender import Recommender
 
 SHARED_ERROR = (
     "intervals of totals take every layer to be wrong in the same direction: predictions for one GPU share their error"
@@ -22,10 +23,15 @@ SHARED_ERROR = (
 
 
 def network_json(
-    answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None, billed: "Sequence[Bill]" = ()
+    recommender: "Recommender",
+    answer: "NetworkAnswer",
+    sweep: "NetworkSweep | None" = None,
+    billed: "Sequence[Bill]" = (),
 ) -> dict[str, Any]:
-    """A network's answer as plain values: its sweep, or its layers and totals."""
-    whole = answer.as_dict() if sweep is None else sweep.as_dict()
+    """A network's answer as plain values: its sweep, or its layers with their regrets, and totals."""
+    from kernrec.recommender.network_regret import with_regrets
+
+    whole = with_regrets(recommender, answer) if sweep is None else sweep.as_dict()
     return whole | ({"bills": [bill.as_dict() for bill in billed]} if billed else {})
 
 

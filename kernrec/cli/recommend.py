@@ -196,7 +196,8 @@ def _print_networks(
     from kernrec.recommender.network import answer_network
 
     swept, billed, form = shown
-    printed: list[tuple[dict[str, object], list[dict[str, object]]]] = []
+    objects: list[dict[str, object]] = []
+    rows: list[dict[str, object]] = []
     for number, (gpu, request) in enumerate((gpu, request) for gpu in gpus for request in wanted):
         answer = answer_network(recommender, gpu, request, query)
         year = bills(answer, billed) if billed else []
@@ -205,8 +206,11 @@ def _print_networks(
             from kernrec.recommender.network_sweep import sweep_network
 
             sweep = sweep_network(recommender, answer, swept, query.power_limit_w)
-        if form in (Form.JSON, Form.CSV):
-            printed.append((network_json(answer, sweep, year), network_csv(answer, sweep)))
+        if form is Form.JSON:
+            objects.append(network_json(recommender, answer, sweep, year))
+            continue
+        if form is Form.CSV:
+            rows += network_csv(answer, sweep)
             continue
         if number:
             print()
@@ -215,7 +219,6 @@ def _print_networks(
         else:
             print_network(answer, form, year)
     if form is Form.JSON:
-        objects = [whole for whole, _ in printed]
         print_json(objects[0] if len(objects) == 1 else objects)
     elif form is Form.CSV:
-        print_csv([row for _, rows in printed for row in rows])
+        print_csv(rows)

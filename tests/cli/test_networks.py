@@ -58,6 +58,8 @@ def test_a_bill_has_energy_money_and_carbon_of_a_year(capsys: pytest.CaptureFixt
     assert run(["recommend", *DECODE, "--gpu", "h200", "--json", *year]) == 0
     answer = json.loads(capsys.readouterr().out)
     bill = answer["bills"][0]
+    regrets = [layer["regret"]["latency"]["expected"] for layer in answer["layers"]]
+    assert min(regrets) <= answer["regret"]["latency"]["expected"] <= max(regrets)
     assert bill["energy_kwh"] == pytest.approx(answer["totals"][0]["energy_j"] * 2e6 * 365 / 3.6e6)
     assert bill["cost"] == pytest.approx(bill["energy_kwh"] * 0.25)
     assert bill["carbon_kg"] == pytest.approx(bill["energy_kwh"] * 0.38)
