@@ -22,9 +22,18 @@ _SHOWN_DIGITS = 12
 def trusted() -> dict[str, str]:
     """The keys that the user trusts, apart from the own, with their names."""
     values = read_settings("trusted.json", list)
-    if not all(isinstance(each, dict) and set(each) == {"key", "name"} for each in values):
+    if not all(map(_is_entry, values)):
         raise UsageError(f"{paths.config() / 'trusted.json'} is not a list of keys and names")
     return {str(each["key"]): str(each["name"]) for each in values}
+
+
+def _is_entry(each: Any) -> bool:
+    """Whether a value of the file is a key with its name; names are printed."""
+    return (
+        isinstance(each, dict)
+        and set(each) == {"key", "name"}
+        and bool(KEY.fullmatch(str(each["key"])) and NAME.fullmatch(str(each["name"])))
+    )
 
 
 def trust(key: str, name: str | None) -> None:

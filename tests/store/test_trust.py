@@ -1,0 +1,36 @@
+"""The file of trusted keys holds keys and names, or it is refused in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.store.trust import distrust, signer_name, trust, trusted, trusts
+
+KEY = "5f" * 32
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KERNREC_CONFIG", str(tmp_path))
+    return tmp_path
+
+
+def test_a_key_is_trusted_under_its_name_until_it_is_removed() -> None:
+    trust(KEY, "alice")
+    assert trusts(KEY)
+    assert signer_name(KEY) == "alice"
+    assert not trusts("")
+    assert not trusts("0c" * 32)
+    assert distrust("alice") == KEY
+    assert trusted() == {}
+
+
+@pytest.mark.parametrize(
+    "entry", ["x", {"key": KEY}, {"key": "", "name": "bob"}, {"key": KEY, "name": "a\x1b[2J"}, {"key": 1, "name": "b"}]
+)
+def test_what_is_no_key_with_a_name_is_refused(config: Path, entry: object) -> None:
+    (config / "trusted.json").write_text(json.dumps([entry]))
+    with pytest.raises(UsageError, match=r"trusted\.json is not a list of keys and names"):
+        trusted()
