@@ -2,6 +2,7 @@
 
 import shutil
 from datetime import UTC, datetime, timedelta, timezone
+from functools import cache
 
 import numpy as np
 import pytest
@@ -255,13 +256,19 @@ def test_front_and_best_are_those_of_the_definition(points):
 # Merging.
 
 
+@cache
+def measured():
+    """Ten measurements and their keys."""
+    rows = [measurement(session=f"session {n}", config={"n": n % 3}) for n in range(10)]
+    with Database.memory() as database:
+        return rows, database.add_measurements(rows)
+
+
 def files(tmp_path_factory, contents):
     """A database file for each list of rows: the measurements of these numbers, of which it takes the last back, and
     one of the next number, which it has not."""
     folder = tmp_path_factory.mktemp("merge")
-    rows_of = [measurement(session=f"session {n}", config={"n": n % 3}) for n in range(10)]
-    with Database.memory() as database:
-        keys = database.add_measurements(rows_of)
+    rows_of, keys = measured()
     for i, rows in enumerate(contents):
         with Database.open(folder / f"{i}.duckdb", read_only=False, create=True) as database:
             database.add("gpu", [{"name": f"gpu{n}", "sm": 90, "figures": {}} for n in rows])
@@ -290,7 +297,7 @@ def keys_after_merging(folders) -> dict[str, set[object]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     contents=st.lists(st.sets(st.integers(0, 8), max_size=5), min_size=3, max_size=3),
     order=st.lists(st.integers(0, 2), min_size=3, max_size=5),
@@ -309,6 +316,7 @@ def test_merging_is_a_set_union(tmp_path_factory, contents, order):
     assert found == {table: set().union(*(keys[i][table] for i in order)) for table in MERGED}
 
 
+@pytest.mark.usefixtures("read_here")
 def test_merging_counts_what_is_new(tmp_path_factory):
     a, b = files(tmp_path_factory, [{1, 2}, {2, 3, 4}])
     with Database.open(a, read_only=False) as database:
@@ -318,6 +326,7 @@ def test_merging_counts_what_is_new(tmp_path_factory):
         assert database.altered() == []
 
 
+@pytest.mark.usefixtures("read_here")
 def test_merging_what_is_no_database_adds_nothing(database, tmp_path, row):
     database.add_measurements(map(Measurement.from_columns, [row()]))
     before = database.content_hash()

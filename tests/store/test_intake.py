@@ -70,6 +70,7 @@ def refused(path: Path) -> str:
     return line
 
 
+@pytest.mark.usefixtures("read_here")
 def test_views_and_macros_of_a_file_are_never_run(theirs: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret.csv"
     secret.write_text("latency_s\n1e-9\n")
@@ -93,6 +94,7 @@ def test_views_and_macros_of_a_file_are_never_run(theirs: Path, tmp_path: Path) 
         assert [found.latency_s for found in database.measured(GPU, [KERNEL], PROBLEM.key)] == [1e-3, 2e-3]
 
 
+@pytest.mark.usefixtures("read_here")
 def test_no_other_file_can_be_reached_from_a_database(theirs: Path, tmp_path: Path) -> None:
     (tmp_path / "secret.csv").write_text("a\n1\n")
     with Database.open(theirs, read_only=False) as database:
@@ -153,6 +155,7 @@ def test_a_file_that_takes_the_place_of_a_known_one_is_checked(honest: Path, tmp
             Database.open(path)
 
 
+@pytest.mark.usefixtures("read_here")
 def test_a_file_with_an_altered_row_is_not_asked_but_looked_into(theirs: Path) -> None:
     change(theirs, "UPDATE measurement SET latency_s = latency_s / 1000")
     with pytest.raises(UsageError, match=r"another content than their key says .*`kernrec db verify` looks into it"):
@@ -185,6 +188,7 @@ def test_a_file_that_crashes_its_reader_is_one_line(theirs: Path, monkeypatch: p
         ("DROP TABLE gpu; CREATE VIEW gpu AS SELECT 1", "not one of kernrec's"),
     ],
 )
+@pytest.mark.usefixtures("read_here")
 def test_tables_that_are_not_those_of_the_schema_are_refused(theirs: Path, statement: str, says: str) -> None:
     change(theirs, statement)
     for read_only in (True, False):
@@ -203,6 +207,7 @@ def test_tables_that_are_not_those_of_the_schema_are_refused(theirs: Path, state
         ),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("read_here")
 def test_what_would_run_when_rows_are_added_is_refused_for_writing(
     theirs: Path, statements: tuple[str, ...], says: str
 ) -> None:
@@ -243,6 +248,7 @@ def test_rows_that_cannot_be_are_refused(theirs: Path, statement: str, says: str
         ("problem", {"key": "matmul[m=1,n=32,k=16]f32,nn"}, "have a key that does not say what they are"),
     ],
 )
+@pytest.mark.usefixtures("read_here")
 def test_rows_whose_keys_are_right_are_refused_for_what_they_say(
     theirs: Path, table: str, row: dict[str, object], says: str
 ) -> None:
@@ -254,6 +260,7 @@ def test_rows_whose_keys_are_right_are_refused_for_what_they_say(
     assert says in refused(theirs)
 
 
+@pytest.mark.usefixtures("read_here")
 def test_a_kernel_has_the_hash_of_its_source(theirs: Path) -> None:
     spec = json.dumps({"tunables": {}})
     with Database.open(theirs, read_only=False) as database:
@@ -261,6 +268,7 @@ def test_a_kernel_has_the_hash_of_its_source(theirs: Path) -> None:
     assert "have another spec or source than their hash says" in refused(theirs)
 
 
+@pytest.mark.usefixtures("read_here")
 def test_a_latency_below_what_the_card_can_do_is_refused(theirs: Path) -> None:
     """4096 cubed in a microsecond is 137 PFLOP/s."""
     large = find_op("matmul").problem(m=4096, n=4096, k=4096)
@@ -271,6 +279,7 @@ def test_a_latency_below_what_the_card_can_do_is_refused(theirs: Path) -> None:
     assert "on h200-sxm at its peak" in line
 
 
+@pytest.mark.usefixtures("read_here")
 def test_a_refused_file_adds_nothing(theirs: Path) -> None:
     change(theirs, "UPDATE measurement SET latency_s = 1e-9")
     with Database.memory() as database:
@@ -279,6 +288,7 @@ def test_a_refused_file_adds_nothing(theirs: Path) -> None:
         assert set(database.counts().values()) == {0}
 
 
+@pytest.mark.usefixtures("read_here")
 def test_a_row_that_was_changed_here_is_not_taken_for_the_one_of_its_key(honest: Path) -> None:
     with Database.memory() as database:
         merge(database, honest)

@@ -169,6 +169,7 @@ def rows_of(database: Database, view: str) -> list[dict[str, object]]:
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
+@pytest.mark.usefixtures("read_here")
 def test_a_database_of_schema_3_answers_the_same_after_its_migration(old_database) -> None:
     path, views = old_database
     with Database.open(path) as database:
@@ -177,6 +178,7 @@ def test_a_database_of_schema_3_answers_the_same_after_its_migration(old_databas
         assert views["answer"]
 
 
+@pytest.mark.usefixtures("read_here")
 def test_rows_of_schema_3_state_in_columns_what_their_text_said(old_database, row) -> None:
     path, _ = old_database
     with Database.open(path) as database:
@@ -193,6 +195,7 @@ def test_rows_of_schema_3_state_in_columns_what_their_text_said(old_database, ro
     assert all(measurement in expected for measurement in migrated)
 
 
+@pytest.mark.usefixtures("read_here")
 def test_a_row_has_the_same_key_whether_it_was_migrated_or_is_added_today(old_database, row, tmp_path) -> None:
     path, _ = old_database
     today = [Measurement.from_columns(upgrade_columns(row(**given))) for given in VARIETY]

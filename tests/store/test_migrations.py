@@ -49,6 +49,7 @@ def outdated(tmp_path, monkeypatch, row):
 
 
 @pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.usefixtures("read_here")
 def test_an_older_schema_is_brought_up_to_date_when_opened(outdated, read_only, row):
     path, keys = outdated
     with Database.open(path, read_only=read_only) as database:
@@ -61,6 +62,7 @@ def test_an_older_schema_is_brought_up_to_date_when_opened(outdated, read_only, 
         assert database.altered() == []
 
 
+@pytest.mark.usefixtures("read_here")
 def test_merging_takes_the_rows_of_an_older_schema_and_leaves_it_as_it_is(tmp_path, monkeypatch, row):
     path, older = tmp_path / "older.duckdb", migrations()[:4]
     with monkeypatch.context() as patch:

@@ -97,6 +97,7 @@ def test_a_folder_is_not_a_database(path, read_only):
 
 @BOTH
 @pytest.mark.parametrize("content", [b"", b"hello\n" * 5000])
+@pytest.mark.usefixtures("read_here")
 def test_another_file_is_not_a_database(path, content, read_only):
     path.write_bytes(content)
     assert refused(path, read_only=read_only).endswith("is not a DuckDB database")
@@ -127,6 +128,7 @@ def test_a_database_whose_file_shrank_is_not_taken_for_one_cut_short(filled):
 
 
 @BOTH
+@pytest.mark.usefixtures("read_here")
 def test_somebody_elses_database_is_left_alone(path, read_only):
     with duckdb.connect(str(path)) as connection:
         connection.execute("CREATE TABLE measurement (a INTEGER)")
@@ -135,12 +137,14 @@ def test_somebody_elses_database_is_left_alone(path, read_only):
 
 
 @BOTH
+@pytest.mark.usefixtures("read_here")
 def test_an_empty_database_is_not_taken_for_ours(path, read_only):
     duckdb.connect(str(path)).close()
     assert refused(path, read_only=read_only).endswith("is a DuckDB database, but not one of kernrec's")
 
 
 @BOTH
+@pytest.mark.usefixtures("read_here")
 def test_a_newer_schema_is_named(filled, read_only):
     known = len(migrations())
     with duckdb.connect(str(filled)) as connection:
@@ -150,6 +154,7 @@ def test_a_newer_schema_is_named(filled, read_only):
 
 
 @BOTH
+@pytest.mark.usefixtures("read_here")
 def test_another_schema_is_named(filled, read_only):
     with duckdb.connect(str(filled)) as connection:
         connection.execute("UPDATE migration SET name = 'different'")
