@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
+from kernrec.measure import collect
+from kernrec.measure.collect import CollectRequest, CollectResult
 from kernrec.measure.device import card_limits, limits_guard, nvml
 from kernrec.measure.device.card_limits import check_limits, restore_abandoned
 from kernrec.measure.device.limits_journal import LimitsEntry, LimitsJournal, journal_path, present_entry
 from kernrec.measure.device.nvml import Card
 from kernrec.recommender.estimate.operating_point import OperatingPoint
+from tests.helpers.command import run_here
 from tests.helpers.paths import ROOT
 
 CARD = Card(0, "GPU-emulated", "NVIDIA H200", 0)
@@ -184,3 +187,24 @@ def test_an_entry_that_was_being_written_says_that_nothing_was_set(card: Emulate
     assert present_entry(CARD.uuid) is None
     restore_abandoned(CARD)
     assert card.state == AS_IT_WAS
+
+
+def test_collect_measures_under_each_limit_and_leaves_the_card_as_it_was(
+    card: EmulatedCard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen = []
+
+    def measure(request: CollectRequest, *_: object) -> CollectResult:
+        seen.append((request.gpu, card.state["limit"], card.state["locked"]))
+        return CollectResult((), 0, 0, False, None)
+
+    monkeypatch.setattr(nvml, "cards", lambda: [CARD])
+    monkeypatch.setattr(collect, "collect", measure)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    wanted = ("collect", "--op", "mm", "--shape", "m=64,n=64,k=64", "--lock-clocks", "1200MHz")
+    done = run_here(*wanted, "--set-power-limit", "300W,400W", home=tmp_path)
+    assert seen == [(CARD.uuid, 300_000, [1200, 1200]), (CARD.uuid, 400_000, [1200, 1200])]
+    assert card.state == AS_IT_WAS
+    assert "power limit 300 W, clock locked to 1200 MHz" in done.stdout
+    refused = run_here(*wanted, "--set-power-limit", "300W,900W", home=tmp_path)
+    assert (refused.returncode, len(refused.stderr.splitlines()), len(seen)) == (2, 1, 2)
