@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernrec.emit.formats import FORMATS, Format, emit, format_named
+from kernrec.emit.formats import FORMATS, Format, emit, format_named, merge
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,12 +45,17 @@ def write_emitted(answers: "Sequence[Recommendation]", known: Format, output: Pa
     """Writes the first choices in a format."""
     from kernrec.emit.files import write_file, write_files
 
-    files = emit(answers, known.name)
+    files = emit(answers, f"{known.name}:{known.given}" if known.given else known.name)
     if output is not None and known.kind == "folder":
         write_files(output, files)
         return
-    (content,) = files.values()
-    if output is not None:
+    ((name, content),) = files.items()
+    if output is not None and known.detail:
+        path = output / name if output.is_dir() else output
+        if path.exists():
+            content = merge(known, path.read_bytes(), content, str(path))
+        write_file(path, content)
+    elif output is not None:
         write_file(output, content)
     elif known.kind == "text":
         print(content.decode(), end="")

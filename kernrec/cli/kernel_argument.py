@@ -1,6 +1,7 @@
 """Which kernel `kernrec analyze` is asked about: PTX, a Triton function with a call, or CUDA source with a spec."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,12 @@ def kernel_argument(
         if spec is not None:
             raise UsageError("--spec and --call were both given; a Triton function has a call")
         described = read_call(call, str(source), parse_shape(shape) if shape else {})
+        if described.configs_file is not None:
+            from kernrec.interop.config_list import read_config_list
+            from kernrec.kernel.source_files import read_text
+
+            text = read_text(described.path, described.path.name)
+            described = replace(described, configs=read_config_list(described.configs_file, text))
         return *kernel_of_triton(described), described.path.parent
     if spec is None:
         raise UsageError(f"{source} needs a --spec, which says what can be tuned: a kernel.toml or a T1 .json")

@@ -1,12 +1,13 @@
 """The table of formats. Each is a module of this folder with one function:
 
-    def emit(answers: Sequence[Recommendation]) -> Files
+    def emit(answers: Sequence[Recommendation]) -> Files         # with `detail`: emit(answers, detail)
 
 It gets one answer for each problem, all for one GPU, and returns the files by name. A new format is a module and a line
 of `FORMATS`; the command line, its help and the reference follow.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
@@ -29,6 +30,11 @@ class Format:
     """One file of text, one of bytes, or several files."""
     many: bool = False
     """Whether several problems, such as a network's, go into one piece."""
+    detail: str = ""
+    """An example of what follows the name after a colon, which `emit` then gets, too. Such a format has a function
+    `merge`, by which a file that is there gets further entries."""
+    given: str = ""
+    """What followed the name."""
 
     @property
     def module(self) -> str:
@@ -36,21 +42,33 @@ class Format:
         return self.name.replace("-", "_")
 
 
+_LAYER = "e=8,n=14336,m=16,device=NVIDIA L40S"
+
 FORMATS = {
     known.name: known
     for known in (
         Format("cuda", "its source", "text"),
         Format("ptx", "what the compiler makes of the source", "text"),
         Format("cubin", "machine code", "binary"),
+        Format("inductor", "PyTorch's lookup table, for matmul_triton", "text", many=True),
+        Format("triton-cache", "Triton's autotune cache with predictions", "folder"),
+        Format("vllm", "its expert configs", "text", detail=_LAYER),
+        Format("sglang", "its expert configs", "text", detail=_LAYER),
     )
 }
 
 
 def format_named(name: str) -> Format:
-    """The format of this name; `UsageError` with the nearest known one."""
-    if name not in FORMATS:
-        raise unknown("format to emit", name, FORMATS)
-    return FORMATS[name]
+    """The format of this name, perhaps with a detail after a colon; `UsageError` with the nearest known one."""
+    base, colon, given = name.partition(":")
+    if base not in FORMATS:
+        raise unknown("format to emit", base, FORMATS)
+    known = FORMATS[base]
+    if known.detail and not given:
+        raise UsageError(f"--emit {base} needs to know which file: --emit {base}:{known.detail!r}")
+    if colon and not known.detail:
+        raise UsageError(f"--emit {base} takes nothing after a colon; {given!r:.60} was given")
+    return replace(known, given=given)
 
 
 def emit(answers: "Sequence[Recommendation]", name: str) -> Files:
@@ -58,7 +76,7 @@ def emit(answers: "Sequence[Recommendation]", name: str) -> Files:
 
     Args:
         answers: one for each problem, all for one GPU.
-        name: of the format; a key of `FORMATS`.
+        name: of the format, a key of `FORMATS`, with its detail after a colon.
 
     Raises:
         UsageError: an unknown format, or one that takes a single problem and gets several.
@@ -67,9 +85,26 @@ def emit(answers: "Sequence[Recommendation]", name: str) -> Files:
     known = format_named(name)
     if not known.many and len(answers) != 1:
         raise UsageError(
-            f"--emit {name} is of one config, and {len(answers)} were asked for: give one GPU and one shape"
+            f"--emit {known.name} is of one config, and {len(answers)} were asked for: give one GPU and one shape"
         )
     if len({answer.gpu.name for answer in answers}) != 1:
         raise UsageError(f"--emit {name} is for one GPU: give one")
-    files: Files = import_module(f"kernrec.emit.{known.module}").emit(answers)
+    write = import_module(f"kernrec.emit.{known.module}").emit
+    files: Files = write(answers, known.given) if known.detail else write(answers)
     return files
+
+
+def merge(known: Format, before: bytes, new: bytes, where: str) -> bytes:
+    """A file of a format that has details, with the entries of another, whose own count.
+
+    Args:
+        known: the format.
+        before: content of the file that is there.
+        new: content of what is emitted.
+        where: names the first in errors.
+
+    Raises:
+        UsageError: the file that is there is of another format.
+    """
+    content: bytes = import_module(f"kernrec.emit.{known.module}").merge(before, new, where)
+    return content

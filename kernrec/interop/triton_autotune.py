@@ -3,14 +3,17 @@
 Triton writes `<function>.autotune.json` into a folder of its cache when `cache_results` or TRITON_CACHE_AUTOTUNING is
 set: the tuning key, and for each config its attributes and [median, 20th percentile, 80th percentile] in milliseconds;
 infinity where the config could not be compiled or launched. The file has no version: one with other attributes than
-Triton 3.2 to 3.9 write is refused. It names neither the card nor the shape.
+Triton 3.2 to 3.9 write is refused. It names neither the card nor the shape. A cache of predictions, as `--emit
+triton-cache` writes it, says so, and is no recording.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kernrec.compile.triton_cache import PREDICTED
 from kernrec.errors import UsageError
+from kernrec.interop.json_document import CutShort, decode
 from kernrec.interop.results import ForeignResult, ForeignResults, config_of, latency_of, require, text_of
 from kernrec.store.measurement import Outcome
 
@@ -31,6 +34,8 @@ _FAILED = "Triton could not compile or launch it"
 def read_autotune(document: Mapping[str, Any], path: Path) -> ForeignResults:
     """The results in an autotune cache; raises `UsageError` in one line that names `path`."""
     entries = document[MEMBER]
+    if PREDICTED in document:
+        raise UsageError(f"{path} holds what kernrec predicted, and no measurements")
     if not isinstance(entries, list) or set(document) != {"key", MEMBER}:
         raise UsageError(f"{path} is not an autotune cache as Triton 3.2 to 3.9 write it: expected key and {MEMBER}")
     results = []
@@ -47,6 +52,28 @@ def read_autotune(document: Mapping[str, Any], path: Path) -> ForeignResults:
         for result in results
     ]
     return ForeignResults(TOOL, None, kernel or None, tuple(kept), results)
+
+
+def read_autotune_configs(text: str, path: Path) -> list[dict[str, int]]:
+    """The configs of a cache, measured or predicted, without those that failed; raises `UsageError` as `read_autotune`.
+
+    Args:
+        text: of the file.
+        path: of the file.
+    """
+    try:
+        document, end = decode(text, infinity=True)
+        if text[end:].strip() or not isinstance(document, dict):
+            raise ValueError("expected an object")
+    except CutShort:
+        raise UsageError(f"{path} is cut short") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON: {error}") from None
+    document.pop(PREDICTED, None)
+    if MEMBER not in document:
+        raise UsageError(f"{path} is not an autotune cache: {MEMBER} is missing")
+    ran = [result.config for result in read_autotune(document, path).results if result.outcome == Outcome.OK]
+    return [{name: int(value) for name, value in config.items() if value != _NOT_GIVEN} for config in ran]
 
 
 def _result(entry: object) -> ForeignResult:

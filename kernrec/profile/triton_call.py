@@ -14,6 +14,9 @@
     BLOCK_M = 128
     num_warps = 4
 
+`configs = "E=8,N=14336,device_name=NVIDIA_L40S.json"` takes the list from a file of another tool
+(`kernrec.interop.config_list`).
+
 The call fixes every argument, so the kernel has one problem, and the space of its configs is the list. Arguments are
 specialized as `triton.jit` does it: an integer that is 1 becomes a constant, and of the others it is seen which are
 multiples of 16; pointers are taken to be, as memory allocators make them.
@@ -69,6 +72,9 @@ class TritonCall:
     where: str = "the call"
     """What errors call it."""
 
+    configs_file: Path | None = None
+    """A file of another tool that holds the configs; whoever reads it puts them into `configs`."""
+
     decorated: Any = field(default=None, compare=False)
     """The function itself, where this process has it; None: a process of its own loads the file."""
 
@@ -94,8 +100,11 @@ def read_call(path: Path, target: str, changed: Mapping[str, int] | None = None)
     arguments, configs, grid = data.get("arguments"), data.get("configs"), data.get("grid")
     if not isinstance(arguments, dict):
         raise UsageError(f"{path.name}: [arguments] is missing: the value of each parameter, a = {{ dtype, shape }}")
+    configs_file = path.parent / configs if isinstance(configs, str) else None
+    if configs_file is not None:
+        configs = None
     if configs is not None and not (isinstance(configs, list) and all(isinstance(c, dict) and c for c in configs)):
-        raise UsageError(f"{path.name}: configs: expected [[configs]] tables such as BLOCK_M = 128")
+        raise UsageError(f"{path.name}: configs: expected [[configs]] tables such as BLOCK_M = 128, or a file")
     if not isinstance(grid, str | list):
         raise UsageError(f'{path.name}: grid is missing: a function of the file, or ["ceil_div(M, BLOCK_M)"]')
     spelling = {name.lower(): name for name, value in arguments.items() if type(value) is int}
@@ -106,7 +115,9 @@ def read_call(path: Path, target: str, changed: Mapping[str, int] | None = None)
     for value in arguments.values():  # files of values are beside the call
         if isinstance(value, dict) and str(value.get("values", "")).endswith(".npy"):
             value["values"] = str((path.parent / value["values"]).resolve())
-    return TritonCall(Path(source), function, arguments, grid, configs, data.get("flops"), path.name)
+    return TritonCall(
+        Path(source), function, arguments, grid, configs, data.get("flops"), path.name, configs_file=configs_file
+    )
 
 
 def kernel_of_triton(call: TritonCall) -> tuple[Kernel, list[str]]:

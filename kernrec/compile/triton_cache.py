@@ -1,0 +1,148 @@
+"""Triton's on-disk autotune cache with predicted times, as the installed Triton itself writes it.
+
+`predicted_cache` starts a process that loads the source; there Triton's own autotuner makes the key and the file, which
+then gets a member that says who predicted. A JSON object on its standard input, another on its standard output.
+"""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from kernrec.compile.triton_version import untested_version
+from kernrec.errors import KernrecError, UsageError
+from kernrec.util.process import kill_group, own_group
+
+PREDICTED = "predicted_by"
+"""The member of a cache that holds predictions; Triton reads past it."""
+LIMIT_S = 60.0
+"""Seconds that a file may take to be loaded."""
+_TORCH = {
+    "f64": "torch.float64", "f32": "torch.float32", "tf32": "torch.float32", "f16": "torch.float16",
+    "bf16": "torch.bfloat16", "f8e4m3": "torch.float8_e4m3fn", "f8e5m2": "torch.float8_e5m2", "i8": "torch.int8",
+    "u8": "torch.uint8", "i16": "torch.int16", "u16": "torch.uint16", "i32": "torch.int32", "u32": "torch.uint32",
+    "i64": "torch.int64", "u64": "torch.uint64",
+}  # fmt: skip
+
+
+def predicted_cache(request: Mapping[str, Any]) -> dict[str, str]:
+    """The files of the cache, by their name in Triton's cache folder.
+
+    Args:
+        request: `source`, `name` and `folder` of the file, `function`, `sm`, `by` (who predicted), `arguments` by
+            parameter (a value, or a table with the `dtype` of a tensor), and `times`: a list of a config by Triton's
+            names and its time, least and most in milliseconds.
+
+    Raises:
+        UsageError: the function has no autotuner, or its configs are pruned; a Triton whose cache is not known.
+        KernrecError: the source cannot be loaded.
+    """
+    if note := untested_version():
+        raise UsageError(f"{note}: what its autotune cache looks like is not known")
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-m", "kernrec.compile.triton_cache"]
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, **own_group())
+    try:
+        output, errors = process.communicate(json.dumps(request).encode(), timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"{request['name']}: loading it took longer than {LIMIT_S:g} s") from None
+    finally:
+        kill_group(process)
+        process.wait()
+    try:
+        answer: dict[str, Any] = json.loads(output.splitlines()[-1])
+    except (ValueError, IndexError):
+        reason = (errors.decode(errors="replace").strip().splitlines() or ["no reason was given"])[-1]
+        raise KernrecError(f"{request['name']}: the process that loads it died: {reason:.200}") from None
+    if "refused" in answer:
+        raise UsageError(answer["refused"])
+    return dict(answer["files"])
+
+
+def write_cache(request: Mapping[str, Any]) -> dict[str, str]:
+    """What `predicted_cache` gives, in the process that loads the source."""
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import autotuner
+
+    from kernrec.compile.triton_compile import load_module
+
+    name, function = request["name"], request["function"]
+    module = load_module(request["source"], name, Path(request["folder"]) if request["folder"] else None)
+    tuned = getattr(module, function, None)
+    while tuned is not None and not isinstance(tuned, autotuner.Autotuner):
+        tuned = getattr(tuned, "fn", None)
+    if tuned is None:
+        raise UsageError(f"{name}: {function} has no @triton.autotune, whose cache this would be")
+    ours = type(tuned.early_config_prune).__module__.startswith("kernrec.")
+    if tuned.perf_model is not None or (tuned.early_config_prune is not None and not ours):
+        raise UsageError(f"{name}: {function} prunes its configs, and which are left only a launch can say")
+    if any(config.pre_hook is not None for config in tuned.configs):
+        raise UsageError(f"{name}: a config of {function} has a pre_hook, and Triton keeps no such configs")
+    timings = {}
+    for given, time_ms in request["times"]:
+        config = next((config for config in tuned.configs if _is(config, given)), None)
+        if config is None:
+            raise UsageError(f"{name}: {function} has no config {given}: its list was changed since the analysis")
+        timings[config] = time_ms
+    key = _tuning_key(tuned, request["arguments"])
+
+    def bench() -> None:
+        tuned.configs_timings = timings
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TRITON_CACHE_DIR"] = folder
+        target = GPUTarget("cuda", request["sm"], 32)
+        autotuner.driver = SimpleNamespace(active=SimpleNamespace(get_current_target=lambda: target))
+        tuned.check_disk_cache(key, tuned.configs, bench)
+        files = {}
+        for path in sorted(Path(folder).rglob("*.autotune.json")):
+            document = {PREDICTED: request["by"]} | json.loads(path.read_text(encoding="utf-8"))
+            files[path.relative_to(folder).as_posix()] = json.dumps(document)
+    return files
+
+
+def _tuning_key(tuned: Any, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The tuning key of a launch with all arguments in their order, as Triton makes it."""
+    missing = [name for name in tuned.keys if name not in arguments]
+    if missing:
+        raise UsageError(f"the tuning key has {missing[0]}, whose value the analysis does not have")
+    values = [arguments[name] for name in tuned.keys]
+    types = [_TORCH[arguments[name]["dtype"]] for name in tuned.arg_names if isinstance(arguments.get(name), Mapping)]
+    return (*values, *types)
+
+
+def _is(config: Any, given: Mapping[str, int]) -> bool:
+    """Whether a `triton.Config` has these values, as far as it states them."""
+    stated = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+    stated |= {"num_ctas": config.num_ctas, "maxnreg": config.maxnreg or 0}
+    return all(int(stated[name]) == value for name, value in given.items() if isinstance(stated.get(name), int))
+
+
+def main() -> int:
+    """The process that `predicted_cache` starts; the exit status."""
+    from contextlib import redirect_stdout
+
+    from kernrec.compile.pool import limit_memory
+
+    request = json.loads(sys.stdin.read())
+    limit_memory()
+    try:
+        with redirect_stdout(io.StringIO()):
+            text = json.dumps({"files": write_cache(request)})
+    except KernrecError as error:
+        text = json.dumps({"refused": str(error)})
+    except Exception as error:
+        line = (str(error).strip().splitlines() or [""])[-1]
+        text = json.dumps({"refused": f"{request['name']}: {type(error).__name__}: {line:.200}"})
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+"""The best config of an expert product in Triton as a file of SGLang's tuned configs, one entry a number of tokens."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kernrec.emit.expert_configs import expert_file, merged
+from kernrec.emit.files import Files
+
+if TYPE_CHECKING:
+    from kernrec.recommender.result import Recommendation
+
+
+def emit(answers: "Sequence[Recommendation]", detail: str) -> Files:
+    """The file, under the name by which SGLang looks for it; `detail` as `ExpertLayer.parse` takes it."""
+    return expert_file(answers[0], detail, "sglang")
+
+
+def merge(before: bytes, new: bytes, where: str) -> bytes:
+    """The entries of a file that is there, and the new one in place of that for as many tokens."""
+    return merged(before, new, where)

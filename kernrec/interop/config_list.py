@@ -1,0 +1,50 @@
+"""Configs that other tools found best, as the list of configs of a Triton function: `kernrec analyze --configs`.
+
+These files state no times, so they are no measurements. They say which configs are worth ranking on another card.
+"""
+
+import re
+from pathlib import Path
+
+from kernrec.errors import UsageError
+from kernrec.interop.inductor_table import read_table
+from kernrec.interop.json_document import read_text
+from kernrec.interop.moe_configs import TILES, read_moe_configs
+from kernrec.interop.triton_autotune import read_autotune_configs
+
+
+def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
+    """The different configs in a JSON file of vLLM, SGLang, Inductor or Triton, for a Triton function.
+
+    Args:
+        path: of the file.
+        source: text of the function's file, which tells whether tiles are called BLOCK_M or BLOCK_SIZE_M.
+
+    Raises:
+        UsageError: in one line that names the file, for any other file.
+    """
+    text, whole = read_text(path)
+    if not whole:
+        raise UsageError(f"{path} is cut short")
+    start = text.lstrip()[:400]
+    if '"configs_timings"' in text[:100_000]:
+        return _different(read_autotune_configs(text, path))
+    if re.match(r'\{\s*"[^"]*torch\.', start):
+        configs = [config for entries in read_table(text, str(path)).values() for config in entries]
+    else:
+        configs = list(read_moe_configs(text, str(path))[0].values())
+    if not configs:
+        raise UsageError(f"{path} has no config of a template that kernrec knows")
+    words = set(re.findall(r"[A-Za-z_]\w*", source))
+    renamed = {}
+    for spellings in TILES.values():
+        used = next((spelling for spelling in spellings if spelling in words), None)
+        for spelling in spellings:
+            renamed[spelling] = spelling if spelling.startswith("num_") else used
+    return _different(
+        [{new: value for name, value in config.items() if (new := renamed[name]) is not None} for config in configs]
+    )
+
+
+def _different(configs: list[dict[str, int]]) -> list[dict[str, int]]:
+    return list({tuple(config.items()): config for config in configs}.values())

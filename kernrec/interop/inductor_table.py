@@ -1,0 +1,99 @@
+"""Inductor's lookup table: for a shape, the configs of a template among which `torch.compile` chooses.
+
+    {"((torch.float16, [m, k], [k, 1]), (torch.float16, [k, n], [n, 1]))+mm": [{"template_id": "triton::mm", ...}]}
+
+A key is the types, shapes and strides of the inputs, and the op, perhaps after a device. With a single config nothing
+is measured. The table has no version and states no times; a config with a member that PyTorch 2.10 to 2.13 do not
+have is refused.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernrec.errors import UsageError
+from kernrec.interop.json_document import CutShort, decode
+
+TEMPLATE = "triton::mm"
+"""The template of matrix products whose tunables `matmul_triton` has."""
+
+TUNABLES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_stages", "num_warps")
+_OPTIONS = ("template_id", "template_hash", "EVEN_K", "ALLOW_TF32", "USE_FAST_ACCUM", "ACC_TYPE", "hint_override")
+"""Members beside the tunables."""
+_TYPES = {"f16": "torch.float16", "bf16": "torch.bfloat16", "f32": "torch.float32", "tf32": "torch.float32"}
+_KEY = re.compile(r"(?:[^+()\n]{1,80}\+)?\(\((?:torch\.\w+|[\d, \[\]()]|, torch\.\w+)+\)\)(?:\+[\w=.&-]+)?\+\w+")
+_LARGEST = 16 << 20
+_MOST_CONFIGS = 65_536
+
+
+def product_key(dims: Mapping[str, int], dtype: str, layout: str) -> str:
+    """The key of a matrix product on any device.
+
+    Args:
+        dims: `m`, `n` and `k`.
+        dtype: of both inputs.
+        layout: `nn`, `nt`, `tn` or `tt`: which of A and B lie transposed in memory.
+    """
+    if dtype not in _TYPES:
+        raise UsageError(f"PyTorch has no products of {dtype} by this template; expected {', '.join(_TYPES)}")
+    m, n, k = dims["m"], dims["n"], dims["k"]
+    strides_a = [1, m] if layout[0] == "t" else [k, 1]
+    strides_b = [1, k] if layout[1] == "t" else [n, 1]
+    name = _TYPES[dtype]
+    return f"(({name}, [{m}, {k}], {strides_a}), ({name}, [{k}, {n}], {strides_b}))+mm"
+
+
+def entry(config: Mapping[str, int], k: int, dtype: str) -> dict[str, Any]:
+    """A config of the template as the table has it; `config` by the names in `TUNABLES`."""
+    return {
+        "template_id": TEMPLATE,
+        **{name: int(config[name]) for name in TUNABLES},
+        "EVEN_K": k % config["BLOCK_K"] == 0,
+        "ALLOW_TF32": dtype == "tf32",
+        "USE_FAST_ACCUM": False,
+        "ACC_TYPE": "tl.float32",
+    }
+
+
+def read_table(text: str, where: str) -> dict[str, list[dict[str, int]]]:
+    """The template's configs in a lookup table by key, with the tunables alone; other templates are left out.
+
+    Raises:
+        UsageError: in one line that names `where`, for anything but such a table.
+    """
+    try:
+        if len(text) > _LARGEST:
+            raise ValueError(f"it is larger than {_LARGEST} bytes")
+        document, end = decode(text)
+        if text[end:].strip():
+            raise ValueError("there is text after its end")
+        if not isinstance(document, dict) or not document:
+            raise ValueError("expected an object with the keys of inputs")
+        table = {key: _entries(key, entries) for key, entries in document.items()}
+        if sum(map(len, table.values())) > _MOST_CONFIGS:
+            raise ValueError(f"it has more than {_MOST_CONFIGS} configs")
+        return table
+    except CutShort:
+        raise UsageError(f"{where} is cut short") from None
+    except ValueError as error:
+        raise UsageError(f"{where} is not a lookup table as PyTorch 2.10 to 2.13 read it: {error}") from None
+
+
+def _entries(key: str, entries: Any) -> list[dict[str, int]]:
+    if len(key) > 2000 or not _KEY.fullmatch(key):
+        raise ValueError(f"{key!r:.80} is not the key of an op's inputs")
+    if not isinstance(entries, Sequence) or isinstance(entries, str):
+        raise ValueError(f"{key!r:.60} has no list of configs")
+    configs = []
+    for config in entries:
+        if not isinstance(config, dict) or not isinstance(config.get("template_id"), str):
+            raise ValueError(f"a config of {key!r:.60} has no template_id")
+        if config["template_id"] != TEMPLATE:
+            continue
+        if other := sorted(config.keys() - set(TUNABLES) - set(_OPTIONS)):
+            raise ValueError(f"a config of {key!r:.60} has {other[0]!r:.40}, which kernrec does not know")
+        for name in TUNABLES:
+            if type(config.get(name)) is not int or not 1 <= config[name] <= 1024:
+                raise ValueError(f"{name} of {key!r:.60} is {config.get(name)!r:.40}; expected a number from 1 to 1024")
+        configs.append({name: config[name] for name in TUNABLES})
+    return configs

@@ -1,0 +1,173 @@
+"""Tuned configs of the expert products of vLLM and SGLang: a JSON file for each layer and card.
+
+    {"1": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, ...}, "64": {...}}
+
+The members are numbers of tokens, of which the nearest answers; vLLM may add `triton_version`. The file has no version
+and states no times: it says which config was best. One with other members than these is refused.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kernrec.errors import UsageError, unknown
+from kernrec.interop.json_document import CutShort, decode
+from kernrec.kernel import Kernel
+from kernrec.util.light_dataclass import dataclass
+
+TILES = {
+    "BLOCK_SIZE_M": ("BLOCK_SIZE_M", "BLOCK_M"),
+    "BLOCK_SIZE_N": ("BLOCK_SIZE_N", "BLOCK_N"),
+    "BLOCK_SIZE_K": ("BLOCK_SIZE_K", "BLOCK_K"),
+    "GROUP_SIZE_M": ("GROUP_SIZE_M", "GROUP_M"),
+    "num_warps": ("num_warps",),
+    "num_stages": ("num_stages",),
+}
+"""What a config has, with what tunables of a kernel may be called."""
+
+_OPTIONAL = ("SPLIT_K",)
+"""Of later releases of vLLM; only 1 is a product as the tiles say it."""
+_MOST_TOKENS = 1 << 24
+_LARGEST = 1 << 20
+VERSION = "triton_version"
+
+
+@dataclass(frozen=True)
+class ExpertLayer:
+    """Which file a config belongs to, and at which place."""
+
+    experts: int
+    width: int
+    """Columns that the first product has for each half: the intermediate size, divided among tensor-parallel ranks."""
+    tokens: int
+    device: str
+    """Name given by the driver, as `torch.cuda.get_device_name()` tells."""
+    dtype: str | None = None
+    """As the tools call a quantization, such as `fp8_w8a8`; None: not quantized."""
+    block: tuple[int, int] | None = None
+    """Blocks of the weights' scales, (n, k)."""
+
+    @classmethod
+    def parse(cls, text: str) -> "ExpertLayer":
+        """The layer that `e=8,n=14336,m=16,device=NVIDIA L40S,dtype=fp8_w8a8,block=128x128` describes.
+
+        Raises:
+            UsageError: a member is missing, unknown or no such value.
+        """
+        known = ("e", "n", "m", "device", "dtype", "block")
+        given: dict[str, str] = {}
+        for part in filter(None, text.split(",")):
+            name, _, value = part.partition("=")
+            if name.strip() not in known:
+                raise unknown("member of an expert layer", name.strip(), known)
+            given[name.strip()] = value.strip()
+        for name, what in (("e", "experts"), ("n", "intermediate size"), ("m", "tokens"), ("device", "driver's name")):
+            if not given.get(name):
+                raise UsageError(f"{name}= is missing ({what}); expected e=8,n=14336,m=16,device=NVIDIA L40S")
+        numbers = [_number(name, given[name]) for name in ("e", "n", "m")]
+        block = [_number("block", part) for part in given.get("block", "").split("x") if part]
+        if len(block) not in (0, 2):
+            raise UsageError(f"block is {given['block']!r:.40}; expected n x k, such as 128x128")
+        if not re.fullmatch(r"[\w .()+-]{1,80}", given["device"]) or not re.fullmatch(
+            r"\w{0,40}", given.get("dtype", "")
+        ):
+            raise UsageError(f"{text!r:.120}: device and dtype are names without separators of paths")
+        experts, width, tokens = numbers
+        return cls(
+            experts, width, tokens, given["device"], given.get("dtype") or None, (block[0], block[1]) if block else None
+        )
+
+    def file_name(self, tool: str) -> str:
+        """The name under which `vllm` or `sglang` looks for the file."""
+        device = self.device.replace(" ", "_")
+        if tool == "vllm" and "H200" in device.split("_"):
+            device = "NVIDIA_H200"  # vLLM has one name for all of them
+        dtype = f",dtype={self.dtype}" if self.dtype else ""
+        block = f",block_shape={list(self.block)}" if self.block else ""
+        block = block.replace(" ", "") if tool == "vllm" else block
+        return f"E={self.experts},N={self.width},device_name={device}{dtype}{block}.json"
+
+
+def tiles_of(kernel: Kernel, config: Mapping[str, int]) -> dict[str, int]:
+    """A config of a kernel as these files have it.
+
+    Raises:
+        UsageError: the kernel has other tunables than an expert product of these tools.
+    """
+    values = {tunable.macro: config[tunable.name] for tunable in kernel.tunables}
+    tiles = {}
+    for name, spellings in TILES.items():
+        spelled = next((spelling for spelling in spellings if spelling in values), None)
+        if spelled is not None:
+            tiles[name] = int(values.pop(spelled))
+        elif name != "GROUP_SIZE_M":
+            raise UsageError(f"{kernel.name} has no tunable {' or '.join(spellings)}, which such a file states")
+    if values:
+        raise UsageError(f"{kernel.name} has the tunable {next(iter(values))}, for which such a file has no place")
+    return {"GROUP_SIZE_M": 1, **tiles}
+
+
+def read_moe_configs(text: str, where: str) -> tuple[dict[int, dict[str, int]], str | None]:
+    """(configs by number of tokens, the release of Triton that the file states) of a file.
+
+    Raises:
+        UsageError: in one line that names `where`, for anything but such a file.
+    """
+    try:
+        if len(text) > _LARGEST:
+            raise ValueError(f"it is larger than {_LARGEST} bytes")
+        document, end = decode(text)
+        if text[end:].strip():
+            raise ValueError("there is text after its end")
+        return _configs(document)
+    except CutShort:
+        raise UsageError(f"{where} is cut short") from None
+    except ValueError as error:
+        raise UsageError(f"{where} is not a file of expert configs as vLLM and SGLang read it: {error}") from None
+
+
+def _configs(document: Any) -> tuple[dict[int, dict[str, int]], str | None]:
+    if not isinstance(document, dict) or not document:
+        raise ValueError("expected an object with numbers of tokens")
+    configs = {}
+    version = document.get(VERSION)
+    if version is not None and not (isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,40}", version)):
+        raise ValueError(f"{VERSION} is {version!r:.40}")
+    for tokens, config in document.items():
+        if tokens == VERSION:
+            continue
+        if not (tokens.isascii() and tokens.isdecimal() and 0 < len(tokens) < 9 and int(tokens) <= _MOST_TOKENS):
+            raise ValueError(f"{tokens!r:.40} is not a number of tokens")
+        if not isinstance(config, dict) or not set(TILES) - {"num_warps", "num_stages"} <= config.keys():
+            raise ValueError(f"the config of {tokens} tokens lacks one of {', '.join(list(TILES)[:4])}")
+        if other := sorted(config.keys() - TILES.keys() - set(_OPTIONAL)):
+            raise ValueError(f"the config of {tokens} tokens has {other[0]!r:.40}, which kernrec does not know")
+        for name, value in config.items():
+            if type(value) is not int or not 1 <= value <= 1024:
+                raise ValueError(
+                    f"{name} of {tokens} tokens is {value!r:.40}; a whole number from 1 to 1024 is expected"
+                )
+        if config.get("SPLIT_K", 1) != 1:
+            raise ValueError(f"SPLIT_K of {tokens} tokens is not 1, which kernrec does not know")
+        configs[int(tokens)] = {name: config[name] for name in TILES if name in config}
+    if not configs:
+        raise ValueError("it has no configs")
+    return configs, version
+
+
+def write_moe_configs(configs: Mapping[int, Mapping[str, int]], version: str | None = None) -> str:
+    """The text of a file, by number of tokens.
+
+    Args:
+        configs: by number of tokens.
+        version: the release of Triton, for a file of vLLM that states one.
+    """
+    document: dict[str, Any] = {VERSION: version} if version else {}
+    return json.dumps(document | {str(tokens): dict(configs[tokens]) for tokens in sorted(configs)}, indent=4) + "\n"
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 9 and int(text) > 0):
+        raise UsageError(f"{name} is {text!r:.40}; a whole number from 1 is expected")
+    return int(text)

@@ -1,0 +1,153 @@
+"""Answers in other tools' formats: they read what is emitted, and what does not fit is refused before it is written."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernrec.emit import FORMATS, emit, format_named
+from kernrec.emit.formats import merge
+from kernrec.errors import UsageError
+from kernrec.interop.inductor_table import TEMPLATE, read_table
+from kernrec.interop.moe_configs import read_moe_configs
+from kernrec.interop.read_results import read_results
+from kernrec.recommender import Query, Recommender, Request
+from kernrec.recommender.result import Recommendation
+from tests.helpers.command import run_here
+from tests.helpers.paths import ROOT
+
+KERNELS = ROOT / "tests" / "triton" / "tuned_products.py"
+SHAPES = ("m=512,n=512,k=512", "m=64,n=4096,k=1024")
+
+
+def answers(query: Query | None = None) -> list[Recommendation]:
+    """About the library's product in Triton, whose profiles ship."""
+    recommender = Recommender([])
+    return [
+        recommender.answer(Request("a100", None, "matmul_triton", shape, query=query or Query())) for shape in SHAPES
+    ]
+
+
+def test_inductor_gets_one_entry_a_shape() -> None:
+    given = answers(Query("latency"))
+    (text,) = emit(given, "inductor").values()
+    table = read_table(text.decode(), "table")
+    assert len(table) == len(SHAPES)
+    for answer, (config,) in zip(given, table.values(), strict=True):
+        assert {name.lower(): value for name, value in config.items()}.items() <= dict(answer.best.config).items()
+    assert all(entry["template_id"] == TEMPLATE for (entry,) in json.loads(text).values())
+
+
+def test_the_command_prints_the_table() -> None:
+    shapes = [part for shape in SHAPES for part in ("--shape", shape)]
+    done = run_here("recommend", "--kernel", "matmul_triton", "--gpu", "a100", *shapes, "--emit", "inductor")
+    assert len(read_table(done.stdout, "output")) == len(SHAPES)
+
+
+def test_other_kernels_than_the_template_s_are_refused() -> None:
+    answer = Recommender([]).answer(Request("a100", "matvec", None, "m=512,k=512"))
+    with pytest.raises(UsageError, match="Inductor's template has the tunables of matmul_triton: give --kernel matmul"):
+        emit([answer], "inductor")
+    with pytest.raises(UsageError, match="is no Triton function"):
+        emit([answer], "vllm:e=8,n=512,m=1,device=NVIDIA A100-SXM4-80GB")
+    with pytest.raises(UsageError, match=r"is not an analyzed function with @triton\.autotune"):
+        emit([answer], "triton-cache")
+
+
+def test_a_format_that_needs_a_detail_says_so() -> None:
+    with pytest.raises(UsageError, match="--emit vllm needs to know which file: --emit vllm:'e=8,n=14336"):
+        format_named("vllm")
+    with pytest.raises(UsageError, match="--emit cuda takes nothing after a colon; 'x' was given"):
+        format_named("cuda:x")
+    with pytest.raises(UsageError, match="unknown format to emit 'vlm'; did you mean vllm"):
+        format_named("vlm:e=8")
+
+
+def test_a_device_of_another_name_is_refused() -> None:
+    with pytest.raises(UsageError, match="device is 'NVIDIA L40S', but the answer is for"):
+        emit(answers()[:1], "sglang:e=8,n=512,m=1,device=NVIDIA L40S")
+
+
+CALL = """
+grid = "grid"
+[arguments]
+a = { dtype = "f16", shape = [64, 128] }
+b = { dtype = "f16", shape = [128, 64] }
+c = { dtype = "f16", shape = [64, 64] }
+k = 128
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a database in which `product` was analyzed."""
+    pytest.importorskip("triton", reason="needs the extra `triton`")
+    folder: Path = tmp_path_factory.mktemp("emitted")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNREC_DB", str(folder / "own.duckdb"))
+        patch.setenv("KERNREC_CACHE", str(folder / "cache"))
+        patch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+        (folder / "call.toml").write_text(CALL)
+        run_here("analyze", f"{KERNELS}:product", "--call", f"{folder}/call.toml", "--gpu", "a100")
+        yield folder
+
+
+class TestAnalyzed:
+    """Functions of a user's file, which are analyzed first."""
+
+    def emitted(self, *arguments: str) -> Any:
+        return run_here("recommend", "--kernel", "product", "--gpu", "a100", "--objective", "latency", *arguments)
+
+    @pytest.mark.slow
+    def test_triton_takes_the_best_of_an_emitted_cache_and_measures_nothing(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import triton
+
+        from tests.helpers.triton_driver import Tensor, stand_in_driver
+        from tests.triton import tuned_products
+
+        done = self.emitted("--emit", "triton-cache", "--output", str(folder / "triton"))
+        assert done.returncode == 0, done.stderr
+        (path,) = (folder / "triton").rglob("*.autotune.json")
+        with pytest.raises(UsageError, match="holds what kernrec predicted, and no measurements"):
+            read_results(path)
+        timings = json.loads(path.read_text())["configs_timings"]
+        best = min(timings, key=lambda entry: entry[1])[0]["kwargs"]
+
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(folder / "triton"))
+        own = triton.autotune(tuned_products.CONFIGS, ["k"], cache_results=True)(tuned_products.product.fn)
+        assert tuned_products.product.keys == own.keys
+        with stand_in_driver():  # which fails where something is to be measured
+            x = Tensor("torch.float16", 64, 128)
+            own[tuned_products.grid](x, x, x, 128)
+        assert own.best_config.kwargs == best
+
+    @pytest.mark.slow
+    def test_files_of_vllm_and_sglang_grow_by_a_number_of_tokens(self, folder: Path) -> None:
+        (folder / "moe").mkdir()
+        for tokens in (1, 16):
+            detail = f"e=8,n=512,m={tokens},device=NVIDIA A100-SXM4-80GB"
+            done = self.emitted("--emit", f"vllm:{detail}", "--output", str(folder / "moe"))
+            assert done.returncode == 0, done.stderr
+        (path,) = (folder / "moe").iterdir()
+        assert path.name == "E=8,N=512,device_name=NVIDIA_A100-SXM4-80GB.json"
+        configs, _ = read_moe_configs(path.read_text(), "file")
+        assert list(configs) == [1, 16]
+        assert configs[1]["BLOCK_SIZE_K"] in (32, 64)
+        assert os.listdir(folder / "moe") == [path.name]
+        (folder / "moe" / "other.json").write_text("{}")
+        done = self.emitted("--emit", f"sglang:{detail}", "--output", str(folder / "moe" / "other.json"))
+        assert done.returncode == 2
+        assert "other.json is not a file of expert configs" in done.stderr
+
+
+def test_entries_of_a_file_that_is_there_stay() -> None:
+    config = '{"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1}'
+    before = f'{{"triton_version": "3.4.0", "1": {config}, "8": {config}}}'.encode()
+    new = f'{{"8": {config.replace("128", "32")}}}'.encode()
+    configs, version = read_moe_configs(merge(FORMATS["vllm"], before, new, "file").decode(), "merged")
+    assert (version, configs[1]["BLOCK_SIZE_K"], configs[8]["BLOCK_SIZE_K"]) == ("3.4.0", 128, 32)

@@ -1,0 +1,96 @@
+"""Files of tuned expert products: what vLLM and SGLang read is written and read, anything else refused."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.interop.moe_configs import TILES, ExpertLayer, read_moe_configs, write_moe_configs
+
+CONFIG = {
+    "BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 3
+}  # fmt: skip
+
+
+def as_vllm_reads(text: str) -> dict[int, Any]:
+    """What `get_moe_configs` of vLLM does with the content of a file (SGLang's leaves the first step out)."""
+    document = json.loads(text)
+    document.pop("triton_version", None)
+    return {int(tokens): config for tokens, config in document.items()}
+
+
+@given(
+    st.dictionaries(
+        st.integers(1, 1 << 20),
+        st.fixed_dictionaries({name: st.sampled_from([1, 2, 16, 64, 256]) for name in TILES}),
+        min_size=1,
+        max_size=5,
+    ),
+    st.sampled_from([None, "3.4.0"]),
+)
+def test_what_is_written_is_what_both_tools_and_kernrec_read(configs: dict[int, Any], version: str | None) -> None:
+    text = write_moe_configs(configs, version)
+    assert read_moe_configs(text, "file") == (configs, version)
+    assert as_vllm_reads(text) == configs
+
+
+def test_a_config_of_vllm_without_a_split_is_read_without_it() -> None:
+    text = json.dumps({"triton_version": "3.5.0", "8": CONFIG | {"SPLIT_K": 1}})
+    assert read_moe_configs(text, "file") == ({8: CONFIG}, "3.5.0")
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ([], "expected an object with numbers of tokens"),
+        ({}, "expected an object"),
+        ({"version": 2, "8": CONFIG}, "'version' is not a number of tokens"),
+        ({"triton_version": "3.4.0"}, "it has no configs"),
+        ({"triton_version": 4, "8": CONFIG}, "triton_version is 4"),
+        ({"8": CONFIG | {"USE_TMA": 1}}, "has 'USE_TMA', which kernrec does not know"),
+        ({"8": CONFIG | {"SPLIT_K": 2}}, "SPLIT_K of 8 tokens is not 1"),
+        ({"8": CONFIG | {"num_warps": "4"}}, "num_warps of 8 tokens is '4'"),
+        ({"8": {"BLOCK_SIZE_M": 16}}, "lacks one of BLOCK_SIZE_M, BLOCK_SIZE_N"),
+        ({"8": 3}, "lacks one of"),
+    ],
+)
+def test_another_format_is_refused_in_one_line(document: Any, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        read_moe_configs(json.dumps(document), "file.json")
+    assert says in str(error.value)
+    assert str(error.value).startswith("file.json is not a file of expert configs")
+
+
+@pytest.mark.parametrize("text", ['{"8": {', "", "{} {}", "[1]"])
+def test_what_is_cut_short_or_no_json_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^f "):
+        read_moe_configs(text, "f")
+
+
+def test_files_have_the_names_that_the_tools_look_for() -> None:
+    layer = ExpertLayer.parse("e=8,n=7168,m=16,device=NVIDIA H100 80GB HBM3,dtype=fp8_w8a8,block=128x128")
+    name = "E=8,N=7168,device_name=NVIDIA_H100_80GB_HBM3,dtype=fp8_w8a8"
+    assert layer.file_name("vllm") == f"{name},block_shape=[128,128].json"
+    assert layer.file_name("sglang") == f"{name},block_shape=[128, 128].json"
+    h200 = ExpertLayer.parse("e=8,n=7168,m=1,device=NVIDIA H200 NVL")
+    assert h200.file_name("vllm") == "E=8,N=7168,device_name=NVIDIA_H200.json"
+    assert h200.file_name("sglang") == "E=8,N=7168,device_name=NVIDIA_H200_NVL.json"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "e= is missing"),
+        ("e=8,n=7168,m=1", r"device= is missing \(driver's name\)"),
+        ("e=8,n=7168,m=x,device=L4", "m is 'x'; a whole number from 1"),
+        ("experts=8", "unknown member of an expert layer 'experts'"),
+        ("e=8,n=1,m=1,device=../../L4", "without separators of paths"),
+        ("e=8,n=1,m=1,device=L4,block=128", "expected n x k, such as 128x128"),
+    ],
+)
+def test_a_layer_that_is_not_described_is_refused(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        ExpertLayer.parse(text)
