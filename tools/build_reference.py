@@ -87,6 +87,8 @@ def python_api() -> str:
         "energies in joules and clocks in hertz. The [guide](../guides/python.md) has examples.",
         "::: kernrec.recommend",
         "::: kernrec.analyze",
+        "::: kernrec.triton.autotune",
+        "::: kernrec.triton.prune",
         *(f"::: kernrec.recommender.{name}" for name in _public_classes(kernrec.recommender)),
         "::: kernrec.errors.KernrecError",
         "::: kernrec.errors.UsageError",
