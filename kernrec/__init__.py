@@ -8,6 +8,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernrec.errors import UsageError
 from kernrec.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from kernrec.checking.check import CheckResult, Reference
     from kernrec.recommender import Recommendation, Recommender
     from kernrec.recommender.analyze_kernel import Analysis
     from kernrec.recommender.analyze_triton import Grid
@@ -194,34 +196,96 @@ def build(
 def analyze(
     function: Any,
     gpu: str,
-    arguments: Mapping[str, Any],
+    arguments: "Mapping[str, Any] | Sequence[str]",
     grid: "Grid",
     configs: Sequence[Mapping[str, Any]] | None = None,
     objective: str = "pareto",
     top: int = 5,
+    block: Sequence[int] = (128,),
 ) -> "Analysis":
-    """The configs of a Triton function worth using for one call on a GPU, which need not be there.
+    """What limits a kernel of your own on a GPU, which need not be there, and what is better.
 
-    The configs are compiled and a sample of their blocks is emulated, in worker processes; a program that calls this
-    needs the `if __name__ == "__main__":` guard. The profiles are kept in the user's database.
+    Of a Triton function the configs are compared; of CUDA C++ or PTX, whose code is fixed, other blocks and power
+    limits (`kernrec analyze --spec` compares the configs of a source with tunables). Code is compiled and a sample of
+    its blocks is emulated, in worker processes; a program that calls this needs the `if __name__ == "__main__":` guard.
+    The profiles are kept in the user's database.
 
     Args:
-        function: decorated with `@triton.jit`, and perhaps autotuned; or the text `kernels.py:matmul`.
+        function: decorated with `@triton.jit`, and perhaps autotuned; or the text `kernels.py:matmul`; or the source of
+            one kernel, CUDA C++ or PTX.
         gpu: the GPU, as people call it.
-        arguments: by parameter: numbers, and tensors or whatever else has `dtype` and `shape`. The values of integer
-            arrays are taken along, for addresses may depend on them.
-        grid: extents, or a function of all arguments and constants by name, as a launch of Triton takes it.
-        configs: tables such as `{"BLOCK_M": 128, "num_warps": 4}`; the autotuner's list if None.
+        arguments: by parameter, for a source in the order of its parameters: numbers, and tensors or whatever else has
+            `dtype` and `shape`. The values of integer arrays are taken along for Triton, for addresses may depend on
+            them. For a source also texts as `kernrec emulate` takes them: `["x=f32[4096]", "i32:4096"]`.
+        grid: extents; for Triton also a function of all arguments and constants by name, as its launch takes it.
+        configs: for Triton, tables such as `{"BLOCK_M": 128, "num_warps": 4}`; the autotuner's list if None.
         objective: `pareto`, `latency`, `energy` or `edp`.
         top: how many choices are returned at most.
+        block: for a source, the threads of a block: one to three extents.
 
     Raises:
-        kernrec.errors.UsageError: the function, its arguments or its configs cannot be used.
-        kernrec.errors.KernrecError: Triton is not installed, or no config could be profiled.
+        kernrec.errors.UsageError: the function or source, its arguments or its configs cannot be used.
+        kernrec.errors.KernrecError: a compiler is not installed, or no config could be profiled.
     """
     from kernrec.recommender import Query
-    from kernrec.recommender.analyze_triton import analyze_triton
     from kernrec.recommender.request import objective_named
 
     query = Query(objective_named(objective), top=top)
+    if isinstance(function, str) and ("__global__" in function or ".entry" in function):
+        from kernrec.checking.analyze_source import analyze_own
+
+        return analyze_own(function, gpu, arguments, grid, block, query)
+    from kernrec.recommender.analyze_triton import analyze_triton
+
+    if not isinstance(arguments, Mapping):
+        raise UsageError("the arguments of a Triton function are given by name")
     return analyze_triton(function, gpu, arguments, grid, configs, query)
+
+
+def check(
+    source: str,
+    reference: "Reference | None",
+    arguments: Mapping[str, Any],
+    grid: Sequence[int],
+    block: Sequence[int],
+    *,
+    gpu: str = "a100",
+    entry: str | None = None,
+    shared_bytes: int = 0,
+    defines: Mapping[str, str] | None = None,
+    tolerance: float | None = None,
+    time_limit_s: float = 60.0,
+) -> "CheckResult":
+    """Whether a kernel computes what it should, without a GPU: one launch is emulated and compared with a reference.
+
+    Accesses out of bounds or misaligned, data races in shared memory, deadlocks and endless loops are found and named
+    with the PTX line. The source is compiled and run in a process of its own with limits, which sees no files but those
+    of the compiler.
+
+    Args:
+        source: CUDA C++ or PTX; headers of CUDA may be included.
+        reference: by name of an output the array that is expected, or an expression of NumPy over the arguments
+            (`"alpha * x + y"`); or a function that takes the arguments as a dictionary and gives such arrays. None:
+            nothing is compared.
+        arguments: by name, in the order of the kernel's parameters: arrays of NumPy, which are left as they are, and
+            numbers: of Python's a whole number fits any integer parameter, and a float is a C `float`.
+        grid: thread blocks, one to three extents.
+        block: threads of a block, one to three extents.
+        gpu: the GPU whose architecture the source is compiled for.
+        entry: name of the kernel; None for the only one.
+        shared_bytes: dynamic shared memory per block.
+        defines: macros with their values.
+        tolerance: largest error, relative to the RMS of an output or to the element where that is larger; by default
+            what rounding explains, and 0 for whole numbers.
+        time_limit_s: processor time that compiling and emulating may take.
+
+    Raises:
+        kernrec.errors.UsageError: arguments, launch or reference cannot be used.
+        kernrec.errors.KernrecError: there is no compiler.
+    """
+    from kernrec.checking.check import check as check_launch
+    from kernrec.checking.launch import SourceLaunch
+    from kernrec.checking.limits import Limits
+
+    launch = SourceLaunch(source, arguments, tuple(grid), tuple(block), gpu, entry, shared_bytes, defines or {})
+    return check_launch(launch, reference, tolerance, Limits(time_s=time_limit_s))

@@ -14,7 +14,8 @@ from tests.helpers.paths import ROOT
 ROOMS = """
     __init__ __main__
     cli triton
-    page run
+    page run mcp
+    checking
     measure training emit
     recommender
     interop

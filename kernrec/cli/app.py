@@ -31,6 +31,7 @@ COMMANDS = {
     "train": "train.train",
     "evaluate": "evaluate.evaluate",
     "emulate": "emulate.emulate",
+    "mcp": "mcp.mcp",
     "gpus": "catalog.gpus",
     "ops": "catalog.ops",
     "kernels": "catalog.kernels",

@@ -29,7 +29,9 @@ def emulate(
     save: Annotated[list[str] | None, typer.Option(help="Write a buffer to a file afterwards: c=result.npy.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Run a kernel on the CPU and count its instructions, memory sectors, bank conflicts and barriers; needs no GPU.
+    """Run a kernel on the CPU, find its errors, and count instructions, memory sectors, bank conflicts and barriers.
+
+    It needs no GPU.
 
     Accesses out of bounds, deadlocks, endless loops and unsupported instructions are errors that name their PTX line.
     """

@@ -70,7 +70,9 @@ def recommend(
         typer.Option(help="JSON lines file to add the query to, for `refine --workload`. Default: KERNREC_QUERY_LOG."),
     ] = None,
 ) -> None:
-    """Recommend kernel configs for an op on a GPU, without that GPU: the latency/energy Pareto front by default.
+    """Recommend kernel configs and power limits for an op or a network on a GPU, without that GPU.
+
+    The default is the Pareto front of latency and energy.
 
     Where energy counts, a choice is a config and a power limit. With --workload every layer of a network is answered
     at one power limit for all, with totals; without --shape and --workload the layers of the op's own workload.

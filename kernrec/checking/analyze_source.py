@@ -1,0 +1,169 @@
+"""What limits a kernel, and which blocks and power limits are better: `kernrec analyze` of a source at hand, apart."""
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from kernrec import paths
+from kernrec.checking.apart import run_apart
+from kernrec.checking.launch import check_descriptions, check_source, file_of
+from kernrec.checking.limits import Limits
+from kernrec.compile.nvrtc import compile_source
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import find_gpu
+from kernrec.kernel import load_kernel
+from kernrec.op import parse_shape
+from kernrec.op.dtype import canonical_dtype
+from kernrec.profile.ptx_kernel import kernel_of_ptx
+from kernrec.recommender import Objective, Query
+from kernrec.recommender.analyze_kernel import Analysis, ProfilingOptions, analyze
+from kernrec.recommender.context import Context
+from kernrec.recommender.explain.report import report
+from kernrec.recommender.request import Request, objective_named
+from kernrec.store.measurement import Outcome
+from kernrec.util.light_dataclass import dataclass
+
+_FILES = re.compile(r"\.npy\b|\braw\s", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class SourceAnalysis:
+    """A source and what is asked about it: with a spec all its configs, else one launch and other blocks for it."""
+
+    source: str
+    """CUDA C++ or PTX."""
+    gpu: str
+    spec: str | None = None
+    """Content of a kernel.toml whose `source` is kernel.cu."""
+    shape: str | None = None
+    """With a spec: dimensions in place of its defaults."""
+    arguments: Sequence[str] = ()
+    """Without a spec, as `kernrec emulate` takes them: `a=f32[4096]`, `i32:4096`."""
+    grid: Sequence[int] = (1,)
+    block: Sequence[int] = (128,)
+    query: Query = Query()
+
+
+def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict[str, Any]:
+    """The answer of `kernrec analyze --json` about a source, with an explanation of its first choice.
+
+    Nothing is stored: the profiles are gone afterwards.
+
+    Raises:
+        UsageError: the source, the spec or the launch cannot be used.
+        KernrecError: it does not compile, takes too long, or no config can be profiled; one line.
+    """
+    limits = limits or Limits()
+    file = file_of(wanted.source)
+    check_source(wanted.source, file, limits)
+    find_gpu(wanted.gpu)
+    check_descriptions(wanted.arguments, limits)
+    if wanted.spec is not None:
+        if file == "kernel.ptx":
+            raise UsageError("a spec goes with CUDA C++; PTX takes arguments, a grid and a block")
+        if len(wanted.spec) > limits.source_bytes or _FILES.search(wanted.spec):
+            raise UsageError("the spec is too large, or takes values from files, which are not read here")
+    request = {
+        "source": wanted.source,
+        "spec": wanted.spec,
+        "shape": wanted.shape,
+        "gpu": wanted.gpu,
+        "arguments": list(wanted.arguments),
+        "grid": list(wanted.grid),
+        "block": list(wanted.block),
+        "objective": str(wanted.query.objective),
+        "top": wanted.query.top,
+    }
+    with tempfile.TemporaryDirectory(prefix="kernrec-", ignore_cleanup_errors=True) as folder:
+        ended = run_apart("analyze", request, Path(folder), limits)
+    if ended.outcome is not Outcome.OK:
+        raise KernrecError(ended.message)
+    return ended.result
+
+
+def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The analysis itself, in the process that is limited; the request is that of `analyze_source`."""
+    query = Query(objective_named(request["objective"]), top=request["top"])
+    wanted = SourceAnalysis(
+        **{name: request[name] for name in ("source", "gpu", "spec", "shape", "arguments", "grid", "block")},
+        query=query,
+    )
+    database = folder / "profiles.duckdb"
+    analysis, notes = analyze_in(wanted, folder, database, 1)
+    recommendation = analysis.recommendation
+    best, problem = recommendation.best, recommendation.problem
+    objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
+    about = Request(
+        best.gpu.name, None, best.kernel.name, dict(problem.dims), problem.dtype, problem.layout, Query(objective)
+    )
+    explained = report(about, Context([database]), best.config)
+    answer = analysis.as_dict()
+    return {**answer, "notes": [*answer["notes"], *notes], "explanation": explained.as_dict()}
+
+
+def analyze_in(wanted: SourceAnalysis, folder: Path, database: Path, processes: int = 2) -> tuple[Analysis, list[str]]:
+    """(the analysis of a source, notes on it), in this process.
+
+    Args:
+        wanted: the source, and what is asked about it.
+        folder: the source is written there.
+        database: keeps the profiles.
+        processes: that emulate.
+
+    Raises:
+        UsageError: the source, the spec or the launch cannot be used.
+        KernrecError: it does not compile, or no config can be profiled.
+    """
+    gpu = find_gpu(wanted.gpu)
+    source = folder / file_of(wanted.source)
+    source.write_text(wanted.source, encoding="utf-8")
+    notes: list[str] = []
+    if wanted.spec is not None:
+        spec = folder / "kernel.toml"
+        spec.write_text(wanted.spec, encoding="utf-8")
+        kernel = load_kernel(spec)
+        if kernel.source_name != source.name:
+            raise UsageError(f"the spec describes {kernel.source_name!r:.60}; its source is called {source.name}")
+    else:
+        if source.suffix == ".cu":
+            source = folder / "kernel.ptx"
+            source.write_text(compile_source(wanted.source, gpu.sm, {}, "kernel.cu").ptx, encoding="utf-8")
+        kernel, notes = kernel_of_ptx(source, None, wanted.grid, wanted.block, wanted.arguments)
+    dims = parse_shape(wanted.shape) if wanted.shape else {}
+    problem = kernel.definition.problem(None, None, **dims)
+    options = ProfilingOptions(folder=folder, processes=processes)
+    return analyze(kernel, problem, gpu, database, wanted.query, options), notes
+
+
+def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequence[int], query: Query) -> Analysis:
+    """`kernrec.analyze` of the caller's own source, in this process and its workers; profiles are kept.
+
+    Args:
+        source: CUDA C++ or PTX.
+        gpu: the GPU, as people call it.
+        arguments: in the order of the parameters: descriptions, or values by name.
+        grid, block: one to three extents.
+        query: what is wanted.
+
+    Raises:
+        UsageError, KernrecError: as `analyze_in`.
+    """
+    if callable(grid) or isinstance(grid, str):
+        raise UsageError("the grid of a source is one to three whole numbers")
+    given = arguments if not isinstance(arguments, Mapping) else [_description(*item) for item in arguments.items()]
+    blocks, threads = ([int(extent) for extent in extents] for extents in (grid, block))
+    wanted = SourceAnalysis(source, gpu, None, None, list(given), blocks, threads, query)
+    with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
+        return analyze_in(wanted, Path(folder), paths.user_database())[0]
+
+
+def _description(name: str, value: Any) -> str:
+    """An argument as `kernrec emulate` takes it; what arrays hold does not count."""
+    dtype, shape = str(getattr(value, "dtype", "")).rpartition(".")[2], getattr(value, "shape", None)
+    if shape:
+        return f"{name}={canonical_dtype(dtype)}[{prod(shape)}]"
+    kind = canonical_dtype(dtype) if dtype else "i32" if isinstance(value, int) else "f32"
+    return f"{kind}:{value}"

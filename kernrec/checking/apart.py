@@ -1,0 +1,98 @@
+"""The process that works on a stranger's source: started, waited for, killed, and how it ended in one line.
+
+    parent: request.json and arrays in a folder -> child with limits (`kernrec.checking.worker`) -> result.json, arrays
+
+Whatever the source does to the compiler or the emulator costs the child, and its user one line.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kernrec.checking.limits import PACKAGE, Limits
+from kernrec.errors import KernrecError, UsageError
+from kernrec.store.measurement import Outcome
+from kernrec.util.light_dataclass import dataclass
+from kernrec.util.process import kill_group, own_group
+
+_KEPT = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "CUDA_PATH", "CUDA_HOME", "LD_LIBRARY_PATH")
+"""Variables that the child gets; others may hold what is nobody's business."""
+_MOST_RESULT = 4 << 20
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a task ended."""
+
+    outcome: Outcome
+    """`ok` for one that was done: its result is in `result`."""
+    message: str
+    """Why it was not done, one line; empty where it was."""
+    result: dict[str, Any]
+
+
+def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limits) -> Ended:
+    """Have a child do a task, within limits.
+
+    Args:
+        task: one of the worker's.
+        request: what it takes, as JSON can hold it; arrays are in files of the folder.
+        folder: private to this task; the child reads and writes there alone.
+        limits: what it may take.
+
+    Raises:
+        UsageError: what is asked for cannot be done, by whoever asks.
+        KernrecError: what it needs is not installed.
+    """
+    asked_for = {"task": task, "limits": vars(limits), **request}
+    (folder / "request.json").write_text(json.dumps(asked_for), encoding="utf-8")
+    places = [str(PACKAGE.parent), *(place for place in sys.path if "-packages" in place)]
+    environment = {name: os.environ[name] for name in _KEPT if name in os.environ} | {
+        "PYTHONPATH": os.pathsep.join(places),
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "XDG_DATA_HOME": str(folder),
+        "XDG_CONFIG_HOME": str(folder),
+        "KERNREC_CACHE": str(folder / "cache"),
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kernrec.checking.worker", str(folder)],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        **own_group(),
+    )
+    try:
+        process.wait(limits.wall_s)
+    except subprocess.TimeoutExpired:
+        return Ended(Outcome.TIMEOUT, f"it takes longer than {limits.wall_s:g} s", {})
+    finally:
+        kill_group(process)
+        process.wait()
+    return _ended(process.returncode, folder / "result.json", limits)
+
+
+def _ended(status: int, file: Path, limits: Limits) -> Ended:
+    try:
+        if file.stat().st_size > _MOST_RESULT:
+            return Ended(Outcome.CRASH, f"its result is larger than {_MOST_RESULT} bytes", {})
+        answer = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        if status == -getattr(signal, "SIGXCPU", 24):
+            return Ended(Outcome.TIMEOUT, f"it takes longer than {limits.time_s:g} s of processor time", {})
+        how = f"signal {-status}" if status < 0 else f"exit status {status}"
+        return Ended(Outcome.CRASH, f"it made the compiler or the emulator crash ({how})", {})
+    if "misuse" in answer:
+        raise UsageError(str(answer["misuse"]))
+    if "missing" in answer:
+        raise KernrecError(str(answer["missing"]))
+    return Ended(Outcome(answer["outcome"]), str(answer.get("message", "")), answer.get("result", {}))

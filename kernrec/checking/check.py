@@ -1,0 +1,208 @@
+"""Whether a kernel is right: run in the emulator, apart, and compared with a reference."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernrec.checking.apart import Ended, run_apart
+from kernrec.checking.arrays import load_arrays, save_arrays
+from kernrec.checking.launch import SourceLaunch
+from kernrec.checking.limits import Limits
+from kernrec.errors import UsageError, unknown
+from kernrec.gpu import find_gpu
+from kernrec.measure.device.correctness import compare, rounding
+from kernrec.store.measurement import Outcome
+from kernrec.util.light_dataclass import dataclass
+
+Reference = Mapping[str, Any] | Callable[..., Any]
+
+BUDGET = 20_000_000
+"""PTX instructions that a batch of blocks may execute before the kernel is taken for an endless loop."""
+_TERMS = 4096.0
+"""Terms of the sums that the default tolerance allows for: nobody says how many there are."""
+
+
+@dataclass(frozen=True)
+class OutputCheck:
+    """One output beside what is expected."""
+
+    error: float
+    """Largest error of an element, relative to the RMS of the output or to the element where that is larger."""
+    tolerance: float
+    """Largest error that counts as correct."""
+    not_numbers: int
+    """Elements that are NaN or infinite and should not be."""
+    where: tuple[int, ...]
+    """Index of the element with the largest error."""
+    actual: float
+    """The value there."""
+    expected: float
+    """What it should be."""
+
+    @property
+    def correct(self) -> bool:
+        """Whether the output is right."""
+        return self.error <= self.tolerance and not self.not_numbers
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What a check found."""
+
+    outcome: Outcome
+    """`ok`; `incorrect` for a wrong result; `compile`; `timeout`; `crash` for an access out of bounds or misaligned, a
+    data race in shared memory, a deadlock, an endless loop, an instruction that is not known, too much memory."""
+    message: str
+    """What is wrong, one line; empty where nothing is."""
+    outputs: Mapping[str, OutputCheck]
+    counts: Mapping[str, int]
+    """What the emulator counted, as `kernrec emulate` prints it; empty where the kernel did not run to its end."""
+    registers: int | None
+    """Of a thread; None for PTX."""
+    spill_bytes: int | None
+    """Bytes of spill code of a thread; None for PTX."""
+    arrays: Mapping[str, np.ndarray]
+    """The arrays after the launch, by name."""
+
+    @property
+    def correct(self) -> bool:
+        """Whether the kernel ran and every output is right."""
+        return self.outcome is Outcome.OK
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        outputs = {
+            name: {
+                "correct": output.correct,
+                "largest_error": _plain(output.error),
+                "tolerance": output.tolerance,
+                "not_numbers": output.not_numbers,
+                "where": list(output.where),
+                "actual": _plain(output.actual),
+                "expected": _plain(output.expected),
+            }
+            for name, output in self.outputs.items()
+        }
+        return {
+            "correct": self.correct,
+            "outcome": self.outcome,
+            "message": self.message,
+            "outputs": outputs,
+            "registers": self.registers,
+            "spill_bytes": self.spill_bytes,
+            "counts": dict(self.counts),
+        }
+
+
+def check(
+    launch: SourceLaunch, reference: Reference | None, tolerance: float | None = None, limits: Limits | None = None
+) -> CheckResult:
+    """Compiles a source, emulates one launch of it, and compares the outputs; all but a reference in Python apart.
+
+    Args:
+        launch: source, arguments and how it is launched; its arrays are left as they are.
+        reference: by name of an output the array that is expected, or an expression of NumPy over the arguments; or a
+            function of the arguments by name that gives such arrays. None: nothing is compared.
+        tolerance: largest error that counts as correct; by default what rounding explains, and 0 for whole numbers.
+        limits: what may be taken.
+
+    Raises:
+        UsageError: arguments, launch or reference cannot be used.
+        KernrecError: there is no compiler.
+    """
+    limits = limits or Limits()
+    launch.check(limits)
+    if tolerance is not None and not 0 <= tolerance < np.inf:
+        raise UsageError(f"tolerance is {tolerance}; a number of at least 0 is accepted")
+    copies = {name: _array(value) for name, value in launch.arguments.items()}
+    given = reference({name: value.copy() for name, value in copies.items()}) if callable(reference) else reference
+    expected: dict[str, Any] = dict(given or {})
+    for name in expected:
+        if name not in copies or not copies[name].ndim:
+            raise unknown("output in the reference", name, [known for known, value in copies.items() if value.ndim])
+    texts = {name: value for name, value in expected.items() if isinstance(value, str)}
+    with tempfile.TemporaryDirectory(prefix="kernrec-", ignore_cleanup_errors=True) as place:
+        folder = Path(place)
+        save_arrays(folder / "arguments.npz", copies)
+        ended = run_apart("check", _request(launch, texts), folder, limits)
+        if ended.outcome is not Outcome.OK:
+            return CheckResult(ended.outcome, ended.message, {}, {}, None, None, {})
+        arrays = load_arrays(folder / "outputs.npz")
+        expected |= load_arrays(folder / "expected.npz")
+    return _compared(ended, arrays, expected, tolerance)
+
+
+def _array(value: Any) -> np.ndarray:
+    """An argument as an array; a number of Python's is an `int` of any size or a `float` as in C."""
+    array = np.array(value, dtype=np.float32 if type(value) is float else None, order="C")
+    if array.dtype.kind not in "fiu":
+        raise UsageError(f"an argument holds {array.dtype}; numbers are accepted")
+    return array
+
+
+def _request(launch: SourceLaunch, texts: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "source": launch.source,
+        "file": launch.file,
+        "order": list(launch.arguments),
+        "whole": {name: value for name, value in launch.arguments.items() if type(value) is int},
+        "grid": list(launch.grid),
+        "block": list(launch.block),
+        "sm": find_gpu(launch.gpu).sm,
+        "entry": launch.entry,
+        "shared_bytes": launch.shared_bytes,
+        "defines": dict(launch.defines),
+        "reference": dict(texts),
+        "budget": BUDGET,
+    }
+
+
+def _compared(
+    ended: Ended, arrays: Mapping[str, np.ndarray], expected: Mapping[str, Any], tolerance: float | None
+) -> CheckResult:
+    outputs = {name: _output(name, arrays[name], np.asarray(value), tolerance) for name, value in expected.items()}
+    wrong = [name for name, output in outputs.items() if not output.correct]
+    message = ""
+    if wrong:
+        first = outputs[wrong[0]]
+        message = (
+            f"{wrong[0]}{list(first.where)} is {first.actual:.6g}, expected {first.expected:.6g}"
+            f" (largest error {first.error:.3g}, tolerance {first.tolerance:.3g})"
+        )
+    return CheckResult(
+        Outcome.INCORRECT if wrong else Outcome.OK,
+        message,
+        outputs,
+        ended.result["counts"],
+        ended.result["registers"],
+        ended.result["spill_bytes"],
+        arrays,
+    )
+
+
+def _output(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: float | None) -> OutputCheck:
+    if expected.size != actual.size or expected.dtype.kind not in "fiub":
+        raise UsageError(
+            f"the reference of {name} has the shape {expected.shape} of {expected.dtype}; numbers of the shape"
+            f" {actual.shape} are expected"
+        )
+    dtype = f"{actual.dtype.kind}{8 * actual.dtype.itemsize}"
+    floating = actual.dtype.kind == "f"
+    allowed = tolerance if tolerance is not None else rounding(dtype, _TERMS) if floating else 0.0
+    wanted = expected.reshape(-1).astype(np.float64 if floating else actual.dtype)
+    stored = actual.reshape(-1)
+    error = compare(stored, dtype, wanted, np, allowed, "reference")
+    wide, exact = stored.astype(np.float64), wanted.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        apart = np.where((wide == exact) | (np.isnan(wide) & np.isnan(exact)), 0.0, np.abs(wide - exact))
+    worst = int(np.argmax(np.where(np.isfinite(apart), apart, np.inf)))
+    index = tuple(int(n) for n in np.unravel_index(worst, actual.shape))
+    return OutputCheck(error.largest, allowed, error.unwritten, index, float(wide[worst]), float(exact[worst]))
+
+
+def _plain(value: float) -> float | str:
+    """A number as JSON can hold it."""
+    return value if np.isfinite(value) else str(value)

@@ -1,0 +1,111 @@
+"""A kernel's source with one launch of it, as a check or an analysis takes it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from kernrec.checking.includes import check_includes
+from kernrec.checking.limits import Limits
+from kernrec.errors import UsageError
+from kernrec.gpu import find_gpu
+from kernrec.profile.emulate_file import (
+    BufferDescription,
+    FileDescription,
+    ImageDescription,
+    read_arguments,
+    read_description,
+)
+from kernrec.util.light_dataclass import dataclass
+
+_PTX = re.compile(r"^\s*\.version\b", re.MULTILINE)
+_MOST_BLOCKS = 1 << 20
+
+
+@dataclass(frozen=True)
+class SourceLaunch:
+    """A source, and how one kernel of it is launched."""
+
+    source: str
+    """CUDA C++ or PTX."""
+    arguments: Mapping[str, np.ndarray | np.generic | int]
+    """By name, in the order of the kernel's parameters: C-contiguous arrays, and numbers."""
+    grid: Sequence[int]
+    """Thread blocks: one to three extents."""
+    block: Sequence[int]
+    """Threads of a block: one to three extents."""
+    gpu: str = "a100"
+    """Whose architecture it is compiled for."""
+    entry: str | None = None
+    """Name of the kernel; None for the only one."""
+    shared_bytes: int = 0
+    """Dynamic shared memory per block."""
+    defines: Mapping[str, str] = field(default_factory=dict)
+    """Macros that CUDA C++ is compiled with."""
+
+    @property
+    def file(self) -> str:
+        """What messages call the source."""
+        return file_of(self.source)
+
+    def check(self, limits: Limits) -> None:
+        """Raises `UsageError` for what is too large or cannot be a launch, and for a source that opens files."""
+        check_source(self.source, self.file, limits)
+        find_gpu(self.gpu)
+        for name, extents in (("grid", self.grid), ("block", self.block)):
+            if not 1 <= len(extents) <= 3 or not all(isinstance(n, int) and 0 < n <= _MOST_BLOCKS for n in extents):
+                raise UsageError(f"{name} is {list(extents)!r:.60}; one to three positive whole numbers are accepted")
+        if not 0 <= self.shared_bytes <= 256 << 10:
+            raise UsageError(f"shared memory is {self.shared_bytes} bytes; 0 to {256 << 10} are accepted")
+        for name, value in self.defines.items():
+            if not (name.isidentifier() and name.isascii() and re.fullmatch(r"[\w.+-]{0,80}", value, re.ASCII)):
+                raise UsageError(f"define {name!r:.40}: expected a name, and as its value a number or a name")
+        total = sum(value.nbytes for value in self.arguments.values() if isinstance(value, np.ndarray))
+        if total > limits.tensor_bytes:
+            raise UsageError(f"the arrays have {total} bytes together; at most {limits.tensor_bytes} are accepted")
+
+
+def file_of(source: str) -> str:
+    """What messages call a source: kernel.ptx or kernel.cu, by what it is."""
+    return "kernel.ptx" if _PTX.search(source) else "kernel.cu"
+
+
+def check_source(source: str, file: str, limits: Limits) -> None:
+    """Raises `UsageError` for a source that is empty, too large, or opens files."""
+    if not source.strip():
+        raise UsageError("the source is empty; expected CUDA C++ or PTX")
+    if len(source.encode(errors="replace")) > limits.source_bytes:
+        raise UsageError(f"the source is larger than {limits.source_bytes} bytes")
+    if "\0" in source:
+        raise UsageError("the source is not text: it contains a NUL byte")
+    check_includes(source, file)
+
+
+def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
+    """Raises `UsageError` for descriptions of arguments that name files, or are too large."""
+    total = 0
+    for text in descriptions:
+        described = read_description(text)
+        content = described.content if isinstance(described, ImageDescription) else described
+        if isinstance(content, FileDescription):
+            raise UsageError(f"argument {text!r:.60}: files are not read here; describe it as a=f32[4096]")
+        if isinstance(content, BufferDescription):
+            total += 8 * content.elements
+    if total > limits.tensor_bytes:
+        raise UsageError(f"the arrays may have {total} bytes together; at most {limits.tensor_bytes} are accepted")
+
+
+def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str, Any]:
+    """Arguments by name from descriptions as `kernrec emulate` takes them; a number is called by its place.
+
+    Raises:
+        UsageError: a description that cannot be read, names a file, is a texture, or is too large.
+    """
+    check_descriptions(descriptions, limits)
+    read = read_arguments(descriptions)
+    if read.images:
+        raise UsageError("textures are not checked here; `kernrec emulate` runs them")
+    named = {a if isinstance(a, str) else f"argument{n}": a for n, a in enumerate(read.order)}
+    return {name: read.buffers[name] if isinstance(value, str) else value for name, value in named.items()}

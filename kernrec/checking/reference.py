@@ -1,0 +1,130 @@
+"""Expected outputs as expressions of NumPy: `alpha * x + y`, `a.reshape(64, 32) @ b.reshape(32, 16)`.
+
+They are parsed against a closed grammar and evaluated over their syntax tree, never by Python: arithmetic, comparisons,
+indices and slices, and the functions listed here. Numbers are float64, or int64 where the arrays hold integers.
+"""
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from kernrec.errors import UsageError, unknown
+
+_OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.MatMult: operator.matmul,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+_METHODS = ("reshape", "transpose", "sum", "mean", "max", "min", "cumsum", "argmax", "argmin", "flatten")
+_FUNCTIONS = (
+    *("exp", "exp2", "log", "log2", "sqrt", "tanh", "sin", "cos", "arctan", "abs", "floor", "ceil", "round", "square"),
+    *("maximum", "minimum", "where", "clip", "power", "sign", "isfinite"),
+    *("sum", "mean", "var", "std", "max", "min", "prod", "cumsum", "argmax", "argmin", "sort", "argsort"),
+    *("matmul", "dot", "outer", "einsum", "transpose", "reshape", "concatenate", "stack", "roll", "pad", "flip"),
+    *("arange", "zeros", "ones", "diag", "tril", "triu", "histogram", "bincount", "convolve"),
+)
+_KEYWORDS = ("axis", "keepdims", "mode", "minlength")
+_MOST_LETTERS = 4000
+
+
+def evaluate(text: str, arrays: Mapping[str, Any]) -> np.ndarray:
+    """The value of an expression over arrays and numbers by name.
+
+    Raises:
+        UsageError: a text that is not an expression of this grammar, or that cannot be computed with these arrays.
+    """
+    if len(text) > _MOST_LETTERS:
+        raise UsageError(f"a reference of {len(text)} letters; at most {_MOST_LETTERS} are accepted")
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+        with np.errstate(all="ignore"):
+            return np.asarray(_value(tree.body, arrays))
+    except UsageError:
+        raise
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise UsageError(f"reference {text!r:.80}: {error.args[0] if error.args else type(error).__name__}") from None
+    except (ValueError, TypeError, IndexError, ArithmeticError) as error:
+        raise UsageError(f"reference {text!r:.80}: {error}".replace("\n", " ")) from None
+
+
+def _value(node: ast.expr, arrays: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Name(id=name):
+            if name not in arrays:
+                raise unknown("name in a reference", name, arrays)
+            return arrays[name]
+        case ast.Constant(value=bool() | int() | float() | None as number):
+            return number
+        case ast.Constant(value=str() as word) if len(word) < 80:  # the subscripts of einsum, the mode of pad
+            return word
+        case ast.BinOp(left=left, op=ast.Pow(), right=right):
+            # Of Python's own integers a power can have any number of digits.
+            return np.power(np.asarray(_value(left, arrays), dtype=np.float64), _value(right, arrays))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_number(_value(left, arrays)), _number(_value(right, arrays)))
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_value(operand, arrays))
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_value(left, arrays), _value(right, arrays))
+        case ast.Tuple(elts=items) | ast.List(elts=items):
+            return tuple(_value(item, arrays) for item in items)
+        case ast.Subscript(value=value, slice=index):
+            return _array(_value(value, arrays))[_index(index, arrays)]
+        case ast.Attribute(value=value, attr="T"):
+            return _array(_value(value, arrays)).T
+        case ast.Call(func=func, args=arguments, keywords=keywords):
+            return _call(func, arguments, keywords, arrays)
+    raise UsageError(
+        f"reference: {ast.unparse(node)!r:.60} is not accepted; arithmetic of arrays and numpy's functions are"
+    )
+
+
+def _call(func: ast.expr, arguments: list[ast.expr], keywords: list[ast.keyword], arrays: Mapping[str, Any]) -> Any:
+    for keyword in keywords:
+        if keyword.arg not in _KEYWORDS:
+            raise unknown("keyword in a reference", str(keyword.arg), _KEYWORDS)
+    given = [_value(argument, arrays) for argument in arguments]
+    named = {str(keyword.arg): _value(keyword.value, arrays) for keyword in keywords}
+    if isinstance(func, ast.Attribute) and not (isinstance(func.value, ast.Name) and func.value.id in ("np", "numpy")):
+        if func.attr not in _METHODS:
+            raise unknown("method in a reference", func.attr, _METHODS)
+        return getattr(_array(_value(func.value, arrays)), func.attr)(*given, **named)
+    name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+    if name not in _FUNCTIONS:
+        raise unknown("function in a reference", name or ast.unparse(func)[:40], _FUNCTIONS)
+    return getattr(np, name)(*given, **named)
+
+
+def _index(node: ast.expr, arrays: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Slice(lower=lower, upper=upper, step=step):
+            return slice(*(None if part is None else _value(part, arrays) for part in (lower, upper, step)))
+        case ast.Tuple(elts=items):
+            return tuple(_index(item, arrays) for item in items)
+    return _value(node, arrays)
+
+
+def _number(value: Any) -> Any:
+    """A number of Python as one of NumPy's, whose size does not grow."""
+    if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
+        raise UsageError("a reference has a number of more than 64 bits")
+    return np.int64(value) if type(value) is int else value
+
+
+def _array(value: Any) -> np.ndarray:
+    return np.asarray(value)

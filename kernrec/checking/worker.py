@@ -1,0 +1,117 @@
+"""The child: compiles and emulates, or analyzes, one source; started by `kernrec.checking.apart`.
+
+Everything that could be needed of files is imported before they are taken away. Writes `result.json`: `outcome` with
+`message`, or with `result`; `misuse` where whoever asks is wrong, `missing` where something is not installed.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernrec.checking.arrays import load_arrays, save_arrays
+from kernrec.checking.limits import Limits, limit_process
+from kernrec.compile.compiled import CompileError, NoCompilerError
+from kernrec.compile.nvrtc import compile_source
+from kernrec.errors import KernrecError, UsageError
+from kernrec.ptx import KernelLaunch, emulate, parse
+from kernrec.ptx.state.errors import EmulationError
+from kernrec.store.measurement import Outcome
+
+_QUOTED = re.compile(r'"?(/[^\s"\']+)')
+
+
+def main(folder: Path) -> None:
+    """Do what the request in a folder says."""
+    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    limits = Limits(**request["limits"])
+    limit_process(limits, folder)
+    try:
+        answer = {"outcome": Outcome.OK, "result": _TASKS[request["task"]](request, folder)}
+    except NoCompilerError as error:
+        answer = {"missing": str(error)}
+    except CompileError as error:
+        outcome = {"timeout": Outcome.TIMEOUT, "crash": Outcome.CRASH}.get(error.reason, Outcome.COMPILE)
+        answer = {"outcome": outcome, "message": str(error)}
+    except EmulationError as error:
+        answer = {"outcome": Outcome.CRASH, "message": str(error)}
+    except UsageError as error:
+        answer = {"misuse": str(error)}
+    except KernrecError as error:
+        answer = {"outcome": Outcome.CRASH, "message": str(error)}
+    except MemoryError:
+        answer = {"outcome": Outcome.CRASH, "message": f"it needs more than {limits.memory_bytes >> 20} MiB of memory"}
+    for name in ("message", "misuse"):
+        if name in answer:  # a message names no file of this machine
+            answer[name] = _QUOTED.sub("(a file)", str(answer[name]).replace(str(folder), "."))[:600]
+    (folder / "result.json").write_text(json.dumps(answer), encoding="utf-8")
+
+
+def _check(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Runs a launch; the arrays afterwards go to `outputs.npz`, the values of references to `expected.npz`."""
+    given = load_arrays(folder / "arguments.npz")
+    buffers = {name: np.ascontiguousarray(value) for name, value in given.items() if value.ndim}
+    # A whole number of Python's fits an integer parameter of any size.
+    whole = request["whole"]
+    order = [name if name in buffers else whole.get(name, given[name][()]) for name in request["order"]]
+    expected = _expected(request["reference"], given)
+    ptx, resources = request["source"], {}
+    if request["file"].endswith(".cu"):
+        compiled = compile_source(ptx, request["sm"], request["defines"], request["file"])
+        ptx, resources = compiled.ptx, compiled.resources
+    module = parse(ptx)
+    entry = _entry(module.entries, request["entry"])
+    shapes = {name: buffer.shape for name, buffer in buffers.items()}
+    flat = {name: buffer.reshape(-1) for name, buffer in buffers.items()}
+    launch = KernelLaunch(entry, request["grid"], request["block"], order, flat, request["shared_bytes"])
+    counts = emulate(module, launch, check_races=True, budget=request["budget"])
+    save_arrays(folder / "outputs.npz", {name: flat[name].reshape(shapes[name]) for name in flat})
+    save_arrays(folder / "expected.npz", expected)
+    used = resources.get(entry)
+    return {
+        "entry": entry,
+        "counts": dict(sorted(counts.items())),
+        "registers": used.registers if used else None,
+        "spill_bytes": used.spill_store_bytes + used.spill_load_bytes if used else None,
+    }
+
+
+def _expected(reference: Mapping[str, str], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    if not reference:
+        return {}
+    from kernrec.checking.reference import evaluate
+
+    exact: dict[str, Any] = {
+        name: value.astype(np.float64 if value.dtype.kind == "f" else np.int64)[()] for name, value in given.items()
+    }
+    return {name: evaluate(text, exact) for name, text in reference.items()}
+
+
+def _entry(entries: list[str] | tuple[str, ...], name: str | None) -> str:
+    """The kernel of this name; a C++ name stands for what the compiler makes of it."""
+    if not entries:
+        raise UsageError("the source has no kernel: expected a function that is __global__, or .entry in PTX")
+    if name is None and len(entries) == 1:
+        return entries[0]
+    matches = [
+        known for known in entries if known == name or re.match(rf"_Z\d+{re.escape(name or '')}(?![a-z_])", known)
+    ]
+    if name is None or len(matches) != 1:
+        raise UsageError(f"the source has the kernels {', '.join(entries)}: name one of them as entry")
+    return matches[0]
+
+
+def _analyze(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    from kernrec.checking.analyze_source import analyze_here
+
+    return analyze_here(request, folder)
+
+
+_TASKS = {"check": _check, "analyze": _analyze}
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

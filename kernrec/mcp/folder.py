@@ -1,0 +1,36 @@
+"""Files of the one folder that tools may read."""
+
+from pathlib import Path
+
+from kernrec.errors import UsageError
+from kernrec.kernel.source_files import read_text
+
+
+class Folder:
+    """A folder, or none: then no file is read.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = None if path is None else path.resolve()
+        if self._path is not None and not self._path.is_dir():
+            raise UsageError(f"--folder {str(path)!r:.80}: there is no such folder")
+
+    def text(self, name: str) -> str:
+        """The text of a file by its path inside the folder.
+
+        Raises:
+            UsageError: it is outside, also by a link, or cannot be read.
+        """
+        if self._path is None:
+            raise UsageError(f"file {name!r:.60}: the server was started without --folder, so it reads no files")
+        if "\0" in name:
+            raise UsageError("a name of a file has a NUL byte")
+        path = (self._path / name).resolve()
+        if not path.is_relative_to(self._path):
+            raise UsageError(f"file {name!r:.60} is outside the folder that this server reads")
+        if not path.is_file():
+            raise UsageError(f"file {name!r:.60}: there is no such file in the folder that this server reads")
+        return read_text(path, name)

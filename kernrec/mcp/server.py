@@ -1,0 +1,301 @@
+"""The tools, and the server over standard input and output.
+
+Answers are those of the command line's `--json`. What runs a source does so apart (`kernrec.checking`), within the
+limits that the server was started with; the rest needs neither a compiler nor a file.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from kernrec.checking.analyze_source import SourceAnalysis, analyze_source
+from kernrec.checking.check import check
+from kernrec.checking.launch import SourceLaunch, described_arguments
+from kernrec.checking.limits import Limits
+from kernrec.errors import KernrecError, UsageError, unknown
+from kernrec.gpu import all_gpus
+from kernrec.kernel import kernel_names
+from kernrec.mcp.folder import Folder
+from kernrec.op import all_ops
+from kernrec.op.workload import workloads
+from kernrec.recommender import Query, Recommender, Request
+from kernrec.recommender.compare_gpus import compare_gpus, find_gpus
+from kernrec.recommender.explain.report import report
+from kernrec.recommender.network import NetworkRequest
+from kernrec.recommender.request import objective_named
+from kernrec.util.optional import import_optional
+from kernrec.version import __version__
+
+_INSTRUCTIONS = """\
+Latency, energy and the best configs of GPU kernels, without a GPU. Ask `recommend` which config to run, `compare` which
+GPU. Of a kernel of your own, `check` says whether it is right (compiled, run in an emulator, compared with a NumPy
+reference, with accesses out of bounds and data races found), `analyze` what limits it and which blocks and power limits
+are better. Values with the source `prior` are predicted, those with `measured` were measured."""
+
+_MOST_LISTED, _MOST_TOP, _MOST_GPUS = 200, 20, 16
+
+_Answer = TypeVar("_Answer")
+
+
+class Tools:
+    """What the tools do, each a method with plain arguments; errors are one line.
+
+    Args:
+        recommender: who is asked; one question at a time.
+        folder: the files that may be read.
+        limits: of each check and analysis, of which one runs at a time.
+    """
+
+    def __init__(self, recommender: Recommender, folder: Folder, limits: Limits) -> None:
+        self._recommender = recommender
+        self._folder = folder
+        self._limits = limits
+        self._asking, self._running = threading.Lock(), threading.Lock()
+
+    def catalog(self) -> dict[str, Any]:
+        """The names that the other tools take: GPUs, operators with dimensions, kernels of the library, networks."""
+        ops = {
+            op.name: {
+                "computes": op.title,
+                "dims": {dim.name: dim.default for dim in op.dims},
+                "dtypes": list(op.dtypes),
+                "layouts": list(op.layouts),
+            }
+            for op in all_ops()
+        }
+        gpus = {gpu.name: gpu.title for gpu in all_gpus()}
+        return {"gpus": gpus, "ops": ops, "kernels": list(kernel_names()), "workloads": list(workloads())}
+
+    def recommend(self, request: Request) -> dict[str, Any]:
+        """The configs to run for an op or a kernel, best first."""
+        with self._asking:
+            return self._recommender.answer(request).as_dict()
+
+    def compare(self, workload: str, gpus: str, objective: str) -> dict[str, Any]:
+        """A network that ships on several GPUs, side by side."""
+        if workload not in workloads():  # a path is no name
+            raise unknown("workload", workload, workloads())
+        cards = find_gpus(gpus)
+        if len(cards) > _MOST_GPUS:
+            raise UsageError(f"{len(cards)} GPUs; at most {_MOST_GPUS} are compared at once")
+        query = Query(objective_named(objective))
+        with self._asking:
+            rows, missing = compare_gpus(self._recommender, cards, NetworkRequest(workload), query)
+        return {"gpus": [row.as_dict() for row in rows], "missing": missing}
+
+    def explain(self, request: Request, config: dict[str, int]) -> dict[str, Any]:
+        """Where a config's time and energy go, and what would change that."""
+        with self._asking:
+            return report(request, self._recommender.context, config).as_dict()
+
+    def analyze(self, wanted: SourceAnalysis) -> dict[str, Any]:
+        """What limits a kernel, and the configs or blocks that are better."""
+        with self._running:
+            return analyze_source(wanted, self._limits)
+
+    def check(self, launch: SourceLaunch, reference: dict[str, str], tolerance: float | None) -> dict[str, Any]:
+        """Whether a kernel is right."""
+        with self._running:
+            return check(launch, reference, tolerance, self._limits).as_dict()
+
+    def emulate(self, launch: SourceLaunch) -> dict[str, Any]:
+        """What a kernel does and leaves, without a reference: counts, and the first elements of each array."""
+        with self._running:
+            result = check(launch, None, None, self._limits)
+        arrays = {name: array.reshape(-1)[:_MOST_LISTED] for name, array in result.arrays.items() if array.ndim}
+        return result.as_dict() | {"arrays": {name: [_plain(v) for v in array] for name, array in arrays.items()}}
+
+    def source(self, source: str | None, file: str | None) -> str:
+        """The source that is given as text, or by a file of the folder: one of them."""
+        if (source is None) == (file is None):
+            raise UsageError("give the source as text, or a file of the server's folder: one of them")
+        return self._folder.text(file or "") if source is None else source
+
+    def launch(
+        self, source: str, arguments: list[str], grid: list[int], block: list[int], gpu: str, entry: str | None
+    ) -> SourceLaunch:
+        """A launch from plain values."""
+        return SourceLaunch(source, described_arguments(arguments, self._limits), grid, block, gpu, entry)
+
+
+def _plain(value: Any) -> float | int | str:
+    number = value.item()
+    return number if number - number == 0 else str(number)
+
+
+def serve(databases: list[Path] | None, folder: Path | None, limits: Limits) -> None:
+    """Serve the tools over standard input and output until its other end closes.
+
+    Raises:
+        UsageError: a database cannot be read, or there is no such folder.
+        KernrecError: the SDK is not installed.
+    """
+    import_optional("mcp", "serving tools", "mcp")
+    make_server(Tools(Recommender(databases), Folder(folder), limits)).run("stdio")
+
+
+def make_server(tools: Tools) -> Any:
+    """The SDK's server with the tools; their schemas follow from the annotations here."""
+    from anyio import to_thread
+    from mcp.server import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+    from pydantic import Field
+
+    server = MCPServer("kernrec", instructions=_INSTRUCTIONS, version=__version__, log_level="ERROR")
+    named = Field(description="GPU name or alias, such as h200 or rtx4090.", max_length=80)
+    gpu = Annotated[str, named]
+    op = Annotated[str, Field(description="Operator, such as matmul, conv2d, attention or softmax.", max_length=80)]
+    shape = Annotated[str, Field(description="Dimensions, such as m=4096,n=4096,k=4096.", max_length=400)]
+    dtype = Annotated[str | None, Field(description="Data type, such as f16; default: the op's first.", max_length=40)]
+    layout = Annotated[str | None, Field(description="Tensor layout; default: the op's first.", max_length=40)]
+    objective = Annotated[str, Field(description="pareto, latency, energy or edp.", max_length=40)]
+    limit = Annotated[float | None, Field(description="Power limit in watts; default: the GPU's, and a range of them.")]
+    top = Annotated[int, Field(description="How many choices.", ge=1, le=_MOST_TOP)]
+    source = Annotated[str | None, Field(description="CUDA C++ or PTX as text; headers of CUDA may be included.")]
+    file = Annotated[str | None, Field(description="Instead of source: a file of the server's folder.", max_length=400)]
+    arguments = Annotated[
+        list[str],
+        Field(
+            description="In the order of the parameters: buffers x=f32[4096] (random values), y=zeros:f32[4096],"
+            " y=nan:f32[4096], and numbers i32:4096, f32:2.0, which are called argument0, argument1 by their place.",
+            max_length=64,
+        ),
+    ]
+    grid = Annotated[list[int], Field(description="Thread blocks, one to three extents.", min_length=1, max_length=3)]
+    block = Annotated[list[int], Field(description="Threads of a block.", min_length=1, max_length=3)]
+    entry = Annotated[str | None, Field(description="Name of the kernel; needed if there are several.", max_length=400)]
+
+    async def answered(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The answer of work in a thread of its own, so that the server goes on answering; errors are one line."""
+        try:
+            return await to_thread.run_sync(work)
+        except KernrecError as error:
+            raise ToolError(str(error)) from None
+
+    @server.tool()
+    async def catalog() -> dict[str, Any]:
+        """The names that the other tools take: GPUs, operators with dimensions and data types, kernels, networks."""
+        return await answered(tools.catalog)
+
+    @server.tool()
+    async def recommend(
+        op: op,
+        gpu: gpu,
+        shape: shape,
+        dtype: dtype = None,
+        layout: layout = None,
+        objective: objective = "pareto",
+        power_limit_w: limit = None,
+        top: top = 5,
+    ) -> dict[str, Any]:
+        """The configs to run for an operator on a GPU, with latency, energy, intervals and where numbers come from."""
+
+        def work() -> dict[str, Any]:
+            query = Query(objective_named(objective), power_limit_w=power_limit_w, top=top)
+            return tools.recommend(Request(gpu, op, None, shape, dtype, layout, query))
+
+        return await answered(work)
+
+    @server.tool()
+    async def compare(
+        workload: Annotated[
+            str, Field(description="A network of the catalog, such as llama-3-8b-decode.", max_length=80)
+        ],
+        gpus: Annotated[str, Field(description="GPUs with commas between them: h200,l40s.", max_length=400)],
+        objective: objective = "latency",
+    ) -> dict[str, Any]:
+        """A whole network on several GPUs side by side: time, energy, power, calls per second and watt."""
+        return await answered(lambda: tools.compare(workload, gpus, objective))
+
+    @server.tool()
+    async def explain(
+        op: op,
+        gpu: gpu,
+        shape: shape,
+        dtype: dtype = None,
+        layout: layout = None,
+        kernel: Annotated[str | None, Field(description="One kernel of the library instead of the op's best.")] = None,
+        config: Annotated[dict[str, int] | None, Field(description="Values of some tunables.")] = None,
+        objective: objective = "latency",
+        power_limit_w: limit = None,
+    ) -> dict[str, Any]:
+        """Why a config costs what it does: bottleneck, roofline, energy by component, the changes that gain most."""
+
+        def work() -> dict[str, Any]:
+            query = Query(objective_named(objective), power_limit_w=power_limit_w)
+            request = Request(gpu, None if kernel else op, kernel, shape, dtype, layout, query)
+            return tools.explain(request, config or {})
+
+        return await answered(work)
+
+    @server.tool()
+    async def analyze(
+        gpu: gpu,
+        source: source = None,
+        file: file = None,
+        arguments: arguments = [],  # noqa: B006 - read only; the schema shows it as the default
+        grid: grid = [1],  # noqa: B006
+        block: block = [128],  # noqa: B006
+        spec: Annotated[
+            str | None, Field(description="A kernel.toml with tunables whose source is kernel.cu; then no arguments.")
+        ] = None,
+        shape: Annotated[str | None, Field(description="With a spec: dimensions.", max_length=400)] = None,
+        objective: objective = "pareto",
+    ) -> dict[str, Any]:
+        """What limits a kernel of your own on a GPU: predicted time, energy, bottleneck, better blocks or configs."""
+
+        def work() -> dict[str, Any]:
+            text = tools.source(source, file)
+            query = Query(objective_named(objective))
+            return tools.analyze(SourceAnalysis(text, gpu, spec, shape, arguments, grid, block, query))
+
+        return await answered(work)
+
+    @server.tool(name="check")
+    async def check_tool(
+        arguments: arguments,
+        grid: grid,
+        block: block,
+        reference: Annotated[
+            dict[str, str],
+            Field(
+                description="By name of an output, a NumPy expression over the arguments as they are before the launch:"
+                ' {"y": "argument0 * x + y"}, {"c": "(a.reshape(64, 32) @ b.reshape(32, 16)).reshape(-1)"}.'
+            ),
+        ],
+        source: source = None,
+        file: file = None,
+        gpu: gpu = "a100",
+        entry: entry = None,
+        tolerance: Annotated[
+            float | None, Field(description="Largest relative error; default: what rounding explains.")
+        ] = None,
+    ) -> dict[str, Any]:
+        """Whether a kernel is right: compiled, run on the CPU, compared with a reference; finds accesses out of bounds,
+        data races in shared memory, deadlocks and endless loops, and names the line."""
+
+        def work() -> dict[str, Any]:
+            launch = tools.launch(tools.source(source, file), arguments, grid, block, gpu, entry)
+            return tools.check(launch, reference, tolerance)
+
+        return await answered(work)
+
+    @server.tool()
+    async def emulate(
+        arguments: arguments,
+        grid: grid,
+        block: block,
+        source: source = None,
+        file: file = None,
+        gpu: gpu = "a100",
+        entry: entry = None,
+    ) -> dict[str, Any]:
+        """Runs a kernel on the CPU: instructions, memory sectors, bank conflicts, barriers, the arrays afterwards."""
+
+        def work() -> dict[str, Any]:
+            return tools.emulate(tools.launch(tools.source(source, file), arguments, grid, block, gpu, entry))
+
+        return await answered(work)
+
+    return server

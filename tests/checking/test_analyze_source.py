@@ -1,0 +1,48 @@
+"""The analysis of a source at hand is that of `kernrec analyze`, apart or in the caller's process."""
+
+import numpy as np
+import pytest
+
+import kernrec
+from kernrec.checking.analyze_source import SourceAnalysis, analyze_source
+from kernrec.checking.limits import Limits
+from kernrec.errors import KernrecError, UsageError
+from tests.checking.test_check import AXPY
+
+pytest.importorskip("cupy", reason="needs the extra cuda13")
+
+ARGUMENTS = ["f32:2", "x=f32[100000]", "y=f32[100000]", "i32:100000"]
+
+
+@pytest.mark.slow
+def test_apart_and_in_process_the_answer_is_the_same() -> None:
+    wanted = SourceAnalysis(AXPY, "rtx4090", arguments=ARGUMENTS, grid=[391], block=[256])
+    apart = analyze_source(wanted)
+    arguments = {"alpha": 2.0, "x": np.zeros(100_000, np.float32), "y": np.zeros(100_000, np.float32), "n": 100_000}
+    own = kernrec.analyze(AXPY, "rtx4090", arguments, [391], block=[256])
+    assert apart["choices"][0]["latency_s"] == own.recommendation.best.latency_s.value
+    assert apart["bottleneck" if "bottleneck" in apart else "explanation"]
+    assert apart["explanation"]["what_to_do"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"source": '#include "/etc/passwd"'}, "other files are not read"),
+        ({"gpu": "h2000"}, "unknown GPU"),
+        ({"arguments": ["x=@/etc/passwd"]}, "files are not read"),
+        ({"arguments": ["x=texture:@/etc/passwd"]}, "files are not read"),
+        ({"arguments": ["x=f32[99999999999]"]}, "at most"),
+        ({"spec": 'x = { values = "raw /etc/passwd" }'}, "values from files"),
+        ({"source": ".version 8.0", "spec": "name = 1"}, "a spec goes with CUDA"),
+    ],
+)
+def test_what_names_a_file_or_is_too_large_is_refused(changed: dict[str, object], said: str) -> None:
+    given = {"source": AXPY, "gpu": "rtx4090", "arguments": ARGUMENTS} | changed
+    with pytest.raises(UsageError, match=said):
+        analyze_source(SourceAnalysis(**given))  # type: ignore[arg-type]
+
+
+def test_a_source_that_does_not_compile_is_one_line() -> None:
+    with pytest.raises(KernrecError, match=r"kernel\.cu:1: "):
+        analyze_source(SourceAnalysis("__global__ void f() { nothing(); }", "t4"), Limits(time_s=30))

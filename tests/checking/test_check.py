@@ -1,0 +1,109 @@
+"""A check says whether a kernel is right, and survives kernels that are not."""
+
+import numpy as np
+import pytest
+
+import kernrec
+from kernrec.checking.check import CheckResult
+from kernrec.errors import UsageError
+from kernrec.store.measurement import Outcome
+
+pytest.importorskip("cupy", reason="needs the extra cuda13")
+
+AXPY = """
+extern "C" __global__ void axpy(float alpha, const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = alpha * x[i] + y[i];
+}
+"""
+RACE = """
+__global__ void race(float* y) {
+    __shared__ float s[64];
+    s[threadIdx.x] = threadIdx.x;
+    y[threadIdx.x] = s[63 - threadIdx.x];
+}
+"""
+X = np.linspace(-2, 2, 1000, dtype=np.float32)
+Y = np.ones(1000, dtype=np.float32)
+
+
+def checked(source: str, reference: object = None, **changed: object) -> CheckResult:
+    arguments = {"alpha": 2.0, "x": X, "y": Y, "n": 1000}
+    given = {"arguments": arguments, "grid": [4], "block": [256], **changed}
+    return kernrec.check(source, reference, **given)  # type: ignore[arg-type]
+
+
+def test_a_right_kernel_is_right_by_an_expression() -> None:
+    result = checked(AXPY, {"y": "alpha * x + y"})
+    assert result.correct, result.message
+    assert result.counts["global.y.write_bytes"] == 4000
+    assert (result.registers or 0) > 0
+    np.testing.assert_array_equal(Y, np.ones(1000))  # the caller's arrays stay as they are
+
+
+def test_a_wrong_kernel_is_wrong_by_a_function_and_says_where() -> None:
+    off_by_one = AXPY.replace("i < n", "i < n - 1")
+    result = checked(off_by_one, lambda a: {"y": a["alpha"] * a["x"] + a["y"]})
+    assert result.outcome is Outcome.INCORRECT
+    assert result.outputs["y"].where == (999,)
+    assert "y[999] is 1, expected 5" in result.message
+
+
+def test_an_access_out_of_bounds_is_named() -> None:
+    result = checked(AXPY.replace("if (i < n) ", ""))
+    assert result.outcome is Outcome.CRASH
+    assert "offset 4000 of x, which has 4000 bytes" in result.message
+
+
+def test_a_race_is_named() -> None:
+    result = checked(RACE, arguments={"y": np.zeros(64, np.float32)}, grid=[1], block=[64])
+    assert result.outcome is Outcome.CRASH
+    assert "race" in result.message
+
+
+@pytest.mark.slow
+def test_an_endless_loop_ends() -> None:
+    result = checked(AXPY.replace("y[i] =", "while (true) y[i] +="), time_limit_s=3)
+    assert result.outcome in (Outcome.TIMEOUT, Outcome.CRASH)
+    assert result.message
+
+
+@pytest.mark.slow
+def test_a_source_that_takes_all_memory_or_time_ends() -> None:
+    doubled = "".join(f"#define D{n} D{n - 1} D{n - 1}\n" for n in range(1, 40))
+    result = checked(f"#define D0 y[i] += 1.0f;\n{doubled}{AXPY.replace('if (i < n)', 'D39')}", time_limit_s=3)
+    assert result.outcome in (Outcome.TIMEOUT, Outcome.CRASH, Outcome.COMPILE)
+
+
+def test_a_source_that_does_not_compile_says_why() -> None:
+    result = checked("__global__ void f() { undefined(); }")
+    assert result.outcome is Outcome.COMPILE
+    assert result.message == 'kernel.cu:1: identifier "undefined" is undefined'
+
+
+@pytest.mark.parametrize(
+    ("source", "changed", "said"),
+    [
+        ('#include "/etc/passwd"\n' + AXPY, {}, "other files are not read"),
+        ("", {}, "the source is empty"),
+        ("x" * 300_000, {}, "larger than"),
+        (AXPY, {"grid": [0]}, "positive whole numbers"),
+        (AXPY, {"gpu": "h2000"}, "unknown GPU"),
+        (AXPY, {"reference": {"z": "x"}}, "unknown output in the reference"),
+        (AXPY, {"reference": {"n": "x"}}, "unknown output in the reference"),
+        (AXPY, {"arguments": {"x": np.zeros(9 << 20)}}, "at most"),
+        (AXPY, {"arguments": {"x": np.array(["a"])}}, "numbers are accepted"),
+        (AXPY, {"tolerance": -1.0}, "tolerance"),
+        (AXPY, {"defines": {"N": "1 -I/etc"}}, "define"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused_in_one_line(source: str, changed: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        checked(source, changed.pop("reference", None), **changed)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["z + 1", "x[:10]"])
+def test_a_reference_that_does_not_fit_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        checked(AXPY, {"y": text})

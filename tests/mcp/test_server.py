@@ -1,0 +1,122 @@
+"""A program that writes kernels asks over standard input and output, as the SDK's own client does."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.checking.test_check import AXPY
+from tests.helpers.process import environment
+
+client = pytest.importorskip("mcp.client.stdio", reason="needs the extra mcp")
+pytest.importorskip("cupy", reason="needs the extra cuda13")
+pytestmark = pytest.mark.slow
+
+ARGUMENTS = ["f32:2", "x=f32[1000]", "y=f32[1000]", "i32:1000"]
+LAUNCH = {"arguments": ARGUMENTS, "grid": [4], "block": [256]}
+CHECK = {**LAUNCH, "reference": {"y": "argument0 * x + y"}}
+MATMUL = {"op": "matmul", "gpu": "h200", "shape": "m=64,n=64,k=64"}
+
+CALLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "recommend": ("recommend", MATMUL),
+    "explain": ("explain", {**MATMUL, "config": {}}),
+    "compare": ("compare", {"workload": "bert-base", "gpus": "h200,l40s"}),
+    "right": ("check", {**CHECK, "source": AXPY}),
+    "wrong": ("check", {**CHECK, "file": "wrong.cu"}),
+    "out of bounds": ("emulate", {**LAUNCH, "source": AXPY.replace("if (i < n) ", "")}),
+    "endless": ("check", {**CHECK, "source": AXPY.replace("y[i] =", "while (true) y[i] +=")}),
+    "include": ("check", {**CHECK, "source": '#include "/etc/passwd"\n' + AXPY}),
+    "escape": ("check", {**CHECK, "file": "../secret.cu"}),
+    "absolute": ("analyze", {"gpu": "t4", "file": "/etc/passwd"}),
+    "value file": ("emulate", {**LAUNCH, "source": AXPY, "arguments": ["x=@/etc/passwd"]}),
+    "network file": ("compare", {"workload": "/etc/passwd.csv", "gpus": "h200"}),
+    "huge": ("emulate", {**LAUNCH, "source": AXPY, "arguments": ["x=f64[99999999999]"]}),
+    "long": ("check", {**CHECK, "source": "/" * 300_000}),
+    "no such op": ("recommend", {**MATMUL, "op": "matmull"}),
+    "reference": ("check", {**CHECK, "source": AXPY, "reference": {"y": "__import__('os')"}}),
+    "after all that": ("recommend", MATMUL),
+}
+
+
+async def session(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The tools, and the answers to `CALLS`."""
+    from mcp import ClientSession
+
+    command = ["-m", "kernrec", "mcp", "--folder", str(folder), "--time-limit", "5s"]
+    parameters = client.StdioServerParameters(command=sys.executable, args=command, env=environment())
+    async with client.stdio_client(parameters) as (read, write), ClientSession(read, write) as opened:
+        await opened.initialize()
+        tools = {tool.name: tool for tool in (await opened.list_tools()).tools}
+        return tools, {name: await opened.call_tool(tool, given) for name, (tool, given) in CALLS.items()}
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    outside = tmp_path_factory.mktemp("mcp")
+    inside = outside / "inside"
+    inside.mkdir()
+    (outside / "secret.cu").write_text(AXPY)
+    (inside / "wrong.cu").write_text(AXPY.replace("alpha *", "2.1f *"))
+    return asyncio.run(session(inside))
+
+
+def text_of(answer: Any) -> str:
+    return "".join(part.text for part in answer.content)
+
+
+def test_every_tool_has_a_schema_that_its_questions_fit(asked: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    tools, _ = asked
+    assert set(tools) == {"catalog", "recommend", "compare", "explain", "analyze", "check", "emulate"}
+    for tool, given in CALLS.values():
+        schema = tools[tool].input_schema
+        jsonschema.validate(given, schema)
+        assert all("description" in each or each.get("title") for each in schema["properties"].values())
+        assert tools[tool].description
+
+
+@pytest.mark.parametrize("name", ["recommend", "explain", "compare", "right", "wrong", "out of bounds"])
+def test_questions_are_answered(asked: tuple[dict[str, Any], dict[str, Any]], name: str) -> None:
+    answer = asked[1][name]
+    assert not answer.is_error, text_of(answer)
+    assert json.loads(text_of(answer)) == answer.structured_content
+
+
+def test_a_program_learns_whether_its_kernel_is_right(asked: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    right, wrong, beyond = (asked[1][name].structured_content for name in ("right", "wrong", "out of bounds"))
+    assert right["correct"]
+    assert (wrong["correct"], wrong["outcome"]) == (False, "incorrect")
+    assert "offset 4000 of x" in beyond["message"]
+
+
+def test_an_endless_kernel_costs_its_own_process(asked: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    answer = asked[1]["endless"].structured_content
+    assert answer["outcome"] in ("timeout", "crash")
+    assert not asked[1]["after all that"].is_error
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("include", "other files are not read"),
+        ("escape", "outside the folder"),
+        ("absolute", "outside the folder"),
+        ("value file", "files are not read here"),
+        ("network file", "unknown workload"),
+        ("huge", "at most"),
+        ("long", "larger than"),
+        ("no such op", "did you mean matmul"),
+        ("reference", "unknown function in a reference"),
+    ],
+)
+def test_hostile_questions_are_refused_in_one_line(
+    asked: tuple[dict[str, Any], dict[str, Any]], name: str, said: str
+) -> None:
+    answer = asked[1][name]
+    assert answer.is_error
+    assert said in text_of(answer)
+    assert "\n" not in text_of(answer)
+    assert "root:" not in text_of(answer)
