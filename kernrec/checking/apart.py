@@ -87,7 +87,8 @@ def _ended(status: int, file: Path, limits: Limits) -> Ended:
             return Ended(Outcome.CRASH, f"its result is larger than {_MOST_RESULT} bytes", {})
         answer = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        if status == -getattr(signal, "SIGXCPU", 24):
+        # The system kills a process at its limit of time, and one for which there is no more memory.
+        if status in (-getattr(signal, "SIGXCPU", 24), -getattr(signal, "SIGKILL", 9)):
             return Ended(Outcome.TIMEOUT, f"it takes longer than {limits.time_s:g} s of processor time", {})
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         return Ended(Outcome.CRASH, f"it made the compiler or the emulator crash ({how})", {})

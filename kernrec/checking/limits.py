@@ -70,16 +70,18 @@ def limit_process(limits: Limits, folder: Path) -> bool:
     import resource
 
     seconds = math.ceil(limits.time_s)
-    for name, soft in (
-        ("RLIMIT_CPU", seconds),
-        ("RLIMIT_AS", limits.memory_bytes),
-        ("RLIMIT_FSIZE", 1 << 30),
-        ("RLIMIT_CORE", 0),
+    # NVRTC raises the limits that it finds as far as it may, so the hard ones are what counts.
+    for name, soft, most in (
+        ("RLIMIT_CPU", seconds, seconds + 1),
+        ("RLIMIT_AS", limits.memory_bytes, limits.memory_bytes),
+        ("RLIMIT_FSIZE", 1 << 30, 1 << 30),
+        ("RLIMIT_CORE", 0, 0),
     ):
         kind = getattr(resource, name)
         _, hard = resource.getrlimit(kind)
+        hard = most if hard == resource.RLIM_INFINITY else min(most, hard)
         try:
-            resource.setrlimit(kind, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+            resource.setrlimit(kind, (min(soft, hard), hard))
         except (ValueError, OSError):
             continue  # macOS knows the address space but does not limit it
     return confine(_readable(), [folder, Path("/dev/shm"), Path("/dev/null")]) if sys.platform == "linux" else False

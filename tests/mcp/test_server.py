@@ -46,7 +46,7 @@ async def session(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The tools, and the answers to `CALLS`."""
     from mcp import ClientSession
 
-    command = ["-m", "kernrec", "mcp", "--folder", str(folder), "--time-limit", "5s"]
+    command = ["-m", "kernrec", "mcp", "--folder", str(folder), "--time-limit", "3s"]
     parameters = client.StdioServerParameters(command=sys.executable, args=command, env=environment())
     async with client.stdio_client(parameters) as (read, write), ClientSession(read, write) as opened:
         await opened.initialize()
