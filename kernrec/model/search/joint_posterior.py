@@ -55,7 +55,7 @@ far as the deviation that is stated of the choice. Predictions put a config firs
 do, and none is far below that, however wrong the prediction of a slow one may be: without a bound the tails of many
 slow contenders add up to three times the regret that there is (`tools/evaluate_refine.py`)."""
 _ROUNDS = 10
-_NODES = 33
+_NODES = 21
 """Outcomes of a measurement, of equal probability, over which its gain is averaged."""
 _DRAWS = 512
 """Draws from the joint posterior that an expected regret is the mean of."""
@@ -313,7 +313,8 @@ def _expected_fall(mean: Array, moves: Array, reach: float) -> Array:
     outcomes = _outcomes()
     choice = int(mean.argmin())
     # The present choice moves, too; on average it stays where it is.
-    after = mean[:, None, None] + moves[:, :, None] * outcomes
+    after = moves[:, :, None] * outcomes
+    after += mean[:, None, None]
     fall = after[choice] - after.min(axis=0)
     return np.asarray(np.minimum(fall, reach).mean(axis=1))
 
