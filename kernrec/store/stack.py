@@ -92,8 +92,8 @@ class Stack:
         """What all databases contain about a GPU and problem: measurements of these kernels, failures, faster others.
 
         For each config, power limit and clock the first database that has it counts. What was read of a problem answers
-        until a file changes. Reading takes along as many of the op's next problems as there were queries about the op,
-        so that one query reads one problem and a thousand open the files a few times.
+        until a file changes. Reading takes along the op's next problems, as many as the square of the queries about the
+        op so far: one query reads one problem, and a thousand open the files a few times.
         """
         if not self._paths:
             return Evidence()
@@ -105,7 +105,7 @@ class Stack:
         self._queries[gpu, op] += 1
         if (gpu, problem_key) not in self._logs:
             unread = (key for key in chain(keys[place:], keys[:place]) if (gpu, key) not in self._logs)
-            ahead = list(islice(unread, self._queries[gpu, op]))
+            ahead = list(islice(unread, self._queries[gpu, op] ** 2))
             logs = [
                 database.log(gpu, ahead, title=self._titles[path], signed=path in self._pulled)
                 for path, database in zip(self._paths, self._databases(), strict=True)
