@@ -14,9 +14,9 @@ from tests.helpers.paths import ROOT
 ROOMS = """
     __init__ __main__
     cli triton
-    page run mcp
+    page run mcp emit
     checking
-    measure training emit
+    measure training
     recommender
     interop
     profile

@@ -24,15 +24,20 @@ _MESSAGE = re.compile(r"line (\d+); (?:error|fatal)\s*: (.+)")
 
 
 @once
-def assembler() -> str | None:
-    """The path of `ptxas`: of NVIDIA's wheels, of CUDA_PATH or CUDA_HOME, or of PATH; None without one."""
+def toolkit_program(name: str) -> str | None:
+    """The path of a program of the CUDA toolkit: of NVIDIA's wheels, of CUDA_PATH or CUDA_HOME, or of PATH; or None."""
     folders: list[Path] = []
     wheels = importlib.util.find_spec("nvidia")
     for folder in (wheels.submodule_search_locations or []) if wheels else []:
         folders += [Path(folder, "cu13", "bin"), Path(folder, "cuda_nvcc", "bin")]
-    folders += [Path(os.environ[name], "bin") for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
-    path = next((str(folder / "ptxas") for folder in folders if (folder / "ptxas").is_file()), None)
-    return path or shutil.which("ptxas")
+    folders += [Path(os.environ[home], "bin") for home in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(home)]
+    path = next((str(folder / name) for folder in folders if (folder / name).is_file()), None)
+    return path or shutil.which(name)
+
+
+def assembler() -> str | None:
+    """The path of `ptxas`; None without one."""
+    return toolkit_program("ptxas")
 
 
 def check_target(module: Module, sm: int) -> None:

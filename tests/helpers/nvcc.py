@@ -24,6 +24,19 @@ def nvcc() -> str:
     pytest.skip("there is no nvcc: pip install -e '.[dev]'")
 
 
+def toolkit() -> Path:
+    """The folder of the toolkit that `nvcc` belongs to, with `include` and `lib` or `lib64`."""
+    return Path(nvcc()).parents[1]
+
+
+def libraries() -> Path:
+    """The folder with the CUDA runtime's static library; skips the test without one."""
+    for name in ("lib64", "lib"):
+        if (toolkit() / name / "libcudart_static.a").is_file():
+            return toolkit() / name
+    pytest.skip("there is no libcudart_static.a: pip install -e '.[dev]'")
+
+
 def complaints(source: Path, sms: Sequence[int]) -> str:
     """What nvcc and the host compiler complain about in `source`, compiled to an object file for these architectures.
 

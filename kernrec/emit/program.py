@@ -1,0 +1,152 @@
+"""C++ around kernels: functions that launch them on one shape, and the cases that a program fills, checks and times.
+
+What does not depend on the answer is in the folder `harness`.
+"""
+
+from collections.abc import Mapping
+from math import sqrt
+from pathlib import Path
+
+from kernrec.emit.cuda import variant_source
+from kernrec.errors import KernrecError
+from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, workspaces
+from kernrec.measure.device.correctness import tolerance
+from kernrec.op import all_ops
+from kernrec.recommender.result import Choice
+
+_HARNESS = Path(__file__).with_name("harness")
+_C_NAMES = {
+    "i8": "int8_t", "u8": "uint8_t", "i16": "int16_t", "u16": "uint16_t", "i32": "int32_t", "u32": "uint32_t",
+    "i64": "int64_t", "u64": "uint64_t", "f32": "float", "f64": "double",
+}  # fmt: skip
+_SAMPLES = 2000
+"""Elements of an output that are checked at most."""
+_WORK = 1e8
+"""Floating-point operations that the check of a case takes on the CPU, about."""
+_ALIGNMENT = 256
+
+HOST_ONLY = "#ifndef __CUDACC_RTC__  // the runtime compiler takes the kernels alone"
+
+
+def harness(name: str) -> str:
+    """A file of the harness."""
+    return (_HARNESS / name).read_text(encoding="utf-8")
+
+
+def check_choice(choice: Choice, form: str) -> None:
+    """Raises `KernrecError` for a choice around which no program can be written."""
+    kernel = choice.kernel
+    if kernel.triton is not None:
+        raise KernrecError(f"{kernel.name} is a Triton kernel, of which only the source is emitted: --emit cuda")
+    if kernel.declares_problem or choice.problem.op not in {op.name for op in all_ops()}:
+        raise KernrecError(
+            f"--emit {form} checks against the reference of an op, and {kernel.name} has a problem of its own:"
+            " --emit cuda"
+        )
+
+
+def renamed_source(choice: Choice, names: Mapping[str, str]) -> str:
+    """The source of a choice's variant, its kernels under other names, so that several link into one program."""
+    defines = "".join(f"#define {old} {new}\n" for old, new in names.items() if old != new)
+    problem = choice.problem
+    return defines + variant_source(choice.kernel, choice.config, problem.dtype, problem.layout)
+
+
+def workspace_bytes(choice: Choice) -> int:
+    """Memory for the workspaces of a choice, in bytes."""
+    return sum(
+        _padded(space.bytes) for space in workspaces(choice.kernel, choice.config, choice.problem, choice.gpu.sm)
+    )
+
+
+def launcher(choice: Choice, function: str, names: Mapping[str, str]) -> str:
+    """A C++ function that queues a choice's launches.
+
+    Args:
+        choice: the config on its problem.
+        function: how the function is declared but for its parameters, such as `static cudaError_t launch`.
+        names: the name of each kernel in the source.
+    """
+    lines = [f"{function}(void* const* tensors, void* workspace, cudaStream_t stream) {{"]
+    places, offset = {}, 0
+    for number, name in enumerate(choice.problem.tensors):
+        places[name] = f"tensors[{number}]"
+    for space in workspaces(choice.kernel, choice.config, choice.problem, choice.gpu.sm):
+        places[space.name] = f"static_cast<char*>(workspace) + {offset}"
+        offset += _padded(space.bytes)
+    if not offset:
+        lines.append("    (void)workspace;")
+    for launch in choice.launches:
+        lines += [f"    {line}" for line in _launch(launch, names[launch.entry], places)]
+    return "\n".join([*lines, "    return cudaSuccess;", "}"]) + "\n"
+
+
+def _launch(launch: BoundLaunch, entry: str, places: Mapping[str, str]) -> list[str]:
+    """One launch as a block of C++."""
+    lines = ["{"]
+    for number, argument in enumerate(launch.arguments):
+        if isinstance(argument, Scalar):
+            suffix = "u" if argument.ctype[0] == "u" else ""
+            lines.append(f"    {_C_NAMES[argument.ctype]} p{number} = {argument.value}{suffix};")
+        elif isinstance(argument, Pointer):
+            lines.append(f"    void* p{number} = {'nullptr' if argument.null else places[argument.name]};")
+        else:
+            raise KernrecError(f"{launch.entry} takes a texture ({argument.name}), for which no program is written")
+    lines.append(f"    void* arguments[] = {{{', '.join(f'&p{i}' for i in range(len(launch.arguments)))}}};")
+    address = f"reinterpret_cast<const void*>({entry})"
+    if launch.shared_bytes > 48 * 1024:
+        lines += [
+            f"    const cudaError_t raised = cudaFuncSetAttribute({address},",
+            f"        cudaFuncAttributeMaxDynamicSharedMemorySize, {launch.shared_bytes});",
+            "    if (raised != cudaSuccess) return raised;",
+        ]
+    grid, block = (", ".join(map(str, size)) for size in (launch.grid, launch.block))
+    lines += [
+        f"    const cudaError_t queued = cudaLaunchKernel({address}, dim3({grid}), dim3({block}),",
+        f"        arguments, {launch.shared_bytes}, stream);",
+        "    if (queued != cudaSuccess) return queued;",
+        "}",
+    ]
+    return lines
+
+
+def case(choice: Choice, function: str) -> str:
+    """The initializer of a `kernrec::Case`; `function` launches it."""
+    problem = choice.problem
+    values = problem.definition.values(problem.sizes)
+    tensors = []
+    for tensor in problem.tensors.values():
+        mean, deviation = values.get(tensor.name, (0, 1))
+        output = str(tensor.role == "output").lower()
+        tensors.append(f'{{"{tensor.name}", "{tensor.dtype}", {tensor.elements}, {mean!r}, {deviation!r}, {output}}}')
+    dims = ", ".join(f'{{"{name}", {size}}}' for name, size in problem.sizes.items())
+    elements = problem.tensors[problem.definition.outputs[0]].elements
+    work = max(problem.flops / elements, sqrt(problem.bytes), 1.0)
+    samples = min(elements, _SAMPLES, max(32, int(_WORK / work)))
+    parts = [
+        f'"{choice.kernel.name} for {problem.key}"',
+        f"{{{dims}}}",
+        f'"{problem.layout}"',
+        "{" + ",\n      ".join(tensors) + "}",
+        str(workspace_bytes(choice)),
+        function,
+        f"kernrec::{problem.op}",
+        str(samples),
+        repr(tolerance(problem)),
+        repr(choice.latency_s.value),
+    ]
+    return "    {" + ",\n     ".join(parts) + "}"
+
+
+def main_function(cases: "list[str]") -> str:
+    """`main` over cases."""
+    listed = ",\n".join(cases)
+    return (
+        "int main(int count, char** arguments) {\n"
+        f"    const std::vector<kernrec::Case> cases = {{\n{listed}}};\n"
+        "    return kernrec::main_of(cases, count, arguments);\n}\n"
+    )
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -1,0 +1,225 @@
+"""Programs that `--emit host` and `--emit cmake` write compile without a warning, and compute what the op says.
+
+Without a GPU they cannot run to their end, so three parts are tried alone: the kernels of an emitted file in the
+emulator, the values that the program expects against the op's reference, and the whole by the compilers and CMake.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernrec.emit import emit, write_files
+from kernrec.errors import KernrecError, UsageError
+from kernrec.kernel.binding import workspaces
+from kernrec.op import Problem, all_ops, decode_elements, encode_elements, reference
+from kernrec.profile.probe_profile import kernel_launch
+from kernrec.ptx import emulate, parse
+from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
+from tests.helpers.nvcc import libraries, nvcc, toolkit
+
+SHAPES = {
+    "matmul": "m=9,n=20,k=24,bias=1,activation=3",
+    "conv2d": "n=2,c=6,h=7,w=5,k=4,r=3,s=2,stride=2,padding=1,groups=2",
+    "attention": "heads=4,kv_heads=2,queries=5,keys=9,head_dim=64,causal=1",
+    "matvec": "m=12,k=40,n=3",
+    "softmax": "rows=3,columns=40",
+    "layernorm": "rows=3,columns=40",
+    "rmsnorm": "rows=3,columns=40",
+    "reduce": "rows=3,columns=40",
+    "transpose": "rows=9,columns=20",
+    "elementwise": "n=77",
+}
+LAYOUTS = {"conv2d": "nhwc", "attention": "bshd"}
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Recommender:
+    return Recommender([])
+
+
+def answer(recommender: Recommender, op: str, shape: str, layout: str | None = None, dtype: str | None = None):
+    return recommender.recommend(op, "l4", shape, dtype, layout, Query(Objective.LATENCY, top=1))
+
+
+@pytest.fixture(scope="module")
+def answers(recommender: Recommender) -> list[Recommendation]:
+    """A small problem of every op, in its first dtype and, where it has several, in another layout too."""
+    asked = [(op, shape, layout) for op, shape in SHAPES.items() for layout in {None: 0, LAYOUTS.get(op): 0}]
+    batched = answer(recommender, "matmul", "m=9,n=24,k=32,batch=2,activation=2", "nn", "f16")
+    return [batched, *(answer(recommender, op, shape, layout) for op, shape, layout in asked)]
+
+
+def drawn(problem: Problem) -> dict[str, np.ndarray]:
+    """The inputs that an emitted program fills its tensors with."""
+    values = problem.definition.values(problem.sizes)
+    tensors = {}
+    with np.errstate(over="ignore"):
+        for number, tensor in enumerate(problem.tensors.values()):
+            if tensor.role == "output":
+                continue
+            mean, deviation = values.get(tensor.name, (0, 1))
+            z = np.arange(tensor.elements, dtype=np.uint64) + np.uint64((number << 40) + 1)
+            z = z * np.uint64(0x9E3779B97F4A7C15)
+            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            unit = ((z ^ (z >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+            filled = mean + deviation * np.sqrt(12.0) * (unit - 0.5)
+            tensors[tensor.name] = encode_elements(filled.reshape(tensor.shape), tensor.dtype)
+    return tensors
+
+
+def emulated(text: str, given: Recommendation, suffix: str) -> np.ndarray:
+    """The output of the kernels in an emitted text, whose names end in `suffix`."""
+    from kernrec.compile import compile_source
+
+    best, problem = given.best, given.problem
+    module = parse(compile_source(text, given.gpu.sm).ptx)
+    (name,) = problem.definition.outputs
+    buffers = {n: array.reshape(-1) for n, array in drawn(problem).items()}
+    buffers[name] = encode_elements(np.full(problem.tensors[name].elements, np.nan), problem.dtype)
+    for space in workspaces(best.kernel, best.config, problem, given.gpu.sm):
+        buffers[space.name] = np.full(space.elements, np.nan, np.float32)
+    for launch in best.launches:
+        emulate(module, kernel_launch(launch, buffers, entry=launch.entry + suffix), count=False, check_races=True)
+    return decode_elements(buffers[name], problem.dtype)
+
+
+@pytest.mark.parametrize(("op", "form"), [("matmul", "host"), ("softmax", "cmake")])
+def test_the_kernels_of_an_emitted_file_compute_the_op(op: str, form: str, recommender: Recommender) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    given = answer(recommender, op, SHAPES[op])
+    files = emit([given], form)
+    text = next(content.decode() for name, content in files.items() if "__global__" in content.decode())
+    (expected,) = reference(given.problem, drawn(given.problem)).values()
+    output = emulated(text, given, "_0" if form == "cmake" else "")
+    np.testing.assert_allclose(output.reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
+
+
+def expectations(text: str) -> dict[str, np.ndarray]:
+    """What a program prints with --expected, by the problem in the title of each case."""
+    values: dict[str, list[float]] = {}
+    title = ""
+    for line in text.splitlines():
+        if " for " in line:
+            title = line.partition(" for ")[2]
+            values[title] = []
+        else:
+            values[title].append(float(line))
+    return {name: np.array(numbers) for name, numbers in values.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="links with the options of Linux")
+def test_the_values_that_programs_expect_are_those_of_the_op(answers: list[Recommendation], tmp_path: Path) -> None:
+    """The program without the kernels, which a stand-in replaces: it is asked only for what it expects."""
+    assert {known.problem.op for known in answers} == {op.name for op in all_ops()}
+    write_files(tmp_path / "all", emit(answers, "cmake"))
+    static = libraries()
+    options = ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{toolkit() / 'include'}"]
+    linked = [f"-L{static}", "-lcudart_static", "-ldl", "-lrt", "-lpthread", "-Wl,--unresolved-symbols=ignore-all"]
+    sources = [str(tmp_path / "all" / name) for name in ("check.cu", "dispatch.cu")]
+    program = str(tmp_path / "check")
+    done = subprocess.run(
+        ["g++", *options, "-x", "c++", *sources, "-x", "none", "-o", program, *linked],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = subprocess.run([program, "--expected", "100000"], capture_output=True, text=True, check=True).stdout
+    expected = expectations(printed)
+    assert len(expected) == len(answers)
+    for given in answers:
+        (values,) = reference(given.problem, drawn(given.problem)).values()
+        np.testing.assert_allclose(expected[given.problem.key], values.reshape(-1), rtol=1e-9, atol=1e-12)
+    refused = subprocess.run([program, "--expect"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "usage:" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_host_program_compiles_without_a_warning_and_needs_a_gpu(recommender: Recommender, tmp_path: Path) -> None:
+    given = answer(recommender, "rmsnorm", SHAPES["rmsnorm"], dtype="f16")
+    ((name, content),) = emit([given], "host").items()
+    source = tmp_path / name
+    source.write_bytes(content)
+    options = [
+        "-std=c++17",
+        f"-arch={given.gpu.arch}",
+        "-Werror",
+        "all-warnings",
+        "-Xcompiler",
+        "-Wall,-Wextra,-Werror",
+    ]
+    command = [nvcc(), *options, str(source), "-o", str(tmp_path / "check"), f"-L{libraries()}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = subprocess.run([str(tmp_path / "check")], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0 or (ran.returncode == 2 and "cudaMalloc" in ran.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("cmake") is None or shutil.which("make") is None, reason="there is no CMake, or no make"
+)
+def test_a_folder_builds_with_cmake(recommender: Recommender, tmp_path: Path) -> None:
+    given = [answer(recommender, "reduce", "rows=3,columns=40"), answer(recommender, "reduce", "rows=64,columns=40")]
+    write_files(tmp_path / "folder", emit(given, "cmake"))
+    settings = [f"-DCMAKE_CUDA_COMPILER={nvcc()}", f"-DCMAKE_CUDA_FLAGS=-L{libraries()}"]
+    settings += ["-G", "Unix Makefiles"]
+    build = tmp_path / "build"
+    for command in (
+        ["cmake", "-S", str(tmp_path / "folder"), "-B", str(build), *settings],
+        ["cmake", "--build", str(build)],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    printed = subprocess.run([str(build / "check"), "--expected", "1"], capture_output=True, text=True, check=True)
+    assert len(expectations(printed.stdout)) == 2
+
+
+def test_one_header_dispatches_over_all_shapes_of_a_network(recommender: Recommender) -> None:
+    given = [answer(recommender, "softmax", f"rows={rows},columns=512") for rows in (64, 8192, 64)]
+    given.append(answer(recommender, "rmsnorm", "rows=64,columns=512"))
+    files = {name: content.decode() for name, content in emit(given, "cmake").items()}
+    header = files["kernrec_kernels.h"]
+    assert header.count("cudaError_t kernrec_softmax_f32_row(long rows, long columns,") == 1
+    assert "//   rows=8192, columns=512" in header
+    assert "kernrec_rmsnorm_f32_row_workspace(long rows, long columns);" in header
+    assert files["dispatch.cu"].count("kernrec_launch_") == 6  # three shapes, declared and listed
+    sources = [name for name in files if name.startswith("variant_")]
+    assert all(name in files["CMakeLists.txt"] for name in sources)
+    assert len(re.findall(r"extern \"C\" cudaError_t kernrec_launch_", "".join(files[name] for name in sources))) == 3
+
+
+def test_a_fat_binary_has_machine_code_and_ptx(recommender: Recommender) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    nvcc()  # the program that makes it comes with the compiler
+    (content,) = emit([answer(recommender, "reduce", SHAPES["reduce"])], "fatbin").values()
+    assert content[:4] == (0xBA55ED50).to_bytes(4, "little")
+    assert b"\x7fELF" in content
+
+
+def test_kernels_in_triton_have_no_program(recommender: Recommender) -> None:
+    request = Request("a100", None, "matmul_triton", {"m": 1024, "n": 1024, "k": 1024}, "f16", None, Query(top=1))
+    given = recommender.answer(request)
+    for form in ("host", "cmake", "fatbin"):
+        with pytest.raises(KernrecError, match="matmul_triton is a Triton kernel, of which only the source is emitted"):
+            emit([given], form)
+
+
+def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    write_files(tmp_path / "new", {"a/b.txt": b"1", "c.txt": b"2"})
+    assert sorted(p.name for p in (tmp_path / "new").rglob("*")) == ["a", "b.txt", "c.txt"]
+    with pytest.raises(UsageError, match="is there already; expected a new or an empty folder"):
+        write_files(tmp_path / "new", {"d.txt": b"3"})
+    with pytest.raises(UsageError, match="expected a new folder in an existing one"):
+        write_files(tmp_path / "none" / "new", {"d.txt": b"3"})
+    with pytest.raises(KernrecError, match="cannot be written"):
+        write_files(tmp_path / "half", {"e.txt": b"4", "e.txt/f": b"5"})
+    assert [p.name for p in tmp_path.iterdir()] == ["new"]
