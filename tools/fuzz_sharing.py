@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from fuzz_formats import ROOT, Format
 
-from kernrec.compile import NoCompilerError, compile_source
+from kernrec.compile import CompileCache, NoCompilerError, compile_source
 from kernrec.compile.nvrtc import compiler
 from kernrec.store.share import Folder, Manifest
 from kernrec.store.share.bundle import signed, write_documents
@@ -68,7 +68,8 @@ def _foreign() -> Iterator[Format]:
     def macros(path: Path) -> None:
         """The macros of a spec, as they reach the compiler."""
         pairs = (line.partition("=") for line in _lines(path))
-        compile_source(_SOURCE, sm=89, defines={name: value for name, _, value in pairs}, name="case.cu")
+        defines = {name: value for name, _, value in pairs}
+        compile_source(_SOURCE, sm=89, defines=defines, name="case.cu", cache=CompileCache(None))
 
     try:
         compiler()
