@@ -12,5 +12,5 @@ answers. With KERNREC_TRITON=offline nothing is measured and the first choice is
 Triton is imported only when a function is decorated.
 """
 
-from kernrec.triton.autotune import autotune as autotune
-from kernrec.triton.autotune import prune as prune
+from kernrec.triton.decorators import autotune as autotune
+from kernrec.triton.decorators import prune as prune
