@@ -1,0 +1,34 @@
+"""What was measured of a config is combined over runs, and a drop-in is checked, without Triton."""
+
+import math
+
+import pytest
+
+import kernrec.triton
+from kernrec.errors import UsageError
+from kernrec.recommender.request import Objective
+from kernrec.store.measurement import EnergyReport
+from kernrec.triton.records import Result, middle
+
+FAILED = Result(error="Triton could not launch it")
+
+
+def ran(latency_s: float, energy_j: float | None = None) -> Result:
+    return Result(latency_s, EnergyReport(energy_j=energy_j))
+
+
+def test_the_median_of_the_runs_counts_and_failures_do_not() -> None:
+    assert middle([ran(1.0), FAILED, ran(9.0), ran(2.0)], Objective.LATENCY) == 2.0
+    assert middle([FAILED, FAILED], Objective.LATENCY) == math.inf
+
+
+def test_what_was_not_measured_is_not_a_number() -> None:
+    assert math.isnan(middle([ran(1.0)], Objective.ENERGY))
+    assert middle([ran(1.0), ran(2.0, 3.0)], Objective.EDP) == 6.0
+
+
+def test_values_that_cannot_be_are_refused_where_the_decorator_stands() -> None:
+    with pytest.raises(UsageError, match="top_k is True; a whole number from 1"):
+        kernrec.triton.prune(top_k=True)
+    with pytest.raises(UsageError, match="unknown objective 'pareto'"):
+        kernrec.triton.autotune([], ["n"], objective="pareto")
