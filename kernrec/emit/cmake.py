@@ -8,7 +8,7 @@ from kernrec.emit.files import Files
 from kernrec.emit.program import (
     HOST_ONLY,
     case,
-    check_choice,
+    choice_in_cuda,
     harness,
     launcher,
     main_function,
@@ -26,10 +26,10 @@ Group = tuple[str, str, str]
 
 def emit(answers: Sequence[Recommendation]) -> Files:
     """The folder; of answers for equal problems the first counts."""
-    choices = {answer.problem: answer.best for answer in reversed(answers)}
-    ordered = {problem: choices[problem] for problem in dict.fromkeys(answer.problem for answer in answers)}
-    for choice in ordered.values():
-        check_choice(choice, "cmake")
+    ordered: dict[Problem, Choice] = {}
+    for answer in answers:
+        if answer.problem not in ordered:
+            ordered[answer.problem] = choice_in_cuda(answer, "cmake")
     launchers = {problem: f"kernrec_launch_{number}" for number, problem in enumerate(ordered)}
     groups: dict[Group, list[Problem]] = {}
     for problem in ordered:

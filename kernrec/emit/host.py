@@ -7,14 +7,13 @@ from collections.abc import Sequence
 
 from kernrec.emit.cuda import launch_comment
 from kernrec.emit.files import Files
-from kernrec.emit.program import HOST_ONLY, case, check_choice, harness, launcher, main_function, renamed_source
+from kernrec.emit.program import HOST_ONLY, case, choice_in_cuda, harness, launcher, main_function, renamed_source
 from kernrec.recommender.result import Recommendation
 
 
 def emit(answers: Sequence[Recommendation]) -> Files:
     """The program of the best config."""
-    best = answers[0].best
-    check_choice(best, "host")
+    best = choice_in_cuda(answers[0], "host")
     name = f"{best.kernel.name}.cu"
     names = {launch.entry: launch.entry for launch in best.kernel.launches}
     references = harness("references.h").replace('#include "harness.h"\n', "").replace("#pragma once\n", "")

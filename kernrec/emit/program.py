@@ -12,7 +12,7 @@ from kernrec.errors import KernrecError
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, workspaces
 from kernrec.measure.device.correctness import tolerance
 from kernrec.op import all_ops
-from kernrec.recommender.result import Choice
+from kernrec.recommender.result import Choice, Recommendation
 
 _HARNESS = Path(__file__).with_name("harness")
 _C_NAMES = {
@@ -33,16 +33,18 @@ def harness(name: str) -> str:
     return (_HARNESS / name).read_text(encoding="utf-8")
 
 
-def check_choice(choice: Choice, form: str) -> None:
-    """Raises `KernrecError` for a choice around which no program can be written."""
-    kernel = choice.kernel
-    if kernel.triton is not None:
-        raise KernrecError(f"{kernel.name} is a Triton kernel, of which only the source is emitted: --emit cuda")
-    if kernel.declares_problem or choice.problem.op not in {op.name for op in all_ops()}:
+def choice_in_cuda(answer: Recommendation, form: str) -> Choice:
+    """The first choice around which a program can be written; raises `KernrecError` where there is none."""
+    choice = next((choice for choice in answer.choices if choice.kernel.triton is None), None)
+    if choice is None:
+        name = answer.best.kernel.name
+        raise KernrecError(f"{name} is a Triton kernel, of which only the source is emitted: --emit cuda")
+    if choice.kernel.declares_problem or choice.problem.op not in {op.name for op in all_ops()}:
         raise KernrecError(
-            f"--emit {form} checks against the reference of an op, and {kernel.name} has a problem of its own:"
+            f"--emit {form} checks against the reference of an op, and {choice.kernel.name} has a problem of its own:"
             " --emit cuda"
         )
+    return choice
 
 
 def renamed_source(choice: Choice, names: Mapping[str, str]) -> str:
