@@ -45,7 +45,9 @@ FIELDS: dict[str, dict[str, str]] = _TEXT["fields"]
 _INTERNAL_KEYS = {"digest", "reference_digest"}
 """Keys that kernrec itself adds to a spec that it stores."""
 
-SET_BY_KERNREC = {"PYTHONPATH", "OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_DEVICE_ORDER", "PYTHONUNBUFFERED"}
+SET_BY_KERNREC = {
+    "PYTHONPATH", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_DEVICE_ORDER", "PYTHONUNBUFFERED",
+}  # fmt: skip
 """Environment variables that kernrec sets for itself or for its child processes."""
 
 
