@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError
-from kernrec.store.trust import key_file
+from kernrec.store.trust import key_file, key_text
 from kernrec.util.atomic_write import write_whole
 from kernrec.util.optional import import_optional
 
@@ -28,7 +28,7 @@ class Signer:
     def of(cls, path: Path) -> "Signer":
         """The signer whose private key a file holds."""
         try:
-            text = path.read_text(encoding="ascii").strip()
+            text = key_text(path)
         except FileNotFoundError:
             raise UsageError(f"there is no key at {path}; `kernrec db key` makes one") from None
         except (OSError, UnicodeDecodeError) as error:

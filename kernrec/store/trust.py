@@ -17,6 +17,8 @@ from kernrec.util.atomic_write import write_whole
 KEY = re.compile(r"[0-9a-f]{64}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,40}")
 _SHOWN_DIGITS = 12
+_LONGEST_KEY = 256
+"""Characters of the file of a key that are read."""
 
 
 def trusted() -> dict[str, str]:
@@ -71,6 +73,12 @@ def distrust(key_or_name: str) -> str:
     raise unknown("key", key_or_name, [*known.values(), *known], "kernrec db trust")
 
 
+def key_text(path: Path) -> str:
+    """What a file of a key holds; of one that is no such file, its beginning."""
+    with path.open(encoding="ascii") as file:
+        return file.read(_LONGEST_KEY).strip()
+
+
 def key_file() -> Path:
     """Where the own private key is; it may not exist."""
     return paths.config() / "key"
@@ -79,7 +87,7 @@ def key_file() -> Path:
 def own_key() -> str | None:
     """The own public key, if there is one."""
     try:
-        text = (paths.config() / "key.pub").read_text(encoding="ascii").strip()
+        text = key_text(paths.config() / "key.pub")
     except (OSError, UnicodeDecodeError):
         return None
     return text if KEY.fullmatch(text) else None
