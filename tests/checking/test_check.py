@@ -62,13 +62,6 @@ def test_a_race_is_named() -> None:
 
 
 @pytest.mark.slow
-def test_an_endless_loop_ends() -> None:
-    result = checked(AXPY.replace("y[i] =", "while (true) y[i] +="), time_limit_s=2)
-    assert result.outcome is Outcome.TIMEOUT
-    assert "of processor time" in result.message
-
-
-@pytest.mark.slow
 def test_a_source_that_takes_all_memory_or_time_ends() -> None:
     doubled = "".join(f"#define D{n} D{n - 1} D{n - 1}\n" for n in range(1, 40))
     result = checked(f"#define D0 y[i] += 1.0f;\n{doubled}{AXPY.replace('if (i < n)', 'D39')}", time_limit_s=2)

@@ -46,7 +46,7 @@ async def session(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The tools, and the answers to `CALLS`."""
     from mcp import ClientSession
 
-    command = ["-m", "kernrec", "mcp", "--folder", str(folder), "--time-limit", "3s"]
+    command = ["-m", "kernrec", "mcp", "--folder", str(folder), "--time-limit", "5s"]
     parameters = client.StdioServerParameters(command=sys.executable, args=command, env=environment())
     async with client.stdio_client(parameters) as (read, write), ClientSession(read, write) as opened:
         await opened.initialize()
@@ -94,7 +94,7 @@ def test_a_program_learns_whether_its_kernel_is_right(asked: tuple[dict[str, Any
 
 def test_an_endless_kernel_costs_its_own_process(asked: tuple[dict[str, Any], dict[str, Any]]) -> None:
     answer = asked[1]["endless"].structured_content
-    assert answer["outcome"] in ("timeout", "crash")
+    assert answer["outcome"] == "timeout"
     assert not asked[1]["after all that"].is_error
 
 
