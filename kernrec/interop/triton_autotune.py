@@ -45,6 +45,9 @@ def read_autotune(document: Mapping[str, Any], path: Path) -> ForeignResults:
         except ValueError as error:
             raise UsageError(f"{path}, config {number}: {error}") from None
     require(results, path)
+    for number, result in enumerate(results, 1):
+        if odd := sorted(result.config.keys() ^ results[0].config.keys()):
+            raise UsageError(f"{path}, config {number}: {odd[0]!r:.40} is not a parameter of every config")
     kernel = path.name.removesuffix(".gz").removesuffix(ENDING) if ENDING in path.name else None
     kept = [name for name in results[0].config if not _usual(name, results)]
     results = [

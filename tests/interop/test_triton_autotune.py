@@ -107,3 +107,9 @@ def test_what_the_installed_triton_writes_is_read(tmp_path: Path, monkeypatch: p
         {"BLOCK": 128, "num_warps": 8, "num_stages": 3},
     ]
     assert [result.outcome for result in file.results] == [Outcome.OK, Outcome.CONSTRAINT]
+
+
+def test_configs_of_different_parameters_are_refused(tmp_path: Path) -> None:
+    other = config() | {"kwargs": {"BLOCK_M": 64, "BLOCK_K": 64}}
+    with pytest.raises(UsageError, match="config 2: 'BLOCK_K' is not a parameter of every config"):
+        read_results(write(tmp_path, [(config(), [0.5, 0.4, 0.6]), (other, [0.5, 0.4, 0.6])]))
