@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec.cli.format import config_text, interval_text, measurement_text, print_notes, source_text
-from kernrec.cli.quantity import percent, watts
+from kernrec.cli.quantity import hertz, percent, watts
 from kernrec.cli.table import print_table
 from kernrec.errors import UsageError
 from kernrec.util.human import human
@@ -38,6 +38,7 @@ def explain(
     layout: Annotated[str | None, typer.Option(help="Tensor layout, such as nchw or nhwc.")] = None,
     objective: Annotated[str, typer.Option(help="Objective: latency, energy or edp.")] = "latency",
     power_limit: Annotated[str | None, typer.Option(help="Power limit that the GPU runs under, such as 300W.")] = None,
+    clock: Annotated[str | None, typer.Option(help="Core clock that the GPU is locked to, such as 1410MHz.")] = None,
     top: Annotated[int, typer.Option(help="Number of changes to print at most.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Also draw a picture into this .svg or .png file.")] = None,
@@ -60,8 +61,11 @@ def explain(
         check_figure_path(plot)
     if top < 1:
         raise UsageError(f"--top {top}: at least 1 is accepted")
-    limit_w = None if power_limit is None else watts("--power-limit", power_limit)
-    query = Query(objective_named(objective), power_limit_w=limit_w)
+    query = Query(
+        objective_named(objective),
+        power_limit_w=None if power_limit is None else watts("--power-limit", power_limit),
+        clock_hz=None if clock is None else hertz("--clock", clock),
+    )
     request = Request(gpu, op or None, kernel, shape or {}, dtype, layout, query)
     tunables = _pairs("--config", config)
     other = None if against is None else _pairs("--against", against)
@@ -90,7 +94,8 @@ def _pairs(flag: str, text: str | None) -> dict[str, int]:
 
 def _print(subject: "Explanation") -> None:
     choice = subject.choice
-    print(f"{choice.kernel.name} {choice.problem.key} on {choice.gpu.title}, {choice.power_limit_w:g} W")
+    locked = "" if choice.point.clock_hz is None else f", clock locked at {human(choice.point.clock_hz, 'Hz')}"
+    print(f"{choice.kernel.name} {choice.problem.key} on {choice.gpu.title}, {choice.power_limit_w:g} W{locked}")
     print(f"  {config_text(choice.config)}")
     print(
         f"  {source_text(choice)}: {interval_text(choice.latency_s, 's')}, {interval_text(choice.energy_j, 'J')},"

@@ -182,7 +182,7 @@ def commands(explanation: Explanation) -> dict[str, str]:
     config = config_text(choice.config)
     shown = {
         "recommend": ["kernrec", "recommend", "--op", problem.op, *about, *limit, *clock],
-        "explain": ["kernrec", "explain", "--kernel", choice.kernel.name, *about, "--config", config, *limit],
+        "explain": ["kernrec", "explain", "--kernel", choice.kernel.name, *about, "--config", config, *limit, *clock],
     }
     return {name: shlex.join(words) for name, words in shown.items()}
 

@@ -1,5 +1,6 @@
 """What a URL says is checked: it names nothing but what the page offers."""
 
+import json
 import shlex
 from contextlib import suppress
 
@@ -37,6 +38,19 @@ def test_the_copied_commands_run(answers: Answers, capsys: pytest.CaptureFixture
         for command in explained["commands"].values():
             assert run(shlex.split(command)[1:]) == 0, command
             assert explained["kernel"] in capsys.readouterr().out
+
+
+def test_a_command_that_is_copied_at_a_locked_clock_has_it(
+    answers: Answers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    front = answers.answer("front", ASKED)
+    places = {i for i, point in enumerate(front["operating_points"]) if point["clock_hz"]}
+    number = next(n for n, place in enumerate(front["points"]["point"]) if place in places)
+    explained = answers.answer("explain", {**ASKED, **of_point(front, number)})
+    assert run([*shlex.split(explained["commands"]["explain"])[1:], "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["latency_s"] == pytest.approx(explained["latency_s"], rel=1e-3)
+    assert answer["clock_hz"] == pytest.approx(explained["clock_hz"], rel=1e-3)
 
 
 def test_what_is_offered_is_what_is_answered(answers: Answers) -> None:

@@ -1,6 +1,7 @@
 """Which config is explained: the kernel of a request, over a range of power limits, and one of its configs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from kernrec.recommender.sweep import power_limits, sweep
 
 def explainable(request: Request, context: Context) -> CandidateSet:
     """The candidates of the kernel that a request is about, at the default power limit, which comes first, the one that
-    is asked for, and a range of them.
+    is asked for, and a range of them; all at the clock that is asked for.
 
     With an op it is the kernel whose best config is the best for the objective.
 
@@ -48,7 +49,8 @@ def _candidates(
 ) -> CandidateSet:
     """Every config of those kernels that have profiles; the first reason where no config can be estimated."""
     limit_w = request.query.power_limit_w
-    points = sweep(gpu, [*([] if limit_w is None else [limit_w]), *power_limits(gpu)])
+    limits = sweep(gpu, [*([] if limit_w is None else [limit_w]), *power_limits(gpu)])
+    points = [replace(point, clock_hz=request.query.clock_hz) for point in limits]
     tables, failures = [], []
     for kernel in kernels:
         try:
