@@ -182,7 +182,7 @@ def limit_memory() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = _MOST_MEMORY if hard == resource.RLIM_INFINITY else min(_MOST_MEMORY, hard)
     with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))  # NVRTC raises a soft limit to the hard one
 
 
 @contextmanager
