@@ -53,8 +53,8 @@ class ConfigList:
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """For each name of `values` the index into its values, int64 (rows,); rows in the order of these indices."""
         places = {name: {int(v): i for i, v in enumerate(known)} for name, known in values.items()}
-        found = {name: [places[name][row[i]] for row in self.rows] for i, name in enumerate(self.columns)}
-        digits = {name: np.array(found[name], dtype=np.int64) for name in values}
+        digits_of_rows = {name: [places[name][row[i]] for row in self.rows] for i, name in enumerate(self.columns)}
+        digits = {name: np.array(digits_of_rows[name], dtype=np.int64) for name in values}
         order = np.lexsort([digits[name] for name in reversed(self.tunables)])
         return {name: digit[order] for name, digit in digits.items()}
 

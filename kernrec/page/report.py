@@ -52,26 +52,26 @@ def report(
     for problem in problems:
         count = 0
         for gpu in gpus:
-            asked = {"gpu": gpu.name, **problem_parameters(problem), **({"clocks": "1"} if clocks else {})}
+            parameters = {"gpu": gpu.name, **problem_parameters(problem), **({"clocks": "1"} if clocks else {})}
             try:
-                front = record("front", asked)
+                front = record("front", parameters)
             except KernrecError as error:
                 missing.append(str(error))
-                recorded[key("front", asked)] = {"error": str(error)}
+                recorded[key("front", parameters)] = {"error": str(error)}
                 continue
             count += 1
             for number in _worth_explaining(front):
-                record("explain", {**asked, **of_point(front, number)})
+                record("explain", {**parameters, **of_point(front, number)})
         if count:
             shown.append({"name": problem.key, **problem_parameters(problem)})
     if workload is not None:
         for gpu in gpus:
-            asked = {"gpu": gpu.name, "workload": workload}
+            parameters = {"gpu": gpu.name, "workload": workload}
             try:
-                record("network", asked)
+                record("network", parameters)
             except KernrecError as error:
                 missing.append(str(error))
-                recorded[key("network", asked)] = {"error": str(error)}
+                recorded[key("network", parameters)] = {"error": str(error)}
     if not shown and not any(name.startswith("network") and "error" not in recorded[name] for name in recorded):
         raise KernrecError(missing[0])
     record("database", {})

@@ -116,10 +116,10 @@ class KernelCandidates:
 
     def at(self, point: int) -> "KernelCandidates":
         """The candidates at one of the operating points alone."""
-        one, there = slice(point, point + 1), self.measurements
+        alone, there = slice(point, point + 1), self.measurements
         if there is not None:
-            there = KernelMeasurements(there.measured[one], there.predicted.at(one), there.rescaling)
-        return replace(self, limited=self.limited.at(one), costs=self.costs.at(one), measurements=there)
+            there = KernelMeasurements(there.measured[alone], there.predicted.at(alone), there.rescaling)
+        return replace(self, limited=self.limited.at(alone), costs=self.costs.at(alone), measurements=there)
 
     def measured(self, point: int) -> Mapping[int, MeasuredAnswer]:
         """What was measured at an operating point, by position of the candidate."""

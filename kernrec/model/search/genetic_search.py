@@ -166,7 +166,7 @@ class GeneticSearch(ObjectiveSearch):
         middle = float(np.average(values, weights=weights))
         settings = {"max_depth": 4, "eta": 0.15, "min_child_weight": 0.0, "nthread": 1, "seed": 0}
         trees = self._xgboost.train(settings, self._xgboost.DMatrix(features, values - middle, weight=weights), _TREES)
-        return lambda asked: np.asarray(middle + trees.inplace_predict(asked))
+        return lambda wanted: np.asarray(middle + trees.inplace_predict(wanted))
 
 
 def unsure(measured: Sequence[float], expected: Sequence[float]) -> float:

@@ -34,13 +34,13 @@ class DefUse:
     @classmethod
     def of(cls, function: Function) -> "DefUse":
         """Of a function without calls."""
-        found = cls(function.instructions, [b.index for b in function.blocks for _ in b.instructions])
+        uses = cls(function.instructions, [b.index for b in function.blocks for _ in b.instructions])
         for position, ins in enumerate(function.instructions):
             for name in results(ins):
-                found.writers[name].append(position)
+                uses.writers[name].append(position)
             for name in sources(ins):
-                found.readers[name].append(position)
-        return found
+                uses.readers[name].append(position)
+        return uses
 
     def writer(self, name: str) -> int | None:
         """Where a register is written, if in one place only."""

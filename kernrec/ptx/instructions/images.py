@@ -69,7 +69,7 @@ class ImageUse:
         lanes = self._running()
         lanes = memory.lanes.shape.numbers if lanes is None else lanes
         handles = self._handles[lanes]
-        found = []
+        parts = []
         for handle in np.unique(handles).tolist():
             mine = lanes[handles == handle]
             if handle not in memory.images:
@@ -78,8 +78,8 @@ class ImageUse:
                     f"{location(self._decoder.function, self._ins)}: block {block} thread {thread} uses 0x{handle:x}, "
                     "which is the handle of no texture or surface"
                 )
-            found.append((mine, *memory.images[handle]))
-        return found
+            parts.append((mine, *memory.images[handle]))
+        return parts
 
     def axes_of(self, image: Image, geometry: Geometry) -> None:
         """Raises `EmulationError` where the image has not the axes of the instruction."""
@@ -254,10 +254,12 @@ def _texels(fetch: _Fetch, corner: Corner, layer: Array, level: int) -> Array:
     return read_texels(fetch.image, fetch.region.bytes, texel, corner.inside)
 
 
-def _count(decoder: BlockDecoder, fetch: _Fetch, read: Sequence[Corner], at: tuple[Array, int], lanes: Array) -> None:
-    """Counts what a fetch of some corners reads; `at`: layer and level."""
+def _count(
+    decoder: BlockDecoder, fetch: _Fetch, read: Sequence[Corner], place: tuple[Array, int], lanes: Array
+) -> None:
+    """Counts what a fetch of some corners reads; `place`: layer and level."""
     image = fetch.image
-    stored = np.stack([np.where(c.inside, image.stored_at(c.where, *at), -1) for c in read], axis=1)
+    stored = np.stack([np.where(c.inside, image.stored_at(c.where, *place), -1) for c in read], axis=1)
     passes = _CLOCKS * max(len(read) // 4, 1)
     decoder.memory.count_image(fetch.region, lanes, stored, "read", image.texel_bytes, passes)
 

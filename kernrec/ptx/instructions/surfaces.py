@@ -66,7 +66,7 @@ class _SurfaceAccess:
         Raises:
             EmulationError: outside of a surface with `.trap`, misaligned, or a write to what is read-only.
         """
-        found = []
+        places = []
         memory, size = self._decoder.memory, self.unit * self.count
         for lanes, image, region in self._use.parts():
             self._use.axes_of(image, self._geometry)
@@ -83,9 +83,9 @@ class _SurfaceAccess:
                 raise EmulationError(f"{self._where(lane)}: x is not a multiple of {size} bytes")
             if self._mode == "trap" and not inside.all():
                 first = int(np.flatnonzero(~inside)[0])
-                at = ", ".join(str(int(v[first])) for v in given)
+                coordinates = ", ".join(str(int(v[first])) for v in given)
                 raise EmulationError(
-                    f"{self._where(int(lanes[first]))}: ({at}) is outside of the surface {region.name}"
+                    f"{self._where(int(lanes[first]))}: ({coordinates}) is outside of the surface {region.name}"
                 )
             *clamped, number = [np.clip(v, 0, most) for v, most in zip(wanted, last, strict=True)]
             x = clamped[0] // size * size
@@ -94,8 +94,8 @@ class _SurfaceAccess:
             stored = image.stored_at(texels, number, 0)
             outside = ~inside if self._mode == "zero" else np.zeros(len(lanes), np.bool_)
             memory.count_image(region, lanes, np.where(outside, -1, stored)[:, None], kind, size, _CLOCKS)
-            found.append(_Place(lanes, image, region, first_byte // self.unit, stored, outside))
-        return found
+            places.append(_Place(lanes, image, region, first_byte // self.unit, stored, outside))
+        return places
 
     def _where(self, lane: int | None = None) -> str:
         text = location(self._decoder.function, self._ins)

@@ -143,15 +143,15 @@ class _Inliner:
         result = self.result
         self.calls += 1
         number, end = self.calls, f"$end@call{self.calls}"
-        found = [
+        candidates = [
             name
             for name in addressed_functions(self.module)
             if name not in callers and _takes(self.module.functions[name], len(results), len(arguments))
         ]
-        if not found:
+        if not candidates:
             result.instructions.append(ins)
             return
-        for place, name in enumerate(found):
+        for place, name in enumerate(candidates):
             other, is_other = f"$other{place}@call{number}", f"%other{place}@call{number}"
             result.registers[is_other] = "pred"
             compared = (Register(is_other), pointer, Symbol(name))

@@ -64,8 +64,8 @@ def among(values: Array, ascending: Array) -> Array:
     if not len(ascending):
         return np.zeros(len(values), np.bool_)
     place = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
-    found: Array = ascending[place] == values
-    return found
+    present: Array = ascending[place] == values
+    return present
 
 
 class TouchedSectors:

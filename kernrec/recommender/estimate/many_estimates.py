@@ -55,8 +55,8 @@ def estimate_many(
     columns = np.full((3, len(points), len(rows)), np.inf)
     where: Array | slice = slice(None)
     for number, point in enumerate(points):
-        at = nominal if isinstance(where, slice) else NominalCosts(*(part[where] for part in vars(nominal).values()))
-        limited = table.power.apply_power_limit(at, point.power_limit_w, point.clock_hz)
+        costs = nominal if isinstance(where, slice) else NominalCosts(*(part[where] for part in vars(nominal).values()))
+        limited = table.power.apply_power_limit(costs, point.power_limit_w, point.clock_hz)
         columns[:, number, where] = limited.latency_s, limited.energy_j, limited.power_w
         if number == 0 and len(points) > 1:
             where = _promising(columns[:2, 0], starts, swept)

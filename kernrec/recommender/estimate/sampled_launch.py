@@ -232,9 +232,9 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
 def _between(shares: Sequence[Array], size: Array) -> Array:
     """Shares that are stated for sizes 1, 2, 4, ..., at `size`; nothing of less than half of the first one."""
     table = np.stack([np.zeros(len(size)), *shares])
-    at = np.clip(np.log2(np.maximum(size, 0.5)) + 1.0, 0.0, len(shares))
-    low = np.minimum(at.astype(np.int64), len(shares) - 1)
-    part, columns = at - low, np.arange(len(size))
+    position = np.clip(np.log2(np.maximum(size, 0.5)) + 1.0, 0.0, len(shares))
+    low = np.minimum(position.astype(np.int64), len(shares) - 1)
+    part, columns = position - low, np.arange(len(size))
     return np.asarray(table[low, columns] * (1.0 - part) + table[low + 1, columns] * part)
 
 

@@ -18,11 +18,11 @@ def models_in(folder: Path) -> dict[Path, Model]:
     _, wrong = stored_models(folder)
     if wrong:
         raise UsageError(f"{wrong[0]}; nothing was exported")
-    found = {}
+    models = {}
     for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
         content = path.read_bytes()
-        found[path] = Model(path.name, hashlib.sha256(content).hexdigest(), len(content))
-    return found
+        models[path] = Model(path.name, hashlib.sha256(content).hexdigest(), len(content))
+    return models
 
 
 def take_models(bundle: Bundle, folder: Path) -> tuple[list[str], list[str]]:
