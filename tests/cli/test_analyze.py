@@ -110,7 +110,7 @@ def test_ended_early_an_analysis_says_so_in_one_line_and_goes_on_where_it_stoppe
     folder: Path, number: signal.Signals
 ) -> None:
     pytest.importorskip("cupy", reason="compiling needs CuPy")
-    values = list(range(32, 1025, 8 if number == signal.SIGINT else 4))
+    values = list(range(32, 1025, 16 if number == signal.SIGINT else 4))
     (folder / "scale.toml").write_text(SPEC.replace("[64, 128, 256]", str(values)))
     command = [sys.executable, "-m", "kernrec", "analyze", folder / "scale.cu", "--spec", folder / "scale.toml"]
     command += ["--gpu", "t4", "--db", folder / "own.duckdb", "--processes", "1", "--json"]

@@ -74,7 +74,7 @@ def test_nvcc_compiles_a_kernel_for_tensor_cores_without_a_warning(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", map(_case, range(len(DTYPES))))
+@pytest.mark.parametrize("number", [_case(number) for number in range(len(DTYPES))])
 def test_nvcc_compiles_every_kernel_and_dtype_without_a_warning(number: int, tmp_path: Path) -> None:
     """Dtypes of a kernel take its vector widths in turn."""
     compiled(*DTYPES[number], number, tmp_path)

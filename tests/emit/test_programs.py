@@ -143,6 +143,7 @@ def test_the_values_that_programs_expect_are_those_of_the_op(answers: list[Recom
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_a_host_program_compiles_without_a_warning_and_needs_a_gpu(recommender: Recommender, tmp_path: Path) -> None:
     given = answer(recommender, "rmsnorm", SHAPES["rmsnorm"], dtype="f16")
     ((name, content),) = emit([given], "host").items()

@@ -1,6 +1,7 @@
 """Limits that the user allowed are set on the card, and restored on every way out. NVML is a stand-in; processes are
 real, and really killed."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -78,10 +79,12 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmulatedCard:
     monkeypatch.setenv("KERNREC_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("EMULATED_CARD", str(tmp_path / "card.json"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(STAND_IN), str(ROOT))))
-    monkeypatch.syspath_prepend(str(STAND_IN))
-    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
-    import pynvml
-
+    spec = importlib.util.spec_from_file_location("pynvml", STAND_IN / "pynvml.py")
+    assert spec is not None
+    assert spec.loader is not None
+    pynvml = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "pynvml", pynvml)  # for this test alone
+    spec.loader.exec_module(pynvml)
     for module in (card_limits, limits_guard, nvml):
         monkeypatch.setattr(module, "library", lambda: pynvml)
     return EmulatedCard(tmp_path)
