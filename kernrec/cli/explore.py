@@ -58,13 +58,13 @@ def explore(
         "view": "network" if network else "front",
     }
     server = PageServer(Answers(Recommender(databases=db), network), port, chosen)
-    print(server.url, flush=True)
-    print("note: served to this machine until Ctrl-C", file=sys.stderr)
-    if browser:
-        import webbrowser
-
-        webbrowser.open(server.url)
     try:
+        print(server.url, flush=True)
+        print("note: served to this machine until Ctrl-C", file=sys.stderr)
+        if browser:
+            import webbrowser
+
+            webbrowser.open(server.url)
         server.serve_forever()
     except KeyboardInterrupt:
         pass
