@@ -76,10 +76,7 @@ def report(
     html: Annotated[Path, typer.Option("--html", help="File to write; it works without a network.")],
     gpu: Gpus,
     op: options.Op = "",
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096; may be given several times."),
-    ] = None,
+    shape: options.Shapes = None,
     workload: options.WorkloadName = None,
     fix: options.Fix = None,
     dtype: options.Dtype = None,

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from kernrec.recommender.bill import Tariff
 
 Op = Annotated[str, typer.Option("--op", help="Operator name or alias (`kernrec ops` lists them).")]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option("--shape", help="Dimensions, such as m=4096,n=4096,k=4096; may be given several times."),
+]
 WorkloadName = Annotated[
     str | None,
     typer.Option(help="A network: the name of a workload that ships, or a .toml, .csv, .jsonl or .onnx file."),

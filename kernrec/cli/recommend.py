@@ -25,10 +25,7 @@ def recommend(
     gpu: Annotated[str, typer.Option("--gpu", help="GPU name or alias (`kernrec gpus` lists them), or several: a,b.")],
     op: options.Op = "",
     kernel: Annotated[str | None, typer.Option(help="One kernel instead of an op: yours or the library's.")] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096; may be given several times."),
-    ] = None,
+    shape: options.Shapes = None,
     workload: options.WorkloadName = None,
     fix: options.Fix = None,
     dtype: options.Dtype = None,

@@ -7,7 +7,6 @@ then gets a member that says who predicted. A JSON object on its standard input,
 import io
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -15,9 +14,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from kernrec.compile.triton_process import answer_of
 from kernrec.compile.triton_version import untested_version
 from kernrec.errors import KernrecError, UsageError
-from kernrec.util.process import kill_group, own_group
 
 PREDICTED = "predicted_by"
 """The member of a cache that holds predictions; Triton reads past it."""
@@ -45,21 +44,8 @@ def predicted_cache(request: Mapping[str, Any]) -> dict[str, str]:
     """
     if note := untested_version():
         raise UsageError(f"{note}: what its autotune cache looks like is not known")
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-m", "kernrec.compile.triton_cache"]
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, **own_group())
-    try:
-        output, errors = process.communicate(json.dumps(request).encode(), timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        raise UsageError(f"{request['name']}: loading it took longer than {LIMIT_S:g} s") from None
-    finally:
-        kill_group(process)
-        process.wait()
-    try:
-        answer: dict[str, Any] = json.loads(output.splitlines()[-1])
-    except (ValueError, IndexError):
-        reason = (errors.decode(errors="replace").strip().splitlines() or ["no reason was given"])[-1]
-        raise KernrecError(f"{request['name']}: the process that loads it died: {reason:.200}") from None
+    module = "kernrec.compile.triton_cache"
+    answer = answer_of(module, json.dumps(request), request["name"], limit_s=LIMIT_S)
     if "refused" in answer:
         raise UsageError(answer["refused"])
     return dict(answer["files"])

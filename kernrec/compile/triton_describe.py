@@ -8,7 +8,6 @@ the file nor one that it imports from beside itself changes.
 import hashlib
 import io
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from kernrec import paths
+from kernrec.compile.triton_process import answer_of
 from kernrec.compile.triton_version import triton_compiler
 from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel.triton_function import OPTIONS
 from kernrec.util.atomic_write import write_whole
-from kernrec.util.process import kill_group, own_group
 
 LIMIT_S = 60.0
 """Seconds that a file may take to be loaded, with its grids for all configs."""
@@ -50,21 +49,7 @@ def described(request: Mapping[str, Any], limit_s: float = LIMIT_S) -> Descripti
         if all(_digest(Path(file)) == digest for file, digest in known["files"].items()):
             return known
     name = request["name"]
-    command = [sys.executable, "-m", "kernrec.compile.triton_describe"]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, **own_group())
-    try:
-        output, errors = process.communicate(text.encode(), timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        raise UsageError(f"{name}: loading it took longer than {limit_s:g} s") from None
-    finally:
-        kill_group(process)
-        process.wait()
-    try:
-        answer: Description = json.loads(output.splitlines()[-1])
-    except (ValueError, IndexError):
-        reason = (errors.decode(errors="replace").strip().splitlines() or [f"exit status {process.returncode}"])[-1]
-        raise KernrecError(f"{name}: the process that loads it died: {reason:.200}") from None
+    answer: Description = answer_of("kernrec.compile.triton_describe", text, name, limit_s=limit_s)
     if "refused" in answer:
         raise UsageError(answer["refused"])
     with suppress(OSError):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernrec.errors import UsageError
-from kernrec.interop.json_document import CutShort, decode
+from kernrec.interop.json_document import CutShort, whole_document
 
 TEMPLATE = "triton::mm"
 """The template of matrix products whose tunables `matmul_triton` has."""
@@ -62,11 +62,7 @@ def read_table(text: str, where: str) -> dict[str, list[dict[str, int]]]:
         UsageError: in one line that names `where`, for anything but such a table.
     """
     try:
-        if len(text) > _LARGEST:
-            raise ValueError(f"it is larger than {_LARGEST} bytes")
-        document, end = decode(text)
-        if text[end:].strip():
-            raise ValueError("there is text after its end")
+        document = whole_document(text, _LARGEST)
         if not isinstance(document, dict) or not document:
             raise ValueError("expected an object with the keys of inputs")
         table = {key: _entries(key, entries) for key, entries in document.items()}

@@ -108,6 +108,16 @@ def decode(text: str, start: int = 0, infinity: bool = False) -> tuple[Any, int]
         raise ValueError("it is nested too deeply") from None
 
 
+def whole_document(text: str, largest: int | None = None, infinity: bool = False) -> Any:
+    """The JSON value that is all of a text of at most `largest` characters; `infinity` and errors as for `decode`."""
+    if largest is not None and len(text) > largest:
+        raise ValueError(f"it is larger than {largest} bytes")
+    document, end = decode(text, infinity=infinity)
+    if text[end:].strip():
+        raise ValueError("there is text after its end")
+    return document
+
+
 def members(text: str, start: int = 0) -> Generator[tuple[str, int], int, int]:
     """(name, position of its value) of each member of the JSON object at `start`, one after the other.
 

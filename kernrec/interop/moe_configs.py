@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
-from kernrec.interop.json_document import CutShort, decode
+from kernrec.interop.json_document import CutShort, whole_document
 from kernrec.kernel import Kernel
 from kernrec.util.light_dataclass import dataclass
 
@@ -115,12 +115,7 @@ def read_moe_configs(text: str, where: str) -> tuple[dict[int, dict[str, int]], 
         UsageError: in one line that names `where`, for anything but such a file.
     """
     try:
-        if len(text) > _LARGEST:
-            raise ValueError(f"it is larger than {_LARGEST} bytes")
-        document, end = decode(text)
-        if text[end:].strip():
-            raise ValueError("there is text after its end")
-        return _configs(document)
+        return _configs(whole_document(text, _LARGEST))
     except CutShort:
         raise UsageError(f"{where} is cut short") from None
     except ValueError as error:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from kernrec.errors import UsageError
-from kernrec.interop.json_document import CutShort, decode, members, read_text
+from kernrec.interop.json_document import CutShort, decode, members, read_text, whole_document
 from kernrec.interop.kernel_tuner import read_cache
 from kernrec.interop.results import ForeignResults
 from kernrec.interop.t4 import read_document
@@ -41,9 +41,7 @@ def read_results(path: Path, table: TableOptions | None = None) -> ForeignResult
         )
     title = "a T4 file" if kind == "results" else "an autotune cache"
     try:
-        document, end = decode(text, infinity=kind == MEMBER)
-        if text[end:].strip():
-            raise ValueError("there is text after its end")
+        document = whole_document(text, infinity=kind == MEMBER)
     except CutShort:
         raise UsageError(f"{path} is cut short; {title} must be complete") from None
     except ValueError as error:

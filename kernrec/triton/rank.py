@@ -5,19 +5,18 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kernrec.compile.triton_process import answer_of
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
 from kernrec.kernel.spec import config_text
 from kernrec.recommender.request import Objective
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.process import kill_group, own_group
 
 LOADING = "loading"
 """The value of KERNREC_TRITON in the processes that load the user's file: a launch there is a mistake."""
@@ -55,19 +54,13 @@ def ranked(kernel: Kernel, folder: Path, gpu: GPU, objective: Objective) -> Rank
         "gpu": gpu.name,
         "objective": objective.value,
     }
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-m", "kernrec.triton.rank"]
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=_environment(), **own_group())
-    try:
-        output, errors = process.communicate(json.dumps(request).encode())
-    finally:
-        kill_group(process)
-        process.wait()
-    try:
-        answer: dict[str, Any] = json.loads(output.splitlines()[-1])
-    except (ValueError, IndexError):
-        reason = (errors.decode(errors="replace").strip().splitlines() or [f"exit status {process.returncode}"])[-1]
-        raise KernrecError(f"{kernel.name}: the process that ranks its configs died: {reason:.200}") from None
+    answer = answer_of(
+        "kernrec.triton.rank",
+        json.dumps(request),
+        kernel.name,
+        work="ranks its configs",
+        environment=_environment(),
+    )
     if "refused" in answer:
         raise (UsageError if answer["misuse"] else KernrecError)(answer["refused"])
     return Ranking(tuple(answer["configs"]), tuple(answer["costs"]), tuple(answer["failures"]))
