@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from check_prior import ANCHORS, PUBLISHED
+from check_prior import ANCHORS, PUBLISHED, RTX_5090_W
 
 from kernrec.errors import KernrecError
 from kernrec.op import find_op
@@ -35,6 +35,8 @@ class Shape:
     layout: str | None
     dims: Mapping[str, int]
     measured_s: float
+    power_limit_w: float | None = None
+    """What it was measured at; None: the default limit."""
 
 
 Scored = tuple[str, str, list[float], list[float]]
@@ -53,9 +55,8 @@ def shape_sets(data: Path, skip: Callable[[str, object], None]) -> Iterator[Scor
         measured, predicted = [], []
         for shape in shapes:
             try:
-                answer = recommender.recommend(
-                    shape.op, card, dict(shape.dims), shape.dtype, shape.layout, Query(Objective.LATENCY, top=1)
-                )
+                query = Query(Objective.LATENCY, power_limit_w=shape.power_limit_w, top=1)
+                answer = recommender.recommend(shape.op, card, dict(shape.dims), shape.dtype, shape.layout, query)
             except KernrecError:
                 continue  # no kernel of the library runs it
             measured.append(shape.measured_s)
@@ -105,7 +106,7 @@ def _rtx5090(path: Path) -> Iterator[Shape]:
     for row in _lines(path):
         dims = {name: int(row[name]) for name in "mnk"}
         flops = 2.0 * float(np.prod(list(dims.values())))
-        yield Shape("matmul", "bf16", None, dims, flops / float(row["cublas_tflops"]) / 1e12)
+        yield Shape("matmul", "bf16", None, dims, flops / float(row["cublas_tflops"]) / 1e12, RTX_5090_W)
 
 
 def _anchor(folder: Path, anchor: Any) -> Iterator[Shape]:
@@ -136,7 +137,7 @@ def _published(card: str) -> Iterator[Shape]:
         if entry.gpu == card:
             flops = find_op("attention").problem(entry.dtype, None, **entry.dims).flops
             reached = 1e12 * float(np.sqrt(entry.tflops[0] * entry.tflops[1]))
-            yield Shape("attention", entry.dtype, None, dict(entry.dims), flops / reached)
+            yield Shape("attention", entry.dtype, None, dict(entry.dims), flops / reached, entry.power_limit_w)
 
 
 def _lines(path: Path) -> Iterator[dict[str, str]]:

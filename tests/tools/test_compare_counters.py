@@ -52,6 +52,16 @@ def test_the_report_names_what_misses_its_aim_and_leaves_out_what_was_not_record
     assert lines[-1] == "  warp instructions: 1.200 of the recorded: 120"
 
 
+def test_reads_of_l2_are_compared_only_where_the_code_fits_the_instruction_cache() -> None:
+    (reads,) = (counter for counter in COUNTERS if counter.name == "L2 read sectors")
+    assert reads.compared({"code_bytes": 20_000})
+    assert not reads.compared({"code_bytes": 100_000})
+    left_out = Comparison("", {reads.name: 100.0}, {reads.name: 0.0}, {})
+    lines = list(compare_counters.report("made up", [left_out, compared("registers", 100.0, 100.0)], worst=1))
+    assert not any(reads.name in line for line in lines)
+    assert compare_counters.score([left_out], reads.name).high == 0.0
+
+
 def test_threads_of_a_class_are_counted_where_they_are_asked_for() -> None:
     (f32,) = (counter for counter in COUNTERS if counter.name == "f32 instructions")
     assert f32.counted({"lanes.fma32": 64.0, "lanes.alu": 1.0}) == 64.0

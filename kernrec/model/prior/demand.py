@@ -15,14 +15,19 @@ from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.prior.power import PowerModel
 from kernrec.util.light_dataclass import dataclass
 
-PIPES = ("issue", "fma", "int", "special", "tensor", "LSU", "shared memory", "L1")
+PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
 """SM-wide pipes whose clocks per block are added up, in the order of the demand's first rows."""
 
 # Lanes per SM and clock of pipes that are the same for all catalogued compute capabilities
 # (CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions").
 _SPECIAL_LANES = 16
 _CONVERT_LANES = 64
-_CONVERT_LONG_LANES = 16  # from and to 64-bit types, unless f64 arithmetic is slower still
+_CONVERT_LONG_LANES = 16  # from and to 64-bit types; where f64 arithmetic is slower, as slow as that, and in its pipe
+_FEW_F64_SHARE = 0.8
+"""Share of the published rate that the two f64 lanes of an SM reach: an instruction of a warp takes 20 clocks, where
+16 are published. On a Quadro RTX 8000 the pipe's activity ends at 0.78 to 0.80 in three of four recorded kernels
+(`FP64A` of mixbench-cuda-ro, hotspot and binomialOptions in rtx8000_*_dvfs.parquet; 0.95 in mixbench-cuda-alt). No
+recording tells it of SMs with more lanes, which are taken to reach theirs."""
 ISSUE_PER_CLK = 4 * 0.95
 """Warp instructions per clock that the four schedulers of an SM sustain together: point in polygon issues one in up to
 0.96 of all clocks on an RTX 2080 Ti (recorded counters, `smsp__issue_active` of 3,815 configs)."""
@@ -162,9 +167,11 @@ def demand(
     special = classes("mufu") * (32 / _SPECIAL_LANES)
     between = np.where(tensor > 0, fma + special, 0.0)
     special = special + classes("cvt") * (32 / _CONVERT_LANES)
-    if "f64" in lanes:
-        special = special + classes("f64") * (32 / lanes["f64"])
-        special = special + classes("cvt64") * (32 / min(lanes["f64"], _CONVERT_LONG_LANES))
+    # f64 arithmetic has a pipe of its own (Nsight Compute's documentation of the pipeline FP64).
+    few = lanes["f64"] < _CONVERT_LONG_LANES
+    doubles = classes("f64", *(("cvt64",) if few else ())) * (32 / (lanes["f64"] * (_FEW_F64_SHARE if few else 1.0)))
+    if not few:
+        special = special + classes("cvt64") * (32 / _CONVERT_LONG_LANES)
     loads, copies = classes("ld_global"), classes("cp_async")
     copied = ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))
     # L1 finds a line a clock in the banks that are those of shared memory, and hands the lanes 64 bytes a clock.
@@ -179,6 +186,7 @@ def demand(
         multiplies,
         integer * (32 / lanes["i32_add"]),
         special,
+        doubles,
         tensor,
         classes(*_MEMORY) * (32 / figures.lsu_lanes),
         shared,

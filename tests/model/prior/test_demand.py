@@ -24,6 +24,15 @@ def test_an_fma_takes_its_lanes(gpu: str, lanes: int) -> None:
     assert rates(gpu, issue=64, issue__fma32=64)["fma"] == 64 * 32 / lanes
 
 
+def test_f64_has_a_pipe_of_its_own_with_20_clocks_an_instruction_where_there_are_two_lanes() -> None:
+    counts = {"issue": 8.0, "issue__f64": 4.0, "issue__cvt64": 2.0, "issue__mufu": 2.0}
+    few, many = rates("rtx3090", **counts), rates("a100", **counts)
+    assert few["f64"] == pytest.approx((4 + 2) * 20.0)
+    assert few["special"] == 2 * 2.0
+    assert many["f64"] == 4 * 1.0
+    assert many["special"] == 2 * 2.0 + 2 * 2.0  # conversions go where special functions do
+
+
 def test_register_moves_are_the_assemblers_business() -> None:
     assert rates("a100", issue=100, issue__mov=60)["issue"] == pytest.approx(rates("a100", issue=40)["issue"])
 
