@@ -167,10 +167,10 @@ class Counter:
     """The same of a whole launch from its counts."""
     aim: tuple[float, float] | None = None
     """Median of the relative error and its 90th percentile that are aimed at; None: it is only printed."""
-    compared: Callable[[Row], bool] = lambda counts: True
-    """Of which configs, by their counts."""
     of: tuple[str, ...] = ()
     """Columns of a whole of which this is a part: where it is less than a twentieth, errors are relative to that."""
+    compared: Callable[[Row], bool] = lambda counts: True
+    """Of which configs, by their counts."""
 
 
 def _global(ending: str) -> Callable[[Row], float]:
