@@ -6,7 +6,7 @@ The spaces are those recorded with energy (hotspot, expdist; RTX A4000). All sea
 
     random              every config with energy, in random order
     guide, full         the search of `collect` (`expected_improvement`), every config with energy, guided by the cost
-    guide, fixed share  the same guided by latency; then energy of the fastest 15 % and of 5 % of the others
+    collect             the same guided by latency; then energy of those that may be on the front, by the guide's rule
     genetic, full       that of arXiv 2411.18873 (`kernrec.model.search.genetic_search`), energy of every config
     genetic             the same with as much energy as its models' signal-to-noise ratio asks for
     guide               `kernrec.model.search.energy_guide`: energy where its interval reaches below the best
@@ -28,7 +28,6 @@ from pathlib import Path
 import numpy as np
 from kernel_tuner_simulation import STRATEGIES, simulate
 
-from kernrec.measure.campaign.selection import coarse_selection
 from kernrec.model.search.energy_guide import EnergyGuide
 from kernrec.model.search.expected_improvement import ExpectedImprovement
 from kernrec.model.search.genetic_search import GeneticSearch
@@ -179,11 +178,18 @@ def guided(space: Space, objective: str, seed: int) -> Trace:
     return [(config, True) for config in _guided(space, seed, measured)[0]]
 
 
-def fixed_share(space: Space, objective: str, seed: int) -> Trace:
-    """Expected improvement of latency, and then energy by the fixed shares."""
+def collected(space: Space, objective: str, seed: int) -> Trace:
+    """As `kernrec collect`: expected improvement of latency, and then energy where the guide asks for it."""
     seen, latency_s = _guided(space, seed, space.drawn_s)
-    chosen = coarse_selection(latency_s, np.random.default_rng(seed))
-    return [(config, False) for config in seen] + [(seen[place], True) for place, _ in chosen]
+    rule = EnergyGuide(ExpectedImprovement(space.tunables, seed=seed), None)
+    for config, seconds in zip(seen, latency_s, strict=True):
+        rule.tell_latency(config, seconds)
+    trace = [(config, False) for config in seen]
+    while configs := rule.energy_round():
+        for config in configs:
+            rule.tell_energy(config, float(space.energy_j[config]))
+        trace += [(config, True) for config in configs]
+    return trace
 
 
 def _guided(
@@ -243,7 +249,7 @@ def kernel_tuner(space: Space, objective: str, strategies: Sequence[str], seeds:
 
 
 SEARCHES: dict[str, Search] = {
-    "random": at_random, "guide, full": guided, "guide": guide, "guide, fixed share": fixed_share,
+    "random": at_random, "guide, full": guided, "guide": guide, "collect": collected,
     "genetic, full": genetic_full, "genetic": genetic,
 }  # fmt: skip
 

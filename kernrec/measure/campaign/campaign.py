@@ -1,6 +1,6 @@
 """A campaign: problems measured one after the other on one device, and every measurement written to the journal.
 
-    for each problem:  screen all configs  ->  coarse energy for the fastest and a sample  ->  finals near the front
+    for each problem:  screen all configs  ->  coarse energy of those near the front  ->  finals on it
 
 The reference kernels run between blocks of measurements; a block in which the card drifted is measured again
 (blocks.py). A config that takes the worker process down costs itself and a restart (device_session.py). A measurement
@@ -177,7 +177,7 @@ class Campaign:
             self._note(note)
         self._blocks.begin(0, with_energy=False)
 
-    # One problem: all configs, then the fastest and a sample of the others, then the front.
+    # One problem: all configs, then energy where the guide asks for it, then the front.
 
     def _measure_problem(self, planned: PlannedProblem, problems_left: int) -> None:
         session, blocks, settings = self.session, self._blocks, self._settings
@@ -196,7 +196,7 @@ class Campaign:
             most = None if configs_left is None else math.ceil(configs_left / problems_left)
             again = self._screen(start_s + _SCREEN_SHARE * share_s, most)
             if with_energy:
-                again += self._work(run.schedule.coarse(), _Phase(start_s + _COARSE_SHARE * share_s))
+                again += self._coarse(start_s + _COARSE_SHARE * share_s)
             if finals:
                 again += self._work(run.schedule.finals(finals, with_energy), _Phase(start_s + share_s))
             again += blocks.close()
@@ -231,7 +231,7 @@ class Campaign:
     def _screen(self, until_s: float, most: int | None) -> list[ScheduledMeasurement]:
         """Measure what the schedule lists next, step by step, until all or `most` configs are screened."""
         run = self._present_run
-        again: list[ScheduledMeasurement] = []
+        again = list[ScheduledMeasurement]()
         done, total = 0, run.result.configs - run.schedule.screened
         total = total if most is None else min(total, most)
         while done < total and self.session.clock() < min(until_s, self._end_s):
@@ -240,6 +240,14 @@ class Campaign:
                 break
             again += self._work(items[: step + _LOOKAHEAD], _Phase(until_s, step, done, total))
             done += step
+        return again
+
+    def _coarse(self, until_s: float) -> list[ScheduledMeasurement]:
+        """Measure the energies that the schedule asks for, round by round."""
+        again, done = list[ScheduledMeasurement](), 0
+        while self.session.clock() < min(until_s, self._end_s) and (items := self._present_run.schedule.coarse()):
+            again += self._work(items, _Phase(until_s, None, done, done + len(items)))
+            done += len(items)
         return again
 
     def _work(self, items: Iterable[ScheduledMeasurement], phase: _Phase) -> list[ScheduledMeasurement]:

@@ -64,7 +64,7 @@ class Task:
 class EnergyRule(Enum):
     """Which of the screened configs of a problem get an energy measurement."""
 
-    SHARE = "the fastest, and a sample of the others"
+    GUIDE = "those that may be on the front"
     ALL = "all"
     NONE = "none"
 
@@ -86,7 +86,7 @@ class PlannedProblem:
     most: int | None = None
     search: ExpectedImprovement | None = None
     baseline: dict[str, int] | None = None
-    energy: EnergyRule = EnergyRule.SHARE
+    energy: EnergyRule = EnergyRule.GUIDE
 
     @property
     def preparation(self) -> dict[str, Any]:
@@ -178,7 +178,10 @@ def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.rand
     tasks = tuple(ranking.task(which, row) for _, which, row in (order[: options.most] if options.drawn else order))
     if options.drawn:
         probability = len(tasks) / len(order)
-        return PlannedProblem(name, problem, tasks, probability=probability, baseline=ranking.baseline)
+        # A sample of the space, as a test set for predictions, stays one for energy only as a whole.
+        return PlannedProblem(
+            name, problem, tasks, probability=probability, baseline=ranking.baseline, energy=EnergyRule.ALL
+        )
     predicted = np.array([math.nan if rank >= _UNPREDICTED else rank for rank, _, _ in order])
     search = ExpectedImprovement(_tunables(tasks), predicted, options.seed)
     return PlannedProblem(name, problem, tasks, most=options.most, search=search, baseline=ranking.baseline)

@@ -5,14 +5,16 @@ that resumes chooses as the interrupted one did, and for a finished problem ther
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Task
 from kernrec.measure.campaign.results import ConfigKey, ProblemHistory
-from kernrec.measure.campaign.selection import coarse_selection, front_neighborhood, interleaved
+from kernrec.measure.campaign.selection import front_neighborhood, interleaved
 from kernrec.measure.protocol import measure_config
+from kernrec.model.search.energy_guide import EnergyGuide
 from kernrec.store.measurement import Tier
 
 
@@ -76,19 +78,32 @@ class Schedule:
         return self._planned.search.order(tried, latency_s).tolist(), self._planned.search.batch(len(tried))
 
     def coarse(self) -> list[ScheduledMeasurement]:
-        """The configs whose energy is measured over a short window."""
-        ran = [(i, value) for i, key in enumerate(self._keys) if (value := self._screened_s(key))]
-        rule = self._planned.energy
-        chosen: list[tuple[int, float]] = [(i, 1.0) for i, _ in ran] if rule is EnergyRule.ALL else []
-        if rule is EnergyRule.SHARE:
-            chosen = [(ran[i][0], share) for i, share in coarse_selection([value for _, value in ran], self._draw)]
-        if self._finished_before(len(chosen), 1, Tier.COARSE, Tier.FINAL):
+        """The configs whose energy is measured next over a short window; empty where enough is known.
+
+        The guide asks for a few at a time, and for others once these are measured.
+        """
+        ran = {i: value for i, key in enumerate(self._keys) if (value := self._screened_s(key))}
+        if self._finished_before(1, 1, Tier.FINAL):
             return []
+        rule = self._planned.energy
+        chosen = list(ran) if rule is EnergyRule.ALL else []
+        if rule is EnergyRule.GUIDE:
+            chosen = self._guided(ran)
         return [
-            ScheduledMeasurement(self._planned.tasks[i], Tier.COARSE, share)
-            for i, share in chosen
+            ScheduledMeasurement(self._planned.tasks[i], Tier.COARSE)
+            for i in chosen
             if not self._history.count(self._keys[i], Tier.COARSE, Tier.FINAL)
         ]
+
+    def _guided(self, ran: Mapping[int, float]) -> list[int]:
+        """The configs that may be on the front of latency and energy; ran: by config, its latency."""
+        assert self._planned.search is not None
+        guide = EnergyGuide(self._planned.search, None)
+        for i, seconds in ran.items():
+            guide.tell_latency(i, seconds)
+            if self._history.count(self._keys[i], Tier.COARSE, Tier.FINAL):
+                guide.tell_energy(i, self._history.median(self._keys[i], "energy_j", Tier.SCREEN, Tier.COARSE))
+        return guide.energy_round()
 
     def finals(self, count: int, with_energy: bool) -> list[ScheduledMeasurement]:
         """At most `count` configs near the latency/energy front, each once in every round.

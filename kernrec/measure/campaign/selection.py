@@ -1,25 +1,8 @@
-"""Which configs are measured in which tier: all are screened, some get coarse energy, and a few are finals.
-
-These are pure functions of measured costs.
-"""
+"""Which configs are measured in the final tier, and in which order: pure functions of measured costs."""
 
 from collections.abc import Sequence
 
 import numpy as np
-
-COARSE_SHARE = 0.15
-"""Share of the screened configs, the fastest ones, that get coarse energy."""
-RANDOM_SHARE = 0.05
-"""Share of the other configs that are drawn for it too, so that a model sees the energy of slow configs as well."""
-
-
-def coarse_selection(latency_s: Sequence[float], draw: np.random.Generator) -> list[tuple[int, float]]:
-    """(position, probability of selection) of the configs that get coarse energy, the fastest first."""
-    order = np.argsort(np.asarray(latency_s), kind="stable")
-    certain = min(len(order), max(1, round(COARSE_SHARE * len(order)))) if len(order) else 0
-    drawn = draw.random(len(order) - certain) < RANDOM_SHARE
-    chosen = [(int(i), 1.0) for i in order[:certain]]
-    return chosen + [(int(i), RANDOM_SHARE) for i in order[certain:][drawn]]
 
 
 def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], count: int) -> list[int]:

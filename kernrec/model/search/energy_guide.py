@@ -20,8 +20,8 @@ Array = np.ndarray
 
 FIRST_ENERGY = 10
 """Energy measurements, of the fastest configs, before there is a model of power."""
-ENERGY_ROUND = 2
-"""Most energy measurements of a later round: the model is better after each."""
+ENERGY_ROUND, _ROUND_SHARE = 2, 0.1
+"""Most energy measurements of a later round: so many, or this share of those made. The model is better after each."""
 _CAUTION = 1.5
 """Half-widths of an interval by which a config may fall short of what is expected. One is too few: the config of least
 energy is often the one whose power the model misjudges most (hotspot and expdist, `tools/evaluate_search.py`)."""
@@ -41,7 +41,6 @@ class EnergyGuide(ObjectiveSearch):
         super().__init__(search.space, weights)
         self._search = search
         self._draw = np.random.default_rng(seed)
-        self._asked: set[int] = set()  # for their energy
         self._model: PowerModel | None = None
         self._known = 0  # energies that the model learned from
 
@@ -60,15 +59,18 @@ class EnergyGuide(ObjectiveSearch):
 
     def energy_round(self) -> list[int]:
         """The configs measured so far whose energy has to be measured, those of least expected cost first."""
-        left = [config for config in self.ran() if config not in self._asked | self.energy_j.keys()]
+        left = [config for config in self.ran() if config not in self._asked]
         if not self.with_energy or not left:
+            return []
+        if len(self.energy_j) < 2 and len(self._asked) >= FIRST_ENERGY:  # it cannot be measured here
             return []
         if len(self.energy_j) < 2:
             chosen = sorted(left, key=self.log_latency)[:FIRST_ENERGY]
         else:
             mean, half = self._expected(left)
             reach = np.flatnonzero(mean - _CAUTION * half < self._best_before(left))
-            chosen = [left[place] for place in reach[np.argsort(mean[reach], kind="stable")][:ENERGY_ROUND]]
+            size = max(ENERGY_ROUND, int(_ROUND_SHARE * len(self.energy_j)))
+            chosen = [left[place] for place in reach[np.argsort(mean[reach], kind="stable")][:size]]
         self._asked |= set(chosen)
         return chosen
 

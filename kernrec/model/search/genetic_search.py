@@ -58,7 +58,6 @@ class GeneticSearch(ObjectiveSearch):
         self._xgboost = import_optional("xgboost", "learning costs while they are searched for", "train")
         super().__init__(space, weights)
         self._draw = np.random.default_rng(seed)
-        self._asked: set[int] = set()  # of whose energy was decided
         self._expected_s: dict[int, float] = {}  # log latency as predicted before the last round
         self._expected_j: dict[int, float] = {}  # log energy as predicted before the last energies were measured
 
@@ -122,7 +121,7 @@ class GeneticSearch(ObjectiveSearch):
 
     def energy_round(self) -> list[int]:
         """The configs of the present round whose energy is measured, those of least predicted energy first."""
-        left = [config for config in self.ran() if config not in self._asked | self.energy_j.keys()]
+        left = [config for config in self.ran() if config not in self._asked]
         if not self.with_energy or not left:
             return []
         self._asked |= set(left)

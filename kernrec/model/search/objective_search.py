@@ -29,6 +29,7 @@ class ObjectiveSearch(ABC):
         """By config tried, its latency; None for one that failed or is being measured."""
         self.energy_j: dict[int, float] = {}
         """By config, its energy, where it was measured."""
+        self._asked: set[int] = set()  # for their energy
 
     @property
     def with_energy(self) -> bool:
@@ -47,9 +48,11 @@ class ObjectiveSearch(ABC):
         """Take a measured latency; None: the config failed."""
         self.latency_s[config] = latency_s
 
-    def tell_energy(self, config: int, energy_j: float) -> None:
-        """Take a measured energy."""
-        self.energy_j[config] = energy_j
+    def tell_energy(self, config: int, energy_j: float | None) -> None:
+        """Take a measured energy; None: it could not be measured."""
+        self._asked.add(config)
+        if energy_j is not None:
+            self.energy_j[config] = energy_j
 
     def ran(self) -> list[int]:
         """The configs with a measured latency, in the order in which they were asked for."""

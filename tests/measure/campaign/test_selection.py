@@ -3,20 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.measure.campaign.selection import coarse_selection, front_neighborhood, interleaved
+from kernrec.measure.campaign.selection import front_neighborhood, interleaved
 
 COST = st.integers(1, 10_000).map(lambda microseconds: microseconds * 1e-6)
 COSTS = st.lists(st.tuples(COST, COST), min_size=1, max_size=40)
-
-
-def test_the_fastest_are_chosen_for_certain_and_others_by_a_chance_that_is_told() -> None:
-    latency = np.random.default_rng(0).permutation(np.linspace(1.0, 2.0, 400))
-    chosen = coarse_selection(latency.tolist(), np.random.default_rng(1))
-    certain = [i for i, probability in chosen if probability == 1.0]
-    drawn = [i for i, probability in chosen if probability == 0.05]
-    assert len(certain) == 60
-    assert max(latency[certain]) < min(latency[drawn])
-    assert 5 <= len(drawn) <= 35  # of 340, each with a chance of 5 %
 
 
 @given(COSTS, st.integers(1, 8))
