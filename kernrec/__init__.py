@@ -40,6 +40,7 @@ def recommend(
     power_limit_w: float | None = None,
     clock_hz: float | None = None,
     clocks: bool = False,
+    inputs: str = "random",
     top: int = 5,
     **dims: int,
 ) -> "Recommendation":
@@ -60,6 +61,7 @@ def recommend(
             a choice is then a config and a power limit.
         clock_hz: a locked core clock in hertz; not locked if None.
         clocks: whether locked core clocks are tried, too.
+        inputs: what the kernel computes on: `random` numbers, or `zeros`, with which arithmetic draws less power.
         top: how many choices are returned at most.
         **dims: the op's dimensions by name.
 
@@ -70,7 +72,7 @@ def recommend(
     from kernrec.recommender import Query, Request
     from kernrec.recommender.request import objective_named
 
-    query = Query(objective_named(objective), max_slowdown, max_power_w, power_limit_w, clock_hz, top, clocks)
+    query = Query(objective_named(objective), max_slowdown, max_power_w, power_limit_w, clock_hz, top, clocks, inputs)
     return _recommender().answer(Request(gpu, op, kernel, dims, dtype, layout, query))
 
 
@@ -202,6 +204,7 @@ def analyze(
     objective: str = "pareto",
     top: int = 5,
     block: Sequence[int] = (128,),
+    inputs: str = "random",
 ) -> "Analysis":
     """What limits a kernel of your own on a GPU, which need not be there, and what is better.
 
@@ -222,6 +225,7 @@ def analyze(
         objective: `pareto`, `latency`, `energy` or `edp`.
         top: how many choices are returned at most.
         block: for a source, the threads of a block: one to three extents.
+        inputs: as for `recommend`.
 
     Raises:
         kernrec.errors.UsageError: the function or source, its arguments or its configs cannot be used.
@@ -230,7 +234,7 @@ def analyze(
     from kernrec.recommender import Query
     from kernrec.recommender.request import objective_named
 
-    query = Query(objective_named(objective), top=top)
+    query = Query(objective_named(objective), top=top, inputs=inputs)
     if isinstance(function, str) and ("__global__" in function or ".entry" in function):
         from kernrec.checking.analyze_source import analyze_own
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernrec.cli import options
 from kernrec.cli.choices import print_choices
 from kernrec.cli.format import print_notes
 from kernrec.cli.kernel_argument import kernel_argument
@@ -45,6 +46,7 @@ def analyze(
     layout: Annotated[str | None, typer.Option(help="Tensor layout, if the spec has several.")] = None,
     objective: Annotated[str, typer.Option(help="What to optimize: pareto, latency, energy or edp.")] = "pareto",
     clocks: Annotated[bool, typer.Option("--clocks", help="Also try locked core clocks.")] = False,
+    inputs: options.Inputs = "random",
     top: Annotated[int, typer.Option(help="Number of configs to print at most.")] = 5,
     grid: Annotated[str | None, typer.Option(help="For PTX: blocks of the grid, 16 or 16,2,1; default 1.")] = None,
     block: Annotated[str | None, typer.Option(help="For PTX: threads of a block, 256 or 16,16; default 128.")] = None,
@@ -88,7 +90,9 @@ def analyze(
     problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **dims)
     if effort and not measure:
         raise UsageError("--effort says how much is measured; it goes with --measure")
-    query = Query(objective_named(objective), top=top, clocks=clocks)
+    if measure and inputs != "random":
+        raise UsageError(f"--inputs {inputs} is for predictions; --measure runs kernels on random numbers")
+    query = Query(objective_named(objective), top=top, clocks=clocks, inputs=inputs)
     database = db or paths.user_database()
     measured = _Measured(kernel, problem, card, database, folder, effort or "normal") if measure else None
     progress = Steps(f"{kernel.name}: preparing")

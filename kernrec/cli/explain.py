@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernrec.cli import options
 from kernrec.cli.format import config_text, interval_text, measurement_text, print_notes, source_text
 from kernrec.cli.quantity import hertz, percent, watts
 from kernrec.cli.table import print_table
@@ -39,6 +40,7 @@ def explain(
     objective: Annotated[str, typer.Option(help="Objective: latency, energy or edp.")] = "latency",
     power_limit: Annotated[str | None, typer.Option(help="Power limit that the GPU runs under, such as 300W.")] = None,
     clock: Annotated[str | None, typer.Option(help="Core clock that the GPU is locked to, such as 1410MHz.")] = None,
+    inputs: options.Inputs = "random",
     top: Annotated[int, typer.Option(help="Number of changes to print at most.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Also draw a picture into this .svg or .png file.")] = None,
@@ -65,6 +67,7 @@ def explain(
         objective_named(objective),
         power_limit_w=None if power_limit is None else watts("--power-limit", power_limit),
         clock_hz=None if clock is None else hertz("--clock", clock),
+        inputs=inputs,
     )
     request = Request(gpu, op or None, kernel, shape or {}, dtype, layout, query)
     tunables = _pairs("--config", config)

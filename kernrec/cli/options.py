@@ -26,6 +26,10 @@ Fix = Annotated[
 Dtype = Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the network's, or the op's first.")]
 Layout = Annotated[str | None, typer.Option(help="Tensor layout, such as nchw or nhwc.")]
 Objective = Annotated[str, typer.Option(help="What to optimize: pareto, latency, energy or edp.")]
+Inputs = Annotated[
+    str,
+    typer.Option(help="What the kernel computes on: random (numbers), or zeros, which draw less power."),
+]
 MaxSlowdown = Annotated[str | None, typer.Option(help="Most slowdown against the fastest config, such as 3%.")]
 MaxPower = Annotated[str | None, typer.Option(help="Highest mean power of a config, such as 250W.")]
 EnergyPrice = Annotated[str | None, typer.Option(help="What energy costs, such as 0.25EUR/kWh; needs --calls.")]

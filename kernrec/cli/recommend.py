@@ -45,6 +45,7 @@ def recommend(
         typer.Option(help="Core clock that the GPU is locked to, such as 1410MHz; `sweep` for a network at several."),
     ] = None,
     clocks: Annotated[bool, typer.Option("--clocks", help="Also try locked core clocks.")] = False,
+    inputs: options.Inputs = "random",
     top: Annotated[int, typer.Option(help="Number of configs to print at most.")] = 5,
     energy_price: options.EnergyPrice = None,
     carbon: options.Carbon = None,
@@ -115,6 +116,7 @@ def recommend(
         clock_hz=None if clock in (None, SWEEP) else hertz("--clock", str(clock)),
         top=top,
         clocks=clocks,
+        inputs=inputs,
     )
     recommender = Recommender(databases=db, calibrated=calibrated, keep_open=True)
     names = [card.name for card in find_gpus(gpu)]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, able_kernels, find_kernel, kernel_names
 from kernrec.kernel.library import triton_kernels
 from kernrec.kernel.spec_reader import kernel_from
+from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.static_table import StaticTable
@@ -27,6 +29,7 @@ class Context:
         calibrated: whether the prior takes the coefficients that were fitted to measurements, where there are some.
         models: what was trained; None for what lies beside the first database.
         keep_open: the database files stay open, for a program that asks once and ends.
+        inputs: what kernels are taken to compute on, one of `kernrec.model.prior.power.INPUTS`.
     """
 
     def __init__(
@@ -35,12 +38,22 @@ class Context:
         calibrated: bool = True,
         models: ModelStore | None = None,
         keep_open: bool = False,
+        inputs: str = RANDOM,
     ) -> None:
+        self.inputs = inputs
         self.stack = Stack(databases, keep_open)
         self.models = models or ModelStore.beside(databases, self.stack, calibrated)
         self._databases = databases
         self._tables: dict[tuple[str, str, str, str], StaticTable] = {}
         self._of_op: dict[tuple[str, str, str, str], tuple[StaticTable, ...]] = {}
+
+    def for_inputs(self, inputs: str) -> "Context":
+        """The same databases and models for other inputs."""
+        if inputs == self.inputs:
+            return self
+        other = copy(self)
+        other.inputs, other._tables, other._of_op = inputs, {}, {}
+        return other
 
     def kernel(self, name: str) -> Kernel:
         """The kernel of this name: the newest in the user's databases, else one of the library (`UsageError`)."""
@@ -59,8 +72,9 @@ class Context:
             raise
 
     def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
-        """What the databases hold of a problem on a GPU."""
-        return self.stack.evidence(gpu.name, problem.op, [kernel.name for kernel in kernels], problem.key)
+        """What the databases hold of a problem on a GPU. What was measured, with random inputs, tells of no others."""
+        evidence = self.stack.evidence(gpu.name, problem.op, [kernel.name for kernel in kernels], problem.key)
+        return evidence if self.inputs == RANDOM else Evidence(failed=evidence.failed)
 
     def tables(self, problem: Problem, gpu: GPU) -> tuple[StaticTable, ...]:
         """The static tables of every kernel of the library that implements a problem on a GPU.
@@ -100,7 +114,7 @@ class Context:
         profiles = self.find_profiles(kernel, problem, gpu)
         if not profiles and kernel.name not in kernel_names():
             raise self._not_analyzed(kernel, problem, gpu)
-        table = StaticTable.of(kernel, problem, gpu, profiles, self.models.calibration(gpu))
+        table = StaticTable.of(kernel, problem, gpu, profiles, self.models.calibration(gpu), self.inputs)
         if not kernel.sampled:  # profiles of sampled blocks hold on one problem, and a program may ask about many
             self._tables[key] = table
         return table

@@ -73,6 +73,7 @@ def answer_many(
     problems = tuple(_problems(definition, dims, kind))
     results = _Results(problems)
     alone = dict.fromkeys(problems)
+    recommender = recommender.for_inputs(query.inputs)
     models = recommender.context.models
     tables = recommender.context.tables(problems[0], card) if problems else ()
     kernels = [table.kernel for table in tables]

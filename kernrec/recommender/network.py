@@ -137,6 +137,7 @@ class NetworkAnswer:
             "objective": self.query.objective,
             "power_limit_w": self.query.point.limit_w(self.gpu),
             "locked_clock_hz": self.query.clock_hz,
+            "inputs": self.query.inputs,
             "dtypes": list(self.dtypes),
             "layers": [layer.as_dict() for layer in self.layers],
             "left_out": list(self.left_out),
@@ -160,6 +161,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         raise UsageError("clocks are tried for one problem, not for a network; give a shape, or --clock sweep")
     if query.power_limit_w is None and query.clock_hz is None:
         query = replace(query, power_limit_w=card.tdp_w)
+    recommender = recommender.for_inputs(query.inputs)
     chosen, layers = layers_of(wanted)
     answers: list[LayerAnswer] = []
     alternatives: list[Mapping[str, tuple[Estimate, Estimate]]] = []

@@ -92,7 +92,7 @@ def sweep_network(
     Raises:
         UsageError: a bound of the query is kept at no point.
     """
-    gpu = answer.gpu
+    gpu, recommender = answer.gpu, recommender.for_inputs(answer.query.inputs)
     points = swept_points(gpu, swept, power_limit_w)
     query = replace(answer.query, power_limit_w=None, clock_hz=None, max_slowdown=None)
     sums: list[TotalSum | None] = [TotalSum() for _ in points]

@@ -8,12 +8,14 @@ last, and its latest answers, so a second request costs little; programs should 
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
+from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem, find_op
 from kernrec.recommender.candidate_set import CandidateSet, RunnableConfigs, candidate_set
 from kernrec.recommender.choices import build_choice, build_choices, foreign_rows
@@ -21,7 +23,7 @@ from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import refusing_constraint, why_not
-from kernrec.recommender.notes import notes, of_kernel, sampled_blocks
+from kernrec.recommender.notes import notes, of_inputs, of_kernel, sampled_blocks
 from kernrec.recommender.request import Query, Request
 from kernrec.recommender.result import KernelAnswer, Recommendation
 from kernrec.recommender.saving import saving_of
@@ -55,6 +57,18 @@ class Recommender:
         self._answers: OrderedDict[tuple[Problem, str, Query], Recommendation] = OrderedDict()
         self._sets: OrderedDict[tuple[Problem, str, tuple[OperatingPoint, ...]], CandidateSet] = OrderedDict()
         self._version = self.context.stack.version()
+        self._others: dict[str, Recommender] = {}
+
+    def for_inputs(self, inputs: str) -> "Recommender":
+        """The recommender of the same databases for other inputs (`kernrec.model.prior.power.INPUTS`)."""
+        if inputs == self.context.inputs:
+            return self
+        if inputs not in self._others:
+            other = self._others[inputs] = copy(self)
+            other.context = self.context.for_inputs(inputs)
+            other._answers, other._sets = OrderedDict(), OrderedDict()
+            other._others = {self.context.inputs: self}
+        return self._others[inputs]
 
     def recommend(
         self,
@@ -87,6 +101,8 @@ class Recommender:
 
         Costs are compared with those at the default power limit.
         """
+        if query.inputs != self.context.inputs:
+            return self.for_inputs(query.inputs).answer_kernel(kernel, problem, gpu, query)
         table = self.context.kernel_table(kernel, problem, gpu)
         evidence = self.context.evidence(problem, gpu, [kernel])
         return kernel_recommendation(
@@ -106,6 +122,8 @@ class Recommender:
         """How much each objective of an answer is expected to lose by its present choice; of a front, both ends."""
         from kernrec.recommender.contenders import answer_regrets
 
+        if answer.inputs != self.context.inputs:
+            return self.for_inputs(answer.inputs).regrets(answer)
         problem, gpu, about = answer.problem, answer.gpu, answer.about_kernel
         tables = (
             (self.context.kernel_table(about.kernel, problem, gpu),) if about else self.context.tables(problem, gpu)
@@ -117,6 +135,8 @@ class Recommender:
 
     def answer_problem(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
         """The choices for a problem of an op on a GPU; the latest answers are kept while no database changes."""
+        if query.inputs != self.context.inputs:
+            return self.for_inputs(query.inputs).answer_problem(problem, gpu, query)
         self._forget_if_changed()
         return _kept(self._answers, (problem, gpu.name, query), _KEPT_ANSWERS, lambda: self._new(problem, gpu, query))
 
@@ -139,7 +159,8 @@ class Recommender:
 
     def _new(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
         candidates = self.candidates(problem, gpu, op_points(gpu, query))
-        vendor_model = self.context.models.vendor_model(problem.op)  # its warnings are among the notes
+        # Libraries were recorded with random inputs. The model's warnings are among the notes.
+        vendor_model = self.context.models.vendor_model(problem.op) if query.inputs == RANDOM else None
         picked = select(candidates, query)
         choices = build_choices(candidates, picked, query.objective)
         return Recommendation(
@@ -149,7 +170,8 @@ class Recommender:
             point=query.point,
             choices=choices,
             candidates=candidates.runnable,
-            notes=self.context.models.warnings() + notes(candidates, choices),
+            notes=(*self.context.models.warnings(), *of_inputs(query.inputs), *notes(candidates, choices)),
+            inputs=query.inputs,
             calibration=self.context.models.calibration(gpu),
             models=tuple(kernel.scope for kernel in candidates.kernels if kernel.scope),
             saving=saving_of(candidates, picked[0], query),
@@ -209,7 +231,8 @@ def kernel_recommendation(candidates: CandidateSet, query: Query, warnings: tupl
         point=candidates.points[0],
         choices=choices,
         candidates=candidates.runnable,
-        notes=(*warnings, *notes(candidates, choices), *of_kernel(considered, choices[0])),
+        notes=(*warnings, *of_inputs(query.inputs), *notes(candidates, choices), *of_kernel(considered, choices[0])),
+        inputs=query.inputs,
         calibration=kernel.table.calibration,
         models=(kernel.scope,) if kernel.scope else (),
         saving=saving_of(candidates, picked[0], query),

@@ -7,6 +7,7 @@ from enum import StrEnum
 import numpy as np
 
 from kernrec.errors import UsageError, unknown
+from kernrec.model.prior.power import INPUTS, RANDOM
 from kernrec.op.shape import parse_shape
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.util.light_dataclass import dataclass
@@ -64,9 +65,13 @@ class Query:
     """How many choices are returned at most."""
     clocks: bool = False
     """Whether locked core clocks are tried, too."""
+    inputs: str = RANDOM
+    """What the kernel computes on, one of `INPUTS`: power depends on it, and with it the clock under a limit."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "objective", objective_named(self.objective))
+        if self.inputs not in INPUTS:
+            raise unknown("inputs", self.inputs, INPUTS)
         if self.top < 1:
             raise UsageError(f"top is {self.top}; at least 1 is accepted")
         if self.max_slowdown is not None and not self.max_slowdown >= 0:

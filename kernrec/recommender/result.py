@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernrec.gpu import GPU
 from kernrec.kernel import BoundLaunch, Kernel, bind_launches
+from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint
@@ -245,6 +246,8 @@ class Recommendation:
     """How many configs can run."""
     notes: tuple[str, ...]
     """What the reader has to know, one line each."""
+    inputs: str = RANDOM
+    """What the kernel is taken to compute on: random numbers or zeros."""
     calibration: "Calibration | None" = None
     """The fitted coefficients of the prior; None for the data sheet's."""
     models: "tuple[ModelScope, ...]" = ()
@@ -302,6 +305,7 @@ class Recommendation:
             "gpu": self.gpu.name,
             "objective": self.objective,
             "power_limit_w": self.power_limit_w,
+            "inputs": self.inputs,
             "candidates": self.candidates,
             "calibration": None if self.calibration is None else self.calibration.as_dict(),
             "models": [scope.as_dict() for scope in self.models],

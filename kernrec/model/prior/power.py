@@ -19,7 +19,7 @@ are in `power.toml`.
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,6 +37,9 @@ DRAM = "dram.bytes"
 """The event of a byte between L2 and DRAM."""
 ISSUE = "issue."
 """How the events of warp instructions begin; the instruction class follows."""
+RANDOM, ZEROS = "random", "zeros"
+INPUTS = (RANDOM, ZEROS)
+"""What kernels may be taken to compute on: random numbers, or zeros (any constant), with which few bits toggle."""
 _GRIDS_KEPT = 16
 PARTNER_HEADROOM = 1.35
 """Highest power limit over the reference board's that partners' GeForce boards accept, where the catalog knows of none
@@ -80,25 +83,25 @@ class PowerModel:
     """Event -> joules at nominal voltage; `dram.bytes` does not depend on the voltage."""
 
     @classmethod
-    def for_gpu(cls, gpu: GPU, data: Literal["random", "zeros"] = "random") -> "PowerModel":
+    def for_gpu(cls, gpu: GPU, inputs: str = RANDOM) -> "PowerModel":
         """The model of a GPU of the catalog.
 
         Args:
             gpu: the GPU.
-            data: what the operands hold. With zeros (or one constant) few bits toggle, and arithmetic takes less.
+            inputs: one of `INPUTS`. With zeros (or one constant) few bits toggle, and arithmetic takes less.
 
         Raises:
-            UsageError: there are no coefficients for its compute capability, or no such kind of data.
+            UsageError: there are no coefficients for its compute capability, or no such kind of inputs.
         """
-        return cls.of_coefficients(gpu, _coefficients(), data)
+        return cls.of_coefficients(gpu, _coefficients(), inputs)
 
     @classmethod
-    def of_coefficients(cls, gpu: GPU, coefficients: Mapping[str, Any], data: str = "random") -> "PowerModel":
+    def of_coefficients(cls, gpu: GPU, coefficients: Mapping[str, Any], inputs: str = RANDOM) -> "PowerModel":
         """`for_gpu` with other coefficients than those of `power.toml`, in the same form."""
         if (chip := coefficients["chip"].get(f"sm_{gpu.sm}")) is None:
             raise unknown("compute capability of the power model", f"sm_{gpu.sm}", coefficients["chip"])
-        if data not in ("random", "zeros"):
-            raise unknown("data", data, ("random", "zeros"))
+        if inputs not in INPUTS:
+            raise unknown("inputs", inputs, INPUTS)
         memory_type, (_, device_gib) = next(
             (name, figures) for name, figures in chip["memory"].items() if gpu.memory_rate_hz <= figures[0]
         )
@@ -125,7 +128,7 @@ class PowerModel:
             tdp_w=gpu.tdp_w,
             power_min_w=gpu.power_min_w,
             power_max_w=round(gpu.tdp_w * PARTNER_HEADROOM) if partners else gpu.power_max_w,
-            energy_j=_event_energies(gpu, coefficients, volts, data == "zeros") | {DRAM: memory["pj_per_bit"] * 8e-12},
+            energy_j=_event_energies(gpu, coefficients, volts, inputs == ZEROS) | {DRAM: memory["pj_per_bit"] * 8e-12},
         )
 
     @property

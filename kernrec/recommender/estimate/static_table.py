@@ -18,7 +18,7 @@ from kernrec.model.prior.calibration import Calibration
 from kernrec.model.prior.demand import CORE_J, PORT, Demand, demand, side_by_side
 from kernrec.model.prior.launch_time import alone_clk
 from kernrec.model.prior.microarchitecture import microarchitecture
-from kernrec.model.prior.power import PowerModel
+from kernrec.model.prior.power import RANDOM, PowerModel
 from kernrec.op import Problem
 from kernrec.recommender.estimate.sampled_launch import SampledLaunch, read_sample
 from kernrec.store import ProfileTable
@@ -113,6 +113,7 @@ class StaticTable:
         gpu: GPU,
         profiles: Mapping[int, ProfileTable],
         calibration: Calibration | None = None,
+        inputs: str = RANDOM,
     ) -> "StaticTable":
         """The table of a kernel for the dtype and layout of a problem.
 
@@ -122,11 +123,12 @@ class StaticTable:
             gpu: the GPU.
             profiles: static profiles by launch index.
             calibration: coefficients of the prior that were fitted to measurements; None for the data sheet's.
+            inputs: one of `kernrec.model.prior.power.INPUTS`.
 
         Raises:
             KernrecError: a launch has no profiles for the GPU's architecture.
         """
-        power = PowerModel.for_gpu(gpu)
+        power = PowerModel.for_gpu(gpu, inputs)
         power = calibration.apply_to_power(power) if calibration else power
         space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
         variants = space.configs_on(problem) if kernel.sampled else space.variants

@@ -10,7 +10,7 @@ from kernrec.recommender.explain.advice import advice
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.explain.pick_config import explainable, pick_config, point_number
 from kernrec.recommender.explain.what_if import Change, difference, what_if
-from kernrec.recommender.notes import of_limits, of_measurements, of_predictions, sources_of
+from kernrec.recommender.notes import of_inputs, of_limits, of_measurements, of_predictions, sources_of
 from kernrec.recommender.request import Request
 from kernrec.util.light_dataclass import dataclass
 
@@ -69,6 +69,7 @@ def report(
         UsageError: a name is unknown, or no config has these tunables.
         KernrecError: nothing can run the problem, or there are no profiles to predict from.
     """
+    context = context.for_inputs(request.query.inputs)
     candidates = explainable(request, context)
     objective, point = request.query.objective, point_number(candidates, request.query.power_limit_w)
     position = pick_config(candidates, config, objective, point)
@@ -79,7 +80,8 @@ def report(
     shown = [subject.choice, *([other.choice] if other else [])]
     sources = sources_of(shown)
     kernel = candidates.kernels[0]
-    notes = [*context.models.warnings(), *of_predictions(candidates, sources), *of_limits(candidates, shown)]
+    inputs = of_inputs(request.query.inputs)
+    notes = [*context.models.warnings(), *inputs, *of_predictions(candidates, sources), *of_limits(candidates, shown)]
     notes += of_measurements(kernel.runnable, kernel if sources - {Source.MEASURED} else None)
     if any(choice.measurement for choice in shown):
         notes.append("times by resource, traffic and shares of energy are predicted, whatever was measured")
