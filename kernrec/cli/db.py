@@ -84,6 +84,7 @@ def import_(
         if op or shape or gpu or kernel or spec:
             raise UsageError(f"{file} is a bundle, whose rows say what was measured; give no other options than --db")
         bundle.import_(file, db or paths.user_database(), models, untrusted)
+        remote.print_retracted_copies(db or paths.user_database())
         return
     from kernrec.interop.import_export import Recording, import_bound, import_results
     from kernrec.interop.load_spec import load_spec
@@ -273,6 +274,7 @@ def merge(
         _note(line)
     if conflicts:
         _note(_conflicting(conflicts))
+    remote.print_retracted_copies(path)
 
 
 @app.command("verify")

@@ -127,6 +127,15 @@ def pull(name: AnyName = None, untrusted: Untrusted = False) -> None:
             _note(f"{remote.name}: {line}")
         if any("unknown key" in line or "not signed" in line for line in report.left):
             _note(f"{remote.name}: `kernrec db trust KEY` takes what a key signs, `--untrusted` takes everything")
+    print_retracted_copies(paths.user_database())
+
+
+def print_retracted_copies(database: Path) -> None:
+    """Say which measurements of a database no longer answer because who shared them has taken them back at a remote."""
+    from kernrec.store.share.copies import retract_copies
+
+    for name, count in retract_copies(database).items():
+        print(f"{database}: {count} measurements no longer answer; {name} has taken them back")
 
 
 def sync(name: Name = None, untrusted: Untrusted = False) -> None:

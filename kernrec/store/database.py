@@ -20,6 +20,7 @@ from kernrec.store.connection import (
     one_line,
     transaction,
 )
+from kernrec.store.contents import DatabaseContents, contents_of
 from kernrec.store.derived import MOMENT, derived, with_derived
 from kernrec.store.evidence import MeasuredAnswer
 from kernrec.store.identity import content_hash
@@ -30,7 +31,6 @@ from kernrec.store.migrations import TABLES, migrate, migrations, schema_version
 from kernrec.store.profiles import ProfileRow, ProfileTable, query_profiles
 from kernrec.store.row_hash import wrong_keys
 from kernrec.store.rows import Row
-from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -39,18 +39,6 @@ if TYPE_CHECKING:
 
 _CHUNK = 2000
 """Measurements that are inserted at a time, so that a large recording is not in memory twice."""
-
-
-@dataclass(frozen=True)
-class DatabaseContents:
-    """Summary of a database."""
-
-    measurements: int
-    """Rows of its log, without those that were taken back."""
-    profiled: frozenset[tuple[str, str, int]]
-    """(kernel, hash, architecture) with profiles."""
-    problems: tuple[tuple[str, str], ...]
-    """(op, key) of its problems."""
 
 
 class Database:
@@ -331,13 +319,7 @@ class Database:
     def contents(self) -> DatabaseContents:
         """A summary of the database."""
         with one_line(self.path):
-            rows = self._connection.execute(
-                "SELECT count(*) - (SELECT count(*) FROM db.measurement SEMI JOIN db.retraction USING (measurement_id))"
-                " FROM db.measurement"
-            ).fetchone()
-            profiled = self._connection.execute("SELECT DISTINCT kernel, kernel_hash, sm FROM db.profile").fetchall()
-            problems = self._connection.execute("SELECT op, key FROM db.problem").fetchall()
-        return DatabaseContents(int(rows[0]) if rows else 0, frozenset(profiled), tuple(problems))
+            return contents_of(self._connection)
 
     def key_range(self) -> tuple[str, str] | None:
         """The least and the greatest key of a measurement, which takes a look at every row; None without any."""

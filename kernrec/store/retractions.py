@@ -3,7 +3,8 @@
 Each is a row of the table `retraction` that names a measurement by its key, and is signed by who takes it back. A key
 is a hash of all columns, also of those that never leave a machine in that form (`kernrec.store.share.privacy`): only
 who was given a row can name it. A retraction that comes with a file of somebody else is added if its signer is trusted;
-another is left, and named. So merging databases is a set union of retractions, too.
+another is left, and named. So merging databases is a set union of retractions, too. One without a signature holds for
+its database alone: its user has no key, or the signature is that of a remote's log (`kernrec.store.share.copies`).
 """
 
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from typing import Any
 
 from kernrec.errors import UsageError
 from kernrec.store.connection import quoted
+from kernrec.store.contents import RETRACTED
 from kernrec.store.database import Database
 from kernrec.store.identity import canonical_json
 from kernrec.store.rows import Row
@@ -56,9 +58,8 @@ def leave_unbelieved(database: Database, folder: Path) -> list[str]:
     file = folder / "retraction.parquet"
     source = f"read_parquet({quoted(file)})"
     keys = ", ".join(quoted(key) for key in (*trusted(), own_key()) if key) or "NULL"
-    for batch in database.batches(
-        f"SELECT {', '.join(_SIGNED)}, signature FROM {source} WHERE signer IN ({keys})", _BATCH
-    ):
+    signed = f"coalesce(signer IN ({keys}) AND signature <> '', false)"
+    for batch in database.batches(f"SELECT {', '.join(_SIGNED)}, signature FROM {source} WHERE {signed}", _BATCH):
         for *values, signature in batch:
             row = dict(zip(_SIGNED, values, strict=True))
             if not fits(row["signer"], signature, _signed(row)):
@@ -66,14 +67,16 @@ def leave_unbelieved(database: Database, folder: Path) -> list[str]:
                     f"the retraction of {row['measurement_id']} is not signed by {signer_name(row['signer'])}, whom it "
                     "names; nothing was taken"
                 )
-    others = f"FROM {source} WHERE coalesce(signer NOT IN ({keys}), true)"
-    ((left, unsigned, some),) = database.query(f"SELECT count(*), count_if(signer = ''), max(signer) {others}")
+    ((left, unsigned, some),) = database.query(
+        f"SELECT count(*), count_if(signature = ''), max(signer) FILTER (signature <> '') "
+        f"FROM {source} WHERE NOT {signed}"
+    )
     if not left:
         return []
     believed = file.with_suffix(".believed")
-    database.change([f"COPY (FROM {source} WHERE signer IN ({keys})) TO {quoted(believed)} (FORMAT parquet)"])
+    database.change([f"COPY (FROM {source} WHERE {signed}) TO {quoted(believed)} (FORMAT parquet)"])
     believed.replace(file)
-    lines = [f"{unsigned} retractions that nobody signed were left"] if unsigned else []
+    lines = [f"{unsigned} retractions without a signature were left"] if unsigned else []
     if left > unsigned:
         lines.append(f"{left - unsigned} retractions of unknown keys were left, such as {some} (`kernrec db trust`)")
     return lines
@@ -81,7 +84,7 @@ def leave_unbelieved(database: Database, folder: Path) -> list[str]:
 
 def retracted(database: Database) -> int:
     """How many measurements of a database answer no more."""
-    ((count,),) = database.query("SELECT count(*) FROM db.measurement SEMI JOIN db.retraction USING (measurement_id)")
+    ((count,),) = database.query(RETRACTED)
     return int(count)
 
 

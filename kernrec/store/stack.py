@@ -11,7 +11,8 @@ from itertools import chain, islice
 from pathlib import Path
 
 from kernrec import paths
-from kernrec.store.database import Database, DatabaseContents
+from kernrec.store.contents import DatabaseContents
+from kernrec.store.database import Database
 from kernrec.store.evidence import Evidence
 from kernrec.store.identity import content_hash
 from kernrec.store.measurement_log import MeasurementLog, evidence

@@ -88,7 +88,7 @@ def test_whoever_trusts_the_signer_believes_it_and_nobody_else(base: Path) -> No
     with bob.at_work(), Database.open(bob.database, read_only=False) as database:
         merge(database, alice.database, notes.append)
         assert answering(database) == [2, 3]
-    assert notes[1:] == ["2 retractions that nobody signed were left"]
+    assert notes[1:] == ["2 retractions without a signature were left"]
 
 
 def test_a_retraction_in_the_name_of_another_is_refused(base: Path) -> None:

@@ -4,7 +4,8 @@ Beside the tables of the schema it has three:
 
     pulled (manifest, signer)                       what was taken of the remote's log
     origin (measurement_id, signer)                 who shared a row; the same row may come from several
-    retracted (measurement_id, signer, likeness)    who took a row back, and what it was but for its private columns
+    retracted (measurement_id, signer, likeness,    who took a row back, what it was but for its private columns, the
+               session, reason, retracted_at)       session that it was measured in, why and when
 
 A row answers as long as somebody shares it who has not taken it back; others are deleted. What was pulled and its rows
 enter in one transaction, so a pull that is killed is as if it had not begun, or is complete.
@@ -33,6 +34,10 @@ _TABLES = (
     "CREATE TABLE db.origin (measurement_id VARCHAR, signer VARCHAR)",
     "CREATE TABLE db.retracted (measurement_id VARCHAR, signer VARCHAR, likeness VARCHAR)",
 )
+_LATER_COLUMNS = [
+    f"ALTER TABLE db.retracted ADD COLUMN IF NOT EXISTS {column}"
+    for column in ("session VARCHAR", "reason VARCHAR", "retracted_at TIMESTAMP")
+]
 # Written as a set operation: millions of rows are no reason to look each up.
 _DELETE_UNSHARED = """
     DELETE FROM db.measurement WHERE measurement_id NOT IN (
@@ -123,12 +128,15 @@ class Pulled:
             f"ANTI JOIN (FROM db.origin WHERE signer = {signer}) USING (measurement_id)"
         )
         known = (
-            f"(SELECT measurement_id, {likeness} AS likeness FROM db.measurement JOIN {rows} USING (measurement_id))"
+            f"(SELECT measurement_id, session, {likeness} AS likeness FROM db.measurement "
+            f"JOIN {rows} USING (measurement_id))"
         )
+        self.database.change(_LATER_COLUMNS)
         self.database.change(
             [
-                f"INSERT INTO db.retracted SELECT measurement_id, {signer}, likeness "
-                f"FROM {rows} LEFT JOIN {known} AS known USING (measurement_id)",
+                f"INSERT INTO db.retracted BY NAME SELECT measurement_id, {signer} AS signer, likeness, session, "
+                f"{quoted(entry.document.reason)} AS reason, TIMESTAMP {quoted(entry.document.created_at)} "
+                f"AS retracted_at FROM {rows} LEFT JOIN {known} AS known USING (measurement_id)",
                 _note(entry),
                 _DELETE_UNSHARED,
             ]

@@ -84,7 +84,12 @@ def queries(database: Database, selection: Selection, secret: str) -> dict[str, 
     kernels = f"SELECT DISTINCT kernel, kernel_hash FROM ({chosen})"
     # A measurement that leaves with another key is taken back by that one: `retract_here` names both.
     at_home = f"SELECT measurement_id FROM ({shared_keys(kinds, secret)}) WHERE shared_id <> measurement_id"
-    retractions = f"FROM db.retraction WHERE {selection.retractions} AND measurement_id NOT IN ({at_home}) ORDER BY 1"
+    # Nobody else believes one that names its signer and is not signed (`kernrec.store.share.copies`).
+    believed = "(signature <> '' OR signer = '')"
+    retractions = (
+        f"FROM db.retraction WHERE {selection.retractions} AND {believed} AND measurement_id NOT IN ({at_home}) "
+        "ORDER BY 1"
+    )
     return {
         "measurement": f"SELECT {shared}, * EXCLUDE (here, same) FROM ({rows}) ORDER BY 1",
         "config": f"FROM db.config WHERE config_id IN (SELECT config_id FROM ({chosen})) ORDER BY 1",
