@@ -43,6 +43,7 @@ from kernrec.ptx.state.launch_layout import RESERVED_BYTES, KernelLaunch, lay_ou
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.race_detector import RaceDetector
 from kernrec.ptx.state.registers import RegisterFiles
+from kernrec.ptx.state.row_map import row_map
 from kernrec.ptx.state.touched_sectors import TouchedSectors
 
 # Importing a module of semantics registers its instructions.
@@ -175,7 +176,7 @@ class Emulation:
             "%reserved_smem_offset_0": reserved,
             "%reserved_smem_offset_1": reserved + RESERVED_BYTES // 2,
         }
-        registers = RegisterFiles(function, lanes, sizes)
+        registers = RegisterFiles(row_map(function), lanes, layout.symbols, sizes)
         races = RaceDetector(lanes, layout.shared_bytes) if options.check_races else None
         memory = Memory(lanes, layout, Counts() if options.count else None, races, options.touched, options.trace)
         operands = OperandResolver(registers, layout.symbols)

@@ -200,7 +200,7 @@ class Extrapolation:
 
     def _register(self, name: str) -> Array:
         """The lanes of a register as unsigned integers, or flags."""
-        width = self._operands.registers.register(name)[0]
+        width = self._operands.registers.rows.register(name)[0]
         return self._operands.row(Register(name), "pred" if width == 1 else f"u{width}")
 
     # Leaving out

@@ -16,13 +16,9 @@ import numpy as np
 
 from kernrec.ptx.execution.barriers import WAITS, Barriers
 from kernrec.ptx.execution.extrapolation import Extrapolation
-from kernrec.ptx.instructions.decoder import (
-    BlockDecoder,
-    DecodedBlock,
-    OperandResolver,
-    UnsupportedInstructionError,
-    unsupported,
-)
+from kernrec.ptx.instructions.block_plan import kept_plan, plan_block
+from kernrec.ptx.instructions.decoder import BlockDecoder, DecodedBlock, OperandResolver, unsupported
+from kernrec.ptx.instructions.registry import UnsupportedInstructionError
 from kernrec.ptx.ir.program import BasicBlock, Function, Instruction, Register, Symbol
 from kernrec.ptx.state.access_cost import Counts
 from kernrec.ptx.state.batch import WARP
@@ -92,7 +88,7 @@ class Scheduler:
         """Runs one batch: the thread blocks with these linear numbers."""
         lanes = self.operands.lanes
         lanes.start_batch(block_numbers)
-        self.operands.registers.special.start_batch()
+        self.operands.registers.start_batch()
         self.memory.start_batch()
         self.barriers.start_batch()
         self.live = _LiveLanes(lanes.shape.is_thread & (lanes.shape.block_of < len(block_numbers)))
@@ -149,7 +145,9 @@ class Scheduler:
                 )
 
     def _decode(self, index: int) -> DecodedBlock:
-        decoded = BlockDecoder(self.operands, self.memory).decode(self.function.blocks[index])
+        registers, symbols = self.operands.registers, self.operands.symbols
+        plan = kept_plan(registers.rows, index, registers.lanes.shape.lanes, symbols)
+        decoded = BlockDecoder(self.operands, self.memory).decode(plan)
         if self.issue is not None:
             decoded.issue = {name: count for name, count in self.issue[index].items() if count}
         self.decoded[index] = decoded
@@ -158,11 +156,13 @@ class Scheduler:
     def unsupported(self) -> list[str]:
         """Names of the instructions that cannot be decoded or, of those that end a basic block, executed."""
         names = []
+        registers = self.operands.registers
         for block in self.function.blocks:
             for ins in block.instructions:
                 alone = BasicBlock(block.index, (ins,), ())
+                plan = plan_block(registers.rows, alone, registers.lanes.shape.lanes, self.operands.symbols)
                 try:
-                    end = BlockDecoder(self.operands, self.memory).decode(alone).end
+                    end = BlockDecoder(self.operands, self.memory).decode(plan).end
                 except UnsupportedInstructionError:
                     names.append(ins.name)
                     continue

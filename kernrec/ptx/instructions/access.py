@@ -7,8 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError, copy_row, elementwise, steps
-from kernrec.ptx.instructions.packing import Compute, Elementwise, Step
+from kernrec.ptx.instructions.decoder import BlockDecoder
+from kernrec.ptx.instructions.registry import (
+    Compute,
+    Elementwise,
+    Step,
+    UnsupportedFormError,
+    copy_row,
+    elementwise,
+    steps,
+)
 from kernrec.ptx.ir.program import Address, Immediate, Instruction, Operand, Register, Vector
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.launch_layout import WINDOW_SHIFT, WINDOWS

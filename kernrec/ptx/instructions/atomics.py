@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.ptx.instructions.access import address_of, space_of
-from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError, steps
-from kernrec.ptx.instructions.packing import Step
+from kernrec.ptx.instructions.decoder import BlockDecoder
+from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.instructions.rounding import bf16_values, exact_to_bf16, two_sum
 from kernrec.ptx.ir.program import Instruction, Operand, Register, elements
 from kernrec.ptx.state.access import Access

@@ -8,9 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import UnsupportedFormError, copy_row, elementwise
 from kernrec.ptx.instructions.integer import integer_multiply
-from kernrec.ptx.instructions.packing import Compute, Elementwise
+from kernrec.ptx.instructions.registry import Compute, Elementwise, UnsupportedFormError, copy_row, elementwise
 from kernrec.ptx.ir.program import Instruction, Register
 from kernrec.ptx.state.types import Array
 

@@ -8,8 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from kernrec.ptx.instructions import fp8
-from kernrec.ptx.instructions.decoder import UnsupportedFormError, copy_row, elementwise
-from kernrec.ptx.instructions.packing import Compute, Elementwise
+from kernrec.ptx.instructions.registry import Compute, Elementwise, UnsupportedFormError, copy_row, elementwise
 from kernrec.ptx.instructions.rounding import bf16_values, directed, exact_to_bf16, flush, tf32_bits
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.types import DTYPES, WIDTHS, Array

@@ -1,112 +1,81 @@
-"""Basic blocks into closures: operands resolved to rows, elementwise work of many instructions packed together.
+"""Makes steps for one launch of the plans of basic blocks: callables without arguments that close over their rows."""
 
-An instruction becomes one or more steps, callables without arguments that close over the rows they work on. Most
-instructions are *elementwise*: a NumPy function of rows into a row (see `packing`).
-
-The semantics of instructions are in other modules, which register here with `@elementwise(opcodes...)` or
-`@steps(opcodes...)`. A module that adds instructions needs no change in this one.
-"""
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
-from kernrec.ptx.analysis import issue_cost
-from kernrec.ptx.instructions.packing import PACKED_OPCODES, Elementwise, Step, StepList, extended
-from kernrec.ptx.ir.program import (
-    Address,
-    BasicBlock,
-    Function,
-    Immediate,
-    Instruction,
-    Operand,
-    Register,
-    Symbol,
-    ends_block,
-    is_warp_synchronous,
-    lane_mask,
-    registers_of,
-)
+from kernrec.ptx.instructions.block_plan import PLANNING_ERRORS, BlockPlan, Deferred, Packed, Single, operand_row
+from kernrec.ptx.instructions.packing import packed_step, single_step
+from kernrec.ptx.instructions.registry import Step, UnsupportedInstructionError
+from kernrec.ptx.ir.program import Address, BasicBlock, Function, Immediate, Instruction, Operand, Register, Symbol
 from kernrec.ptx.state.batch import WARP, Lanes
-from kernrec.ptx.state.errors import EmulationError, location
+from kernrec.ptx.state.errors import location
 from kernrec.ptx.state.memory import Memory
-from kernrec.ptx.state.registers import RegisterFiles, RowRef
+from kernrec.ptx.state.registers import RegisterFiles
+from kernrec.ptx.state.row_map import RowRef
 from kernrec.ptx.state.selection import SharedSelection
-from kernrec.ptx.state.types import WIDTHS, Array, literal_bits
+from kernrec.ptx.state.types import Array
 
-ElementwiseBuilder = Callable[[Instruction], "Elementwise | list[Elementwise]"]
-StepBuilder = Callable[["BlockDecoder", Instruction], "Step | None"]
-"""Makes the step of an instruction; None when the step before took it in (`BlockDecoder.last_step`)."""
-_ELEMENTWISE: dict[str, ElementwiseBuilder] = {}
-_STEPS: dict[str, StepBuilder] = {}
-
-
-class UnsupportedInstructionError(EmulationError):
-    """The emulator does not support this instruction, or this form of it."""
-
-
-class UnsupportedFormError(Exception):
-    """Raised by a builder for a form of an instruction that it does not support; the text says what of it."""
-
-
-def elementwise(*opcodes: str) -> Callable[[ElementwiseBuilder], ElementwiseBuilder]:
-    """Registers a builder for opcodes that compute lane by lane."""
-
-    def register(builder: ElementwiseBuilder) -> ElementwiseBuilder:
-        _ELEMENTWISE.update(dict.fromkeys(opcodes, builder))
-        return builder
-
-    return register
-
-
-def steps(*opcodes: str) -> Callable[[StepBuilder], StepBuilder]:
-    """Registers a builder for opcodes that look across lanes or at memory."""
-
-    def register(builder: StepBuilder) -> StepBuilder:
-        _STEPS.update(dict.fromkeys(opcodes, builder))
-        return builder
-
-    return register
-
-
-def known_opcodes() -> frozenset[str]:
-    """Opcodes with registered semantics; control flow is executed by the emulator itself."""
-    return frozenset(_ELEMENTWISE) | frozenset(_STEPS)
-
-
-def copy_row(a: Array, out: Array) -> None:
-    """`out = a`."""
-    np.copyto(out, a)
+_ZERO = Immediate(0, "int")
 
 
 class DecodedBlock:
-    """A decoded basic block, and how often it ran."""
+    """A basic block as the steps of a launch, and how often it ran."""
 
-    __slots__ = ("block", "end", "full", "issue", "lane_mask", "lanes", "masked", "warps")
+    __slots__ = ("_deferred", "_masked", "_plan", "_registers", "full", "issue", "lane_mask", "lanes", "warps")
 
     def __init__(
-        self, block: BasicBlock, full: list[Step], masked: list[Step], end: Instruction | None, lane_mask: Array | None
+        self, plan: BlockPlan, registers: RegisterFiles, full: list[Step], deferred: list[Step | None]
     ) -> None:
         """A block with its steps.
 
         Args:
-            block: the instructions.
+            plan: how it is executed.
+            registers: of the launch.
             full: steps that run the block for all live lanes.
-            masked: steps that run it for `lanes.partial`.
-            end: its last instruction, where that decides where control goes.
-            lane_mask: where the lanes of a warp run the first instruction together: the mask of these, in each lane.
+            deferred: of these, those whose plan is `Deferred`, one for each such plan; None: the step before has it.
         """
-        self.block = block
+        self._plan = plan
+        self._registers = registers
+        self._deferred = deferred
+        self._masked: list[Step] | None = None
         self.full = full
-        self.masked = masked
-        self.end = end
-        self.lane_mask = lane_mask
-        self.issue: dict[str, int] = {}  # machine instructions that one warp issues, by class
-        for ins in block.instructions:
-            for name, cost in issue_cost.classify(ins):
-                self.issue[name] = self.issue.get(name, 0) + cost
-        self.warps = 0  # warps that executed it, and their active lanes, summed over all runs
+        self.lane_mask = None if plan.mask is None else registers.row(plan.mask, "u32")
+        """Where the lanes of a warp run the first instruction together: the mask of these, in each lane."""
+        self.issue = plan.issue
+        """Machine instructions that one warp issues, by class."""
+        self.warps = 0
+        """Warps that executed it, summed over all runs."""
         self.lanes = 0
+        """Active lanes of these."""
+
+    @property
+    def block(self) -> BasicBlock:
+        """The instructions."""
+        return self._plan.block
+
+    @property
+    def end(self) -> Instruction | None:
+        """Its last instruction, where that decides where control goes."""
+        return self._plan.end
+
+    @property
+    def masked(self) -> list[Step]:
+        """Steps that run the block for `lanes.partial`; made when lanes diverge there for the first time."""
+        if self._masked is None:
+            self._masked = []
+            deferred = iter(self._deferred)
+            for planned in self._plan.steps:
+                if isinstance(planned, Deferred):
+                    step = next(deferred)
+                    if step is None:
+                        continue
+                elif isinstance(planned, Single):
+                    step = single_step(self._registers, planned, True)
+                else:
+                    step = packed_step(self._registers, planned, True)
+                self._masked.append(step)
+        return self._masked
 
 
 class OperandResolver:
@@ -129,19 +98,9 @@ class OperandResolver:
 
     def ref(self, operand: Operand, kind: str) -> RowRef:
         """The row that holds an operand of PTX type `kind`."""
-        if isinstance(operand, Register):
-            try:
-                return self.registers.register(operand.name)
-            except KeyError:
-                raise UnsupportedFormError(f"register {operand.name}") from None
-        if isinstance(operand, Immediate):
-            return self.registers.constant(WIDTHS[kind], literal_bits(operand, kind))
-        if isinstance(operand, Symbol):
-            if operand.name not in self.symbols:
-                raise UnsupportedFormError(f"symbol {operand.name!r}")
-            value = self.symbols[operand.name] + operand.offset
-            return self.registers.constant(WIDTHS[kind], value & (1 << WIDTHS[kind]) - 1)
-        raise UnsupportedFormError(f"operand {operand}")
+        ref = operand_row(self.registers.rows, operand, kind, self.symbols)
+        self.registers.fill()
+        return ref
 
     def row(self, operand: Operand, kind: str) -> Array:
         """The lanes of an operand as PTX type `kind`."""
@@ -149,45 +108,51 @@ class OperandResolver:
 
 
 class BlockDecoder(OperandResolver):
-    """Decodes one basic block for one batch of lanes."""
+    """Makes the steps of one basic block for one launch."""
 
     def __init__(self, operands: OperandResolver, memory: Memory) -> None:
         super().__init__(operands.registers, operands.symbols)
         self.memory = memory
-        self._steps = StepList(operands.registers)
-        self._versions: dict[RowRef, int] = {}  # how often the block wrote a row so far
+        self._steps: list[Step] = []
+        self._versions: dict[RowRef, int] = {}  # how often the block wrote a row before the instruction
         self._selections: dict[tuple[object, ...], SharedSelection] = {}
 
-    def decode(self, block: BasicBlock) -> DecodedBlock:
-        """The closures of a basic block; to be called once.
+    def decode(self, plan: BlockPlan) -> DecodedBlock:
+        """The steps of a basic block; to be called once.
 
         Raises:
             UnsupportedInstructionError: naming the instruction and its line.
         """
-        end: Instruction | None = None
-        for ins in block.instructions:
-            if ends_block(ins):
-                end = ins
-                continue
-            try:
-                self._instruction(ins)
-            except UnsupportedFormError as error:
-                raise unsupported(self.function, ins, str(error)) from None
-            except (EmulationError, IndexError, ValueError, TypeError, KeyError) as error:
-                if isinstance(error, UnsupportedInstructionError):
-                    raise
-                raise unsupported(self.function, ins, f"{error}") from error
-        self._steps.flush()
-        first = block.instructions[0]
-        mask = self.row(lane_mask(first), "u32") if is_warp_synchronous(first) else None
-        return DecodedBlock(block, self._steps.full, self._steps.masked, end, mask)
+        registers = self.registers
+        registers.fill()
+        deferred: list[Step | None] = []
+        for planned in plan.steps:
+            if isinstance(planned, Single):
+                self._steps.append(single_step(registers, planned, False))
+            elif isinstance(planned, Packed):
+                self._steps.append(packed_step(registers, planned, False))
+            else:
+                self._versions = planned.versions
+                try:
+                    step = planned.build(self, planned.instruction)
+                except PLANNING_ERRORS as error:
+                    raise self._refusal(planned.instruction, error) from error
+                deferred.append(step)
+                if step is not None:
+                    self._steps.append(step)
+        if plan.error is not None:
+            raise self._refusal(*plan.error) from plan.error[1]
+        return DecodedBlock(plan, registers, self._steps, deferred)
+
+    def _refusal(self, ins: Instruction, error: Exception) -> UnsupportedInstructionError:
+        return error if isinstance(error, UnsupportedInstructionError) else unsupported(self.function, ins, str(error))
 
     # For builders of steps
 
     @property
     def last_step(self) -> Step | None:
         """The step that runs right before the next one, if the basic block has one already."""
-        return self._steps.last
+        return self._steps[-1] if self._steps else None
 
     def predicate(self, ins: Instruction) -> tuple[Array | None, bool]:
         """The guard of an instruction: (row or None, negated)."""
@@ -207,11 +172,11 @@ class BlockDecoder(OperandResolver):
         elif isinstance(base, Symbol):
             ref, offset = self.ref(Symbol(base.name), "b64"), offset + base.offset
         else:
-            ref, offset = self.registers.constant(64, 0), offset + int(base.value)
+            ref, offset = self.ref(_ZERO, "b64"), offset + int(base.value)
         guard: RowRef | None = None
         negated = False
         if ins.predicate is not None:
-            guard, negated = self.registers.register(ins.predicate[0]), ins.predicate[1]
+            guard, negated = self.registers.rows.register(ins.predicate[0]), ins.predicate[1]
         version = self._versions.get
         key = (ref, version(ref, 0), guard, version(guard, 0) if guard else 0, negated, per_warp)
         shared = self._selections.get(key)
@@ -237,64 +202,6 @@ class BlockDecoder(OperandResolver):
             return np.flatnonzero(flags) if running is None else running[flags[running]]
 
         return numbers
-
-    # Instructions
-
-    def _instruction(self, ins: Instruction) -> None:
-        build = _ELEMENTWISE.get(ins.opcode)
-        if build is not None:
-            built = build(ins)
-            for work in [built] if isinstance(built, Elementwise) else built:
-                self._elementwise(ins, work)
-            return
-        build_step = _STEPS.get(ins.opcode)
-        if build_step is None:
-            raise UnsupportedFormError
-        rows = set(self._rows_of(ins))
-        self._steps.flush_conflicting(rows, rows)
-        step = build_step(self, ins)
-        if step is not None:
-            self._steps.append(step)
-        for ref in self._written(ins):
-            self._versions[ref] = self._versions.get(ref, 0) + 1
-
-    def _elementwise(self, ins: Instruction, work: Elementwise) -> None:
-        function, result, kind, operands, kinds = work
-        destination = self.ref(result, kind)
-        sources = tuple(map(self.ref, operands, kinds))
-        if WIDTHS[kind] < destination[0]:
-            function, kind = extended(function, kind), f"u{destination[0]}"
-        key = (function, kind, kinds)
-        fits = ins.predicate is None and ins.opcode in PACKED_OPCODES and WIDTHS[kind] == destination[0]
-        if fits and all(WIDTHS[t] == r[0] for t, r in zip(kinds, sources, strict=True)):
-            self._steps.add_packed(key, destination, sources)
-        elif ins.predicate is None:
-            self._steps.flush_conflicting(sources, (destination,))
-            self._steps.add_single(key, destination, sources)
-        else:
-            guard, inverted = self.predicate(ins)
-            reads = (*sources, self.registers.register(ins.predicate[0]))
-            self._steps.flush_conflicting(reads, (destination,))
-            self._steps.add_single(key, destination, sources, guard, inverted)
-        self._versions[destination] = self._versions.get(destination, 0) + 1
-
-    def _rows_of(self, ins: Instruction) -> Iterator[RowRef]:
-        """The rows that an instruction reads or writes."""
-        if ins.predicate is not None:
-            yield self.registers.register(ins.predicate[0])
-        for operand in ins.operands:
-            yield from self._registers_of(operand)
-
-    def _registers_of(self, operand: Operand) -> Iterator[RowRef]:
-        return (self.registers.register(name) for name in registers_of(operand) if name != "_")
-
-    def _written(self, ins: Instruction) -> Iterator[RowRef]:
-        if (
-            ins.operands
-            and ins.opcode not in ("st", "red", "cp", "stmatrix", "sust", "sured")
-            and ins.modifiers[:1] != ("store",)
-        ):
-            yield from self._registers_of(ins.operands[0])
 
 
 def unsupported(function: Function, ins: Instruction, detail: str = "") -> UnsupportedInstructionError:

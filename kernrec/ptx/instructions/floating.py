@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from kernrec.ptx.instructions.carry import carrying
-from kernrec.ptx.instructions.decoder import UnsupportedFormError, elementwise
 from kernrec.ptx.instructions.integer import INTEGERS, integer_divide, integer_multiply, integer_plain, maximum, minimum
-from kernrec.ptx.instructions.packing import Compute, Elementwise
+from kernrec.ptx.instructions.registry import Compute, Elementwise, UnsupportedFormError, elementwise
 from kernrec.ptx.instructions.rounding import (
     bf16_values,
     directed,

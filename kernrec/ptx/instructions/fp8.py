@@ -8,8 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import UnsupportedFormError
-from kernrec.ptx.instructions.packing import Compute, Elementwise
+from kernrec.ptx.instructions.registry import Compute, Elementwise, UnsupportedFormError
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.types import Array
 

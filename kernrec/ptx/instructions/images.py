@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError, steps
-from kernrec.ptx.instructions.packing import Step
+from kernrec.ptx.instructions.decoder import BlockDecoder
+from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.ir.program import Instruction, Operand, Register, Texel, Vector, elements
 from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.region import Region

@@ -5,8 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import UnsupportedFormError, elementwise
-from kernrec.ptx.instructions.packing import Compute, Elementwise
+from kernrec.ptx.instructions.registry import Compute, Elementwise, UnsupportedFormError, elementwise
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.types import DTYPES, WIDTHS, Array
 

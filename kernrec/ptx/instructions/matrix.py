@@ -26,9 +26,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError, steps
+from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.fp8 import fp8_values
-from kernrec.ptx.instructions.packing import Step
+from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.instructions.rounding import bf16_values, tf32_of
 from kernrec.ptx.instructions.warp import whole_warps
 from kernrec.ptx.ir.program import Instruction, Operand, elements

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.ptx.instructions.access import address_of
-from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError, steps
-from kernrec.ptx.instructions.packing import Step
+from kernrec.ptx.instructions.decoder import BlockDecoder
+from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.instructions.warp import whole_warps
 from kernrec.ptx.ir.program import Instruction, Operand, elements
 from kernrec.ptx.state.access import Access

@@ -5,8 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import UnsupportedFormError, copy_row, elementwise
-from kernrec.ptx.instructions.packing import Compute, Elementwise
+from kernrec.ptx.instructions.registry import Compute, Elementwise, UnsupportedFormError, copy_row, elementwise
 from kernrec.ptx.instructions.rounding import bf16_values, flush
 from kernrec.ptx.ir.program import Immediate, Instruction, Negated, Operand, Pair, Register, Vector
 from kernrec.ptx.state.types import WIDTHS, Array

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError, steps
-from kernrec.ptx.instructions.packing import Step
+from kernrec.ptx.instructions.decoder import BlockDecoder
+from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.ir.program import Instruction, Negated, Operand, Pair, Register
 from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.types import Array

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kernrec.ptx.instructions.access import address_of, space_of
-from kernrec.ptx.instructions.decoder import BlockDecoder, UnsupportedFormError, steps
+from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.matrix import (
     RESULTS,
     Fragments,
@@ -26,7 +26,7 @@ from kernrec.ptx.instructions.matrix import (
     elements_per_register,
     register_rows,
 )
-from kernrec.ptx.instructions.packing import Step
+from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.instructions.warp import whole_warps
 from kernrec.ptx.ir.program import Instruction, Vector
 from kernrec.ptx.state.access import Access

@@ -1,8 +1,9 @@
 """PTX as data: modules, functions, variables, instructions, operands, basic blocks."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from typing import Any
 
 _WIDEST = 16  # bytes of an access
 
@@ -297,6 +298,15 @@ class Function:
 
     returns: tuple[Variable, ...] = ()
     """What a device function calls its results."""
+
+    @cached_property
+    def memo(self) -> dict[object, Any]:
+        """What others worked out about the function once for all, by a key of theirs."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """How it is pickled: without what follows from the rest."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def register_type(self, name: str) -> str | None:
         """The declared type of a register (`b32`, `pred`, ...), or None when it was never declared."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kernrec.ptx.instructions.decoder import UnsupportedInstructionError
+from kernrec.ptx.instructions.registry import UnsupportedInstructionError
 from kernrec.ptx.ir.errors import ParseError
 from tests.helpers.ptx_text import apply, run
 

@@ -1,0 +1,90 @@
+"""Which instructions there are: modules of semantics register here how theirs are executed.
+
+Most instructions are *elementwise*: a NumPy function of rows into a row (`@elementwise(opcodes...)`). The others look
+across lanes or at memory, and become one step, a callable without arguments that closes over the rows it works on
+(`@steps(opcodes...)`). A module that adds instructions needs no change elsewhere.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from kernrec.ptx.ir.program import Instruction, Operand
+from kernrec.ptx.state.errors import EmulationError
+from kernrec.ptx.state.types import Array
+
+Step = Callable[[], object]
+"""Executes one instruction, or several packed ones, for the lanes that run."""
+
+Compute = Callable[..., object]
+"""`compute(*sources, out)` on arrays of any shape."""
+
+
+class Elementwise(NamedTuple):
+    """An instruction that computes lane by lane: `function(*sources, destination)`."""
+
+    function: Compute
+    """The computation."""
+
+    destination: Operand
+    """The register to write."""
+
+    type: str
+    """PTX type of the result."""
+
+    sources: tuple[Operand, ...]
+    """The operands to read."""
+
+    source_types: tuple[str, ...]
+    """PTX type of each of them."""
+
+
+ElementwiseBuilder = Callable[[Instruction], "Elementwise | list[Elementwise]"]
+StepBuilder = Callable[..., "Step | None"]
+"""Makes the step of an instruction from a `decoder.BlockDecoder` and the instruction; None when the step before took it
+in (`BlockDecoder.last_step`)."""
+
+ELEMENTWISE: dict[str, ElementwiseBuilder] = {}
+"""By opcode: instructions that compute lane by lane."""
+
+STEPS: dict[str, StepBuilder] = {}
+"""By opcode: the others."""
+
+
+class UnsupportedInstructionError(EmulationError):
+    """The emulator does not support this instruction, or this form of it."""
+
+
+class UnsupportedFormError(Exception):
+    """Raised by a builder for a form of an instruction that it does not support; the text says what of it."""
+
+
+def elementwise(*opcodes: str) -> Callable[[ElementwiseBuilder], ElementwiseBuilder]:
+    """Registers a builder for opcodes that compute lane by lane."""
+
+    def register(builder: ElementwiseBuilder) -> ElementwiseBuilder:
+        ELEMENTWISE.update(dict.fromkeys(opcodes, builder))
+        return builder
+
+    return register
+
+
+def steps(*opcodes: str) -> Callable[[StepBuilder], StepBuilder]:
+    """Registers a builder for opcodes that look across lanes or at memory."""
+
+    def register(builder: StepBuilder) -> StepBuilder:
+        STEPS.update(dict.fromkeys(opcodes, builder))
+        return builder
+
+    return register
+
+
+def known_opcodes() -> frozenset[str]:
+    """Opcodes with registered semantics; control flow is executed by the emulator itself."""
+    return frozenset(ELEMENTWISE) | frozenset(STEPS)
+
+
+def copy_row(a: Array, out: Array) -> None:
+    """`out = a`."""
+    np.copyto(out, a)
