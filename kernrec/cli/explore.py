@@ -12,18 +12,22 @@ from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
     from kernrec.gpu import GPU
-    from kernrec.op import Problem
     from kernrec.op.workload import Workload
+    from kernrec.page.subject import Subject
+    from kernrec.recommender import Recommender
 
 Gpus = Annotated[str, typer.Option("--gpu", help="GPUs side by side, such as h200,rtx4090.")]
+Kernel = Annotated[str | None, typer.Option("--kernel", help="One kernel instead of an op: yours or the library's.")]
 Clocks = Annotated[bool, typer.Option("--clocks", help="Also try locked core clocks.")]
 
 
 def explore(
     gpu: Gpus = "h200,rtx4090",
     op: Annotated[
-        str, typer.Option("--op", help="Operator that is shown first (`kernrec ops` lists them).")
-    ] = "matmul",
+        str | None,
+        typer.Option("--op", help="Operator that is shown first (`kernrec ops` lists them). Default: matmul."),
+    ] = None,
+    kernel: Kernel = None,
     shape: Annotated[str | None, typer.Option(help="Its dimensions, such as m=4096,n=4096,k=4096.")] = None,
     workload: options.WorkloadName = None,
     fix: options.Fix = None,
@@ -39,25 +43,26 @@ def explore(
     The page is served to this machine alone, and asks nothing of the network. Ctrl-C ends it. `kernrec report` writes
     the same page into one file.
     """
-    from kernrec.op import find_op
-    from kernrec.op.workload import default_workload
-    from kernrec.page.answers import Answers, problem_parameters
+    from kernrec.page.answers import Answers
     from kernrec.page.server import PageServer
     from kernrec.recommender import Recommender
     from kernrec.recommender.compare_gpus import find_gpus
 
     gpus = find_gpus(gpu)
     network = _workload(workload, fix)
-    problems = _problems(op, [shape] if shape else [], None, dtype, layout)
-    problem = problems[0] if problems else default_workload(find_op(op)).layers_of(op)[0].problem
+    if op and kernel:
+        raise UsageError("--op and --kernel were both given; one of them is shown first")
+    recommender = Recommender(databases=db)
+    about = "" if kernel else op or "matmul"
+    shown = _subjects(recommender, (about, kernel), [shape] if shape else [], None, (dtype, layout, clocks))[0]
     chosen: dict[str, Any] = {
         "gpus": [card.name for card in gpus],
         "clocks": clocks,
-        "problem": problem_parameters(problem),
+        "problem": shown.parameters,
         "workload": network.name if network else None,
         "view": "network" if network else "front",
     }
-    server = PageServer(Answers(Recommender(databases=db), network), port, chosen)
+    server = PageServer(Answers(recommender, network, kernel=shown.kernel), port, chosen)
     try:
         print(server.url, flush=True)
         print("note: served to this machine until Ctrl-C", file=sys.stderr)
@@ -76,6 +81,7 @@ def report(
     html: Annotated[Path, typer.Option("--html", help="File to write; it works without a network.")],
     gpu: Gpus,
     op: options.Op = "",
+    kernel: Kernel = None,
     shape: options.Shapes = None,
     workload: options.WorkloadName = None,
     fix: options.Fix = None,
@@ -86,8 +92,8 @@ def report(
 ) -> None:
     """Write the page of `kernrec explore` into one HTML file, such as to attach to a ticket.
 
-    It has the front of latency and energy of every --shape of an --op, explained; with a --workload the network over
-    power limits, and of an --op the layers of the network.
+    It has the front of latency and energy of every --shape of an --op or a --kernel, explained; with a --workload the
+    network over power limits, and of an --op the layers of the network.
     """
     from kernrec.cli.format import print_notes
     from kernrec.cli.steps import Steps
@@ -102,21 +108,26 @@ def report(
         raise UsageError(f"--html {str(html)!r:.80}: a name that ends in .html is expected")
     if not html.absolute().parent.is_dir():
         raise UsageError(f"--html {str(html)!r:.80}: there is no folder {html.absolute().parent}")
-    if not op and not workload:
-        raise UsageError("--op is missing (`kernrec ops` lists what is known); or give a --workload")
-    if shape and not op:
-        raise UsageError("--shape needs an --op")
+    if not op and not kernel and not workload:
+        raise UsageError("--op is missing (`kernrec ops` lists what is known); or give a --kernel or a --workload")
+    if kernel and (op or workload):
+        raise UsageError("--kernel goes with --shape, --dtype, --layout and --clocks, without --op and --workload")
+    if shape and not (op or kernel):
+        raise UsageError("--shape needs an --op or a --kernel")
     if shape and workload:
         raise UsageError("--shape and --workload were both given; a shape is one problem, a workload many")
     gpus: Sequence[GPU] = find_gpus(gpu)
     network = _workload(workload, fix)
-    problems = _problems(op, shape or [], network, dtype, layout) if op else []
+    recommender = Recommender(databases=db)
+    subjects = []
+    if op or kernel:
+        subjects = _subjects(recommender, (op, kernel), shape or [], network, (dtype, layout, clocks))
     with Steps("the report: answers"):
-        answers = Answers(Recommender(databases=db), network, points_of_each(len(problems) * len(gpus)))
-        text, missing = make(answers, gpus, problems, network.name if network else None, clocks)
+        answers = Answers(recommender, network, points_of_each(len(subjects) * len(gpus)))
+        text, missing = make(answers, gpus, subjects, network.name if network else None)
     write_whole(html, text.encode())
     size = f"{len(text.encode()) / 1e6:.1f} MB"
-    print(f"{html}: {size}, {_counted(len(problems), 'problem')} on {_counted(len(gpus), 'GPU')}")
+    print(f"{html}: {size}, {_counted(len(subjects), 'problem')} on {_counted(len(gpus), 'GPU')}")
     print_notes(missing)
 
 
@@ -132,14 +143,22 @@ def _workload(name: str | None, fix: str | None) -> "Workload | None":
     return None if name is None else find_workload(name, options.fixed(fix))
 
 
-def _problems(
-    op: str, shapes: Sequence[str], network: "Workload | None", dtype: str | None, layout: str | None
-) -> "list[Problem]":
-    """The problems whose fronts are shown: the shapes, or else the layers of the network or of the op's own."""
-    from kernrec.op import problem_from_shape
+def _subjects(
+    recommender: "Recommender",
+    about: tuple[str, str | None],
+    shapes: Sequence[str],
+    network: "Workload | None",
+    how: tuple[str | None, str | None, bool],
+) -> "list[Subject]":
+    """What fronts are shown of: the shapes, or else the layers of the network or of the op's own; of a kernel the
+    problem of its spec. `about`: op or else kernel; `how`: dtype, layout, and whether clocks are tried."""
+    from kernrec.page.subject import Subject, subject_of
     from kernrec.recommender.network import NetworkRequest, layers_of
 
-    if shapes:
-        return [problem_from_shape(op, shape, dtype, layout) for shape in shapes]
+    (op, kernel), (dtype, layout, clocks) = about, how
+    if shapes or kernel:
+        named = {"kernel": kernel or "", "op": op, "dtype": dtype or "", "layout": layout or ""}
+        named |= {"clocks": "1"} if clocks else {}
+        return [subject_of(recommender, named | {"shape": shape}) for shape in shapes or [""]]
     _, layers = layers_of(NetworkRequest(network, op, dtype, layout))
-    return list(dict.fromkeys(layer.problem for layer in layers))
+    return [Subject(problem, None, clocks) for problem in dict.fromkeys(layer.problem for layer in layers)]

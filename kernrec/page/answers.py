@@ -10,25 +10,26 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
-from kernrec.gpu import GPU, all_gpus, find_gpu
-from kernrec.op import Problem, all_ops, find_op, problem_from_shape
+from kernrec.gpu import all_gpus, find_gpu
+from kernrec.kernel import Kernel
+from kernrec.op import all_ops
 from kernrec.op.workload import Workload, default_workload, workloads
 from kernrec.page.front import MOST_POINTS, config_text, front_answer, point_of
 from kernrec.page.network import network_view
-from kernrec.recommender import Objective, Query, Recommender
+from kernrec.page.subject import PARAMETERS, Subject, kernel_options, subject_of
+from kernrec.recommender import Objective, Recommender
 from kernrec.recommender.explain.advice import advice
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.explain.pick_config import pick_config
 from kernrec.recommender.explain.what_if import what_if
 from kernrec.recommender.network import NetworkRequest
-from kernrec.recommender.sweep import op_points
 from kernrec.store.coverage import coverage
 
 Parameters = Mapping[str, str]
 
 _MOST_TEXT = 400
 """The longest parameter."""
-_OF_PROBLEM = ("gpu", "op", "dtype", "layout", "shape", "clocks")
+_OF_FRONT = ("gpu", *PARAMETERS)
 
 
 class Answers:
@@ -38,18 +39,23 @@ class Answers:
         recommender: who is asked.
         workload: a network of the user's own, offered first beside those that ship.
         most_points: of one front.
+        kernel: one of the library or the user's own that is offered beside those of the user's databases.
     """
 
     def __init__(
-        self, recommender: Recommender, workload: Workload | None = None, most_points: int = MOST_POINTS
+        self,
+        recommender: Recommender,
+        workload: Workload | None = None,
+        most_points: int = MOST_POINTS,
+        kernel: Kernel | None = None,
     ) -> None:
-        self._recommender = recommender
+        self._recommender, self._kernel = recommender, kernel
         self._most_points = most_points
         self._own = {workload.name: workload} if workload else {}
         self._lock = threading.Lock()
         self.paths: dict[str, tuple[tuple[str, ...], Callable[[Parameters], Any]]] = {
-            "front": (_OF_PROBLEM, self._front),
-            "explain": ((*_OF_PROBLEM, "kernel", "config", "power_limit_w", "clock_hz"), self._explain),
+            "front": (_OF_FRONT, self._front),
+            "explain": ((*_OF_FRONT, "config", "power_limit_w", "clock_hz"), self._explain),
             "network": (("gpu", "workload", "dtype"), self._network),
             "database": ((), self._database),
         }
@@ -83,23 +89,25 @@ class Answers:
                     "dtypes": list(op.dtypes),
                     "layouts": list(op.layouts),
                     "dims": [{"name": d.name, "meaning": d.meaning, "default": d.default} for d in op.dims],
-                    "layers": [{"name": layer.name, **problem_parameters(layer.problem)} for layer in layers],
+                    "layers": [{"name": layer.name, **Subject(layer.problem).parameters} for layer in layers],
                 }
             )
         return {
             "ops": ops,
+            "kernels": kernel_options(self._recommender, self._kernel),
             "gpus": [{"name": gpu.name, "title": gpu.title} for gpu in all_gpus()],
             "workloads": [*self._own, *workloads()],
         }
 
     def _front(self, parameters: Parameters) -> dict[str, Any]:
-        problem, gpu = _problem(parameters)
-        return front_answer(self._recommender, problem, gpu, _clocks(parameters), self._most_points)
+        if parameters.get("op") and parameters.get("kernel"):
+            raise UsageError("an op and a kernel were both given; a front is of one of them")
+        subject, gpu = subject_of(self._recommender, parameters), find_gpu(parameters.get("gpu", ""))
+        return front_answer(self._recommender, subject, gpu, self._most_points)
 
     def _explain(self, parameters: Parameters) -> dict[str, Any]:
-        problem, gpu = _problem(parameters)
-        clocks = _clocks(parameters)
-        candidates = self._recommender.candidates(problem, gpu, op_points(gpu, Query(clocks=clocks)))
+        subject, gpu = subject_of(self._recommender, parameters), find_gpu(parameters.get("gpu", ""))
+        candidates = subject.candidates(self._recommender, gpu)
         names = [kernel.table.kernel.name for kernel in candidates.kernels]
         if (name := parameters.get("kernel", "")) not in names:
             raise unknown("kernel", name, names)
@@ -112,7 +120,7 @@ class Answers:
         changes = what_if(of_kernel, position, point, Objective.ENERGY, 3)
         return shortened(explanation.as_dict()) | {
             "what_to_do": advice(explanation, changes, Objective.ENERGY),
-            "commands": commands(explanation),
+            "commands": commands(explanation, subject),
         }
 
     def _network(self, parameters: Parameters) -> dict[str, Any]:
@@ -165,13 +173,7 @@ def _short(value: Any) -> Any:
     return [_short(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def problem_parameters(problem: Problem) -> dict[str, str]:
-    """A problem as parameters of a question."""
-    shape = ",".join(f"{name}={value}" for name, value in problem.dims)
-    return {"op": problem.op, "dtype": problem.dtype, "layout": problem.layout, "shape": shape}
-
-
-def commands(explanation: Explanation) -> dict[str, str]:
+def commands(explanation: Explanation, subject: Subject) -> dict[str, str]:
     """The commands that say more about a config: by what they do, as one types them."""
     choice = explanation.choice
     problem, point = choice.problem, choice.point
@@ -180,21 +182,14 @@ def commands(explanation: Explanation) -> dict[str, str]:
     limit = [] if point.power_limit_w is None else ["--power-limit", f"{point.power_limit_w:g}W"]
     clock = [] if point.clock_hz is None else ["--clock", f"{point.clock_hz / 1e6:g}MHz"]
     config = config_text(choice.config)
+    asked, at_clock = ["--op", problem.op], clock
+    if subject.kernel is not None:  # one kernel is recommended over clocks, not at one
+        asked, at_clock = ["--kernel", subject.kernel.name], ["--clocks"] * bool(clock)
     shown = {
-        "recommend": ["kernrec", "recommend", "--op", problem.op, *about, *limit, *clock],
+        "recommend": ["kernrec", "recommend", *asked, *about, *limit, *at_clock],
         "explain": ["kernrec", "explain", "--kernel", choice.kernel.name, *about, "--config", config, *limit, *clock],
     }
     return {name: shlex.join(words) for name, words in shown.items()}
-
-
-def _problem(parameters: Parameters) -> tuple[Problem, GPU]:
-    op = find_op(parameters.get("op", ""))
-    shape, dtype, layout = (parameters.get(name) or None for name in ("shape", "dtype", "layout"))
-    return problem_from_shape(op.name, shape or "", dtype, layout), find_gpu(parameters.get("gpu", ""))
-
-
-def _clocks(parameters: Parameters) -> bool:
-    return parameters.get("clocks", "") == "1"
 
 
 def _number(parameters: Parameters, name: str) -> float | None:

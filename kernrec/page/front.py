@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.op import Problem
+from kernrec.page.subject import Subject
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.costs import SOURCES
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.select import select
-from kernrec.recommender.sweep import op_points
 from kernrec.util.config_short import short_config
 
 MOST_POINTS = 10_000
@@ -20,16 +19,13 @@ MOST_POINTS = 10_000
 _WHOLE_FRONT = 2**31
 
 
-def front_answer(
-    recommender: Recommender, problem: Problem, gpu: GPU, clocks: bool = False, most: int = MOST_POINTS
-) -> dict[str, Any]:
+def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int = MOST_POINTS) -> dict[str, Any]:
     """The candidates of a problem at every power limit (and clock), the Pareto front, and what was measured.
 
     Args:
         recommender: who is asked.
-        problem: the problem.
+        subject: the problem, of all kernels or one.
         gpu: the GPU.
-        clocks: whether locked core clocks are tried, too.
         most: the most points.
 
     Returns:
@@ -40,10 +36,11 @@ def front_answer(
     Raises:
         KernrecError: nothing can run the problem.
     """
-    query = Query(Objective.PARETO, clocks=clocks)
-    candidates = recommender.candidates(problem, gpu, op_points(gpu, query))
-    answer = recommender.answer_problem(problem, gpu, query)
-    front = select(candidates, Query(Objective.PARETO, clocks=clocks, top=_WHOLE_FRONT))
+    problem = subject.problem
+    candidates = subject.candidates(recommender, gpu)
+    answer = subject.answer(recommender, candidates)
+    vendor = subject.vendor_library(recommender, answer)
+    front = select(candidates, Query(Objective.PARETO, clocks=subject.clocks, top=_WHOLE_FRONT))
     count = candidates.latency_s.shape[1]
     front_places = np.array([point * count + position for point, position in front])
     places, left_out = _nearest(candidates, front_places, most)
@@ -64,7 +61,7 @@ def front_answer(
         **columns,
         "front": [of_place[int(place)] for place in front_places],
         "measured": _measured(candidates, points, positions),
-        "vendor_library": None if answer.vendor_library is None else answer.vendor_library.as_dict(),
+        "vendor_library": None if vendor is None else vendor.as_dict() | {"learned_on": vendor.learned_on},
         "notes": notes,
     }
 
@@ -155,7 +152,7 @@ def _measured(candidates: CandidateSet, points: np.ndarray, positions: np.ndarra
 def _point(point: OperatingPoint, gpu: GPU) -> dict[str, Any]:
     return {
         "power_limit_w": point.limit_w(gpu),
-        "default": point.power_limit_w is None and point.clock_hz is None,
+        "default": point.limit_w(gpu) == gpu.tdp_w and point.clock_hz is None,
         "clock_hz": point.clock_hz,
     }
 

@@ -7,9 +7,9 @@ from urllib.parse import urlencode
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
-from kernrec.op import Problem
-from kernrec.page.answers import Answers, problem_parameters
+from kernrec.page.answers import Answers
 from kernrec.page.document import offline_document
+from kernrec.page.subject import Subject
 from kernrec.version import __version__
 
 MOST_BYTES = 6_000_000
@@ -26,16 +26,15 @@ def points_of_each(fronts: int) -> int:
 
 
 def report(
-    answers: Answers, gpus: Sequence[GPU], problems: Sequence[Problem], workload: str | None, clocks: bool = False
+    answers: Answers, gpus: Sequence[GPU], subjects: Sequence[Subject], workload: str | None
 ) -> tuple[str, list[str]]:
     """The report as HTML, and what is missing in it, one line each.
 
     Args:
         answers: who is asked.
         gpus: side by side, at least one.
-        problems: whose fronts are shown.
+        subjects: whose fronts are shown.
         workload: a network that is shown, too; None for none.
-        clocks: whether locked core clocks are tried, too.
 
     Raises:
         UsageError: it would be too large.
@@ -49,10 +48,10 @@ def report(
         answer = recorded[key(path, parameters)] = answers.answer(path, parameters)
         return answer
 
-    for problem in problems:
+    for subject in subjects:
         count = 0
         for gpu in gpus:
-            parameters = {"gpu": gpu.name, **problem_parameters(problem), **({"clocks": "1"} if clocks else {})}
+            parameters = {"gpu": gpu.name, **subject.parameters}
             try:
                 front = record("front", parameters)
             except KernrecError as error:
@@ -63,7 +62,7 @@ def report(
             for number in _worth_explaining(front):
                 record("explain", {**parameters, **of_point(front, number)})
         if count:
-            shown.append({"name": problem.key, **problem_parameters(problem)})
+            shown.append({"name": subject.problem.key, **subject.parameters})
     if workload is not None:
         for gpu in gpus:
             parameters = {"gpu": gpu.name, "workload": workload}
@@ -84,7 +83,11 @@ def report(
             "gpus": [{"name": gpu.name, "title": gpu.title} for gpu in gpus],
             "workloads": [workload] if workload else [],
         },
-        "chosen": {"gpus": [gpu.name for gpu in gpus], "clocks": clocks, "workload": workload},
+        "chosen": {
+            "gpus": [gpu.name for gpu in gpus],
+            "clocks": any(subject.clocks for subject in subjects),
+            "workload": workload,
+        },
         "answers": recorded,
     }
     text = offline_document(data)

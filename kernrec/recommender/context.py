@@ -1,7 +1,7 @@
 """The context of requests, opened once: databases, models and calibrations, and the static tables made from them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -58,18 +58,26 @@ class Context:
     def kernel(self, name: str) -> Kernel:
         """The kernel of this name: the newest in the user's databases, else one of the library (`UsageError`)."""
         known: list[str] = []
-        for path in own_databases(self._databases):
-            with Database.open(path) as database:
-                for known_name, spec, source in database.kernels():
-                    known.append(known_name)
-                    if known_name == name:
-                        return kernel_from(json.loads(spec), name, source)
+        for known_name, spec, source in self._stored_kernels():
+            known.append(known_name)
+            if known_name == name:
+                return kernel_from(json.loads(spec), name, source)
         try:
             return find_kernel(name)
         except UsageError:
             if known:
                 raise unknown("kernel", name, known) from None
             raise
+
+    def own_kernels(self) -> list[str]:
+        """The names of the kernels in the user's databases, ascending."""
+        return sorted({name for name, _, _ in self._stored_kernels()})
+
+    def _stored_kernels(self) -> Iterator[tuple[str, str, str]]:
+        """Name, spec and source of each kernel in the user's databases, the newest of a database first."""
+        for path in own_databases(self._databases):
+            with Database.open(path) as database:
+                yield from database.kernels()
 
     def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
         """What the databases hold of a problem on a GPU. What was measured, with random inputs, tells of no others."""

@@ -103,20 +103,15 @@ class Recommender:
         """
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs).answer_kernel(kernel, problem, gpu, query)
+        candidates = self.kernel_candidates(kernel, problem, gpu, query)
+        return kernel_recommendation(candidates, query, self.context.models.warnings())
+
+    def kernel_candidates(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
+        """All configs of one kernel at the operating points of a query; the set may be empty."""
         table = self.context.kernel_table(kernel, problem, gpu)
         evidence = self.context.evidence(problem, gpu, [kernel])
-        return kernel_recommendation(
-            candidate_set(
-                [table],
-                problem,
-                kernel_points(gpu, query, evidence, kernel),
-                evidence,
-                self.context.models,
-                whole_space=True,
-            ),
-            query,
-            self.context.models.warnings(),
-        )
+        points = kernel_points(gpu, query, evidence, kernel)
+        return candidate_set([table], problem, points, evidence, self.context.models, whole_space=True)
 
     def regrets(self, answer: Recommendation) -> "tuple[Regret, ...]":
         """How much each objective of an answer is expected to lose by its present choice; of a front, both ends."""

@@ -3,6 +3,7 @@
 import json
 import shlex
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,10 +11,14 @@ from hypothesis import strategies as st
 
 from kernrec.cli.app import run
 from kernrec.errors import KernrecError, UsageError
+from kernrec.interop.load_spec import load_spec
 from kernrec.op import find_op
-from kernrec.page.answers import Answers, problem_parameters
+from kernrec.page.answers import Answers
 from kernrec.page.report import of_point
+from kernrec.page.subject import Subject
 from kernrec.recommender import Recommender
+from kernrec.store import Database
+from kernrec.store.kernel_rows import remember
 
 ASKED = {"gpu": "rtx4090", "op": "matmul", "dtype": "f32", "layout": "nn", "shape": "m=256,n=512,k=256", "clocks": "1"}
 
@@ -60,7 +65,29 @@ def test_what_is_offered_is_what_is_answered(answers: Answers) -> None:
         assert set(op["layers"][0]) == {"name", "op", "dtype", "layout", "shape"}
         assert find_op(op["name"]).name == op["name"]
     problem = find_op("softmax").problem("f16", None, rows=64, columns=128)
-    assert problem_parameters(problem)["shape"] == "rows=64,columns=128"
+    assert Subject(problem).parameters["shape"] == "rows=64,columns=128"
+
+
+def test_one_kernel_is_answered_like_an_op(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = {"gpu": "rtx4090", "kernel": "matmul_simt", "shape": "m=256,n=512,k=256"}
+    front = answers.answer("front", asked)
+    assert front["kernels"] == ["matmul_simt"]
+    assert front["vendor_library"]["library"] == "cuBLAS"
+    explained = answers.answer("explain", {**asked, **of_point(front, front["front"][0])})
+    assert explained["latency_s"] == front["points"]["latency_s"][front["front"][0]]
+    assert run(shlex.split(explained["commands"]["recommend"])[1:]) == 0
+    assert "matmul_simt" in capsys.readouterr().out
+
+
+def test_kernels_of_a_users_database_are_offered_with_the_shape_of_their_spec(tmp_path: Path) -> None:
+    examples = Path(__file__).resolve().parents[2] / "docs/examples"
+    kernel, _ = load_spec(examples / "blur.toml", examples / "blur.cu")
+    path = tmp_path / "own.duckdb"
+    with Database.open(path, read_only=False, create=True) as database:
+        remember(database, kernel, kernel.definition.problem(width=64, height=64))
+    (offered,) = Answers(Recommender(databases=[path])).options()["kernels"]
+    assert offered["layers"][0]["kernel"] == "blur"
+    assert offered["layers"][0]["shape"].startswith("width=")
 
 
 @pytest.mark.parametrize(
@@ -68,6 +95,9 @@ def test_what_is_offered_is_what_is_answered(answers: Answers) -> None:
     [
         ("front", {**ASKED, "op": "matmull"}, "did you mean matmul"),
         ("front", {**ASKED, "gpu": "h2000"}, "unknown GPU"),
+        ("front", {**ASKED, "kernel": "matmul_simt"}, "both given"),
+        ("front", {"gpu": "h200"}, "neither an op nor a kernel"),
+        ("front", {"gpu": "h200", "kernel": "../blur"}, "unknown kernel"),
         ("front", {**ASKED, "shape": "m=256"}, "missing"),
         ("front", {**ASKED, "file": "/etc/passwd"}, "unknown parameter"),
         ("front", {**ASKED, "shape": "m=" + "1" * 500}, "longer than"),

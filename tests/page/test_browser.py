@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from kernrec.gpu import find_gpu
+from kernrec.kernel import find_kernel
 from kernrec.op import find_op
-from kernrec.page.answers import Answers, problem_parameters
+from kernrec.page.answers import Answers
 from kernrec.page.report import report
 from kernrec.page.server import PageServer
+from kernrec.page.subject import Subject
 from kernrec.recommender import Recommender
 from tests.helpers.measured_database import make_measured_database
 
@@ -57,9 +59,10 @@ def page(browser: Any) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = tmp_path_factory.mktemp("page") / "measured.duckdb"
-    make_measured_database(path, problems=1, configs=4)
-    chosen = {"gpus": ["rtx4090", "l40s"], "problem": problem_parameters(PROBLEM), "view": "front"}
-    server = PageServer(Answers(Recommender(databases=[path])), 0, chosen)
+    make_measured_database(path, problems=1, configs=12)
+    chosen = {"gpus": ["rtx4090", "l40s"], "problem": Subject(PROBLEM).parameters, "view": "front"}
+    recommender = Recommender(databases=[path])
+    server = PageServer(Answers(recommender, kernel=find_kernel("matmul_simt")), 0, chosen)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server.url
@@ -77,10 +80,10 @@ def test_fronts_stand_side_by_side_measured_apart_from_predicted(page: Any, url:
     drawn(page, url)
     assert page.locator(".panel h2").all_inner_texts() == ["NVIDIA GeForce RTX 4090", "NVIDIA L40S"]
     legends = page.locator(".legend").all_inner_texts()
-    assert ["measured (4)" in legends[0], "measured (0)" in legends[1]] == [True, True]
+    assert ["measured (12)" in legends[0], "measured (0)" in legends[1]] == [True, True]
     assert page.locator(".plot canvas").count() >= 2
-    sources = page.locator(".panel").first.locator("table td:nth-child(7)").all_inner_texts()
-    assert any(source.startswith("measured") for source in sources)
+    sources = page.locator(".panel").first.locator("td.source").all_inner_texts()
+    assert any("measured" in source for source in sources), sources
 
 
 def test_a_click_on_a_point_explains_it_and_copies_its_command(page: Any, url: str) -> None:
@@ -170,11 +173,46 @@ def test_a_narrow_window_scrolls_tables_and_not_the_page(page: Any, url: str) ->
     page.set_viewport_size({"width": 400, "height": 800})
     drawn(page, url)
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    config, energy = (page.locator(f".panel td:nth-child({column})").first.bounding_box() for column in (1, 3))
+    assert 0 <= config["x"] < energy["x"] + energy["width"] <= 400  # what matters is in sight without scrolling
+
+
+def test_a_wide_window_has_every_column_of_two_fronts_in_sight(page: Any, url: str) -> None:
+    page.set_viewport_size({"width": 1300, "height": 900})
+    drawn(page, url)
+    hidden = page.evaluate(
+        "() => [...document.querySelectorAll('.panel .scroll')].map((table) => table.scrollWidth - table.clientWidth)"
+    )
+    assert len(hidden) == 2
+    assert max(hidden) <= 8  # a font may be a little wider
+
+
+def test_points_that_lie_on_one_another_are_drawn_once_until_the_view_is_zoomed(page: Any, url: str) -> None:
+    drawn(page, url)
+    drawn_of = re.compile(r"(\d+) of (\d+) points drawn")
+    counts = [int(number) for number in drawn_of.search(page.locator(".legend").first.inner_text()).groups()]
+    assert counts[0] < counts[1]
+    page.evaluate(
+        "() => { const { x_range, y_range } = kernrec.shown[0].plot;"
+        " x_range.end = x_range.start * 1.5; y_range.end = y_range.start * 1.5; }"
+    )
+    page.wait_for_function(
+        f"() => parseInt(document.querySelector('.legend span:last-child').textContent) > {counts[0]}"
+    )
+
+
+def test_a_kernel_of_the_users_own_is_shown_like_an_op(page: Any, url: str) -> None:
+    drawn(page, url)
+    page.select_option("#op", "kernel matmul_simt")
+    page.wait_for_selector("body[data-drawn='2']")
+    page.locator(".panel table button").first.click()
+    page.wait_for_selector("#explanation[data-drawn]")
+    assert "recommend --kernel matmul_simt" in page.inner_text("#explanation")
 
 
 def test_a_report_works_from_a_file(page: Any, tmp_path: Path) -> None:
     gpus = [find_gpu("rtx4090"), find_gpu("t4")]
-    text, _ = report(Answers(Recommender(databases=[]), None, 300), gpus, [PROBLEM], "bert-base")
+    text, _ = report(Answers(Recommender(databases=[]), None, 300), gpus, [Subject(PROBLEM)], "bert-base")
     file = tmp_path / "out.html"
     file.write_text(text, encoding="utf-8")
     drawn(page, file.as_uri())

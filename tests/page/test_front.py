@@ -10,6 +10,7 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.page.front import front_answer
+from kernrec.page.subject import Subject
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.sweep import op_points
 from tests.helpers.measured_database import make_measured_database
@@ -24,7 +25,7 @@ def recommender() -> Recommender:
 
 
 def test_every_candidate_at_every_operating_point_is_a_point(recommender: Recommender) -> None:
-    front = front_answer(recommender, PROBLEM, GPU, clocks=True)
+    front = front_answer(recommender, Subject(PROBLEM, clocks=True), GPU)
     candidates = recommender.candidates(PROBLEM, GPU, op_points(GPU, Query(clocks=True)))
     assert len(front["points"]["latency_s"]) == int(np.isfinite(candidates.latency_s).sum())
     assert {len(column) for column in front["points"].values()} == {len(front["points"]["latency_s"])}
@@ -33,7 +34,7 @@ def test_every_candidate_at_every_operating_point_is_a_point(recommender: Recomm
 
 
 def test_the_front_is_what_no_point_beats(recommender: Recommender) -> None:
-    front = front_answer(recommender, PROBLEM, GPU)
+    front = front_answer(recommender, Subject(PROBLEM), GPU)
     latency, energy = front["points"]["latency_s"], front["points"]["energy_j"]
     for number in front["front"]:
         beaten = [
@@ -46,7 +47,7 @@ def test_the_front_is_what_no_point_beats(recommender: Recommender) -> None:
 
 
 def test_the_front_is_the_choices_of_the_recommender(recommender: Recommender) -> None:
-    front = front_answer(recommender, PROBLEM, GPU)
+    front = front_answer(recommender, Subject(PROBLEM), GPU)
     choices = recommender.answer_problem(PROBLEM, GPU, Query(top=2)).choices
     points, ends = front["points"], (front["front"][0], front["front"][-1])
     for choice, number in zip(choices, ends, strict=True):
@@ -57,8 +58,8 @@ def test_the_front_is_the_choices_of_the_recommender(recommender: Recommender) -
 
 
 def test_a_bound_on_points_keeps_the_front_and_says_what_is_left_out(recommender: Recommender) -> None:
-    whole = front_answer(recommender, PROBLEM, GPU)
-    few = front_answer(recommender, PROBLEM, GPU, most=50)
+    whole = front_answer(recommender, Subject(PROBLEM), GPU)
+    few = front_answer(recommender, Subject(PROBLEM), GPU, most=50)
 
     def on_front(answer: dict) -> list[tuple[float, float]]:
         return [(answer["points"]["latency_s"][n], answer["points"]["energy_j"][n]) for n in answer["front"]]
@@ -72,7 +73,7 @@ def test_a_bound_on_points_keeps_the_front_and_says_what_is_left_out(recommender
 def test_measured_points_say_when_and_where(tmp_path: Path) -> None:
     path = tmp_path / "measured.duckdb"
     make_measured_database(path, problems=1, configs=3)
-    front = front_answer(Recommender(databases=[path]), PROBLEM, GPU, most=60)
+    front = front_answer(Recommender(databases=[path]), Subject(PROBLEM), GPU, most=60)
     measured = front["sources"].index("measured")
     assert sorted(map(int, front["measured"])) == [n for n, s in enumerate(front["points"]["source"]) if s == measured]
     assert len(front["measured"]) == 3
@@ -81,4 +82,4 @@ def test_measured_points_say_when_and_where(tmp_path: Path) -> None:
 
 def test_a_problem_that_nothing_can_run_is_an_error(recommender: Recommender) -> None:
     with pytest.raises(KernrecError):
-        front_answer(recommender, find_op("matmul").problem("bf16", None, m=8, n=8, k=8), find_gpu("t4"))
+        front_answer(recommender, Subject(find_op("matmul").problem("bf16", None, m=8, n=8, k=8)), find_gpu("t4"))

@@ -11,6 +11,7 @@ from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.page import report as reports
 from kernrec.page.answers import Answers
+from kernrec.page.subject import Subject
 from kernrec.recommender import Recommender
 from tests.helpers.process import environment
 
@@ -22,7 +23,7 @@ GPUS = [find_gpu("rtx4090"), find_gpu("t4")]
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    made, missing = reports.report(Answers(Recommender(databases=[]), None, 300), GPUS, [PROBLEM], "bert-base")
+    made, missing = reports.report(Answers(Recommender(databases=[]), None, 300), GPUS, [Subject(PROBLEM)], "bert-base")
     assert missing == []
     return made
 
@@ -66,16 +67,16 @@ def test_text_of_answers_ends_no_script() -> None:
 
 def test_a_gpu_that_cannot_run_a_problem_is_said() -> None:
     problem = find_op("matmul").problem("bf16", None, m=256, n=256, k=256)
-    _, missing = reports.report(Answers(Recommender(databases=[]), None, 100), GPUS, [problem], None)
+    _, missing = reports.report(Answers(Recommender(databases=[]), None, 100), GPUS, [Subject(problem)], None)
     assert len(missing) == 1
     with pytest.raises(KernrecError):
-        reports.report(Answers(Recommender(databases=[]), None, 100), GPUS[1:], [problem], None)
+        reports.report(Answers(Recommender(databases=[]), None, 100), GPUS[1:], [Subject(problem)], None)
 
 
 def test_a_report_that_would_be_too_large_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "MOST_BYTES", 10_000)
     with pytest.raises(UsageError, match=r"would have .* MB"):
-        reports.report(Answers(Recommender(databases=[]), None, 100), GPUS[:1], [PROBLEM], None)
+        reports.report(Answers(Recommender(databases=[]), None, 100), GPUS[:1], [Subject(PROBLEM)], None)
 
 
 def test_the_command_writes_it_and_says_what_is_wrong(tmp_path: Path) -> None:

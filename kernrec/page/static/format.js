@@ -17,11 +17,15 @@ const kernrec = {};
     return `${Number((value / scale).toPrecision(3))} ${prefix}${unit}`;
   }
 
+  // "10.1 to 15.0", in the unit that the value is written in
+  function span(value, low, high) {
+    const [scale] = prefixOf(value);
+    return [low, high].map((bound) => Number((bound / scale).toPrecision(3))).join(" to ");
+  }
+
   // "12.3 µs (10.1 to 15.0)"
   function interval(value, low, high, unit) {
-    const [scale] = prefixOf(value);
-    const bound = (v) => Number((v / scale).toPrecision(3));
-    return `${human(value, unit)} (${bound(low)} to ${bound(high)})`;
+    return `${human(value, unit)} (${span(value, low, high)})`;
   }
 
   function percent(fraction, digits = 0) {
@@ -77,5 +81,5 @@ const kernrec = {};
     return element("div", { class: "command" }, button, element("code", {}, text));
   }
 
-  Object.assign(kernrec, { prefixOf, human, interval, percent, element, table, notes, command });
+  Object.assign(kernrec, { prefixOf, human, span, interval, percent, element, table, notes, command });
 })();

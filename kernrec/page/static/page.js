@@ -1,7 +1,7 @@
 // What the reader chose, what is asked for it, and where it is shown.
 "use strict";
 (() => {
-  const { element, describe, frontTable, notes, scales, drawFront, drawRoofline, drawSweeps } = kernrec;
+  const { element, describe, frontTable, vendorText, notes, scales, drawFront, drawRoofline, drawSweeps } = kernrec;
   const data = JSON.parse(document.getElementById("data").textContent);
   const offline = data.mode === "report";
   const byId = (id) => document.getElementById(id);
@@ -32,7 +32,7 @@
   // The problem that the form names, as parameters.
   function problem() {
     const shape = [...byId("dims").querySelectorAll("input")].map((input) => `${input.name}=${input.value.trim()}`).join(",");
-    const chosen = { op: byId("op").value, dtype: byId("dtype").value, layout: byId("layout").value, shape };
+    const chosen = { ...about(byId("op").value), dtype: byId("dtype").value, layout: byId("layout").value, shape };
     return byId("clocks").checked ? { ...chosen, clocks: "1" } : chosen;
   }
 
@@ -68,16 +68,20 @@
     place.addEventListener("keydown", (event) => alongFront(event, entry));
     const box = element("div", {});
     entry.table = box;
-    const measured = Object.keys(front.measured).length;
+    const measured = Object.keys(front.measured).length, points = front.points.latency_s.length;
+    const legend = (kind, text) => element("span", {}, element("i", { class: kind }), text);
+    const vendor = front.vendor_library, thinned = element("span", {});
     panel.append(
       element("h2", {}, front.title),
-      element("p", { class: "legend" },
-        element("span", {}, element("i", { class: "predicted" }), "predicted"),
-        element("span", {}, element("i", { class: "measured" }), `measured (${measured})`),
-        element("span", {}, element("i", { class: "front" }), "front, with 90 % intervals")),
-      place, box, allPoints(entry), notes(front.notes));
+      element("p", { class: "legend" }, legend("predicted", "predicted"), legend("measured", `measured (${measured})`),
+        legend("front", "front, with 90 % intervals"), vendor ? legend("vendor", vendor.library) : null, thinned),
+      place, box, allPoints(entry), notes([...(vendor ? [vendorText(front)] : []), ...front.notes]));
     fillTable(entry);
-    const drawn = await drawFront(place, front, scale, (n) => describe(front, n), (n) => pick(entry, n));
+    const drawn = await drawFront(place, front, scale, {
+      describe: (n) => describe(front, n),
+      onPick: (n) => pick(entry, n),
+      onDrawn: (count) => { thinned.textContent = count < points ? `${count} of ${points} points drawn; the others lie behind them: zoom in` : ""; },
+    });
     shown.push(Object.assign(entry, drawn));
   }
 
@@ -108,7 +112,7 @@
       const place = Math.max(0, Math.min(order.length - 1, steps[event.key]));
       mark(entry, order[place]);
       const words = describe(entry.front, entry.chosen);
-      say(`Point ${place + 1} of ${order.length}: ${words.latency}, ${words.energy}, ${words.limit}, ${words.source}. ${words.config}`);
+      say(`Point ${place + 1} of ${order.length}: ${words.latency}, ${words.energy}, ${words.limit}, ${words.source} ${words.date}. ${words.config}`);
     } else if (event.key === "Enter" && entry.chosen !== null) {
       event.preventDefault();
       pick(entry, entry.chosen, true);
@@ -208,7 +212,11 @@
     refresh();
   }
 
-  const opOf = (name) => data.options.ops.find((op) => op.name === name);
+  // What a front is of, as a choice of the form: an op by its name, a kernel with a word before it.
+  const KERNEL = "kernel ";
+  const choiceOf = (asked) => asked.op ?? KERNEL + asked.kernel;
+  const about = (choice) => (choice.startsWith(KERNEL) ? { kernel: choice.slice(KERNEL.length) } : { op: choice });
+  const opOf = (choice) => data.options.ops.find((op) => op.name === choice) ?? data.options.kernels.find((kernel) => KERNEL + kernel.name === choice);
 
   function fillDims(shape) {
     const given = new Map(shape.split(",").map((part) => part.split("=")));
@@ -228,12 +236,13 @@
       byId(id).replaceChildren(...values.map((each) => option(each)));
       byId(id).value = value;
     };
-    const op = offline ? { dtypes: [chosen.dtype], layouts: [chosen.layout] } : opOf(chosen.op);
-    fill("op", offline ? [chosen.op] : data.options.ops.map((each) => each.name), chosen.op);
+    const choice = choiceOf(chosen);
+    const op = offline ? { dtypes: [chosen.dtype], layouts: [chosen.layout] } : opOf(choice);
+    fill("op", offline ? [choice] : [...data.options.ops.map((each) => each.name), ...data.options.kernels.map((each) => KERNEL + each.name)], choice);
     fill("dtype", op.dtypes, chosen.dtype);
     fill("layout", op.layouts, chosen.layout);
     const known = presets();
-    const place = known.findIndex((each) => each.shape === chosen.shape && each.op === chosen.op && (!offline || each.dtype === chosen.dtype));
+    const place = known.findIndex((each) => each.shape === chosen.shape && choiceOf(each) === choice && (!offline || each.dtype === chosen.dtype));
     byId("preset").replaceChildren(...(place < 0 ? [option("-1", "your own")] : []), ...known.map((each, n) => option(String(n), each.name)));
     byId("preset").value = String(place);
     fillDims(chosen.shape);

@@ -1,7 +1,7 @@
-// The plots, drawn by Bokeh on a canvas: fronts, rooflines, sweeps. Colors are those of the style sheet.
+// What all plots share, rooflines and sweeps, drawn by Bokeh on a canvas. Colors are those of the style sheet.
 "use strict";
 (() => {
-  const { human, interval, prefixOf } = kernrec;
+  const { interval, prefixOf } = kernrec;
   const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];  // Okabe and Ito
 
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -26,100 +26,6 @@
   async function show(plot, target) {
     target.replaceChildren();
     return Bokeh.Plotting.show(plot, target);
-  }
-
-  function extent(values) {
-    let low = Infinity, high = -Infinity;
-    for (const value of values) { if (value < low) low = value; if (value > high) high = value; }
-    return [low, high];
-  }
-
-  // What plots side by side share: units, and ranges that hold the front of each with its surroundings.
-  function scales(fronts) {
-    const both = ["latency_s", "energy_j"].map((quantity) => {
-      const onFront = fronts.flatMap((front) => front.front.map((number) => front.points[quantity][number]));
-      const all = fronts.flatMap((front) => extent(front.points[quantity]));
-      const [low, high] = extent(onFront);
-      const [scale, prefix] = prefixOf(low);
-      const far = Math.min(extent(all)[1], 3 * high);
-      return { scale, prefix, range: [low / 1.25 / scale, far * 1.1 / scale] };
-    });
-    return { latency: both[0], energy: both[1] };
-  }
-
-  // The columns of Bokeh's source for some points of a front.
-  function columns(front, numbers, scale, describe) {
-    const { latency_s: latency, energy_j: energy } = front.points;
-    return {
-      number: numbers,
-      x: numbers.map((n) => latency[n] / scale.latency.scale),
-      y: numbers.map((n) => energy[n] / scale.energy.scale),
-      text: numbers.map((n) => describe(n).config),
-      limit: numbers.map((n) => describe(n).limit),
-      latency: numbers.map((n) => describe(n).latency),
-      energy: numbers.map((n) => describe(n).energy),
-      bottleneck: numbers.map((n) => describe(n).bottleneck),
-      source: numbers.map((n) => describe(n).source),
-    };
-  }
-
-  function bounds(front, numbers, scale) {
-    const part = (name, unit) => numbers.map((n) => front.points[name][n] / unit);
-    return {
-      x: part("latency_s", scale.latency.scale), y: part("energy_j", scale.energy.scale),
-      left: part("latency_low_s", scale.latency.scale), right: part("latency_high_s", scale.latency.scale),
-      bottom: part("energy_low_j", scale.energy.scale), top: part("energy_high_j", scale.energy.scale),
-    };
-  }
-
-  function intervals(plot, source, name, alpha) {
-    const line = { source, line_color: color(name), line_alpha: alpha, line_width: 1.2 };
-    plot.segment({ field: "left" }, { field: "y" }, { field: "right" }, { field: "y" }, line);
-    plot.segment({ field: "x" }, { field: "bottom" }, { field: "x" }, { field: "top" }, line);
-  }
-
-  // Draws the points of a front into a target; `onPick(number)` is called for a click. Returns what marks a point.
-  async function drawFront(target, front, scale, describe, onPick) {
-    const plot = figure({
-      x_axis_type: "log", y_axis_type: "log", x_range: scale.latency.range, y_range: scale.energy.range,
-      x_axis_label: `latency [${scale.latency.prefix}s]`, y_axis_label: `energy [${scale.energy.prefix}J]`,
-    });
-    const isMeasured = new Set(Object.keys(front.measured).map(Number));
-    const all = front.points.latency_s.map((_, number) => number);
-    const described = new Map();
-    const once = (n) => described.get(n) ?? described.set(n, describe(n)).get(n);
-    const source = (numbers) => new Bokeh.ColumnDataSource({ data: columns(front, numbers, scale, once) });
-    const predicted = source(all.filter((n) => !isMeasured.has(n)));
-    const measured = source(all.filter((n) => isMeasured.has(n)));
-
-    const dots = plot.scatter({ field: "x" }, { field: "y" }, {
-      source: predicted, size: 6, fill_color: color("predicted"), fill_alpha: 0.55, line_color: null,
-      nonselection_fill_alpha: 0.55, nonselection_line_color: null,
-    });
-    intervals(plot, new Bokeh.ColumnDataSource({ data: bounds(front, front.front, scale) }), "front", 0.25);
-    plot.line(front.front.map((n) => front.points.latency_s[n] / scale.latency.scale),
-      front.front.map((n) => front.points.energy_j[n] / scale.energy.scale), { line_color: color("front"), line_width: 1.6 });
-    const squares = plot.scatter({ field: "x" }, { field: "y" }, {
-      source: measured, size: 9, marker: "square", fill_color: color("measured"), line_color: color("panel"),
-      nonselection_fill_alpha: 1, nonselection_line_alpha: 1,
-    });
-    const mark = new Bokeh.ColumnDataSource({ data: { ...bounds(front, [], scale) } });
-    intervals(plot, mark, "chosen", 1);
-    plot.scatter({ field: "x" }, { field: "y" }, { source: mark, size: 15, fill_color: null, line_color: color("chosen"), line_width: 3 });
-
-    const tooltips = [["config", "@text"], ["power limit, clock", "@limit"], ["latency", "@latency"], ["energy", "@energy"],
-      ["bottleneck", "@bottleneck"], ["source", "@source"]];
-    plot.add_tools(new Bokeh.HoverTool({ tooltips, renderers: [dots, squares], point_policy: "snap_to_data", limit: 1 }));
-    plot.add_tools(new Bokeh.TapTool({ renderers: [dots, squares] }));
-    for (const each of [predicted, measured]) {
-      each.selected.properties.indices.change.connect(() => {
-        const [index] = each.selected.indices;
-        if (index !== undefined) onPick(each.data.number[index]);
-      });
-    }
-    await show(plot, target);
-    const place = (number) => ({ x: bounds(front, [number], scale).x[0], y: bounds(front, [number], scale).y[0] });
-    return { plot, place, choose: (number) => { mark.data = bounds(front, number === null ? [] : [number], scale); } };
   }
 
   // The roof of a GPU and the config below it.
@@ -168,5 +74,5 @@
     return plot;
   }
 
-  Object.assign(kernrec, { scales, drawFront, drawRoofline, drawSweeps });
+  Object.assign(kernrec, { color, figure, show, drawRoofline, drawSweeps });
 })();

@@ -1,7 +1,7 @@
 // The views but their plots: tables and explanations, from answers.
 "use strict";
 (() => {
-  const { element, human, interval, percent, table, notes, command } = kernrec;
+  const { element, human, span, interval, percent, table, notes, command } = kernrec;
 
   // The words of a point: its config, operating point, costs with intervals, bottleneck and source.
   function describe(front, number) {
@@ -23,20 +23,59 @@
       energy: interval(points.energy_j[number], points.energy_low_j[number], points.energy_high_j[number], "J"),
       power: human(points.power_w[number], "W"),
       bottleneck: front.bottlenecks[points.bottleneck[number]],
-      source: (source === ofEnergy ? source : `${source}, energy ${ofEnergy}`) + (measured ? ` ${measured.measured_at.slice(0, 10)}` : ""),
+      source: source === ofEnergy ? source : `${source}, energy ${ofEnergy}`,
+      date: measured ? measured.measured_at.slice(0, 10) : "",
     };
   }
 
+  // A cell of two lines: what counts, and below it what says more.
+  const twoLines = (first, second) => element("span", { class: "lines" }, first, element("small", {}, second));
+
+  // The columns by importance: a narrow window shows the first, and scrolls to the others.
   function frontTable(front, caption, numbers, onPick, chosen) {
     const words = new Map(numbers.map((n) => [n, describe(front, n)]));
-    const cell = (name) => (n) => words.get(n)[name];
+    const points = front.points;
+    const cost = (unit, ...names) => (n) => {
+      const [value, low, high] = names.map((name) => points[name][n]);
+      return twoLines(human(value, unit), span(value, low, high));
+    };
+    const limit = (n) => {
+      const { point } = words.get(n);
+      const locked = point.clock_hz === null ? "" : `locked at ${human(point.clock_hz, "Hz")}`;
+      return twoLines(`${point.power_limit_w} W`, locked || (point.default ? "default" : ""));
+    };
+    const source = (n) => twoLines(words.get(n).source, words.get(n).date);
     return table(caption, [
-      ["", (n) => element("button", { type: "button", "aria-label": `Explain ${words.get(n).config} at ${words.get(n).limit}`,
-        onclick: () => onPick(n) }, "explain"), "text"],
-      ["latency (90 % interval)", cell("latency")], ["energy (90 % interval)", cell("energy")], ["power", cell("power")],
-      ["power limit", cell("limit")], ["bottleneck", cell("bottleneck"), "text"], ["source", cell("source"), "text"],
-      ["kernel", cell("kernel"), "text"], ["config", (n) => element("span", { title: words.get(n).config }, words.get(n).short), "config text"],
+      ["config, kernel", (n) => twoLines(element("button", { type: "button", title: words.get(n).config,
+        "aria-label": `Explain ${words.get(n).config} at ${words.get(n).limit}`, onclick: () => onPick(n) }, words.get(n).short),
+        words.get(n).kernel), "config text"],
+      ["latency", cost("s", "latency_s", "latency_low_s", "latency_high_s")],
+      ["energy", cost("J", "energy_j", "energy_low_j", "energy_high_j")], ["power", (n) => words.get(n).power],
+      ["limit", limit], ["bottleneck", (n) => words.get(n).bottleneck, "text"], ["source", source, "source text"],
     ], numbers, (n) => (n === chosen ? "chosen" : ""));
+  }
+
+  // The vendor library as a point: energy is power times latency, at the ends of the interval of power; null where
+  // nobody recorded the power.
+  function vendorPoint(front) {
+    const vendor = front.vendor_library;
+    if (!vendor) return null;
+    const energy = (power) => power * vendor.latency_s;
+    return {
+      latency_s: vendor.latency_s, latency_interval_s: vendor.latency_interval_s,
+      energy_j: vendor.power_w === null ? null : energy(vendor.power_w),
+      energy_span_j: vendor.power_w === null ? null : vendor.power_interval_w.map(energy),
+    };
+  }
+
+  // What the vendor library takes, against the fastest config, in a sentence.
+  function vendorText(front) {
+    const vendor = front.vendor_library;
+    const drawn = vendor.power_w === null ? "" : `, ${interval(vendor.power_w, ...vendor.power_interval_w, "W")}`;
+    const much = vendor.slowdown === null ? "" : ` ${percent(Math.abs(vendor.slowdown), 1)} ${vendor.slowdown < 0 ? "faster" : "slower"} than the fastest config here`;
+    const advice = vendor.advised ? `: call ${vendor.library}` : vendor.faster ? `: ${vendor.library} may be faster` : "";
+    return `${vendor.library}, predicted: ${interval(vendor.latency_s, ...vendor.latency_interval_s, "s")}${drawn}`
+      + ` (${vendor.transferred ? "transferred from" : "learned on"} ${vendor.learned_on});${much}${advice}.`;
   }
 
   function energyTable(explained) {
@@ -147,5 +186,5 @@
     ], answer.rows)];
   }
 
-  Object.assign(kernrec, { describe, frontTable, showExplanation, networkTables, databaseView });
+  Object.assign(kernrec, { describe, frontTable, vendorPoint, vendorText, showExplanation, networkTables, databaseView });
 })();

@@ -1,0 +1,118 @@
+"""What a front is of: a problem with all kernels of its op, or with one kernel alone, such as the user's own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import GPU
+from kernrec.kernel import Kernel, kernel_names
+from kernrec.op import Problem, parse_shape, problem_from_shape
+from kernrec.op.workload import default_workload
+from kernrec.recommender import Objective, Query, Recommendation, Recommender
+from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.recommender import kernel_recommendation, none_runs
+from kernrec.recommender.sweep import op_points
+from kernrec.recommender.vendor_library import VendorEstimate, vendor_estimate
+from kernrec.util.light_dataclass import dataclass
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a front is of."""
+
+    problem: Problem
+    kernel: Kernel | None = None
+    """The only kernel that is considered; None for all of the op."""
+    clocks: bool = False
+    """Whether locked core clocks are tried, too."""
+
+    @property
+    def query(self) -> Query:
+        """The front over power limits."""
+        return Query(Objective.PARETO, clocks=self.clocks)
+
+    def candidates(self, recommender: Recommender, gpu: GPU) -> CandidateSet:
+        """The configs at all operating points; `KernrecError` where nothing can run the problem."""
+        if self.kernel is None:
+            return recommender.candidates(self.problem, gpu, op_points(gpu, self.query))
+        candidates = recommender.kernel_candidates(self.kernel, self.problem, gpu, self.query)
+        if not candidates.kernels:
+            raise none_runs(candidates.considered[0])
+        return candidates
+
+    def answer(self, recommender: Recommender, candidates: CandidateSet) -> Recommendation:
+        """The choices among these candidates."""
+        if self.kernel is None:
+            return recommender.answer_problem(self.problem, candidates.gpu, self.query)
+        return kernel_recommendation(candidates, self.query, recommender.context.models.warnings())
+
+    def vendor_library(self, recommender: Recommender, answer: Recommendation) -> VendorEstimate | None:
+        """What the vendor library takes, beside the first choice; None where that is not known."""
+        if self.kernel is None:
+            return answer.vendor_library
+        if self.kernel.declares_problem or (model := recommender.context.models.vendor_model(self.problem.op)) is None:
+            return None
+        first = answer.best.latency_s.value, answer.best.energy_j.value
+        return vendor_estimate(model, self.problem, answer.gpu, first)
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """It as parameters of a question, which `subject_of` reads back."""
+        about = {"op": self.problem.op} if self.kernel is None else {"kernel": self.kernel.name}
+        shape = ",".join(f"{name}={value}" for name, value in self.problem.dims)
+        clocks = {"clocks": "1"} if self.clocks else {}
+        return about | {"dtype": self.problem.dtype, "layout": self.problem.layout, "shape": shape} | clocks
+
+
+PARAMETERS = ("op", "kernel", "dtype", "layout", "shape", "clocks")
+"""The parameters that say what a front is of: an op, or instead of it a kernel."""
+
+
+def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subject:
+    """What parameters name; `UsageError` for what is not known."""
+    op, shape, dtype, layout = (parameters.get(name) or None for name in ("op", "shape", "dtype", "layout"))
+    clocks = parameters.get("clocks", "") == "1"
+    if op is not None:
+        return Subject(problem_from_shape(op, shape or "", dtype, layout), None, clocks)
+    if not (name := parameters.get("kernel", "")):
+        raise UsageError("the question names neither an op nor a kernel; give one of them")
+    kernel = recommender.context.kernel(name)
+    given = parse_shape(shape) if shape else default_dims(kernel)
+    problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **given)
+    return Subject(problem, kernel, clocks)
+
+
+def default_dims(kernel: Kernel) -> dict[str, int]:
+    """The dimensions that a kernel is shown with first: those that its spec declares, or the first layer of its op's
+    own workload."""
+    if kernel.declares_problem:
+        return {dim.name: int(dim.default or 1) for dim in kernel.definition.dims}
+    return default_workload(kernel.definition).layers_of(kernel.definition.name)[0].problem.dim
+
+
+def kernel_options(recommender: Recommender, shown: Kernel | None) -> list[dict[str, Any]]:
+    """The kernels that can be chosen: the one that is shown first, then the user's own; one that cannot be read is
+    left out, as it can be asked about by no command."""
+    kernels = [] if shown is None else [shown]
+    library = kernel_names()
+    for name in recommender.context.own_kernels():
+        if name in library or (shown is not None and name == shown.name):
+            continue
+        try:
+            kernels.append(recommender.context.kernel(name))
+        except KernrecError:
+            continue
+    return [_option(kernel) for kernel in kernels]
+
+
+def _option(kernel: Kernel) -> dict[str, Any]:
+    definition = kernel.definition
+    first = definition.problem(kernel.dtypes[0], kernel.layouts[0], **default_dims(kernel))
+    return {
+        "name": kernel.name,
+        "title": f"kernel {kernel.name}",
+        "dtypes": list(kernel.dtypes),
+        "layouts": list(kernel.layouts),
+        "dims": [{"name": dim.name, "meaning": dim.meaning, "default": dim.default} for dim in definition.dims],
+        "layers": [{"name": "as its spec has it", **Subject(first, kernel).parameters}],
+    }
