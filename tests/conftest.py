@@ -25,8 +25,8 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 # objects takes a fifteenth of the time of the tests of kernels.
 gc.set_threshold(100_000, 20, 100)
 
-settings.register_profile("desk", deadline=None, max_examples=30)
-settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True)
+settings.register_profile("desk", deadline=None, max_examples=15)
+settings.register_profile("ci", deadline=None, max_examples=15, derandomize=True)
 settings.register_profile("deep", deadline=None, max_examples=1000)
 settings.load_profile("deep" if DEEP else "ci" if os.environ.get("CI") else "desk")
 
@@ -68,11 +68,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Every test that is not marked `slow` is `fast`; with `--one-case` a hash of its name chooses a test's case.
 
-    What is marked `deep` is left to the deep profile.
+    What is marked `deep` is left to the deep profile, and of the cases of a test that is marked `every(n)` all but one
+    in n; which, a hash of the test's name decides.
     """
     if not DEEP:
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("deep")])
-        items[:] = [item for item in items if not item.get_closest_marker("deep")]
+        turns: dict[str, int] = {}  # by test: counts its cases
+        left = []
+        for item in items:
+            name = item.nodeid.partition("[")[0]
+            if every := item.get_closest_marker("every"):
+                turns[name] = turns.get(name, crc32(name.encode())) + 1
+            if item.get_closest_marker("deep") or (every and turns[name] % every.args[0]):
+                left.append(item)
+        config.hook.pytest_deselected(items=left)
+        unselected = set(left)
+        items[:] = [item for item in items if item not in unselected]
     for item in items:
         if item.get_closest_marker("slow") is None:
             item.add_marker(pytest.mark.fast)

@@ -3,12 +3,13 @@
 #
 #     bash tools/install.sh                                    .venv
 #     PYTHON=python3.13 VENV=.venv-3.13 bash tools/install.sh  another Python, in an environment of its own
+#     EXTRA=test ...                                           with what the extra `test` names instead of `dev`
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
 [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
 # Editable, so that later runs test what the checkout holds now; again only when the requirements changed.
 if ! cmp -s pyproject.toml "$venv/installed.toml"; then
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[${EXTRA:-dev}]"
     cp pyproject.toml "$venv/installed.toml"
 fi

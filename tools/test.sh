@@ -3,7 +3,7 @@
 #
 #     bash tools/test.sh                                    everything, in .venv
 #     bash tools/test.sh -m fast tests/ptx                  arguments go to pytest
-#     PYTHON=python3.13 VENV=.venv-3.13 bash tools/test.sh  another Python, in an environment of its own
+#     PYTHON=python3.13 VENV=.venv-3.13 bash tools/test.sh  another Python, in an environment of its own; EXTRA as there
 #
 # No GPU is needed; tests that want one skip themselves.
 set -euo pipefail

@@ -105,7 +105,9 @@ def test_source_is_analysed_recommended_and_explained(folder: Path, run: Run) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, *(pytest.param(n, marks=pytest.mark.deep) for n in (signal.SIGTERM, signal.SIGHUP))]
+)
 def test_ended_early_an_analysis_says_so_in_one_line_and_goes_on_where_it_stopped(
     folder: Path, number: signal.Signals
 ) -> None:

@@ -21,10 +21,10 @@ from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.shortlist import shortlist
 from kernrec.store import Database, Stack
 from kernrec.store.measurement import Measurement
+from tests.helpers.needs import needs
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs("xgboost")]
 
-pytest.importorskip("xgboost")
 GPU = "rtx4090"
 FACTOR = 1.3
 

@@ -172,7 +172,7 @@ def test_a_folder_builds_with_cmake(recommender: Recommender, tmp_path: Path) ->
     given = [answer(recommender, "reduce", "rows=3,columns=40"), answer(recommender, "reduce", "rows=64,columns=40")]
     write_files(tmp_path / "folder", emit(given, "cmake"))
     settings = [f"-DCMAKE_CUDA_COMPILER={nvcc()}", f"-DCMAKE_CUDA_FLAGS=-L{libraries()}"]
-    settings += ["-G", "Unix Makefiles"]
+    settings += ["-G", "Unix Makefiles", "-DCMAKE_CUDA_COMPILER_WORKS=1", "-DCMAKE_CXX_COMPILER_WORKS=1"]
     build = tmp_path / "build"
     for command in (
         ["cmake", "-S", str(tmp_path / "folder"), "-B", str(build), *settings],

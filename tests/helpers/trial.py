@@ -198,8 +198,7 @@ CASES = [case for kernel in all_kernels() if kernel.op in OPS for case in _cases
 def per_case(*ops: str, tunable: str | None = None) -> pytest.MarkDecorator:
     """Parametrises a test with the cases of these ops (none: all); of kernels with this `tunable`, if one is named.
 
-    Of the cases of a kernel that are not thorough every other one is deep: the other dtypes for one kernel, the first
-    of them for the next, which shares its conversions.
+    Of the cases of a kernel that are not thorough all but one are deep; kernels take their other dtypes in turn.
     """
     cases = [case for case in CASES if not ops or case.kernel.op in ops]
     cases = [case for case in cases if tunable is None or tunable in case.kernel.compile_time_tunables]
@@ -212,7 +211,7 @@ def per_case(*ops: str, tunable: str | None = None) -> pytest.MarkDecorator:
 def _is_deep(case: Case) -> bool:
     others = [other for other in CASES if other.kernel is case.kernel and not other.thorough]
     turn = all_kernels().index(case.kernel)
-    return not case.thorough and len(others) > 1 and (others.index(case) + turn) % 2 == 1
+    return not case.thorough and others.index(case) != turn % len(others)
 
 
 @cache

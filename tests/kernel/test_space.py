@@ -73,7 +73,7 @@ def test_architectures_differ_where_a_constraint_asks_for_one(tiled: Kernel) -> 
 SIZES = st.one_of(st.integers(1, 300), st.sampled_from([512, 1000, 4096, 20_000]))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(SIZES, SIZES, SIZES, st.integers(0, 2**32))
 def test_columns_hold_what_each_config_gives_alone(m: int, n: int, k: int, seed: int) -> None:
     kernel, ada = load_kernel(SPEC), limits(89)
@@ -169,7 +169,7 @@ def test_constraints_may_name_the_limits_of_the_gpu(ada: SmLimits) -> None:
     assert all(isinstance(getattr(ada, name), int) for name in LIMITS)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_a_config_is_found_in_its_row_and_no_other_config_is_found(space: Space, data: st.DataObject) -> None:
     row = data.draw(st.integers(0, len(space) - 1))

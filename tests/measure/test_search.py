@@ -13,10 +13,10 @@ from kernrec.measure.search import Strategy, search
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
 from tests.helpers.measured_database import make_measured_database
+from tests.helpers.needs import needs
 from tests.helpers.recording import make_recording
 
-pytest.importorskip("sklearn")
-pytest.importorskip("xgboost")
+pytestmark = needs("sklearn", "xgboost")
 
 
 def request(recording: Path, database: Path, configs: int) -> CollectRequest:

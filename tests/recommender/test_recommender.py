@@ -87,6 +87,7 @@ STREAMING = [
 ]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize(("op", "shape"), STREAMING, ids=[f"{op}-{len(shape)}" for op, shape in STREAMING])
 def test_what_streams_is_predicted_near_the_bandwidth_of_every_gpu(
@@ -124,7 +125,7 @@ def test_a_front_trades_latency_for_energy(recommender: Recommender, dims: dict[
         assert choice.latency_s.low < choice.latency_s.value < choice.latency_s.high
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.one_of(matmuls.map(lambda d: ("matmul", d)), convs.map(lambda d: ("conv2d", d))), st.sampled_from(["t4", "3090"])
 )
@@ -151,7 +152,7 @@ def test_each_objective_is_best_at_what_it_names(recommender: Recommender) -> No
     assert products["edp"] == min(products.values())
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(matmuls, st.floats(0.0, 1.0))
 def test_a_bound_on_slowdown_holds(recommender: Recommender, dims: dict[str, int], slowdown: float) -> None:
     answer = recommender.recommend("matmul", "a100", dims, query=Query(Objective.ENERGY, max_slowdown=slowdown))

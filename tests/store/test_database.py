@@ -218,7 +218,7 @@ points = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(points)
 def test_front_and_best_are_those_of_the_definition(points):
     problem = find_op("matmul").problem(m=64, n=32, k=16)
@@ -297,7 +297,7 @@ def keys_after_merging(folders) -> dict[str, set[object]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(
     contents=st.lists(st.sets(st.integers(0, 8), max_size=5), min_size=3, max_size=3),
     order=st.lists(st.integers(0, 2), min_size=3, max_size=5),

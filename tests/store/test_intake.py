@@ -353,7 +353,7 @@ numbers = st.floats(allow_nan=False, allow_infinity=False)
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, phases=[Phase.generate])
+@settings(max_examples=10, deadline=None, phases=[Phase.generate])
 @given(rows=st.lists(st.tuples(texts, numbers, st.lists(numbers, max_size=3), st.datetimes()), min_size=1, max_size=20))
 def test_duckdb_computes_the_keys_that_python_computes(rows: list) -> None:
     with connect_memory() as connection:

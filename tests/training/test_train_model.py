@@ -17,8 +17,9 @@ from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.train_model import train
 from tests.helpers.groups import by_stages, simulated_groups, simulated_inputs
+from tests.helpers.needs import needs
 
-pytest.importorskip("xgboost")
+pytestmark = needs("xgboost")
 QUICK = TrainingSettings(rounds=60, depth=3, rate=0.2, child_weight=1.0, threads=1)
 
 

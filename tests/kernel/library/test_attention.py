@@ -130,6 +130,7 @@ def _fitting(case: Case, problem: Problem) -> dict[str, int]:
     return next(c for c in candidates if kernel.fits(c, problem, limits(_sm(kernel, problem.dtype))))
 
 
+@pytest.mark.every(2)
 @EACH_CASE
 def test_attention_is_within_its_roundings_of_the_reference(case: Case) -> None:
     """On three of the shapes, each case beginning with another one; on more until its config fits as it is."""
@@ -203,6 +204,7 @@ def test_the_trips_of_the_spec_are_those_that_the_blocks_make(data: st.DataObjec
     )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", [*CASES[:8:2], *CASES[12:17:2]], ids=lambda case: case[0].name)
 def test_every_block_issues_what_its_profile_says_whatever_the_edges(case: Case) -> None:
     kernel, config, dtype, dim = case
@@ -221,6 +223,7 @@ def test_every_block_issues_what_its_profile_says_whatever_the_edges(case: Case)
                     assert counts.get(metric, 0) == count, (bound.entry, metric, problem.key)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", CASES[1::2], ids=lambda case: case[0].name)
 def test_a_trip_has_no_bank_conflicts_and_exactly_the_products_of_its_tile(case: Case) -> None:
     kernel, config, dtype, _ = case
@@ -303,6 +306,7 @@ MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("old", "new", "case", "shape"), MUTANTS, ids=[f"{old.strip()[:60]}" for old, *_ in MUTANTS])
 def test_breaking_one_thing_in_the_source_is_noticed(old: str, new: str, case: Case, shape: dict[str, int]) -> None:
     kernel, _, dtype, dim = case

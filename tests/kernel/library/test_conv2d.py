@@ -190,12 +190,14 @@ def _is_right(case: Case, infinite: bool = False) -> bool:
     return bool((near | ~np.isfinite(expected)).all())
 
 
+@pytest.mark.every(3)
 @EACH_CASE
 def test_corners_of_the_space_compute_awkward_convolutions_without_races(case: Case) -> None:
     assert case.kernel.misfit(case.config, case.problem, limits(case.sm)) is None
     assert _is_right(case)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", CASES[1::5], ids=str)
 def test_an_infinity_is_noticed_by_the_outputs_that_meet_it_alone(case: Case) -> None:
     assert _is_right(case, infinite=True)
@@ -207,6 +209,7 @@ def test_at_least_eight_configs_of_each_layout_are_tried(kernel: Kernel) -> None
         assert len({case.values[:7] for case in CASES if case.kernel is kernel and case.layout == layout}) >= 8
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", CASES[::7], ids=str)
 def test_edges_issue_exactly_what_the_profile_of_full_tiles_says(case: Case) -> None:
     compiled, module = not_assembled(*_code(case)), module_of(*_code(case))
@@ -273,6 +276,7 @@ def _notices(old: str, new: str, met_by: Config, infinite: bool = False) -> bool
     return False
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("old", "new", "vector"),
     [("tap.meets(g, window[i]) && k < k_end", "tap.meets(g, window[i])", 8), ("k + half < k_end", "k < k_end", 1)],

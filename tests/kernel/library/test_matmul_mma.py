@@ -60,6 +60,7 @@ def test_the_configs_shown_here_can_run(sm: int, config: Config) -> None:
     assert KERNEL.misfit(config, awkward(config, "f16", "nn"), limits(sm)) is None
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("sm", "config", "layout"), SPREAD, ids=_name)
 def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(sm: int, config: Config, layout: str) -> None:
     problem = awkward(config, "f16", layout, k=5 * config["block_k"] + 3 * config["vector"])
@@ -68,6 +69,7 @@ def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(sm: int, co
     assert bits(run(KERNEL, config, problem, given, sm, check_races=True)) == bits(expected)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("config", CONFIGS[::2], ids=_name)
 def test_exact_sums_are_rounded_to_nearest_in_bfloat16(config: Config) -> None:
     layout = KERNEL.layouts[CONFIGS.index(config) // 2 % len(KERNEL.layouts)]
@@ -89,6 +91,7 @@ def test_products_of_a_batch_are_those_of_each_pair(number: int) -> None:
         assert bits(c) == bits(run(KERNEL, config, alone, {name: value[i] for name, value in given.items()}, SM))
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("dims", [{"m": 1}, {"n": 8}, {"k": 8}, {"m": 1, "n": 8, "k": 8}], ids=str)
 @pytest.mark.parametrize(
     "config", [CONFIGS[0], CONFIGS[2], CONFIGS[4]], ids=["small warps", "oblong warps", "large warps"]
@@ -148,6 +151,7 @@ def test_the_codes_hungriest_for_registers_do_not_spill(layout: str) -> None:
         assert resources.registers <= (128 if config["fragments"] == 1 else 255)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("replacement", "config"),
     [

@@ -44,6 +44,7 @@ def _name(value: object) -> str:
     return "-".join(map(str, value.values() if isinstance(value, dict) else [value]))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("config", "layout"), SPREAD, ids=_name)
 def test_whole_numbers_are_multiplied_exactly_and_without_races(config: Config, layout: str) -> None:
     problem = awkward(config, "tf32", layout, k=5 * config["block_k"] + 3 * config["vector"])
@@ -76,6 +77,7 @@ def test_products_of_a_batch_are_those_of_each_pair(layout: str) -> None:
             assert bits(c) == bits(run(KERNEL, config, alone, {name: v[i] for name, v in given.items()}, SM))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("number", "layout"), [(0, "nn"), (3, "nn"), (3, "nt"), (3, "tn"), (3, "tt"), (6, "nt"), (6, "tn")]
 )
@@ -122,6 +124,7 @@ BREAKS = [
 ]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("number", "layout", "old", "new"), BREAKS, ids=[f"{b[1]} {b[2]}" for b in BREAKS])
 def test_breaking_one_thing_in_the_source_is_noticed(number: int, layout: str, old: str, new: str) -> None:
     config, kernel = CONFIGS[number], broken(KERNEL, old, new)

@@ -34,6 +34,7 @@ def _profiles(case: Case) -> list[tuple[dict[str, int], str, dict[str, dict[str,
     return found
 
 
+@pytest.mark.every(2)
 @PER_CASE
 def test_warps_never_diverge_and_shared_memory_has_no_bank_conflicts(case: Case) -> None:
     for config, entry, counts in _profiles(case):
@@ -56,6 +57,7 @@ def _streamed(entry: str, config: dict[str, int]) -> tuple[str, int, list[str]]:
     return term, config["threads"] * config["vector"] * config["packets"], ["x.read", "b.read", "y.write"]
 
 
+@pytest.mark.every(2)
 @PER_CASE
 def test_a_full_tile_moves_every_element_once_and_whole_sectors_only(case: Case) -> None:
     for config, entry, counts in _profiles(case):

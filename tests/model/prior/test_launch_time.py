@@ -47,7 +47,7 @@ ADA = find_gpu("rtx4090")
 matmuls = st.builds(lambda m, n, k: find_op("matmul").problem(m=m, n=n, k=k), sizes, sizes, sizes)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(matmuls, st.sampled_from(["t4", "a100", "rtx3090", "rtx4090", "h200", "b200", "rtx5090"]))
 def test_nothing_is_faster_than_the_roofline(problem: Problem, name: str) -> None:
     gpu = find_gpu(name)
@@ -79,7 +79,7 @@ def test_more_of_a_resource_is_never_slower(kernel: str, better: Callable[[GPU],
         assert (after <= before * 1.0000001).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(sizes, sizes, sizes, st.sampled_from("mnk"))
 def test_a_problem_twice_as_long_takes_no_less(m: int, n: int, k: int, dim: str) -> None:
     op = find_op("matmul")
@@ -93,14 +93,14 @@ def test_a_problem_twice_as_long_takes_no_less(m: int, n: int, k: int, dim: str)
     assert (q.core_j >= p.core_j * 0.999).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(matmuls, st.floats(150.0, 600.0), st.floats(150.0, 600.0))
 def test_a_lower_power_limit_is_never_faster(problem: Problem, one: float, other: float) -> None:
     low, high = sorted((one, other))
     assert (latency_s("matmul_simt", ADA, problem, low) >= latency_s("matmul_simt", ADA, problem, high) * 0.9999).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(matmuls, st.sampled_from(["t4", "a100", "rtx3090", "rtx4090", "h200"]))
 def test_power_lies_between_idle_and_the_limit(problem: Problem, name: str) -> None:
     table = table_of("matmul_simt", find_gpu(name), problem)

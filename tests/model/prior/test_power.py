@@ -24,7 +24,7 @@ NAMES = ("t4", "a100-pcie-40gb", "rtx-a4000", "rtx4090", "h100-sxm", "b200", "rt
 MODELS = {name: PowerModel.for_gpu(find_gpu(name)) for name in NAMES}
 EVENTS = ("issue.fma32", "issue.alu", "mma.f16", "shared.wavefronts", "l1.requests", "l2.sectors", "dram.bytes")
 
-LAW = settings(max_examples=60, deadline=None)
+LAW = settings(max_examples=25, deadline=None)
 names = st.sampled_from(NAMES)
 seconds = st.floats(1e-6, 1.0)
 fractions = st.floats(0.0, 1.0)
