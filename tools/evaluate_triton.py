@@ -12,10 +12,12 @@ left out. A choice is scored by its efficiency: the best recorded time of the pr
     nearest      the order of the nearest recorded problem of the same dtype and layout, by logarithms of m, n and k
     fixed        the one config that is best in the mean of the other folds' problems of the same dtype
     heuristics   nvidia-matmul-heuristics for Triton, where it is installed: the measured config nearest to each answer
+    torch        the ranking that PyTorch ships for the card, where torch is installed (`tools/inductor_rankings.py`)
+    inductor     the order of TorchInductor's list of configs, all of which it measures
     random       the expectation of a random choice
 
-`nearest` and `fixed` know the problems of four folds of five; `prior` knows no recording. Without the recording the
-tool says so and exits 0.
+`nearest` and `fixed` know the problems of four folds of five; `torch` was made of the recording with these problems in
+it; `prior` knows no recording. Without the recording the tool says so and exits 0.
 """
 
 import argparse
@@ -27,6 +29,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from inductor_rankings import learned_order, listed_order
 from train_triton_model import SETTINGS, recorded_groups
 from triton_heuristics import heuristics_order
 from triton_recordings import FILES, Config, config_of
@@ -156,9 +159,15 @@ def evaluate_problems_left_out(groups: Sequence[RowGroup], tables: Tables) -> No
         for scored in scored_of(tables, "fixed", group):
             scored.add(measured, order_by(group, means.get(kind, {})))
         configs = [config_of(group, row) for row in range(len(group))]
-        if (order := heuristics_order(group.gpu, problem_of(group), configs)) is not None:
-            for scored in scored_of(tables, "heuristics", group):
-                scored.add(measured, order)
+        peers = {
+            "heuristics": heuristics_order(group.gpu, problem_of(group), configs),
+            "torch": learned_order(group.gpu, problem_of(group), configs),
+            "inductor": listed_order(configs),
+        }
+        for name, order in peers.items():
+            if order is not None:
+                for scored in scored_of(tables, name, group):
+                    scored.add(measured, order)
 
 
 def covered(data: Dataset, error: np.ndarray, problems: np.ndarray, distance: np.ndarray) -> np.ndarray:
@@ -196,7 +205,7 @@ def evaluate_card_left_out(groups: Sequence[RowGroup], others: Sequence[RowGroup
 
 def learned(model: Model, group: RowGroup) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(predicted, low, high) times of the configs of a problem, as a query states them."""
-    ratios, distance = model.log_ratio(model.rows(group.inputs))
+    ratios, distance = model.log_ratio(model.rows(group.inputs), group.gpu in model.gpus)
     predicted = group.inputs.latency_s * np.exp(ratios["latency"])
     interval = interval_of(model, "latency", group.gpu if group.gpu in model.gpus else None, kernel_known=True)
     return predicted, *interval.around(predicted, distance)

@@ -6,7 +6,7 @@ best; a number chosen on the fold's own rows would make its residuals look too s
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,8 @@ class TrainingSettings:
     """Seed of everything that is drawn at random."""
     threads: int = 2
     """Threads that XGBoost uses."""
+    shape: "TrainingSettings | None" = None
+    """How the trees for GPUs without measurements are grown; None: those of measured GPUs serve for them."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,30 @@ class HeadData:
         weights = loss_weights(cost, data.numbers("gpu", "problem", "op"), settings.sharpness)
         return cls(data.matrix, data.residual[head], weights)
 
+    @classmethod
+    def of_shape(cls, data: Dataset, settings: TrainingSettings) -> "HeadData":
+        """The same for the part of latency that GPUs have in common: without the mean of the problem on the GPU."""
+        whole = cls.of(data, "latency", settings)
+        group, known = data.numbers("gpu", "problem", "op", "kernel_hash"), whole.measured
+        count = np.maximum(np.bincount(group, known), 1)
+        mean = np.bincount(group, np.where(known, whole.target, 0.0)) / count
+        return replace(whole, target=whole.target - mean[group])
+
     @property
     def measured(self) -> Array:
         """Whether each row has a target, (N,)."""
         return np.isfinite(self.target)
+
+    def times(self, share: float) -> "HeadData":
+        """The same with a share of the target."""
+        return replace(self, target=share * self.target)
+
+    def slope(self, predicted: Array) -> float:
+        """The share, 0 to 1, of predicted targets (N,) that fits best; NaNs do not count."""
+        rows = np.isfinite(predicted) & self.measured
+        weighted = self.weights[rows] * predicted[rows]
+        fit = float(weighted @ self.target[rows]) / max(float(weighted @ predicted[rows]), 1e-30)
+        return min(max(fit, 0.0), 1.0)
 
 
 @dataclass(frozen=True)
@@ -89,6 +111,11 @@ class TrainedHead:
     """How many trees there are."""
     out_of_fold: Array
     """For each row, the prediction by trees that did not see its group, (N,); NaN where nothing was measured."""
+
+    @classmethod
+    def of_shape(cls, data: Dataset, settings: TrainingSettings) -> "TrainedHead":
+        """What `predict_without` needs to know of the trees for GPUs without measurements; none is grown yet."""
+        return cls(HeadData.of_shape(data, settings), b"", settings.rounds, np.full(len(data), np.nan))
 
     def predict_without(self, trained_on: Array, rows: Array, settings: TrainingSettings) -> Array:
         """Train on the rows `trained_on` alone and predict `rows`; both are row numbers."""
@@ -124,8 +151,13 @@ def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> Tra
     else:
         out_of_fold[rows] = np.average(data.target[rows], weights=data.weights[rows])
         rounds = max(settings.rounds // 4, 1)
-    booster, _ = _boost(data, rows, rounds, None, settings)
-    return TrainedHead(data, bytes(booster.save_raw("ubj")), rounds, out_of_fold)
+    return TrainedHead(data, trees_of(data, replace(settings, rounds=rounds)), rounds, out_of_fold)
+
+
+def trees_of(data: HeadData, settings: TrainingSettings) -> bytes:
+    """As many trees as the settings say, grown on all measured rows, as XGBoost saves them (UBJSON)."""
+    booster, _ = _boost(data, np.flatnonzero(data.measured), settings.rounds, None, settings)
+    return bytes(booster.save_raw("ubj"))
 
 
 def fold_of_rows(groups: Array, settings: TrainingSettings) -> Array:

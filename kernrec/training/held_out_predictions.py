@@ -191,7 +191,7 @@ def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[
         end: {"latency": [], "energy": []} for end in ("value", "low", "high")
     }
     for group, model in zip(members, models, strict=True):
-        ratios, distance = model.log_ratio(model.rows(group.inputs))
+        ratios, distance = model.log_ratio(model.rows(group.inputs), group.gpu in model.gpus)
         latency = group.inputs.latency_s * np.exp(ratios["latency"])
         energy = latency * group.inputs.power_w * np.exp(ratios.get("power", 0.0))
         for quantity, costs in (("latency", latency), ("energy", energy)):

@@ -5,6 +5,8 @@
     intervals       calibrated on the residuals of the held-out groups
     new GPUs        each GPU (and each kernel) is held out together with its problems, which shows how well the model
     and kernels     transfers to a GPU or kernel that nobody measured
+    shape           trees for GPUs that nobody measured, where the settings ask for them: how far off the prior is on a
+                    GPU as a whole is that GPU's own; which configs of a problem it finds too fast is not
 
 Everything is seeded and the number of threads is fixed, so the same rows give the same model file.
 """
@@ -18,9 +20,9 @@ from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, calibra
 from kernrec.model.learn.extent import Extent
 from kernrec.model.learn.features import parts
 from kernrec.model.learn.forest import Forest
-from kernrec.model.learn.model import HEADS, Model
+from kernrec.model.learn.model import HEADS, SHAPE, Model, faded, transfer_score
 from kernrec.training import scores
-from kernrec.training.boosting import HeadData, TrainedHead, TrainingSettings, fold_of_rows, train_head
+from kernrec.training.boosting import HeadData, TrainedHead, TrainingSettings, fold_of_rows, train_head, trees_of
 from kernrec.training.dataset import Dataset
 from kernrec.training.folds import group_folds
 
@@ -64,12 +66,20 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
         distance = held_out_distance(data, fold_of_rows(groups, settings))
         for quantity, error in errors.items():
             intervals[quantity] = _problem_intervals(data, error, groups, distance)
-    helps_new_kernels = False
+    helps_new_kernels, carried = False, 1.0
+    shape = TrainedHead.of_shape(data, settings.shape) if settings.shape else None
     for name, key, fields in (("GPU", NEW_GPU, ("gpu",)), ("kernel", NEW_KERNEL, ("kernel", "kernel_hash"))):
         unit = data.numbers(*fields)
         if unit.max() < 1:  # a single GPU or kernel cannot be held out
             continue
-        predictions, far = _transfer_predictions(data, heads, unit, groups if by_problem else None, settings)
+        problems = groups if by_problem else None
+        if name == "GPU" and shape and settings.shape:
+            predictions, far = _transfer_predictions(data, {"latency": shape}, unit, problems, settings.shape)
+            predictions = {"latency": faded(predictions["latency"], far)}
+            carried = all_scores["share carried to held-out GPUs"] = shape.data.slope(predictions["latency"])
+            predictions["latency"] *= carried
+        else:
+            predictions, far = _transfer_predictions(data, heads, unit, problems, settings)
         transfer_errors = _errors_by_quantity(data, predictions)
         for quantity, error in transfer_errors.items():
             rows = np.isfinite(error)
@@ -77,9 +87,12 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
         all_scores |= _transfer_scores(name, unit, transfer_errors["latency"], data.residual["latency"])
         if name == "kernel":
             helps_new_kernels = _beats_prior(unit, transfer_errors["latency"], data.residual["latency"])
+    trees = {head: trained.trees for head, trained in heads.items()}
+    if shape and settings.shape:
+        trees[SHAPE] = trees_of(shape.data.times(carried), settings.shape)
     return Model(
         columns=data.columns,
-        trees={head: trained.trees for head, trained in heads.items()},
+        trees=trees,
         extent=Extent.of(data.matrix, parts(data.columns)),
         intervals=intervals,
         scores=all_scores,
@@ -87,7 +100,7 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
         kernels={group.kernel: group.kernel_hash for group in data.groups},
         ops=tuple(sorted({group.op for group in data.groups})),
         helps_new_kernels=helps_new_kernels,
-        forests={head: Forest.parse(trained.trees, f"the {head} model") for head, trained in heads.items()},
+        forests={head: Forest.parse(grown, f"the {head} model") for head, grown in trees.items()},
     )
 
 
@@ -196,8 +209,8 @@ def _transfer_scores(name: str, unit: Array, error: Array, prior: Array) -> dict
         return {}
     return {
         f"held-out {name}s": float(len(np.unique(unit[rows]))),
-        f"median latency error on held-out {name}s": _median_relative_error(error),
-        f"median latency error of the prior on held-out {name}s": _median_relative_error(prior[rows]),
+        transfer_score(name): _median_relative_error(error),
+        transfer_score(name, " of the prior"): _median_relative_error(prior[rows]),
     }
 
 

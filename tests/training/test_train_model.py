@@ -85,6 +85,50 @@ def test_a_gpu_that_was_not_measured_has_the_interval_of_gpus_held_out() -> None
     assert NEW_KERNEL not in trained.intervals["latency"]  # there is one alone
 
 
+def own_factor(own: float, power: float = 1.0) -> Callable[[ModelInputs], np.ndarray]:
+    """A device that is off by a factor of its own, and by some power of the usual one."""
+    return lambda inputs: own * by_stages(inputs) ** power
+
+
+SHAPED = replace(QUICK, shape=replace(QUICK, sharpness=0.0))
+
+
+def two_gpus(second: float = 1.0) -> list[RowGroup]:
+    """Of two GPUs; `second`: the power of what the second has in common with the first."""
+    first = simulated_groups(8, 20, own_factor(1.6), seed=1)
+    return first + simulated_groups(8, 20, own_factor(1 / 1.6, second), gpu="a100-sxm4-80gb", seed=2)
+
+
+def test_on_a_gpu_that_was_not_measured_the_differences_between_configs_are_corrected_and_no_more() -> None:
+    trained = train(Dataset(tuple(two_gpus())), SHAPED)
+    inputs = simulated_inputs(200, 99_999, "rtx3090")
+    rows = trained.rows(inputs)
+    ratios, distance = trained.log_ratio(rows, gpu_known=False)
+    assert set(ratios) == {"latency"}
+    expected = np.log(by_stages(inputs))
+    assert np.median(np.abs(ratios["latency"] * np.exp(distance) - (expected - expected.mean()))) < 0.05
+    far = trained.log_ratio(rows * 1e6, gpu_known=False)[0]["latency"]
+    assert np.abs(far).max() < 0.5 * np.abs(ratios["latency"]).max()
+    assert set(trained.log_ratio(rows)[0]) == {"latency", "power"}
+    assert trained.scores["share carried to held-out GPUs"] > 0.9
+    assert trained.helps_new_gpus
+
+
+def test_what_one_gpu_contradicts_is_not_carried_over() -> None:
+    trained = train(Dataset(tuple(two_gpus(second=-1.0))), SHAPED)
+    assert trained.scores["share carried to held-out GPUs"] == 0.0
+    ratios, _ = trained.log_ratio(trained.rows(simulated_inputs(20, 1, "rtx3090")), gpu_known=False)
+    assert np.abs(ratios["latency"]).max() < 1e-6
+
+
+def test_a_model_that_was_worse_than_the_prior_on_gpus_held_out_does_not_help_new_ones() -> None:
+    opposite = [*simulated_groups(6, 10, own_factor(2.0, 0.0)),
+                *simulated_groups(6, 10, own_factor(0.7, 0.0), gpu="a100-sxm4-80gb")]  # fmt: skip
+    assert not train(Dataset(tuple(opposite)), QUICK).helps_new_gpus
+    alike = [replace(group, gpu="rtx4090" if n % 2 else "a100-sxm4-80gb") for n, group in enumerate(opposite[:6])]
+    assert train(Dataset(tuple(alike)), QUICK).helps_new_gpus
+
+
 @pytest.mark.parametrize("alike", [True, False])
 def test_a_new_kernel_is_learned_where_models_of_others_helped(alike: bool) -> None:
     groups: list[RowGroup] = []

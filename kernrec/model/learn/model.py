@@ -20,6 +20,8 @@ Array = np.ndarray
 HEADS = ("latency", "power")
 """What a model predicts, each with trees of its own: log(measured / prior) of latency and of power. Energy is their
 product."""
+SHAPE = "shape"
+"""Trees for a GPU that a model was not trained on: of latency, what differs between the configs of a problem."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Model:
     columns: tuple[str, ...]
     """Names of the features, in the order of the trees' columns."""
     trees: Mapping[str, bytes]
-    """Head -> trees as XGBoost saves them (UBJSON)."""
+    """Head, or `SHAPE` -> trees as XGBoost saves them (UBJSON)."""
     extent: Extent
     """The region of feature space that the training data covers."""
     intervals: Mapping[str, Mapping[str, Interval]]
@@ -46,19 +48,40 @@ class Model:
     helps_new_kernels: bool = False
     """Whether the model beat the prior on every held-out kernel; False where the training data has one kernel only."""
     forests: Mapping[str, Forest] = field(repr=False, default_factory=dict)
-    """Head -> the trees as arrays, ready to predict."""
+    """The trees as arrays, ready to predict."""
+
+    @property
+    def helps_new_gpus(self) -> bool:
+        """False where GPUs were held out and the prior's error on them was less than the model's."""
+        error, prior = (self.scores.get(transfer_score("GPU", of)) for of in ("", " of the prior"))
+        return not (isinstance(error, float) and isinstance(prior, float)) or error <= prior
 
     def rows(self, inputs: ModelInputs) -> Array:
         """The features of candidates that this model takes, (C, F)."""
         return matrix(inputs, self.columns)
 
-    def log_ratio(self, rows: Array) -> tuple[dict[str, Array], Array]:
+    def log_ratio(self, rows: Array, gpu_known: bool = True) -> tuple[dict[str, Array], Array]:
         """Predict the correction of candidates.
 
         Args:
             rows: features, (C, F), as from `rows`.
+            gpu_known: False for a GPU that the model was not trained on. A model that has trees for that corrects no
+                more than the differences between the configs of a problem there, and less with distance.
 
         Returns:
             log(expected / prior) by head, arrays (C,); and the distance of each candidate from the training data, (C,).
         """
-        return {head: forest.predict(rows) for head, forest in self.forests.items()}, self.extent.distance(rows)
+        distance = self.extent.distance(rows)
+        if not gpu_known and SHAPE in self.forests:
+            return {"latency": faded(self.forests[SHAPE].predict(rows), distance)}, distance
+        return {head: self.forests[head].predict(rows) for head in HEADS if head in self.forests}, distance
+
+
+def transfer_score(kind: str, of: str = "") -> str:
+    """The name of the median error of latency on held-out GPUs or kernels; of: whose."""
+    return f"median latency error{of} on held-out {kind}s"
+
+
+def faded(correction: Array, distance: Array) -> Array:
+    """A correction on a GPU without measurements, (C,): the prior's again far away from the training data."""
+    return correction * np.exp(-distance)

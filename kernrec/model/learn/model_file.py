@@ -24,7 +24,7 @@ from kernrec.model.learn import features
 from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
 from kernrec.model.learn.forest import Forest
-from kernrec.model.learn.model import HEADS, Model
+from kernrec.model.learn.model import HEADS, SHAPE, Model
 from kernrec.util.atomic_write import write_whole
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
@@ -33,6 +33,7 @@ FORMAT = 2
 """Version of the card's format."""
 ARRAYS = ".trees"
 """Ending of the files that hold trees as arrays."""
+_PARTS = (*HEADS, SHAPE)
 _MOST_BYTES = 64 << 20
 _NAME = re.compile(r"[a-z0-9][a-z0-9_@.+-]*")
 
@@ -91,7 +92,7 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
         write_whole(path, (json.dumps(card, indent=1, sort_keys=True) + "\n").encode(), shared=True)
         kept = {Path(head["file"]).stem for head in heads.values()}
         for old in (*folder.glob(f"{name}.*.ubj"), *folder.glob(f"{name}.*{ARRAYS}")):
-            if old.stem not in kept and old.name.split(".")[-3] in HEADS:
+            if old.stem not in kept and old.name.split(".")[-3] in _PARTS:
                 old.unlink(missing_ok=True)
     except OSError as error:
         raise KernrecError(f"cannot write the model {name} to {folder}: {error.strerror or error}") from None
@@ -134,8 +135,8 @@ def load(path: Path) -> tuple[Model, dict[str, Any]]:
             raise UsageError(f"{path} uses a feature that this kernrec does not have: {unknown[0]!s:.60}")
         trees, forests = {}, {}
         for head, entry in card["heads"].items():
-            if head not in HEADS:
-                raise UsageError(f"{path} has a head {head!r:.40}; known: {', '.join(HEADS)}")
+            if head not in _PARTS:
+                raise UsageError(f"{path} has a head {head!r:.40}; known: {', '.join(_PARTS)}")
             trees[head] = _trees(path, entry)
             forests[head] = _forest(path.parent / entry["file"], trees[head])
             if forests[head].features != len(columns):

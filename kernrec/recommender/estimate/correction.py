@@ -59,14 +59,14 @@ class TrainedModel:
     def scope(self, gpu: GPU, kernel: Kernel) -> "ModelScope | None":
         """What it knows of a kernel on a GPU; None where it does not apply.
 
-        To a kernel that it was not trained on it applies only where models of other kernels were better than the prior
-        on each kernel that was held out.
+        To a kernel or a GPU that it was not trained on it applies only where models of others were better than the
+        prior: on each kernel that was held out, on the GPUs that were.
         """
         model = self.model
-        known = model.kernels.get(kernel.name) == kernel.hash
-        if not known and not model.helps_new_kernels:
+        known, gpu_known = model.kernels.get(kernel.name) == kernel.hash, gpu.name in model.gpus
+        if (not known and not model.helps_new_kernels) or (not gpu_known and not model.helps_new_gpus):
             return None
-        return ModelScope(self, gpu.name, kernel.name, gpu.name in model.gpus, known)
+        return ModelScope(self, gpu.name, kernel.name, gpu_known, known)
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Correction:
         """The model's answer about the candidates at positions `where` of a prediction and its costs."""
         inputs = inputs_of(prediction, limited, where)
         features = features_of(prediction.table, scope.model.columns, inputs, prediction.rows.take(where))
-        return cls(scope, where, features, *scope.model.log_ratio(features))
+        return cls(scope, where, features, *scope.model.log_ratio(features, scope.gpu_known))
 
     def correct(self, predicted: Costs) -> Costs:
         """The model's estimates in place of the prior's; candidates that it was not asked about get its scale."""
