@@ -1,7 +1,8 @@
 """Arrays of several libraries, read alike: CuPy, PyTorch, and whatever speaks `__cuda_array_interface__` or DLPack.
 
-A reader knows one library. What it is asked on every call (`device`, `address`) is kept short: a launch should cost
-little more than the driver's own call. What is wrong with an array is found out afterwards, from its `ArrayFacts`.
+A reader knows one library. What it is asked on every call (`key`) is kept short: a launch should cost little more than
+the driver's own call. Arrays whose keys were checked once need no other check; what is wrong with one that was not is
+found out from its `ArrayFacts`.
 """
 
 import sys
@@ -94,6 +95,9 @@ class Reader(Protocol):
     def device(self, array: Any) -> int:
         """Number of the GPU that an array is on; -1 for the host."""
 
+    def key(self, array: Any) -> tuple[tuple[Any, ...], int]:
+        """(all that `address` checks of an array, hashable, its device first; its address)."""
+
     def address(self, array: Any, expected: Expected, device: int) -> int:
         """Where an array begins; raises `UsageError` if it is not as expected."""
 
@@ -113,10 +117,17 @@ class TorchReader:
         self._torch = torch
         self._dtypes = {name: getattr(torch, known[0]) for name, known in NAMES.items()}
         self.current_stream: Any = torch.cuda.current_stream
+        self._gradients = torch.is_grad_enabled
         self.types = (torch.Tensor, torch.nn.Parameter)
 
     def device(self, array: Any) -> int:
         return int(array.get_device())
+
+    def key(self, array: Any) -> tuple[tuple[Any, ...], int]:
+        address: int = array.data_ptr()
+        gradients = array.requires_grad and self._gradients()
+        here = array.get_device()
+        return (here, array.shape, array.dtype, array.is_contiguous(), address % ALIGNMENT, gradients), address
 
     def address(self, array: Any, expected: Expected, device: int) -> int:
         address: int = array.data_ptr()
@@ -131,7 +142,7 @@ class TorchReader:
             facts = ArrayFacts(tuple(array.shape), tuple(array.stride()), dtype, array.get_device(), address)
             check(facts, expected, device)
             raise UsageError(f"{expected.name} has dtype {dtype}; expected {self._dtypes[expected.dtype]}")
-        if array.requires_grad and self._torch.is_grad_enabled():
+        if array.requires_grad and self._gradients():
             raise UsageError(
                 f"{expected.name} requires gradients, which this kernel does not compute; expected a tensor without:"
                 " call it under torch.no_grad(), or give .detach()"
@@ -161,6 +172,11 @@ class CupyReader:
 
     def device(self, array: Any) -> int:
         return int(array.data.device_id)
+
+    def key(self, array: Any) -> tuple[tuple[Any, ...], int]:
+        data = array.data
+        address: int = data.ptr
+        return (data.device_id, array.shape, array.dtype, array.strides, address % ALIGNMENT), address
 
     def address(self, array: Any, expected: Expected, device: int) -> int:
         data = array.data
@@ -205,6 +221,10 @@ class ViewReader:
 
     def device(self, array: View) -> int:
         return array.facts.device
+
+    def key(self, array: View) -> tuple[tuple[Any, ...], int]:
+        facts = array.facts
+        return (facts.device, facts.shape, facts.dtype, facts.strides, facts.address % ALIGNMENT), facts.address
 
     def address(self, array: View, expected: Expected, device: int) -> int:
         check(array.facts, expected, device)

@@ -39,6 +39,8 @@ class BuiltKernel:
         self._driver = driver
         self._readers: dict[type, Reader] = {}
         self._calls: dict[Any, PreparedCall] = {}
+        """By the keys of the arrays, which were checked."""
+        self._prepared: dict[tuple[int, Problem], PreparedCall] = {}
         self._loaded: dict[tuple[int, Variant], LoadedVariant] = {}
         self._extra: dict[Problem, Variant] = {}
         self._workspaces: Workspaces | None = None
@@ -104,44 +106,34 @@ class BuiltKernel:
             return self._custom_op.traced(by_name(self._plan.shapes.inputs, arrays, named), out)
         if named:
             arrays = by_name(self._plan.shapes.inputs, arrays, named)
-        readers = self._readers
+        readers, keys, addresses = self._readers, [], []
         try:
-            first = readers[type(arrays[0])]
-            device = first.device(arrays[0])
-            call = self._calls[(device, *[array.shape for array in arrays])]
-            expected, addresses = call.inputs, []
-            for place, array in enumerate(arrays):
-                addresses.append(readers[type(array)].address(array, expected[place], device))
-        except (KeyError, IndexError, AttributeError):
-            arrays, call, addresses = self._first_call(arrays)
+            for array in arrays if out is None else (*arrays, out):
+                key, address = readers[type(array)].key(array)
+                keys.append(key)
+                addresses.append(address)
+            call = self._calls[tuple(keys)]
+        except KeyError:
+            arrays, call, addresses = self._first_call(arrays, out)
             readers = self._readers
-            first = readers[type(arrays[0])]
-            device = first.device(arrays[0])
+        first = readers[type(arrays[0])]
+        device = call.device
         queue = first.stream(device) if stream is None else stream_address(stream)
         if out is None:
             with nullcontext() if stream is None else _working_on(arrays[0], queue):
                 out = first.empty(call.output, device)
             target = readers[type(out)].address(out, call.output, device)
         else:
-            given = out if type(out) in readers else self._readable(out, "out")
-            target = self._readers[type(given)].address(given, call.out, device)
+            target = addresses.pop()
             call.check_overlap(addresses, target)
         driver = self._driver
         assert driver is not None
         if driver.current_device() == device:
-            self._queue(call, addresses, target, (device, queue))
+            call.run(addresses, target, queue)
         else:
             with driver.use(device):
-                self._queue(call, addresses, target, (device, queue))
+                call.run(addresses, target, queue)
         return out
-
-    def _queue(self, call: PreparedCall, addresses: list[int], target: int, place: tuple[int, int]) -> None:
-        """Queues the launches; `place`: device and stream."""
-        workspace = 0
-        if call.workspace_bytes:
-            assert self._workspaces is not None
-            workspace = self._workspaces.address(call.workspace_bytes, *place)
-        call.run(addresses, target, workspace, place[1])
 
     def emulate(self, *arrays: Any, check_races: bool = True, **named: Any) -> "np.ndarray":
         """Runs the op on NumPy arrays on the CPU, by the variant that a GPU would run; for tests, on small shapes.
@@ -216,8 +208,9 @@ class BuiltKernel:
             self._workspaces = Workspaces(self._driver)
         return self._driver
 
-    def _first_call(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], PreparedCall, list[int]]:
-        """Makes a call ready: arrays that can be read, the prepared call and the addresses of the inputs."""
+    def _first_call(self, arrays: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], PreparedCall, list[int]]:
+        """Checks arrays and makes a call ready: the inputs as they can be read, the prepared call, and the addresses of
+        the inputs and, unless that is None, of `out`."""
         driver = self._open()
         names = self._plan.shapes.inputs
         readable = tuple(
@@ -225,22 +218,23 @@ class BuiltKernel:
         )
         problem = self._plan.shapes.read([array.shape for array in readable])
         device = self._readers[type(readable[0])].device(readable[0])
-        key = (device, *[array.shape for array in readable])
         tensors = [t for t in problem.tensors.values() if t.role == "input"]
-        for tensor, array in zip(tensors, readable, strict=True):
-            expected = Expected(tensor.name, tensor.shape, tensor.dtype, tensor.bytes)
-            self._readers[type(array)].address(array, expected, max(device, self._least_device(driver)))
-        if (call := self._calls.get(key)) is None:
+        expected = [Expected(tensor.name, tensor.shape, tensor.dtype, tensor.bytes) for tensor in tensors]
+        for array, tensor in zip(readable, expected, strict=True):
+            self._readers[type(array)].address(array, tensor, max(device, self._least_device(driver)))
+        if (call := self._prepared.get((device, problem))) is None:
             with driver.use(device):
-                call = self._prepare(driver, device, problem)
-            if len(self._calls) >= _MOST_CALLS:
-                self._calls.pop(next(iter(self._calls)))
-            self._calls[key] = call
-        addresses = [
-            self._readers[type(array)].address(array, expected, device)
-            for array, expected in zip(readable, call.inputs, strict=True)
-        ]
-        return readable, call, addresses
+                call = self._prepared[device, problem] = self._prepare(driver, device, problem)
+        given = list(readable)
+        if out is not None:
+            given.append(self._readable(out, "out"))
+            self._readers[type(given[-1])].address(given[-1], call.out, device)
+        keys, addresses = zip(*(self._readers[type(array)].key(array) for array in given), strict=True)
+        if len(self._calls) >= _MOST_CALLS:
+            self._calls.clear()
+            self._prepared = {(device, problem): call}
+        self._calls[keys] = call
+        return readable, call, list(addresses)
 
     @staticmethod
     def _least_device(driver: Driver) -> int:
@@ -257,7 +251,9 @@ class BuiltKernel:
         variant = self.variant(problem)
         if (device, variant) not in self._loaded:
             self._loaded[device, variant] = LoadedVariant(driver, self.compiled(variant, problem))
-        return PreparedCall(driver, self._loaded[device, variant], variant, problem, gpu.sm)
+        assert self._workspaces is not None
+        place = device, self._workspaces
+        return PreparedCall(driver, self._loaded[device, variant], variant, problem, place)
 
 
 def _compiling_check() -> Callable[[], bool]:

@@ -37,12 +37,23 @@ class LoadedVariant:
 class PreparedCall:
     """Launches of a variant on a problem."""
 
-    def __init__(self, driver: Driver, loaded: LoadedVariant, variant: Variant, problem: Problem, sm: int) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        loaded: LoadedVariant,
+        variant: Variant,
+        problem: Problem,
+        place: "tuple[int, Workspaces]",
+    ) -> None:
+        """Make one; `place` is the device, and the memory for workspaces there."""
         self.variant, self.problem = variant, problem
+        self.device, self._workspaces = place
+        sm = driver.sm(self.device)
         tensors = [Expected(t.name, t.shape, t.dtype, t.bytes) for t in problem.tensors.values()]
         outputs = problem.definition.outputs
         self.inputs = tuple(tensor for tensor in tensors if tensor.name not in outputs)
         self.output = next(tensor for tensor in tensors if tensor.name in outputs)
+        self._input_sizes = [(place, tensor.bytes) for place, tensor in enumerate(self.inputs)]
         self.out = Expected("out", self.output.shape, self.output.dtype, self.output.bytes)
         """The output under the name that callers give it."""
         scratch = workspaces(variant.kernel, variant.config, problem, sm)
@@ -69,23 +80,25 @@ class PreparedCall:
         self._output_slots = self._slots[self.output.name]
         self._workspace_slots = [(slot, offset) for name, offset in self._offsets.items() for slot in self._slots[name]]
 
-    def run(self, addresses: Sequence[int], output: int, workspace: int, stream: int) -> None:
-        """Queues the launches: addresses of the inputs in order, of the output and of the workspaces."""
+    def run(self, addresses: Sequence[int], output: int, stream: int) -> None:
+        """Queues the launches in a stream: addresses of the inputs in order, and of the output."""
         with self._lock:  # the packed arguments are shared; the driver copies them
             for slot, place in self._input_slots:
                 slot.value = addresses[place]
             for slot in self._output_slots:
                 slot.value = output
-            for slot, offset in self._workspace_slots:
-                slot.value = workspace + offset
+            if self.workspace_bytes:
+                workspace = self._workspaces.address(self.workspace_bytes, self.device, stream)
+                for slot, offset in self._workspace_slots:
+                    slot.value = workspace + offset
             for function, gx, gy, gz, bx, by, bz, shared, arguments in self._queued:
                 self._launch(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, 0)
 
     def check_overlap(self, addresses: Sequence[int], output: int) -> None:
         """Raises `UsageError` if the output lies in the memory of an input."""
         end = output + self.output.bytes
-        for place, address in enumerate(addresses):
-            if address < end and output < address + self.inputs[place].bytes:
+        for place, size in self._input_sizes:
+            if addresses[place] < end and output < addresses[place] + size:
                 raise UsageError(
                     f"out lies in the memory of {self.inputs[place].name}, which is still read while out is written;"
                     " expected memory of its own"
