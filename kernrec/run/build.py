@@ -6,7 +6,7 @@ from kernrec.recommender import Query, Recommender
 from kernrec.recommender.request import SCALAR_OBJECTIVES
 from kernrec.run.built_kernel import BuiltKernel
 from kernrec.run.driver import CudaDriver, Driver
-from kernrec.run.plan import make_plan
+from kernrec.run.kept_plan import kept_plan
 from kernrec.run.shapes import Shapes
 
 
@@ -31,4 +31,4 @@ def build_kernel(
     if gpu == "auto":
         driver = driver or CudaDriver()
         gpu = driver.name(driver.current_device())
-    return BuiltKernel(make_plan(recommender, shapes, find_gpu(gpu), query), recommender, driver)
+    return BuiltKernel(kept_plan(recommender, shapes, find_gpu(gpu), query), recommender, driver)

@@ -12,6 +12,7 @@ from kernrec.recommender import Recommender
 from kernrec.run.arrays import Expected, Reader, loaded_readers, stream_address, view_of
 from kernrec.run.driver import CudaDriver, Driver
 from kernrec.run.plan import Plan, Variant, best_variant
+from kernrec.run.plan_loss import PlanLoss, plan_loss
 from kernrec.run.prepared_call import LoadedVariant, PreparedCall, Workspaces, by_name
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ class BuiltKernel:
     def plan(self) -> Plan:
         """The ranges of shapes and the variant that runs each; `print(kernel.plan())` shows them."""
         return self._plan
+
+    def plan_loss(self, shapes: int = 100) -> PlanLoss:
+        """What the ranges of the plan lose against the best config of each of so many random shapes, by prediction;
+        `print(kernel.plan_loss())` says it in a line."""
+        return plan_loss(self._recommender, self._plan, shapes)
 
     def variant(self, problem: Problem) -> Variant:
         """The variant that runs a problem: that of the plan, or where it does not fit, of the engine's answer."""

@@ -136,6 +136,10 @@ class Stack:
         """Modification time and size of each file: after a change, cached answers have to be dropped."""
         return tuple(_written(path) for path in self._paths)
 
+    def files(self) -> list[tuple[str, int, int]]:
+        """Each file with its modification time and size: what answers are made of."""
+        return [(os.path.realpath(path), *_written(path)) for path in self._paths]
+
 
 def _by_op(every: Iterable[DatabaseContents]) -> dict[str, list[str]]:
     """The keys of all problems by op, sorted."""

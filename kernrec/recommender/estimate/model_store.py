@@ -60,6 +60,13 @@ class ModelStore:
             folder = Path(databases[0]).parent / "models"
         return cls(folder, stack or Stack(databases), calibrated)
 
+    def files(self) -> list[tuple[str, int, int]]:
+        """Each file of the folders with its modification time and size; and how many calibrations are in use."""
+        files = [path for folder in self._folders for path in sorted(folder.rglob("*")) if path.is_file()]
+        seen = [(path, path.stat()) for path in files]
+        listed = [(str(path), stat.st_mtime_ns, stat.st_size) for path, stat in seen]
+        return [*listed, ("calibrations", len(self._calibrations), 0)]
+
     @property
     def calibrations(self) -> Mapping[str, Calibration]:
         """The calibrations in use, by architecture."""
