@@ -34,8 +34,10 @@ from kernrec.profile.profile_library import VariantFailure, profile_variants, va
 from kernrec.store import ProfileRow, profiles_hash, read_profile_rows, write_profiles
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
-TRITON_ARCHITECTURES = (80,)
+TRITON_ARCHITECTURES = (80, 86, 89, 120)
 """Those for which profiles of Triton kernels are shipped. They are built where the kernel is named, and need Triton."""
+_FEWER = {"matmul_triton": (80,)}
+"""Those of kernels whose profiles are shipped for fewer."""
 _SAVE_S = 120.0
 _COMPILE_S = 3600.0  # a busy machine is no reason to leave out a variant
 _FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
@@ -83,7 +85,7 @@ def build(kernel: Kernel, fresh: bool, processes: int, only: Only) -> int:
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     old = [] if fresh or not path.is_file() else read_profile_rows(path)
     rows = [row for row in old if row.kernel_hash == kernel.hash]
-    variants = variants_of(kernel, TRITON_ARCHITECTURES if kernel.triton else ARCHITECTURES)
+    variants = variants_of(kernel, architectures(kernel))
     wanted = {(variant.key, sm) for variant in variants for sm in variant.configs}
     rows = [row for row in rows if (row.variant_key, row.sm) in wanted]
     known = {(row.variant_key, row.sm) for row in rows}
@@ -114,11 +116,16 @@ def build(kernel: Kernel, fresh: bool, processes: int, only: Only) -> int:
     return 1 if failures else 0
 
 
+def architectures(kernel: Kernel) -> Sequence[int]:
+    """Those for which profiles of a kernel are shipped."""
+    return _FEWER.get(kernel.name, TRITON_ARCHITECTURES) if kernel.triton else ARCHITECTURES
+
+
 def check(kernel: Kernel, count: int, processes: int) -> int:
     """Compares a sample with the shipped rows; 1 when something differs or is missing."""
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     shipped = [row for row in read_profile_rows(path) if row.kernel_hash == kernel.hash] if path.is_file() else []
-    variants = variants_of(kernel, TRITON_ARCHITECTURES if kernel.triton else ARCHITECTURES)
+    variants = variants_of(kernel, architectures(kernel))
     covered = {(row.variant_key, row.sm) for row in shipped}
     missing = [variant for variant in variants if any((variant.key, sm) not in covered for sm in variant.configs)]
     built_with = {row.compiler for row in shipped}

@@ -119,6 +119,7 @@ def recommend(
         inputs=inputs,
     )
     recommender = Recommender(databases=db, calibrated=calibrated, keep_open=True)
+    recommender.context.triton = not (emitted and emitted.cuda)
     names = [card.name for card in find_gpus(gpu)]
     if (kernel or shape) and not swept and billed is None:
         from kernrec.recommender import Request

@@ -50,6 +50,7 @@ def compile_triton(job: CompileJob) -> Compiled:
             result, shared = _compile(function, job, target)
             ptx, cubin = result.asm["ptx"], result.asm["cubin"]
             name = result.metadata.name
+            _check_scratch(result.metadata, job)
         except CompileError:
             raise
         except Exception as error:
@@ -65,6 +66,13 @@ def compile_triton(job: CompileJob) -> Compiled:
     ptx = _DYNAMIC.sub(rf"\g<1>.shared\g<2>[{shared}]", ptx) if shared else ptx
     ptx = _with_scratch(ptx, name, len(target.signature))
     return Compiled(ptx, cubin, {name: used}, triton_compiler(), text)
+
+
+def _check_scratch(metadata: Any, job: CompileJob) -> None:
+    """Launches pass null for scratch memory: refuses a function that needs some (tensor memory accesses do)."""
+    needed = {name: getattr(metadata, name, 0) for name in ("global_scratch_size", "profile_scratch_size")}
+    if any(needed.values()):
+        raise CompileError(f"{job.name}: needs scratch memory of the launcher, which kernrec does not give: {needed}")
 
 
 def _with_scratch(ptx: str, name: str, own: int) -> str:

@@ -31,6 +31,15 @@ def triton_compiler() -> str:
     return f"triton {installed}"
 
 
+def has_triton() -> bool:
+    """Whether Triton sources can be compiled here."""
+    try:
+        triton_compiler()
+    except NoCompilerError:
+        return False
+    return True
+
+
 def untested_version() -> str | None:
     """What to tell of a Triton that the tests have not run with; None for one that they have."""
     installed = triton_compiler().removeprefix("triton ")

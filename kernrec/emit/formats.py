@@ -35,6 +35,8 @@ class Format:
     `merge`, by which a file that is there gets further entries."""
     given: str = ""
     """What followed the name."""
+    cuda: bool = False
+    """Whether only kernels in CUDA can be written so: of an op the best of them is."""
 
     @property
     def module(self) -> str:
@@ -48,11 +50,11 @@ FORMATS = {
     known.name: known
     for known in (
         Format("cuda", "its source", "text"),
-        Format("ptx", "what the compiler makes of the source", "text"),
-        Format("cubin", "machine code", "binary"),
-        Format("fatbin", "machine code and PTX", "binary"),
-        Format("host", "a program that checks and times it", "text"),
-        Format("cmake", "a folder that builds, for all shapes", "folder", many=True),
+        Format("ptx", "what the compiler makes of the source", "text", cuda=True),
+        Format("cubin", "machine code", "binary", cuda=True),
+        Format("fatbin", "machine code and PTX", "binary", cuda=True),
+        Format("host", "a program that checks and times it", "text", cuda=True),
+        Format("cmake", "a folder that builds, for all shapes", "folder", many=True, cuda=True),
         Format("inductor", "PyTorch's lookup table, for matmul_triton", "text", many=True),
         Format("triton-cache", "Triton's autotune cache with predictions", "folder"),
         Format("vllm", "its expert configs", "text", detail=_LAYER),

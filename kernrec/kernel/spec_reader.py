@@ -128,7 +128,7 @@ class _Reader:
         triton = triton_function(
             top,
             source_name,
-            [len(x.arguments) for x in launches],
+            [(launch.entry, len(launch.arguments)) for launch in launches],
             lambda key, text: self.expression(key, text, probe_names),
         )
         top.done()

@@ -46,14 +46,14 @@ class TritonFunction:
 
 
 def triton_function(
-    top: Table, source_name: str, arguments: Sequence[int], expression: Callable[[str, Any], Expression]
+    top: Table, source_name: str, launches: Sequence[tuple[str, int]], expression: Callable[[str, Any], Expression]
 ) -> TritonFunction | None:
     """Reads the `[triton]` table of a spec; None where the source is not Python.
 
     Args:
         top: the spec.
         source_name: its source's file.
-        arguments: how many arguments each of its launches has.
+        launches: of each the function and how many arguments it has.
         expression: reads an expression, given its key and its text.
 
     Raises:
@@ -64,10 +64,13 @@ def triton_function(
         raise top.fail("source", "a file *.py with a [triton] table, and without one another", source_name)
     if data is None:
         return None
-    if len(arguments) != 1 or arguments[0] < SCRATCH:
-        raise UsageError(f"{top.where}: a Triton kernel has one launch, whose last {SCRATCH} arguments are 'u64 0'")
+    if len(set(launches)) != 1 or launches[0][1] < SCRATCH:
+        raise UsageError(
+            f"{top.where}: the launches of a Triton kernel are of one function with the same arguments, the last"
+            f" {SCRATCH} of them 'u64 0'"
+        )
     table = Table(f"{top.where}: [triton]", data)
-    own = arguments[0] - SCRATCH
+    own = launches[0][1] - SCRATCH
     parameters = table.take("parameters", list, "a list of parameter names")
     if len(parameters) != own or not all(isinstance(name, str) and name.isidentifier() for name in parameters):
         raise table.fail("parameters", f"names for the {own} arguments of the launch", parameters)

@@ -5,9 +5,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from kernrec.compile.compiled import CompileJob, TritonTarget
+from kernrec.compile.compiled import Compiled, CompileJob, TritonTarget
 from kernrec.errors import UsageError
 from kernrec.kernel import Config, Kernel
+from kernrec.kernel.binding import BoundLaunch
 from kernrec.kernel.spec import PointerArgument, ScalarArgument
 from kernrec.kernel.triton_function import OPTIONS, TYPES
 from kernrec.op import Problem
@@ -60,6 +61,15 @@ def compile_job_for(
         types = signature(kernel, config, problem, sm)
         target = TritonTarget(kernel.launches[0].entry, types, kernel.triton.key, folder)
     return CompileJob(kernel.source, sm, used_macros(kernel, config, problem), kernel.source_name, (), target)
+
+
+def dynamic_shared_bytes(kernel: Kernel, bound: BoundLaunch, compiled: Compiled) -> int:
+    """The dynamic shared memory that a launch of compiled code asks the driver for, in bytes.
+
+    A function of Triton takes all of its shared memory at the launch, as much as its compiler says. All else of such a
+    launch is in `bound`: 32 threads for each warp, the arguments in order, null for both pointers to scratch memory.
+    """
+    return bound.shared_bytes if kernel.triton is None else compiled.resources[bound.entry].static_smem_bytes
 
 
 def signature(kernel: Kernel, config: Config, problem: Problem, sm: int) -> dict[str, str]:

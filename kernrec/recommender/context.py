@@ -41,6 +41,8 @@ class Context:
         inputs: str = RANDOM,
     ) -> None:
         self.inputs = inputs
+        self.triton = True
+        """Whether the library's kernels in Triton are among an op's."""
         self.stack = Stack(databases, keep_open)
         self.models = models or ModelStore.beside(databases, self.stack, calibrated)
         self._databases = databases
@@ -92,7 +94,7 @@ class Context:
         """
         key = problem.op, gpu.name, problem.dtype, problem.layout
         if (known := self._of_op.get(key)) is None:
-            triton = self._triton_tables(problem, gpu)
+            triton = self._triton_tables(problem, gpu) if self.triton else []
             try:
                 kernels = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
             except UsageError:

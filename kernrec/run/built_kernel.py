@@ -78,7 +78,7 @@ class BuiltKernel:
 
         Raises:
             CompileError: a variant does not compile.
-            NoCompilerError: CuPy or NVRTC is missing.
+            NoCompilerError: CuPy or NVRTC is missing, or for a variant in Triton Triton.
         """
         from kernrec.compile import CompileError, CompileJob, compile_many
         from kernrec.profile.kernel_code import compile_job_for
@@ -192,6 +192,10 @@ class BuiltKernel:
         from kernrec.profile.kernel_code import compile_job_for
 
         job = compile_job_for(variant.kernel, variant.config, problem, self._plan.gpu.sm)
+        if job.triton is not None:  # Triton's compiler changes its process
+            from kernrec.compile.triton_apart import compile_apart
+
+            return compile_apart(job, CompileCache.default())
         return compile_job(job, CompileCache.default())
 
     def _readable(self, array: Any, name: str) -> Any:

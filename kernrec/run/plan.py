@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.compile.triton_version import has_triton
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
@@ -138,7 +139,7 @@ def make_plan(recommender: Recommender, shapes: Shapes, gpu: GPU, query: Query) 
         query: objective (`latency`, `energy` or `edp`), power limit and clock.
 
     Raises:
-        KernrecError: a shape among the grid points can be run by no kernel in CUDA, or there are no profiles.
+        KernrecError: a shape among the grid points can be run by no kernel, or there are no profiles.
     """
     costs = _Costs(recommender, gpu, query)
     aligned, multiples = _alignment(costs, shapes)
@@ -151,17 +152,21 @@ def make_plan(recommender: Recommender, shapes: Shapes, gpu: GPU, query: Query) 
 
 
 def best_variant(recommender: Recommender, problem: Problem, gpu: GPU, query: Query) -> Variant:
-    """The best config in CUDA for one problem; raises as `make_plan` does."""
+    """The best config for one problem; raises as `make_plan` does."""
     costs = _Costs(recommender, gpu, query)
     values = costs.of(problem)
     return costs.variant(int(values.argmin()))
 
 
 class _Costs:
-    """The objective of all configs in CUDA, side by side, on problems of one dtype and layout."""
+    """The objective of all configs, side by side, on problems of one dtype and layout.
+
+    Kernels in Triton are among them where Triton is installed, which compiles them.
+    """
 
     def __init__(self, recommender: Recommender, gpu: GPU, query: Query) -> None:
         self._recommender, self.gpu, self._query = recommender, gpu, query
+        self._triton = has_triton()
         self._starts: dict[str, int] = {}
         self._tables: list[Any] = []
         self._length = 0
@@ -175,7 +180,7 @@ class _Costs:
         parts = []
         for number, kernel in enumerate(candidates.kernels):
             table = kernel.table
-            if table.kernel.triton is not None:
+            if table.kernel.triton is not None and not self._triton:
                 continue
             if table.kernel.name not in self._starts:
                 self._starts[table.kernel.name] = self._length
@@ -184,7 +189,7 @@ class _Costs:
             here = slice(candidates.starts[number], candidates.starts[number + 1])
             parts.append((self._starts[table.kernel.name] + kernel.rows, objective[here], latency[here]))
         if not parts:
-            raise KernrecError(f"no kernel in CUDA can run {problem.key} on {self.gpu.name}")
+            raise KernrecError(f"no kernel that compiles here can run {problem.key} on {self.gpu.name}")
         values, times = np.full((2, self._length), np.inf, np.float32)
         for rows, some, some_times in parts:
             values[rows], times[rows] = some, some_times

@@ -9,6 +9,7 @@ from kernrec.errors import UsageError
 from kernrec.kernel import bind_launches, workspaces
 from kernrec.kernel.packed_arguments import PackedArguments
 from kernrec.op import Problem
+from kernrec.profile.kernel_code import dynamic_shared_bytes
 from kernrec.profile.sample_profile import entry_name
 from kernrec.run.arrays import Expected
 from kernrec.run.driver import Driver
@@ -19,7 +20,7 @@ class LoadedVariant:
     """Code on one GPU; its kernels are looked up once."""
 
     def __init__(self, driver: Driver, compiled: Compiled) -> None:
-        self._driver, self._names = driver, compiled.resources
+        self._driver, self.compiled = driver, compiled
         self._module = driver.load(compiled)
         self._functions: dict[tuple[str, int], int] = {}
         self._shared: dict[str, int] = {}
@@ -29,7 +30,7 @@ class LoadedVariant:
         if (entry, shared_bytes) not in self._functions:
             # The limit is an attribute of the kernel, so it is never lowered.
             self._shared[entry] = max(shared_bytes, self._shared.get(entry, 0))
-            name = entry_name(self._names, entry)
+            name = entry_name(self.compiled.resources, entry)
             self._functions[entry, shared_bytes] = self._driver.function(self._module, name, self._shared[entry])
         return self._functions[entry, shared_bytes]
 
@@ -69,9 +70,10 @@ class PreparedCall:
         self._queued: list[tuple[Any, ...]] = []
         for bound in bind_launches(variant.kernel, variant.config, problem, sm):
             packed = PackedArguments.bound(bound)
-            function = loaded.function(bound.entry, bound.shared_bytes)
+            shared = dynamic_shared_bytes(variant.kernel, bound, loaded.compiled)
+            function = loaded.function(bound.entry, shared)
             self._packed.append(packed)
-            self._queued.append((function, *bound.grid, *bound.block, bound.shared_bytes, packed.address))
+            self._queued.append((function, *bound.grid, *bound.block, shared, packed.address))
         self._slots: dict[str, list[Any]] = {
             name: [value for packed in self._packed for value in packed.slots.get(name, ())]
             for name in (*(tensor.name for tensor in tensors), *self._offsets)

@@ -48,6 +48,8 @@ def classify(ins: Instruction) -> Cost:
 @lru_cache(maxsize=4096)
 def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
     kind = modifiers[-1] if modifiers else ""
+    if kind in ("f16", "bf16") and "f32" in modifiers and opcode in ("add", "sub", "fma"):
+        return (("fma32", 1),)  # FHADD, FHFMA: halves as sources of the f32 pipe, from sm_100 on
     if "argument" in modifiers:  # of a call: the assembler passes arguments in registers
         return (("mov", 1),)
     if opcode in ("ld", "ldu", "st", "atom", "red"):

@@ -24,6 +24,7 @@ from kernrec.ptx.instructions.rounding import (
     is_subnormal,
     two_product,
     two_sum,
+    widened,
 )
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.types import Array
@@ -312,11 +313,16 @@ _KNOWN = frozenset({"rn", "rz", "rm", "rp", "ftz", "sat", "NaN", "relu", "approx
 
 def _floating(ins: Instruction, count: int) -> Elementwise:
     *marks, kind = ins.modifiers
+    half = kind if kind in ("f16", "bf16") and marks[-1:] == ["f32"] and ins.opcode in ("add", "sub", "fma") else ""
+    if half:
+        kind = marks.pop()
     if kind not in _FLOATS or not _KNOWN.issuperset(marks) or len(ins.operands) != count + 1:
         raise UnsupportedFormError
     mode = next((m for m in marks if m in _MODES), "rn")
     modifiers = _Modifiers(mode, *(mark in marks for mark in ("ftz", "sat", "NaN", "relu", "abs", "xorsign")))
     function = _bf16(ins.opcode, modifiers) if "bf16" in kind else _function(ins.opcode, kind, modifiers, count)
+    if half:  # all sources but the last are widened
+        return Elementwise(widened(function), ins.operands[0], kind, ins.operands[1:], (half,) * (count - 1) + (kind,))
     return Elementwise(function, ins.operands[0], kind, ins.operands[1:], (kind,) * count)
 
 

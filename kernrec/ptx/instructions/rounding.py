@@ -5,8 +5,11 @@ NumPy has no bfloat16 and no tf32. A bfloat16 is its 16 bits (`uint16`), a tf32 
 remainder for the rounding that follows to be correct (S. Boldo and G. Melquiond, "When double rounding is odd", 2005).
 """
 
+from functools import lru_cache
+
 import numpy as np
 
+from kernrec.ptx.instructions.packing import Compute
 from kernrec.ptx.state.types import Array
 
 _TINY = {
@@ -120,3 +123,14 @@ def tf32_bits(a: Array, mode: str) -> Array:
 def tf32_of(bits: Array) -> Array:
     """The bits of a register that a tensor core reads: the last 13 are ignored."""
     return bits & np.uint32((1 << 32) - (1 << _TF32_LOST))
+
+
+@lru_cache(None)
+def widened(base: Compute) -> Compute:
+    """A computation of f32 whose sources but the last are f16, or bfloat16 as its bits (PTX ISA: mixed precision)."""
+
+    def run(*rows: Array) -> None:
+        *halves, last, out = rows
+        base(*(bf16_values(h) if h.dtype == np.uint16 else h.astype(np.float32) for h in halves), last, out)
+
+    return run

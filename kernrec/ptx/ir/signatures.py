@@ -58,6 +58,9 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> tuple[Slot, ...] | Non
         return _access(opcode, modifiers, kind)
     if opcode in ("set", "slct"):
         return _two_types(opcode, types)
+    if types[:-1] == ["f32"] and opcode in ("add", "sub", "fma"):  # mixed precision: sources but the last are halves
+        half, single = Slot("read", kind), Slot("read", "f32")
+        return (Slot("write", "f32"), half, *((half,) if opcode == "fma" else ()), single)
     return _same_type(opcode, modifiers, kind) if len(types) == 1 else None
 
 

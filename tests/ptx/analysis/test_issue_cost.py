@@ -43,6 +43,7 @@ def test_every_known_opcode_has_a_class() -> None:
         ("set.gt.f16x2.f16x2 %r1, %r1, %r1;", {"f16": 1}),
         ("ex2.approx.f16x2 %r1, %r1;", {"mufu": 2}),
         ("cvt.f32.f16 %f1, %rs1;", {"f16": 1}),
+        ("add.rn.f32.bf16 %f1, %rs1, %f2;", {"fma32": 1}),
         ("cvt.f32.bf16 %f1, %rs1;", {"alu": 1}),
         ("cvt.rn.bf16x2.f32 %r1, %f1, %f1;", {"cvt": 1}),
         ("add.cc.u32 %r1, %r1, %r1;", {"alu": 1}),

@@ -45,6 +45,19 @@ def test_one_operation_rounds_once(a: list[float], b: list[float]) -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(a=F32, b=F32, c=F32)
+def test_mixed_precision_widens_all_sources_but_the_last(a: list[float], b: list[float], c: list[float]) -> None:
+    with np.errstate(all="ignore"):
+        x, y, z = f32(a).astype(np.float16), (f32(b).view(np.uint32) >> 16).astype(np.uint16), f32(c)
+        wide = (y.astype(np.uint32) << 16).view(np.float32)
+        same(apply("add.rn.f32.f16 {d}, {a0}, {a1}", [x, z], ["b16", "f32"], "f32"), x.astype(np.float32) + z)
+        same(apply("add.rn.f32.bf16 {d}, {a0}, {a1}", [y, z], ["b16", "f32"], "f32"), wide + z)
+        same(apply("sub.rz.f32.bf16 {d}, {a0}, {a1}", [y, wide], ["b16", "f32"], "f32"), wide - wide)
+        products = apply("fma.rn.f32.f16 {d}, {a0}, {a1}, {a2}", [x, x, f32([1] * 32)], ["b16", "b16", "f32"], "f32")
+        same(products, (x.astype(np.float64) ** 2 + 1).astype(np.float32))
+
+
+@settings(max_examples=20, deadline=None)
+@given(a=F32, b=F32, c=F32)
 def test_min_and_max_take_three_values_and_magnitudes(a: list[float], b: list[float], c: list[float]) -> None:
     x, y, z = f32(a), f32(b), f32(c)
     three, kinds = [x, y, z], ["f32"] * 3

@@ -1,0 +1,35 @@
+"""Triton kernels of the library, compiled in a worker process and executed whole in the emulator."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from kernrec.compile import Compiled, compile_many
+from kernrec.kernel import Kernel
+from kernrec.op import Problem
+from kernrec.profile.kernel_code import compile_job_for
+from kernrec.ptx import EmulationError, parse
+from tests.helpers.kernel_code import Config
+from tests.helpers.trial import Tensors, execute
+
+TritonRun = tuple[int, Problem, Config]
+"""An architecture, a problem, and a config that can run it."""
+
+
+def results(kernel: Kernel, runs: list[TritonRun], given: Any) -> Iterator[tuple[TritonRun, Tensors, Tensors | str]]:
+    """(run, inputs, outputs) of each run, races in shared memory being errors; why it failed in place of outputs.
+
+    Each code is compiled once. `given`: the inputs of a problem.
+    """
+    jobs: dict = {}
+    for sm, problem, config in runs:
+        jobs.setdefault(compile_job_for(kernel, config, problem, sm), []).append((sm, problem, config))
+    for job, compiled in compile_many(jobs, processes=1):
+        assert isinstance(compiled, Compiled), compiled
+        module = parse(compiled.ptx)
+        for sm, problem, config in jobs[job]:
+            tensors = given(problem)
+            try:
+                outputs: Tensors | str = execute(kernel, config, problem, sm, module, tensors)
+            except EmulationError as error:
+                outputs = str(error)
+            yield (sm, problem, config), tensors, outputs

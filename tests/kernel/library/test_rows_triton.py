@@ -1,0 +1,111 @@
+"""`softmax_triton`: right in the emulator, and among the answers where profiles are shipped.
+
+Where Triton is installed, configs are compiled and executed whole on rows that are no multiple of anything, races in
+shared memory being errors; copies with one thing broken do not pass.
+"""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from kernrec.gpu import find_gpu, limits
+from kernrec.kernel import Kernel, Space, find_kernel
+from kernrec.recommender import Objective, Query, Recommender, Request
+from kernrec.recommender.context import Context
+from tests.helpers.trial import OPS, flaws, given_inputs
+from tests.helpers.triton_library import TritonRun, results
+
+SOFTMAX = "softmax_triton"
+KERNELS = [find_kernel(SOFTMAX)]
+EACH = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+TARGETS = (("f32", 80), ("f16", 86), ("bf16", 120), ("f16", 89))
+MORE = [(21, 48), (17, 112), (3, 2560), (1, 12000), (1, 16656)]
+"""(rows, columns) beside the problems of the op: multiples of 16, and rows that do not fill a block."""
+
+RESIDENT = {"block_rows": 4, "block_columns": 256, "resident": 1, "num_warps": 4, "aligned": 0}
+TWICE = {"block_rows": 1, "block_columns": 1024, "resident": 0, "num_warps": 4, "aligned": 0}
+MUTANTS = [
+    # the kernel, what breaks, the source, broken, config
+    (SOFTMAX, "columns past the end", '+ start + place, mask=inside, other=float("-inf")', "+ start + place", RESIDENT),
+    (SOFTMAX, "rows past the end", "(row < rows) & (place < columns)", "place < columns", RESIDENT),
+    (SOFTMAX, "the largest value so far", "tl.maximum(most, value)", "tl.maximum(LOWEST, value)", TWICE),
+    (SOFTMAX, "the sum so far", "total * tl.exp(most - higher)", "total", TWICE),
+    (SOFTMAX, "sums of places", "total * tl.exp(most - highest)", "total", TWICE),
+    (SOFTMAX, "the largest value of the row", "highest = tl.max(most, 1)[:, None]", "highest = most", TWICE),
+    (SOFTMAX, "where a chunk is written", "tl.store(y + start + first + place", "tl.store(y + start + place", TWICE),
+]  # fmt: skip
+
+
+@cache
+def space(kernel: Kernel, dtype: str, sm: int) -> Space:
+    """The configs of a kernel."""
+    return Space(kernel, sm, limits(sm), dtype, "row")
+
+
+def chosen(kernel: Kernel) -> list[TritonRun]:
+    """For each target and problem one of the configs that can run it, by turns."""
+    dims = [*OPS[kernel.op].problems, *({"rows": rows, "columns": columns} for rows, columns in MORE)]
+    runs = []
+    for turn, (dtype, sm) in enumerate(TARGETS):
+        for number, sizes in enumerate(dims):
+            problem = kernel.definition.problem(dtype, "row", **sizes)
+            rows = space(kernel, dtype, sm).at(problem).rows
+            runs.append((sm, problem, space(kernel, dtype, sm).config(int(rows[(number + 2 * turn) % len(rows)]))))
+    return runs
+
+
+def wrong(kernel: Kernel, runs: list[TritonRun]) -> list[str]:
+    """What is wrong with the results of runs."""
+    faults: list[str] = []
+    for (_, problem, _), given, outputs in results(kernel, runs, given_inputs):
+        faults += [outputs] if isinstance(outputs, str) else flaws(problem, given, outputs)
+    return faults
+
+
+@pytest.mark.slow
+@EACH
+def test_it_computes_the_op_on_awkward_rows_without_races(kernel: Kernel) -> None:
+    pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
+    assert wrong(kernel, chosen(kernel)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "breaks", "old", "new", "config"), MUTANTS, ids=[f"{m[0]}: {m[1]}" for m in MUTANTS])
+def test_breaking_one_thing_in_the_source_is_noticed(
+    name: str, breaks: str, old: str, new: str, config: dict[str, int]
+) -> None:
+    pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
+    kernel = find_kernel(name)
+    problems = [kernel.definition.problem("f32", "row", **dims) for dims in OPS[kernel.op].problems]
+    problems.append(kernel.definition.problem("f32", "row", rows=5, columns=200))
+    runs = [(80, problem, config) for problem in problems if kernel.fits(config, problem, limits(80))]
+    assert wrong(replace(kernel, source=kernel.source.replace(old, new)), runs), breaks
+
+
+def test_a_mutant_changes_one_place_of_the_source() -> None:
+    assert [find_kernel(name).source.count(old) for name, _, old, *_ in MUTANTS] == [1] * len(MUTANTS)
+
+
+@EACH
+def test_the_chosen_configs_have_every_value_of_every_tunable(kernel: Kernel) -> None:
+    for tunable in kernel.tunables:
+        assert {config[tunable.name] for *_, config in chosen(kernel)} == set(tunable.values), tunable.name
+
+
+@EACH
+def test_it_is_among_the_answers_where_its_profiles_are_shipped(kernel: Kernel) -> None:
+    problem = kernel.definition.problem("bf16", "row", rows=512, columns=4096)
+    for gpu, shipped in {"a100": True, "rtx3090": True, "rtx4090": True, "rtx5090": True, "h100": False}.items():
+        names = [table.kernel.name for table in Context([]).tables(problem, find_gpu(gpu))]
+        assert (kernel.name in names) == shipped, gpu
+
+
+@EACH
+def test_rows_of_any_length_have_an_answer(kernel: Kernel) -> None:
+    query = Query(Objective.LATENCY, top=50)
+    for columns in (1, 100, 768, 1000, 50257, 128256):
+        dims = {"rows": 64, "columns": columns}
+        best = Recommender([]).answer(Request("a100", None, kernel.name, dims, "f16", None, query)).best
+        assert best.config["resident"] == (columns <= 16384)
+        assert best.config["aligned"] == (columns % 16 == 0)

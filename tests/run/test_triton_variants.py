@@ -1,0 +1,63 @@
+"""A built kernel runs variants in Triton where Triton is installed: compiled in a process of their own."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernrec.compile import Compiled, Resources
+from kernrec.compile.triton_version import has_triton
+from kernrec.gpu import find_gpu
+from kernrec.kernel import bind_launches, find_kernel
+from kernrec.op import decode_elements, find_op, inputs, reference
+from kernrec.profile.kernel_code import dynamic_shared_bytes
+from kernrec.recommender import Objective, Query, Recommender
+from kernrec.run import BuiltKernel, plan
+from kernrec.run.shapes import Shapes
+from tests.helpers.stand_in import EmulatingDriver, HostMemory
+
+MATMUL = find_kernel("matmul_triton")
+CONFIG = {"block_m": 16, "block_n": 32, "block_k": 16, "num_stages": 3, "num_warps": 2, "group_m": 8, "aligned": 1}
+SHAPES = Shapes.of(find_op("matmul"), "f16", "nn", {"m": range(1, 65), "n": 64, "k": 64})
+QUERY = Query(Objective.LATENCY, top=1)
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, triton: bool) -> plan.Plan:
+    """The plan of a machine with or without Triton."""
+    monkeypatch.setattr(plan, "has_triton", lambda: triton)
+    return plan.make_plan(Recommender([]), SHAPES, find_gpu("a100"), QUERY)
+
+
+def test_variants_in_triton_are_planned_where_triton_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = {row.variant.kernel.name for row in planned(monkeypatch, False).rows}
+    assert without
+    assert "matmul_triton" not in without
+    costs = plan._Costs(Recommender([]), find_gpu("a100"), QUERY)
+    monkeypatch.setattr(plan, "has_triton", lambda: True)
+    more = plan._Costs(Recommender([]), find_gpu("a100"), QUERY)
+    problem = SHAPES.problem({"m": 64})
+    assert len(more.of(problem)) == len(costs.of(problem)) + len(MATMUL.listed.rows)
+
+
+def test_a_launch_asks_for_the_shared_memory_that_tritons_compiler_says() -> None:
+    problem = SHAPES.problem({"m": 64})
+    compiled = Compiled("", b"", {"matmul_triton": Resources(40, 0, 0, 0, 61440)}, "triton", "")
+    (bound,) = bind_launches(MATMUL, CONFIG, problem, 80)
+    assert (bound.shared_bytes, dynamic_shared_bytes(MATMUL, bound, compiled)) == (0, 61440)
+    assert bound.threads == 32 * CONFIG["num_warps"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_triton(), reason="needs the extra `triton`")
+def test_a_variant_in_triton_is_launched_and_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [replace(row, variant=plan.Variant(MATMUL, CONFIG)) for row in planned(monkeypatch, True).rows]
+    driver = EmulatingDriver(80)
+    kernel = BuiltKernel(replace(planned(monkeypatch, True), rows=tuple(rows)), Recommender([]), driver)
+    problem = SHAPES.problem({"m": 37})
+    given = inputs(problem)
+    expected = reference(problem, given)["c"]
+    memory = driver.place(np.full((37, 64), np.nan, np.float16))
+    kernel(*(HostMemory(driver.place(array)) for array in given.values()), out=HostMemory(memory), stream=5)
+    assert driver.launched == [("matmul_triton", 5)]
+    for result in (memory, kernel.emulate(*given.values())):
+        assert np.abs(decode_elements(result, "f16") - expected).max() < 0.02
