@@ -11,11 +11,13 @@ from kernrec.cli.app import run
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
-from kernrec.recommender import Choice, Objective, Query, Recommendation, Recommender
+from kernrec.recommender import Choice, Objective, Query, Recommendation, Recommender, Request
 from kernrec.recommender.candidate_set import candidate_set
 from kernrec.recommender.choices import build_choices
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.shortlist import shortlist
+from kernrec.recommender.many import answer_many
+from kernrec.recommender.network import NetworkRequest, answer_network, shapes_as_network
 from kernrec.recommender.result import MeasuredOn
 from kernrec.store import Database, Evidence
 from kernrec.store.measurement import Measurement
@@ -114,6 +116,21 @@ def test_answers_for_zeros_draw_less_and_leave_measurements_of_random_numbers_ou
     assert not any("zeros" in note for note in random.notes)
     (regret,) = Recommender([tmp_path / "own.duckdb"]).regrets(zeros)
     assert min(cost for _, cost, _ in regret.contenders) > rows[0]["latency_s"]
+
+
+def test_kernels_networks_and_many_shapes_are_asked_for_zeros_too() -> None:
+    recommender = Recommender([])
+    joules = {}
+    for inputs in ("random", "zeros"):
+        query = Query(Objective.LATENCY, power_limit_w=700.0, top=1, inputs=inputs)
+        kernel = recommender.answer(Request(GPU, None, "matmul_mma", SHAPE, "f16", query=query))
+        network = answer_network(
+            recommender, GPU, NetworkRequest(shapes_as_network("matmul", ["m=64,n=64,k=64"])), query
+        )
+        many = answer_many(recommender, "matmul", GPU, {"m": [512, 1024], "n": 512, "k": 512}, query, dtype="f16")
+        assert (kernel.inputs, network.as_dict()["inputs"]) == (inputs, inputs)
+        joules[inputs] = [kernel.best.energy_j.value, network.totals[0].energy_j.value, *many.energy_j.tolist()]
+    assert all(zeros < random for zeros, random in zip(joules["zeros"], joules["random"], strict=True))
 
 
 def test_inputs_are_random_or_zeros() -> None:
