@@ -28,6 +28,7 @@ def add_rows(
     Args:
         connection: with the database attached as `db`.
         folder: `exchange_folder` of the connection; tables without a file are left alone, and no row is in one twice.
+            Columns that a table's files lack are NULL.
         path: of the database.
         apart_from: columns of `measurement`; a row that differs from one that is there in these alone is not added.
         then: statements that belong to the same transaction.
@@ -41,8 +42,9 @@ def add_rows(
             files = f"{table}*.parquet"
             if not any(folder.glob(files)):
                 continue
-            source, kinds = f"read_parquet({quoted(folder / files)})", columns(connection, table)
+            kinds = columns(connection, table)
             key = next(iter(kinds))
+            source = _with_all(connection, f"read_parquet({quoted(folder / files)}, union_by_name = true)", kinds)
             rows = f"FROM {source} AS there"
             known = connection.execute(f"SELECT count(*) FROM {source} SEMI JOIN db.{table} USING ({key})").fetchone()
             if known and known[0]:
@@ -59,6 +61,13 @@ def add_rows(
         for statement in then:
             connection.execute(statement)
     return added
+
+
+def _with_all(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> str:
+    """The rows of a source with all columns of their table, in SQL."""
+    there = {name for name, *_ in connection.execute(f"DESCRIBE FROM {source}").fetchall()}
+    lacking = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items() if name not in there)
+    return f"(SELECT *, {lacking} FROM {source})" if lacking else source
 
 
 def _same_but(kinds: Mapping[str, str], apart_from: Sequence[str]) -> str:

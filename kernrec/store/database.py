@@ -29,7 +29,7 @@ from kernrec.store.layout import check_migratable
 from kernrec.store.measurement_log import MeasurementLog, evidence, read_log
 from kernrec.store.migrations import TABLES, migrate, migrations, schema_version
 from kernrec.store.profiles import ProfileRow, ProfileTable, query_profiles
-from kernrec.store.row_hash import wrong_keys
+from kernrec.store.row_hash import used_columns, wrong_keys
 from kernrec.store.rows import Row
 
 if TYPE_CHECKING:
@@ -355,7 +355,8 @@ class Database:
         return [key for (key,) in self.query(with_derived("unretracted_rows", query))]
 
     def _wrong_keys(self, table: str) -> Iterator[tuple[str, str]]:
-        return wrong_keys(self._connection, table, f"db.{table}", self.columns(table))
+        kinds = used_columns(self._connection, f"db.{table}", self.columns(table))
+        return wrong_keys(self._connection, table, f"db.{table}", kinds)
 
     def columns(self, table: str) -> dict[str, str]:
         """The columns of a table or view in order, with their types."""

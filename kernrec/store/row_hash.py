@@ -53,6 +53,26 @@ _TEXT = {
 """A column's value as canonical JSON, by the type of the column."""
 
 
+def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> dict[str, str]:
+    """The columns that have a value in some row, the key among them; without any row all columns.
+
+    A recording fills a fifth of the columns, and one that is NULL everywhere costs as much time as another.
+
+    Args:
+        connection: to query.
+        source: where the rows are, in SQL.
+        kinds: the columns with their types.
+    """
+    columns = ", ".join(f'count("{name}")' for name in kinds)
+    row = connection.execute(f"SELECT count(*), {columns} FROM {source}").fetchone()
+    total, *counts = row or (0, *kinds)
+    return {
+        name: kind
+        for number, ((name, kind), count) in enumerate(zip(kinds.items(), counts, strict=True))
+        if count or not total or not number
+    }
+
+
 def wrong_keys(
     connection: "DuckDBPyConnection", table: str, source: str, kinds: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
@@ -62,7 +82,7 @@ def wrong_keys(
         connection: to query.
         table: the name of the table.
         source: where its rows are, in SQL.
-        kinds: its columns with their types.
+        kinds: its columns with their types; those that are NULL in all rows (`used_columns`) may be left out.
     """
     key = next(iter(kinds))
     cursor = connection.cursor()

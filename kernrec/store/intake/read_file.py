@@ -25,6 +25,7 @@ from kernrec.store.database import Database
 from kernrec.store.intake.row_checks import check_rows
 from kernrec.store.migrations import TABLES, layout_of, migrations, schema_version
 from kernrec.store.reader_limits import Limits
+from kernrec.store.row_hash import used_columns
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -67,7 +68,7 @@ def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
     """Write the rows of a database to `<table>.parquet` in a folder; returns how many each table has."""
     with _opened(path, folder, limits) as connection:
         _check_taken(connection, path, limits)
-        return {table: _write(connection, f"FROM db.{table}", folder / f"{table}.parquet") for table in TABLES}
+        return {table: _write_table(connection, table, folder) for table in TABLES}
 
 
 def check_database(path: Path, folder: Path, limits: Limits, rows: bool) -> None:
@@ -189,6 +190,12 @@ def _check_taken(connection: "DuckDBPyConnection", path: Path | str, limits: Lim
         _check_tables(connection, path, limits)
     except UsageError as error:
         raise UsageError(f"{error}; nothing was taken") from None
+
+
+def _write_table(connection: "DuckDBPyConnection", table: str, folder: Path) -> int:
+    """Write the rows of a table, without the columns that are NULL in all of them; returns how many rows they are."""
+    columns = ", ".join(f'"{name}"' for name in used_columns(connection, f"db.{table}", layout_of().columns[table]))
+    return _write(connection, f"SELECT {columns} FROM db.{table}", folder / f"{table}.parquet")
 
 
 def _write(connection: "DuckDBPyConnection", query: str, file: Path) -> int:

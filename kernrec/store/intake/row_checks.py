@@ -14,7 +14,7 @@ from kernrec.kernel.source_files import kernel_hash
 from kernrec.op import problem_from_key
 from kernrec.store.intake.plausible_times import floor_s
 from kernrec.store.layout import Layout
-from kernrec.store.row_hash import wrong_keys
+from kernrec.store.row_hash import used_columns, wrong_keys
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout, *, 
         layout: of the tables.
         keys: whether the keys are checked, too.
     """
-    kinds = layout.columns[table]
-    _check_conditions(connection, table, kinds, list(_conditions(table, layout)))
+    kinds = used_columns(connection, f"db.{table}", layout.columns[table])
+    _check_conditions(connection, table, kinds, list(_conditions(table, layout, kinds)))
     # One pattern for all texts of a row side by side; which of them it was is asked once one has been seen.
     texts = [name for name, kind in kinds.items() if kind == "VARCHAR"]
     for names, control in (
@@ -122,13 +122,16 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f'"{name}"' for name in sorted(names))
 
 
-def _conditions(table: str, layout: Layout) -> Iterator[tuple[str, str]]:
-    """(what is wrong with rows for which it does not hold, condition); NULL counts as true."""
+def _conditions(table: str, layout: Layout, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(what is wrong with rows for which it does not hold, condition); NULL counts as true.
+
+    Conditions on a column alone are left out where it is not among `kinds`, because it is NULL in all rows.
+    """
     for expression in layout.checks[table]:
         yield f"are not {expression}", expression
     for name in layout.required[table]:
         yield f"have no {name}", f'"{name}" IS NOT NULL'
-    for name, kind in layout.columns[table].items():
+    for name, kind in kinds.items():
         column = f'"{name}"'
         if kind == "VARCHAR":
             longest = _LONGEST.get(name, _LONGEST_TEXT)
@@ -140,7 +143,7 @@ def _conditions(table: str, layout: Layout) -> Iterator[tuple[str, str]]:
             yield f"have unknown values in {name}", f"len({column}) = list_count({column})"
             ends = f"isfinite(list_min({column})) AND isfinite(list_max({column}))"
             yield f"have values in {name} that are not finite", ends
-    for name in _FLAT.get(table, ()):
+    for name in kinds.keys() & _FLAT.get(table, ()):
         yield f"have no flat JSON object in {name}", f"regexp_matches({name}, '{_FLAT_OBJECT}')"
     if table == "profile":
         words = "len(string_split(metrics, ' ')) * len(string_split(terms, ' '))"
