@@ -1,4 +1,5 @@
-"""Remotes behind real servers: S3, a web server, and a file system of fsspec (as the Hugging Face Hub's client is)."""
+"""Remotes behind real servers (S3 and the web), and behind stand-ins for Google Cloud Storage and the Hugging Face Hub,
+whose clients are the real ones."""
 
 import functools
 import http.server
@@ -19,6 +20,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.store.remotes import Remote, add_remote
 from kernrec.store.share.object_store import FileSystem, checked_url, place_of
 from kernrec.store.share.place import Folder, Place
+from tests.helpers.object_servers import DATA_SET, CloudStorage, Hub, served
 from tests.helpers.process import environment
 from tests.helpers.sharing import Person, measurement, sessions
 
@@ -81,13 +83,22 @@ def test_a_bucket_is_a_place(s3: dict[str, str], tmp_path: Path, monkeypatch: py
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_system_of_fsspec_is_a_place(tmp_path: Path) -> None:
-    fsspec = pytest.importorskip("fsspec", reason="the extra `hub` is not installed")
-    system = fsspec.filesystem("memory")
-    system.mkdir("/datasets/team/kernrec")
-    check_place(FileSystem("hf://datasets/team/kernrec", system, "datasets/team/kernrec"), tmp_path)
-    with pytest.raises(UsageError, match="there is no hf://none"):
-        FileSystem("hf://none", system, "none").names()
+def test_a_bucket_of_google_is_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore", reason="the extra `remote` is not installed")
+    with served(CloudStorage) as url:
+        account = {"gcs_base_url": url, "disable_oauth": True, "client_email": "", "private_key": ""}
+        (file := tmp_path / "account.json").write_text(json.dumps(account | {"private_key_id": ""}))
+        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(file))
+        check_place(place_of("gs://team/some/where"), tmp_path)
+
+
+def test_a_data_set_of_the_hub_is_a_place(tmp_path: Path) -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="the extra `hub` is not installed")
+    with served(Hub) as url:
+        system = hub.HfFileSystem(endpoint=url, token="x", skip_instance_cache=True)
+        check_place(FileSystem(f"hf://{DATA_SET}", system, DATA_SET), tmp_path)
+        with pytest.raises(UsageError, match="there is no hf://datasets/team/none"):
+            FileSystem("hf://datasets/team/none", system, "datasets/team/none").names()
 
 
 @pytest.mark.slow
