@@ -1,11 +1,12 @@
 """The library's matrix product in Triton: right in the emulator, and among the answers where profiles are shipped.
 
-Where Triton is installed, configs of both layouts are compiled and executed whole on problems that divide no
+Where Triton is installed, configs of every dtype and layout are compiled and executed whole on problems that divide no
 tile, races in shared memory being errors; copies with one thing broken do not pass.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 import pytest
@@ -30,41 +31,39 @@ DIMS = [
     {"m": 37, "n": 80, "k": 400},
     {"m": 336, "n": 32, "k": 32},
 ]
-"""Short of a tile, of a step and of the stages, beyond one band of tile rows; n and k have to be multiples of 16."""
+"""Short of a tile, of a step and of the stages, beyond one band of tile rows; m is no multiple where it need not be."""
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps", "group_m", "aligned")
 SMALL = dict(zip(COLUMNS, (16, 32, 16, 3, 2, 8, 1), strict=True))
 DEEP = dict(zip(COLUMNS, (32, 32, 128, 2, 4, 8, 1), strict=True))
 MUTANTS = [
-    # what breaks, the source, broken, layout, config
-    ("rows past the edge", "(first_m + tl.arange(0, BLOCK_M)) % m", "(first_m + tl.arange(0, BLOCK_M))", "nn", DEEP),
-    ("rows of the last band", "min(tiles_m - band * GROUP_M, GROUP_M)", "GROUP_M", "nt", SMALL),
-    ("tile rows of a band", "inside % rows_of_band", "inside % GROUP_M", "nt", SMALL),
-    ("mask of the depth", "mask=depth[None, :] < left", "mask=depth[None, :] < left + 16", "nn", DEEP),
-    ("step along b", "from_b += step_b", "from_b += 0", "nn", SMALL),
-    ("order of a transposed b", "if LAYOUT_NT or LAYOUT_TT:", "if LAYOUT_TT:", "nt", SMALL),
-    ("guard of the stores", "(out_n < n)[None, :]", "(out_n <= n)[None, :]", "nn", SMALL),
+    # what breaks, the source, broken, dtype, layout, config
+    ("rows past the edge", "(0, BLOCK_M)) % m", "(0, BLOCK_M))", "f16", "nn", DEEP),
+    ("rows of the last band", "min(tiles_m - band * GROUP_M, GROUP_M)", "GROUP_M", "f16", "nt", SMALL),
+    ("tile rows of a band", "inside % rows_of_band", "inside % GROUP_M", "f16", "nt", SMALL),
+    ("mask of the depth of a", "mask=depth[None, :] < left", "mask=depth[None, :] < left + 16", "bf16", "nn", DEEP),
+    ("step along a transposed a", "step_a = BLOCK_K * row_a", "step_a = BLOCK_K", "f16", "tn", SMALL),
+    ("step along b", "from_b += step_b", "from_b += 0", "tf32", "nn", SMALL),
+    ("order of a transposed b", "if LAYOUT_NT:", "if LAYOUT_TN:", "f16", "nt", SMALL),
+    ("guard of the stores", "(out_n < n)[None, :]", "(out_n <= n)[None, :]", "f16", "nn", SMALL),
+    ("precision of f32", 'input_precision="ieee"', 'input_precision="tf32"', "f32", "nn", SMALL),
 ]
 
 
-def problems(layout: str) -> list[Problem]:
-    """Those of `DIMS`."""
-    return [KERNEL.definition.problem("f16", layout, **dims) for dims in DIMS]
+def problems(dtype: str, layout: str) -> list[Problem]:
+    """Those of `DIMS` that some config can run."""
+    every = [KERNEL.definition.problem(dtype, layout, **dims) for dims in DIMS]
+    return [problem for problem in every if KERNEL.fits(SMALL, problem, limits(80))]
 
 
-def chosen() -> list[tuple[int, str, dict[str, int]]]:
-    """(sm, layout, config): four configs for each layout and architecture, others by turns."""
-    picked = []
-    for number, (sm, layout) in enumerate(product(ARCHITECTURES, KERNEL.layouts)):
-        space = Space(KERNEL, sm, limits(sm), "f16", layout)
-        configs = [config for config in map(space.config, range(len(space))) if fits(config, sm)]
-        picked += [(sm, layout, configs[(4 * number + i) * 5 % len(configs)]) for i in range(4)]
-    return picked
-
-
-def fits(config: dict[str, int], sm: int) -> bool:
-    """Whether a block has the shared memory for the stages that Triton keeps there; they are loaded ahead."""
-    stage = (config["block_m"] + config["block_n"]) * config["block_k"] * 2
-    return stage * max(config["num_stages"] - 1, 1) <= limits(sm).smem_per_block
+@cache
+def chosen() -> tuple[tuple[int, str, str, dict[str, int]], ...]:
+    """(sm, dtype, layout, config): two configs of each dtype and layout, all through the list."""
+    kinds, picked = list(product(KERNEL.dtypes, KERNEL.layouts)), []
+    for number, (dtype, layout) in enumerate(kinds):
+        sm = ARCHITECTURES[number % len(ARCHITECTURES)]
+        space = Space(KERNEL, sm, limits(sm), dtype, layout)
+        picked += [(sm, dtype, layout, space.config((2 * number + i) * len(space) // (2 * len(kinds)))) for i in (0, 1)]
+    return tuple(picked)
 
 
 def wrong(kernel: Kernel, runs: list[tuple[int, Problem, dict[str, int]]]) -> Iterator[str]:
@@ -84,22 +83,23 @@ def wrong(kernel: Kernel, runs: list[tuple[int, Problem, dict[str, int]]]) -> It
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sm", ARCHITECTURES)
-def test_it_computes_the_op_on_awkward_problems_without_races(sm: int) -> None:
+@pytest.mark.parametrize("dtype", KERNEL.dtypes)
+def test_it_computes_the_op_on_awkward_problems_without_races(dtype: str) -> None:
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
-    runs = [(sm, problem, config) for on, layout, config in chosen() if on == sm for problem in problems(layout)]
+    runs = [(sm, p, config) for sm, kind, layout, config in chosen() if kind == dtype for p in problems(dtype, layout)]
+    assert {problem.layout for _, problem, _ in runs} == set(KERNEL.layouts)
     assert list(wrong(KERNEL, runs)) == []
 
 
 @pytest.mark.every(3)
 @pytest.mark.slow
-@pytest.mark.parametrize(("breaks", "old", "new", "layout", "config"), MUTANTS, ids=[m[0] for m in MUTANTS])
+@pytest.mark.parametrize(("breaks", "old", "new", "dtype", "layout", "config"), MUTANTS, ids=[m[0] for m in MUTANTS])
 def test_breaking_one_thing_in_the_source_is_noticed(
-    breaks: str, old: str, new: str, layout: str, config: dict[str, int]
+    breaks: str, old: str, new: str, dtype: str, layout: str, config: dict[str, int]
 ) -> None:
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
     broken = replace(KERNEL, source=KERNEL.source.replace(old, new))
-    assert any(wrong(broken, [(80, problem, config) for problem in problems(layout)])), breaks
+    assert any(wrong(broken, [(80, problem, config) for problem in problems(dtype, layout)])), breaks
 
 
 def test_a_mutant_changes_one_place_of_the_source() -> None:
@@ -108,7 +108,8 @@ def test_a_mutant_changes_one_place_of_the_source() -> None:
 
 def test_the_chosen_configs_have_every_value_of_every_tunable() -> None:
     assert KERNEL.listed is not None
-    listed = {tuple(config[name] for name in COLUMNS) for _, _, config in chosen()}
+    listed = {tuple(config[name] for name in COLUMNS) for _, _, _, config in chosen()}
+    assert len(listed) >= 16
     for place, name in enumerate(COLUMNS):
         assert {config[place] for config in listed} == {row[place] for row in KERNEL.listed.rows}, name
 

@@ -1,4 +1,7 @@
-"""C = A B in Triton, with the tunables of TorchInductor's template: tiles, stages, warps, bands of tile rows."""
+"""C = A B in Triton, with the tunables of TorchInductor's template: tiles, stages, warps, bands of tile rows.
+
+Sums are f32. f32 inputs are multiplied as they are, tf32 inputs (f32 in memory) on tensor cores.
+"""
 
 import triton
 import triton.language as tl
@@ -8,7 +11,7 @@ import triton.language as tl
 def matmul_triton(
     a, b, c, m, n, k, row_a, row_b, row_c,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    LAYOUT_TN: tl.constexpr = 0, LAYOUT_NT: tl.constexpr = 0, LAYOUT_TT: tl.constexpr = 0,
+    LAYOUT_TN: tl.constexpr = 0, LAYOUT_NT: tl.constexpr = 0, DTYPE_F32: tl.constexpr = 0,
 ):  # fmt: skip
     """A block computes one tile of C. row_a, row_b, row_c: elements of a row, as the matrices lie in memory."""
     tiles_m, tiles_n = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
@@ -23,13 +26,13 @@ def matmul_triton(
     rows = tl.max_contiguous(tl.multiple_of((first_m + tl.arange(0, BLOCK_M)) % m, BLOCK_M), BLOCK_M)
     columns = tl.max_contiguous(tl.multiple_of((first_n + tl.arange(0, BLOCK_N)) % n, BLOCK_N), BLOCK_N)
     depth = tl.arange(0, BLOCK_K)
-    if LAYOUT_TN or LAYOUT_TT:
+    if LAYOUT_TN:
         from_a = a + depth[None, :] * row_a + rows[:, None]
         step_a = BLOCK_K * row_a
     else:
         from_a = a + rows[:, None] * row_a + depth[None, :]
         step_a = BLOCK_K
-    if LAYOUT_NT or LAYOUT_TT:
+    if LAYOUT_NT:
         from_b = b + columns[None, :] * row_b + depth[:, None]
         step_b = BLOCK_K
     else:
@@ -40,7 +43,7 @@ def matmul_triton(
     for left in range(k, 0, -BLOCK_K):
         x = tl.load(from_a, mask=depth[None, :] < left, other=0.0)
         y = tl.load(from_b, mask=depth[:, None] < left, other=0.0)
-        sums = tl.dot(x, y, sums)
+        sums = tl.dot(x, y, sums, input_precision="ieee" if DTYPE_F32 else "tf32")
         from_a += step_a
         from_b += step_b
 
