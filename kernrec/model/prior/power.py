@@ -280,7 +280,7 @@ class PowerModel:
             clock = ratio * self.boost_hz
             volts = self.voltage(clock)
             static_w = self.board_w + self.leakage_w * volts
-            grid = ClockGrid(ratio, clock, static_w, self.clock_w * ratio, volts * volts)
+            grid = ClockGrid(clock, np.stack([ratio, static_w, self.clock_w * ratio, volts * volts]))
             if len(self._clock_grids) >= _GRIDS_KEPT:
                 self._clock_grids.clear()
             self._clock_grids[starts] = grid

@@ -40,16 +40,11 @@ class VoltageCurve:
 class ClockGrid:
     """Tables of `CLOCKS` clocks each, ascending, one after the other, and the power at these clocks."""
 
-    ratio: Floats
-    """Clock over the boost clock."""
     clock_hz: Floats
-    """The clock."""
-    static_w: Floats
-    """Power of board and leakage (W)."""
-    tree_w: Floats
-    """Power of the clock tree at nominal voltage (W)."""
-    volts_squared: Floats
-    """Square of the core voltage over that at the boost clock."""
+    """The clocks."""
+    at_clock: Floats
+    """What `ScaledLaunches.at` takes, as rows: clock over the boost clock, power of board and leakage (W), power of the
+    clock tree at nominal voltage (W), square of the core voltage over that at the boost clock."""
 
     def throttle(self, launches: Floats, limit_w: Floats, first: Any) -> tuple[Floats, Floats, Floats, Floats]:
         """The launches at the highest clock of a table that keeps them within their power limits, or else the lowest.
@@ -65,8 +60,7 @@ class ClockGrid:
         scaled = ScaledLaunches(launches)
 
         def run(place: Any) -> tuple[Floats, Floats, Floats]:
-            tables = (self.ratio, self.static_w, self.tree_w, self.volts_squared)
-            return scaled.at(*(table.take(place) for table in tables))
+            return scaled.at(*self.at_clock.take(place, axis=1))
 
         place = np.zeros(len(limit_w), dtype=np.int64)
         place += first
