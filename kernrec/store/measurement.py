@@ -8,22 +8,22 @@
       code       what was compiled
       inputs     what the input tensors held
       device     the card, its driver and its settings
-      report     what the device measured: latency, energy, state of the card, numeric error
+      report     what the device measured (`kernrec.store.device_report`)
 
 The leaf fields of these classes are the columns of the table `measurement` (`db/schema`), under the same names. There
 is one conversion to columns (`Measurement.columns`) and one back (`Measurement.from_columns`); a line of the journal is
 the JSON of the columns that are not None (`Measurement.as_json`).
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.op import Problem
+from kernrec.store.device_report import DeviceReport, report_value
+from kernrec.store.record_columns import PARTS, as_json, build, columns_of, names_of
 from kernrec.util.light_dataclass import dataclass
 
 
@@ -171,100 +171,6 @@ class MeasuredDevice:
 
 
 @dataclass(frozen=True)
-class LatencyReport:
-    """Latency of one launch sequence in a burst; all None if nothing was timed."""
-
-    latency_s: float | None = None
-    """Median."""
-    latency_samples_s: tuple[float, ...] | None = None
-    latency_n: int | None = None
-    latency_mad_s: float | None = None
-    """Median absolute deviation."""
-    latency_q10_s: float | None = None
-    latency_q90_s: float | None = None
-    latency_low_s: float | None = None
-    """Lower end of the 90 % interval of the median."""
-    latency_high_s: float | None = None
-    latency_outliers: int | None = None
-    """Samples more than 5 MAD from the median."""
-    latency_converged: bool | None = None
-    """Whether the interval became as narrow as the protocol asks for."""
-    latency_window_s: float | None = None
-    """Time over which samples were taken."""
-    l2_policy: str | None = None
-    """How the L2 cache was treated between launches."""
-
-
-@dataclass(frozen=True)
-class EnergyReport:
-    """Energy of one launch sequence under sustained load, idle power included; all None if it was not measured."""
-
-    sustained_latency_s: float | None = None
-    """Latency in the same window."""
-    energy_j: float | None = None
-    energy_low_j: float | None = None
-    """Lower end of the 90 % interval."""
-    energy_high_j: float | None = None
-    power_w: float | None = None
-    energy_method: str | None = None
-    energy_ticks: int | None = None
-    """Updates of the energy counter in the window."""
-    energy_tick_s: float | None = None
-    """Time between two updates of the energy counter."""
-    energy_counter_ratio: float | None = None
-    """Energy by the counter over the integral of the power sensor."""
-    energy_window_s: float | None = None
-
-
-@dataclass(frozen=True)
-class CardState:
-    """State of the card while the config ran."""
-
-    temperature_start_c: float | None = None
-    temperature_end_c: float | None = None
-    sm_clock_mean_hz: float | None = None
-    sm_clock_min_hz: float | None = None
-    memory_clock_hz: float | None = None
-    event_reasons: Mapping[str, float] | None = None
-    """Share of the sensor readings with each clock event reason."""
-
-
-@dataclass(frozen=True)
-class NumericCheck:
-    """Comparison of the output with the reference."""
-
-    numeric_error: float | None = None
-    """Largest error, relative to the RMS of the output."""
-    tolerance: float | None = None
-    """Largest error that counts as correct; None if the outputs have to be equal."""
-    checked_against: str | None = None
-    """What the output was compared with."""
-
-
-@dataclass(frozen=True)
-class DeviceReport:
-    """The part of a measurement that only the measuring process can know."""
-
-    latency: LatencyReport = LatencyReport()
-    energy: EnergyReport = EnergyReport()
-    state: CardState = CardState()
-    check: NumericCheck = NumericCheck()
-    launches: int | None = None
-    """Launches in the last window, that of energy if energy was measured."""
-    input_footprint: float | None = None
-    """Bytes of inputs and outputs over bytes of L2."""
-
-    def as_json(self) -> dict[str, Any]:
-        """The columns that are known, as values that JSON can hold; `from_json` reads them back."""
-        return _json(_columns(self))
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "DeviceReport":
-        """The report from what `as_json` gave."""
-        return _build(cls, {name: _value(name, value) for name, value in values.items()})
-
-
-@dataclass(frozen=True)
 class Measurement:
     """One row of the measurement log."""
 
@@ -291,7 +197,7 @@ class Measurement:
 
     def columns(self) -> dict[str, Any]:
         """Every column by name; `config` is a mapping and `problem` a `ProblemRecord`."""
-        return _columns(self)
+        return columns_of(self)
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> "Measurement":
@@ -304,19 +210,19 @@ class Measurement:
         Raises:
             UsageError: for an unknown column, and for a `config` or `problem` of another type.
         """
-        if unknown_names := columns.keys() - _NAMES.keys():
+        if unknown_names := columns.keys() - set(_NAMES):
             raise unknown("column of measurement", sorted(unknown_names)[0], list(_NAMES))
         values = {name: _value(name, value) for name, value in columns.items()}
         if not isinstance(values.get("config"), Mapping) or not isinstance(values.get("problem"), ProblemRecord):
             raise UsageError("a measurement needs `config`, the tunables' values, and `problem`, a Problem")
-        return _build(cls, dict.fromkeys(_REQUIRED) | values)
+        return build(cls, dict.fromkeys(_REQUIRED) | values)
 
     def as_json(self) -> dict[str, Any]:
         """The columns that are not None, as values that JSON can hold; `from_columns` reads them back."""
-        return _json(_columns(self))
+        return as_json(columns_of(self))
 
 
-_PARTS: dict[str, Any] = {
+PARTS[Measurement] = {
     "identity": MeasurementIdentity,
     "protocol": ProtocolInfo,
     "origin": MeasurementOrigin,
@@ -324,63 +230,12 @@ _PARTS: dict[str, Any] = {
     "inputs": InputInfo,
     "device": MeasuredDevice,
     "report": DeviceReport,
-    "latency": LatencyReport,
-    "energy": EnergyReport,
-    "state": CardState,
-    "check": NumericCheck,
 }
-"""The fields that are classes of this module and not columns, by name. `device` is both: see `_columns`."""
-
-
-def _is_part(owner: type, name: str) -> bool:
-    return name in _PARTS and owner in (Measurement, DeviceReport)
-
-
-def _names_of(owner: type) -> dict[str, None]:
-    """The columns of a class, in the order of its fields."""
-    names: dict[str, None] = {}
-    for item in fields(owner):
-        names |= _names_of(_PARTS[item.name]) if _is_part(owner, item.name) else {item.name: None}
-    return names
-
-
-_NAMES = _names_of(Measurement)
+_NAMES = names_of(Measurement)
 _REQUIRED = (
     "gpu", "kernel", "kernel_hash", "config", "problem", "protocol_version", "tier", "session", "measured_at", "outcome"
 )  # fmt: skip
-_LEAVES = {owner: tuple(_names_of(owner)) for owner in (Measurement, *_PARTS.values())}
-
-
-def _columns(instance: Any) -> dict[str, Any]:
-    columns: dict[str, Any] = {}
-    for name, value in vars(instance).items():
-        if _is_part(type(instance), name):
-            columns |= _columns(value)
-        else:
-            columns[name] = value
-    return columns
-
-
-def _build(owner: Any, columns: Mapping[str, Any]) -> Any:
-    arguments = {}
-    for item in fields(owner):
-        if not _is_part(owner, item.name):
-            if item.name in columns:
-                arguments[item.name] = columns[item.name]
-        elif any(name in columns for name in _LEAVES[_PARTS[item.name]]):
-            arguments[item.name] = _build(_PARTS[item.name], columns)
-    return owner(**arguments)
-
-
-def _json(columns: Mapping[str, Any]) -> dict[str, Any]:
-    values = {name: value for name, value in columns.items() if value is not None}
-    for name in values.keys() & {"config", "event_reasons"}:
-        values[name] = dict(values[name])
-    if "problem" in values:
-        values["problem"] = vars(values["problem"]) | {"dims": dict(values["problem"].dims)}
-    if isinstance(values.get("measured_at"), datetime):
-        values["measured_at"] = values["measured_at"].isoformat()
-    return values
+_FROM_TEXT: dict[str, Any] = {"outcome": Outcome, "tier": Tier, "measured_at": datetime.fromisoformat}
 
 
 def _value(name: str, value: Any) -> Any:
@@ -389,20 +244,9 @@ def _value(name: str, value: Any) -> Any:
         if isinstance(value, Problem):
             return ProblemRecord.of(value)
         return ProblemRecord(**value) if isinstance(value, Mapping) else value
-    if name == "latency_samples_s":
-        return tuple(value) if isinstance(value, list) else value
-    if isinstance(value, str):
+    if name in _FROM_TEXT and isinstance(value, str):
         try:
-            if name in _FROM_TEXT:
-                return _FROM_TEXT[name](value)
+            return _FROM_TEXT[name](value)
         except ValueError:
             return value
-    return value
-
-
-_FROM_TEXT: dict[str, Any] = {
-    "outcome": Outcome,
-    "tier": Tier,
-    "measured_at": datetime.fromisoformat,
-    "event_reasons": json.loads,
-}
+    return report_value(name, value)

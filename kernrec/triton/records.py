@@ -16,12 +16,10 @@ from kernrec import paths
 from kernrec.kernel import Kernel
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
+from kernrec.store.device_report import DeviceReport, EnergyReport, LatencyReport
 from kernrec.store.kernel_rows import remember
 from kernrec.store.measurement import (
     CodeInfo,
-    DeviceReport,
-    EnergyReport,
-    LatencyReport,
     MeasuredDevice,
     Measurement,
     MeasurementIdentity,

@@ -7,7 +7,7 @@ import pytest
 import kernrec.triton
 from kernrec.errors import UsageError
 from kernrec.recommender.request import Objective
-from kernrec.store.measurement import EnergyReport
+from kernrec.store.device_report import EnergyReport
 from kernrec.triton.records import Result, middle
 
 FAILED = Result(error="Triton could not launch it")

@@ -13,7 +13,8 @@ from kernrec.measure.protocol.measure_config import SensorTraits
 from kernrec.measure.protocol.probe import Probe
 from kernrec.measure.protocol.probe_cache import load_probe, save_probe
 from kernrec.measure.worker.worker_client import WorkerClient
-from kernrec.store.measurement import DeviceReport, Tier
+from kernrec.store.device_report import DeviceReport
+from kernrec.store.measurement import Tier
 
 IDLE_EVERY_S = 600.0
 """How often idle power is measured."""

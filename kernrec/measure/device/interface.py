@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel, config_text
 from kernrec.op import Problem
-from kernrec.store.measurement import DeviceReport, MeasuredDevice, Outcome
+from kernrec.store.device_report import DeviceReport
+from kernrec.store.measurement import MeasuredDevice, Outcome
 
 
 class DeviceKind(StrEnum):

@@ -13,15 +13,8 @@ from dataclasses import dataclass, replace
 from kernrec.measure.device.interface import ConfigUnderTest, Device, LoadedConfig, MeasurementFailure, SensorReading
 from kernrec.measure.protocol import energy_counter
 from kernrec.measure.protocol.statistics import converged, hopeless, summarize_latency
-from kernrec.store.measurement import (
-    CardState,
-    DeviceReport,
-    EnergyReport,
-    LatencyReport,
-    NumericCheck,
-    Outcome,
-    Tier,
-)
+from kernrec.store.device_report import CardState, DeviceReport, EnergyReport, LatencyReport, NumericCheck
+from kernrec.store.measurement import Outcome, Tier
 
 VERSION = 1
 

@@ -19,7 +19,8 @@ from typing import Any, BinaryIO
 
 from kernrec.errors import KernrecError
 from kernrec.measure.device.interface import MeasurementFailure
-from kernrec.store.measurement import DeviceReport, Outcome
+from kernrec.store.device_report import DeviceReport
+from kernrec.store.measurement import Outcome
 from kernrec.util.process import kill_group, own_group
 
 START_LIMIT_S = 120.0

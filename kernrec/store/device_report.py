@@ -1,0 +1,118 @@
+"""What a device measured: latency, energy, state of the card, numeric error; the part of a measurement that only the
+measuring process can know."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kernrec.store.record_columns import PARTS, as_json, build, columns_of
+from kernrec.util.light_dataclass import dataclass
+
+
+@dataclass(frozen=True)
+class LatencyReport:
+    """Latency of one launch sequence in a burst; all None if nothing was timed."""
+
+    latency_s: float | None = None
+    """Median."""
+    latency_samples_s: tuple[float, ...] | None = None
+    latency_n: int | None = None
+    latency_mad_s: float | None = None
+    """Median absolute deviation."""
+    latency_q10_s: float | None = None
+    latency_q90_s: float | None = None
+    latency_low_s: float | None = None
+    """Lower end of the 90 % interval of the median."""
+    latency_high_s: float | None = None
+    latency_outliers: int | None = None
+    """Samples more than 5 MAD from the median."""
+    latency_converged: bool | None = None
+    """Whether the interval became as narrow as the protocol asks for."""
+    latency_window_s: float | None = None
+    """Time over which samples were taken."""
+    l2_policy: str | None = None
+    """How the L2 cache was treated between launches."""
+
+
+@dataclass(frozen=True)
+class EnergyReport:
+    """Energy of one launch sequence under sustained load, idle power included; all None if it was not measured."""
+
+    sustained_latency_s: float | None = None
+    """Latency in the same window."""
+    energy_j: float | None = None
+    energy_low_j: float | None = None
+    """Lower end of the 90 % interval."""
+    energy_high_j: float | None = None
+    power_w: float | None = None
+    energy_method: str | None = None
+    energy_ticks: int | None = None
+    """Updates of the energy counter in the window."""
+    energy_tick_s: float | None = None
+    """Time between two updates of the energy counter."""
+    energy_counter_ratio: float | None = None
+    """Energy by the counter over the integral of the power sensor."""
+    energy_window_s: float | None = None
+
+
+@dataclass(frozen=True)
+class CardState:
+    """State of the card while the config ran."""
+
+    temperature_start_c: float | None = None
+    temperature_end_c: float | None = None
+    sm_clock_mean_hz: float | None = None
+    sm_clock_min_hz: float | None = None
+    memory_clock_hz: float | None = None
+    event_reasons: Mapping[str, float] | None = None
+    """Share of the sensor readings with each clock event reason."""
+
+
+@dataclass(frozen=True)
+class NumericCheck:
+    """Comparison of the output with the reference."""
+
+    numeric_error: float | None = None
+    """Largest error, relative to the RMS of the output."""
+    tolerance: float | None = None
+    """Largest error that counts as correct; None if the outputs have to be equal."""
+    checked_against: str | None = None
+    """What the output was compared with."""
+
+
+@dataclass(frozen=True)
+class DeviceReport:
+    """The part of a measurement that only the measuring process can know."""
+
+    latency: LatencyReport = LatencyReport()
+    energy: EnergyReport = EnergyReport()
+    state: CardState = CardState()
+    check: NumericCheck = NumericCheck()
+    launches: int | None = None
+    """Launches in the last window, that of energy if energy was measured."""
+    input_footprint: float | None = None
+    """Bytes of inputs and outputs over bytes of L2."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The columns that are known, as values that JSON can hold; `from_json` reads them back."""
+        return as_json(columns_of(self))
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "DeviceReport":
+        """The report from what `as_json` gave."""
+        return build(cls, {name: report_value(name, value) for name, value in values.items()})
+
+
+PARTS[DeviceReport] = {"latency": LatencyReport, "energy": EnergyReport, "state": CardState, "check": NumericCheck}
+
+
+def report_value(name: str, value: Any) -> Any:
+    """A column's value as a report holds it; one that cannot be converted stays, for the database to refuse."""
+    if name == "latency_samples_s" and isinstance(value, list):
+        return tuple(value)
+    if name == "event_reasons" and isinstance(value, str):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
