@@ -9,32 +9,26 @@ from typing import Any
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.config_list import listed_configs
 from kernrec.kernel.declared_problem import Declared, declared_problem
-from kernrec.kernel.expression import Expression, expected_name, is_identifier, literal, parse
-from kernrec.kernel.image_layout import ImageArgument, ImageLayout
-from kernrec.kernel.launch_limits import launch_limits, product
+from kernrec.kernel.expression import Expression, expected_name, is_identifier, parse
+from kernrec.kernel.expression_reader import ExpressionReader
+from kernrec.kernel.image_layout import ImageLayout
+from kernrec.kernel.launch_limits import launch_limits
+from kernrec.kernel.launch_reader import LaunchReader, LaunchScope
 from kernrec.kernel.source_files import fingerprint, kernel_hash, read_source, read_toml
 from kernrec.kernel.spec import (
     LIMITS,
-    SCALAR_RANGES,
     WORKSPACE_BYTES,
     Kernel,
-    Launch,
-    PointerArgument,
-    ScalarArgument,
     Tunable,
     Workspace,
 )
-from kernrec.kernel.toml_table import Table, what
+from kernrec.kernel.toml_table import C_IDENTIFIER, Table
 from kernrec.kernel.triton_function import triton_function
 from kernrec.op import Op, find_op
 
 _MOST_TUNABLES = 32
 _MOST_VALUES = 256
 _FACTS = ("dtype", "layout", "dtype_bytes", "sm")
-_C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-_KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")  # good enough to suggest names
-_BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
-_DECIMAL = re.compile(r" *-?[0-9]+\.[0-9]+ *")
 
 
 def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
@@ -83,7 +77,7 @@ class _Reader:
         self.folder = folder  # None: the source is `text`
         self.text = text
         self.top = Table(where, data)
-        self.named: set[str] = set()
+        self.expressions = ExpressionReader(where)
         self.images: Mapping[str, ImageLayout] = {}
 
     def kernel(self) -> Kernel:
@@ -113,7 +107,8 @@ class _Reader:
         launch_names = frozenset((*self.given, *levers, *lets))
         written = self.top.take("constraints", list, "a list of expressions", [])
         constraints = tuple(
-            self.expression(f"constraints[{i}]", text, launch_names.union(LIMITS)) for i, text in enumerate(written)
+            self.expressions.read(f"constraints[{i}]", text, launch_names.union(LIMITS))
+            for i, text in enumerate(written)
         )
         workspaces = self.workspaces(launch_names, tensors)
         pointers = (*tensors, *(workspace.name for workspace in workspaces))
@@ -121,15 +116,15 @@ class _Reader:
         tables = top.take("launch", list, "[[launch]] tables")
         if not tables:
             raise UsageError(f"{self.where}: launch: expected at least one [[launch]]")
-        launches = tuple(
-            self.launch(f"{self.where}: launch[{i}]", table, launch_names, pointers, probe_names, source)
-            for i, table in enumerate(tables)
+        launch_reader = LaunchReader(
+            self.expressions, LaunchScope(launch_names, probe_names, self.dims, pointers, self.images, source)
         )
+        launches = tuple(launch_reader.read(f"{self.where}: launch[{i}]", table) for i, table in enumerate(tables))
         triton = triton_function(
             top,
             source_name,
             [(launch.entry, len(launch.arguments)) for launch in launches],
-            lambda key, text: self.expression(key, text, probe_names),
+            lambda key, text: self.expressions.read(key, text, probe_names),
         )
         top.done()
         return Kernel(
@@ -148,7 +143,7 @@ class _Reader:
             constraints=constraints,
             implied=(
                 # A spec that does not use a late dimension of its op (`Dim.late`) supports only its default.
-                *(parse(f"{name} == {value}") for name, value in op.late.items() if name not in self.named),
+                *(parse(f"{name} == {value}") for name, value in op.late.items() if name not in self.expressions.named),
                 *(constraint for launch in launches for constraint in launch_limits(launch)),
             ),
             launches=launches,
@@ -185,7 +180,7 @@ class _Reader:
         """Macros that are defined for every config."""
         macros = {}
         for name, value in self.top.take("defines", dict, "a table of macros", {}).items():
-            if not _C_IDENTIFIER.fullmatch(name) or not isinstance(value, str | int) or "\n" in str(value):
+            if not C_IDENTIFIER.fullmatch(name) or not isinstance(value, str | int) or "\n" in str(value):
                 raise self.top.fail(f"defines.{name}", "NAME = number or text", value)
             macros[name] = str(value)
         return macros
@@ -224,7 +219,7 @@ class _Reader:
             meaning = table.string("meaning", "")
             launch = table.take("launch", bool, "true or false", False)
             define = table.string("define", None)
-            if define is not None and not _C_IDENTIFIER.fullmatch(define):
+            if define is not None and not C_IDENTIFIER.fullmatch(define):
                 raise table.fail("define", "the name of a macro", define)
             table.done()
             tunables.append(Tunable(name, tuple(values), meaning, launch, define))
@@ -247,7 +242,7 @@ class _Reader:
                 raise UsageError(
                     f"{self.where}: {key}: {str(text)!r:.60} needs {later[0]}, which is not defined before it"
                 )
-            lets[name] = self.expression(key, text, names)
+            lets[name] = self.expressions.read(key, text, names)
             names.add(name)
         return lets
 
@@ -258,22 +253,6 @@ class _Reader:
                 known.add(name)
         return frozenset(known)
 
-    def expression(self, key: str, text: Any, names: Collection[str], where: str | None = None) -> Expression:
-        where = where or self.where
-        if isinstance(text, int) and not isinstance(text, bool):
-            text = str(text)
-        if not isinstance(text, str):
-            raise UsageError(f"{where}: {key}: expected an expression in quotes, got {what(text)}")
-        try:
-            expression = parse(text)
-        except UsageError as error:
-            raise UsageError(f"{where}: {key}: {error}") from None
-        for name in expression.names:
-            if name not in names:
-                raise UsageError(f"{where}: {key}: {text!r}: {unknown('name', name, sorted(names))}")
-        self.named |= expression.names
-        return expression
-
     def workspaces(self, names: Collection[str], tensors: Collection[str]) -> tuple[Workspace, ...]:
         workspaces: list[Workspace] = []
         for i, data in enumerate(self.top.take("workspace", list, "[[workspace]] tables", [])):
@@ -283,140 +262,11 @@ class _Reader:
             dtype = table.string("dtype")
             if dtype not in WORKSPACE_BYTES:
                 raise UsageError(f"{table.where}: {unknown('dtype', dtype, WORKSPACE_BYTES)}")
-            elements = self.expression("elements", self.required(table, "elements"), names, table.where)
-            when = self.when(table, names)
+            elements = self.expressions.read("elements", self.required(table, "elements"), names, table.where)
+            when = self.expressions.condition(table, names)
             table.done()
             workspaces.append(Workspace(name, dtype, elements, when))
         return tuple(workspaces)
 
     def required(self, table: Table, key: str) -> Any:
         return table.take(key, object, "an expression")
-
-    def when(self, table: Table, names: Collection[str]) -> Expression | None:
-        text = table.take("when", str, "an expression", None)
-        if text is None:
-            return None
-        condition = self.expression("when", text, names, table.where)
-        return condition if condition.is_truth else parse(f"({condition.text}) != 0")
-
-    def launch(
-        self,
-        where: str,
-        data: Any,
-        names: Collection[str],
-        pointers: Collection[str],
-        probe_names: Collection[str],
-        source: str,
-    ) -> Launch:
-        table = Table(where, data)
-
-        def expression(key: str, text: Any, among: Collection[str] = names) -> Expression:
-            return self.expression(key, text, among, where)
-
-        entry = table.string("entry")
-        if not _C_IDENTIFIER.fullmatch(entry):
-            raise table.fail("entry", "the name of a function", entry)
-        if not re.search(rf"\b{entry}\b", source):
-            kernels = list(dict.fromkeys(_KERNEL.findall(_BOUNDS.sub("", source))))
-            raise UsageError(f"{table.where}: entry: {unknown('kernel of the source', entry, kernels)}")
-        when = self.when(table, names)
-        grid = self.extents(table, "grid", names)
-        block = self.extents(table, "block", names)
-        shared = expression("shared", table.take("shared", object, "an expression", "0"))
-        arguments = tuple(
-            self.argument(f"arguments[{i}]", text, where, names, pointers)
-            for i, text in enumerate(table.take("arguments", list, "a list of strings"))
-        )
-        order = []
-        for i, step in enumerate(table.take("order", list, "a list of [axis, extent]", [])):
-            if not (isinstance(step, list) and len(step) == 2 and isinstance(step[0], str)):
-                raise table.fail(f"order[{i}]", "[axis, extent]", step)
-            order.append((step[0], expression(f"order[{i}]", step[1])))
-        axes = list(dict.fromkeys(axis for axis, _ in order))
-        reads = self.touched(table, "reads", pointers, axes)
-        writes = self.touched(table, "writes", pointers, axes)
-        trips = {
-            loop: expression(f"trips.{loop}", text) for loop, text in table.take("trips", dict, "a table", {}).items()
-        }
-        depth = {
-            loop: expression(f"depth.{loop}", text) for loop, text in table.take("depth", dict, "a table", {}).items()
-        }
-        if trips.keys() != depth.keys():
-            raise table.fail("depth", f"the loops of trips ({', '.join(trips) or 'none'})", ", ".join(depth) or "none")
-        if "block" in trips:
-            raise table.fail("trips", "a loop not called 'block', which stands for the blocks themselves", "block")
-        prefetch = expression("prefetch", table.take("prefetch", object, "an expression", "0"))
-        probes = []
-        for i, probe in enumerate(table.take("probes", list, "a list of tables", [])):
-            if not isinstance(probe, dict):
-                raise table.fail(f"probes[{i}]", "a table of dimensions", probe)
-            for dim in probe:
-                if dim not in self.dims:
-                    raise UsageError(f"{where}: probes[{i}]: {unknown('dimension', dim, self.dims)}")
-            probes.append({d: expression(f"probes[{i}].{d}", text, probe_names) for d, text in probe.items()})
-        if probes and len(probes) < len(trips) + 2:
-            raise table.fail("probes", f"at least {len(trips) + 2} for {len(trips)} loops", len(probes))
-        table.done()
-        return Launch(
-            entry=entry,
-            when=when,
-            grid=grid,
-            block=block,
-            blocks=product(grid),
-            threads=product(block),
-            shared=shared,
-            arguments=arguments,
-            order=tuple(order),
-            reads=reads,
-            writes=writes,
-            trips=trips,
-            depth=depth,
-            prefetch=prefetch,
-            probes=tuple(probes),
-        )
-
-    def extents(self, table: Table, key: str, names: Collection[str]) -> tuple[Expression, Expression, Expression]:
-        texts = table.take(key, list, "a list of 1 to 3 expressions")
-        if not 1 <= len(texts) <= 3:
-            raise table.fail(key, "1 to 3 expressions", texts)
-        x, y, z = (
-            self.expression(f"{key}[{i}]", text, names, table.where) for i, text in enumerate([*texts, 1, 1][:3])
-        )
-        return x, y, z
-
-    def argument(
-        self, key: str, text: Any, where: str, names: Collection[str], pointers: Collection[str]
-    ) -> PointerArgument | ScalarArgument | ImageArgument:
-        if not isinstance(text, str):
-            raise UsageError(f"{where}: {key}: expected a tensor or 'ctype expression', got {what(text)}")
-        ctype, _, value = text.strip().partition(" ")
-        if not value:
-            if ctype not in pointers:
-                raise UsageError(f"{where}: {key}: {unknown('tensor', ctype, sorted(pointers))}")
-            self.named.add(ctype)  # a late dimension of that name says whether the tensor is there
-            return PointerArgument(ctype)
-        if ctype in ("texture", "surface"):
-            if value.strip() not in self.images:
-                known = ", ".join(self.images) or "no tensor has one"
-                raise UsageError(f"{where}: {key}: {text!r}: expected a tensor with a texture table ({known})")
-            return ImageArgument(value.strip())
-        if ctype not in SCALAR_RANGES:
-            raise UsageError(f"{where}: {key}: {unknown('C type', ctype, SCALAR_RANGES)}")
-        if ctype[0] == "f" and _DECIMAL.fullmatch(value):
-            return ScalarArgument(ctype, literal(float(value)))
-        return ScalarArgument(ctype, self.expression(key, value, names, where))
-
-    def touched(
-        self, table: Table, key: str, pointers: Collection[str], axes: Collection[str]
-    ) -> dict[str, tuple[str, ...]]:
-        tensors = {}
-        for name, selected in table.take(key, dict, "a table of tensor = [axes]", {}).items():
-            if name not in pointers:
-                raise UsageError(f"{table.where}: {key}: {unknown('tensor', name, sorted(pointers))}")
-            if not isinstance(selected, list):
-                raise table.fail(f"{key}.{name}", "a list of axes", selected)
-            for axis in selected:
-                if axis not in axes:
-                    raise UsageError(f"{table.where}: {key}.{name}: {unknown('axis of order', axis, axes)}")
-            tensors[name] = tuple(selected)
-        return tensors

@@ -1,9 +1,13 @@
 """Reads TOML tables with one-line errors: every table records the keys that were read and refuses all others."""
 
+import re
 from collections.abc import Collection
 from typing import Any
 
 from kernrec.errors import UsageError, nearest, unknown
+
+C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+"""The name of a macro or function in C."""
 
 _REQUIRED: Any = object()
 
