@@ -46,6 +46,9 @@ PARTNER_HEADROOM = 1.35
 above the TDP: 450 W on a recorded RTX 3090 (anchor matmul_tf32_limits_rtx3090.csv; reference 350 W); 600 W on RTX 4090
 boards (450 W)."""
 
+_DESKTOP = ("GeForce", "RTX", "Quadro", "TITAN")
+"""Words in the titles of cards for desktops and laptops, whose clock can be set above the data sheet's boost clock."""
+
 
 @dataclass(frozen=True)
 class PowerModel:
@@ -119,7 +122,7 @@ class PowerModel:
             # Makers of laptops choose the clock within the data sheet's range.
             running_hz=max(boost, chip.get("geforce_hz", 0.0)) if geforce and "Laptop" not in gpu.title else boost,
             minimum_hz=coefficients["clock"]["minimum_hz"],
-            maximum_hz=boost * chip["headroom"],
+            maximum_hz=boost * (chip["headroom"] if any(word in gpu.title for word in _DESKTOP) else 1.0),
             curve=curve,
             volts=volts,
             board_w=coefficients["board"]["fraction_of_tdp"] * gpu.tdp_w + memory["standby_w"] * devices,

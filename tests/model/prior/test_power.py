@@ -184,6 +184,12 @@ def test_a_limit_or_clock_out_of_range_names_the_range(argument: str, value: flo
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(("name", "highest"), [("h200-sxm", "1980"), ("l40s", "2520"), ("t4", "1590")])
+def test_a_data_center_card_accepts_its_boost_clock_at_most(name: str, highest: str) -> None:
+    with pytest.raises(UsageError, match=f"accepts 210 to {highest} MHz"):
+        PowerModel.for_gpu(find_gpu(name)).apply_power_limit(NominalCosts(1e-3, 0.0, 0.0, 0.0, 0.0), clock_hz=3e9)
+
+
 @pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.name)
 def test_every_catalogued_gpu_has_plausible_power(gpu: GPU) -> None:
     model = PowerModel.for_gpu(gpu)
