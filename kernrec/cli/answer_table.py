@@ -107,12 +107,12 @@ def answer_lines(
         coloured: whether styles become codes of ANSI terminals.
     """
     lines = [title] if width is None else wrap(title, width, break_on_hyphens=False) or [title]
-    said = [column for column in columns if not column.says_nothing()]
+    shown = [column for column in columns if not column.says_nothing()]
     if wide:
-        pairs = [(column.name, column.alignment) for column in said]
-        rows = zip(*(column.cells for column in said), strict=True)
+        pairs = [(column.name, column.alignment) for column in shown]
+        rows = zip(*(column.cells for column in shown), strict=True)
         return lines + table_lines(None, pairs, rows, width)
-    first, second = _arranged([column for column in said if column.importance > WIDE], width)
+    first, second = _arranged([column for column in shown if column.importance > WIDE], width)
     heading = [_line(first, None)] + ([INDENT + _line(second, None)] if second else [])
     body: list[list[str]] = []
     for number in range(len(columns[0].cells)):
@@ -178,7 +178,7 @@ def _below(columns: Sequence[Column], number: int, width: int | None) -> list[st
 
 def markdown_lines(columns: Sequence[Column]) -> list[str]:
     """The table in Markdown, with every column that says something."""
-    said = [replace(column, styles=()) for column in columns if not column.says_nothing()]
-    rows = [[column.name for column in said], ["---:" if c.alignment == "right" else "---" for c in said]]
-    rows += [list(cells) for cells in zip(*(column.cells for column in said), strict=True)]
+    shown = [replace(column, styles=()) for column in columns if not column.says_nothing()]
+    rows = [[column.name for column in shown], ["---:" if c.alignment == "right" else "---" for c in shown]]
+    rows += [list(cells) for cells in zip(*(column.cells for column in shown), strict=True)]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]

@@ -58,10 +58,12 @@ def compile_triton(job: CompileJob) -> Compiled:
     text = log.getvalue()
     if refused := _too_much_shared(job, shared):
         raise CompileError(refused, text)
-    found = parse_resources(text).get(name) or parse_resources(_assembler_log(ptx, job.sm)).get(name)
-    if found is None:
+    reported = parse_resources(text).get(name) or parse_resources(_assembler_log(ptx, job.sm)).get(name)
+    if reported is None:
         raise CompileError(f"{job.name}: the assembler of {triton_compiler()} did not say what {name} uses", text)
-    used = Resources(found.registers, found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes, shared)
+    used = Resources(
+        reported.registers, reported.spill_store_bytes, reported.spill_load_bytes, reported.stack_bytes, shared
+    )
     # A launch has to ask for the shared memory; with its size in the text, the PTX says it all.
     ptx = _DYNAMIC.sub(rf"\g<1>.shared\g<2>[{shared}]", ptx) if shared else ptx
     ptx = _with_scratch(ptx, name, len(target.signature))

@@ -116,7 +116,9 @@ def open_subject(request: RefineRequest, scratch: Path) -> RefineSubject:
         tuple(
             contenders_of(candidates, request.objective, it.count) for it, candidates in zip(wanted, sets, strict=True)
         ),
-        tuple({kernel.table.kernel.name: kernel.table.kernel.hash for kernel in found.kernels} for found in sets),
+        tuple(
+            {kernel.table.kernel.name: kernel.table.kernel.hash for kernel in candidates.kernels} for candidates in sets
+        ),
     )
 
 

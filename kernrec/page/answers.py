@@ -182,11 +182,11 @@ def commands(explanation: Explanation, subject: Subject) -> dict[str, str]:
     limit = [] if point.power_limit_w is None else ["--power-limit", f"{point.power_limit_w:g}W"]
     clock = [] if point.clock_hz is None else ["--clock", f"{point.clock_hz / 1e6:g}MHz"]
     config = config_text(choice.config)
-    asked, at_clock = ["--op", problem.op], clock
+    subject_options, at_clock = ["--op", problem.op], clock
     if subject.kernel is not None:  # one kernel is recommended over clocks, not at one
-        asked, at_clock = ["--kernel", subject.kernel.name], ["--clocks"] * bool(clock)
+        subject_options, at_clock = ["--kernel", subject.kernel.name], ["--clocks"] * bool(clock)
     shown = {
-        "recommend": ["kernrec", "recommend", *asked, *about, *limit, *at_clock],
+        "recommend": ["kernrec", "recommend", *subject_options, *about, *limit, *at_clock],
         "explain": ["kernrec", "explain", "--kernel", choice.kernel.name, *about, "--config", config, *limit, *clock],
     }
     return {name: shlex.join(words) for name, words in shown.items()}

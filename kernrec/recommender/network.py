@@ -169,11 +169,11 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
     left_out, adjusted, known = list(chosen.unknown), dict[str, None](), False
     for layer in layers:
         try:
-            answer, said = _answer(recommender, card, layer.problem, query, wanted.dtype is not None)
+            answer, message = _answer(recommender, card, layer.problem, query, wanted.dtype is not None)
         except KernrecError as error:
             left_out.append(f"{layer.name}: {error}")
             continue
-        adjusted |= dict.fromkeys([said] if said else [])
+        adjusted |= dict.fromkeys([message] if message else [])
         answers.append(LayerAnswer(layer.name, layer.count, answer))
         alternatives.append(_alternatives(recommender.candidates(answer.problem, card, (query.point,)), answer.best))
     if not answers:

@@ -23,7 +23,7 @@ from kernrec.util.cache import Kept, kept
 
 def kept_plan(recommender: Recommender, shapes: Shapes, gpu: GPU, query: Query) -> Plan:
     """The plan of `make_plan`, with the same arguments and errors; from the cache where it was made before."""
-    asked = json.dumps(
+    request = json.dumps(
         [
             [shapes.op.name, shapes.dtype, shapes.layout, dict(shapes.fixed)],
             [[name, _values(values)] for name, values in shapes.ranged.items()],
@@ -31,8 +31,14 @@ def kept_plan(recommender: Recommender, shapes: Shapes, gpu: GPU, query: Query) 
         ]
     )
     context = recommender.context
-    made_of = [asked, _shipped_files(), context.stack.files(), context.models.files(), find_spec("triton") is not None]
-    name = f"plan.{shapes.op.name}.{sha256(asked.encode()).hexdigest()[:16]}"
+    made_of = [
+        request,
+        _shipped_files(),
+        context.stack.files(),
+        context.models.files(),
+        find_spec("triton") is not None,
+    ]
+    name = f"plan.{shapes.op.name}.{sha256(request.encode()).hexdigest()[:16]}"
     made: list[Plan] = []
 
     def make() -> Kept:

@@ -27,11 +27,11 @@ class PlanLoss:
     ranges: int
 
     def __str__(self) -> str:
-        asked = f"; {self.asked} fit no range and are asked about one by one" if self.asked else ""
+        unplanned = f"; {self.asked} fit no range and are asked about one by one" if self.asked else ""
         return (
             f"{self.ranges} ranges lose {self.mean * 100:.1f} % on average against the best config of each shape,"
             f" {self.p95 * 100:.1f} % at the 95th percentile, {self.worst * 100:.1f} % at worst, by prediction over"
-            f" {self.shapes} random shapes{asked}"
+            f" {self.shapes} random shapes{unplanned}"
         )
 
 
@@ -46,18 +46,18 @@ def plan_loss(recommender: Recommender, plan: Plan, shapes: int = 100, seed: int
     """
     if shapes < 1:
         raise UsageError(f"shapes is {shapes}; at least 1 is accepted")
-    draw, losses, asked = Random(seed), [], 0
+    draw, losses, unplanned = Random(seed), [], 0
     for _ in range(shapes):
         values = {}
         for name, accepted in plan.shapes.ranged.items():
             wanted = accepted[0] * (accepted[-1] / accepted[0]) ** draw.random()
             values[name] = accepted[min(int(np.searchsorted(accepted, wanted)), len(accepted) - 1)]
         loss = _loss(recommender, plan, values)
-        asked += loss is None
+        unplanned += loss is None
         losses.append(loss or 0.0)
     spread = np.array(losses)
     return PlanLoss(
-        float(spread.mean()), float(np.quantile(spread, 0.95)), float(spread.max()), shapes, asked, len(plan.rows)
+        float(spread.mean()), float(np.quantile(spread, 0.95)), float(spread.max()), shapes, unplanned, len(plan.rows)
     )
 
 

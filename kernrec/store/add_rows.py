@@ -82,5 +82,5 @@ def _same_key_other_content(
     key, *names = kinds
     differs = " OR ".join(f'here."{name}" IS DISTINCT FROM there."{name}"' for name in names)
     query = f"SELECT {key} FROM db.{table} AS here JOIN {source} AS there USING ({key}) WHERE {differs} LIMIT 1"
-    found = connection.execute(query).fetchone()
-    return None if found is None else str(found[0])
+    result = connection.execute(query).fetchone()
+    return None if result is None else str(result[0])

@@ -54,18 +54,18 @@ def check_writable(connection: "DuckDBPyConnection", path: Path | str) -> None:
 
     for kind, function in (("indexes", "duckdb_indexes()"), ("triggers", "duckdb_triggers()")):
         try:
-            found = connection.execute(f"SELECT count(*) FROM {function} WHERE database_name = 'db'").fetchone()
+            result = connection.execute(f"SELECT count(*) FROM {function} WHERE database_name = 'db'").fetchone()
         except duckdb.CatalogException:  # an older DuckDB, which has no triggers
             continue
-        if found and found[0]:
+        if result and result[0]:
             raise UsageError(f"{path} has {kind} that are not kernrec's; merge the file into another database")
 
 
 def check_migratable(connection: "DuckDBPyConnection", path: Path | str) -> None:
     """Raise `UsageError` if the file has macros: the steps of the schema look functions up in the file."""
     query = "SELECT count(*) FROM duckdb_functions() WHERE database_name = 'db' AND NOT internal"
-    found = connection.execute(query).fetchone()
-    if found and found[0]:
+    result = connection.execute(query).fetchone()
+    if result and result[0]:
         raise UsageError(f"{path} has an older schema and macros that are not kernrec's; it is not brought up to date")
 
 

@@ -83,14 +83,14 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
         UsageError: for a database of another program, for one that a newer kernrec has migrated, and for one whose
             tables are not those of the schema.
     """
-    found = layout.tables(connection)
-    if not found:
+    tables = layout.tables(connection)
+    if not tables:
         return 0
     foreign = UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
     first = layout_of(1).statements
-    if not found.keys() >= first.keys():
+    if not tables.keys() >= first.keys():
         raise foreign
-    layout.check_layout(found, {"migration": first["migration"]}, path, checks=writing)
+    layout.check_layout(tables, {"migration": first["migration"]}, path, checks=writing)
     applied = connection.execute("SELECT id, name FROM db.migration ORDER BY id").fetchall()
     known = [(step.number, step.name) for step in migrations()]
     if len(applied) > len(known) and applied[: len(known)] == known:
@@ -99,7 +99,7 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
         )
     if not applied or applied != known[: len(applied)]:
         raise UsageError(f"{path} has a schema that this kernrec does not know")
-    layout.check_layout(found, layout_of(len(applied)).statements, path, checks=writing)
+    layout.check_layout(tables, layout_of(len(applied)).statements, path, checks=writing)
     if writing:
         layout.check_writable(connection, path)
     return len(applied)

@@ -82,9 +82,9 @@ def known_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int, di
             rows += database.session_rows(gpu, kernel, f"{SESSION} {tuning_hash} ")
     results = []
     for session, config, latency_s, energy_j in rows:
-        asked = session.split()[2]
+        requested = session.split()[2]
         result = Result(latency_s, EnergyReport(energy_j=energy_j))
-        results.append((int(asked) if asked.isdecimal() else 0, config, result))
+        results.append((int(requested) if requested.isdecimal() else 0, config, result))
     return results
 
 

@@ -12,50 +12,29 @@ import pytest
 from kernrec.util.light_dataclass import _MANY, dataclass
 
 
-@dataclass(frozen=True)
-class Light:
+def made_by(decorator: Callable[[type], type], name: str) -> Any:
     """A class with every kind of field."""
 
-    name: str
-    size: int = 3
-    parts: list[int] = field(default_factory=list, hash=False)
-    note: str = field(default="", repr=False, compare=False)
+    class Example:
+        name: str
+        size: int = 3
+        parts: list[int] = field(default_factory=list, hash=False)
+        note: str = field(default="", repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        if self.size < 0:
-            raise ValueError("size")
+        def __post_init__(self) -> None:
+            if self.size < 0:
+                raise ValueError("size")
+
+    Example.__name__ = Example.__qualname__ = name
+    return decorator(Example)
 
 
-@dataclass(frozen=True)
-class Often:
-    """The same, made so often that it gets an `__init__` of its own."""
-
-    name: str
-    size: int = 3
-    parts: list[int] = field(default_factory=list, hash=False)
-    note: str = field(default="", repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.size < 0:
-            raise ValueError("size")
-
+Light = made_by(dataclass(frozen=True), "Light")
+Often = made_by(dataclass(frozen=True), "Often")
+Standard = made_by(dataclasses.dataclass(frozen=True), "Standard")
 
 for _ in range(2 * _MANY):
-    Often("a")
-
-
-@dataclasses.dataclass(frozen=True)
-class Standard:
-    """The same, by the standard library."""
-
-    name: str
-    size: int = 3
-    parts: list[int] = field(default_factory=list, hash=False)
-    note: str = field(default="", repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.size < 0:
-            raise ValueError("size")
+    Often("a")  # made so often that it gets an `__init__` of its own
 
 
 BOTH = pytest.mark.parametrize("kind", [Light, Often, Standard])

@@ -184,10 +184,10 @@ def _check_kernels(connection: "DuckDBPyConnection") -> None:
     while rows := cursor.fetchmany(10):
         for name, stated, spec, source in rows:
             try:
-                found = kernel_hash(json.loads(spec), source)
+                actual = kernel_hash(json.loads(spec), source)
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 raise _refused("kernel", [name], "have a spec that is not a kernel's") from None
-            if found != stated:
+            if actual != stated:
                 raise _refused("kernel", [name], "have another spec or source than their hash says")
 
 

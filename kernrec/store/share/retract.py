@@ -110,8 +110,8 @@ def retracted_here(remote: Remote, database: Database, signer: Signer) -> dict[s
             return {}
         by_reason: dict[str, list[str]] = {}
         with Pulled.open(remote) as pulled:
-            found = _alike(pulled.database, alike, _pushed_by(signer))
-            for key, reason in pulled.database.query(f"SELECT measurement_id, reason FROM ({found}) ORDER BY ALL"):
+            selected = _alike(pulled.database, alike, _pushed_by(signer))
+            for key, reason in pulled.database.query(f"SELECT measurement_id, reason FROM ({selected}) ORDER BY ALL"):
                 by_reason.setdefault(str(reason), []).append(str(key))
     return by_reason
 

@@ -162,13 +162,13 @@ def _quoted(name: str) -> str:
 def provenance(database: Database, selection: Selection) -> dict[str, list[str]]:
     """What a manifest says of where the selected measurements come from."""
     rows = _joined(selection)
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for name, expression in (("gpus", "gpu"), ("ops", "op"), ("kernels", "kernel")):
-        found[name] = [str(one) for (one,) in database.query(f"SELECT DISTINCT {expression} {rows} ORDER BY 1")]
+        values[name] = [str(one) for (one,) in database.query(f"SELECT DISTINCT {expression} {rows} ORDER BY 1")]
     stated = "FILTER (measured_at > TIMESTAMP '1970-01-01')"  # the time of a recording that does not say when
     ((first, last),) = database.query(f"SELECT min(measured_at) {stated}, max(measured_at) {stated} {rows}")
-    found["days"] = [f"{moment:%Y-%m-%d}" for moment in (first, last) if moment is not None]
-    return found
+    values["days"] = [f"{moment:%Y-%m-%d}" for moment in (first, last) if moment is not None]
+    return values
 
 
 def taken_out(database: Database, selection: Selection, secret: str) -> dict[str, int]:
