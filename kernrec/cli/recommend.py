@@ -80,34 +80,33 @@ def recommend(
     from kernrec.recommender.network import NetworkRequest, shapes_as_network
     from kernrec.recommender.request import objective_named
 
-    if not op and not kernel and not workload:
-        raise UsageError("--op is missing (`kernrec ops` lists what is known); or give a --kernel or a --workload")
-    if fix and not workload:
-        raise UsageError("--fix is for the open dimensions of an .onnx --workload")
     emitted = emitted_format(emit, output)
-    if shape and workload:
-        raise UsageError("--shape and --workload were both given; a shape is one problem, a workload many")
-    if any(not given.strip() for given in shape or ()):
-        raise UsageError("--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all")
     form = form_of(wide, as_csv, as_json, markdown)
-    if emitted and form is not Form.TABLE:
-        raise UsageError(f"--emit and --{form} were both given; what is emitted is written as it is")
-    if emitted and not (emitted.many or shape or kernel):
-        raise UsageError(f"--emit {emit} needs a --shape: it is of one config")
-    if kernel and (op or workload or max_slowdown or max_power or clock):
-        raise UsageError(
-            "--kernel goes with --shape, --dtype, --layout, --objective, --power-limit, --clocks and --top"
-        )
-    if clocks and clock is not None:
-        raise UsageError("--clock and --clocks were both given; a locked clock is one clock, --clocks tries several")
-    if clocks and not (shape or kernel):
-        raise UsageError("--clocks needs a --shape; --clock sweep tries several for a network")
     swept = _swept(power_limit, clock)
-    if swept and (kernel or emitted):
-        raise UsageError("a sweep is over an op or a network, without --emit; --kernel tries power limits by itself")
     billed = options.tariff(energy_price, carbon, calls)
-    if emitted and billed:
-        raise UsageError("--emit and --calls were both given; a bill is printed, a config is written")
+    refused = {
+        "--op is missing (`kernrec ops` lists what is known); or give a --kernel or a --workload": not (
+            op or kernel or workload
+        ),
+        "--fix is for the open dimensions of an .onnx --workload": fix and not workload,
+        "--shape and --workload were both given; a shape is one problem, a workload many": shape and workload,
+        "--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all": any(
+            not given.strip() for given in shape or ()
+        ),
+        f"--emit and --{form} were both given; what is emitted is written as it is": emitted and form is not Form.TABLE,
+        f"--emit {emit} needs a --shape: it is of one config": emitted and not (emitted.many or shape or kernel),
+        "--kernel goes with --shape, --dtype, --layout, --objective, --power-limit, --clocks and --top": kernel
+        and (op or workload or max_slowdown or max_power or clock),
+        "--clock and --clocks were both given; a locked clock is one clock, --clocks tries several": clocks
+        and clock is not None,
+        "--clocks needs a --shape; --clock sweep tries several for a network": clocks and not (shape or kernel),
+        "a sweep is over an op or a network, without --emit; --kernel tries power limits by itself": swept
+        and (kernel or emitted),
+        "--emit and --calls were both given; a bill is printed, a config is written": emitted and billed,
+    }
+    for message, applies in refused.items():
+        if applies:
+            raise UsageError(message)
     query = Query(
         objective=objective_named(objective),
         max_slowdown=None if max_slowdown is None else fraction("--max-slowdown", max_slowdown),
