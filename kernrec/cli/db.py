@@ -80,6 +80,8 @@ def import_(
     """
     from kernrec.cli import bundle
 
+    if not file.exists():
+        raise UsageError(f"cannot read {file}: there is no such file")
     if bundle.is_bundle(file):
         if op or shape or gpu or kernel or spec:
             raise UsageError(f"{file} is a bundle, whose rows say what was measured; give no other options than --db")

@@ -38,6 +38,8 @@ def add(
     remote = Remote(name, checked_url(url))
     add_remote(remote)
     print(f"{remote.name}: {remote.url}")
+    if "://" not in remote.url and not Path(remote.url).is_dir():
+        _note(f"there is no folder {remote.url} yet; make it before you push or pull")
 
 
 @app.command("list")

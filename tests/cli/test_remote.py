@@ -89,6 +89,7 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
         ("remote add team ftp://x/y", "a folder, or a URL of s3://"),
         ("remote add team https://me:secret@x/y", "no user and password"),
         ("remote add team s3://", "is not a URL such as s3://"),
+        ("remote add team s3:/team/x", "is not a URL such as s3://"),
         ("remote remove team", "unknown remote 'team'"),
         ("push", "there are no remotes"),
         ("pull", "there are no remotes"),
@@ -96,6 +97,8 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
         ("trust --name me", "name the key"),
         ("trust me --remove", "unknown key 'me'"),
         ("sign missing.zip", "there is no key"),
+        ("import missing.zip", "cannot read missing.zip: there is no such file"),
+        ("retract --session monday", "there is no database at"),
     ],
 )
 def test_misuse_is_one_line(tmp_path: Path, ask: Ask, command: str, says: str) -> None:

@@ -35,6 +35,8 @@ def checked_url(text: str) -> str:
     """
     scheme, separator, _ = text.partition("://")
     if not separator:
+        if (start := text.partition(":")[0]) in SCHEMES and start != text:
+            raise UsageError(f"{text[:80]!r} is not a URL such as {start}://team/kernrec")
         return str(Path(text).expanduser().absolute())
     try:
         parts = urlsplit(text)

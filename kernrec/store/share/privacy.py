@@ -26,7 +26,9 @@ _CONTROL = r"[\x00-\x1f\x7f-\x9f]+"
 
 
 def secret_of(database: Path) -> str:
-    """The secret beside a database, made when first asked for."""
+    """The secret beside a database, made when first asked for; `UsageError` if there is no database."""
+    if not database.exists():
+        raise UsageError(f"there is no database at {database}")
     path = database.with_name(f"{database.name}.secret")
     try:
         with suppress(FileNotFoundError):
