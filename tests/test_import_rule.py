@@ -16,6 +16,7 @@ ROOMS = """
     cli triton
     page run mcp emit
     checking
+    cluster
     measure training
     recommender
     interop

@@ -36,11 +36,13 @@ def collect(
     seed: measuring.Seed = 0,
     set_power_limit: measuring.SetPowerLimit = None,
     lock_clocks: measuring.LockClocks = None,
+    cluster: measuring.Cluster = None,
 ) -> None:
     """Measure latency and energy of kernel configs on a GPU of this machine and add them to a database.
 
     If it is interrupted or killed, at most the config being measured is lost; run it again to resume. The card is
     measured as it is set, unless --set-power-limit or --lock-clocks allow to set it; the budget is for each of them.
+    With --cluster, all GPUs of a Ray cluster measure, and --gpu is auto or the name of a GPU.
     """
     from kernrec.measure.campaign.results import EFFORTS, CampaignBudget
     from kernrec.measure.collect import CollectRequest
@@ -65,10 +67,28 @@ def collect(
         resume=resume,
         seed=seed,
     )
+    if cluster is not None:
+        _on_cluster(cluster, request, set_power_limit or lock_clocks)
+        return
     measuring.run_at_limits(
         measuring.limits(set_power_limit, lock_clocks, device),
         gpu,
         lambda card, report, stopping: run(replace(request, gpu=card), report, stopping),
+        lambda result: print_collected(result, request),
+    )
+
+
+def _on_cluster(address: str, request: "CollectRequest", limits: str | None) -> None:
+    from kernrec.cluster.collect import collect_on
+    from kernrec.cluster.ray_cluster import RayCluster
+
+    if limits is not None:
+        raise UsageError("--set-power-limit and --lock-clocks set one card of this machine; --cluster has many")
+    if request.problems is None and request.recording is None:
+        raise UsageError("name what to measure with --op, and --shape or --workload")
+    cluster = RayCluster(address, request.database, request.recording is not None)
+    measuring.run_measuring(
+        lambda report, stopping: collect_on(cluster, request, report, stopping),
         lambda result: print_collected(result, request),
     )
 

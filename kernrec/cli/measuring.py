@@ -32,6 +32,9 @@ LockClocks = Annotated[
         help="Core clocks to lock the card to and to measure at, such as 1200MHz,1410MHz; unlocked afterwards."
     ),
 ]
+Cluster = Annotated[
+    str | None, typer.Option(help="Measure on a Ray cluster: auto, or host:port of its head node.", metavar="ADDRESS")
+]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of all random choices.")]
 
 

@@ -113,7 +113,7 @@ def search(
             examples = ", ".join(planned.problem.key for planned in work.problems[:3])
             raise UsageError(f"a search is of one problem, give --op and --shape; there are {examples}")
         (planned,) = work.problems
-        assert planned.search is not None
+        assert isinstance(planned.search, ExpectedImprovement)
         steps = _strategy(strategy, planned.search, WEIGHTS[objective], request.seed)
         return _Search(whole, steps, work, (report, stopping)).run(journal, stored)
 

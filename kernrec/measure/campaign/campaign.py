@@ -190,8 +190,8 @@ class Campaign:
             )
         configs_left = self._configs_left()
         start_s = session.clock()
-        share_s = (self._end_s - start_s) / problems_left
-        with_energy, finals = session.traits.measures_energy, settings.effort.finals
+        share_s = planned.share * (self._end_s - start_s) / problems_left
+        with_energy, finals = session.traits.measures_energy, settings.effort.finals if planned.finals else 0
         try:
             most = None if configs_left is None else math.ceil(configs_left / problems_left)
             again = self._screen(start_s + _SCREEN_SHARE * share_s, most)

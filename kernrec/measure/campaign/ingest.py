@@ -1,4 +1,4 @@
-"""From the journal into the database: all records in one transaction, after which the journal is emptied.
+"""From the journal into the database, some thousand rows in each transaction, after which the journal is emptied.
 
 If the process is killed in between, the next collector does the same again: a row's key is the hash of its content, so
 a row that is there already is not added twice. Measurements of a block in which the card drifted are stored as
@@ -7,8 +7,9 @@ next run measures their configs again. Lines that no collector can have written 
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ from kernrec.store import Database
 from kernrec.store.earlier_rows import upgrade_columns
 from kernrec.store.measurement import Measurement, Outcome
 
+Moment = tuple[object, object, object]
+"""Session, block and position in it."""
+
+_TOGETHER = 5000
+"""Rows of one transaction."""
 _OUR_PROTOCOLS = (measure_config.VERSION, replay.PROTOCOL_VERSION)
 
 
@@ -40,22 +46,23 @@ def ingest(journal: Journal, database: Path, note: Callable[[str], None] = lambd
     """
     stored = 0
 
-    def store(records: list[dict[str, Any]]) -> None:
+    def store(records: Iterable[dict[str, Any]]) -> None:
         nonlocal stored
         damaged: list[Mapping[str, Any]] = []
-        measurements = dict(_readable(records, damaged))
-        if measurements:
+        readable = _readable(records, damaged)
+        while some := list(islice(readable, _TOGETHER)):
             with Database.open(database, read_only=False, create=True) as opened:
                 try:
-                    opened.add_measurements(measurements.values())
+                    opened.add_measurements(measurement for _, measurement in some)
                 except UsageError:
-                    good = {i: one for i, one in measurements.items() if _fits(one)}
-                    if len(good) == len(measurements):
+                    fitting = [_fits(measurement) for _, measurement in some]
+                    if all(fitting):
                         raise  # it is not the rows
-                    damaged += [records[i] for i in measurements.keys() - good.keys()]
-                    opened.add_measurements(good.values())
-                    measurements = good
-        stored = len(measurements)
+                    damaged += [record for (record, _), fits in zip(some, fitting, strict=True) if not fits]
+                    good = [item for item, fits in zip(some, fitting, strict=True) if fits]
+                    opened.add_measurements(measurement for _, measurement in good)
+                    some = good
+            stored += len(some)
         if damaged:
             aside = journal.path.with_name(f"{journal.path.name}.damaged")
             with aside.open("a", encoding="utf-8") as file:
@@ -77,13 +84,18 @@ def _fits(measurement: Measurement) -> bool:
 
 
 def earlier_measurements(database: Path, problem: Problem, gpu: str, uuid_hash: str | None) -> list[Measurement]:
-    """The measurements in a database of a problem on one card, by the present protocol, without quarantined ones.
+    """The measurements of `present_measurements` on one card; uuid_hash: None for a replayed card."""
+    rows = present_measurements(database, problem, gpu)
+    return [measurement for measurement in rows if measurement.device.device_uuid_hash == uuid_hash]
+
+
+def present_measurements(database: Path, problem: Problem, gpu: str) -> list[Measurement]:
+    """The measurements in a database of a problem on a kind of GPU, by the present protocol, without quarantined ones.
 
     Args:
         database: need not exist.
         problem: the problem.
         gpu: name in the GPU catalog.
-        uuid_hash: of the card; None for a replayed card.
     """
     if not database.exists():
         return []
@@ -95,10 +107,21 @@ def earlier_measurements(database: Path, problem: Problem, gpu: str, uuid_hash: 
     return [
         measurement
         for measurement in measurements
-        if measurement.device.device_uuid_hash == uuid_hash
-        and measurement.outcome != Outcome.QUARANTINED
-        and measurement.protocol.protocol_version in _OUR_PROTOCOLS
+        if measurement.outcome != Outcome.QUARANTINED and measurement.protocol.protocol_version in _OUR_PROTOCOLS
     ]
+
+
+def known_moments(database: Path, sessions: Collection[str]) -> set[Moment]:
+    """The moments of the measurements of some sessions that a database has, open blocks among them."""
+    if not sessions or not database.exists():
+        return set()
+    with Database.open(database) as opened:
+        return {moment_of(row) for session in sessions for row in opened.rows("measurement", session=session)}
+
+
+def moment_of(row: Mapping[str, Any]) -> Moment:
+    """What names a measurement, whatever became of its block."""
+    return row["session"], row["block"], row["position"]
 
 
 def measurements_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Measurement]:
@@ -112,12 +135,15 @@ def measurements_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Measuremen
 
 
 def _readable(
-    records: list[Mapping[str, Any]] | list[dict[str, Any]], damaged: list[Mapping[str, Any]]
-) -> Iterator[tuple[int, Measurement]]:
-    """(place, measurement) of each record that is one; those that should be but are not are added to `damaged`."""
+    records: Iterable[Mapping[str, Any]], damaged: list[Mapping[str, Any]]
+) -> Iterator[tuple[Mapping[str, Any], Measurement]]:
+    """(record, measurement) of each record that is one; those that should be but are not are added to `damaged`.
+
+    The records are gone through three times.
+    """
     drifted = {key: str(record.get("error")) for record in records if (key := _ended(record, "drifted"))}
     closed = {key for record in records if (key := _ended(record, "closed"))}
-    for place, record in enumerate(records):
+    for record in records:
         if "row" not in record:
             continue
         try:
@@ -131,7 +157,7 @@ def _readable(
             measurement = replace(measurement, outcome=Outcome.QUARANTINED, error=drifted[block])
         elif measurement.outcome == Outcome.OK and block not in closed:
             measurement = replace(measurement, origin=replace(measurement.origin, block_open=True))
-        yield place, measurement
+        yield record, measurement
 
 
 def _ended(record: Mapping[str, Any], how: str) -> tuple[str, int] | None:

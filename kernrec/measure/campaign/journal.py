@@ -10,11 +10,11 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.file_lock import try_lock
@@ -50,19 +50,20 @@ class Journal:
         except OSError as error:
             raise UsageError(f"cannot write the journal {path}: {_reason(error)}") from None
         self._end = self._cut_torn_line()
-        self._empty = not self._records()
+        self._empty = not any(True for _ in self._records())
         self._write(_holder())
 
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Write one record; when this returns, it survives any crash.
+    def append(self, *records: Mapping[str, Any]) -> None:
+        """Write records; when this returns, they survive any crash.
 
-        Raises `JournalError`, and leaves nothing of the record in the file, if it cannot be written.
+        Raises `JournalError`, and leaves nothing of them in the file, if they cannot be written.
         """
-        self._write(record)
+        self._write(*records)
         self._empty = False
 
-    def _write(self, record: Mapping[str, Any]) -> None:
-        line = json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    def _write(self, *records: Mapping[str, Any]) -> None:
+        lines = (json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n" for record in records)
+        line = "".join(lines).encode()
         with self._lock:
             try:
                 written = 0
@@ -77,20 +78,19 @@ class Journal:
                 ) from None
             self._end += len(line)
 
-    def drain(self, consume: Callable[[list[dict[str, Any]]], None]) -> int:
-        """Pass all records to `consume`, in order, and delete them once it returns; returns how many there were.
+    def drain(self, consume: Callable[[Iterable[dict[str, Any]]], None]) -> None:
+        """Pass all records to `consume`, in order, and delete them once it returns.
 
-        Appending waits meanwhile. Damaged lines are skipped.
+        Appending waits meanwhile. Damaged lines are skipped. The records are read from the file as they are asked for,
+        and may be gone through several times.
         """
         with self._lock:
-            records = self._records()
-            if records:
-                consume(records)
-                self._truncate(0)
-                self._end, self._empty = 0, True
-        if records:
-            self._write(_holder())
-        return len(records)
+            if self._empty:
+                return
+            consume(self._records())
+            self._truncate(0)
+            self._end, self._empty = 0, True
+        self._write(_holder())
 
     def close(self) -> None:
         """Close and unlock the journal; an empty one is deleted."""
@@ -102,7 +102,7 @@ class Journal:
                 with suppress(OSError):
                     self.path.unlink(missing_ok=True)
 
-    def __enter__(self) -> "Journal":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -110,8 +110,8 @@ class Journal:
     ) -> None:
         self.close()
 
-    def _records(self) -> list[dict[str, Any]]:
-        return [record for record in _records(self._read()) if _PID not in record]
+    def _records(self) -> "_FileRecords":
+        return _FileRecords(self._file)
 
     def _read(self) -> bytes:
         return _content(self._file)
@@ -203,6 +203,24 @@ def _content(file: int) -> bytes:
     while piece := os.read(file, 1 << 20):
         pieces.append(piece)
     return b"".join(pieces)
+
+
+class _FileRecords:
+    """The records in an open file, read piece by piece: a night of many cards does not fit into memory."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        place, rest = 0, b""
+        while True:
+            os.lseek(self._file, place, os.SEEK_SET)
+            if not (piece := os.read(self._file, 1 << 20)):
+                break
+            place += len(piece)
+            *lines, rest = (rest + piece).split(b"\n")
+            yield from (record for record in _records(b"\n".join(lines)) if _PID not in record)
+        yield from (record for record in _records(rest) if _PID not in record)
 
 
 def _records(content: bytes) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -61,6 +61,16 @@ class Task:
         return compile_job_for(self.kernel, self.config, self.problem, sm)
 
 
+class Search(Protocol):
+    """Chooses, from what was measured, which of a problem's configs come next: `ExpectedImprovement`, say."""
+
+    def order(self, tried: np.ndarray, latency_s: np.ndarray) -> np.ndarray:
+        """All configs that were not tried, the most promising first; arguments as `ExpectedImprovement.order`."""
+
+    def batch(self, measured: int) -> int:
+        """How many configs of an order to measure before asking for another."""
+
+
 class EnergyRule(Enum):
     """Which of the screened configs of a problem get an energy measurement."""
 
@@ -76,7 +86,8 @@ class PlannedProblem:
     probability: with which each config of the space came to be among the tasks; None where they were not drawn.
     most: of the tasks that are measured; None: all. search: chooses, from what was measured, which of them come next.
     baseline: the config whose output the others have to have; None where an op or a spec says what is right.
-    energy: whose energy is measured.
+    energy: whose energy is measured. finals: whether those near the front are measured in the final tier. share: of the
+    time that is left, what the problem may take.
     """
 
     name: str
@@ -84,9 +95,11 @@ class PlannedProblem:
     tasks: tuple[Task, ...]
     probability: float | None = None
     most: int | None = None
-    search: ExpectedImprovement | None = None
+    search: Search | None = None
     baseline: dict[str, int] | None = None
     energy: EnergyRule = EnergyRule.GUIDE
+    finals: bool = True
+    share: float = 1.0
 
     @property
     def preparation(self) -> dict[str, Any]:
@@ -150,12 +163,12 @@ def plan_recordings(recordings: Iterable[Recording], most: int | None, seed: int
             Task(kernel, recording.kernel_hashes[kernel], dict(outcome.config), recording.problem)
             for (kernel, _), outcome in recording.outcomes.items()
         )
-        search = ExpectedImprovement(_tunables(tasks), seed=seed)
+        search = ExpectedImprovement(tunable_columns(tasks), seed=seed)
         planned.append(PlannedProblem(recording.problem.key, recording.problem, tasks, most=most, search=search))
     return planned
 
 
-def _tunables(tasks: Sequence[Task]) -> np.ndarray:
+def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
     """A column for each tunable of each kernel and one for the kernel, (tasks, T); NaN for what a config lacks."""
     kernels = {name: i for i, name in enumerate(dict.fromkeys(task.kernel_name for task in tasks))}
     place: dict[tuple[str, str], int] = {}
@@ -183,7 +196,7 @@ def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.rand
             name, problem, tasks, probability=probability, baseline=ranking.baseline, energy=EnergyRule.ALL
         )
     predicted = np.array([math.nan if rank >= _UNPREDICTED else rank for rank, _, _ in order])
-    search = ExpectedImprovement(_tunables(tasks), predicted, options.seed)
+    search = ExpectedImprovement(tunable_columns(tasks), predicted, options.seed)
     return PlannedProblem(name, problem, tasks, most=options.most, search=search, baseline=ranking.baseline)
 
 

@@ -34,6 +34,7 @@ class SearchSpace:
             seed: of the order of configs without prediction.
         """
         count = len(tunables)
+        self.predicted_s = predicted_s
         self.log_s = np.zeros(count)
         """Logarithm of the predicted latency, (C,); that of the slowest one where nothing is predicted."""
         known = np.zeros(count, dtype=bool) if predicted_s is None else np.isfinite(predicted_s)

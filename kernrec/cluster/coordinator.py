@@ -1,0 +1,298 @@
+"""The driver's side of a campaign on a cluster: takes what cards say, keeps it in the journal, and replies.
+
+It has neither processes nor a network: `Coordinator.take` turns the message of a card into the reply to it. A row is in
+the driver's journal before the reply that acknowledges it; the card keeps it in its own journal until then.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernrec.cluster.messages import CardIdentity, Message, none_for_nan, problem_as_data
+from kernrec.cluster.scheduler import Assignment, JobPlan, Phase, Scheduler
+from kernrec.cluster.shared_search import latency_or_nan
+from kernrec.errors import KernrecError
+from kernrec.measure.campaign.ingest import known_moments, measurements_of, moment_of, present_measurements
+from kernrec.measure.campaign.journal import Journal
+from kernrec.measure.campaign.plan import PlannedProblem
+from kernrec.measure.campaign.results import ProblemHistory, ProblemResult, Progress
+from kernrec.store import canonical_json
+from kernrec.store.measurement import Measurement, Outcome, Tier
+
+_SUMMARY = frozenset({
+    "gpu", "kernel", "kernel_hash", "config", "problem", "protocol_version", "tier", "session", "block", "block_open",
+    "measured_at", "outcome", "latency_s", "energy_j", "power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz",
+    "mig",
+})  # fmt: skip
+"""Columns of a row that the card which finishes a problem needs."""
+
+
+@dataclass(frozen=True)
+class CampaignPlan:
+    """What is measured on each kind of GPU."""
+
+    problems_on: Callable[[str], Sequence[PlannedProblem]]
+    """The problems on a kind, planned when the first card of that kind comes."""
+    database: Path
+    resume: bool = True
+    """Whether to skip what the database already has."""
+    configs: int | None = None
+    """Configs to screen on each kind in all; None: as planned."""
+
+
+@dataclass
+class _Job:
+    planned: PlannedProblem
+    places: dict[tuple[str, str, str], int]
+    result: ProblemResult
+    rows: list[dict[str, Any]]
+    """Summaries of what is known of it."""
+
+
+class Coordinator:
+    """One campaign: its jobs, its cards and its results."""
+
+    def __init__(
+        self, plan: CampaignPlan, journal: Journal, sources: str, report: Callable[[Progress], None] = lambda it: None
+    ) -> None:
+        """Make a coordinator.
+
+        Args:
+            plan: what is measured.
+            journal: of the database.
+            sources: hash of kernrec's sources here.
+            report: called with each measurement and note.
+        """
+        self._plan = plan
+        self._journal = journal
+        self._sources = sources
+        self._report = report
+        self._jobs: dict[str, _Job] = {}
+        self.cards: dict[str, CardIdentity] = {}
+        self.scheduler = Scheduler()
+        self._waiting: list[str] = []
+        self._open: dict[str, list[dict[str, Any]]] = {}  # summaries of the rows in each card's open block
+
+    @property
+    def results(self) -> tuple[ProblemResult, ...]:
+        """What is known of each problem on each kind of GPU."""
+        return tuple(job.result for job in self._jobs.values())
+
+    @property
+    def finished(self) -> bool:
+        """Whether all jobs of the kinds of GPU that came are done."""
+        return bool(self._jobs) and self.scheduler.finished()
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Cards whose reply has to wait until there is something to do: ask `retry` when another message came."""
+        return tuple(self._waiting)
+
+    def take(self, card: str, message: Message) -> Message | None:
+        """The reply to the message of a card; None: later, from `retry`.
+
+        Raises:
+            JournalError: the journal cannot be written.
+            KernrecError: a kind of GPU for which nothing can be planned.
+        """
+        if "hello" in message:
+            return self._welcome(card, message["hello"])
+        if card not in self.cards:
+            return {"stop": True}
+        if note := message.get("note"):
+            self._note(card, note)
+        if records := message.get("records"):
+            self._journal.append(*records)
+            self._learn(card, records, message.get("step"))
+        if (ended := message.get("left_job")) is not None:
+            self._leave_job(card, ended)
+        if message.get("want") == "job":
+            return self._next(card)
+        reply: Message = {}
+        if message.get("want") == "configs":
+            reply["granted"] = self.scheduler.grant(card, message["proposed"], int(message["count"]))
+            reply["left"] = self.scheduler.left(card)
+        return reply | self._news(card)
+
+    def retry(self, card: str) -> Message | None:
+        """The reply that a waiting card gets now; None: still none."""
+        self._waiting.remove(card)
+        return self._next(card)
+
+    def lose(self, card: str, why: str) -> None:
+        """A card is gone; why: in one line, empty where nothing is wrong."""
+        if why:
+            self._note(card, f"{why}; the campaign goes on without this card")
+        for row in self._open.pop(card, ()):
+            row["block_open"] = True
+        self.scheduler.leave(card)
+        self.cards.pop(card, None)
+        if card in self._waiting:
+            self._waiting.remove(card)
+
+    def _welcome(self, card: str, hello: Mapping[str, Any]) -> Message:
+        left = hello.get("left", [])
+        identity = CardIdentity(**{name: value for name, value in hello.items() if name != "left"})
+        if reason := self._refusal(identity):
+            self._report(Progress(identity.gpu, "", "", 0, 0, note=f"{identity.node} is left out: {reason}"))
+            return {"refused": reason}
+        fresh = self._keep_left(left)
+        others = [other for other in self.cards.values() if other.gpu == identity.gpu]
+        self.cards[card] = identity
+        if not self.scheduler.has(identity.gpu):
+            self._add_jobs(identity.gpu)
+        self._count_left(fresh)
+        self.scheduler.join(card, identity.gpu)
+        drivers = {str(other.driver) for other in others} - {str(identity.driver)}
+        if drivers:
+            self._note(card, f"driver {identity.driver}, others have {', '.join(sorted(drivers))}: the rows say so")
+        return {}
+
+    def _refusal(self, card: CardIdentity) -> str | None:
+        if card.sources != self._sources:
+            return f"its kernrec ({card.sources}) is not the driver's ({self._sources})"
+        for other in self.cards.values():
+            if other.compiler != card.compiler:
+                return f"its compiler is {card.compiler}, that of {other.node} is {other.compiler}"
+            if other.uuid_hash is not None and other.uuid_hash == card.uuid_hash:
+                return "its card is in the campaign already"
+        return None
+
+    def _keep_left(self, records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Keep what an earlier run left in a card's journal, as far as it is not known; returns that."""
+        sessions = {str(record["row"]["session"]) for record in records if "row" in record}
+        known = known_moments(self._plan.database, sessions)
+        fresh = [record for record in records if "row" not in record or moment_of(record["row"]) not in known]
+        if fresh:
+            self._journal.append(*fresh)
+        return fresh
+
+    def _count_left(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """What was left of closed blocks is not measured again."""
+        for measurement in measurements_of(records):
+            identity = measurement.identity
+            key = f"{identity.gpu} {identity.problem.key}"
+            if key not in self._jobs or measurement.origin.block_open or measurement.outcome == Outcome.QUARANTINED:
+                continue
+            job = self._jobs[key]
+            job.result.add_earlier(measurement)
+            job.rows.append(_summary(measurement.as_json()))
+            task = (identity.kernel, identity.kernel_hash, _canonical(identity.config))
+            if (place := job.places.get(task)) is not None:
+                self.scheduler.settle(key, place, latency_or_nan(measurement.latency_s))
+
+    def _add_jobs(self, gpu: str) -> None:
+        problems = self._plan.problems_on(gpu)
+        part = None if self._plan.configs is None else math.ceil(self._plan.configs / max(1, len(problems)))
+        for planned in problems:
+            key = f"{gpu} {planned.problem.key}"
+            most = min(value for value in (planned.most, part, len(planned.tasks)) if value is not None)
+            result = ProblemResult(planned.name, planned.problem.key, most)
+            job = _Job(planned, {task.key: i for i, task in enumerate(planned.tasks)}, result, [])
+            self._jobs[key] = job
+            history, settled = ProblemHistory(), {}
+            for measurement in self._earlier(planned, gpu):
+                history.add(measurement)
+                result.add_earlier(measurement)
+                job.rows.append(_summary(measurement.as_json()))
+            for task, place in job.places.items():
+                if history.count(task):
+                    settled[place] = latency_or_nan(history.median(task, "latency_s"))
+            self.scheduler.add_job(JobPlan(key, gpu, len(planned.tasks), most), settled)
+
+    def _earlier(self, planned: PlannedProblem, gpu: str) -> Iterable[Measurement]:
+        return present_measurements(self._plan.database, planned.problem, gpu) if self._plan.resume else ()
+
+    def _learn(self, card: str, records: Sequence[Mapping[str, Any]], step: Sequence[int] | None) -> None:
+        """Count rows that are in the journal now, and what their blocks came to."""
+        for record in records:
+            if "row" not in record:
+                self._close(card, "drifted" in record)
+            elif (key := self.scheduler.job_of(card)) is not None:
+                self._count(card, self._jobs[key], key, record["row"], step)
+
+    def _close(self, card: str, drifted: bool) -> None:
+        for row in self._open.pop(card, ()):
+            if drifted and row["outcome"] == Outcome.OK:
+                row["outcome"] = str(Outcome.QUARANTINED)
+        self.scheduler.close(card, drifted)
+
+    def _count(self, card: str, job: _Job, key: str, row: dict[str, Any], step: Sequence[int] | None) -> None:
+        measurement = Measurement.from_columns(row)
+        identity = measurement.identity
+        job.result.add_new(measurement)
+        job.rows.append(summary := _summary(row))
+        self._open.setdefault(card, []).append(summary)
+        task = (identity.kernel, identity.kernel_hash, _canonical(identity.config))
+        if measurement.protocol.tier is Tier.SCREEN and (place := job.places.get(task)) is not None:
+            latency_s = measurement.latency_s if measurement.outcome == Outcome.OK else None
+            self.scheduler.measured(card, place, latency_or_nan(latency_s))
+            step = self.scheduler.progress(key)
+        done, total = step or (0, 0)
+        progress = Progress(
+            self._title(card), job.planned.name, measurement.protocol.tier, done, total, measurement=measurement
+        )
+        self._report(progress)
+
+    def _leave_job(self, card: str, ended: Mapping[str, Any]) -> None:
+        key = self.scheduler.job_of(card)
+        if key is None:
+            return
+        if ended.get("spent"):
+            self.scheduler.end_screening(key)
+        self.scheduler.leave_job(card, done=bool(ended.get("done")))
+        if ended.get("done"):
+            self._jobs[key].rows.clear()
+
+    def _next(self, card: str) -> Message | None:
+        assignment = self.scheduler.next(card)
+        if assignment is not None:
+            return self._assigned(card, assignment)
+        if self.scheduler.finished(self.cards[card].gpu):
+            return {"done": True}
+        self._waiting.append(card)
+        return None
+
+    def _assigned(self, card: str, assignment: Assignment) -> Message:
+        job = self._jobs[assignment.job]
+        reply: Message = {"phase": assignment.phase, "share": assignment.share}
+        if assignment.phase is Phase.SCREEN:
+            best = job.result.best
+            earlier = [] if best is None else [_summary(best.as_json())]
+            return reply | {"problem": problem_as_data(job.planned), "earlier": earlier} | self._news(card)
+        measured = {_task_of(row) for row in job.rows}
+        places = [place for task, place in job.places.items() if task in measured]
+        return reply | {"problem": problem_as_data(job.planned, places), "earlier": job.rows}
+
+    def _news(self, card: str) -> Message:
+        if self.scheduler.job_of(card) is None:
+            return {}
+        news = [[config, none_for_nan(latency_s)] for config, latency_s in self.scheduler.news(card)]
+        return {"news": news, "taken": self.scheduler.taken(card), "lost": self.scheduler.lost(card)}
+
+    def _note(self, card: str, text: str) -> None:
+        self._report(Progress(self._title(card), "", "", 0, 0, note=text))
+
+    def _title(self, card: str) -> str:
+        identity = self.cards.get(card)
+        return card if identity is None else f"{identity.gpu} on {identity.node}"
+
+
+def _summary(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name in _SUMMARY}
+
+
+def _task_of(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    return row["kernel"], row["kernel_hash"], _canonical(row["config"])
+
+
+def _canonical(config: Mapping[str, int]) -> str:
+    return canonical_json(dict(config))
+
+
+def check_finished(coordinator: Coordinator) -> None:
+    """Raises `KernrecError` where cards came, and none is left that could do what is not done."""
+    if not coordinator.finished and not coordinator.cards:
+        raise KernrecError("no card of the cluster is left to measure on; the same command goes on when there is one")

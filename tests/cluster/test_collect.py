@@ -1,0 +1,118 @@
+"""A campaign on several machines: its rows are those of one machine, and a machine that dies costs its open block."""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernrec.cluster import card_worker
+from kernrec.cluster.collect import collect_on
+from kernrec.measure.campaign.journal import journal_path
+from kernrec.measure.campaign.results import EFFORTS, Progress
+from kernrec.measure.collect import CollectRequest, CollectResult
+from kernrec.measure.device.interface import DeviceKind
+from kernrec.store import Database
+from tests.helpers.recording import make_recording
+from tests.helpers.thread_cluster import ThreadCluster
+
+CONFIGS = 30
+Event = Callable[[ThreadCluster, int], None]
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cards deliver every row at once, so that a machine can die between any two."""
+    monkeypatch.setattr(card_worker, "_DELIVERY_S", 0.0)
+
+
+def collect(
+    folder: Path, machines: int, event: Event | None = None, notes: list[str] | None = None, **more: object
+) -> tuple[CollectResult, list[dict[str, object]]]:
+    """What a campaign on machines comes to, and its rows."""
+    recording, database = folder / "recorded.duckdb", folder / "own.duckdb"
+    if not recording.exists():
+        make_recording(recording, CONFIGS, energy=False)
+    given = {"device": DeviceKind.REPLAY, "recording": recording, "effort": EFFORTS["quick"]} | more
+
+    def report(progress: Progress) -> None:
+        if notes is not None and progress.note:
+            notes.append(progress.note)
+
+    cluster = ThreadCluster(folder, machines, event)
+    result = collect_on(cluster, CollectRequest(None, database, **given), report)  # type: ignore[arg-type]
+    with Database.open(database) as opened:
+        return result, opened.rows("measurement")
+
+
+def times_measured(rows: list[dict[str, object]], closed: bool = True) -> Counter[object]:
+    return Counter(row["config_id"] for row in rows if not (closed and row["block_open"]))
+
+
+def test_every_config_is_measured_once_whichever_machine_does_it(tmp_path: Path) -> None:
+    result, rows = collect(tmp_path, 2)
+    assert result.error is None
+    assert result.stored == len(rows) == CONFIGS
+    assert set(times_measured(rows).values()) == {1}
+    best = result.results[0].best
+    assert best is not None
+    assert best.identity.config["x"] == CONFIGS - 2  # the recording falls up to x = 77, and CONFIGS - 1 cannot run
+    assert not list(tmp_path.rglob("*.journal"))
+
+
+@pytest.mark.parametrize("moment", [20, *(pytest.param(moment, marks=pytest.mark.deep) for moment in (3, 9, 31))])
+def test_a_machine_that_dies_loses_its_open_block_and_one_that_joins_does_its_work(tmp_path: Path, moment: int) -> None:
+    def die(cluster: ThreadCluster, message: int) -> None:
+        if message == moment:
+            cluster.kill("machine-0")
+            cluster.add_machine()
+
+    notes: list[str] = []
+    result, rows = collect(tmp_path, 1, die, notes)
+    assert result.error is None
+    assert any("the machine died" in note for note in notes)
+    assert set(times_measured(rows).values()) == {1}
+    assert len(times_measured(rows)) == CONFIGS
+    assert any(str(row["session"]).endswith("-1") for row in rows)
+
+
+def test_a_driver_that_is_killed_goes_on_with_what_it_and_the_machines_have(tmp_path: Path) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(cluster: ThreadCluster, message: int) -> None:
+        if message == 30:
+            raise Killed
+
+    with pytest.raises(Killed):
+        collect(tmp_path, 2, die)
+    acknowledged = journal_path(tmp_path / "own.duckdb").read_text().count('{"row":')
+    assert acknowledged > 0
+    result, rows = collect(tmp_path, 2)
+    assert result.error is None
+    assert result.leftover == acknowledged
+    assert set(times_measured(rows).values()) == {1}
+    assert len(times_measured(rows)) == CONFIGS
+    moments = Counter((row["session"], row["block"], row["position"]) for row in rows)
+    assert set(moments.values()) == {1}
+
+
+@pytest.mark.deep
+def test_a_machine_whose_disk_is_full_leaves_and_its_work_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+
+    def full(file: int, data: bytes) -> int:
+        if b'"row"' in data and "machine-0" in os.readlink(f"/proc/self/fd/{file}"):
+            raise OSError(28, "No space left on device")
+        return write(file, data)
+
+    monkeypatch.setattr("kernrec.measure.campaign.journal.os.write", full)
+    notes: list[str] = []
+    result, rows = collect(tmp_path, 2, notes=notes)
+    assert result.error is None
+    assert any("no space left on device" in note and "without this card" in note for note in notes)
+    assert set(times_measured(rows).values()) == {1}
+    assert len(rows) == CONFIGS
