@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,6 +33,7 @@ from kernrec.measure.device.interface import DeviceKind
 from kernrec.measure.device.replay import load_recordings
 from kernrec.measure.measuring_device import MeasuringDevice, card_device, recorded_device
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
+from kernrec.model.search.expected_improvement import ExpectedImprovement
 from kernrec.op import Problem, problem_from_key
 from kernrec.store.measurement import Measurement
 
@@ -203,7 +204,7 @@ class _CardCampaign:
                 yield _screened(planned, self._search, reply["share"])
             else:
                 self._search = None
-                yield _finished(planned, reply["share"])
+                yield _finished(planned, guide, reply["share"])
             result = self._campaign.results[-1]
             search = self._search
             failed = search is not None and search.granted > 0 and not result.measured
@@ -250,14 +251,11 @@ class _CardCampaign:
 
 
 def _screened(planned: PlannedProblem, search: SharedSearch, share: float) -> PlannedProblem:
-    return PlannedProblem(
-        planned.name, planned.problem, planned.tasks, planned.probability, search=search, energy=EnergyRule.NONE,
-        finals=False, share=share,
-    )  # fmt: skip
+    return replace(planned, search=search, energy=EnergyRule.NONE, finals=False, share=share)
 
 
-def _finished(planned: PlannedProblem, share: float) -> PlannedProblem:
-    return PlannedProblem(planned.name, planned.problem, planned.tasks, planned.probability, most=0, share=share)
+def _finished(planned: PlannedProblem, guide: ExpectedImprovement | None, share: float) -> PlannedProblem:
+    return replace(planned, search=guide, most=0, share=share)
 
 
 def _device(setup: CardSetup, scratch: Path) -> tuple[MeasuringDevice, Callable[[str], Problem]]:

@@ -31,7 +31,7 @@ import numpy as np
 
 from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel, find_kernel, kernel_names
-from kernrec.measure.campaign.plan import PlannedProblem, Task, tunable_columns
+from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Task, tunable_columns
 from kernrec.model.search.expected_improvement import ExpectedImprovement
 from kernrec.op import Problem
 
@@ -86,6 +86,8 @@ def problem_as_data(planned: PlannedProblem, tasks: Sequence[int] | None = None)
     kernels = list(dict.fromkeys((task.kernel_name, task.kernel_hash, tuple(task.config)) for task in chosen))
     place = {kernel: i for i, kernel in enumerate(kernels)}
     predicted = planned.search.space.predicted_s if isinstance(planned.search, ExpectedImprovement) else None
+    if predicted is not None and tasks is not None:
+        predicted = predicted[list(tasks)]
     return {
         "name": planned.name,
         "problem": planned.problem.key,
@@ -94,8 +96,9 @@ def problem_as_data(planned: PlannedProblem, tasks: Sequence[int] | None = None)
             [place[task.kernel_name, task.kernel_hash, tuple(task.config)], *task.config.values()] for task in chosen
         ],
         "probability": planned.probability,
-        "searched": planned.search is not None and tasks is None,
-        "predicted_s": None if predicted is None or tasks is not None else [none_for_nan(value) for value in predicted],
+        "energy": planned.energy.name,
+        "searched": isinstance(planned.search, ExpectedImprovement),
+        "predicted_s": None if predicted is None else [none_for_nan(value) for value in predicted],
     }
 
 
@@ -119,7 +122,8 @@ def problem_from_data(
     for which, *values in data["tasks"]:
         name, digest, tunables = data["kernels"][which]
         tasks.append(Task(name, digest, dict(zip(tunables, values, strict=True)), problem, kernels[which]))
-    planned = PlannedProblem(data["name"], problem, tuple(tasks), probability=data["probability"])
+    energy = EnergyRule[data["energy"]]
+    planned = PlannedProblem(data["name"], problem, tuple(tasks), probability=data["probability"], energy=energy)
     if not data["searched"]:
         return planned, None
     predicted = data["predicted_s"]

@@ -15,6 +15,7 @@ from kernrec.measure.campaign.results import ConfigKey, ProblemHistory
 from kernrec.measure.campaign.selection import front_neighborhood, interleaved
 from kernrec.measure.protocol import measure_config
 from kernrec.model.search.energy_guide import EnergyGuide
+from kernrec.model.search.expected_improvement import ExpectedImprovement
 from kernrec.store.measurement import Tier
 
 
@@ -97,7 +98,7 @@ class Schedule:
 
     def _guided(self, ran: Mapping[int, float]) -> list[int]:
         """The configs that may be on the front of latency and energy; ran: by config, its latency."""
-        assert self._planned.search is not None
+        assert isinstance(self._planned.search, ExpectedImprovement)
         guide = EnergyGuide(self._planned.search, None)
         for i, seconds in ran.items():
             guide.tell_latency(i, seconds)
