@@ -1,6 +1,6 @@
 """How soon refining finds the best configs of many problems, replayed on recorded matrix products of two GPUs.
 
-    python tools/evaluate_refine.py [--data ../shared/data] [--problems 300] [--seeds 3] [--leave-out-problems]
+    python tools/evaluate_refine.py [--data ../shared/data] [--problems 300] [--seeds 3] [--stops 20]
 
 Each GPU in turn is the one that is refined, beginning with a model of the other GPU: boosted trees over the config, the
 problem and what follows from both (waves, padding, traffic). `kernrec.model.search` decides what to measure; a
@@ -31,13 +31,14 @@ BUDGETS = (0, 1, 2, 4)
 """Measurements a problem, on average."""
 AIMS = (0.965, 0.98, 0.99, 0.995)
 """Mean efficiency that is aimed at after each of them."""
-STOP_AT = 0.02
+STOP_AT, STOP_PROBLEMS = 0.02, 60
 NOISE = 0.01
 MOST = 24
 """Contenders of a problem."""
 _TUNABLES = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
 _SHAPE = ("m", "n", "k", "dtype", "a_stride_0", "a_stride_1", "b_stride_0", "b_stride_1", "tf32")
-_FOLDS, _ROUNDS = 3, 120
+_FOLDS, _ROUNDS, _MODELS = 3, 120, 4
+"""Folds of the problems, trees of a model, and models that a prediction is the mean of."""
 _MEDIAN = 0.7407
 """Of the absolute value of a Student's t of four degrees of freedom."""
 _GAPS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
@@ -103,6 +104,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
     parser.add_argument("--problems", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--stops", type=int, default=20, help="runs that stop by themselves")
     parser.add_argument("--leave-out-problems", action="store_true")
     arguments = parser.parse_args()
     folder = arguments.data / "triton"
@@ -118,9 +120,8 @@ def main() -> int:
     for source, target in pairs:
         predicted, own_error, _ = models[target]
         _, other_own, other_elsewhere = models[source]
-        factor = float(np.median(np.array(other_elsewhere) / np.array(other_own)))
-        error = [factor * value for value in own_error]
-        evaluate(f"{target} from a model of the {source}", recordings[target], predicted, error, arguments)
+        factor = float(np.median(other_elsewhere / other_own))
+        evaluate(f"{target} from a model of the {source}", recordings[target], predicted, factor * own_error, arguments)
     return 0
 
 
@@ -178,17 +179,18 @@ def fitted(recording: Recording, rows: Array, at: Array) -> Predicted:
     weight = np.exp(-2.0 * above) + 0.05  # ranking the fast ones is the job
     settings = {
         "max_depth": 6, "eta": 0.15, "subsample": 0.7, "colsample_bytree": 0.5, "min_child_weight": 5,
-        "max_bin": 64, "seed": 0, "nthread": 1,
+        "max_bin": 64, "nthread": 1,
     }  # fmt: skip
-    predictions = []
+    predictions, features = [], xgboost.DMatrix(at[:, :-1])
     for wanted in (np.minimum(above, 1.5), (recording.log_s - recording.roofline)[rows]):
         data = xgboost.DMatrix(recording.features[rows], wanted, weight=weight)
-        predictions.append(xgboost.train(settings, data, _ROUNDS).predict(xgboost.DMatrix(at[:, :-1])))
+        models = [xgboost.train(settings | {"seed": seed}, data, _ROUNDS) for seed in range(_MODELS)]
+        predictions.append(np.mean([model.predict(features) for model in models], axis=0))
     return Predicted(predictions[0], predictions[1] + at[:, -1])
 
 
-def transferred(source: Recording, target: Recording, leave_out: bool) -> tuple[Predicted, list[float], list[float]]:
-    """(what the model of one GPU says of another's rows, its error on its own GPU, its error there), by `_GAPS`."""
+def transferred(source: Recording, target: Recording, leave_out: bool) -> tuple[Predicted, Array, Array]:
+    """(what the model of one GPU says of another's rows, its `errors` on its own GPU, its `errors` there)."""
     allowed = ~np.isin(source.shape, target.shape) if leave_out else np.ones(len(source.log_s), dtype=bool)
     at = np.column_stack((target.features, target.roofline))
     predicted = fitted(source, np.flatnonzero(allowed), at)
@@ -206,25 +208,28 @@ def transferred(source: Recording, target: Recording, leave_out: bool) -> tuple[
     )
 
 
-def errors(recording: Recording, predicted: Predicted, rows: Array) -> list[float]:
-    """What is stated of the errors of predictions relative to the problem's, by `_GAPS`.
+def errors(recording: Recording, predicted: Predicted, rows: Array) -> Array:
+    """What is stated of the errors of predictions relative to the problem's: by `_GAPS`, and last of whole kernels.
 
-    Errors have long tails. What is stated is the standard deviation of the Student's t with their median.
+    There are two kernels, Triton's and the vendor's. Errors have long tails. What is stated is the standard deviation
+    of the Student's t with their median.
     """
-    gaps, residuals = [], []
+    gaps, residuals, of_vendor = [], [], []
     for members in grouped(recording.problem[rows]):
         chosen = rows[members][np.argsort(predicted.above_best[rows[members]])[:MOST]]
         above = predicted.above_best[chosen]
         weight = np.exp(-5.0 * (above - above.min()))
         residual = recording.log_s[chosen] - above
-        gaps.append(above - above.min())
-        residuals.append(residual - np.average(residual, weights=weight))
+        vendor = recording.vendor[chosen]
+        residual -= np.average(residual[~vendor], weights=weight[~vendor])
+        gaps.append((above - above.min())[~vendor])
+        residuals.append(residual[~vendor])
+        of_vendor += residual[vendor].tolist()
     gap, residual = np.concatenate(gaps), np.concatenate(residuals)
-    result = []
-    for low, high in pairwise((*_GAPS, np.inf)):
-        middle = float(np.median(np.abs(residual[(gap >= low) & (gap < high)])))
-        result.append(middle / _MEDIAN * np.sqrt(DEGREES / (DEGREES - 2.0)))
-    return result
+    parts = [residual[(gap >= low) & (gap < high)] for low, high in pairwise((*_GAPS, np.inf))]
+    # The difference of two kernels is wider than the error of each.
+    parts.append(np.array(of_vendor) / np.sqrt(2.0))
+    return np.array([np.median(np.abs(part)) for part in parts]) / _MEDIAN * np.sqrt(DEGREES / (DEGREES - 2.0))
 
 
 def grouped(numbers: Array, least: int = 10) -> list[Array]:
@@ -245,14 +250,19 @@ class Problem:
     """Of all recorded configs."""
 
 
-def problems_of(recording: Recording, predicted: Predicted, error: list[float], count: int, seed: int) -> list[Problem]:
-    """A random sample of the recorded problems."""
+def problems_of(recording: Recording, predicted: Predicted, error: Array, count: int, seed: int) -> list[Problem]:
+    """A random sample of the recorded problems; error: as of `errors`."""
     table = recording.columns
     tunables = np.column_stack([recording.vendor, *(table[name] for name in _TUNABLES)]).astype(float)
     one_hot = np.column_stack([column == value for column in tunables.T for value in np.unique(column)]).astype(float)
     sizes = np.column_stack([np.log2(table[name].astype(float)) for name in "mnk"])
     context = np.column_stack((np.ones(len(sizes)), (sizes - sizes.mean(axis=0)) / (2.0 * sizes.std(axis=0))))
-    shared = (one_hot[:, :, None] * context[:, None, :]).reshape(len(sizes), -1) / np.sqrt(2 * tunables.shape[1])
+    of_kernel = np.column_stack((recording.vendor, ~recording.vendor)).astype(float)
+    shared, of_kernel = (
+        (columns[:, :, None] * context[:, None, :]).reshape(len(sizes), -1)
+        / np.sqrt(2.0 * columns.sum(axis=1)[:, None])
+        for columns in (one_hot, of_kernel)
+    )
     points = np.log2(1.0 + tunables)
     points = (points - points.mean(axis=0)) / points.std(axis=0) / np.sqrt(points.shape[1])
     groups = grouped(recording.problem)
@@ -263,10 +273,12 @@ def problems_of(recording: Recording, predicted: Predicted, error: list[float], 
         level = np.average(predicted.log_s[members] - above, weights=np.exp(-5.0 * (above - above.min())))
         order = np.argsort(above)[:MOST]
         rows = members[order]
-        deviation = np.interp(above[order] - above.min(), _GAPS, error)
+        deviation = np.interp(above[order] - above.min(), _GAPS, error[:-1])
+        features = np.column_stack((deviation[:, None] * shared[rows], error[-1] * of_kernel[rows]))
         contenders = Contenders(
-            above[order] + level, deviation, shared[rows], points[rows], recording.vendor[rows].astype(int), (0.2, 0.05)
-        )
+            above[order] + level, deviation, features, points[rows], recording.vendor[rows].astype(int),
+            float(error[-1]),
+        )  # fmt: skip
         result.append(Problem(contenders, rows, float(recording.log_s[members].min())))
     return result
 
@@ -330,7 +342,7 @@ def true_regrets(recording: Recording, problems: list[Problem], posterior: Joint
     return recording.log_s[chosen] - [problem.best_log_s for problem in problems]
 
 
-def evaluate(title: str, recording: Recording, predicted: Predicted, error: list[float], arguments: Any) -> None:
+def evaluate(title: str, recording: Recording, predicted: Predicted, error: Array, arguments: Any) -> None:
     """Print the table of one GPU."""
     count, seeds = arguments.problems, arguments.seeds
     samples = [problems_of(recording, predicted, error, count, seed) for seed in range(seeds)]
@@ -347,9 +359,14 @@ def evaluate(title: str, recording: Recording, predicted: Predicted, error: list
     show("stated regret, refine, %", [[100 * value for value in curve.stated] for curve in refined])
     milliseconds = 1e3 * np.mean([curve.decision_s for curve in refined])
     print(f"  {milliseconds:.1f} ms of processor time a decision (aim 50)")
-    stopped = [run(recording, sample, 100 + seed, False, STOP_AT).regret[0] for seed, sample in enumerate(samples)]
+    few = min(count, STOP_PROBLEMS)
+    stopped = []
+    for seed in range(100, 100 + arguments.stops):
+        sample = problems_of(recording, predicted, error, few, seed)
+        stopped.append(run(recording, sample, seed, False, STOP_AT).regret[0])
     kept = sum(regret <= STOP_AT for regret in stopped)
-    print(f"  stopped where the bound is {STOP_AT:.0%}: true {np.mean(stopped):.2%}, kept in {kept} of {seeds} runs")
+    if stopped:
+        print(f"  {few} problems until the bound is {STOP_AT:.0%}: true {np.mean(stopped):.2%}, kept in {kept} runs")
 
 
 def show(label: str, curves: list[list[float]]) -> None:

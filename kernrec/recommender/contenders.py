@@ -2,7 +2,8 @@
 
 A candidate set has one interval for each cost. For a decision it matters which errors candidates have in common: the
 part of a prediction's error that is a config's own is `costs.OWN`; of the rest, half is taken to be common to all
-kernels on the problem and half to one kernel. What was measured enters as measurements, with their own intervals.
+kernels on the problem, which decides nothing, and half to one kernel. What was measured enters as measurements, with
+their own intervals.
 """
 
 import math
@@ -30,8 +31,6 @@ _FEATURES = 128
 """Features through which problems share what is learned; more are projected onto so many at random."""
 _DEVIATIONS = 1.6448536269514722
 """A 90 % interval is so many standard deviations to either side."""
-_UNKNOWN_LEVEL = 10.0
-"""Standard deviation of the logarithm of a cost of which nothing is known."""
 _LEAST_NOISE = 0.005
 """Of a measurement: medians of two sessions differ by so much."""
 
@@ -56,8 +55,6 @@ class ProblemContenders:
     deviation: Array
     """Standard deviation of the whole error of each prediction, (C,)."""
     weight: float = 1.0
-    level: bool = True
-    """Whether costs are predicted at all; else only their spread is."""
 
     def place(self, key: Key) -> int | None:
         """The position of a contender; None for a config that is none."""
@@ -105,29 +102,29 @@ def _log_width(candidates: CandidateSet, quantity: str) -> Array:
 
 def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight: float = 1.0) -> ProblemContenders:
     """Contenders of which nothing is predicted; deviation: standard deviation of their log costs."""
-    return ProblemContenders(
-        problem, tuple(keys), np.zeros(len(keys)), np.full(len(keys), deviation / math.sqrt(OWN)), weight, level=False
-    )
+    deviations = np.full(len(keys), deviation / math.sqrt(OWN))
+    return ProblemContenders(problem, tuple(keys), np.zeros(len(keys)), deviations, weight)
 
 
 def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
     """The contenders of all problems as a joint posterior takes them.
 
-    Errors are shared between problems through the values of a kernel's tunables and the sizes of the problem.
+    Errors are shared between problems through the kernel, the values of its tunables and the sizes of the problem.
     """
     columns: dict[tuple[object, ...], int] = {}
     sizes = _sizes([it.problem for it in problems])
     entries = []
     for it, size in zip(problems, sizes, strict=True):
         rows: list[list[tuple[int, float]]] = []
-        for kernel, config in it.keys:
-            terms: list[tuple[object, ...]] = [(kernel,), *((kernel, *pair) for pair in config)]
-            share = 1.0 / math.sqrt(len(terms))
+        of_config, of_kernel = _deviations(it)
+        for deviation, (kernel, config) in zip(of_config.tolist(), it.keys, strict=True):
+            share = deviation / math.sqrt(max(1, len(config)))
+            terms = [((kernel,), of_kernel), *(((kernel, *pair), share) for pair in config)]
             context = [("", 1.0), *size]
             rows.append(
                 [
-                    (columns.setdefault((*term, name), len(columns)), share * value)
-                    for term in terms
+                    (columns.setdefault((*term, name), len(columns)), length * value)
+                    for term, length in terms
                     for name, value in context
                 ]
             )
@@ -143,19 +140,24 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
             for column, value in pairs:
                 features[row, column] = value
         kernels = {name: number for number, name in enumerate(dict.fromkeys(kernel for kernel, _ in it.keys))}
-        common = math.sqrt((1.0 - OWN) / 2.0) * float(np.median(it.deviation))
+        of_config, of_kernel = _deviations(it)
         result.append(
             Contenders(
                 expected=it.expected,
-                deviation=math.sqrt(OWN) * it.deviation,
+                deviation=of_config,
                 features=features if projection is None else features @ projection,
                 coordinates=_coordinates(it),
                 kernel=np.array([kernels[kernel] for kernel, _ in it.keys]),
-                common=(common if it.level else _UNKNOWN_LEVEL, common),
+                of_kernel=of_kernel,
                 weight=it.weight,
             )
         )
     return result
+
+
+def _deviations(it: ProblemContenders) -> tuple[Array, float]:
+    """Standard deviations of the errors of each config, (C,), and of what those of one kernel have in common."""
+    return math.sqrt(OWN) * it.deviation, math.sqrt((1.0 - OWN) / 2.0) * float(np.median(it.deviation))
 
 
 def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:

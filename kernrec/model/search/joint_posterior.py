@@ -3,10 +3,12 @@
 The log cost of contender c of problem p is its prediction plus an error with parts of different reach:
 
     shared      x(p, c) . w: one weight vector w for all problems, so that a measurement of one tells of all others
-    problem     the same for all contenders of a problem; it decides nothing, but a first measurement has it in it
-    kernel      the same for all contenders of a kernel on a problem
+    problem     the same for all contenders of a problem, of any size (`_LEVEL`); it decides nothing, but a first
+                measurement has it in it
+    kernel      the same for all contenders of a kernel on a problem; shared through w like the error of a config
     smooth      of one problem, alike for configs that are alike (Matern 3/2)
-    own         of one config on one problem
+    own         of one config on one problem, with tails of its own: of configs whose siblings do as expected, a few
+                are far off
 
 Given the scale of the errors all parts are Gaussian and the posterior is exact: given w the problems are independent,
 and a measurement changes the block of its problem and the (F, F) precision of w (Rasmussen and Williams, "Gaussian
@@ -41,6 +43,9 @@ LEVEL = 0.95
 """Probability of a bound on regrets."""
 DEGREES = 4.0
 """Degrees of freedom of the errors of a problem; the fewer, the more problems differ in how wrong predictions are."""
+_LEVEL = 10.0
+"""Standard deviation of the error that all contenders of a problem share. That error has long tails: if a first
+measurement far from what was expected may be anything but the level, it makes choices worse, not better."""
 _UNIT = math.sqrt((DEGREES - 2.0) / DEGREES)
 """The scale of a Student's t of standard deviation 1."""
 _LENGTH = 0.7
@@ -70,13 +75,14 @@ class Contenders:
     deviation: Array
     """Standard deviation of the error that a config does not share with all others of its kernel, (C,)."""
     features: Array
-    """What errors are shared through, (C, F); rows have lengths of about 1."""
+    """What errors are shared through, (C, F), in logarithms: a row is about as long as the standard deviation of the
+    error of its config and its kernel."""
     coordinates: Array
     """Points whose distance says how unlike two configs are, (C, D)."""
     kernel: Array
     """Number of the kernel of each, (C,)."""
-    common: tuple[float, float]
-    """Standard deviations of the errors that all contenders share, and that those of one kernel share."""
+    of_kernel: float
+    """Standard deviation of the error that the contenders of one kernel share."""
     weight: float = 1.0
     """How much the problem counts."""
 
@@ -111,15 +117,16 @@ class _Block:
         it, count = self.contenders, max(0, len(self.measured) - 1)
         self.scale = math.sqrt((DEGREES * common**2 + self.surprise) / (DEGREES + count))
         deviation = self.scale * it.deviation
-        of_problem, of_kernel = it.common
         prior = np.outer(deviation, deviation) * self._correlation
-        prior += (self.scale * of_kernel) ** 2 * self._same_kernel + of_problem**2
-        own_slope = math.sqrt(SHARED) * deviation[:, None] * it.features
+        prior += (1.0 - SHARED) * (self.scale * it.of_kernel) ** 2 * self._same_kernel + _LEVEL**2
+        own_slope = math.sqrt(SHARED) * self.scale * it.features
+        self.own = (1.0 - SHARED - SMOOTH) * deviation**2
         self.mean, self.slope, self.covariance = it.expected, own_slope, prior
         self._informed, self.pull = np.zeros((0, own_slope.shape[1])), np.zeros(own_slope.shape[1])
         if not self.measured:
             return
         rows = np.array([row.contender for row in self.measured])
+        self.own[rows] = 0.0
         within = prior[np.ix_(rows, rows)] + np.diag([row.noise**2 for row in self.measured])
         factor = np.linalg.cholesky(within)
         across = np.linalg.solve(factor, prior[rows])
@@ -250,8 +257,10 @@ class JointPosterior:
         # What all contenders share decides nothing and would cost accuracy.
         able = np.ones(len(mean))
         able[self._blocks[problem].excluded] = 0.0
-        values, vectors = np.linalg.eigh(_centered(covariance, able))
+        own = able * self._blocks[problem].own
+        values, vectors = np.linalg.eigh(_centered(covariance - np.diag(own), able))
         error = normal @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+        error += np.sqrt(own) * draw.standard_t(DEGREES, error.shape)
         return mean + np.concatenate((error, -error))
 
     def mean_regret(self) -> float:

@@ -14,7 +14,7 @@ def problem(deviation: float, weight: float = 1.0, count: int = 5) -> Contenders
     draw = np.random.default_rng(round(1000 * deviation))
     return Contenders(
         np.linspace(0.0, 0.2, count), np.full(count, deviation), np.zeros((count, 1)), draw.standard_normal((count, 2)),
-        np.zeros(count, dtype=int), (0.05, 0.0), weight,
+        np.zeros(count, dtype=int), 0.0, weight,
     )  # fmt: skip
 
 
