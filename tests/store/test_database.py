@@ -41,6 +41,13 @@ FULL = {
 }
 
 
+@pytest.fixture(scope="module")
+def empty():
+    """A database to which nothing is added."""
+    with Database.memory() as database:
+        yield database
+
+
 def test_what_is_added_is_found(database, row, problem):
     (key,) = database.add_measurements(map(Measurement.from_columns, [row(**FULL)]))
     (found,) = database.rows("measurement", measurement_id=key)
@@ -112,12 +119,12 @@ def test_every_stored_row_hashes_to_its_key(database, row, profile):
         ({"problem": "matmul"}, "a measurement needs `config`"),
     ],
 )
-def test_a_wrong_row_is_one_line_and_nothing_is_added(database, row, given, message):
+def test_a_wrong_row_is_one_line_and_nothing_is_added(empty, row, given, message):
     with pytest.raises(UsageError) as caught:
-        database.add_measurements(map(Measurement.from_columns, [row(session="good"), row(**given)]))
+        empty.add_measurements(map(Measurement.from_columns, [row(session="good"), row(**given)]))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert set(database.counts().values()) == {0}
+    assert set(empty.counts().values()) == {0}
 
 
 def test_nothing_can_be_added_to_what_is_no_table(database):
