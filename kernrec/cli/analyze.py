@@ -69,7 +69,8 @@ def analyze(
     """Analyze a kernel of your own: compile and emulate its configs, and recommend the best with their power limits.
 
     No GPU is needed except for --measure. After an interruption the same command continues where it stopped. For a
-    PTX file only block shape and power limit are recommended.
+    PTX file only block shape and power limit are recommended. A CUDA source needs a --spec, which names its tunables,
+    launch and problem (the documentation, under Analyze, has one to begin with); `kernrec emulate` needs none.
     """
     from kernrec import paths
     from kernrec.compile.compiled import CompileError

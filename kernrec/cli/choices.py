@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from kernrec.cli.answer_table import SELDOM, USUALLY, WIDE, Column, quantities
-from kernrec.cli.format import config_text, interval_text, measurement_text, print_notes, source_text
+from kernrec.cli.format import config_text, interval_text, measurement_text, print_line, print_notes, source_text
 from kernrec.cli.output import Form, print_csv, print_json, print_table_as
 from kernrec.cli.quantity import percent
 from kernrec.util.config_short import short_config
@@ -43,9 +43,9 @@ def print_choices(answer: "Recommendation", form: Form = Form.TABLE) -> None:
         columns = [Column("rank", "right", ranks, styles=unsure), *choice_columns(shown, form)]
     print_table_as(form, title, columns)
     if answer.saving is not None:
-        print(_saving_text(answer.saving, human(answer.power_limit_w, "W")))
+        print_line(_saving_text(answer.saving, human(answer.power_limit_w, "W")))
     for line in vendor_lines(answer.vendor_library):
-        print(line)
+        print_line(line)
     print_notes(answer.notes)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec.cli import options
-from kernrec.cli.format import config_text, interval_text, measurement_text, print_notes, source_text
+from kernrec.cli.format import config_text, interval_text, measurement_text, print_line, print_notes, source_text
 from kernrec.cli.quantity import hertz, percent, watts
 from kernrec.cli.table import print_table
 from kernrec.errors import UsageError
@@ -98,43 +98,47 @@ def _pairs(flag: str, text: str | None) -> dict[str, int]:
 def _print(subject: "Explanation") -> None:
     choice = subject.choice
     locked = "" if choice.point.clock_hz is None else f", clock locked at {human(choice.point.clock_hz, 'Hz')}"
-    print(f"{choice.kernel.name} {choice.problem.key} on {choice.gpu.title}, {choice.power_limit_w:g} W{locked}")
-    print(f"  {config_text(choice.config)}")
-    print(
+    print_line(f"{choice.kernel.name} {choice.problem.key} on {choice.gpu.title}, {choice.power_limit_w:g} W{locked}")
+    print_line(f"  {config_text(choice.config)}")
+    print_line(
         f"  {source_text(choice)}: {interval_text(choice.latency_s, 's')}, {interval_text(choice.energy_j, 'J')},"
         f" {human(choice.power_w, 'W')}" + (f" ({measurement_text(choice)})" if choice.measurement else "")
     )
     if choice.latency_s.value != subject.prior["latency_s"]:
         latency, energy, power = (human(subject.prior[name], unit) for name, unit in _PRIOR)
-        print(f"  prior alone: {latency}, {energy}, {power}")
-    print(f"  bottleneck: {choice.bottleneck}; expected core clock {human(choice.clock_hz, 'Hz')}")
+        print_line(f"  prior alone: {latency}, {energy}, {power}")
+    print_line(f"  bottleneck: {choice.bottleneck}; expected core clock {human(choice.clock_hz, 'Hz')}")
     for launch in subject.launches:
-        print(f"\n{launch.entry}: {launch.blocks} blocks of {launch.threads} threads")
-        print(
+        print()
+        print_line(f"{launch.entry}: {launch.blocks} blocks of {launch.threads} threads")
+        print_line(
             f"  occupancy {launch.occupancy * 100:.0f} %: {launch.resident_blocks} blocks per SM, limited by"
             f" {launch.capped_by} ({launch.registers} registers per thread, {launch.shared_bytes} B shared per block)"
         )
-        print(f"  waves {launch.waves:.3g}; tail-wave utilization {launch.tail * 100:.0f} %")
+        print_line(f"  waves {launch.waves:.3g}; tail-wave utilization {launch.tail * 100:.0f} %")
         times = sorted(launch.time_s.items(), key=lambda item: -item[1])
-        print("  time: " + ", ".join(f"{name} {human(seconds, 's')}" for name, seconds in times[:5] if seconds > 0))
+        print_line(
+            "  time: " + ", ".join(f"{name} {human(seconds, 's')}" for name, seconds in times[:5] if seconds > 0)
+        )
         mix = [f"{name} {share * 100:.0f} %" for name, share in launch.mix.items() if share >= _SHARE_SHOWN]
-        print("  instructions: " + ", ".join(mix))
+        print_line("  instructions: " + ", ".join(mix))
         for access in launch.accesses:
-            print(
+            print_line(
                 f"  {access.buffer} {access.what}: {access.sectors_per_request:.3g} sectors per request,"
                 f" {access.useful * 100:.0f} % of their bytes used"
             )
         if any(name.endswith("shared") for name in launch.mix):
-            print(f"  shared memory: {launch.conflicts:.2f}x the ideal number of wavefronts (bank conflicts)")
+            print_line(f"  shared memory: {launch.conflicts:.2f}x the ideal number of wavefronts (bank conflicts)")
     roof = subject.roofline
     operations = "counted operations" if roof.counted else "operations"
-    print(
-        f"\nroofline: {roof.intensity:.3g} {operations} per byte of DRAM traffic (ridge {roof.ridge:.3g}):"
+    print()
+    print_line(
+        f"roofline: {roof.intensity:.3g} {operations} per byte of DRAM traffic (ridge {roof.ridge:.3g}):"
         f" {roof.achieved_flops / 1e12:.3g} of {roof.attainable_flops / 1e12:.3g} TFLOP/s attainable"
     )
     whole = sum(subject.energy_j.values())
     parts = sorted(subject.energy_j.items(), key=lambda item: -item[1])
-    print("energy: " + ", ".join(f"{name} {joules / whole * 100:.0f} %" for name, joules in parts if joules > 0))
+    print_line("energy: " + ", ".join(f"{name} {joules / whole * 100:.0f} %" for name, joules in parts if joules > 0))
 
 
 def _print_difference(subject: "Explanation", other: "Explanation", changes: dict[str, float]) -> None:
@@ -159,15 +163,15 @@ def _figure(name: str, value: float) -> str:
 def _print_changes(changes: "Sequence[Change]", objective: str, advice: str) -> None:
     print()
     if not changes:
-        print(f"no change of one or two tunables, or of the power limit, is expected to gain in {objective}")
+        print_line(f"no change of one or two tunables, or of the power limit, is expected to gain in {objective}")
     else:
-        print(f"changes by expected gain in {objective}:")
+        print_line(f"changes by expected gain in {objective}:")
     for change in changes:
         shown = [f"{name} {percent(value)}" for name, value in change.changes.items()]
         verb = "measured" if change.source == "measured" else "expected"
-        print(
+        print_line(
             f"  {change.what}: "
             + ", ".join([*shown, f"{verb} energy {percent(change.energy)}, time {percent(change.time)}"])
         )
     print()
-    print(f"what to do: {advice}")
+    print_line(f"what to do: {advice}")

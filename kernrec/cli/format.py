@@ -1,8 +1,11 @@
 """Words and numbers that several commands print in the same way."""
 
+import re
+import shutil
 import sys
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from textwrap import fill
+from typing import TYPE_CHECKING, TextIO
 
 from kernrec.util.human import human
 
@@ -11,11 +14,25 @@ if TYPE_CHECKING:
     from kernrec.recommender import Choice, Estimate
     from kernrec.recommender.result import Foreign
 
+_QUANTITY = re.compile(r"(?<=\d) (?=(?:%|[pnumkMGT]?(?:s|J|W|Hz|B))(?!\w))")
+"""The space between a number and its unit."""
+
 
 def print_notes(notes: Iterable[str]) -> None:
     """Each note once, on standard error."""
     for note in dict.fromkeys(notes):
-        print(f"note: {one_line(note)}", file=sys.stderr)
+        print_line(f"note: {one_line(note)}", sys.stderr)
+
+
+def print_line(text: str, stream: TextIO | None = None) -> None:
+    """A line of text; on a terminal that is narrower it goes on below, indented, between words."""
+    stream = stream or sys.stdout
+    if stream.isatty() and len(text) > (width := max(shutil.get_terminal_size().columns, 20)):
+        start = text[: len(text) - len(text.lstrip())]
+        text = fill(
+            text.lstrip(), width, initial_indent=start, subsequent_indent=start + "    ", break_on_hyphens=False
+        )
+    print(text, file=stream)
 
 
 def one_line(text: str) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernrec.cli.answer_table import SELDOM, USUALLY, Column, digits, quantities
 from kernrec.cli.choices import choice_columns, csv_rows
-from kernrec.cli.format import print_notes
+from kernrec.cli.format import print_line, print_notes
 from kernrec.cli.output import Form, print_csv, print_json, print_table_as
 from kernrec.cli.quantity import percent
 from kernrec.util.human import human
@@ -140,14 +140,14 @@ def print_sweep(sweep: "NetworkSweep", form: Form) -> None:
     columns = [
         Column(head, "right", points, styles=styles),
         *_cost_columns([row.total for row in rows]),
-        Column("vs default: time, energy", "right", ["-", *versus[1:]]),
+        Column("vs default", "right", ["-", *versus[1:]]),
     ]
     title = (
         f"{answer.workload.title} in {', '.join(answer.dtypes)} on {gpu.title}, objective {answer.query.objective},"
-        f" default power limit {default}: all layers together"
+        f" default power limit {default}: all layers together; vs default: time, energy"
     )
     print_table_as(form, title, columns)
-    print(_knee_text(sweep))
+    print_line(_knee_text(sweep))
     print_notes([*answer.notes, SHARED_ERROR])
 
 
@@ -208,7 +208,7 @@ def print_comparison(
     title = f"{first.workload.title}{kind}, objective {first.query.objective}: all layers together"
     print_table_as(form, title, columns)
     if len(rows) > 1:
-        print(_best_text(rows))
+        print_line(_best_text(rows))
     if billed:
         print()
         print_bills(billed, form)
@@ -227,8 +227,8 @@ def _per_money(rows: "Sequence[ComparedGpu]", unit: str) -> list[Column]:
     currency = next((row.price.currency for row in rows if row.price is not None), "")
     columns = []
     for name, values in (
-        (f"{unit}s/s per 1000 {currency}", [row.rate_per_money for row in rows]),
-        (f"{currency} per million {unit}s", [row.money_per_million for row in rows]),
+        (f"{unit}s/s per k{currency}", [row.rate_per_money for row in rows]),
+        (f"{currency}/million {unit}s", [row.money_per_million for row in rows]),
     ):
         if any(values):
             columns.append(Column(name, "right", ["" if value is None else digits(value) for value in values]))

@@ -18,7 +18,10 @@ Shapes = Annotated[
 ]
 WorkloadName = Annotated[
     str | None,
-    typer.Option(help="A network: the name of a workload that ships, or a .toml, .csv, .jsonl or .onnx file."),
+    typer.Option(
+        help="A network that ships (bert-base, gpt2, llama-3-8b-decode, llama-3-8b-prefill, mobilenetv2, resnet50,"
+        " stable-diffusion-unet, vgg16), or a .toml, .csv, .jsonl or .onnx file."
+    ),
 ]
 Fix = Annotated[
     str | None, typer.Option(help="Values of dimensions that an .onnx workload leaves open, such as batch=1,seq=128.")

@@ -74,6 +74,7 @@ def recommend(
 
     Where energy counts, a choice is a config and a power limit. With --workload every layer of a network is answered
     at one power limit for all, with totals; without --shape and --workload the layers of the op's own workload.
+    `--power-limit sweep` shows which power limit to set, --calls what a year costs and saves in kWh, money and CO2.
     """
     from kernrec.recommender import Query, Recommender
     from kernrec.recommender.compare_gpus import find_gpus

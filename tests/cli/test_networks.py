@@ -70,7 +70,7 @@ def test_gpus_are_compared_side_by_side(capsys: pytest.CaptureFixture[str]) -> N
     prices = ("--tokens", "1", "--price", "h200=30000EUR,l40s=8000EUR")
     assert run(["compare", *DECODE, "--gpu", "h200,l40s", *prices]) == 0
     out = capsys.readouterr().out
-    assert "tokens/s per 1000 EUR" in out
+    assert "tokens/s per kEUR" in out
     assert "NVIDIA H200 is expected to be the fastest" in out
     assert run(["compare", "--op", "mm", "--shape", "m=64,n=64,k=64", "--gpu", "t4,l4", "--csv"]) == 0
     assert [row["gpu"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))] == ["t4", "l4"]
@@ -116,3 +116,11 @@ def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], says: str, capsys
     assert shown.out == ""
     assert says in shown.err
     assert shown.err.count("\n") == 1
+
+
+def test_the_help_names_every_network_that_ships() -> None:
+    from kernrec.cli.options import WorkloadName
+    from kernrec.op.workload import workloads
+
+    (option,) = WorkloadName.__metadata__
+    assert [name for name in workloads() if name not in option.help] == []

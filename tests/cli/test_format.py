@@ -1,0 +1,27 @@
+"""Lines go on between words on a terminal, and are left as they are in a pipe."""
+
+import io
+
+import pytest
+
+from kernrec.cli.format import print_line
+
+TEXT = "  time: latency 3.42 ms, issue 3.42 ms, fma 2.12 ms"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_line_that_is_wider_than_the_terminal_goes_on_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    narrow, pipe = Terminal(), io.StringIO()
+    print_line(TEXT, narrow)
+    print_line(TEXT, pipe)
+    lines = narrow.getvalue().splitlines()
+    assert max(map(len, lines)) <= 30
+    assert [line[: len(line) - len(line.lstrip())] for line in lines] == ["  ", *["      "] * (len(lines) - 1)]
+    assert not any(line.lstrip().startswith("ms") for line in lines)  # a number stays with its unit
+    assert " ".join(narrow.getvalue().split()) == " ".join(TEXT.split())
+    assert pipe.getvalue() == TEXT + "\n"
