@@ -2,7 +2,7 @@
 
     python tools/compare_occupancy.py [--configs 60] [--gpus rtx4090,a100,t4] [--no-library]
 
-For each kernel of datasets/kernels a random sample of its configs is analysed (the whole space with --configs 0); for
+For each kernel of datasets/kernels a random sample of its configs is analyzed (the whole space with --configs 0); for
 each kernel of the library, all that its spec leaves of the first layer of a workload set that it can run. Printed is
 what the occupancy heuristic's choice costs against the best of the same kernel, in latency and energy, its rank in
 latency, and the rank correlation of occupancy with either; at the end, in how many cases the choice is within 5 % of

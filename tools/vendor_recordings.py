@@ -3,7 +3,7 @@
 Three serving stacks' bf16 products in CUDA graphs (`library/gemm_*`), cuBLAS beside Inductor's Triton template
 (`triton/*`, `extern_mm`), and FlashAttention over prompts and over single tokens. The files are described in the README
 of the shared data folder; their rows are never copied. Power of the H200's products leaves out what
-`power_recordings.misread` finds. That of attention is not used at all: neighbours differ by a factor of three at the
+`power_recordings.misread` finds. That of attention is not used at all: neighbors differ by a factor of three at the
 same latency (one query, 32 heads of 128, 4 keys: 292 W for 1 sequence, 558 W for 2, 253 W for 4).
 """
 

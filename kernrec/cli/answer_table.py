@@ -87,15 +87,15 @@ def print_answer_table(title: str, columns: Sequence[Column], wide: bool = False
     """Prints a table as wide as the terminal; in a pipe, which has no width, a row is a line."""
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if terminal else None
-    print("\n".join(answer_lines(title, columns, width, wide, terminal and _coloured())))
+    print("\n".join(answer_lines(title, columns, width, wide, terminal and _colored())))
 
 
-def _coloured() -> bool:
+def _colored() -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def answer_lines(
-    title: str, columns: Sequence[Column], width: int | None, wide: bool = False, coloured: bool = False
+    title: str, columns: Sequence[Column], width: int | None, wide: bool = False, colored: bool = False
 ) -> list[str]:
     """The lines of `print_answer_table`.
 
@@ -104,7 +104,7 @@ def answer_lines(
         columns: in the order they are printed.
         width: of the terminal; None for no limit.
         wide: whether everything is shown, on as many lines as it takes.
-        coloured: whether styles become codes of ANSI terminals.
+        colored: whether styles become codes of ANSI terminals.
     """
     lines = [title] if width is None else wrap(title, width, break_on_hyphens=False) or [title]
     shown = [column for column in columns if not column.says_nothing()]
@@ -116,7 +116,7 @@ def answer_lines(
     heading = [_line(first, None)] + ([INDENT + _line(second, None)] if second else [])
     body: list[list[str]] = []
     for number in range(len(columns[0].cells)):
-        row = [_line(first, number, coloured)]
+        row = [_line(first, number, colored)]
         if second:
             row += _below(second, number, width)
         body.append(row)
@@ -156,13 +156,13 @@ def _fits(columns: Iterable[Column], width: int) -> bool:
     return sum(widths) + len(GAP) * (len(widths) - 1) <= width
 
 
-def _line(columns: Sequence[Column], number: int | None, coloured: bool = False) -> str:
+def _line(columns: Sequence[Column], number: int | None, colored: bool = False) -> str:
     """The heading (None) or a row of some columns."""
     parts = []
     for column in columns:
         text = column.name if number is None else column.cells[number]
         padded = text.rjust(column.width) if column.alignment == "right" else text.ljust(column.width)
-        code = _STYLES.get(column.styles[number], "") if coloured and column.styles and number is not None else ""
+        code = _STYLES.get(column.styles[number], "") if colored and column.styles and number is not None else ""
         parts.append(padded.replace(text, f"\x1b[{code}m{text}\x1b[0m", 1) if code and text else padded)
     return GAP.join(parts).rstrip()
 

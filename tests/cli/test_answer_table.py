@@ -49,7 +49,7 @@ def test_wide_shows_every_column_that_says_something() -> None:
 
 
 def test_colors_change_no_letter() -> None:
-    plain, colored = (answer_lines("t", COLUMNS, 120, coloured=coloured) for coloured in (False, True))
+    plain, colored = (answer_lines("t", COLUMNS, 120, colored=colored) for colored in (False, True))
     assert "\x1b[32mmeasured\x1b[0m" in "\n".join(colored)
     assert [re.sub(r"\x1b\[\d*m", "", line) for line in colored] == plain
 

@@ -1,4 +1,4 @@
-"""Simulated measurements, labelled so wherever they are used: inputs of candidates, and a device that distorts them."""
+"""Simulated measurements, labeled so wherever they are used: inputs of candidates, and a device that distorts them."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,7 @@
 """How a kernel of the library is tried without a GPU: on which problems, with which configs, and how far off it may be.
 
 A new op joins by an entry in `OPS` (or by `test_<op>.py`, which then tries all of it); a new kernel of a known op joins
-by being in the library. `CASES` are what tests are parametrised with, `runs` the configs and problems of one case,
+by being in the library. `CASES` are what tests are parametrized with, `runs` the configs and problems of one case,
 `run` executes one of them on the CPU with every race in shared memory an error, and `flaws` holds what it left in
 memory against the float64 reference.
 """
@@ -196,7 +196,7 @@ CASES = [case for kernel in all_kernels() if kernel.op in OPS for case in _cases
 
 
 def per_case(*ops: str, tunable: str | None = None) -> pytest.MarkDecorator:
-    """Parametrises a test with the cases of these ops (none: all); of kernels with this `tunable`, if one is named.
+    """Parametrizes a test with the cases of these ops (none: all); of kernels with this `tunable`, if one is named.
 
     Of the cases of a kernel that are not thorough all but one are deep; kernels take their other dtypes in turn.
     """

@@ -37,7 +37,7 @@ WEIGHTS = {
 WEIGHT = {"matmul": "b", "matvec": "a", "conv2d": "w"}
 
 # Parameters of the layer normalizations, as above.
-NORMALISATION = {"gpt2": 25 * 1_536, "llama-3-8b-prefill": 65 * 4_096, "llama-3-8b-decode": 65 * 4_096}
+NORMALIZATION = {"gpt2": 25 * 1_536, "llama-3-8b-prefill": 65 * 4_096, "llama-3-8b-decode": 65 * 4_096}
 
 
 @pytest.fixture(params=EXPECTED)
@@ -66,7 +66,7 @@ def test_the_layers_hold_the_published_weights(each: Workload) -> None:
     assert weights == WEIGHTS[each.name]
 
 
-@pytest.mark.parametrize("name", NORMALISATION)
+@pytest.mark.parametrize("name", NORMALIZATION)
 def test_the_normalizations_hold_the_published_parameters(name: str) -> None:
     tensors = [
         layer.count * tensor.elements
@@ -75,7 +75,7 @@ def test_the_normalizations_hold_the_published_parameters(name: str) -> None:
         for tensor in layer.problem.tensors.values()
         if tensor.name in ("weight", "bias")
     ]
-    assert sum(tensors) == NORMALISATION[name]
+    assert sum(tensors) == NORMALIZATION[name]
 
 
 def test_layers_with_weights_are_compared_and_what_the_figures_leave_out_is_not(each: Workload) -> None:

@@ -196,7 +196,7 @@ def test_no_measurement_is_a_usage_error() -> None:
         Dataset(())
 
 
-def test_weights_favour_the_best_of_each_problem_and_not_a_problem() -> None:
+def test_weights_favor_the_best_of_each_problem_and_not_a_problem() -> None:
     cost, problem = np.array([1.0, 2.0, 4.0, 10.0, 20.0, np.nan]), np.array([0, 0, 0, 1, 1, 1])
     weights = loss_weights(cost, problem)
     assert weights[0] == 2 * weights[1] == 4 * weights[2]

@@ -170,7 +170,7 @@ def _run(case: Case, given: dict[str, np.ndarray]) -> np.ndarray:
 def _is_right(case: Case, infinite: bool = False) -> bool:
     """Whether y is the float64 reference's within what f32 sums of its terms, rounded once, may be off.
 
-    infinite: a few neighbouring elements of x are, and outputs that do not meet them must not notice.
+    infinite: a few neighboring elements of x are, and outputs that do not meet them must not notice.
     """
     problem = case.problem
     given = inputs(problem, seed=1)

@@ -79,7 +79,7 @@ def test_a_wrong_number_of_operands_is_an_error_of_the_instruction(instruction: 
 
 
 def nearest(value: Fraction) -> float:
-    """The f32 nearest to a rational, ties to even, by comparing the neighbours exactly."""
+    """The f32 nearest to a rational, ties to even, by comparing the neighbors exactly."""
     guess = np.float32(float(value))
     around = [np.nextafter(guess, np.float32(-np.inf)), guess, np.nextafter(guess, np.float32(np.inf))]
     return float(min(around, key=lambda c: (abs(Fraction(float(c)) - value), int(c.view(np.uint32)) & 1)))
