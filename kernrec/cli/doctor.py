@@ -10,17 +10,34 @@ from kernrec import paths
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
+    from kernrec.cluster.doctor import NodeDiagnosis
     from kernrec.measure.doctor import CardDiagnosis
 
 
 def doctor(
     db: Annotated[Path | None, typer.Option(help="Database to check. Default: your own.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="Ask each node of a Ray cluster: auto, or host:port of its head node.", metavar="ADDRESS"),
+    ] = None,
 ) -> None:
     """Show what this machine can measure: compiler, GPUs, their sensors (each is probed for ten seconds), database.
 
-    The exit status is 1 if nothing can be measured.
+    With --cluster, what each node of a Ray cluster can. The exit status is 1 if nothing can be measured.
     """
+    if cluster is not None:
+        from kernrec.cluster.doctor import diagnose_cluster
+
+        nodes = diagnose_cluster(cluster)
+        if as_json:
+            print(json.dumps([node.as_dict() for node in nodes], indent=2))
+        else:
+            for node in nodes:
+                _print_node(node)
+        if not any(node.problem is None and node.diagnosis["measures"] for node in nodes):
+            raise typer.Exit(1)
+        return
     from kernrec.measure.doctor import diagnose
 
     diagnosis = diagnose(db or paths.user_database())
@@ -36,6 +53,23 @@ def doctor(
         print(f"measures  {' and '.join(diagnosis.measures) or 'nothing here'}")
     if not diagnosis.measures:
         raise typer.Exit(1)
+
+
+def _print_node(node: "NodeDiagnosis") -> None:
+    values = node.diagnosis
+    print(f"node {node.node}: measures {' and '.join(values.get('measures', ())) or 'nothing'}")
+    if node.problem is not None:
+        print(f"  left out  {node.problem}")
+    if values:
+        print(f"  kernrec   {node.sources}")
+        print(f"  compiler  {values['compiler'] or 'none'}")
+        for card in values["cards"]:
+            driver = (card["info"] or {}).get("driver")
+            print(f"  GPU {card['index']}     {card['name']}" + (f", driver {driver}" if driver else ""))
+            for problem in card["problems"]:
+                print(f"            {problem}")
+        for problem in values["problems"]:
+            print(f"  problem   {problem}")
 
 
 def _print_card(card: "CardDiagnosis") -> None:

@@ -5,7 +5,6 @@ card's journal, on its own disk, before it is sent; the journal is emptied when 
 holds and no block is open. What a run that was killed left in it is sent when a card's next run begins.
 """
 
-import os
 import queue
 import socket
 import threading
@@ -84,10 +83,6 @@ class CardWorker:
         else:
             self._inbox.put(decode(reply))
         return encode(self._outbox.get())
-
-    def pid(self) -> int:
-        """Of this process."""
-        return os.getpid()
 
     def _run(self) -> None:
         why = ""

@@ -63,7 +63,7 @@ def connect(address: str) -> Any:
     """
     ray = import_optional("ray", "--cluster", "ray")
     if address != "auto":
-        _check_answers(address)
+        check_answers(address)
     errors: list[BaseException] = []
 
     def start() -> None:
@@ -88,7 +88,8 @@ def connect(address: str) -> Any:
     return ray
 
 
-def _check_answers(address: str) -> None:
+def check_answers(address: str) -> None:
+    """Raises `UsageError` for what is no host:port, and where nothing answers there in `CONNECT_S`."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536 or "/" in host:
         raise UsageError(f"--cluster {address!r}: expected auto or host:port of the head node, such as 10.0.0.1:6379")

@@ -1,0 +1,154 @@
+"""The same campaign on a real Ray cluster of this machine: nodes and drivers that are killed, and what is refused.
+
+Skips where Ray is not installed (`pip install '.[ray]'`). Each test starts a cluster of its own, and ends it.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernrec.measure.campaign.journal import journal_path
+from kernrec.store import Database
+from tests.helpers.command import run_here
+from tests.helpers.recording import make_recording
+
+CONFIGS = 150
+
+
+def command(folder: Path, address: str) -> list[str]:
+    recording = folder / "recorded.duckdb"
+    if not recording.exists():
+        make_recording(recording, CONFIGS, energy=False)
+    replaying = ["--device", "replay", "--replay", str(recording), "--db", str(folder / "own.duckdb")]
+    return [sys.executable, "-m", "kernrec", "collect", *replaying, "--effort", "exhaustive", "--cluster", address]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return os.environ | {"HOME": str(folder), "KERNREC_STATE": str(folder / "state"), "RAY_worker_niceness": "0"}
+
+
+def start(folder: Path, address: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(command(folder, address), env=environment(folder), stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Any]:
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    from ray.cluster_utils import Cluster
+
+    os.environ |= {"RAY_worker_niceness": "0", "KERNREC_STATE": str(tmp_path / "state")}
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        yield started
+    finally:
+        started.shutdown()
+
+
+def acknowledged(folder: Path) -> set[tuple[str, int, int]]:
+    """The rows in the driver's journal, by session, block and position."""
+    try:
+        lines = journal_path(folder / "own.duckdb").read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return set()
+    rows = [record["row"] for record in map(json.loads, lines) if "row" in record]
+    return {(row["session"], row["block"], row["position"]) for row in rows}
+
+
+def moments(folder: Path) -> Counter[tuple[object, object, object]]:
+    with Database.open(folder / "own.duckdb") as opened:
+        rows = opened.rows("measurement")
+    return Counter((row["session"], row["block"], row["position"]) for row in rows)
+
+
+@pytest.mark.slow
+def test_nodes_and_drivers_that_are_killed_lose_no_acknowledged_row(cluster: Any, tmp_path: Path) -> None:
+    draw = random.Random(int(os.environ.get("KERNREC_KILL_SEED", "0")))
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    kept: set[tuple[str, int, int]] = set()
+    for kill in range(int(os.environ.get("KERNREC_KILLS", "2"))):
+        process = subprocess.Popen(
+            command(tmp_path, cluster.address), env=environment(tmp_path), stderr=subprocess.DEVNULL
+        )
+        before = len(kept)
+        while process.poll() is None and len(kept | acknowledged(tmp_path)) == before:
+            time.sleep(0.05)
+        time.sleep(draw.random())
+        if kill % 2:
+            cluster.remove_node(nodes.pop(0), allow_graceful=False)
+            nodes.append(cluster.add_node(num_cpus=1))
+            time.sleep(draw.random())
+        process.kill()
+        process.wait()
+        kept |= acknowledged(tmp_path)
+    done = subprocess.run(command(tmp_path, cluster.address), env=environment(tmp_path), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    there = moments(tmp_path)
+    assert kept <= there.keys()
+    assert set(there.values()) == {1}
+    print(f"{len(kept)} acknowledged, {sum(there.values())} rows, {CONFIGS} configs")
+
+
+@pytest.mark.slow
+def test_a_second_campaign_on_a_cluster_is_refused_with_the_first_ones_name(cluster: Any, tmp_path: Path) -> None:
+    cluster.add_node(num_cpus=1)
+    first = start(tmp_path, cluster.address)
+    try:
+        while first.poll() is None and not acknowledged(tmp_path):
+            time.sleep(0.05)
+        (other := tmp_path / "other").mkdir()
+        second = subprocess.run(command(other, cluster.address), env=environment(other), capture_output=True, text=True)
+        assert second.returncode == 2
+        assert f"a campaign runs on this cluster already (PID {first.pid}" in second.stderr
+    finally:
+        first.kill()
+        first.wait()
+
+
+@pytest.mark.slow
+def test_a_cluster_without_a_gpu_says_how_nodes_tell_of_theirs(cluster: Any, tmp_path: Path) -> None:
+    arguments = ["collect", "--op", "matmul", "--shape", "m=64,n=64,k=64", "--cluster", cluster.address]
+    done = subprocess.run(
+        [sys.executable, "-m", "kernrec", *arguments], env=environment(tmp_path), capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "none of its 1 nodes has a GPU to measure on" in done.stderr
+
+
+def test_without_ray_collecting_on_a_cluster_says_what_to_install(tmp_path: Path) -> None:
+    try:
+        import ray  # noqa: F401
+    except ImportError:
+        arguments = ["--op", "matmul", "--shape", "m=64,n=64,k=64", "--db", "own.duckdb", "--cluster", "auto"]
+        done = run_here("collect", *arguments, cwd=tmp_path, home=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr == "kernrec: --cluster needs ray: install it with `pip install '.[ray]'`\n"
+        assert list(tmp_path.iterdir()) == []
+    else:
+        pytest.skip("Ray is installed")
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("somewhere", "--cluster 'somewhere': expected auto or host:port of the head node, such as 10.0.0.1:6379"),
+        ("ray://10.0.0.1:10001", "expected auto or host:port of the head node"),
+        ("127.0.0.1:99999", "expected auto or host:port of the head node"),
+        ("127.0.0.1:1", "--cluster 127.0.0.1:1: nothing answers there (connection refused)"),
+    ],
+)
+def test_an_address_that_is_none_or_does_not_answer_is_one_line(address: str, reason: str) -> None:
+    from kernrec.cluster.ray_cluster import check_answers
+    from kernrec.errors import UsageError
+
+    with pytest.raises(UsageError) as raised:
+        check_answers(address)
+    assert reason in str(raised.value)
