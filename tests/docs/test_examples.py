@@ -31,7 +31,7 @@ from tests.helpers.markdown import Block, blocks, pages
 from tests.helpers.measured_database import make_measured_database
 from tests.helpers.paths import ROOT
 
-LANGUAGES = {"sh", "console", "python", "cpp", "toml", "json", "text", "yaml"}
+LANGUAGES = {"sh", "console", "python", "cpp", "toml", "json", "text"}
 ELISION = "..."
 UPDATE = bool(os.environ.get("KERNREC_UPDATE_DOCS"))
 

@@ -19,7 +19,7 @@ def test_the_slurm_script_is_one_that_bash_can_read() -> None:
 
 
 def test_the_kubernetes_job_collects_with_options_that_exist_and_mounts_what_it_names() -> None:
-    (job,) = (yaml.safe_load(block.code) for block in blocks(PAGE) if block.language == "yaml")
+    (job,) = (yaml.safe_load(block.code) for block in blocks(PAGE) if "kind: RayJob" in block.code)
     assert job["kind"] == "RayJob"
     command, *options = shlex.split(job["spec"]["entrypoint"])
     assert command == "kernrec"
