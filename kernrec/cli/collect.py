@@ -73,7 +73,7 @@ def collect(
     measuring.run_at_limits(
         measuring.limits(set_power_limit, lock_clocks, device),
         gpu,
-        lambda card, report, stopping: run(replace(request, gpu=card), report, stopping),
+        lambda card, point, report, stopping: run(replace(request, gpu=card), report, stopping),
         lambda result: print_collected(result, request),
     )
 

@@ -65,6 +65,13 @@ def limits(set_power_limit: str | None, lock_clocks: str | None, device: str) ->
     )
 
 
+def limit_text(point: "OperatingPoint") -> str:
+    """The limit and clock that a card was set to; empty for its own."""
+    limit = [] if point.power_limit_w is None else [f"power limit {point.power_limit_w:g} W"]
+    clock = [] if point.clock_hz is None else [f"clock locked to {point.clock_hz / 1e6:g} MHz"]
+    return ", ".join(limit + clock)
+
+
 class Stop:
     """Notices SIGINT and SIGTERM: calling it returns whether there was one; a second one ends the program as usual."""
 
@@ -121,24 +128,23 @@ def run_measuring(
 def run_at_limits(
     points: "tuple[OperatingPoint, ...]",
     gpu: str,
-    measure: "Callable[[str, Callable[[Progress], None], Callable[[], bool]], Result]",
+    measure: "Callable[[str, OperatingPoint, Callable[[Progress], None], Callable[[], bool]], Result]",
     show: Callable[[Result], None],
 ) -> None:
-    """As `run_measuring`, at each operating point of `limits` in turn; measure: called with the GPU first."""
+    """As `run_measuring`, at each operating point of `limits` in turn; measure: called with GPU and point first."""
     from kernrec.measure.at_limits import ResultsAtLimits, measure_at
     from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 
     if points == (DEFAULT_POINT,):
-        run_measuring(lambda report, stopping: measure(gpu, report, stopping), show)
+        run_measuring(lambda report, stopping: measure(gpu, DEFAULT_POINT, report, stopping), show)
         return
 
     def show_each(measured: ResultsAtLimits[Result]) -> None:
         for point, result in measured.results:
-            limit = [] if point.power_limit_w is None else [f"power limit {point.power_limit_w:g} W"]
-            clock = [] if point.clock_hz is None else [f"clock locked to {point.clock_hz / 1e6:g} MHz"]
-            print(", ".join(limit + clock))
+            print(limit_text(point))
             show(result)
 
     run_measuring(
-        lambda report, stopping: measure_at(points, gpu, lambda uuid: measure(uuid, report, stopping)), show_each
+        lambda report, stopping: measure_at(points, gpu, lambda uuid, point: measure(uuid, point, report, stopping)),
+        show_each,
     )

@@ -1,5 +1,6 @@
 """`kernrec refine`: measure only what is uncertain and matters."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,11 +39,13 @@ def refine(
     device: measuring.Device = "cuda",
     replay: measuring.Replay = None,
     seed: measuring.Seed = 0,
+    set_power_limit: measuring.SetPowerLimit = None,
+    lock_clocks: measuring.LockClocks = None,
 ) -> None:
     """Measure only what is uncertain and matters: the configs that lower the expected regret most per second.
 
     Problems count as often as the workload has them. If it is interrupted or killed, run it again to go on;
-    several runs on one database share the work.
+    several runs on one database share the work. With --set-power-limit or --lock-clocks there is a run at each of them.
     """
     from kernrec.measure.campaign.results import CampaignBudget
     from kernrec.measure.problem_selection import select_counted
@@ -69,11 +72,17 @@ def refine(
         until=None if until is None else fraction("--until", until),
         seed=seed,
     )
+    points = measuring.limits(set_power_limit, lock_clocks, device)
     if dry_run:
-        _print_outlook(outlook(request), objective)
+        for point in points:
+            if text := measuring.limit_text(point):
+                print(text)
+            _print_outlook(outlook(replace(request, point=point)), objective)
         return
-    measuring.run_measuring(
-        lambda report, stopping: run(request, report, stopping),
+    measuring.run_at_limits(
+        points,
+        gpu,
+        lambda card, point, report, stopping: run(replace(request, gpu=card, point=point), report, stopping),
         lambda result: _print_result(result, objective, replayed=replay is not None),
     )
 

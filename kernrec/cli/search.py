@@ -63,7 +63,9 @@ def search(
     measuring.run_at_limits(
         measuring.limits(set_power_limit, lock_clocks, device),
         gpu,
-        lambda card, report, stopping: run(replace(request, gpu=card), chosen, report, stopping, Strategy(strategy)),
+        lambda card, point, report, stopping: run(
+            replace(request, gpu=card), chosen, report, stopping, Strategy(strategy)
+        ),
         lambda result: _print_result(result, objective),
     )
 

@@ -46,13 +46,15 @@ def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> t
     return tuple(OperatingPoint(*pair) for pair in product(limits_w or (None,), clocks_hz or (None,)))
 
 
-def measure_at(points: Sequence[OperatingPoint], gpu: str, measure: Callable[[str], Result]) -> ResultsAtLimits[Result]:
+def measure_at(
+    points: Sequence[OperatingPoint], gpu: str, measure: Callable[[str, OperatingPoint], Result]
+) -> ResultsAtLimits[Result]:
     """Measure at each operating point; the card is as before once this ends, in whichever way.
 
     Args:
         points: at least one; they are checked before anything is measured.
         gpu: names one card of this machine, as `--gpu` does.
-        measure: measures on the card of this UUID.
+        measure: measures on the card of this UUID, which is at this operating point.
 
     Raises:
         UsageError: several cards, or a limit or clock that the card does not accept.
@@ -67,7 +69,7 @@ def measure_at(points: Sequence[OperatingPoint], gpu: str, measure: Callable[[st
     results: list[tuple[OperatingPoint, Result]] = []
     for point in points:
         with limits_set(card, point):
-            results.append((point, measure(card.uuid)))
+            results.append((point, measure(card.uuid, point)))
         if results[-1][1].error is not None or results[-1][1].stopped:
             break
     return ResultsAtLimits(tuple(results))

@@ -3,16 +3,14 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from kernrec.gpu import find_gpu
 from kernrec.kernel import config_text
 from kernrec.measure.campaign.plan import Task
-from kernrec.measure.refine_subject import RefineSubject, WantedProblem
+from kernrec.measure.refine_subject import RefineRequest, RefineSubject, WantedProblem
 from kernrec.model.search.joint_posterior import JointPosterior, Measured
 from kernrec.recommender.contenders import key_of, measured_of, noise_between, side_by_side
 from kernrec.recommender.estimate.measured_rows import applies
-from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.request import Objective
 from kernrec.store import Evidence, Stack
 from kernrec.store.measurement import Measurement, Outcome
@@ -32,15 +30,16 @@ class ChangedAnswer:
 class Knowledge:
     """The joint posterior of a subject's problems, with the names of everything in it."""
 
-    def __init__(self, subject: RefineSubject, database: Path, objective: Objective, seed: int) -> None:
+    def __init__(self, subject: RefineSubject, request: RefineRequest) -> None:
         """Begin with predictions and what the database holds."""
         self._subject = subject
-        self._database = database
-        self._objective = objective
+        self._database = request.database
+        self._objective = request.objective
+        self._point = request.point
         self._gpu = find_gpu(subject.device.gpu)
         self._stack: Stack | None = None
         self._read: tuple[int, int] | None = None  # the file's version of which every row is known
-        self.posterior = JointPosterior(side_by_side(subject.contenders), seed)
+        self.posterior = JointPosterior(side_by_side(subject.contenders), request.seed)
         version = self.version()
         for problem in range(len(subject.wanted)):
             self.take_rows(problem, self.posterior.add)
@@ -66,7 +65,7 @@ class Knowledge:
             return 0
         evidence = self._evidence(problem)
         contenders = self._subject.contenders[problem]
-        rows = [row for row in evidence.measured if applies(row, self._gpu, DEFAULT_POINT)]
+        rows = [row for row in evidence.measured if applies(row, self._gpu, self._point)]
         known = {row.contender for row in self.posterior.measured(problem)}
         new = [row for row in measured_of(contenders, rows, self._objective) if row.contender not in known]
         for row in new:

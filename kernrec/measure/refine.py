@@ -3,7 +3,7 @@
     predictions and rows of the database -> joint posterior -> the visit of greatest gain per second
         -> campaign: compiled, checked, measured, journal -> posterior ...
 
-Beliefs are about one objective. Costs are predicted at the GPU's default power limit. The measurements themselves are
+Beliefs are about one objective at one power limit and clock. The measurements themselves are
 made by a campaign, whose problems are chosen one at a time; so its blocks, its journal and its failures are those of
 `collect`. Several processes can share one database: each claims a problem while it measures it, and takes the rows of
 the others into account.
@@ -100,7 +100,7 @@ class RefineResult:
 def outlook(request: RefineRequest) -> Outlook:
     """What `refine` would measure first, and why; nothing is measured. Raises as `refine`."""
     with TemporaryDirectory(prefix="kernrec-") as scratch:
-        knowledge = _knowledge(request, open_subject(request, Path(scratch)))
+        knowledge = Knowledge(open_subject(request, Path(scratch)), request)
     refinement = _refinement(request, knowledge)
     visits = refinement.visits()
     return Outlook(knowledge.posterior.mean_regret(), tuple(_proposed(visit, knowledge) for visit in visits))
@@ -146,7 +146,7 @@ def refine(
         for journal in abandoned_journals(request.database):
             ingest(journal, request.database, lambda text: report(Progress("", "", "", 0, 0, note=text)))
         with shared_journal(request.database) as journal, Claims(request.database) as claims:
-            knowledge = _knowledge(request, subject)
+            knowledge = Knowledge(subject, request)
             return _Run(request, knowledge, claims, report, stopping).run(subject, journal)
 
 
@@ -160,10 +160,6 @@ def _check_budget(request: RefineRequest) -> None:
             f"a budget of {seconds:.3g} s is shorter than one measurement, which takes up to {least_s:.3g} s;"
             " give more, or a number such as 20configs"
         )
-
-
-def _knowledge(request: RefineRequest, subject: RefineSubject) -> Knowledge:
-    return Knowledge(subject, request.database, request.objective, request.seed)
 
 
 def _refinement(request: RefineRequest, knowledge: Knowledge) -> Refinement:

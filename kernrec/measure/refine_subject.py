@@ -23,7 +23,7 @@ from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.contenders import Key, ProblemContenders, contenders_of, key_of, unpredicted
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
-from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.infeasible import why_not
 from kernrec.recommender.request import Objective
 from kernrec.store import Evidence, Stack
@@ -58,6 +58,8 @@ class RefineRequest:
     until: float | None = None
     """Weighted mean regret at which to stop, once it is below this with a probability of 95 %."""
     seed: int = 0
+    point: OperatingPoint = DEFAULT_POINT
+    """The power limit and clock that the card is at: of predictions, and of rows of the database."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def open_subject(request: RefineRequest, scratch: Path) -> RefineSubject:
     for it in wanted:
         known = _measured(it.problem, gpu, context)
         measured.append(known)
-        sets.append(_candidates(it.problem, gpu, context, whole_space=bool(known)))
+        sets.append(_candidates(it.problem, gpu, context, request.point, whole_space=bool(known)))
     return RefineSubject(
         card_device(card, scratch),
         wanted,
@@ -135,13 +137,15 @@ def _measured(problem: Problem, gpu: GPU, context: Context) -> set[Key]:
     return {key_of(row.kernel, row.config) for row in rows if hashes[row.kernel] == row.kernel_hash}
 
 
-def _candidates(problem: Problem, gpu: GPU, context: Context, whole_space: bool = False) -> CandidateSet:
+def _candidates(
+    problem: Problem, gpu: GPU, context: Context, point: OperatingPoint, whole_space: bool = False
+) -> CandidateSet:
     """The candidates of a problem as if nothing of it had been measured."""
     check_memory(problem, gpu)
     tables = context.tables(problem, gpu)
     candidates = None
     if tables:
-        candidates = candidate_set(tables, problem, [DEFAULT_POINT], Evidence(), context.models, whole_space)
+        candidates = candidate_set(tables, problem, [point], Evidence(), context.models, whole_space)
     if candidates is None or not candidates.kernels:
         reason = why_not([table.kernel for table in tables], problem, gpu)
         raise UsageError(f"no config of any kernel here can run {problem.key} on {gpu.name}{reason}")
@@ -186,7 +190,7 @@ def _recorded_contenders(
     )
     if predictable:
         try:
-            candidates = _candidates(wanted.problem, gpu, context, whole_space=True)
+            candidates = _candidates(wanted.problem, gpu, context, request.point, whole_space=True)
         except KernrecError:
             predictable = False
         else:

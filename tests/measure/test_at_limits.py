@@ -47,19 +47,22 @@ def test_every_pair_of_a_limit_and_a_clock_is_a_point() -> None:
 
 
 def test_all_limits_are_checked_before_the_first_is_set_and_each_is_restored(history: list[str]) -> None:
-    measured = measure_at(operating_points([300.0, 400.0], []), "auto", lambda uuid: Measured())
-    assert history == ["check 2", "set 300", "restore", "set 400", "restore"]
+    points = operating_points([300.0, 400.0], [])
+    measured = measure_at(
+        points, "auto", lambda uuid, point: history.append(f"measure {point.power_limit_w:g}") or Measured()
+    )
+    assert history == ["check 2", "set 300", "measure 300", "restore", "set 400", "measure 400", "restore"]
     assert [point.power_limit_w for point, _ in measured.results] == [300.0, 400.0]
     assert measured.error is None
 
 
 @pytest.mark.parametrize("end", [Measured(error="the device is lost"), Measured(stopped=True)])
 def test_the_first_that_ends_early_is_the_last(history: list[str], end: Measured) -> None:
-    measured = measure_at(operating_points([300.0, 400.0], []), "0", lambda uuid: end)
+    measured = measure_at(operating_points([300.0, 400.0], []), "0", lambda uuid, point: end)
     assert history == ["check 2", "set 300", "restore"]
     assert (measured.error, measured.stopped) == (end.error, end.stopped)
 
 
 def test_limits_are_for_one_card() -> None:
     with pytest.raises(UsageError, match="are for one card: name it with --gpu"):
-        measure_at((DEFAULT_POINT,), "all", lambda uuid: Measured())
+        measure_at((DEFAULT_POINT,), "all", lambda uuid, point: Measured())
