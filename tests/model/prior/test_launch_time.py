@@ -143,6 +143,22 @@ def work(**per_trip: float) -> Demand:
     return Demand(("block", "trip"), (np.zeros_like(rates), rates))
 
 
+@pytest.mark.parametrize(("name", "shared"), [("rtx4090", True), ("a100", False)])
+def test_warps_uneven_over_the_schedulers_cost_nothing_in_a_pipe_that_all_share(name: str, shared: bool) -> None:
+    """Lone warps, 5 or 8 to an SM, in one round: two f64 lanes are the SM's own, 32 are the schedulers'."""
+    gpu = find_gpu(name)
+
+    def busy_s(warps: float, pipe: str) -> float:
+        blocks = np.array([warps * gpu.sms])
+        lone = launch(
+            terms=(blocks, blocks * 100.0), concurrent=np.array([warps]), warps=np.ones(1), prefetch=np.zeros(1)
+        )
+        return float(launch_time(gpu, work(**{pipe: 1000.0, "issue": 10.0}), lone).busy_s[0]) / warps
+
+    assert busy_s(5.0, "f64") / busy_s(8.0, "f64") == pytest.approx(1.0 if shared else 1.6, rel=0.02)
+    assert busy_s(5.0, "fma") / busy_s(8.0, "fma") == pytest.approx(1.6, rel=0.02)
+
+
 def test_of_what_lies_between_tensor_instructions_two_warps_hide_half() -> None:
     """1,000 blocks: 8 to an SM of 128, in 4 rounds of 2."""
     products, softmax = 1000.0, 300.0
