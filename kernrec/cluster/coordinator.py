@@ -13,7 +13,6 @@ from typing import Any
 from kernrec.cluster.messages import CardIdentity, Message, none_for_nan, problem_as_data
 from kernrec.cluster.scheduler import Assignment, JobPlan, Phase, Scheduler
 from kernrec.cluster.shared_search import latency_or_nan
-from kernrec.errors import KernrecError
 from kernrec.measure.campaign.ingest import known_moments, measurements_of, moment_of, present_measurements
 from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.campaign.plan import PlannedProblem
@@ -290,9 +289,3 @@ def _task_of(row: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def _canonical(config: Mapping[str, int]) -> str:
     return canonical_json(dict(config))
-
-
-def check_finished(coordinator: Coordinator) -> None:
-    """Raises `KernrecError` where cards came, and none is left that could do what is not done."""
-    if not coordinator.finished and not coordinator.cards:
-        raise KernrecError("no card of the cluster is left to measure on; the same command goes on when there is one")

@@ -37,7 +37,9 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def start(folder: Path, address: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(command(folder, address), env=environment(folder), stderr=subprocess.DEVNULL)
+    return subprocess.Popen(
+        command(folder, address), env=environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 @pytest.fixture
