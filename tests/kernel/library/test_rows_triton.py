@@ -1,4 +1,4 @@
-"""`softmax_triton`: right in the emulator, and among the answers where profiles are shipped.
+"""`softmax_triton` and `layernorm_triton`: right in the emulator, and among the answers where profiles are shipped.
 
 Where Triton is installed, configs are compiled and executed whole on rows that are no multiple of anything, races in
 shared memory being errors; copies with one thing broken do not pass.
@@ -16,8 +16,8 @@ from kernrec.recommender.context import Context
 from tests.helpers.trial import OPS, flaws, given_inputs
 from tests.helpers.triton_library import TritonRun, results
 
-SOFTMAX = "softmax_triton"
-KERNELS = [find_kernel(SOFTMAX)]
+SOFTMAX, LAYERNORM = "softmax_triton", "layernorm_triton"
+KERNELS = [find_kernel(SOFTMAX), find_kernel(LAYERNORM)]
 EACH = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 TARGETS = (("f32", 80), ("f16", 86), ("bf16", 120), ("f16", 89))
 MORE = [(21, 48), (17, 112), (3, 2560), (1, 12000), (1, 16656)]
@@ -34,6 +34,16 @@ MUTANTS = [
     (SOFTMAX, "sums of places", "total * tl.exp(most - highest)", "total", TWICE),
     (SOFTMAX, "the largest value of the row", "highest = tl.max(most, 1)[:, None]", "highest = most", TWICE),
     (SOFTMAX, "where a chunk is written", "tl.store(y + start + first + place", "tl.store(y + start + place", TWICE),
+    (LAYERNORM, "columns past the end", "tl.where(place < columns, value - mean, 0.0)", "value - mean", RESIDENT),
+    (LAYERNORM, "rows past the end", "(row < rows) & (place < columns)", "place < columns", RESIDENT),
+    (LAYERNORM, "epsilon", "apart, 1)[:, None] * share + 1e-5", "apart, 1)[:, None] * share + 1e-3", RESIDENT),
+    (LAYERNORM, "a place's mean", "apart * (1 / count)", "apart", TWICE),
+    (LAYERNORM, "a place's squares", "apart * (value - mine)", "apart * apart", TWICE),
+    (LAYERNORM, "columns past the end, read twice", "tl.where(here, value - mine, 0.0)", "value - mine", TWICE),
+    (LAYERNORM, "values of a short chunk's places", "count, count - 1)", "count, count)", TWICE),
+    (LAYERNORM, "the means of places", "squares + apart * apart * number", "squares", TWICE),
+    (LAYERNORM, "where a chunk is written", "tl.store(y + start + first + place", "tl.store(y + start + place", TWICE),
+    (LAYERNORM, "the weights of a chunk", "weight + first + place", "weight + place", TWICE),
 ]  # fmt: skip
 
 
@@ -95,7 +105,7 @@ def test_the_chosen_configs_have_every_value_of_every_tunable(kernel: Kernel) ->
 
 @EACH
 def test_it_is_among_the_answers_where_its_profiles_are_shipped(kernel: Kernel) -> None:
-    problem = kernel.definition.problem("bf16", "row", rows=512, columns=4096)
+    problem = kernel.definition.problem("f16", "row", rows=512, columns=4096)
     for gpu, shipped in {"a100": True, "rtx3090": True, "rtx4090": True, "rtx5090": True, "h100": False}.items():
         names = [table.kernel.name for table in Context([]).tables(problem, find_gpu(gpu))]
         assert (kernel.name in names) == shipped, gpu

@@ -1,0 +1,137 @@
+"""`attention_triton`: right in the emulator, and among the answers where profiles are shipped.
+
+Where Triton is installed, configs are compiled and executed whole on problems that divide no tile, races in shared
+memory being errors; copies with one thing broken do not pass.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from kernrec.gpu import find_gpu, limits
+from kernrec.kernel import Kernel, Space, bind_launches, find_kernel
+from kernrec.op import Problem, decode_elements, inputs, reference
+from kernrec.recommender import Objective, Query, Recommender, Request
+from kernrec.recommender.context import Context
+from tests.helpers.triton_library import TritonRun, results
+from tests.kernel.library.test_attention import MMA, SHAPES, _bound
+
+KERNEL = find_kernel("attention_triton")
+COLUMNS = ("head", "block_m", "block_n", "num_stages", "num_warps")
+CASES = [
+    # sm, dtype, head_dim, config
+    (80, "f16", 40, (64, 16, 128, 2, 4)),
+    (86, "bf16", 64, (64, 128, 32, 4, 4)),
+    (89, "f16", 104, (128, 16, 64, 3, 4)),
+    (120, "bf16", 128, (128, 128, 64, 2, 8)),
+    (80, "f16", 200, (256, 64, 32, 2, 4)),
+]
+PROMPT = {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 140, "causal": 1}
+FULL = {"batch": 2, "heads": 2, "queries": 9, "keys": 75}
+MUTANTS = [
+    # what breaks, the source, broken
+    ("keys past the end", "inside & (key < end)[:, None] if MASKED", "inside if MASKED"),
+    ("the mask", "key[None, :] < visible[:, None]", "key[None, :] <= visible[:, None]"),
+    ("keys that are not there", "tl.minimum(keys, row + 1 + older)", "row + 1 + older"),
+    ("tiles without a mask", "first + 1 + older) // BLOCK_N", "first + BLOCK_M + older) // BLOCK_N"),
+    ("the last tile", "tl.minimum(keys, first + BLOCK_M + older)", "tl.minimum(keys, first + older)"),
+    ("sums of weights", "total * shrink", "total"),
+    ("results so far", "sums * shrink[:, None]", "sums"),
+    ("the head of a group", "(head // group) * kv_head", "head * kv_head"),
+    ("the next values", "        v += step\n", ""),
+    ("columns past head_dim", "width < head_dim", "width < HEAD"),
+    ("the scale", "tl.rsqrt(head_dim.to(tl.float32))", "tl.rsqrt(head_dim.to(tl.float32) + 1)"),
+    ("the order in memory", "row[:, None].to(tl.int64) * (q_pitch * head_dim)", "row[:, None].to(tl.int64) * head_dim"),
+    ("queries past the end", "result, mask=(row < queries)[:, None] & inside", "result, mask=inside"),
+]  # fmt: skip
+
+
+def problem(dtype: str, head_dim: int, shape: dict[str, int], layout: str) -> Problem:
+    """A shape for a dtype, head_dim and layout."""
+    return KERNEL.definition.problem(dtype, layout, head_dim=head_dim, **shape)
+
+
+def wrong(kernel: Kernel, runs: list[TritonRun]) -> list[str]:
+    """What is wrong with the results of runs."""
+    faults = []
+    for (_, solved, config), given, outputs in results(kernel, runs, inputs):
+        if isinstance(outputs, str):
+            faults.append(outputs)
+            continue
+        expected = reference(solved, given)["o"]
+        off = np.abs(decode_elements(outputs["o"], solved.dtype) - expected)
+        if not (off <= _bound(MMA, solved, given, expected)).all():
+            faults.append(f"{solved.key} {config}")
+    return faults
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_it_computes_attention_on_awkward_problems_without_races(case: tuple) -> None:
+    pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
+    sm, dtype, head_dim, values = case
+    config = dict(zip(COLUMNS, values, strict=True))
+    layouts = [KERNEL.layouts[number % 2] for number in range(len(SHAPES))]
+    problems = [problem(dtype, head_dim, *given) for given in zip(SHAPES, layouts, strict=True)]
+    assert wrong(KERNEL, [(sm, solved, config) for solved in problems]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("breaks", "old", "new"), MUTANTS, ids=[mutant[0] for mutant in MUTANTS])
+def test_breaking_one_thing_in_the_source_is_noticed(breaks: str, old: str, new: str) -> None:
+    pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
+    config = dict(zip(COLUMNS, (64, 64, 32, 3, 4), strict=True))
+    runs = [(80, problem("f16", 40, shape, "bshd"), config) for shape in (PROMPT, FULL)]
+    assert wrong(replace(KERNEL, source=KERNEL.source.replace(old, new)), runs), breaks
+
+
+def test_a_mutant_changes_one_place_of_the_source() -> None:
+    assert [KERNEL.source.count(old) for _, old, _ in MUTANTS] == [1] * len(MUTANTS)
+
+
+def test_the_cases_have_every_value_of_every_tunable() -> None:
+    for place, tunable in enumerate(KERNEL.tunables):
+        assert {values[place] for *_, values in CASES} == set(tunable.values), tunable.name
+    assert KERNEL.listed is not None
+    assert {values for *_, values in CASES} <= set(KERNEL.listed.rows)
+
+
+@for_all(data=st.data())
+def test_the_trips_of_the_spec_are_those_that_the_blocks_make(data: st.DataObject) -> None:
+    assert KERNEL.listed is not None
+    config = dict(zip(COLUMNS, data.draw(st.sampled_from(KERNEL.listed.rows)), strict=True))
+    keys, heads = data.draw(st.integers(1, 700)), data.draw(st.integers(1, 4))
+    shape = {"heads": heads, "queries": data.draw(st.integers(1, keys)), "keys": keys}
+    given = problem("f16", config["head"], shape | {"causal": data.draw(st.integers(0, 1))}, "bhsd")
+    older = keys - shape["queries"] if given.names["causal"] else keys
+    rows = range(0, shape["queries"], config["block_m"])
+    unmasked = [min(keys, first + 1 + older) // config["block_n"] for first in rows]
+    tiles = [-(-min(keys, first + config["block_m"] + older) // config["block_n"]) for first in rows]
+    (launch,) = bind_launches(KERNEL, config, given, 80)
+    assert launch.trips == {"unmasked": heads * sum(unmasked), "masked": heads * (sum(tiles) - sum(unmasked))}
+    names = KERNEL.namespace(config, given, 80)
+    depth = {loop: count.evaluate(names) for loop, count in KERNEL.launches[0].depth.items()}
+    assert depth == {"unmasked": unmasked[-1], "masked": tiles[-1] - unmasked[-1]}
+
+
+def test_every_listed_config_fits_the_a100_and_no_block_asks_for_more_than_a_card_has() -> None:
+    assert KERNEL.listed is not None
+    for sm in (80, 86, 89, 120):
+        assert len(Space(KERNEL, sm, limits(sm), "f16", "bhsd")) == len(KERNEL.listed.rows) - (sm != 80)
+
+
+def test_it_is_among_the_answers_where_its_profiles_are_shipped() -> None:
+    given = problem("bf16", 128, {"heads": 32, "kv_heads": 8, "queries": 1024, "causal": 1}, "bhsd")
+    for gpu, shipped in {"a100": True, "rtx3090": True, "rtx4090": True, "rtx5090": True, "h100": False}.items():
+        assert (KERNEL.name in [t.kernel.name for t in Context([]).tables(given, find_gpu(gpu))]) == shipped, gpu
+
+
+def test_prompts_and_tokens_of_every_head_have_an_answer() -> None:
+    query = Query(Objective.LATENCY, top=50)
+    for head_dim, queries in ((40, 4096), (64, 1), (128, 2048), (256, 512)):
+        dims = {"heads": 8, "kv_heads": 2, "queries": queries, "keys": 4096, "head_dim": head_dim, "causal": 1}
+        best = Recommender([]).answer(Request("a100", None, KERNEL.name, dims, "f16", None, query)).best
+        assert best.config["head"] >= head_dim > best.config["head"] // 2 - 32
