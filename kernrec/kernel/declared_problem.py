@@ -29,10 +29,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
-from kernrec.kernel.expression import Expression, expected_name, is_identifier, parse
+from kernrec.kernel.expression import Expression, expected_name, is_identifier
+from kernrec.kernel.expression_reader import read_expression
 from kernrec.kernel.image_layout import ImageLayout
 from kernrec.kernel.spec import TensorValues
-from kernrec.kernel.toml_table import Table, what
+from kernrec.kernel.toml_table import Table
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.op.problem import Dim, Names, Op
 from kernrec.util.light_dataclass import dataclass
@@ -66,7 +67,7 @@ def declared_problem(table: Table, name: str) -> Declared:
     known = [dim.name for dim in dims]
     dtype = _dtype(table, "dtype", table.string("dtype", "f32"))
     flops = table.take("flops", object, "an expression", "0")
-    count = _expression(table, "flops", flops, known)
+    count = read_expression(table.where, "flops", flops, known, "dimension")
     tolerance = table.take("tolerance", object, "a number", None)
     if tolerance is not None and not (type(tolerance) in (int, float) and 0.0 < tolerance < 1.0):
         raise table.fail("tolerance", "a number between 0 and 1", tolerance)
@@ -88,7 +89,9 @@ def declared_problem(table: Table, name: str) -> Declared:
         if tensor in known:
             raise UsageError(f"{inner.where}: the name {tensor!r} is taken by a dimension")
         extents = inner.take("shape", list, "a list of expressions")
-        shapes[tensor] = tuple(_expression(inner, f"shape[{i}]", text, known) for i, text in enumerate(extents))
+        shapes[tensor] = tuple(
+            read_expression(inner.where, f"shape[{i}]", text, known, "dimension") for i, text in enumerate(extents)
+        )
         types[tensor] = _dtype(inner, "dtype", inner.string("dtype", dtype))
         role = inner.string("role", "input")
         if role not in _ROLES:
@@ -187,21 +190,6 @@ def _dtype(table: Table, key: str, given: str) -> str:
     return dtype
 
 
-def _expression(table: Table, key: str, text: Any, known: list[str]) -> Expression:
-    if type(text) is int:
-        text = str(text)
-    if not isinstance(text, str):
-        raise UsageError(f"{table.where}: {key}: expected an expression in quotes, got {what(text)}")
-    try:
-        expression = parse(text)
-    except UsageError as error:
-        raise UsageError(f"{table.where}: {key}: {error}") from None
-    for name in expression.names:
-        if name not in known:
-            raise UsageError(f"{table.where}: {key}: {text!r}: {unknown('dimension', name, known)}")
-    return expression
-
-
 def _shape(kernel: str, tensor: str, shape: tuple[Expression, ...], sizes: Names) -> tuple[int, ...]:
     extents = []
     for extent in shape:
@@ -217,7 +205,7 @@ def read_tensor_values(table: Table, key: str, default: str, known: list[str]) -
     text = table.string(key, default).strip()
     kind, _, rest = text.partition(" ")
     if kind == "expression":
-        _expression(table, key, rest, [*known, "i"])
+        read_expression(table.where, key, rest, [*known, "i"], "dimension")
         return TensorValues(kind, (), rest)
     if text.endswith(".npy"):
         return TensorValues("file", (), text)

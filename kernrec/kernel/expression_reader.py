@@ -8,6 +8,22 @@ from kernrec.kernel.expression import Expression, parse
 from kernrec.kernel.toml_table import Table, what
 
 
+def read_expression(where: str, key: str, text: Any, names: Collection[str], noun: str = "name") -> Expression:
+    """The expression `text` of a key, which may name `names`, each of which is a `noun`; errors begin with `where`."""
+    if isinstance(text, int) and not isinstance(text, bool):
+        text = str(text)
+    if not isinstance(text, str):
+        raise UsageError(f"{where}: {key}: expected an expression in quotes, got {what(text)}")
+    try:
+        expression = parse(text)
+    except UsageError as error:
+        raise UsageError(f"{where}: {key}: {error}") from None
+    for name in expression.names:
+        if name not in names:
+            raise UsageError(f"{where}: {key}: {text!r}: {unknown(noun, name, sorted(names))}")
+    return expression
+
+
 class ExpressionReader:
     """Reads the expressions of one file, and notes which names they use."""
 
@@ -19,18 +35,7 @@ class ExpressionReader:
 
     def read(self, key: str, text: Any, names: Collection[str], where: str | None = None) -> Expression:
         """The expression `text` of a key, which may name `names`; errors begin with `where`, by default the file."""
-        where = where or self.where
-        if isinstance(text, int) and not isinstance(text, bool):
-            text = str(text)
-        if not isinstance(text, str):
-            raise UsageError(f"{where}: {key}: expected an expression in quotes, got {what(text)}")
-        try:
-            expression = parse(text)
-        except UsageError as error:
-            raise UsageError(f"{where}: {key}: {error}") from None
-        for name in expression.names:
-            if name not in names:
-                raise UsageError(f"{where}: {key}: {text!r}: {unknown('name', name, sorted(names))}")
+        expression = read_expression(where or self.where, key, text, names)
         self.named |= expression.names
         return expression
 

@@ -11,16 +11,14 @@ from itertools import product
 
 import pytest
 
-from kernrec.compile import Compiled, compile_many
 from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu, limits
 from kernrec.kernel import Kernel, Space, find_kernel
 from kernrec.op import Problem
-from kernrec.profile.kernel_code import compile_job_for
-from kernrec.ptx import EmulationError, parse
 from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.recommender.context import Context
-from tests.helpers.trial import execute, flaws, given_inputs
+from tests.helpers.trial import flaws, given_inputs
+from tests.helpers.triton_library import TritonRun, results
 
 KERNEL = find_kernel("matmul_triton")
 ARCHITECTURES = (80, 86, 120)
@@ -66,20 +64,13 @@ def chosen() -> tuple[tuple[int, str, str, dict[str, int]], ...]:
     return tuple(picked)
 
 
-def wrong(kernel: Kernel, runs: list[tuple[int, Problem, dict[str, int]]]) -> Iterator[str]:
-    """What is wrong with the results of runs (sm, problem, config), each code compiled once."""
-    jobs: dict = {}
-    for sm, problem, config in runs:
-        jobs.setdefault(compile_job_for(kernel, config, problem, sm), []).append((sm, problem, config))
-    for job, compiled in compile_many(jobs, processes=1):
-        assert isinstance(compiled, Compiled), compiled
-        module = parse(compiled.ptx)
-        for sm, problem, config in jobs[job]:
-            given = given_inputs(problem)
-            try:
-                yield from flaws(problem, given, execute(kernel, config, problem, sm, module, given))
-            except EmulationError as error:
-                yield str(error)
+def wrong(kernel: Kernel, runs: list[TritonRun]) -> Iterator[str]:
+    """What is wrong with the results of runs."""
+    for (_, problem, _), given, outputs in results(kernel, runs, given_inputs):
+        if isinstance(outputs, str):
+            yield outputs
+        else:
+            yield from flaws(problem, given, outputs)
 
 
 @pytest.mark.slow
