@@ -188,9 +188,7 @@ class Recommender:
             )
         candidates = candidate_set(tables, problem, points, evidence, self.context.models)
         if not candidates.kernels:
-            failed = sum(len(considered.measured[0].failed) for considered in candidates.considered)
-            reason = f" ({failed} failed when they were measured)" if failed else why_not(kernels, problem, gpu)
-            raise KernrecError(f"no config of any kernel can run {problem.key} on {gpu.name}{reason}")
+            raise no_kernel_runs(candidates)
         return candidates
 
 
@@ -237,6 +235,15 @@ def kernel_recommendation(candidates: CandidateSet, query: Query, warnings: tupl
             sampled_blocks=sampled_blocks(considered),
         ),
     )
+
+
+def no_kernel_runs(candidates: CandidateSet) -> KernrecError:
+    """Why no config of any kernel of an op can run a problem."""
+    problem, gpu = candidates.problem, candidates.gpu
+    failed = sum(len(considered.measured[0].failed) for considered in candidates.considered)
+    kernels = [considered.table.kernel for considered in candidates.considered]
+    reason = f" ({failed} failed when they were measured)" if failed else why_not(kernels, problem, gpu)
+    return KernrecError(f"no config of any kernel can run {problem.key} on {gpu.name}{reason}")
 
 
 def none_runs(considered: RunnableConfigs) -> KernrecError:

@@ -5,15 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernrec.errors import KernrecError, UsageError, unknown
+from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
-from kernrec.kernel import Kernel, Space, able_kernels
-from kernrec.kernel.library import triton_kernels
 from kernrec.op import Problem, find_op
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
-from kernrec.recommender.infeasible import why_not
-from kernrec.recommender.recommender import none_runs, problem_of
+from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.recommender.recommender import no_kernel_runs, none_runs, problem_of
 from kernrec.recommender.request import Objective, Request
 from kernrec.recommender.sweep import power_limits, sweep
 
@@ -31,42 +29,29 @@ def explainable(request: Request, context: Context) -> CandidateSet:
     gpu = find_gpu(request.gpu)
     if request.kernel is not None:
         kernel = context.kernel(request.kernel)
-        candidates = _candidates([kernel], problem_of(kernel, request), gpu, request, context)
+        problem = problem_of(kernel, request)
+        candidates = _candidates([context.kernel_table(kernel, problem, gpu)], problem, gpu, request, context)
         if not candidates.kernels:
             raise none_runs(candidates.considered[0])
         return candidates
     problem = find_op(request.op or "").problem(request.dtype, request.layout, **request.dims)
-    facts = problem.op, problem.dtype, problem.layout, gpu.sm
-    kernels = (*able_kernels(*facts), *triton_kernels(*facts))
-    candidates = _candidates(kernels, problem, gpu, request, context)
+    candidates = _candidates(context.tables(problem, gpu), problem, gpu, request, context)
+    if not candidates.kernels:
+        raise no_kernel_runs(candidates)
     point = point_number(candidates, request.query.power_limit_w)
     value = request.query.objective.value_of(candidates.latency_s[point], candidates.energy_j[point])
     return candidates.only(candidates.locate(int(value.argmin()))[0])
 
 
 def _candidates(
-    kernels: Sequence[Kernel], problem: Problem, gpu: GPU, request: Request, context: Context
+    tables: Sequence[StaticTable], problem: Problem, gpu: GPU, request: Request, context: Context
 ) -> CandidateSet:
-    """Every config of those kernels that have profiles; the first reason where no config can be estimated."""
+    """Every config of some kernels, over a range of power limits."""
     limit_w = request.query.power_limit_w
     limits = sweep(gpu, [*([] if limit_w is None else [limit_w]), *power_limits(gpu)])
     points = [replace(point, clock_hz=request.query.clock_hz) for point in limits]
-    tables, failures = [], []
-    for kernel in kernels:
-        try:
-            tables.append(context.kernel_table(kernel, problem, gpu))
-        except KernrecError as error:
-            failures.append(error)
-    if tables:
-        evidence = context.evidence(problem, gpu, [table.kernel for table in tables])
-        candidates = candidate_set(tables, problem, points, evidence, context.models, whole_space=True)
-        if candidates.kernels or request.kernel is not None:
-            return candidates
-        failures += [none_runs(considered) for considered in candidates.considered]
-    spaces = (Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout) for kernel in kernels)
-    if request.kernel is not None or any(len(space) and len(space.at(problem).rows) for space in spaces):
-        raise failures[0]
-    raise KernrecError(f"no config of any kernel can run {problem.key} on {gpu.name}{why_not(kernels, problem, gpu)}")
+    evidence = context.evidence(problem, gpu, [table.kernel for table in tables])
+    return candidate_set(tables, problem, points, evidence, context.models, whole_space=True)
 
 
 def point_number(candidates: CandidateSet, power_limit_w: float | None) -> int:
