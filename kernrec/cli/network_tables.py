@@ -125,8 +125,8 @@ def print_bills(billed: "Sequence[Bill]", form: Form) -> None:
     print_table_as(form, "energy of the GPU while it runs; nothing idle, no host, no cooling", columns)
 
 
-def print_sweep(sweep: "NetworkSweep", form: Form) -> None:
-    """The network over power limits or clocks, and the one worth setting."""
+def print_sweep(sweep: "NetworkSweep", form: Form, billed: "Sequence[Bill]" = ()) -> None:
+    """The network over power limits or clocks, the one worth setting, and the bills."""
     answer, rows = sweep.answer, sweep.rows
     gpu = answer.gpu
     default = human(rows[0].point.limit_w(gpu), "W")
@@ -148,20 +148,24 @@ def print_sweep(sweep: "NetworkSweep", form: Form) -> None:
     )
     print_table_as(form, title, columns)
     print_line(_knee_text(sweep))
+    if billed:
+        print()
+        print_bills(billed, form)
     print_notes([*answer.notes, SHARED_ERROR])
 
 
 def _knee_text(sweep: "NetworkSweep") -> str:
     """The knee as a sentence."""
+    from kernrec.recommender.network_sweep import point_text
+
     gpu, first, row = sweep.answer.gpu, sweep.rows[0], sweep.rows[sweep.knee]
     default = human(first.point.limit_w(gpu), "W")
     if sweep.knee == 0:
         return f"Leave the limit at {default}: no other point saves energy at a price in time that is worth it."
-    clock = row.point.clock_hz
-    where = f"Locked to {human(clock, 'Hz')}" if clock else f"At {human(row.point.limit_w(gpu), 'W')}"
+    where = point_text(row.point, gpu)
     versus = row.versus_first
     slower = f"{abs(versus.slowdown) * 100:.1f} % {'slower' if versus.slowdown >= 0 else 'faster'}"
-    return f"{where}: {slower}, {versus.energy_saved * 100:.0f} % less energy than at {default}."
+    return f"At {where}: {slower}, {versus.energy_saved * 100:.0f} % less energy than at {default}."
 
 
 def print_comparison(

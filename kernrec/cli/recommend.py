@@ -202,12 +202,12 @@ def _print_networks(
     rows: list[dict[str, object]] = []
     for number, (gpu, request) in enumerate((gpu, request) for gpu in gpus for request in wanted):
         answer = answer_network(recommender, gpu, request, query)
-        year = bills(answer, billed) if billed else []
         sweep = None
         if swept:
             from kernrec.recommender.network_sweep import sweep_network
 
             sweep = sweep_network(recommender, answer, swept, query.power_limit_w)
+        year = bills(sweep.billed if sweep else answer.totals, billed) if billed else []
         if form is Form.JSON:
             objects.append(network_json(recommender, answer, sweep, year))
             continue
@@ -217,7 +217,7 @@ def _print_networks(
         if number:
             print()
         if sweep:
-            print_sweep(sweep, form)
+            print_sweep(sweep, form, year)
         else:
             print_network(answer, form, year)
     if form is Form.JSON:

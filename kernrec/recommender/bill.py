@@ -3,9 +3,10 @@
 Idle power, host, memory outside the card, power supplies and cooling are not included.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from kernrec.recommender.network import NetworkAnswer
+from kernrec.recommender.network import Total
 from kernrec.util.light_dataclass import dataclass
 
 J_PER_KWH = 3.6e6
@@ -58,9 +59,9 @@ def bill(name: str, energy_j: float, tariff: Tariff) -> Bill:
     )
 
 
-def bills(answer: NetworkAnswer, tariff: Tariff) -> list[Bill]:
-    """A year with the choice, and what it saves against each other total (less than nothing where that takes less)."""
-    first, *others = answer.totals
+def bills(totals: Sequence[Total], tariff: Tariff) -> list[Bill]:
+    """A year with the first total, and what it saves against each other one, which may be less than nothing."""
+    first, *others = totals
     saved = ((other.name, other.energy_j.value - first.energy_j.value) for other in others)
     return [
         bill(first.name, first.energy_j.value, tariff),

@@ -16,6 +16,7 @@ from kernrec.recommender.request import Query
 from kernrec.recommender.result import Comparison
 from kernrec.recommender.select import select
 from kernrec.recommender.sweep import CLOCK_STEP_HZ, lowest_clock_hz
+from kernrec.util.human import human
 from kernrec.util.light_dataclass import dataclass
 
 STEPS = 16
@@ -46,6 +47,12 @@ class NetworkSweep:
     knee: int
     """The row worth setting, a position in `rows`; see `knee_of`."""
 
+    @property
+    def billed(self) -> tuple[Total, ...]:
+        """What a bill compares: the network at the point worth setting, and at the first one where that is another."""
+        rows = [self.rows[number] for number in dict.fromkeys((self.knee, 0))]
+        return tuple(replace(row.total, name=point_text(row.point, self.answer.gpu)) for row in rows)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""
         return {
@@ -65,6 +72,11 @@ class NetworkSweep:
             "left_out": list(self.answer.left_out),
             "notes": list(self.answer.notes),
         }
+
+
+def point_text(point: OperatingPoint, gpu: GPU) -> str:
+    """An operating point in words: its locked clock, or else its power limit."""
+    return f"a clock of {human(point.clock_hz, 'Hz')}" if point.clock_hz else human(point.limit_w(gpu), "W")
 
 
 def swept_points(gpu: GPU, swept: Swept, power_limit_w: float | None = None) -> tuple[OperatingPoint, ...]:

@@ -66,6 +66,16 @@ def test_a_bill_has_energy_money_and_carbon_of_a_year(capsys: pytest.CaptureFixt
     assert bill["currency"] == "EUR"
 
 
+def test_the_bill_of_a_sweep_is_that_of_its_knee(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recommend", *DECODE, "--gpu", "h200", "--power-limit", "sweep", "--calls", "1e9", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    first, (knee,) = answer["rows"][0], [row for row in answer["rows"] if row["knee"]]
+    year, saved = answer["bills"]
+    assert year["energy_kwh"] == pytest.approx(knee["energy_j"] * 1e9 / 3.6e6)
+    assert saved["name"] == f"saved against {first['power_limit_w']:g} W"
+    assert saved["energy_kwh"] == pytest.approx((first["energy_j"] - knee["energy_j"]) * 1e9 / 3.6e6)
+
+
 def test_gpus_are_compared_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     prices = ("--tokens", "1", "--price", "h200=30000EUR,l40s=8000EUR")
     assert run(["compare", *DECODE, "--gpu", "h200,l40s", *prices]) == 0

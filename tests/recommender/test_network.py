@@ -136,7 +136,7 @@ def test_the_points_of_a_sweep_are_ones_that_the_gpu_accepts(gpu: str) -> None:
 
 
 def test_a_bill_is_the_energy_of_a_year_and_what_is_saved(decode: NetworkAnswer) -> None:
-    year = {bill.name: bill for bill in bills(decode, Tariff(1e9, (0.25, "EUR"), 380.0))}
+    year = {bill.name: bill for bill in bills(decode.totals, Tariff(1e9, (0.25, "EUR"), 380.0))}
     whole = year[CHOICE]
     assert whole.energy_kwh == pytest.approx(decode.choice.energy_j.value * 1e9 / 3.6e6)
     assert whole.cost == (pytest.approx(whole.energy_kwh * 0.25), "EUR")
