@@ -47,8 +47,7 @@ def find_gpu(name: str) -> GPU:
     known = _names()
     entry = known.get(fold_gpu(name)) if isinstance(name, str) else None
     if entry is None:
-        canonical = dict.fromkeys(gpu for _, gpu in known.values())
-        raise UnknownGPU(str(unknown("GPU", name, canonical, see="kernrec gpus")))
+        raise UnknownGPU(str(unknown("GPU", name, _written_names(), see="kernrec gpus")))
     return _load(*entry)
 
 
@@ -83,6 +82,12 @@ def _names() -> Mapping[str, tuple[str, str]]:
         for gpu, aliases in gpus.items()
         for known in (gpu, *aliases)
     }
+
+
+def _written_names() -> list[str]:
+    """Names and aliases as people write them; names before aliases, for the first of two alike is suggested."""
+    gpus = {name: aliases for group in _names_file().values() for name, aliases in group.items()}
+    return [*gpus, *(alias for aliases in gpus.values() for alias in aliases)]
 
 
 @cache
