@@ -17,18 +17,23 @@ from typing import Protocol
 from kernrec.cluster.coordinator import CampaignPlan, Coordinator
 from kernrec.cluster.messages import Message, decode, encode
 from kernrec.cluster.versions import sources_hash
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
-from kernrec.measure.campaign.ingest import ingest
-from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.campaign.plan import PlannedProblem, PlanOptions, plan_library, plan_recordings
+from kernrec.measure.campaign.journal import Journal
+from kernrec.measure.campaign.plan import PlannedProblem
 from kernrec.measure.campaign.results import Progress
-from kernrec.measure.collect import CollectRequest, CollectResult
+from kernrec.measure.collect import (
+    CollectRequest,
+    CollectResult,
+    concluded,
+    open_journal,
+    plan_for_card,
+    planning_context,
+    recorded_work_on,
+    replayed_gpus,
+)
 from kernrec.measure.device.interface import DeviceKind
-from kernrec.measure.device.replay import load_recordings, recorded_gpus
 from kernrec.measure.measuring_device import new_session
-from kernrec.op import Problem
-from kernrec.store import Database
 
 _LOOK_S = 2.0
 """How often it is seen whether cards have joined."""
@@ -67,10 +72,7 @@ def collect_on(
 ) -> CollectResult:
     """Measure what is requested on a cluster, which is closed at the end. Arguments and errors as `collect`."""
     try:
-        with Journal(journal_path(request.database)) as journal:
-            if request.database.exists():  # one that cannot take rows is an error now
-                Database.open(request.database, read_only=False).close()
-            leftover = ingest(journal, request.database, lambda text: report(Progress("", "", "", 0, 0, note=text)))
+        with open_journal(request, report) as (journal, leftover):
             return _Run(cluster, request, journal, report, stopping).run(leftover)
     finally:
         cluster.close()
@@ -92,6 +94,7 @@ class _Run:
         self._journal = journal
         self._stopping = stopping
         self._session = new_session()
+        self._replayed = replayed_gpus(request) if request.device == DeviceKind.REPLAY else []
         plan = CampaignPlan(
             lambda gpu: planned_on(gpu, request), request.database, request.resume, request.budget.configs
         )
@@ -105,15 +108,8 @@ class _Run:
             stopped = not self._serve()
         except KernrecError as failure:
             error = str(failure)
-        stored = 0
-        try:
-            stored = ingest(self._journal, self._request.database)
-        except KernrecError as failure:
-            error = error or f"{failure}; what was measured is safe in {self._journal.path}"
-        results = self._coordinator.results
-        if error is None and not stopped and any(it.measured for it in results) and not any(it.best for it in results):
-            error = "no config could be measured; the reasons are above"
-        return CollectResult(results, stored, leftover, stopped, error)
+        result = CollectResult(self._coordinator.results, 0, leftover, stopped, error)
+        return concluded(result, self._journal, self._request.database)
 
     def _serve(self) -> bool:
         """Whether everything was measured; False: it was told to stop."""
@@ -159,8 +155,7 @@ class _Run:
             "seed": request.seed + number,
             "campaign": campaign_name(request.database),
         }
-        if request.device == DeviceKind.REPLAY:
-            gpus = _replayed_gpus(request)
+        if gpus := self._replayed:
             recording = str(Path(str(request.recording)).absolute())
             setup |= {"device": request.device, "recording": recording, "gpu": gpus[number % len(gpus)]}
         elif request.gpu not in ("auto", "all"):
@@ -173,29 +168,8 @@ def campaign_name(database: Path) -> str:
     return sha256(f"{socket.gethostname()} {database.absolute()}".encode()).hexdigest()[:12]
 
 
-def _replayed_gpus(request: CollectRequest) -> list[str | None]:
-    assert request.recording is not None
-    if request.gpu == "all":
-        return list(recorded_gpus(request.recording))
-    return [None if request.gpu == "auto" else find_gpu(request.gpu).name]
-
-
 def planned_on(gpu: str, request: CollectRequest) -> list[PlannedProblem]:
     """The problems of a request on a kind of GPU, as `collect` plans them. Raises as `collect`."""
     if request.device == DeviceKind.REPLAY:
-        assert request.recording is not None
-        recordings = load_recordings(request.recording, gpu)
-        if request.problems is not None:
-            keys = {problem.key for _, problem in request.problems}
-            recordings = [recording for recording in recordings if recording.problem.key in keys]
-            if not recordings:
-                raise UsageError(f"{request.recording} holds none of the requested problems of {gpu}")
-        return plan_recordings(recordings, request.effort.configs, request.seed)
-    from kernrec.recommender.context import Context
-    from kernrec.recommender.estimate.model_store import ModelStore
-    from kernrec.store import Stack
-
-    problems: Iterable[tuple[str, Problem]] = request.problems or ()
-    context = Context([], models=ModelStore(request.database.parent / "models", Stack([])))
-    options = PlanOptions(request.effort.configs, request.effort.drawn, request.seed)
-    return plan_library(problems, find_gpu(gpu), context, options)
+        return recorded_work_on(gpu, request).problems
+    return plan_for_card(request, find_gpu(gpu), planning_context(request))

@@ -5,17 +5,18 @@ more than the differences between good configs.
 """
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.gpu import find_gpu
+from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
-from kernrec.measure.campaign.ingest import ingest
+from kernrec.measure.campaign.ingest import check_takes_rows, ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, PlanOptions, plan_library, plan_recordings
 from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, MeasuringEffort, ProblemResult, Progress
@@ -31,8 +32,11 @@ from kernrec.measure.measuring_device import (
 from kernrec.measure.worker.worker import write_kernel
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import Problem
-from kernrec.store import Database, Stack
+from kernrec.store import Stack
 from kernrec.store.measurement import InputInfo, Measurement
+
+if TYPE_CHECKING:
+    from kernrec.recommender.context import Context
 
 DEVICES = (DeviceKind.CUDA, DeviceKind.REPLAY)
 """The kinds of devices that a user can collect on."""
@@ -103,12 +107,30 @@ def collect(
         UsageError: before anything is measured: no such device or kernel, or another collector is running.
         KernrecError: before anything is measured.
     """
-    with Journal(journal_path(request.database)) as journal, TemporaryDirectory(prefix="kernrec-") as scratch:
-        if request.database.exists():  # one that cannot take rows is an error now, not after a night of measuring
-            Database.open(request.database, read_only=False).close()
-        leftover = ingest(journal, request.database, lambda text: report(Progress("", "", "", 0, 0, note=text)))
+    with open_journal(request, report) as (journal, leftover), TemporaryDirectory(prefix="kernrec-") as scratch:
         work = devices_of(request, Path(scratch))
         return _Collection(request, journal, report, stopping).run(work, leftover)
+
+
+@contextmanager
+def open_journal(request: CollectRequest, report: Callable[[Progress], None]) -> Iterator[tuple[Journal, int]]:
+    """(the journal of a request's database, which is locked; how many rows an interrupted run had left in it)."""
+    with Journal(journal_path(request.database)) as journal:
+        check_takes_rows(request.database)
+        yield journal, ingest(journal, request.database, lambda text: report(Progress("", "", "", 0, 0, note=text)))
+
+
+def concluded(result: CollectResult, journal: Journal, database: Path) -> CollectResult:
+    """A result once what is left in the journal is in the database, with what went wrong where nothing else did."""
+    error, stored = result.error, result.stored
+    try:
+        stored += ingest(journal, database)
+    except KernrecError as failure:
+        error = error or f"{failure}; what was measured is safe in {journal.path} and is brought in by the next collect"
+    tried = any(it.measured for it in result.results)
+    if error is None and not result.stopped and tried and not any(it.best for it in result.results):
+        error = "no config could be measured; the reasons are above"
+    return replace(result, stored=stored, error=error)
 
 
 def devices_of(request: CollectRequest, scratch: Path) -> list[DeviceWork]:
@@ -157,17 +179,10 @@ class _Collection:
         self._run_campaign(campaigns[0])
         for thread in threads:
             thread.join()
-        try:
-            self._stored += ingest(self._journal, self._request.database)
-        except KernrecError as error:
-            self._errors.append(
-                f"{error}; what was measured is safe in {self._journal.path} and is brought in by the next collect"
-            )
         results = tuple(result for campaign in campaigns for result in campaign.results)
-        if not self._stopped and any(it.measured for it in results) and not any(it.best for it in results):
-            self._errors.append("no config could be measured; the reasons are above")
         first_error = self._errors[0] if self._errors else None
-        return CollectResult(results, self._stored, leftover, self._stopped, first_error)
+        result = CollectResult(results, self._stored, leftover, self._stopped, first_error)
+        return concluded(result, self._journal, self._request.database)
 
     def _earlier(self, device: MeasuringDevice) -> Callable[[Problem], list[Measurement]]:
         def earlier(problem: Problem) -> list[Measurement]:
@@ -189,19 +204,24 @@ class _Collection:
 
 
 def _recorded_work(request: CollectRequest) -> list[DeviceWork]:
+    return [recorded_work_on(gpu, request) for gpu in replayed_gpus(request)]
+
+
+def replayed_gpus(request: CollectRequest) -> list[str | None]:
+    """The recorded GPUs of a request for replay; None: the only one. Raises as `collect`."""
     if request.recording is None:
         raise UsageError("--device replay needs --replay, a database of measurements to answer from")
     if request.recording.absolute() == request.database.absolute():
         raise UsageError("a recording cannot be collected into itself: give another --db")
-    gpus: list[str | None] = (
-        list(recorded_gpus(request.recording))
-        if request.gpu == "all"
-        else [None if request.gpu == "auto" else find_gpu(request.gpu).name]
-    )
-    return [_recorded_work_on(gpu, request.recording, request) for gpu in gpus]
+    if request.gpu == "all":
+        return list(recorded_gpus(request.recording))
+    return [None if request.gpu == "auto" else find_gpu(request.gpu).name]
 
 
-def _recorded_work_on(gpu: str | None, file: Path, request: CollectRequest) -> DeviceWork:
+def recorded_work_on(gpu: str | None, request: CollectRequest) -> DeviceWork:
+    """A recorded GPU with the plans of a request's problems; None: the only one. Raises as `collect`."""
+    file = request.recording
+    assert file is not None
     recordings = load_recordings(file, gpu)
     if request.problems is not None:
         keys = {problem.key for _, problem in request.problems}
@@ -213,10 +233,25 @@ def _recorded_work_on(gpu: str | None, file: Path, request: CollectRequest) -> D
     return DeviceWork(recorded_device(file, recordings[0].gpu, request.seed), problems)
 
 
-def _card_work(request: CollectRequest, scratch: Path) -> list[DeviceWork]:
-    from kernrec.measure.device.nvml import choose_cards
+def planning_context(request: CollectRequest) -> "Context":
+    """What plans for cards follow from: shipped profiles, the models beside the database, a user's kernel in it."""
     from kernrec.recommender.context import Context
     from kernrec.recommender.estimate.model_store import ModelStore
+
+    stored = [request.database] if request.kernel is not None and request.database.exists() else []
+    return Context(stored, models=ModelStore(request.database.parent / "models", Stack(stored)))
+
+
+def plan_for_card(request: CollectRequest, gpu: GPU, context: "Context") -> list[PlannedProblem]:
+    """The plans of a request's problems on a kind of card. Raises as `collect`."""
+    if request.problems is None:
+        raise UsageError("name what to measure with --op, and --shape or --workload")
+    options = PlanOptions(request.effort.configs, request.effort.drawn, request.seed)
+    return plan_library(request.problems, gpu, context, options, request.kernel)
+
+
+def _card_work(request: CollectRequest, scratch: Path) -> list[DeviceWork]:
+    from kernrec.measure.device.nvml import choose_cards
 
     if request.problems is None:
         raise UsageError("name what to measure with --op, and --shape or --workload")
@@ -232,13 +267,10 @@ def _card_work(request: CollectRequest, scratch: Path) -> list[DeviceWork]:
     for i, card in enumerate(cards):
         cards_of.setdefault(find_gpu(card.name).name, []).append(i)
     inputs = _inputs(request.kernel)
-    stored = [request.database] if request.kernel is not None and request.database.exists() else []
-    context = Context(stored, models=ModelStore(request.database.parent / "models", Stack(stored)))
-    options = PlanOptions(request.effort.configs, request.effort.drawn, request.seed)
+    context = planning_context(request)
     work = []
     for name, members in cards_of.items():
-        gpu = find_gpu(name)
-        problems = plan_library(request.problems, gpu, context, options, request.kernel)
+        problems = plan_for_card(request, find_gpu(name), context)
         for position, i in enumerate(members):
             share = problems[position :: len(members)]
             if share:

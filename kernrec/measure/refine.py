@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.claims import Claims
-from kernrec.measure.campaign.ingest import ingest
+from kernrec.measure.campaign.ingest import check_takes_rows, ingest
 from kernrec.measure.campaign.journal import Journal, abandoned_journals, shared_journal
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem
 from kernrec.measure.campaign.results import MeasuringEffort, Progress
@@ -31,7 +31,6 @@ from kernrec.measure.refine_subject import RefineRequest, RefineSubject, open_su
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.model.search.refinement import Costs, Refinement, Visit
 from kernrec.recommender.request import Objective
-from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 
 FORECAST_S = 600.0
@@ -141,8 +140,7 @@ def refine(
     _check_budget(request)
     with TemporaryDirectory(prefix="kernrec-") as scratch:
         subject = open_subject(request, Path(scratch))
-        if request.database.exists():  # one that cannot take rows is an error now
-            Database.open(request.database, read_only=False).close()
+        check_takes_rows(request.database)
         for journal in abandoned_journals(request.database):
             ingest(journal, request.database, lambda text: report(Progress("", "", "", 0, 0, note=text)))
         with shared_journal(request.database) as journal, Claims(request.database) as claims:

@@ -10,6 +10,7 @@ import pytest
 
 from kernrec.cluster import card_worker
 from kernrec.cluster.collect import collect_on
+from kernrec.errors import UsageError
 from kernrec.measure.campaign.ingest import measurements_of
 from kernrec.measure.campaign.journal import journal_path
 from kernrec.measure.campaign.results import EFFORTS, Progress
@@ -124,3 +125,9 @@ def test_a_machine_whose_disk_is_full_leaves_and_its_work_goes_elsewhere(
     assert any("no space left on device" in note and "without this card" in note for note in notes)
     assert set(times_measured(rows).values()) == {1}
     assert len(rows) == CONFIGS
+
+
+def test_a_recording_is_not_collected_into_itself(tmp_path: Path) -> None:
+    make_recording(tmp_path / "own.duckdb", 2, energy=False)
+    with pytest.raises(UsageError, match="cannot be collected into itself"):
+        collect(tmp_path, 1, recording=tmp_path / "own.duckdb")

@@ -30,6 +30,12 @@ _TOGETHER = 5000
 _OUR_PROTOCOLS = (measure_config.VERSION, replay.PROTOCOL_VERSION)
 
 
+def check_takes_rows(database: Path) -> None:
+    """Raises `UsageError` where rows could not enter a database; now, not after a night of measuring."""
+    if database.exists():
+        Database.open(database, read_only=False).close()
+
+
 def ingest(journal: Journal, database: Path, note: Callable[[str], None] = lambda text: None) -> int:
     """Move the measurements of a journal into the database, which is created if there is none.
 
