@@ -19,7 +19,7 @@ _OF_THE_LAUNCH = ("grid", "warmup")
 
 
 @dataclass(frozen=True, eq=False)
-class Launch:
+class AutotunedLaunch:
     """A launch of a function that Triton is tuning."""
 
     tuned: Any

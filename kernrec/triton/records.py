@@ -1,7 +1,7 @@
 """What was measured of a tuning key: read from the user's database and what was pulled, and added to it.
 
-A row's session begins with the hash of the tuning key (`Launch.tuning_hash`), by which it is found again on every
-machine that has the row.
+A row's session begins with the hash of the tuning key (`AutotunedLaunch.tuning_hash`), by which it is found again on
+every machine that has the row.
 """
 
 import math
@@ -67,7 +67,7 @@ def known_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int, di
     Args:
         gpu: name in the catalog.
         kernel: name of the kernel.
-        tuning_hash: of `Launch.tuning_hash`.
+        tuning_hash: of `AutotunedLaunch.tuning_hash`.
 
     Returns:
         For each row: how many configs its trial asked for, the config in kernrec's names, and the result.

@@ -13,7 +13,7 @@ from kernrec.errors import KernrecError, KernrecWarning, UsageError
 from kernrec.kernel.expression import identifier
 from kernrec.recommender.request import Objective
 from kernrec.store.device_report import EnergyReport
-from kernrec.triton.launch import Launch, jit_function, listed_configs
+from kernrec.triton.launch import AutotunedLaunch, jit_function, listed_configs
 from kernrec.triton.machine import Machine, this_machine
 from kernrec.triton.rank import ranked
 from kernrec.triton.records import Result, Trial, keep, known_results, middle
@@ -25,7 +25,7 @@ _warned: set[str] = set()
 class _Running:
     """The configs that are measured now for one tuning key."""
 
-    launch: Launch
+    launch: AutotunedLaunch
     places: Sequence[int]
     """Of the configs in the launch's list."""
     machine: Machine | None
@@ -91,7 +91,7 @@ class Tuner:
         self._running = None
         if not hasattr(jit_function(tuned), "cache_key"):
             return configs[:1]  # Triton's interpreter, on the CPU: no config is better than another
-        launch = Launch(tuned, configs, given)
+        launch = AutotunedLaunch(tuned, configs, given)
         if note := untested_version():
             _warn(note)
         launch.check()
@@ -125,7 +125,7 @@ class Tuner:
             return [configs[places[0]]]
         return self._run(_Running(launch, places[: self._top_k], machine, self._top_k))
 
-    def _known(self, launch: Launch, machine: Machine) -> Any | None:
+    def _known(self, launch: AutotunedLaunch, machine: Machine) -> Any | None:
         """The best config that was measured before; None where none was, or fewer than are asked for."""
         try:
             rows = known_results(machine.gpu.name, identifier(launch.name), launch.tuning_hash(triton_compiler()))
@@ -143,7 +143,9 @@ class Tuner:
             return None
         return launch.configs[min(values, key=values.__getitem__)]
 
-    def _unranked(self, launch: Launch, machine: Machine | None, offline: bool, why: KernrecError) -> list[Any]:
+    def _unranked(
+        self, launch: AutotunedLaunch, machine: Machine | None, offline: bool, why: KernrecError
+    ) -> list[Any]:
         """What is measured where nothing can be predicted: all configs, as Triton does it, or none."""
         if offline:
             _warn(f"{launch.name}: its configs are not ranked, the first of the list is taken: {why}")
