@@ -11,6 +11,7 @@ from kernrec.ptx.ir.program import (
     Instruction,
     Register,
     Symbol,
+    accumulates,
     with_leaves,
 )
 
@@ -62,7 +63,9 @@ def with_local_names(function: Function) -> Function:
     writers: Counter[str] = Counter()
     for ins in function.instructions:
         writers.update(results(ins))
-    often = {name for name, count in writers.items() if count > 1 and function.register_type(name) is not None}
+    sums = {name for ins in function.instructions if accumulates(ins) for name in results(ins)}
+    several = {name for name, count in writers.items() if count > 1} - sums
+    often = {name for name in several if function.register_type(name) is not None}
     if not often:
         return function
     registers = dict(function.registers)

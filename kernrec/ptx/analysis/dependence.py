@@ -9,7 +9,7 @@ thread.
 
 from dataclasses import dataclass
 
-from kernrec.ptx.ir.program import Address, BasicBlock, Function, Instruction, Texel, registers_of
+from kernrec.ptx.ir.program import Address, BasicBlock, Function, Instruction, Texel, accumulates, registers_of
 
 _NO_RESULT = frozenset(
     {"st", "bra", "brx", "exit", "ret", "bar", "barrier", "cp", "red", "sust", "sured", "trap", "membar", "fence"}
@@ -39,7 +39,7 @@ def results(ins: Instruction) -> frozenset[str]:
 
 def sources(ins: Instruction) -> frozenset[str]:
     """The registers that an instruction reads, its predicate among them."""
-    operands = ins.operands if ins.opcode in _NO_RESULT else ins.operands[1:]
+    operands = ins.operands if ins.opcode in _NO_RESULT or accumulates(ins) else ins.operands[1:]
     names = {name for operand in operands for name in registers_of(operand)}
     if ins.predicate is not None:
         names.add(ins.predicate[0])

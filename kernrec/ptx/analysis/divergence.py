@@ -11,7 +11,7 @@ from kernrec.ptx.analysis.dependence import results, sources
 from kernrec.ptx.ir.program import Function, Symbol
 
 _VARYING = ("%tid", "%laneid", "%lanemask", "%clock", "%globaltimer")
-_MIXING = frozenset({"atom", "shfl", "ldmatrix", "mma", "movmatrix"})
+_MIXING = frozenset({"atom", "shfl", "ldmatrix", "mma", "wgmma", "tcgen05", "movmatrix"})
 
 
 def divergent_registers(function: Function, def_use: DefUse) -> set[str]:

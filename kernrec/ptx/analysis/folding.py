@@ -26,7 +26,9 @@ from kernrec.ptx.ir.types import words
 
 _ACCESS = frozenset({"ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "prefetch"})
 # Instructions that cannot take an operand from constant memory or a literal.
-_REGISTERS_ONLY = _ACCESS | {"shfl", "mma", "wmma", "vote", "match", "redux", "mov", "bar", "barrier", "movmatrix"}
+_REGISTERS_ONLY = _ACCESS | {
+    "shfl", "mma", "wmma", "wgmma", "tcgen05", "vote", "match", "redux", "mov", "bar", "barrier", "movmatrix",
+}  # fmt: skip
 _LOGIC = frozenset({"and", "or", "xor", "not"})
 _FLOAT = frozenset({"add", "sub", "mul", "fma", "mad", "setp", "min", "max"})
 _IN_CONSTANTS = ("%ntid", "%nctaid")  # special registers that the driver keeps in constant memory

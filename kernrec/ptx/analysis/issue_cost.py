@@ -101,8 +101,10 @@ def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
         return (("cp_async", 1),)
     if opcode == "wmma":
         return _wmma(modifiers)
-    if opcode in ("mma", "wgmma"):
+    if opcode == "mma":
         return (("mma", 1),)
+    if opcode == "wgmma":
+        return (("mma" if modifiers[0] == "mma_async" else "other", 1),)
     if opcode == "ldmatrix":
         return (("ld_shared", 1),)
     if opcode == "stmatrix":

@@ -10,7 +10,7 @@ here: `dependence.load_chain` counts them, and what they take depends on caches.
 
 from kernrec.ptx.analysis.dependence import results, sources
 from kernrec.ptx.analysis.issue_cost import classify
-from kernrec.ptx.ir.program import BasicBlock
+from kernrec.ptx.ir.program import BasicBlock, Instruction, accumulates
 
 _LATENCY_CLK = {
     "fma32": 4, "alu": 4, "setp": 6, "imad": 5, "wide64": 5, "f16": 5, "f64": 8, "mov": 0, "cvt": 14, "mufu": 20,
@@ -18,6 +18,9 @@ _LATENCY_CLK = {
     "st_local": 1, "mma": 18, "atomic": 1, "cp_async": 1, "branch": 8, "bar": 1, "other": 4,
 }  # fmt: skip
 _SHARED_ATOMIC_CLK = 50  # an addition to shared memory whose old value is used (assumption: twice a load)
+_WGMMA_COLUMNS_PER_CLK = 2
+"""Columns of `wgmma.mma_async` that the tensor cores of an SM finish in a clock: 64 rows, 32 bytes along K, at 2,048
+multiply-adds of f16 a clock (H100 data sheet)."""
 
 
 def chain_clk(block: BasicBlock) -> int:
@@ -30,9 +33,16 @@ def chain_clk(block: BasicBlock) -> int:
         latency = sum(_LATENCY_CLK.get(name, 4) * count for name, count in cost)
         if ins.opcode == "atom" and "shared" in ins.modifiers:
             latency = _SHARED_ATOMIC_CLK
+        elif accumulates(ins):
+            latency = max(_wgmma_columns(ins) // _WGMMA_COLUMNS_PER_CLK, _LATENCY_CLK["mma"])
         done = max((ready.get(name, 0) for name in sources(ins)), default=0) + latency
         for name in results(ins):
             ready[name] = done
         last = max(last, done)
         issued += slots
     return max(last, issued)
+
+
+def _wgmma_columns(ins: Instruction) -> int:
+    shape = next((mark for mark in ins.modifiers if mark.startswith("m64n")), "m64n8k16")
+    return int(shape[4 : shape.index("k")])

@@ -15,8 +15,8 @@ from kernrec.ptx.ir.program import Function, Immediate, Instruction, Register
 
 _FROM_ELSEWHERE = frozenset(
     {
-        "ld", "ldu", "atom", "ldmatrix", "movmatrix", "mma", "wmma", "shfl", "vote", "match", "redux", "activemask",
-        "elect",
+        "ld", "ldu", "atom", "ldmatrix", "movmatrix", "mma", "wmma", "wgmma", "tcgen05", "shfl", "vote", "match",
+        "redux", "activemask", "elect",
     }
 )  # fmt: skip
 _LEAVES = frozenset({"exit", "ret", "call"})

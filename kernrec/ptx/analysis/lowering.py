@@ -15,8 +15,11 @@ _MOST_PREDICATED = 7
 """Machine instructions behind a branch that are executed with predicates instead."""
 _PROLOGUE = 1  # the stack pointer
 _STAYS = frozenset(
-    {"bar", "barrier", "shfl", "mma", "wmma", "vote", "match", "redux", "ldmatrix", "bra", "brx", "call", "trap"}
-)
+    {
+        "bar", "barrier", "shfl", "mma", "wmma", "wgmma", "tcgen05", "vote", "match", "redux", "ldmatrix", "bra", "brx",
+        "call", "trap",
+    }
+)  # fmt: skip
 
 
 def lowered(function: Function) -> list[dict[str, int]]:

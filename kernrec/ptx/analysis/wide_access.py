@@ -46,6 +46,8 @@ _MEMORY = frozenset(
         "ldmatrix",
         "stmatrix",
         "wmma",
+        "wgmma",
+        "tcgen05",
         "mbarrier",
         "fence",
         "membar",

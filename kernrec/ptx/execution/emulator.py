@@ -30,6 +30,7 @@ from kernrec.ptx.instructions import (
     select,
     surfaces,
     warp,
+    wgmma,
     wmma,
 )
 from kernrec.ptx.instructions.decoder import OperandResolver
@@ -61,6 +62,7 @@ SEMANTICS = (
     select,
     surfaces,
     warp,
+    wgmma,
     wmma,
 )
 

@@ -178,14 +178,18 @@ class Scheduler:
         return lowest
 
     def _ready(self, mask: Array, code: DecodedBlock) -> Array | None:
-        """The lanes of `mask` that may run: those whose warp is complete, where an instruction requires that."""
+        """The lanes of `mask` that may run: those whose warp or warpgroup is complete, where an instruction says so."""
         self.parked &= ~mask
         if code.lane_mask is None:
             return mask
-        lane = (self.operands.lanes.shape.numbers & 31).astype(np.uint32)
-        named = np.bitwise_or.reduce(np.where(mask, code.lane_mask, 0).reshape(-1, WARP), axis=1).repeat(WARP)
-        missing = (((named >> lane) & 1) != 0) & self.live.mask & ~mask
-        incomplete = missing.reshape(-1, WARP).any(axis=1).repeat(WARP) & mask
+        if code.whole_warpgroups:
+            shape = self.operands.lanes.shape
+            incomplete = np.logical_or.reduceat(self.live.mask & ~mask, shape.warpgroups)[shape.warpgroup_of] & mask
+        else:
+            lane = (self.operands.lanes.shape.numbers & 31).astype(np.uint32)
+            named = np.bitwise_or.reduce(np.where(mask, code.lane_mask, 0).reshape(-1, WARP), axis=1).repeat(WARP)
+            missing = (((named >> lane) & 1) != 0) & self.live.mask & ~mask
+            incomplete = missing.reshape(-1, WARP).any(axis=1).repeat(WARP) & mask
         self.parked |= incomplete
         ready = mask & ~incomplete
         return ready if ready.any() else None

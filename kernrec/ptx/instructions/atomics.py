@@ -139,4 +139,14 @@ def turns(index: Array) -> list[Array]:
 
 @steps("membar", "fence", "discard", "applypriority", "prefetch", "prefetchu", "nanosleep")
 def _nothing(decoder: BlockDecoder, ins: Instruction) -> Step:
-    return lambda: None
+    races = decoder.memory.races
+    if races is None or ins.modifiers[:2] != ("proxy", "async"):
+        return lambda: None
+    lanes, running_lanes = decoder.lanes, decoder.running_lanes(ins)
+
+    def make_visible() -> None:
+        numbers = running_lanes()
+        numbers = lanes.shape.numbers if numbers is None else numbers
+        races.tensor_reads.fence(numbers, lanes.shape.lanes_per_block)
+
+    return make_visible

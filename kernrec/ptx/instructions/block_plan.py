@@ -9,12 +9,13 @@ A plan knows no lanes, addresses or arrays: `decoder` makes steps of it for a la
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 
 from kernrec.ptx.analysis import issue_cost
+from kernrec.ptx.instructions import register_watch
 from kernrec.ptx.instructions.registry import (
     ELEMENTWISE,
     STEPS,
@@ -209,7 +210,10 @@ class _Planner:
         self._symbols = symbols
         self._versions: dict[RowRef, int] = {}  # how often the block wrote a row so far
         self._open: list[_Group] = []
-        for ins in block.instructions:
+        watched = register_watch.watched_registers(rows.function)
+        for i, ins in enumerate(block.instructions):
+            if watched and (i == 0 or block.instructions[i - 1].opcode == "wgmma"):
+                self._watch(register_watch.accesses(block.instructions[i:], watched))
             if ends_block(ins):
                 self.plan.end = ins
                 continue
@@ -222,6 +226,12 @@ class _Planner:
         first = block.instructions[0]
         if is_warp_synchronous(first):
             self.plan.mask = operand_row(rows, lane_mask(first), "u32", symbols)
+
+    def _watch(self, first: dict[str, Instruction]) -> None:
+        """Plans the check of the registers that instructions access while matrix operations may be in flight."""
+        if first:
+            step = partial(register_watch.watch, first)
+            self.plan.steps.append(Deferred(next(iter(first.values())), step, {}))
 
     def _instruction(self, ins: Instruction) -> None:
         build = ELEMENTWISE.get(ins.opcode)

@@ -7,7 +7,17 @@ import numpy as np
 from kernrec.ptx.instructions.block_plan import PLANNING_ERRORS, BlockPlan, Deferred, Packed, Single, operand_row
 from kernrec.ptx.instructions.packing import packed_step, single_step
 from kernrec.ptx.instructions.registry import Step, UnsupportedInstructionError
-from kernrec.ptx.ir.program import Address, BasicBlock, Function, Immediate, Instruction, Operand, Register, Symbol
+from kernrec.ptx.ir.program import (
+    Address,
+    BasicBlock,
+    Function,
+    Immediate,
+    Instruction,
+    Operand,
+    Register,
+    Symbol,
+    is_warpgroup_synchronous,
+)
 from kernrec.ptx.state.batch import WARP, Lanes
 from kernrec.ptx.state.errors import location
 from kernrec.ptx.state.memory import Memory
@@ -53,6 +63,11 @@ class DecodedBlock:
     def block(self) -> BasicBlock:
         """The instructions."""
         return self._plan.block
+
+    @property
+    def whole_warpgroups(self) -> bool:
+        """Whether the lanes of a warpgroup run the first instruction together."""
+        return is_warpgroup_synchronous(self._plan.block.instructions[0])
 
     @property
     def end(self) -> Instruction | None:

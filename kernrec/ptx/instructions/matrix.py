@@ -20,69 +20,30 @@ eighth, as `mma.i8`, which take as long (NVIDIA A100 Tensor Core GPU Architectur
 e5m2 half as many as `mma.f16` (NVIDIA Ada GPU Architecture, table of peak rates with sums in f32).
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from kernrec.ptx.instructions.decoder import BlockDecoder
-from kernrec.ptx.instructions.fp8 import fp8_values
+from kernrec.ptx.instructions.fragments import (
+    ELEMENT_TYPES,
+    Rows,
+    Warps,
+    a_matrices,
+    b_matrices,
+    c_matrices,
+    elements_per_register,
+    register_rows,
+    register_values,
+    saturated,
+    write_d,
+)
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
-from kernrec.ptx.instructions.rounding import bf16_values, tf32_of
 from kernrec.ptx.instructions.warp import whole_warps
-from kernrec.ptx.ir.program import Instruction, Operand, elements
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.types import Array
 
-
-class _Type(NamedTuple):
-    """An operand type: how its registers are read, and as what its operations are counted."""
-
-    width: int
-    """Bits of a register."""
-
-    dtype: str
-    """NumPy type of an element in a register."""
-
-    values: Callable[[Array], Array]
-    """From elements to numbers."""
-
-    counted: str
-    """What its operations are counted as."""
-
-    share: float = 1.0
-    """Time of an operation over that of what it is counted as."""
-
-
-def _same(a: Array) -> Array:
-    return a
-
-
-def _nibbles(a: Array) -> Array:
-    """Unsigned 4-bit integers, lowest first, of bytes."""
-    return np.stack([a & 15, a >> 4], axis=-1).reshape(*a.shape[:-1], -1)
-
-
-def _signed_nibbles(a: Array) -> Array:
-    low = _nibbles(a).astype(np.int8)
-    return np.where(low > 7, low - 16, low)
-
-
-_TYPES = {
-    "f16": _Type(32, "f2", _same, "f16"),
-    "bf16": _Type(32, "u2", bf16_values, "bf16"),
-    "tf32": _Type(32, "u4", lambda a: tf32_of(a).view(np.float32), "tf32"),
-    "e4m3": _Type(32, "u1", partial(fp8_values, "e4m3"), "f16", 0.5),
-    "e5m2": _Type(32, "u1", partial(fp8_values, "e5m2"), "f16", 0.5),
-    "s8": _Type(32, "i1", _same, "i8"),
-    "u8": _Type(32, "u1", _same, "i8"),
-    "s4": _Type(32, "u1", _signed_nibbles, "i8", 0.5),
-    "u4": _Type(32, "u1", _nibbles, "i8", 0.5),
-    "b1": _Type(32, "u1", lambda a: np.unpackbits(a, axis=-1, bitorder="little"), "i8", 0.125),
-    "f64": _Type(64, "f8", _same, "f64"),
-    "f32": _Type(32, "f4", _same, "f32"),
-    "s32": _Type(32, "i4", _same, "i32"),
-}
 _HALF_SHAPES = frozenset({"m16n8k8", "m16n8k16"})
 _EIGHT_BIT_SHAPES = frozenset({"m16n8k16", "m16n8k32"})
 _INTEGER_SHAPES = frozenset({"m8n8k16", "m16n8k16", "m16n8k32"})
@@ -108,8 +69,6 @@ RESULTS = {
 }  # fmt: skip
 """Types of C and D by type of A."""
 _MOST = 64  # instructions in one step
-
-Rows = tuple[int, ...]
 
 
 class ProductKind(NamedTuple):
@@ -216,7 +175,8 @@ class _Product:
         warps = whole_warps(self.decoder, self.ins, numbers)
         plan = self._planned()
         m, k = kind.m, kind.k
-        a, b = self._a(plan.a, warps), self._b(plan.b, warps)
+        a = a_matrices(self._values(plan.a, kind.a, warps), m)
+        b = b_matrices(self._values(plan.b, kind.b, warps))
         count = a.shape[0]  # of warps
         if plan.all_pairs:
             product = np.matmul(a.reshape(count, -1, k), b.reshape(count, -1, k).swapaxes(1, 2))
@@ -226,80 +186,20 @@ class _Product:
             product = np.matmul(a.swapaxes(0, 1)[plan.a_of], b.swapaxes(0, 1)[plan.b_of].swapaxes(2, 3))
         if kind.xor:  # with bits as 1 and -1, each pair adds 1 where they agree, and -1 where they differ
             product = (k - product) / 2
-        product += self._c([item.c for item in self.items], warps)
-        self._d(product, [item.d for item in self.items], warps)
+        product += c_matrices(self._values([item.c for item in self.items], kind.c, warps))
+        file = self.decoder.registers.files[ELEMENT_TYPES[kind.d].width]
+        results = [item.d for item in self.items]
+        write_d(file, results, warps, saturated(product) if kind.saturates else product, kind.d)
         counts = self.decoder.memory.counts
         if counts is not None:
             operations = 2 * m * 8 * k * count * len(self.items)
-            counts.bump(f"mma.{_TYPES[kind.a].counted}", int(operations * _TYPES[kind.a].share))
+            counts.bump(f"mma.{ELEMENT_TYPES[kind.a].counted}", int(operations * ELEMENT_TYPES[kind.a].share))
 
-    def _registers(self, fragments: list[Rows], kind: str, warps: Array | slice) -> Array:
-        """Elements of the registers of fragments: (fragments, registers, warps, g, t, elements)."""
-        of = _TYPES[kind]
-        rows = self.decoder.registers.files[of.width][np.array(fragments)]
-        rows = rows.reshape(*rows.shape[:2], -1, 32)
-        if not isinstance(warps, slice):
-            rows = rows[:, :, warps]
-        values = of.values(rows.view(of.dtype))
-        if self.kind.xor and kind == "b1":
-            values = 1 - 2 * values.astype(np.int8)
-        return values.reshape(*rows.shape[:3], 8, 4, -1)
-
-    def _a(self, fragments: list[Rows], warps: Array | slice) -> Array:
-        """A matrices as (warps, fragments, m, k)."""
-        values = self._registers(fragments, self.kind.a, warps)
-        count, registers, number, _, _, p = values.shape
-        high = self.kind.m // 8
-        parts = values.reshape(count, registers // high, high, number, 8, 4, p).transpose(3, 0, 2, 4, 1, 5, 6)
-        return parts.astype(np.float64, order="C").reshape(number, count, self.kind.m, self.kind.k)
-
-    def _b(self, fragments: list[Rows], warps: Array | slice) -> Array:
-        """B matrices, transposed, as (warps, fragments, n, k)."""
-        values = self._registers(fragments, self.kind.b, warps)
-        count, _, number, *_ = values.shape
-        parts = values.transpose(2, 0, 3, 1, 4, 5)
-        return parts.astype(np.float64, order="C").reshape(number, count, 8, self.kind.k)
-
-    def _c(self, fragments: list[Rows], warps: Array | slice) -> Array:
-        """C matrices as (fragments, warps, m, n), in their own type."""
-        values = self._registers(fragments, self.kind.c, warps)
-        count, registers, number, _, _, p = values.shape
-        parts = values.reshape(count, registers * p // 2, 2 // p, number, 8, 4, p).transpose(0, 3, 1, 4, 5, 2, 6)
-        return parts.reshape(count, number, self.kind.m, 8)
-
-    def _d(self, product: Array, fragments: list[Rows], warps: Array | slice) -> None:
-        """Rounds float64 matrices (fragments, warps, m, n) into the registers of D."""
-        of = _TYPES[self.kind.d]
-        dtype = np.dtype(of.dtype)
-        if dtype.kind == "i":
-            whole = product.astype(np.int64)
-            rounded = (np.clip(whole, -(1 << 31), (1 << 31) - 1) if self.kind.saturates else whole).astype(dtype)
-        else:
-            rounded = product.astype(dtype)
-        count, number, m, _ = product.shape
-        p = 2 if of.width > 8 * dtype.itemsize else 1
-        parts = rounded.reshape(count, number, m // 8, 8, 4, 2 // p, p).transpose(0, 2, 5, 1, 3, 4, 6)
-        registers = np.ascontiguousarray(parts).view(f"u{of.width // 8}").reshape(-1, number, 32)
-        file = self.decoder.registers.files[of.width]
-        rows = np.array(fragments).reshape(-1)
-        if isinstance(warps, slice):
-            file[rows] = registers.reshape(len(rows), -1)
-        else:
-            file.reshape(len(file), -1, 32)[rows[:, None], warps] = registers
-
-
-def register_rows(decoder: BlockDecoder, operand: Operand, kind: str, registers: int) -> Rows:
-    """The rows of the registers of a fragment.
-
-    Raises:
-        UnsupportedFormError: not so many registers of the type's width.
-    """
-    items = elements(operand)
-    width = _TYPES[kind].width
-    refs = [decoder.ref(item, f"b{width}") for item in items]
-    if len(refs) != registers or any(ref[0] != width for ref in refs):
-        raise UnsupportedFormError(f"a fragment of .{kind} takes {registers} registers of {width} bits")
-    return tuple(row for _, row in refs)
+    def _values(self, fragments: list[Rows], kind: str, warps: Warps) -> Array:
+        """Numbers in the registers of fragments: (fragments, registers, warps, g, t, elements)."""
+        file = self.decoder.registers.files[ELEMENT_TYPES[kind].width]
+        values = register_values(file, fragments, kind, warps)
+        return 1 - 2 * values.astype(np.int8) if self.kind.xor and kind == "b1" else values
 
 
 def add_products(
@@ -341,8 +241,3 @@ def _mma(decoder: BlockDecoder, ins: Instruction) -> Step | None:
         register_rows(decoder, operands[0], d, m * 8 // (32 * elements_per_register(d))),
     )
     return add_products(decoder, ins, kind, [rows])
-
-
-def elements_per_register(kind: str) -> int:
-    """How many elements of a type a register of a fragment holds."""
-    return _TYPES[kind].width // (8 if kind in ("e4m3", "e5m2") else int(kind.strip("bfstu")))

@@ -18,14 +18,8 @@ import numpy as np
 
 from kernrec.ptx.instructions.access import address_of, space_of
 from kernrec.ptx.instructions.decoder import BlockDecoder
-from kernrec.ptx.instructions.matrix import (
-    RESULTS,
-    Fragments,
-    ProductKind,
-    add_products,
-    elements_per_register,
-    register_rows,
-)
+from kernrec.ptx.instructions.fragments import elements_per_register, register_rows
+from kernrec.ptx.instructions.matrix import RESULTS, Fragments, ProductKind, add_products
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.instructions.warp import whole_warps
 from kernrec.ptx.ir.program import Instruction, Vector

@@ -227,8 +227,14 @@ class BasicBlock:
     """Labels in front of the first instruction."""
 
 
+def accumulates(ins: Instruction) -> bool:
+    """Whether an instruction reads its first operand and writes it, too."""
+    return ins.opcode == "wgmma" and ins.modifiers[0] == "mma_async"
+
+
 _ENDS_BLOCK = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier", "call"})
 _WARP_SYNCHRONOUS = frozenset({"shfl", "vote", "match", "redux", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"})
+_WARPGROUP_SYNCHRONOUS = frozenset({"wgmma"})
 
 
 def ends_block(ins: Instruction) -> bool:
@@ -238,7 +244,13 @@ def ends_block(ins: Instruction) -> bool:
 
 def is_warp_synchronous(ins: Instruction) -> bool:
     """Whether the threads of a warp run an instruction together: a basic block begins with it, and they wait there."""
-    return ins.opcode in _WARP_SYNCHRONOUS or (ins.opcode == "bar" and ins.modifiers[:1] == ("warp",))
+    alone = ins.opcode in _WARP_SYNCHRONOUS or (ins.opcode == "bar" and ins.modifiers[:1] == ("warp",))
+    return alone or is_warpgroup_synchronous(ins)
+
+
+def is_warpgroup_synchronous(ins: Instruction) -> bool:
+    """Whether the threads of a warpgroup run an instruction together."""
+    return ins.opcode in _WARPGROUP_SYNCHRONOUS
 
 
 _ALL_LANES = Immediate(0xFFFFFFFF, "int")
@@ -324,13 +336,18 @@ class Function:
         """The basic blocks in the order of the text."""
         starts = {0, *self.labels.values()}
         together = False  # whether the lanes of each warp are known to be together
+        groups_together = False  # whether those of each warpgroup are
         for i, ins in enumerate(self.instructions):
             together = together and i not in starts
+            groups_together = groups_together and i not in starts
             if ends_block(ins):
                 starts.add(i + 1)
+            if is_warpgroup_synchronous(ins) and not groups_together:
+                starts.add(i)
+                together = groups_together = True
             if is_warp_synchronous(ins) and not together:
                 starts.add(i)
-                together = _names_all_lanes(ins)
+                together, groups_together = _names_all_lanes(ins), False
         named: dict[int, list[str]] = {}
         for label, index in self.labels.items():
             named.setdefault(index, []).append(label)

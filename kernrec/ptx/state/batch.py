@@ -15,6 +15,9 @@ from kernrec.ptx.state.types import Array
 WARP = 32
 """Threads of a warp."""
 
+WARPGROUP = 128
+"""Threads of a warpgroup: four warps of a block that follow one another, the first one's number a multiple of four."""
+
 
 @dataclass(frozen=True)
 class BatchShape:
@@ -53,6 +56,18 @@ class BatchShape:
     def block_of(self) -> Array:
         """For each lane the position of its block in the batch; int64 (lanes)."""
         return self.numbers // self.lanes_per_block
+
+    @cached_property
+    def warpgroups(self) -> Array:
+        """The first lane of each warpgroup, of those of fewer than four warps, too; int64 (warpgroups)."""
+        within = np.arange(0, self.lanes_per_block, WARPGROUP)
+        first: Array = (np.arange(self.blocks)[:, None] * self.lanes_per_block + within).reshape(-1)
+        return first
+
+    @cached_property
+    def warpgroup_of(self) -> Array:
+        """For each lane the number of its warpgroup in the batch; int64 (lanes)."""
+        return np.searchsorted(self.warpgroups, self.numbers, "right") - 1
 
     @cached_property
     def is_thread(self) -> Array:

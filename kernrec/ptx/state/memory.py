@@ -18,6 +18,7 @@ from kernrec.ptx.state.region import POISON, Region, global_buffers, private_spa
 from kernrec.ptx.state.selection import Selection, signed
 from kernrec.ptx.state.touched_sectors import TouchedSectors
 from kernrec.ptx.state.types import Array
+from kernrec.ptx.state.warpgroup_operations import WarpgroupOperations
 
 _MOST_TOUCHED = 1 << 14  # addresses that are recorded at once
 
@@ -79,6 +80,7 @@ class Memory:
         self.counts = counts
         self.races = races
         self.async_copies = AsyncCopies(lanes.shape.lanes)
+        self.warpgroups = WarpgroupOperations(lanes, None if races is None else races.tensor_reads)
         self.trace: list[GlobalRequest] | None = None  # where a list, accesses to buffers are appended
         self._touched = touched
         self._order = order
@@ -93,8 +95,14 @@ class Memory:
         self._spaces["shared"].bytes.fill(POISON)
         self._spaces["local"].bytes.fill(POISON)
         self.async_copies.start_batch()
+        self.warpgroups.start_batch()
         if self.races is not None:
             self.races.start_batch()
+
+    @property
+    def shared(self) -> Region:
+        """Shared memory of the batch, one block's behind the other's."""
+        return self._spaces["shared"]
 
     def select(self, lanes: Array | None, addresses: Array) -> Selection:
         """The selection of `lanes` (None: all) at `addresses` (one per selected lane)."""

@@ -13,6 +13,7 @@ from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.access_cost import SEVERAL_WARPS, AccessPattern
 from kernrec.ptx.state.batch import WARP, Lanes
 from kernrec.ptx.state.errors import EmulationError
+from kernrec.ptx.state.tensor_reads import TensorReads
 from kernrec.ptx.state.types import Array
 
 _NONE = -1  # no warp
@@ -50,15 +51,18 @@ class RaceDetector:
         self.writer = np.full(self.stride * lanes.shape.blocks, _NONE, np.int16)
         self.reader = np.full(self.stride * lanes.shape.blocks, _NONE, np.int16)
         self.warps_per_block = lanes.shape.lanes_per_block // WARP
+        self.tensor_reads = TensorReads(self.stride // 16, lanes.shape.blocks)
 
     def pass_barrier(self, blocks: Array) -> None:
         """A new barrier interval begins for these blocks; `blocks`: bool, by position in the batch."""
         for last in (self.writer, self.reader):
             last.reshape(len(blocks), self.stride)[blocks] = _NONE
+        self.tensor_reads.pass_barrier(blocks)
 
     def start_batch(self) -> None:
         """Forgets the accesses of the last batch."""
         self.pass_barrier(np.ones(self.lanes.shape.blocks, np.bool_))
+        self.tensor_reads.start_batch()
 
     def record(self, shared: SharedAccess) -> None:
         """Records an access.
@@ -67,6 +71,10 @@ class RaceDetector:
             EmulationError: the access is part of a race; the message names both sides.
         """
         # Accesses are aligned to their size, so two lanes of one access share all bytes or none.
+        if shared.write:
+            numbers = self.lanes.shape.numbers if shared.lanes is None else shared.lanes
+            is_copy = shared.access.ins.opcode == "cp"
+            self.tensor_reads.write(shared.access.location, shared.first + shared.shift, numbers, is_copy)
         lanes, warps = shared.pattern.distinct_in_blocks(self.warps_per_block)
         rows, wrote, read = self._last(shared, shared.first[lanes])
         warps = warps[:, None]
@@ -80,6 +88,26 @@ class RaceDetector:
             self.writer.reshape(-1, shared.access.size)[rows] = warps
         else:
             self.reader.reshape(-1, shared.access.size)[rows] = np.where(_others(read, warps), SEVERAL_WARPS, warps)
+
+    def read_tile(self, where: str, index: Array) -> None:
+        """Records that the warps of a warpgroup read a tile, or a tensor core does.
+
+        Args:
+            where: the instruction, for messages.
+            index: bytes of the batch's shared memory.
+
+        Raises:
+            EmulationError: a warp wrote some of it with no barrier since.
+        """
+        wrote = self.writer[index]
+        if (wrote != _NONE).any():
+            warp = int(wrote.max())
+            block = int(self.lanes.block_numbers[warp // self.warps_per_block])
+            raise EmulationError(
+                f"{where}: race: reads shared memory that warp {warp % self.warps_per_block} of block number {block} "
+                "wrote with no barrier between"
+            )
+        self.reader[index] = SEVERAL_WARPS
 
     def _last(self, shared: SharedAccess, index: Array) -> tuple[Array, Array, Array]:
         """The rows of an access's elements in shared memory taken `size` bytes at a time, and the last writer and

@@ -1,0 +1,299 @@
+"""Matrix multiplication by a warpgroup: `wgmma.mma_async`, `wgmma.fence`, `wgmma.commit_group`, `wgmma.wait_group`.
+
+PTX ISA, section "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". Four warps multiply A (64 x K)
+with B (K x N), K being 32 bytes. B, and A where it is not in registers, lie in shared memory as descriptors say
+(`kernrec.ptx.state.matrix_descriptors`). Warp w has rows 16 w to 16 w + 15 of A and D; its fragment of A is that of
+`mma.sync` with m16, and its fragment of D is N / 8 fragments of `mma.sync` with m16n8, one beside the other.
+
+Products and D are summed in float64 and rounded once, as for `mma.sync` (`kernrec.ptx.instructions.matrix`); Hopper
+sums e4m3 and e5m2 with fewer bits than f32 has. The multiplication is done where the instruction stands;
+`kernrec.ptx.state.warpgroup_operations` keeps anybody from looking at registers before they were waited for, and
+`kernrec.ptx.state.tensor_reads` from writing the tiles.
+
+`mma.<type>` counts operations as for `mma.sync`, and `wgmma.<type>` the same ones again, since they run at another
+rate; `wgmma.shared_bytes` is what tensor cores read of shared memory, once for the whole warpgroup, and `wgmma.waits`
+how often a warpgroup waited.
+"""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from kernrec.ptx.instructions.decoder import BlockDecoder
+from kernrec.ptx.instructions.fragments import (
+    ELEMENT_TYPES,
+    Rows,
+    a_matrices,
+    c_matrices,
+    register_rows,
+    register_values,
+    saturated,
+    write_d,
+)
+from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
+from kernrec.ptx.ir.program import Immediate, Instruction, Negated, Operand, Vector
+from kernrec.ptx.state.batch import WARP, WARPGROUP
+from kernrec.ptx.state.errors import EmulationError, location
+from kernrec.ptx.state.matrix_descriptors import DescriptorError, tile_addresses, wgmma_descriptor
+from kernrec.ptx.state.types import Array
+from kernrec.ptx.state.warpgroup_operations import Operation
+
+_M = 64
+_ROW_BYTES = 32  # of A and B along K
+_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "b1": 1}
+_FLOATS = ("f16", "f32")
+_RESULTS = {
+    "f16": _FLOATS, "bf16": ("f32",), "tf32": ("f32",), "e4m3": _FLOATS, "e5m2": _FLOATS,
+    "s8": ("s32",), "u8": ("s32",), "b1": ("s32",),
+}  # fmt: skip
+_ALIKE = ({"e4m3", "e5m2"}, {"s8", "u8"})
+_FEWER_N = frozenset({8, 24, *range(16, 257, 16)})  # of integers and bits
+
+
+class _Kind(NamedTuple):
+    """What the name of the instruction says."""
+
+    n: int
+    k: int
+    d: str
+    a: str
+    b: str
+    saturates: bool
+
+
+def _kind(ins: Instruction) -> _Kind:
+    """PTX ISA, section `wgmma.mma_async`, tables of shapes and types."""
+    if "sp" in ins.modifiers:
+        raise UnsupportedFormError("a sparse matrix A")
+    marks = [m for m in ins.modifiers[1:] if m not in ("satfinite", "and", "popc")]
+    if marks[:2] != ["sync", "aligned"] or len(marks) != 6:
+        raise UnsupportedFormError
+    shape, d, a, b = marks[2:]
+    extents = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
+    if extents is None or a not in _RESULTS or b not in _RESULTS or d not in _RESULTS[a]:
+        raise UnsupportedFormError
+    n, k = (int(extent) for extent in extents.groups())
+    if a != b and {a, b} not in _ALIKE:
+        raise UnsupportedFormError(f".{a} with .{b}")
+    fits = n in _FEWER_N if d == "s32" else 8 <= n <= 256 and n % 8 == 0
+    if not fits or k * _BITS[a] != 8 * _ROW_BYTES:
+        raise UnsupportedFormError(f"shape {shape} of .{a}")
+    if (a == "b1") != (ins.modifiers[-2:] == ("and", "popc")):
+        raise UnsupportedFormError
+    return _Kind(n, k, d, a, b, "satfinite" in ins.modifiers)
+
+
+def _warpgroups(decoder: BlockDecoder, ins: Instruction) -> Callable[[], Array]:
+    """A function that gives the numbers of the warpgroups that run an instruction; all four warps of each must."""
+    shape = decoder.lanes.shape
+    running_lanes = decoder.running_lanes(ins)
+
+    def numbers() -> Array:
+        running = running_lanes()
+        present = np.bincount(shape.warpgroup_of if running is None else shape.warpgroup_of[running])
+        if ((present != 0) & (present != WARPGROUP)).any():
+            group = int(np.flatnonzero((present != 0) & (present != WARPGROUP))[0])
+            block, thread = decoder.lanes.coordinates(int(shape.warpgroups[group]))
+            raise EmulationError(
+                f"{location(decoder.function, ins)}: not all 128 threads of the warpgroup of block {block} thread "
+                f"{thread} run it"
+            )
+        return np.flatnonzero(present)
+
+    return numbers
+
+
+def _factor(operands: tuple[Operand, ...], i: int) -> int:
+    """imm-scale-a and imm-scale-b."""
+    operand = operands[i] if i < len(operands) else Immediate(1, "int")
+    if not isinstance(operand, Immediate) or operand.value not in (1, -1):
+        raise UnsupportedFormError("imm-scale other than 1 and -1")
+    return int(operand.value)
+
+
+def _flag(operands: tuple[Operand, ...], i: int) -> bool:
+    """imm-trans-a and imm-trans-b."""
+    operand = operands[i] if i < len(operands) else Immediate(0, "int")
+    if not isinstance(operand, Immediate) or operand.value not in (0, 1):
+        raise UnsupportedFormError("imm-trans other than 0 and 1")
+    return bool(operand.value)
+
+
+class _SharedTile:
+    """An operand in shared memory: reads it for each warpgroup."""
+
+    def __init__(self, decoder: BlockDecoder, ins: Instruction, operand: Operand, kind: str, mn_major: bool) -> None:
+        self.decoder = decoder
+        self.ins = ins
+        self.descriptors = decoder.row(operand, "b64")
+        self.type = ELEMENT_TYPES[kind]
+        self.mn_major = mn_major
+
+    def read(self, first: Array, extent: int) -> tuple[Array, list[Array]]:
+        """The numbers of the tiles of warpgroups, and where each lies.
+
+        Args:
+            first: the first lane of each warpgroup.
+            extent: rows along M or N.
+
+        Returns:
+            float64 (warpgroups, extent, K), and bytes of the batch's shared memory of each warpgroup.
+        """
+        shared, size = self.decoder.memory.shared, np.dtype(self.type.dtype).itemsize
+        depth = _ROW_BYTES // size
+        lanes = first[:, None] + np.arange(WARPGROUP)
+        descriptors = self.descriptors[lanes]
+        if (descriptors != descriptors[:, :1]).any():
+            raise EmulationError(
+                f"{location(self.decoder.function, self.ins)}: the threads of a warpgroup have different descriptors"
+            )
+        index = []
+        assert shared.copies is not None
+        for bits, copy in zip(descriptors[:, 0].tolist(), shared.copies[first].tolist(), strict=True):
+            try:
+                addresses = tile_addresses(wgmma_descriptor(bits), extent, depth, size, self.mn_major)
+            except DescriptorError as error:
+                raise EmulationError(f"{location(self.decoder.function, self.ins)}: {error}") from None
+            last = int(addresses.max()) + size
+            if last > shared.size:
+                raise EmulationError(
+                    f"{location(self.decoder.function, self.ins)}: matrix descriptor 0x{bits:016x} describes "
+                    f"{extent} rows up to byte {last - 1} of shared memory, of which the block has {shared.size} bytes"
+                )
+            index.append(addresses + copy)
+        elements = shared.views[size][np.stack(index) // size]
+        values = self.type.values(elements.view(self.type.dtype))
+        return values.astype(np.float64), index
+
+
+class _Operands(NamedTuple):
+    """What the instruction multiplies, and where the sums go."""
+
+    accumulators: Rows
+    """Rows of the registers of D."""
+
+    inputs: Rows
+    """Rows of the registers of A; none where it is in shared memory."""
+
+    a: _SharedTile | None
+    """A where it is in shared memory."""
+
+    b: _SharedTile
+    """B."""
+
+    sign: int
+    """Of the products."""
+
+    adds: Callable[[Array], Array]
+    """Whether D is added, for the warpgroups with these first lanes."""
+
+
+def _operands(decoder: BlockDecoder, ins: Instruction, kind: _Kind) -> _Operands:
+    d, a, b, scale_d, *rest = ins.operands
+    options = tuple(rest)
+    narrow = kind.a in ("f16", "bf16")
+    in_registers = isinstance(a, Vector)
+    a_major = not in_registers and narrow and _flag(options, 2)
+    return _Operands(
+        register_rows(decoder, d, kind.d, kind.n // (4 if kind.d == "f16" else 2)),
+        register_rows(decoder, a, kind.a, 4) if in_registers else (),
+        None if in_registers else _SharedTile(decoder, ins, a, kind.a, a_major),
+        _SharedTile(decoder, ins, b, kind.b, narrow and _flag(options, 2 if in_registers else 3)),
+        _factor(options, 0) * _factor(options, 1),
+        _adds(decoder, scale_d),
+    )
+
+
+def _adds(decoder: BlockDecoder, scale_d: Operand) -> Callable[[Array], Array]:
+    """A function that says whether D is added for the warpgroups with these first lanes."""
+    if isinstance(scale_d, Immediate):
+        added = np.array(bool(scale_d.value))
+        return lambda first: np.broadcast_to(added, first.shape)
+    negated = isinstance(scale_d, Negated)
+    row = decoder.row(scale_d.register if isinstance(scale_d, Negated) else scale_d, "pred")
+    return lambda first: row[first] ^ negated
+
+
+class _Multiplication:
+    """The step of a `wgmma.mma_async`."""
+
+    def __init__(self, decoder: BlockDecoder, ins: Instruction) -> None:
+        self.kind = _kind(ins)
+        self.decoder = decoder
+        self.warpgroups = _warpgroups(decoder, ins)
+        self.operands = _operands(decoder, ins, self.kind)
+        registers = frozenset(self.operands.accumulators), frozenset(self.operands.inputs)
+        self.operation = Operation(decoder.function, ins, *registers)
+
+    def __call__(self) -> None:
+        decoder, kind, operands = self.decoder, self.kind, self.operands
+        numbers = self.warpgroups()
+        if not len(numbers):
+            return
+        first = decoder.lanes.shape.warpgroups[numbers]
+        warps = (first[:, None] // WARP + np.arange(4)).reshape(-1)
+        b, index_b = operands.b.read(first, kind.n)
+        if operands.a is None:
+            file = decoder.registers.files[32]
+            a = a_matrices(register_values(file, [operands.inputs], kind.a, warps), 16).reshape(len(first), _M, -1)
+            index = index_b
+        else:
+            a, index_a = operands.a.read(first, _M)
+            index = [np.concatenate([x.reshape(-1), y.reshape(-1)]) for x, y in zip(index_a, index_b, strict=True)]
+        for number, where in zip(numbers.tolist(), index, strict=True):
+            if decoder.memory.races is not None:
+                decoder.memory.races.read_tile(self.operation.location, where)
+            decoder.memory.warpgroups.start(number, self.operation, where)
+        self._accumulate(np.matmul(a, b.swapaxes(1, 2)) * operands.sign, operands.adds(first), warps)
+        self._count(len(first))
+
+    def _accumulate(self, product: Array, added: Array, warps: Array) -> None:
+        """Adds (warpgroups, 64, N) to D where `added`."""
+        kind, file = self.kind, self.decoder.registers.files[32]
+        per_tile = 2 if kind.d == "f16" else 4
+        rows = self.operands.accumulators
+        tiles = [rows[i : i + per_tile] for i in range(0, len(rows), per_tile)]
+        sums = product.reshape(len(warps), 16, len(tiles), 8).transpose(2, 0, 1, 3)
+        if added.any():
+            old = c_matrices(register_values(file, tiles, kind.d, warps))
+            sums = sums + np.where(added.repeat(4)[:, None, None], old, 0)
+        write_d(file, tiles, warps, saturated(sums) if kind.saturates else sums, kind.d)
+
+    def _count(self, warpgroups: int) -> None:
+        counts = self.decoder.memory.counts
+        if counts is None:
+            return
+        kind, of = self.kind, ELEMENT_TYPES[self.kind.a]
+        operations = int(2 * _M * kind.n * kind.k * warpgroups * of.share)
+        counts.bump(f"mma.{of.counted}", operations)
+        counts.bump(f"wgmma.{of.counted}", operations)
+        rows = kind.n + (0 if self.operands.a is None else _M)
+        counts.bump("wgmma.shared_bytes", rows * _ROW_BYTES * warpgroups)
+
+
+@steps("wgmma")
+def _wgmma(decoder: BlockDecoder, ins: Instruction) -> Step:
+    """PTX ISA, sections `wgmma.mma_async`, `wgmma.fence`, `wgmma.commit_group` and `wgmma.wait_group`."""
+    what, *marks = ins.modifiers
+    if what == "mma_async":
+        return _Multiplication(decoder, ins)
+    if marks != ["sync", "aligned"]:
+        raise UnsupportedFormError
+    warpgroups, operations = _warpgroups(decoder, ins), decoder.memory.warpgroups
+    if what == "fence":
+        return lambda: operations.fence(warpgroups())
+    if what == "commit_group":
+        return lambda: operations.commit(warpgroups())
+    if what != "wait_group" or not isinstance(ins.operands[0], Immediate):
+        raise UnsupportedFormError
+    allowed, counts = int(ins.operands[0].value), decoder.memory.counts
+
+    def wait() -> None:
+        numbers = warpgroups()
+        operations.wait(numbers, allowed)
+        if counts is not None:
+            counts.bump("wgmma.waits", len(numbers))
+
+    return wait

@@ -1,0 +1,320 @@
+"""`wgmma`: products as NumPy has them, in every type, layout and swizzle mode; what was not waited for is an error.
+
+The images of shared memory are made here element by element, as the manual draws the layouts, and not as the emulator
+reads them.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate, parse
+from kernrec.ptx.instructions.fp8 import fp8_codes, fp8_values
+from kernrec.ptx.instructions.rounding import bf16_bits, bf16_values
+
+MODES = {16: 0, 128: 1, 64: 2, 32: 3}  # row bytes -> bits 62 and 63
+
+
+class Tile(NamedTuple):
+    """Where a tile lies: its start, bytes of a row, leading and stride offset, and whether rows run along M or N."""
+
+    start: int
+    row: int
+    leading: int
+    stride: int
+    mn_major: bool = False
+
+    @property
+    def bits(self) -> int:
+        return self.start >> 4 | self.leading >> 4 << 16 | self.stride >> 4 << 32 | MODES[self.row] << 62
+
+
+def swizzled(address: int, row: int) -> int:
+    """16-byte pieces of a row are exchanged by the number of their 128-byte line."""
+    return address ^ ((address // 128) % (row // 16)) * 16
+
+
+def store(image: np.ndarray, tile: Tile, matrix: np.ndarray) -> None:
+    """Writes a matrix (M or N, K) into an image of shared memory."""
+    size = matrix.dtype.itemsize
+    for (i, k), value in np.ndenumerate(matrix):
+        if tile.mn_major:
+            byte, line = i * size, k
+            piece, rest = divmod(byte, tile.row)
+            far = (tile.stride, tile.leading) if tile.row == 16 else (tile.leading, tile.stride)
+        else:
+            byte, line = k * size, i
+            piece, rest = divmod(byte, tile.row)
+            far = (tile.leading, tile.stride)
+        address = tile.start + piece * far[0] + rest + line % 8 * tile.row + line // 8 * far[1]
+        where = swizzled(address, tile.row)
+        image[where : where + size] = np.frombuffer(value.tobytes(), np.uint8)
+
+
+def kernel(body: str, registers: int, inputs: int, image_bytes: int) -> str:
+    """A warpgroup copies the image to shared memory, loads `inputs` words of A, runs `body`, stores %d0, %d1, ..."""
+    return "\n".join(
+        [
+            ".version 8.7\n.target sm_90a\n.address_size 64",
+            ".visible .entry k(.param .u64 image, .param .u64 a, .param .u64 o, .param .u64 pa, .param .u64 pb)\n{",
+            f".reg .pred %p<8>; .reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .b32 %d<{registers}>; .reg .b32 %a<8>;",
+            f".shared .align 1024 .b8 memory[{image_bytes}];",
+            "mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [image]; ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [o];",
+            "ld.param.u64 %rd10, [pa]; ld.param.u64 %rd11, [pb]; mov.u32 %r1, memory; mov.u32 %r2, %r0;",
+            f"COPY: setp.ge.u32 %p0, %r2, {image_bytes // 16}; @%p0 bra DONE; mul.wide.u32 %rd3, %r2, 16;",
+            "add.u64 %rd3, %rd0, %rd3; ld.global.v4.b32 {%r3, %r5, %r6, %r7}, [%rd3]; shl.b32 %r4, %r2, 4;",
+            "add.u32 %r4, %r4, %r1; st.shared.v4.b32 [%r4], {%r3, %r5, %r6, %r7}; add.u32 %r2, %r2, 128; bra COPY;",
+            "DONE: shl.b32 %r8, %r0, 2; add.u32 %r8, %r8, %r1; setp.eq.u32 %p1, %r0, %r0;",
+            "fence.proxy.async.shared::cta; bar.sync 0;",
+            f"mul.wide.u32 %rd4, %r0, {4 * max(inputs, 1)}; add.u64 %rd4, %rd1, %rd4;",
+            *(f"ld.global.b32 %a{i}, [%rd4+{4 * i}];" for i in range(inputs)),
+            f"mul.wide.u32 %rd5, %r0, {4 * registers}; add.u64 %rd5, %rd2, %rd5;",
+            *(f"mov.b32 %d{i}, 0;" for i in range(registers)),
+            body,
+            *(f"st.global.b32 [%rd5+{4 * i}], %d{i};" for i in range(registers)),
+            "ret;\n}",
+        ]
+    )
+
+
+def vector(name: str, count: int) -> str:
+    return "{" + ", ".join(f"%{name}{i}" for i in range(count)) + "}"
+
+
+def d_matrix(words: np.ndarray, n: int, dtype: str) -> np.ndarray:
+    """D (64 x n) from the words of 128 threads (PTX ISA, figures of the fragment of D)."""
+    out = np.zeros((64, n), dtype)
+    values = words.view(dtype).reshape(128, -1)
+    for thread in range(128):
+        for i, value in enumerate(values[thread]):
+            row = thread // 32 * 16 + thread % 32 // 4 + 8 * (i // 2 % 2)
+            out[row, i // 4 * 8 + thread % 4 * 2 + i % 2] = value
+    return out
+
+
+def a_words(matrix: np.ndarray) -> np.ndarray:
+    """The words of A (64 x K) for 128 threads (PTX ISA, figures of the fragment of A)."""
+    per = 4 // matrix.dtype.itemsize
+    out = np.zeros((128, 4 * per), matrix.dtype)
+    for thread in range(128):
+        for i in range(4 * per):
+            word, e = divmod(i, per)
+            row = thread // 32 * 16 + thread % 32 // 4 + 8 * (word % 2)
+            out[thread, i] = matrix[row, word // 2 * 4 * per + thread % 4 * per + e]
+    return out.view(np.uint32)
+
+
+RNG = np.random.default_rng(1)
+SIZES = {"f16": 2, "bf16": 2, "tf32": 4}  # bytes; of all others one
+
+
+def random_bits(kind: str, shape: tuple[int, int]) -> np.ndarray:
+    """A random matrix as it is stored; products of small numbers are exact."""
+    small = RNG.integers(-4, 5, shape).astype(np.float32)
+    if kind in ("s8", "u8"):
+        return RNG.integers(0, 256, shape).astype("i1" if kind == "s8" else "u1")
+    if kind in ("e4m3", "e5m2"):
+        return fp8_codes(kind, small / 2)
+    return bf16_bits(small) if kind == "bf16" else small.astype("f2" if kind == "f16" else "f4")
+
+
+def numbers(kind: str, bits: np.ndarray) -> np.ndarray:
+    if kind in ("e4m3", "e5m2"):
+        return fp8_values(kind, bits).astype(np.float64)
+    return (bf16_values(bits) if kind == "bf16" else bits).astype(np.float64)
+
+
+def packed(start: int, row: int, extent: int, size: int, mn_major: bool) -> Tile:
+    """A tile of 32 bytes along K whose parts lie one behind the other."""
+    depth = 32 // size
+    if not mn_major:
+        return Tile(start, row, 16 * extent if row == 16 else 16, 8 * row)
+    return Tile(start, row, 128, 16 * depth, True) if row == 16 else Tile(start, row, row * depth, 8 * row, True)
+
+
+class Case(NamedTuple):
+    """A multiplication."""
+
+    d: str = "f32"
+    a: str = "f16"
+    b: str = "f16"
+    n: int = 32
+    row: int = 128
+    majors: tuple[bool, bool] = (False, False)
+    in_registers: bool = False
+
+
+PLAIN = "wgmma.fence.sync.aligned; X wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
+SCALES = "1, 1, 1"
+
+
+def multiply(
+    case: Case,
+    body: str = PLAIN,
+    mutate: Callable[[str], str] = str,
+    describe: Callable[[int], int] = int,
+    scales: str = SCALES,
+) -> tuple[np.ndarray, np.ndarray, Counts]:
+    """What a kernel gives for D, what it should be, and the counts.
+
+    Args:
+        case: the multiplication.
+        body: the instructions; X stands for the multiplication.
+        mutate: changes the text of the kernel.
+        describe: changes the descriptor of B.
+        scales: scale-d, and where they exist imm-scale-a and imm-scale-b.
+    """
+    size_a, size_b = SIZES.get(case.a, 1), SIZES.get(case.b, 1)
+    a, b = random_bits(case.a, (64, 32 // size_a)), random_bits(case.b, (case.n, 32 // size_b))
+    tile_a = packed(0, case.row, 64, size_a, case.majors[0])
+    tile_b = packed(8192, case.row, case.n, size_b, case.majors[1])
+    image = np.zeros(8192 + max(case.n, 64) * 128, np.uint8)
+    store(image, tile_b, b)
+    if not case.in_registers:
+        store(image, tile_a, a)
+    count = case.n // (4 if case.d == "f16" else 2)
+    flags = [int(major) for major in case.majors[case.in_registers :]] if case.a in ("f16", "bf16") else []
+    operands = [vector("d", count), vector("a", 4) if case.in_registers else "%rd10", "%rd11"]
+    operands += [scales if case.d != "s32" else scales.split(",")[0], *map(str, flags)]
+    name = f"wgmma.mma_async.sync.aligned.m64n{case.n}k{32 // size_a}.{case.d}.{case.a}.{case.b}"
+    text = kernel(body.replace("X", f"{name} {', '.join(operands)};"), count, 4 * case.in_registers, len(image))
+    out = np.zeros((128, count), np.uint32)
+    buffers = {"image": image, "a": a_words(a) if case.in_registers else np.zeros(128, np.uint32), "o": out}
+    arguments = ["image", "a", "o", np.uint64(tile_a.bits), np.uint64(describe(tile_b.bits))]
+    counts = emulate(parse(mutate(text)), KernelLaunch("k", (1,), (128,), arguments, buffers), check_races=True)
+    expected = numbers(case.a, a) @ numbers(case.b, b).T
+    return d_matrix(out, case.n, {"f16": "f2", "f32": "f4", "s32": "i4"}[case.d]), expected, counts
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("f32", "f16", "f16", 64, 128),
+        Case("f32", "bf16", "bf16", 8, 64),
+        Case("f16", "f16", "f16", 24, 32),
+        Case("f32", "tf32", "tf32", 16, 16),
+        Case("f32", "e4m3", "e5m2", 32, 128),
+        Case("f16", "e5m2", "e4m3", 16, 64),
+        Case("s32", "s8", "u8", 48, 32),
+        Case("s32", "u8", "u8", 256, 16),
+    ],
+)
+@pytest.mark.parametrize("in_registers", [False, True])
+def test_products_are_those_of_numpy(case: Case, in_registers: bool) -> None:
+    d, expected, counts = multiply(case._replace(in_registers=in_registers))
+    assert np.array_equal(d, expected)
+    of, share = {"e4m3": ("f16", 2), "e5m2": ("f16", 2), "s8": ("i8", 1), "u8": ("i8", 1)}.get(case.a, (case.a, 1))
+    operations = 2 * 64 * case.n * (32 // SIZES.get(case.a, 1)) // share
+    assert counts[f"mma.{of}"] == counts[f"wgmma.{of}"] == operations
+    assert counts["wgmma.shared_bytes"] == 32 * (case.n + (0 if in_registers else 64))
+    assert counts["wgmma.waits"] == 1
+
+
+@pytest.mark.parametrize("row", [16, 32, 64, 128])
+@pytest.mark.parametrize("majors", [(True, False), (False, True), (True, True)])
+def test_16_bit_matrices_may_be_transposed(row: int, majors: tuple[bool, bool]) -> None:
+    case = Case(row=row, n=64, majors=majors)
+    d, expected, _ = multiply(case)
+    assert np.array_equal(d, expected)
+    flags = ", ".join(str(int(major)) for major in majors) + ";"
+    d, expected, _ = multiply(case, mutate=lambda text: text.replace(f"1, 1, {flags}", "1, 1, 0, 0;"))
+    assert not np.array_equal(d, expected)
+
+
+def test_signs_and_old_sums_count_as_the_operands_say() -> None:
+    twice = PLAIN.replace("X", "X X")  # of one shape into the same registers: no fence between
+    d, expected, _ = multiply(Case(), twice)
+    assert np.array_equal(d, 2 * expected)
+    d, expected, _ = multiply(Case(), twice, scales="0, 1, -1")
+    assert np.array_equal(d, -expected)
+    d, expected, _ = multiply(Case(), twice, scales="!%p1, -1, -1")
+    assert np.array_equal(d, expected)
+
+
+def test_integers_saturate_where_asked() -> None:
+    full = str(0x7FFFFFFF)
+    preset = lambda text: text.replace("mov.b32 %d0, 0", f"mov.b32 %d0, {full}")  # noqa: E731
+    case = Case("s32", "u8", "u8", 8, 16)
+    assert multiply(case, mutate=preset)[0].min() < 0
+    d, _, _ = multiply(case, mutate=lambda text: preset(text).replace("s32.u8.u8", "satfinite.s32.u8.u8", 1))
+    assert d.min() >= 0
+    assert d.max() == 0x7FFFFFFF
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (lambda bits: bits ^ 3 << 62, "the swizzle mode"),
+        (lambda bits: bits + (1 << 32), "the stride offset"),
+        (lambda bits: bits + 1, "the start"),
+        (lambda bits: bits | 1 << 49, "the base offset"),
+    ],
+)
+def test_a_wrong_descriptor_reads_something_else(wrong: Callable[[int], int], why: str) -> None:
+    d, expected, _ = multiply(Case(n=64, row=64), describe=wrong)
+    assert not np.array_equal(d, expected), why
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda bits: bits | 1 << 14, "bits 14 to 15 of matrix descriptor .* are reserved"),
+        (lambda bits: bits | 1 << 53, "bits 52 to 61 of matrix descriptor .* are reserved"),
+        (lambda bits: bits & ~(3 << 62) | 1 << 49, "a base offset and no swizzling"),
+        (lambda bits: bits | 0x3FFF, "describes 32 rows up to byte .* of which the block has"),
+    ],
+)
+def test_a_descriptor_of_nothing_is_an_error(wrong: Callable[[int], int], message: str) -> None:
+    with pytest.raises(EmulationError, match=f"wgmma.mma_async.*{message}"):
+        multiply(Case(), describe=wrong)
+
+
+WAIT = "wgmma.wait_group.sync.aligned 0;"
+COMMIT = "wgmma.commit_group.sync.aligned;"
+FENCE = "wgmma.fence.sync.aligned;"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (PLAIN.replace(WAIT, ""), "st.global.b32.*accesses a register that wgmma.mma_async.* still uses"),
+        (PLAIN.replace(COMMIT, ""), "st.global.b32.*accesses a register that wgmma.mma_async.* still uses"),
+        (PLAIN.replace("0;", "1;"), "st.global.b32.*accesses a register that wgmma.mma_async.* still uses"),
+        (PLAIN.replace(WAIT, f"mov.b32 %r9, %d3; {WAIT}"), "mov.b32 %r9, %d3.*still uses"),
+        (PLAIN.replace(WAIT, f"mov.b32 %a1, 0; {WAIT}"), "mov.b32 %a1, 0.*still uses"),
+        (PLAIN.replace(FENCE, ""), "no wgmma.fence since the kernel began"),
+        (PLAIN.replace("X", "mov.b32 %d5, 1; X"), "no wgmma.fence since its registers were accessed"),
+        (PLAIN.replace("X", "mov.b32 %a2, 1; X"), "no wgmma.fence since its registers were accessed"),
+        (PLAIN.replace(WAIT, f"bar.sync 0; st.shared.b32 [%r8+8192], %r0; {WAIT}"), "in flight reads"),
+        (PLAIN.replace("X", "st.shared.b32 [%r8+8192], %r0; bar.sync 0; X"), "no fence.proxy.async in between"),
+        (PLAIN.replace("X", "st.shared.b32 [%r8+8192], %r0; fence.proxy.async; X"), "race"),
+    ],
+)
+def test_a_missing_fence_or_wait_is_an_error(body: str, message: str) -> None:
+    with pytest.raises(EmulationError, match=message):
+        multiply(Case(in_registers=True), body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        PLAIN.replace("X", f"X {COMMIT} X").replace(WAIT, f"wgmma.wait_group.sync.aligned 1; {WAIT}"),
+        PLAIN.replace("X", "st.shared.b32 [%r8+8192], %r0; bar.sync 0; fence.proxy.async; X"),
+        PLAIN + "bar.sync 0; st.shared.b32 [%r8+8192], %r0;",
+    ],
+)
+def test_what_is_fenced_and_waited_for_is_no_error(body: str) -> None:
+    multiply(Case(in_registers=True), body)
+
+
+def test_a_part_of_a_warpgroup_cannot_multiply() -> None:
+    part = "setp.lt.u32 %p2, %r0, 96; @!%p2 bra AFTER; " + PLAIN + "AFTER:"
+    with pytest.raises(EmulationError, match="not all 128 threads of the warpgroup"):
+        multiply(Case(), part)
+
+
+def test_a_sparse_matrix_is_refused_by_name() -> None:
+    with pytest.raises(EmulationError, match="a sparse matrix A"):
+        multiply(Case(), mutate=lambda text: text.replace("mma_async.sync", "mma_async.sp.sync"))
