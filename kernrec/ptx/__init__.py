@@ -7,6 +7,18 @@ from kernrec.ptx.ir.program import Module
 from kernrec.ptx.state.access_cost import Counts
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.launch_layout import KernelLaunch
+from kernrec.ptx.state.tensor_maps import TensorMap
 from kernrec.ptx.state.textures import Image, Sampler
 
-__all__ = ["Counts", "EmulationError", "Image", "KernelLaunch", "Module", "ParseError", "Sampler", "emulate", "parse"]
+__all__ = [
+    "Counts",
+    "EmulationError",
+    "Image",
+    "KernelLaunch",
+    "Module",
+    "ParseError",
+    "Sampler",
+    "TensorMap",
+    "emulate",
+    "parse",
+]

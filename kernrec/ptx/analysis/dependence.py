@@ -9,10 +9,15 @@ thread.
 
 from dataclasses import dataclass
 
-from kernrec.ptx.ir.program import Address, BasicBlock, Function, Instruction, Texel, accumulates, registers_of
-
-_NO_RESULT = frozenset(
-    {"st", "bra", "brx", "exit", "ret", "bar", "barrier", "cp", "red", "sust", "sured", "trap", "membar", "fence"}
+from kernrec.ptx.ir.program import (
+    Address,
+    BasicBlock,
+    Function,
+    Instruction,
+    Texel,
+    accumulates,
+    has_result,
+    registers_of,
 )
 
 
@@ -32,14 +37,12 @@ class Dependence:
 
 def results(ins: Instruction) -> frozenset[str]:
     """The registers that an instruction writes."""
-    if ins.opcode in _NO_RESULT or not ins.operands or ins.modifiers[:1] == ("store",):
-        return frozenset()
-    return frozenset(registers_of(ins.operands[0]))
+    return frozenset(registers_of(ins.operands[0])) if has_result(ins) else frozenset()
 
 
 def sources(ins: Instruction) -> frozenset[str]:
     """The registers that an instruction reads, its predicate among them."""
-    operands = ins.operands if ins.opcode in _NO_RESULT or accumulates(ins) else ins.operands[1:]
+    operands = ins.operands[1:] if has_result(ins) and not accumulates(ins) else ins.operands
     names = {name for operand in operands for name in registers_of(operand)}
     if ins.predicate is not None:
         names.add(ins.predicate[0])

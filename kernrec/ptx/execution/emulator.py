@@ -14,19 +14,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.errors import UsageError, unknown
+from kernrec.ptx.execution.clusters import cluster_of, in_clusters
 from kernrec.ptx.execution.extrapolation import UnsteadyError
 from kernrec.ptx.execution.scheduler import Scheduler
 from kernrec.ptx.instructions import (
     access,
+    async_copies,
     atomics,
     bits,
     carry,
+    cluster,
     convert,
     floating,
     images,
     integer,
     matrix,
     matrix_moves,
+    mbarrier,
     select,
     surfaces,
     warp,
@@ -50,15 +54,18 @@ from kernrec.ptx.state.touched_sectors import TouchedSectors
 # Importing a module of semantics registers its instructions.
 SEMANTICS = (
     access,
+    async_copies,
     atomics,
     bits,
     carry,
+    cluster,
     convert,
     floating,
     images,
     integer,
     matrix,
     matrix_moves,
+    mbarrier,
     select,
     surfaces,
     warp,
@@ -122,7 +129,7 @@ def emulate(
     Args:
         module: from `parse`.
         launch: kernel, grid, block, arguments and memory.
-        blocks: linear numbers of the blocks to run (x fastest); default: all.
+        blocks: linear numbers of the blocks to run (x fastest), of clusters all blocks; default: all.
         count: whether to count.
         budget: PTX instructions that one batch of blocks may execute before the kernel is taken for an endless loop.
         check_races: whether two threads that touch the same byte of shared memory with no barrier between, at least
@@ -163,10 +170,12 @@ class Emulation:
             raise UsageError(f"block {tuple(launch.block)} has {threads} threads, more than 1024")
         most = options.most_blocks
         batches = -(-most * -(-threads // WARP) * WARP // _BATCH_LANES)
-        self.blocks_per_batch = -(-most // min(batches, most))
+        cluster = cluster_of(function, launch, self.grid)
+        together = cluster[0] * cluster[1] * cluster[2]
+        self.blocks_per_batch = -(-most // min(batches, most) // together) * together
         """Thread blocks that run together."""
         layout = lay_out(module, function, launch)
-        lanes = Lanes(BatchShape(self.grid, size, self.blocks_per_batch))
+        lanes = Lanes(BatchShape(self.grid, size, self.blocks_per_batch, cluster))
         reserved = layout.reserved_offset
         sizes = {
             "%dynamic_smem_size": launch.shared_bytes,
@@ -198,6 +207,7 @@ class Emulation:
         total = self.grid[0] * self.grid[1] * self.grid[2]
         if any(not 0 <= b < total for b in block_numbers):
             raise UsageError(f"block numbers must be from 0 to {total - 1} for grid {self.grid}")
+        block_numbers = in_clusters(self._lanes.shape, block_numbers)
         with np.errstate(all="ignore"):
             for start in range(0, len(block_numbers), self.blocks_per_batch):
                 batch = block_numbers[start : start + self.blocks_per_batch]

@@ -15,11 +15,14 @@ from typing import NoReturn
 import numpy as np
 
 from kernrec.ptx.execution.barriers import WAITS, Barriers
+from kernrec.ptx.execution.clusters import ClusterBarrier
 from kernrec.ptx.execution.extrapolation import Extrapolation
+from kernrec.ptx.execution.phase_waits import PhaseWaits
 from kernrec.ptx.instructions.block_plan import kept_plan, plan_block
 from kernrec.ptx.instructions.decoder import BlockDecoder, DecodedBlock, OperandResolver, unsupported
-from kernrec.ptx.instructions.registry import UnsupportedInstructionError
-from kernrec.ptx.ir.program import BasicBlock, Function, Instruction, Register, Symbol
+from kernrec.ptx.instructions.mbarrier import PhaseTest
+from kernrec.ptx.instructions.registry import UnsupportedFormError, UnsupportedInstructionError
+from kernrec.ptx.ir.program import BasicBlock, Function, Instruction, Register, Symbol, waits_for_phase
 from kernrec.ptx.state.access_cost import Counts
 from kernrec.ptx.state.batch import WARP
 from kernrec.ptx.state.errors import EmulationError, location
@@ -73,8 +76,13 @@ class Scheduler:
         self.budget = budget
         self.issue = issue
         self.barriers = Barriers(operands)
+        self.cluster_barrier = ClusterBarrier(operands.lanes.shape)
         self.decoded: list[DecodedBlock | None] = [None] * len(operands.function.blocks)
-        self.extrapolation = Extrapolation(operands, memory, self.barriers, self.decoded) if extrapolate else None
+        # Trips that are left out would leave phases of barriers in memory out, too.
+        steady = not any(ins.opcode == "mbarrier" or "bulk" in ins.modifiers for ins in operands.function.instructions)
+        watched = extrapolate and steady
+        self.extrapolation = Extrapolation(operands, memory, self.barriers, self.decoded) if watched else None
+        self.phase_waits = PhaseWaits(memory)
         self.live = _LiveLanes(np.zeros(lanes, np.bool_))
         self.positions = np.zeros(lanes, np.int64)  # basic block of each lane, while they disagree
         self.parked = np.zeros(lanes, np.bool_)  # lanes that wait for others of their warp
@@ -91,9 +99,11 @@ class Scheduler:
         self.operands.registers.start_batch()
         self.memory.start_batch()
         self.barriers.start_batch()
+        self.cluster_barrier.start_batch()
         self.live = _LiveLanes(lanes.shape.is_thread & (lanes.shape.block_of < len(block_numbers)))
         self.positions = np.where(self.live.mask, 0, _EXITED)
         self.parked[:] = False
+        self.phase_waits.start_batch()
         position: int | None = 0  # the basic block of all live lanes; None: they disagree, see `positions`
         previous = -1  # the basic block that ran last
         executed = 0
@@ -105,11 +115,14 @@ class Scheduler:
         while self.live.count:
             live = self.live
             if position is not None:
+                code = self.decoded[position] or self._decode(position)
+                if code.phase_test is not None and not self._all_ready(code, position):
+                    position = None
+                    continue
                 if position in headers and extrapolation is not None:
                     extrapolation.arrive(position, previous, live.mask)
                 previous = position
                 lanes.partial, lanes.active = None, live.mask_or_none
-                code = self.decoded[position] or self._decode(position)
                 code.warps += live.warps
                 code.lanes += live.count
                 lanes.step += 1
@@ -123,7 +136,7 @@ class Scheduler:
                 if mask is None:
                     continue
                 running = int(np.count_nonzero(mask))
-                if running == live.count:
+                if running == live.count and code.phase_test is None:
                     position = lowest
                     continue
                 previous = lowest
@@ -143,11 +156,15 @@ class Scheduler:
                     f"{self.function.name}: more than {self.budget} instructions executed; this looks like an endless "
                     f"loop near PTX line {code.block.instructions[0].line}"
                 )
+        self.memory.end_batch()
 
     def _decode(self, index: int) -> DecodedBlock:
         registers, symbols = self.operands.registers, self.operands.symbols
         plan = kept_plan(registers.rows, index, registers.lanes.shape.lanes, symbols)
-        decoded = BlockDecoder(self.operands, self.memory).decode(plan)
+        decoder = BlockDecoder(self.operands, self.memory)
+        decoded = decoder.decode(plan)
+        if waits_for_phase(plan.block.instructions[0]):
+            decoded.phase_test = PhaseTest(decoder, plan.block.instructions[0])
         if self.issue is not None:
             decoded.issue = {name: count for name, count in self.issue[index].items() if count}
         self.decoded[index] = decoded
@@ -172,14 +189,29 @@ class Scheduler:
 
     def _lowest(self) -> int:
         """The basic block to run next while lanes disagree."""
-        lowest = int(np.where(self.parked, WAITS, self.positions).min())
-        if lowest >= WAITS:
-            self._fail_deadlocked()
-        return lowest
+        waits = self.phase_waits
+        while True:
+            waits.wake()
+            lowest = int(np.where(self.parked | waits.paused, WAITS, self.positions).min())
+            if lowest < WAITS:
+                return lowest
+            if not waits.paused.any():
+                self._fail_deadlocked()
+            waits.break_stall()
+
+    def _all_ready(self, code: DecodedBlock, position: int) -> bool:
+        """Whether all live lanes, which are before a basic block together, may run the test that it begins with."""
+        live = self.live.mask
+        ready = self.phase_waits.ready(code.phase_test, live)
+        self.positions[live] = position
+        return int(np.count_nonzero(ready)) == self.live.count
 
     def _ready(self, mask: Array, code: DecodedBlock) -> Array | None:
         """The lanes of `mask` that may run: those whose warp or warpgroup is complete, where an instruction says so."""
         self.parked &= ~mask
+        if code.phase_test is not None:
+            mask = self.phase_waits.ready(code.phase_test, mask)
+            return mask if mask.any() else None
         if code.lane_mask is None:
             return mask
         if code.whole_warpgroups:
@@ -225,6 +257,8 @@ class Scheduler:
             self.live = _LiveLanes(self.live.mask & ~on)
             self.parked[:] = False  # lanes that waited for those that exited go on
             self._release()
+        elif opcode == "barrier" and ins.modifiers[:1] == ("cluster",):
+            self._reach_cluster_barrier(ins, on, position + 1)
         elif opcode in ("bar", "barrier"):
             self.barriers.arrive(ins, on, self.positions, position + 1)
             self._release()
@@ -278,15 +312,31 @@ class Scheduler:
         row = self.operands.row(Register(ins.predicate[0]), "pred")
         return ~row if ins.predicate[1] else row
 
+    def _reach_cluster_barrier(self, ins: Instruction, on: Array, after: int) -> None:
+        try:
+            self.cluster_barrier.reach(ins, on, self.positions, after)
+        except UnsupportedFormError as error:
+            raise unsupported(self.function, ins, str(error)) from None
+        self._release()
+
     def _release(self) -> None:
-        passed = self.barriers.release(self.live.mask, self.positions)
-        if passed is not None and self.memory.races is not None:
-            self.memory.races.pass_barrier(passed)
+        for barriers in (self.barriers, self.cluster_barrier):
+            passed = barriers.release(self.live.mask, self.positions)
+            if passed is not None and self.memory.races is not None:
+                self.memory.races.pass_barrier(passed)
 
     def _fail_deadlocked(self) -> NoReturn:
         """Raises for a lane that can never go on."""
         lanes, blocks, waiting_at = self.operands.lanes, self.function.blocks, self.barriers.waiting_at
         at_barrier = waiting_at >= 0
+        if self.cluster_barrier.waiting.any():
+            lane = int(np.flatnonzero(self.cluster_barrier.waiting)[0])
+            block, thread = lanes.coordinates(lane)
+            ins = blocks[int(self.cluster_barrier.resume[lane]) - 1].instructions[-1]
+            raise EmulationError(
+                f"{location(self.function, ins)}: deadlock: block {block} thread {thread} waits at the barrier of its"
+                " cluster, and others never arrive"
+            )
         lane = int(np.flatnonzero(at_barrier if at_barrier.any() else self.parked)[0])
         block, thread = lanes.coordinates(lane)
         if not at_barrier.any():

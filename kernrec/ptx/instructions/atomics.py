@@ -43,17 +43,24 @@ def _bf16(operation: Operation) -> Operation:
     return run
 
 
+def combination(name: str, kind: str) -> Operation:
+    """The operation of a name on values of PTX type `kind`.
+
+    Raises:
+        UnsupportedFormError: there is none on such values.
+    """
+    if "f" in kind and name not in ("add", "min", "max", "exch"):
+        raise UnsupportedFormError
+    return _bf16(OPERATIONS[name]) if "bf16" in kind and name != "exch" else OPERATIONS[name]
+
+
 @steps("atom", "red")
 def _atomic(decoder: BlockDecoder, ins: Instruction) -> Step:
     name = next((m for m in ins.modifiers if m in OPERATIONS), None)
     kind = next((m for m in reversed(ins.modifiers) if m in DTYPES), None)
     if name is None or kind is None:
         raise UnsupportedFormError
-    operation = OPERATIONS[name]
-    if "f" in kind and name not in ("add", "min", "max", "exch"):
-        raise UnsupportedFormError
-    if "bf16" in kind and name != "exch":
-        operation = _bf16(operation)
+    operation = combination(name, kind)
     operands = list(ins.operands)
     targets: list[Array] = []
     if ins.opcode == "atom":

@@ -32,6 +32,7 @@ from kernrec.ptx.ir.program import (
     Register,
     Symbol,
     ends_block,
+    has_result,
     is_warp_synchronous,
     lane_mask,
     registers_of,
@@ -317,11 +318,7 @@ class _Planner:
         return (self._rows.register(name) for name in registers_of(operand) if name != "_")
 
     def _written(self, ins: Instruction) -> Iterator[RowRef]:
-        if (
-            ins.operands
-            and ins.opcode not in ("st", "red", "cp", "stmatrix", "sust", "sured")
-            and ins.modifiers[:1] != ("store",)
-        ):
+        if has_result(ins):
             yield from self._registers_of(ins.operands[0])
 
 

@@ -1,6 +1,7 @@
 """Makes steps for one launch of the plans of basic blocks: callables without arguments that close over their rows."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,9 @@ _ZERO = Immediate(0, "int")
 class DecodedBlock:
     """A basic block as the steps of a launch, and how often it ran."""
 
-    __slots__ = ("_deferred", "_masked", "_plan", "_registers", "full", "issue", "lane_mask", "lanes", "warps")
+    __slots__ = (
+        "_deferred", "_masked", "_plan", "_registers", "full", "issue", "lane_mask", "lanes", "phase_test", "warps"
+    )  # fmt: skip
 
     def __init__(
         self, plan: BlockPlan, registers: RegisterFiles, full: list[Step], deferred: list[Step | None]
@@ -54,6 +57,8 @@ class DecodedBlock:
         """Where the lanes of a warp run the first instruction together: the mask of these, in each lane."""
         self.issue = plan.issue
         """Machine instructions that one warp issues, by class."""
+        self.phase_test: Any = None
+        """Where the first instruction tests a phase of a barrier in memory: its `mbarrier.PhaseTest`."""
         self.warps = 0
         """Warps that executed it, summed over all runs."""
         self.lanes = 0
@@ -180,14 +185,7 @@ class BlockDecoder(OperandResolver):
 
         Only the first `per_warp` lanes of each warp take part.
         """
-        offset = address.offset
-        base = address.base
-        if isinstance(base, Register):
-            ref = self.ref(base, "b64")
-        elif isinstance(base, Symbol):
-            ref, offset = self.ref(Symbol(base.name), "b64"), offset + base.offset
-        else:
-            ref, offset = self.ref(_ZERO, "b64"), offset + int(base.value)
+        ref, offset = self._base(address)
         guard: RowRef | None = None
         negated = False
         if ins.predicate is not None:
@@ -203,6 +201,19 @@ class BlockDecoder(OperandResolver):
                 self.lanes, self.memory.select, row, predicate, negated, per_warp
             )
         return shared, offset
+
+    def address(self, address: Address) -> tuple[Array, int]:
+        """The row of an address, and the byte offset to add to it."""
+        (width, row), offset = self._base(address)
+        return self.registers.files[width][row], offset
+
+    def _base(self, address: Address) -> tuple[RowRef, int]:
+        base, offset = address.base, address.offset
+        if isinstance(base, Register):
+            return self.ref(base, "b64"), offset
+        if isinstance(base, Symbol):
+            return self.ref(Symbol(base.name), "b64"), offset + base.offset
+        return self.ref(_ZERO, "b64"), offset + int(base.value)
 
     def running_lanes(self, ins: Instruction) -> Callable[[], Array | None]:
         """A function that gives the numbers of the lanes that an instruction runs for, or None for all of the batch."""

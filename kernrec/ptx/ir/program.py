@@ -1,153 +1,33 @@
-"""PTX as data: modules, functions, variables, instructions, operands, basic blocks."""
+"""PTX as data: modules, functions, variables, instructions, basic blocks; operands are in `operand`."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
+from kernrec.ptx.ir.operand import (
+    Address,
+    Immediate,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Symbol,
+    Texel,
+    Vector,
+    elements,
+    leaves,
+    registers_of,
+    with_leaves,
+)
+
+__all__ = [
+    "Address", "BasicBlock", "Function", "Immediate", "Instruction", "Module", "Negated", "Operand", "Pair", "Register",
+    "Symbol", "Texel", "Variable", "Vector", "accumulates", "elements", "ends_block", "has_result",
+    "is_warp_synchronous", "is_warpgroup_synchronous", "lane_mask", "leaves", "registers_of", "waits_for_phase",
+    "with_leaves",
+]  # fmt: skip
+
 _WIDEST = 16  # bytes of an access
-
-
-@dataclass(frozen=True, slots=True)
-class Register:
-    """A virtual or special register."""
-
-    name: str
-    """With its `%`; a special register keeps its dimension: `%tid.x`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Immediate:
-    """A literal."""
-
-    value: int | float
-    """The value; of kind `f32` and `f64`, its bits."""
-
-    kind: str
-    """`int`, `f32` or `f64` (written as bits), or `float` (written as a decimal number)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """The address of a variable, parameter, function or label."""
-
-    name: str
-    """The variable, parameter, function or label."""
-
-    offset: int = 0
-    """Bytes to add."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """`[base + offset]`."""
-
-    base: "Register | Symbol | Immediate"
-    """What to add to."""
-
-    offset: int
-    """Bytes to add."""
-
-
-@dataclass(frozen=True, slots=True)
-class Vector:
-    """`{a, b, ...}`."""
-
-    items: tuple["Operand", ...]
-    """The elements; a discarded one is `Register("_")`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """`p|q`, the two destinations of `setp` and `shfl.sync`."""
-
-    first: "Operand"
-    """`p`."""
-
-    second: "Operand"
-    """`q`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Negated:
-    """`!p`, a predicate that is read negated."""
-
-    register: Register
-    """`p`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Texel:
-    """`[texture, {x, y}]`: a place in a texture or surface."""
-
-    image: "Register | Symbol"
-    """The texture or surface: a handle, or a variable."""
-
-    coordinates: tuple["Operand", ...]
-    """Where, the layer first."""
-
-    sampler: "Register | Symbol | None" = None
-    """The sampler, where the instruction names one."""
-
-
-Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated | Texel
-
-
-def elements(operand: Operand) -> tuple[Operand, ...]:
-    """The elements of a vector; of any other operand itself."""
-    return operand.items if isinstance(operand, Vector) else (operand,)
-
-
-def leaves(operand: Operand) -> Iterator[Register | Immediate | Symbol]:
-    """The registers, literals and symbols that an operand is made of, in order."""
-    if isinstance(operand, Register | Immediate | Symbol):
-        yield operand
-        return
-    for part in _parts(operand):
-        yield from leaves(part)
-
-
-def registers_of(operand: Operand) -> tuple[str, ...]:
-    """Names of the registers in an operand, in order; a discarded element is `_`."""
-    if isinstance(operand, Register):
-        return (operand.name,)
-    if isinstance(operand, Immediate | Symbol):
-        return ()
-    if isinstance(operand, Address):
-        return registers_of(operand.base)
-    return tuple([name for part in _parts(operand) for name in registers_of(part)])
-
-
-def with_leaves(operand: Operand, new: Callable[[Register | Symbol], Register | Symbol]) -> Operand:
-    """The operand with its registers and symbols replaced; `new` gives a register for each register."""
-    if isinstance(operand, Register | Symbol):
-        return new(operand)
-    if isinstance(operand, Address):
-        return operand if isinstance(operand.base, Immediate) else Address(new(operand.base), operand.offset)
-    if isinstance(operand, Vector):
-        return Vector(tuple(with_leaves(item, new) for item in operand.items))
-    if isinstance(operand, Pair):
-        return Pair(with_leaves(operand.first, new), with_leaves(operand.second, new))
-    if isinstance(operand, Negated):
-        register = new(operand.register)
-        assert isinstance(register, Register)
-        return Negated(register)
-    if isinstance(operand, Texel):
-        coordinates = tuple(with_leaves(item, new) for item in operand.coordinates)
-        return Texel(new(operand.image), coordinates, operand.sampler)
-    return operand
-
-
-def _parts(operand: Address | Vector | Pair | Negated | Texel) -> tuple[Operand, ...]:
-    if isinstance(operand, Address):
-        return (operand.base,)
-    if isinstance(operand, Vector):
-        return operand.items
-    if isinstance(operand, Pair):
-        return (operand.first, operand.second)
-    if isinstance(operand, Negated):
-        return (operand.register,)
-    return (operand.image, *operand.coordinates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +112,22 @@ def accumulates(ins: Instruction) -> bool:
     return ins.opcode == "wgmma" and ins.modifiers[0] == "mma_async"
 
 
+_NO_RESULT = frozenset(
+    {"st", "bra", "brx", "exit", "ret", "bar", "barrier", "cp", "red", "sust", "sured", "trap", "membar", "fence"}
+)
+
+
+def has_result(ins: Instruction) -> bool:
+    """Whether an instruction writes its first operand."""
+    if ins.opcode in _NO_RESULT or not ins.operands or ins.modifiers[:1] == ("store",):
+        return False
+    return not isinstance(ins.operands[0], Address | Texel)  # what is in brackets is read
+
+
 _ENDS_BLOCK = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier", "call"})
-_WARP_SYNCHRONOUS = frozenset({"shfl", "vote", "match", "redux", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"})
+_WARP_SYNCHRONOUS = frozenset(
+    {"shfl", "vote", "match", "redux", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "elect"}
+)
 _WARPGROUP_SYNCHRONOUS = frozenset({"wgmma"})
 
 
@@ -251,6 +145,11 @@ def is_warp_synchronous(ins: Instruction) -> bool:
 def is_warpgroup_synchronous(ins: Instruction) -> bool:
     """Whether the threads of a warpgroup run an instruction together."""
     return ins.opcode in _WARPGROUP_SYNCHRONOUS
+
+
+def waits_for_phase(ins: Instruction) -> bool:
+    """Whether threads may wait at an instruction for a phase of a barrier in memory: a basic block begins with it."""
+    return ins.opcode == "mbarrier" and ins.modifiers[:1] in (("test_wait",), ("try_wait",))
 
 
 _ALL_LANES = Immediate(0xFFFFFFFF, "int")
@@ -342,6 +241,9 @@ class Function:
             groups_together = groups_together and i not in starts
             if ends_block(ins):
                 starts.add(i + 1)
+            if waits_for_phase(ins):
+                starts.add(i)
+                together = groups_together = False
             if is_warpgroup_synchronous(ins) and not groups_together:
                 starts.add(i)
                 together = groups_together = True

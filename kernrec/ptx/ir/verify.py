@@ -34,7 +34,7 @@ _SPECIAL = frozenset(
         *("lanemask_eq", "lanemask_le", "lanemask_lt", "lanemask_ge", "lanemask_gt"),
         *("dynamic_smem_size", "total_smem_size", "aggr_smem_size"),
         *(f"reserved_smem_offset_{which}" for which in ("begin", "end", "cap", "0", "1")),
-        *("is_explicit_cluster", "cluster_ctarank", "cluster_nctarank"),
+        *("cluster_ctarank", "cluster_nctarank"),
     )
 )
 _COORDINATES = frozenset(
@@ -201,6 +201,8 @@ def _special(name: str) -> str | None:
     base, dot, axis = name[1:].partition(".")
     if dot:
         return "u32" if base in _COORDINATES and axis in ("x", "y", "z", "w") else None
+    if name == "%is_explicit_cluster":
+        return "pred"
     if base.startswith(("envreg", "pm")) and base.lstrip("envrgpm").removesuffix("_64").isdigit():
         return "u32"
     return ("u64" if name in _WIDE_SPECIAL else "u32") if base in _SPECIAL else None

@@ -30,7 +30,25 @@ class BatchShape:
     """Threads of a block, x first."""
 
     blocks: int
-    """Thread blocks that the batch has room for."""
+    """Thread blocks that the batch has room for: whole clusters."""
+
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    """Thread blocks of a cluster, x first."""
+
+    @cached_property
+    def cluster_blocks(self) -> int:
+        """Thread blocks of a cluster; those of one are side by side in a batch, in the order of their ranks."""
+        return self.cluster[0] * self.cluster[1] * self.cluster[2]
+
+    def cluster_and_rank(self, block_numbers: Array) -> tuple[Array, Array]:
+        """Of blocks by their linear numbers, the linear number of the cluster of each, and its rank there."""
+        cluster, rank = np.zeros_like(block_numbers), np.zeros_like(block_numbers)
+        scale, blocks, rest = 1, 1, block_numbers
+        for extent, along in zip(self.grid, self.cluster, strict=True):
+            at, rest = rest % extent, rest // extent
+            cluster, rank = cluster + at // along * scale, rank + at % along * blocks
+            scale, blocks = scale * (extent // along), blocks * along
+        return cluster, rank
 
     @cached_property
     def threads(self) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from kernrec.errors import UsageError, unknown
 from kernrec.ptx.ir.declarations import OPAQUE_TYPES
 from kernrec.ptx.ir.program import Function, Module
+from kernrec.ptx.state.tensor_maps import TensorMap
 from kernrec.ptx.state.textures import Image
 from kernrec.ptx.state.types import Array
 
@@ -43,7 +44,7 @@ class KernelLaunch:
 
     arguments: Sequence[Any]
     """In the order of the parameters: the name of a buffer for a pointer (0 for a null pointer), a NumPy scalar of the
-    parameter's size, an int for an integer parameter, or `bytes`."""
+    parameter's size, an int for an integer parameter, a `TensorMap` for a parameter of 128 bytes, or `bytes`."""
 
     buffers: Mapping[str, np.ndarray[Any, Any]]
     """Global memory: C-contiguous arrays by name, changed in place. An array that is not writeable is read-only for the
@@ -58,6 +59,9 @@ class KernelLaunch:
     images: Mapping[str, Image] = field(default_factory=dict)
     """Textures and surfaces by name: as an argument, the name stands for the handle; a `.texref` or `.surfref` variable
     has the image of its name."""
+
+    cluster: Sequence[int] = ()
+    """Thread blocks of a cluster: one to three extents, x first; empty: as the kernel was compiled, else one."""
 
 
 @dataclass(frozen=True)
@@ -198,6 +202,11 @@ def _parameters(
             if argument not in addresses:
                 raise unknown("buffer", argument, addresses)
             raw = addresses[argument].to_bytes(8, "little")
+        elif isinstance(argument, TensorMap):
+            if isinstance(argument.address, str) and argument.address not in addresses:
+                raise unknown("buffer", argument.address, addresses)
+            begin = argument.address if isinstance(argument.address, int) else addresses[argument.address]
+            raw = argument.encode(begin)
         elif isinstance(argument, bytes):
             raw = argument
         elif isinstance(argument, np.generic | np.ndarray):

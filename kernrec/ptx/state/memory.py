@@ -1,7 +1,7 @@
 """All memories of an emulation: what an access means, whether it is allowed, and what it costs."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -10,9 +10,14 @@ from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.access_cost import AccessPattern, Counts
 from kernrec.ptx.state.access_trace import AccessTrace
 from kernrec.ptx.state.async_copies import AsyncCopies
+from kernrec.ptx.state.async_engine import AsyncEngine
 from kernrec.ptx.state.batch import Lanes
+from kernrec.ptx.state.bulk_copies import BulkCopies, Elements
+from kernrec.ptx.state.cluster_memory import RANK_SHIFT, ClusterMemory
 from kernrec.ptx.state.errors import EmulationError
+from kernrec.ptx.state.global_request import GlobalRequest, one_lane_per_word
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, WINDOW_SHIFT, WINDOWS, LaunchLayout
+from kernrec.ptx.state.mbarriers import Mbarriers
 from kernrec.ptx.state.race_detector import RaceDetector, SharedAccess
 from kernrec.ptx.state.region import POISON, Region, global_buffers, private_spaces
 from kernrec.ptx.state.selection import Selection, signed
@@ -21,47 +26,6 @@ from kernrec.ptx.state.types import Array
 from kernrec.ptx.state.warpgroup_operations import WarpgroupOperations
 
 _MOST_TOUCHED = 1 << 14  # addresses that are recorded at once
-
-
-@dataclass(frozen=True, slots=True)
-class GlobalRequest:
-    """One access to a buffer, as it was counted."""
-
-    region: Region
-    """The buffer."""
-
-    kind: str
-    """`read`, `write` or `atomic`."""
-
-    access: Access
-    """What the instruction states."""
-
-    pattern: AccessPattern
-    """Relative addresses."""
-
-    first: int
-    """Address that the pattern is relative to."""
-
-    lanes: Array | None
-    """Numbers of the lanes; None: all of the batch."""
-
-    where: Array | None
-    """Byte of the buffer that each lane accesses; None: nobody asked for it."""
-
-    step: int
-    """Which run of a basic block it was part of."""
-
-    @property
-    def shape(self) -> tuple[object, ...]:
-        """What is the same of another one that does the same elsewhere in the buffer."""
-        return self.region.name, self.kind, self.access.size, self.pattern
-
-    def check_moved(self, move: int) -> None:
-        """Raises `EmulationError` where it would be outside of the buffer, moved by some bytes."""
-        region, first = self.region, self.first + move
-        end = first + self.pattern.high + self.access.size
-        if first + self.pattern.low < region.base or end > region.base + region.size:
-            raise EmulationError(f"an access to {region.name}, moved by {move} bytes, is outside of it")
 
 
 class Memory:
@@ -81,12 +45,16 @@ class Memory:
         self.races = races
         self.async_copies = AsyncCopies(lanes.shape.lanes)
         self.warpgroups = WarpgroupOperations(lanes, None if races is None else races.tensor_reads)
+        self.engine = AsyncEngine()
+        self.bulk = BulkCopies(self.count_elements)
         self.trace: list[GlobalRequest] | None = None  # where a list, accesses to buffers are appended
         self._touched = touched
         self._order = order
         self._patterns: dict[Any, AccessPattern] = {}
         self._buffers = global_buffers(layout)
         self._spaces = private_spaces(lanes, layout)
+        self.cluster = ClusterMemory(lanes.shape, self._spaces["shared"])
+        self.mbarriers = Mbarriers(self._spaces["shared"].views[8])
         by_name = {region.name: region for region in self._buffers}
         self.images = {handle: (image, by_name[image.buffer]) for handle, image in layout.images.items()}
 
@@ -96,8 +64,16 @@ class Memory:
         self._spaces["local"].bytes.fill(POISON)
         self.async_copies.start_batch()
         self.warpgroups.start_batch()
+        self.engine.start_batch()
+        self.bulk.start_batch()
         if self.races is not None:
             self.races.start_batch()
+
+    def end_batch(self) -> None:
+        """All threads of the batch exited: what still goes on beside them is finished."""
+        while self.engine.finish_oldest():
+            pass
+        self.bulk.finish_all()
 
     @property
     def shared(self) -> Region:
@@ -135,6 +111,11 @@ class Memory:
             if not 1 <= number <= len(self._buffers):
                 self._fail(replace(access, space=space), selection, None)
             region = self._buffers[number - 1]
+        elif space == "shared" and high >> RANK_SHIFT:
+            remote = self.cluster.absolute(access, selection)
+            if remote is None:
+                self._fail(replace(access, space=space), selection, self._spaces[space])
+            return [(self.cluster.region, self.select(selection.lanes, remote))]
         elif space in self._spaces:
             region = self._spaces[space]
         else:
@@ -147,6 +128,35 @@ class Memory:
                 f"{access.location}: block {block} thread {thread} writes to {region.name}, which is read-only"
             )
         return [(region, selection)]
+
+    def shared_places(self, access: Access, selection: Selection, write: bool = False) -> tuple[Array, Array]:
+        """The lanes of an access to shared memory, and the byte of the batch's shared memory that each means.
+
+        Raises:
+            EmulationError: as `resolve` does, or an address that is not of shared memory.
+        """
+        lanes, places = [], []
+        for region, part in self.resolve(access, selection, write):
+            if region.space != "shared":
+                block, thread = self.lanes.coordinates(0 if part.lanes is None else int(part.lanes[0]))
+                raise EmulationError(
+                    f"{access.location}: block {block} thread {thread} gives an address in {region.name}, not in shared"
+                    " memory"
+                )
+            index, shift = part.index(region, 1, access.offset)
+            lanes.append(self.lanes.shape.numbers if part.lanes is None else part.lanes)
+            places.append(index + shift)
+        return (lanes[0], places[0]) if len(lanes) == 1 else (np.concatenate(lanes), np.concatenate(places))
+
+    def release(self, lane: int, place: int) -> None:
+        """A lane arrives at a barrier: who waits for the phase sees what the lane did."""
+        if self.races is not None:
+            self.races.release(lane, place)
+
+    def acquire(self, lanes: Array, places: Array) -> None:
+        """Lanes saw that phases of these barriers completed."""
+        if self.races is not None and len(lanes):
+            self.races.acquire(lanes, places)
 
     def _split(self, access: Access, selection: Selection, write: bool, shift: int) -> list[tuple[Region, Selection]]:
         """Resolves the lanes separately by what is above the lowest `shift` bits of their addresses."""
@@ -253,7 +263,7 @@ class Memory:
         for request, move in zip(requests, moves, strict=True):
             if not move:
                 continue  # it touches what it touched before
-            blocks, where = _one_lane_per_word(request, self._blocks(request.lanes), move)
+            blocks, where = one_lane_per_word(request, self._blocks(request.lanes), move)
             at_once = max(_MOST_TOUCHED // len(where), 1)
             for start in range(1, times + 1, at_once):
                 steps = np.arange(start, min(start + at_once, times + 1))
@@ -310,6 +320,27 @@ class Memory:
         if self._order is not None:
             self.counts.bump(name + "_passes", requests * passes)
 
+    def count_elements(self, elements: Elements, lane: int, kind: str) -> None:
+        """Counts what a copy in bulk of a lane moves; `kind` is `read`, `write` or `atomic`."""
+        region, where, size = elements.region, elements.bytes_of_region(), elements.view.itemsize
+        if region.space == "global" and len(where):
+            if self._touched is not None:
+                blocks = np.full(len(where), self.lanes.shape.block_of[lane])
+                self._touched.record(region, size, blocks, where, kind)
+            sectors = np.unique((where + region.base) >> 5)
+            if self._order is not None:
+                self._order.record_sectors(self.lanes.step, kind == "read", np.full(len(sectors), lane >> 5), sectors)
+        if self.counts is None:
+            return
+        amount = len(where) * size
+        if region.space != "global":
+            self.counts.bump(f"bulk.shared_{kind}_bytes", amount)
+        elif amount:
+            name = f"global.{region.name}.{kind}"
+            self.counts.bump(name + "_sectors", len(sectors))
+            self.counts.bump(name + "_requests", 1)
+            self.counts.bump(name + "_bytes", amount)
+
     def count_shared(self, access: Access, selection: Selection, kind: str) -> None:
         """Counts one access to shared memory; `kind` is `load`, `store` or `atomic`."""
         counts = self.counts
@@ -330,12 +361,3 @@ class Memory:
         counts.bump(f"local.{kind}_sectors", pattern.local_sectors(selection.first + access.offset, access.size))
         counts.bump(f"local.{kind}_requests", pattern.warps)
         counts.bump(f"local.{kind}_bytes", pattern.count * access.size)
-
-
-def _one_lane_per_word(request: GlobalRequest, blocks: Array, move: int) -> tuple[Array, Array]:
-    """Blocks and bytes of the lanes of an access; of lanes that stay in one word together only the first."""
-    assert request.where is not None
-    if move % 4:
-        return blocks, request.where
-    kept = np.unique((blocks << 40) + (request.where >> 2), return_index=True)[1]
-    return blocks[kept], request.where[kept]

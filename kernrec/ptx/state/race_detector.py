@@ -59,6 +59,15 @@ class RaceDetector:
             last.reshape(len(blocks), self.stride)[blocks] = _NONE
         self.tensor_reads.pass_barrier(blocks)
 
+    def release(self, lane: int, place: int) -> None:
+        """A lane arrives at the barrier at a place of shared memory."""
+
+    def acquire(self, lanes: Array, places: Array) -> None:
+        """Lanes saw a phase of the barriers at these places complete."""
+        blocks = np.zeros(self.lanes.shape.blocks, np.bool_)
+        blocks[self.lanes.shape.block_of[lanes]] = True
+        self.pass_barrier(blocks)
+
     def start_batch(self) -> None:
         """Forgets the accesses of the last batch."""
         self.pass_barrier(np.ones(self.lanes.shape.blocks, np.bool_))

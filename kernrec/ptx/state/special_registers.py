@@ -8,6 +8,8 @@ from kernrec.ptx.state.batch import WARP, Lanes
 from kernrec.ptx.state.types import Array
 
 _COORDINATES = ("%tid", "%ntid", "%ctaid", "%nctaid")
+_CLUSTER_COORDINATES = ("%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid")
+_OF_CLUSTER = ("%is_explicit_cluster", "%cluster_ctarank", "%cluster_nctarank")
 _WIDE = ("%clock64", "%globaltimer")
 _OF_LAUNCH = (
     *("%dynamic_smem_size", "%total_smem_size"),
@@ -38,18 +40,18 @@ _OF_LANE: dict[str, Callable[[Array], Array]] = {
 }
 """Those that follow from a thread's number in its block."""
 
-_NAMES = frozenset({*_OF_LAUNCH, *_FIXED, *_OF_LANE, "%nwarpid"})
+_NAMES = frozenset({*_OF_LAUNCH, *_FIXED, *_OF_LANE, *_OF_CLUSTER, "%nwarpid"})
 
 
 def is_special(name: str) -> bool:
     """Whether a name is that of a special register that the emulator has."""
     base, dot, axis = name.partition(".")
-    return base in _COORDINATES and axis in ("x", "y", "z") if dot else name in _NAMES
+    return base in (*_COORDINATES, *_CLUSTER_COORDINATES) and axis in ("x", "y", "z") if dot else name in _NAMES
 
 
 def special_width(name: str) -> int:
     """Bits of a special register."""
-    return 64 if name in _WIDE else 32
+    return 1 if name == "%is_explicit_cluster" else 64 if name in _WIDE else 32
 
 
 def special_value(name: str, lanes: Lanes, launch_values: Mapping[str, int]) -> Array | int:
@@ -64,6 +66,8 @@ def special_value(name: str, lanes: Lanes, launch_values: Mapping[str, int]) -> 
     base, dot, axis = name.partition(".")
     if dot:
         number = "xyz".index(axis)
+        if base in _CLUSTER_COORDINATES:
+            return _cluster_coordinate(base, lanes, number)
         if base == "%tid":
             return _along(shape.numbers % shape.lanes_per_block, shape.block, number)
         if base == "%ctaid":
@@ -71,9 +75,25 @@ def special_value(name: str, lanes: Lanes, launch_values: Mapping[str, int]) -> 
         return (shape.block if base == "%ntid" else shape.grid)[number]
     if name == "%nwarpid":
         return shape.lanes_per_block // WARP
+    if name in _OF_CLUSTER:
+        if name == "%cluster_ctarank":
+            return shape.cluster_and_rank(lanes.block_numbers)[1].repeat(shape.lanes_per_block)
+        return shape.cluster_blocks if name == "%cluster_nctarank" else int(shape.cluster_blocks > 1)
     if name in _OF_LANE:
         return _OF_LANE[name](shape.numbers % shape.lanes_per_block)
     return launch_values[name] if name in _OF_LAUNCH else _FIXED[name]
+
+
+def _cluster_coordinate(base: str, lanes: Lanes, number: int) -> Array | int:
+    """A coordinate along an axis of the cluster of each lane, or of its block there, or an extent of these."""
+    shape = lanes.shape
+    clusters = tuple(extent // along for extent, along in zip(shape.grid, shape.cluster, strict=True))
+    if base in ("%nclusterid", "%cluster_nctaid"):
+        return (clusters if base == "%nclusterid" else shape.cluster)[number]
+    cluster, rank = shape.cluster_and_rank(lanes.block_numbers)
+    x, y, z = clusters
+    coordinate = _along(cluster, (x, y, z), number) if base == "%clusterid" else _along(rank, shape.cluster, number)
+    return coordinate.repeat(shape.lanes_per_block)
 
 
 def _along(linear: Array, extents: tuple[int, int, int], axis: int) -> Array:

@@ -1,0 +1,146 @@
+"""Operands of PTX instructions as data: registers, literals, symbols, and what is made of them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A virtual or special register."""
+
+    name: str
+    """With its `%`; a special register keeps its dimension: `%tid.x`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Immediate:
+    """A literal."""
+
+    value: int | float
+    """The value; of kind `f32` and `f64`, its bits."""
+
+    kind: str
+    """`int`, `f32` or `f64` (written as bits), or `float` (written as a decimal number)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """The address of a variable, parameter, function or label."""
+
+    name: str
+    """The variable, parameter, function or label."""
+
+    offset: int = 0
+    """Bytes to add."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`[base + offset]`."""
+
+    base: "Register | Symbol | Immediate"
+    """What to add to."""
+
+    offset: int
+    """Bytes to add."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """`{a, b, ...}`."""
+
+    items: tuple["Operand", ...]
+    """The elements; a discarded one is `Register("_")`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """`p|q`, the two destinations of `setp` and `shfl.sync`."""
+
+    first: "Operand"
+    """`p`."""
+
+    second: "Operand"
+    """`q`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Negated:
+    """`!p`, a predicate that is read negated."""
+
+    register: Register
+    """`p`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texel:
+    """`[texture, {x, y}]`: a place in a texture or surface."""
+
+    image: "Register | Symbol"
+    """The texture or surface: a handle, or a variable."""
+
+    coordinates: tuple["Operand", ...]
+    """Where, the layer first."""
+
+    sampler: "Register | Symbol | None" = None
+    """The sampler, where the instruction names one."""
+
+
+Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated | Texel
+
+
+def elements(operand: Operand) -> tuple[Operand, ...]:
+    """The elements of a vector; of any other operand itself."""
+    return operand.items if isinstance(operand, Vector) else (operand,)
+
+
+def leaves(operand: Operand) -> Iterator[Register | Immediate | Symbol]:
+    """The registers, literals and symbols that an operand is made of, in order."""
+    if isinstance(operand, Register | Immediate | Symbol):
+        yield operand
+        return
+    for part in _parts(operand):
+        yield from leaves(part)
+
+
+def registers_of(operand: Operand) -> tuple[str, ...]:
+    """Names of the registers in an operand, in order; a discarded element is `_`."""
+    if isinstance(operand, Register):
+        return (operand.name,)
+    if isinstance(operand, Immediate | Symbol):
+        return ()
+    if isinstance(operand, Address):
+        return registers_of(operand.base)
+    return tuple([name for part in _parts(operand) for name in registers_of(part)])
+
+
+def with_leaves(operand: Operand, new: Callable[[Register | Symbol], Register | Symbol]) -> Operand:
+    """The operand with its registers and symbols replaced; `new` gives a register for each register."""
+    if isinstance(operand, Register | Symbol):
+        return new(operand)
+    if isinstance(operand, Address):
+        return operand if isinstance(operand.base, Immediate) else Address(new(operand.base), operand.offset)
+    if isinstance(operand, Vector):
+        return Vector(tuple(with_leaves(item, new) for item in operand.items))
+    if isinstance(operand, Pair):
+        return Pair(with_leaves(operand.first, new), with_leaves(operand.second, new))
+    if isinstance(operand, Negated):
+        register = new(operand.register)
+        assert isinstance(register, Register)
+        return Negated(register)
+    if isinstance(operand, Texel):
+        coordinates = tuple(with_leaves(item, new) for item in operand.coordinates)
+        return Texel(new(operand.image), coordinates, operand.sampler)
+    return operand
+
+
+def _parts(operand: Address | Vector | Pair | Negated | Texel) -> tuple[Operand, ...]:
+    if isinstance(operand, Address):
+        return (operand.base,)
+    if isinstance(operand, Vector):
+        return operand.items
+    if isinstance(operand, Pair):
+        return (operand.first, operand.second)
+    if isinstance(operand, Negated):
+        return (operand.register,)
+    return (operand.image, *operand.coordinates)

@@ -1,0 +1,113 @@
+"""Clusters: blocks that run together, see each other's shared memory, and wait for one another."""
+
+import numpy as np
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.ptx import EmulationError, KernelLaunch, emulate
+from tests.helpers.ptx_text import cuda
+
+RING = r"""
+__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+__device__ void sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+#define SPECIAL(name) ([] { unsigned v; asm volatile("mov.u32 %0, %%" name ";" : "=r"(v)); return v; }())
+extern "C" __global__ void CLUSTER k(int* out, int* mine) {
+    __shared__ int s[32];
+    unsigned rank = SPECIAL("cluster_ctarank"), blocks = SPECIAL("cluster_nctarank"), next;
+    s[threadIdx.x] = rank * 100 + threadIdx.x;
+    sync();
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(next) : "r"(at(s)), "r"((rank + 1) % blocks));
+    int block = blockIdx.y * gridDim.x + blockIdx.x, value;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(next + 4 * (31 - threadIdx.x)));
+    out[block * 32 + threadIdx.x] = value;
+    asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], 1000;" :: "r"(next));
+    sync();
+    int place = SPECIAL("cluster_ctaid.x") + 10 * SPECIAL("cluster_ctaid.y");
+    mine[block * 32 + threadIdx.x] = s[threadIdx.x] + 100000 * place;
+}
+"""
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_blocks_of_a_cluster_see_each_others_shared_memory(fixed: bool) -> None:
+    out, mine = np.zeros((4, 6, 32), np.int32), np.zeros((4, 6, 32), np.int32)
+    program = cuda(RING.replace("CLUSTER", "__cluster_dims__(3, 2, 1)" if fixed else ""), "sm_90")
+    launch = KernelLaunch("k", (6, 4), (32,), ["o", "m"], {"o": out, "m": mine}, cluster=() if fixed else (3, 2))
+    emulate(program, launch)
+    y, x = np.indices((4, 6))
+    rank = y % 2 * 3 + x % 3
+    lane = np.arange(32)
+    np.testing.assert_array_equal(out, ((rank + 1) % 6 * 100)[:, :, None] + 31 - lane)
+    place = 100000 * (x % 3 + 10 * (y % 2))
+    np.testing.assert_array_equal(mine, (rank * 100 + place)[:, :, None] + lane + np.where(lane == 0, 32000, 0))
+
+
+def test_a_launch_has_whole_clusters() -> None:
+    program = cuda(RING.replace("CLUSTER", "__cluster_dims__(2, 1, 1)"), "sm_90")
+    buffers = {"o": np.zeros(256, np.int32), "m": np.zeros(256, np.int32)}
+    with pytest.raises(UsageError, match="not a multiple of the cluster"):
+        emulate(program, KernelLaunch("k", (3,), (32,), ["o", "m"], buffers))
+    with pytest.raises(UsageError, match="compiled for clusters of"):
+        emulate(program, KernelLaunch("k", (4,), (32,), ["o", "m"], buffers, cluster=(4,)))
+    with pytest.raises(UsageError, match="block 2 runs together with all 2 blocks"):
+        emulate(program, KernelLaunch("k", (4,), (32,), ["o", "m"], buffers), blocks=[0, 1, 2])
+
+
+def test_a_block_that_does_not_reach_the_barrier_of_its_cluster_is_reported() -> None:
+    waits = 'if (rank) sync(); else asm volatile("bar.sync 1, 64;");'
+    source = RING.replace("CLUSTER", "__cluster_dims__(2, 1, 1)").replace("sync();\n    asm", waits + "\n    asm", 1)
+    buffers = {"o": np.zeros(64, np.int32), "m": np.zeros(64, np.int32)}
+    with pytest.raises(EmulationError, match="waits at the barrier of its cluster"):
+        emulate(cuda(source, "sm_90"), KernelLaunch("k", (2,), (32,), ["o", "m"], buffers))
+
+
+def test_an_address_of_no_block_of_the_cluster_is_an_error() -> None:
+    source = r"""
+    extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* out) {
+        __shared__ int s[32];
+        unsigned a = (unsigned)__cvta_generic_to_shared(s), b;
+        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(b) : "r"(a), "r"(2));
+        asm volatile("st.shared::cluster.u32 [%0], %1;" :: "r"(b), "r"(1));
+        out[0] = s[0];
+    }
+    """
+    with pytest.raises(EmulationError, match="of shared memory"):
+        emulate(cuda(source, "sm_90"), KernelLaunch("k", (2,), (32,), ["o"], {"o": np.zeros(1, np.int32)}))
+
+
+def test_a_copy_goes_to_the_blocks_that_its_mask_names() -> None:
+    source = r"""
+    __device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+    extern "C" __global__ void __cluster_dims__(4, 1, 1) k(const int* x, int* out) {
+        __shared__ __align__(16) int s[32];
+        __shared__ unsigned long long bar;
+        unsigned rank;
+        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+        s[threadIdx.x] = -1;
+        if (threadIdx.x == 0) {
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at(&bar)));
+            asm volatile("fence.mbarrier_init.release.cluster;");
+            asm volatile("fence.proxy.async;");
+            if (rank != 1) asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 128;" :: "r"(at(&bar)));
+        }
+        asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+        if (threadIdx.x == 0 && rank == 2)
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+                         " [%0], [%1], 128, [%2], %3;"
+                         :: "r"(at(s)), "l"(x + blockIdx.x / 4 * 32), "r"(at(&bar)), "h"((short)13) : "memory");
+        if (rank != 1)
+            asm volatile("{ .reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra W; }"
+                         :: "r"(at(&bar)) : "memory");
+        out[blockIdx.x * 32 + threadIdx.x] = s[threadIdx.x];
+    }
+    """
+    x, out = np.arange(64, dtype=np.int32), np.zeros((2, 4, 32), np.int32)
+    launch = KernelLaunch("k", (8,), (32,), ["x", "o"], {"x": x, "o": out})
+    counts = emulate(cuda(source, "sm_90"), launch, check_races=True)
+    for cluster in range(2):
+        for rank in range(4):
+            wanted = np.full(32, -1) if rank == 1 else x[cluster * 32 : cluster * 32 + 32]
+            np.testing.assert_array_equal(out[cluster, rank], wanted)
+    assert counts["global.x.read_bytes"] == 256  # once for each cluster

@@ -1,0 +1,190 @@
+"""Copies in bulk: rows of bytes and boxes of tensors, between global memory, shared memory and the cluster."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.ptx import Counts, EmulationError, KernelLaunch, TensorMap, emulate
+from tests.helpers.ptx_text import cuda
+
+HEAD = r"""
+struct alignas(64) Map { char bytes[128]; };
+__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+__device__ void start(void* bar, int n) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(at(bar)), "r"(n));
+}
+__device__ void expect(void* bar, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at(bar)), "r"(bytes) : "memory");
+}
+__device__ void wait(void* bar, int parity) {
+    asm volatile("{ .reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra W; }"
+                 :: "r"(at(bar)), "r"(parity) : "memory");
+}
+"""
+ADD_ONE = (
+    HEAD
+    + r"""
+extern "C" __global__ void k(const __grid_constant__ Map in, const __grid_constant__ Map out, int x, int y, int bytes) {
+    extern __shared__ __align__(1024) unsigned short tile[];
+    __shared__ unsigned long long bar;
+    if (threadIdx.x == 0) {
+        start(&bar, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;");
+        expect(&bar, bytes);
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+                     " [%0], [%1, {%2, %3}], [%4], %5;"
+                     :: "r"(at(tile)), "l"(&in), "r"(x), "r"(y), "r"(at(&bar)), "l"(0x1000000000000000l) : "memory");
+    }
+    __syncthreads();
+    wait(&bar, 0);
+    for (int i = threadIdx.x; i < bytes / 2; i += 32) tile[i] += 1;
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        asm volatile("STORE.tensor.2d.global.shared::cta.REDUCEbulk_group [%0, {%1, %2}], [%3];"
+                     :: "l"(&out), "r"(x), "r"(y), "r"(at(tile)) : "memory");
+        asm volatile("cp.async.bulk.commit_group;");
+        asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    }
+}
+"""
+)
+
+
+def add_one(
+    source: str, corner: tuple[int, int], swizzle: int, kind: str = "u16"
+) -> tuple[np.ndarray, np.ndarray, Counts]:
+    """Loads a box of a matrix, adds one, stores it: the matrix, what was stored, and the counts."""
+    matrix, out = np.arange(40 * 104, dtype=np.uint16).reshape(40, 104), np.zeros((40, 104), np.uint16)
+    maps = [TensorMap(name, kind, (104, 40), (208,), (swizzle // 2 or 64, 16), swizzle) for name in ("x", "o")]
+    bytes_ = maps[0].box_bytes
+    launch = KernelLaunch("k", (1,), (32,), [*maps, *corner, bytes_], {"x": matrix, "o": out}, 4096)
+    return matrix, out, emulate(cuda(source, "sm_90a"), launch, check_races=True)
+
+
+COPY = ADD_ONE.replace("STORE", "cp.async.bulk").replace("REDUCE", "")
+
+
+@pytest.mark.parametrize("corner", [(0, 0), (8, 3), (-4, -2), (64, 30), (200, 0)])
+@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
+def test_a_box_comes_and_goes_where_it_is_inside_of_the_tensor(swizzle: int, corner: tuple[int, int]) -> None:
+    matrix, out, counts = add_one(COPY, corner, swizzle)
+    x, y = corner
+    box = np.s_[max(y, 0) : y + 16, max(x, 0) : max(x + (swizzle // 2 or 64), 0)]
+    wanted = np.zeros_like(matrix)
+    wanted[box] = matrix[box] + 1
+    np.testing.assert_array_equal(out, wanted)
+    assert counts["global.x.read_bytes"] == counts["global.o.write_bytes"] == wanted[box].size * 2
+    assert counts["bulk.shared_write_bytes"] == 16 * (swizzle or 128)
+
+
+def test_a_box_is_added_to_what_is_there() -> None:
+    source = ADD_ONE.replace("STORE", "cp.reduce.async.bulk").replace("REDUCE", "add.tile.")
+    matrix, out, counts = add_one(source, (16, 8), 128, "f16")
+    np.testing.assert_array_equal(out[8:24, 16:80], matrix[8:24, 16:80] + 1)
+    assert counts["global.o.atomic_bytes"] == 2048
+    with pytest.raises(EmulationError, match=r"combines elements of \.u16, for which there is no reduction"):
+        add_one(source, (16, 8), 128)
+
+
+def test_swizzled_pieces_lie_where_the_manual_says() -> None:
+    box = TensorMap("x", "u16", (64, 16), (128,), (64, 16), 128)
+    offsets = box.shared_offsets(1024).reshape(16, 8, 8)
+    row, piece = np.arange(16)[:, None], np.arange(8)
+    np.testing.assert_array_equal(offsets[:, :, 0], row * 128 + (piece ^ row % 8) * 16)
+    assert sorted(offsets.reshape(-1)) == list(range(0, 2048, 2))
+
+
+def test_only_every_second_element_of_a_dimension_with_a_stride_of_two_is_moved() -> None:
+    tensor = TensorMap("x", "f32", (64, 8), (256,), (16, 8), 0, (1, 2))
+    offsets, inside = tensor.elements((4, 1))
+    assert inside is None
+    assert tensor.moved == (16, 4)
+    np.testing.assert_array_equal(offsets.reshape(4, 16), np.arange(1, 9, 2)[:, None] * 256 + (np.arange(16) + 4) * 4)
+
+
+def test_outside_of_a_tensor_is_nan_where_the_map_says_so() -> None:
+    nan = TensorMap("x", "f16", (8, 1), (16,), (8, 1), fill_nan=True)
+    assert np.isnan(np.array([nan.fill], np.uint16).view(np.float16)).all()
+    assert TensorMap("x", "f16", (8, 1), (16,), (8, 1)).fill == 0
+
+
+ROW = (
+    HEAD
+    + r"""
+extern "C" __global__ void k(const int* x, int* o, int bytes) {
+    __shared__ __align__(128) int s[64], t[64];
+    __shared__ unsigned long long bar;
+    if (threadIdx.x == 0) start(&bar, 1);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        expect(&bar, 256);
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                     :: "r"(at(s)), "l"(x), "r"(bytes), "r"(at(&bar)) : "memory");
+        wait(&bar, 0);
+        expect(&bar, 256);
+        asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                     :: "r"(at(t)), "r"(at(s)), "r"(256), "r"(at(&bar)) : "memory");
+        wait(&bar, 1);
+        asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.max.s32 [%0], [%1], %2;"
+                     :: "l"(o), "r"(at(t)), "r"(256) : "memory");
+        asm volatile("cp.async.bulk.commit_group;");
+        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    }
+}
+"""
+)
+
+
+def rows(bytes_: int = 256, x: int = 64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Copies a row through shared memory, and combines it with what is there: the row, what was there, what is."""
+    rng = np.random.default_rng(0)
+    values, out = rng.integers(-99, 99, x, np.int32), rng.integers(-99, 99, 64, np.int32)
+    before = out.copy()
+    emulate(cuda(ROW, "sm_90a"), KernelLaunch("k", (1,), (32,), ["x", "o", np.int32(bytes_)], {"x": values, "o": out}))
+    return values, before, out
+
+
+def test_a_row_goes_through_shared_memory_and_is_combined() -> None:
+    values, before, out = rows()
+    np.testing.assert_array_equal(out, np.maximum(values, before))
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "x", "message"),
+    [
+        (252, 64, "copies 252 bytes in bulk; a multiple of 16 is needed"),
+        (256, 60, "offset 240 of x, which has 240 bytes"),
+        (240, 64, "whose phase lacks 16 bytes of copies"),
+        (272, 68, "deadlock"),
+    ],
+)
+def test_a_wrong_size_is_an_error(bytes_: int, x: int, message: str) -> None:
+    with pytest.raises(EmulationError, match=message):
+        rows(bytes_, x)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"strides": (200,)}, "strides of .200,. bytes are not multiples of 16"),
+        ({"box": (300, 1)}, "box .300, 1. is not of 1 to 256"),
+        ({"box": (4, 1)}, "8 bytes, not a multiple of 16"),
+        ({"box": (128, 1), "swizzle": 128}, "256 bytes, more than the swizzle of 128"),
+        ({"swizzle": 96}, "swizzles 0, 32, 64, 128"),
+        ({"type": "f8"}, "elements are u8"),
+        ({"interleave": 16}, "interleave of 16 bytes is not emulated"),
+    ],
+)
+def test_a_map_that_no_copy_can_use_is_refused_when_it_is_built(changed: dict[str, Any], message: str) -> None:
+    fields = {"address": "x", "type": "u16", "extents": (104, 40), "strides": (208,), "box": (64, 16), **changed}
+    with pytest.raises(UsageError, match=message):
+        TensorMap(**fields).encode(1 << 40)
+
+
+def test_bytes_that_are_no_map_are_refused() -> None:
+    arguments = [bytes(128), bytes(128), 0, 0, 2048]
+    with pytest.raises(EmulationError, match="no tensor map"):
+        emulate(cuda(COPY, "sm_90a"), KernelLaunch("k", (1,), (32,), arguments, {}, 4096))
