@@ -76,6 +76,7 @@ def recommend(
     at one power limit for all, with totals; without --shape and --workload the layers of the op's own workload.
     `--power-limit sweep` shows which power limit to set, --calls what a year costs and saves in kWh, money and CO2.
     """
+    from kernrec.compile.triton_version import has_triton
     from kernrec.recommender import Query, Recommender
     from kernrec.recommender.compare_gpus import find_gpus
     from kernrec.recommender.network import NetworkRequest, shapes_as_network
@@ -119,7 +120,7 @@ def recommend(
         inputs=inputs,
     )
     recommender = Recommender(databases=db, calibrated=calibrated, keep_open=True)
-    recommender.context.triton = not (emitted and emitted.cuda)
+    recommender.context.triton = not (emitted and emitted.compiled) or has_triton()
     names = [card.name for card in find_gpus(gpu)]
     if (kernel or shape) and not swept and billed is None:
         from kernrec.recommender import Request

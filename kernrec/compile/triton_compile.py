@@ -27,6 +27,7 @@ from kernrec.gpu import limits
 from kernrec.kernel.triton_function import OPTIONS, SCRATCH
 
 _DYNAMIC = re.compile(r"^(\s*)\.extern\s+\.shared(\s+[^;\[]+)\[\]", re.MULTILINE)
+_FIXED = re.compile(r"^(\s*)\.shared(\s+[^;\[]*\bglobal_smem)\[\d+\]", re.MULTILINE)
 _RELATIVE = re.compile(r"^\s*from\s+\.", re.MULTILINE)
 """An import of a module's own package."""
 _DIVISIBLE = [["tt.divisibility", 16]]
@@ -68,6 +69,11 @@ def compile_triton(job: CompileJob) -> Compiled:
     ptx = _DYNAMIC.sub(rf"\g<1>.shared\g<2>[{shared}]", ptx) if shared else ptx
     ptx = _with_scratch(ptx, name, len(target.signature))
     return Compiled(ptx, cubin, {name: used}, triton_compiler(), text)
+
+
+def with_dynamic_shared(ptx: str) -> str:
+    """PTX of `compile_triton` as the driver takes it: more than 48 KB of shared memory are given at the launch only."""
+    return _FIXED.sub(r"\g<1>.extern .shared\g<2>[]", ptx)
 
 
 def _check_scratch(metadata: Any, job: CompileJob) -> None:

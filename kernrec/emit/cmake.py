@@ -7,12 +7,13 @@ from kernrec.emit.cuda import launch_comment
 from kernrec.emit.files import Files
 from kernrec.emit.program import (
     HOST_ONLY,
+    Program,
     case,
-    choice_in_cuda,
     harness,
+    kernel_source,
     launcher,
     main_function,
-    renamed_source,
+    program_of,
     workspace_bytes,
 )
 from kernrec.op import Problem
@@ -26,10 +27,11 @@ Group = tuple[str, str, str]
 
 def emit(answers: Sequence[Recommendation]) -> Files:
     """The folder; of answers for equal problems the first counts."""
-    ordered: dict[Problem, Choice] = {}
+    programs: dict[Problem, Program] = {}
     for answer in answers:
-        if answer.problem not in ordered:
-            ordered[answer.problem] = choice_in_cuda(answer, "cmake")
+        if answer.problem not in programs:
+            programs[answer.problem] = program_of(answer, "cmake")
+    ordered = {problem: program.choice for problem, program in programs.items()}
     launchers = {problem: f"kernrec_launch_{number}" for number, problem in enumerate(ordered)}
     groups: dict[Group, list[Problem]] = {}
     for problem in ordered:
@@ -41,9 +43,11 @@ def emit(answers: Sequence[Recommendation]) -> Files:
         "dispatch.cu": _dispatch(ordered, groups, launchers),
         "check.cu": _check(ordered, launchers),
     }
+    if any(program.compiled is not None for program in programs.values()):
+        files["loaded_kernel.h"] = harness("loaded_kernel.h")
     variants = _variants(ordered)
     for number, problems in enumerate(variants.values()):
-        files[f"variant_{number}.cu"] = _variant(ordered, problems, launchers, number)
+        files[f"variant_{number}.cu"] = _variant(programs, problems, launchers, number)
     files["CMakeLists.txt"] = _cmake_lists(answers[0].gpu.sm, len(variants))
     return {name: text.encode() for name, text in sorted(files.items())}
 
@@ -58,16 +62,18 @@ def _variants(choices: Mapping[Problem, Choice]) -> dict[tuple[object, ...], lis
 
 
 def _variant(
-    choices: Mapping[Problem, Choice], problems: Sequence[Problem], launchers: Mapping[Problem, str], number: int
+    programs: Mapping[Problem, Program], problems: Sequence[Problem], launchers: Mapping[Problem, str], number: int
 ) -> str:
     """One compiled code, with a function for each problem that it runs."""
-    first = choices[problems[0]]
-    names = {launch.entry: f"{launch.entry}_{number}" for launch in first.kernel.launches}
-    parts = [HOST_ONLY, "#include <cuda_runtime.h>", "#include <cstdint>", "#endif", renamed_source(first, names)]
+    first = programs[problems[0]]
+    names = {launch.entry: f"{launch.entry}_{number}" for launch in first.choice.kernel.launches}
+    included = ["<cuda_runtime.h>", "<cstdint>", *(['"loaded_kernel.h"'] if first.compiled is not None else [])]
+    parts = [HOST_ONLY, *(f"#include {name}" for name in included), "#endif", kernel_source(first, names)]
     parts.append(HOST_ONLY)
     for problem in problems:
-        parts.append("\n".join(launch_comment(choices[problem])))
-        parts.append(launcher(choices[problem], f'extern "C" cudaError_t {launchers[problem]}', names))
+        program = programs[problem]
+        parts.append("\n".join(launch_comment(program.choice, program.launches)))
+        parts.append(launcher(program, f'extern "C" cudaError_t {launchers[problem]}', names))
     return "\n".join([*parts, "#endif"]) + "\n"
 
 

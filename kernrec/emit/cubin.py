@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kernrec.emit.files import Files
-from kernrec.emit.ptx import compiled_choice
+from kernrec.emit.machine_code import compiled_choice
 
 if TYPE_CHECKING:
     from kernrec.recommender.result import Recommendation

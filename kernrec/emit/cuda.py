@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kernrec.emit.files import Files
 from kernrec.kernel import Config, Kernel
-from kernrec.kernel.binding import Pointer, Scalar, workspaces
+from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, workspaces
 from kernrec.kernel.image_layout import ImageHandle
 from kernrec.kernel.triton_function import OPTIONS
 from kernrec.recommender.result import Choice, Recommendation
@@ -36,8 +36,11 @@ def emit_cuda(choice: Choice) -> str:
     return "\n".join(launch_comment(choice)) + "\n" + source
 
 
-def launch_comment(choice: Choice) -> list[str]:
-    """What the config is, its tensors, and how to launch it for the problem, as lines of a comment."""
+def launch_comment(choice: Choice, launches: Sequence[BoundLaunch] | None = None) -> list[str]:
+    """What the config is, its tensors, and how to launch it for the problem, as lines of a comment.
+
+    `launches`: with the shared memory of compiled code; default: those of the choice.
+    """
     problem, kernel = choice.problem, choice.kernel
     lines = [
         f"// {kernel.name} for {problem.key} on {choice.gpu.title}, recommended by kernrec.",
@@ -51,7 +54,7 @@ def launch_comment(choice: Choice) -> list[str]:
     ]
     for scratch in workspaces(kernel, choice.config, problem, choice.gpu.sm):
         lines.append(f"//   {scratch.name}: {scratch.elements} {scratch.dtype} (workspace, no initial value needed)")
-    for launch in choice.launches:
+    for launch in choice.launches if launches is None else launches:
         arguments = ", ".join(map(_argument, launch.arguments))
         if launch.shared_bytes > 48 * 1024:
             lines.append(

@@ -35,8 +35,8 @@ class Format:
     `merge`, by which a file that is there gets further entries."""
     given: str = ""
     """What followed the name."""
-    cuda: bool = False
-    """Whether only kernels in CUDA can be written so: of an op the best of them is."""
+    compiled: bool = False
+    """Whether kernels are compiled for it: those in Triton are written where Triton is installed."""
 
     @property
     def module(self) -> str:
@@ -50,11 +50,11 @@ FORMATS = {
     known.name: known
     for known in (
         Format("cuda", "its source", "text"),
-        Format("ptx", "what the compiler makes of the source", "text", cuda=True),
-        Format("cubin", "machine code", "binary", cuda=True),
-        Format("fatbin", "machine code and PTX", "binary", cuda=True),
-        Format("host", "a program that checks and times it", "text", cuda=True),
-        Format("cmake", "a folder that builds, for all shapes", "folder", many=True, cuda=True),
+        Format("ptx", "what the compiler makes of the source", "text", compiled=True),
+        Format("cubin", "machine code", "binary", compiled=True),
+        Format("fatbin", "machine code and PTX", "binary", compiled=True),
+        Format("host", "a program that checks and times it", "text", compiled=True),
+        Format("cmake", "a folder that builds, for all shapes", "folder", many=True, compiled=True),
         Format("inductor", "PyTorch's lookup table, for matmul_triton", "text", many=True),
         Format("triton-cache", "Triton's autotune cache with predictions", "folder"),
         Format("vllm", "its expert configs", "text", detail=_LAYER),

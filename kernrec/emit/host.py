@@ -7,25 +7,27 @@ from collections.abc import Sequence
 
 from kernrec.emit.cuda import launch_comment
 from kernrec.emit.files import Files
-from kernrec.emit.program import HOST_ONLY, case, choice_in_cuda, harness, launcher, main_function, renamed_source
+from kernrec.emit.program import HOST_ONLY, case, harness, kernel_source, launcher, main_function, program_of
 from kernrec.recommender.result import Recommendation
 
 
 def emit(answers: Sequence[Recommendation]) -> Files:
     """The program of the best config."""
-    best = choice_in_cuda(answers[0], "host")
+    program = program_of(answers[0], "host")
+    best = program.choice
     name = f"{best.kernel.name}.cu"
     names = {launch.entry: launch.entry for launch in best.kernel.launches}
+    loading = harness("loaded_kernel.h").replace("#pragma once\n", "") if program.compiled is not None else ""
     references = harness("references.h").replace('#include "harness.h"\n', "").replace("#pragma once\n", "")
     parts = [
-        "\n".join(launch_comment(best)),
+        "\n".join(launch_comment(best, program.launches)),
         f"// Build and run: nvcc -std=c++17 -arch={best.gpu.arch} {name} -o check && ./check",
         HOST_ONLY,  # before the tunables: their macros might be names of headers
-        harness("harness.h").replace("#pragma once\n", "") + references,
+        harness("harness.h").replace("#pragma once\n", "") + references + loading,
         "#endif",
-        renamed_source(best, names),
+        kernel_source(program, names),
         HOST_ONLY,
-        launcher(best, "static cudaError_t launch_config", names),
+        launcher(program, "static cudaError_t launch_config", names),
         main_function([case(best, "launch_config")]),
         "#endif",
     ]

@@ -1,18 +1,26 @@
 """C++ around kernels: functions that launch them on one shape, and the cases that a program fills, checks and times.
 
-What does not depend on the answer is in the folder `harness`.
+A kernel in CUDA is part of the program's source; of one in Triton the program holds the machine code. What does not
+depend on the answer is in the folder `harness`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from kernrec.compile.triton_version import has_triton
 from kernrec.emit.cuda import variant_source
+from kernrec.emit.machine_code import compiled_choice, launches_of
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, workspaces
 from kernrec.measure.device.correctness import tolerance
 from kernrec.op import all_ops
 from kernrec.recommender.result import Choice, Recommendation
+
+if TYPE_CHECKING:
+    from kernrec.compile import Compiled
 
 _HARNESS = Path(__file__).with_name("harness")
 _C_NAMES = {
@@ -33,25 +41,66 @@ def harness(name: str) -> str:
     return (_HARNESS / name).read_text(encoding="utf-8")
 
 
-def choice_in_cuda(answer: Recommendation, form: str) -> Choice:
-    """The first choice around which a program can be written; raises `KernrecError` where there is none."""
-    choice = next((choice for choice in answer.choices if choice.kernel.triton is None), None)
-    if choice is None:
-        name = answer.best.kernel.name
-        raise KernrecError(f"{name} is a Triton kernel, of which only the source is emitted: --emit cuda")
+@dataclass(frozen=True)
+class Program:
+    """A choice as a part of a program."""
+
+    choice: Choice
+    compiled: "Compiled | None"
+    """The code of a kernel in Triton; None for one in CUDA, whose source is in the program."""
+
+    @property
+    def launches(self) -> Sequence[BoundLaunch]:
+        """The launches, with the shared memory that they ask for."""
+        return self.choice.launches if self.compiled is None else launches_of(self.choice, self.compiled)
+
+
+def program_of(answer: Recommendation, form: str) -> Program:
+    """The first choice around which a program can be written: one in Triton where Triton is installed.
+
+    Raises:
+        KernrecError: there is none, or its code cannot be made.
+    """
+    compilable = (choice for choice in answer.choices if choice.kernel.triton is None or has_triton())
+    choice = next(compilable, answer.best)
     if choice.kernel.declares_problem or choice.problem.op not in {op.name for op in all_ops()}:
         raise KernrecError(
             f"--emit {form} checks against the reference of an op, and {choice.kernel.name} has a problem of its own:"
             " --emit cuda"
         )
-    return choice
+    return Program(choice, None if choice.kernel.triton is None else compiled_choice(choice))
 
 
-def renamed_source(choice: Choice, names: Mapping[str, str]) -> str:
-    """The source of a choice's variant, its kernels under other names, so that several link into one program."""
+def kernel_source(program: Program, names: Mapping[str, str]) -> str:
+    """The kernels of a choice, for a program to launch: their source, or machine code.
+
+    `names`: of each kernel in the program, so that several variants link into one.
+    """
+    choice = program.choice
+    if program.compiled is not None:
+        return _loaded(program.compiled, names)
     defines = "".join(f"#define {old} {new}\n" for old, new in names.items() if old != new)
     problem = choice.problem
     return defines + variant_source(choice.kernel, choice.config, problem.dtype, problem.layout)
+
+
+def _loaded(compiled: "Compiled", names: Mapping[str, str]) -> str:
+    """Machine code as words of 64 bits, and a function for each kernel that loads it once."""
+    code = compiled.cubin + bytes(-len(compiled.cubin) % 8)
+    words = [f"0x{int.from_bytes(code[place : place + 8], 'little'):x}u" for place in range(0, len(code), 8)]
+    ((entry, name),) = names.items()
+    return "\n".join(
+        [
+            f"// Machine code of {entry}, by {compiled.compiler}.",
+            f"static const unsigned long long {name}_code[] = {{",
+            *(f"    {', '.join(words[row : row + 6])}," for row in range(0, len(words), 6)),
+            "};",
+            f"static const kernrec::LoadedKernel& {name}() {{",
+            f'    static const kernrec::LoadedKernel loaded({name}_code, "{entry}");',
+            "    return loaded;",
+            "}\n",
+        ]
+    )
 
 
 def workspace_bytes(choice: Choice) -> int:
@@ -61,14 +110,15 @@ def workspace_bytes(choice: Choice) -> int:
     )
 
 
-def launcher(choice: Choice, function: str, names: Mapping[str, str]) -> str:
+def launcher(program: Program, function: str, names: Mapping[str, str]) -> str:
     """A C++ function that queues a choice's launches.
 
     Args:
-        choice: the config on its problem.
+        program: the config on its problem.
         function: how the function is declared but for its parameters, such as `static cudaError_t launch`.
-        names: the name of each kernel in the source.
+        names: of each kernel in the program.
     """
+    choice = program.choice
     lines = [f"{function}(void* const* tensors, void* workspace, cudaStream_t stream) {{"]
     places, offset = {}, 0
     for number, name in enumerate(choice.problem.tensors):
@@ -78,13 +128,18 @@ def launcher(choice: Choice, function: str, names: Mapping[str, str]) -> str:
         offset += _padded(space.bytes)
     if not offset:
         lines.append("    (void)workspace;")
-    for launch in choice.launches:
-        lines += [f"    {line}" for line in _launch(launch, names[launch.entry], places)]
+    for launch in program.launches:
+        name = names[launch.entry]
+        address = f"reinterpret_cast<const void*>({name})"
+        if program.compiled is not None:
+            lines.append(f"    if ({name}().error != cudaSuccess) return {name}().error;")
+            address = f"{name}().address"
+        lines += [f"    {line}" for line in _launch(launch, address, places)]
     return "\n".join([*lines, "    return cudaSuccess;", "}"]) + "\n"
 
 
-def _launch(launch: BoundLaunch, entry: str, places: Mapping[str, str]) -> list[str]:
-    """One launch as a block of C++."""
+def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> list[str]:
+    """One launch of the kernel at `address` as a block of C++."""
     lines = ["{"]
     for number, argument in enumerate(launch.arguments):
         if isinstance(argument, Scalar):
@@ -95,7 +150,6 @@ def _launch(launch: BoundLaunch, entry: str, places: Mapping[str, str]) -> list[
         else:
             raise KernrecError(f"{launch.entry} takes a texture ({argument.name}), for which no program is written")
     lines.append(f"    void* arguments[] = {{{', '.join(f'&p{i}' for i in range(len(launch.arguments)))}}};")
-    address = f"reinterpret_cast<const void*>({entry})"
     if launch.shared_bytes > 48 * 1024:
         lines += [
             f"    const cudaError_t raised = cudaFuncSetAttribute({address},",

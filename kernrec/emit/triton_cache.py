@@ -6,10 +6,10 @@ none of them.
 
 import ast
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernrec.emit.files import Files
+from kernrec.emit.machine_code import source_folder
 from kernrec.errors import UsageError
 from kernrec.kernel import Kernel
 from kernrec.recommender.request import Objective
@@ -39,12 +39,11 @@ def emit(answers: "Sequence[Recommendation]") -> Files:
         latency = choice.latency_s
         triple = [value * 1e3 for value in (latency.value, latency.low, latency.high)]
         times[config] = min(times.get(config, triple), triple)
-    here = Path(kernel.source_name)
     files = predicted_cache(
         {
             "source": kernel.source,
             "name": kernel.source_name,
-            "folder": str(Path.cwd()) if here.is_file() else "",
+            "folder": str(source_folder(kernel) or ""),
             "function": kernel.launches[0].entry,
             "sm": answer.gpu.sm,
             "by": f"kernrec {__version__}, for {answer.gpu.name}; nothing was measured",

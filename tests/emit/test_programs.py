@@ -19,7 +19,7 @@ from kernrec.kernel.binding import workspaces
 from kernrec.op import Problem, all_ops, decode_elements, encode_elements, reference
 from kernrec.profile.probe_profile import kernel_launch
 from kernrec.ptx import emulate, parse
-from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
+from kernrec.recommender import Objective, Query, Recommendation, Recommender
 from tests.helpers.nvcc import libraries, nvcc, toolkit
 
 SHAPES = {
@@ -204,14 +204,6 @@ def test_a_fat_binary_has_machine_code_and_ptx(recommender: Recommender) -> None
     (content,) = emit([answer(recommender, "reduce", SHAPES["reduce"])], "fatbin").values()
     assert content[:4] == (0xBA55ED50).to_bytes(4, "little")
     assert b"\x7fELF" in content
-
-
-def test_kernels_in_triton_have_no_program(recommender: Recommender) -> None:
-    request = Request("a100", None, "matmul_triton", {"m": 1024, "n": 1024, "k": 1024}, "f16", None, Query(top=1))
-    given = recommender.answer(request)
-    for form in ("host", "cmake", "fatbin"):
-        with pytest.raises(KernrecError, match="matmul_triton is a Triton kernel, of which only the source is emitted"):
-            emit([given], form)
 
 
 def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

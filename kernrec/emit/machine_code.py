@@ -1,0 +1,48 @@
+"""The code of a choice as its compiler makes it, and the launches of that code."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernrec.emit.cuda import variant_source
+
+if TYPE_CHECKING:
+    from kernrec.compile import Compiled
+    from kernrec.kernel import Kernel
+    from kernrec.kernel.binding import BoundLaunch
+    from kernrec.recommender.result import Choice
+
+
+def compiled_choice(choice: "Choice") -> "Compiled":
+    """What the compiler makes of a config. Triton's PTX gets its shared memory at the launch, as the machine code does.
+
+    Raises:
+        KernrecError: there is no compiler, or the source does not compile.
+    """
+    from kernrec.compile import CompileCache, compile_source
+
+    kernel, problem, sm = choice.kernel, choice.problem, choice.gpu.sm
+    if kernel.triton is None:
+        source = variant_source(kernel, choice.config, problem.dtype, problem.layout)
+        return compile_source(source, sm, name=kernel.source_name)
+    from kernrec.compile.triton_apart import compile_apart
+    from kernrec.compile.triton_compile import with_dynamic_shared
+    from kernrec.profile.kernel_code import compile_job_for
+
+    job = compile_job_for(kernel, choice.config, problem, sm, source_folder(kernel))
+    compiled = compile_apart(job, CompileCache.default())
+    return replace(compiled, ptx=with_dynamic_shared(compiled.ptx))
+
+
+def source_folder(kernel: "Kernel") -> Path | None:
+    """Where a Triton source imports other files from: the current folder, if it has the file."""
+    return Path.cwd() if Path(kernel.source_name).is_file() else None
+
+
+def launches_of(choice: "Choice", compiled: "Compiled") -> "tuple[BoundLaunch, ...]":
+    """The launches of a choice with the shared memory that its code asks for."""
+    from kernrec.profile.kernel_code import dynamic_shared_bytes
+
+    return tuple(
+        replace(bound, shared_bytes=dynamic_shared_bytes(choice.kernel, bound, compiled)) for bound in choice.launches
+    )
