@@ -36,8 +36,6 @@ from kernrec.store import ProfileRow, profiles_hash, read_profile_rows, write_pr
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 TRITON_ARCHITECTURES = (80, 86, 89, 120)
 """Those for which profiles of Triton kernels are shipped. They are built where the kernel is named, and need Triton."""
-_FEWER = {"matmul_triton": (80,)}
-"""Those of kernels whose profiles are shipped for fewer."""
 _SAVE_S = 120.0
 _COMPILE_S = 3600.0  # a busy machine is no reason to leave out a variant
 _FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
@@ -118,7 +116,7 @@ def build(kernel: Kernel, fresh: bool, processes: int, only: Only) -> int:
 
 def architectures(kernel: Kernel) -> Sequence[int]:
     """Those for which profiles of a kernel are shipped."""
-    return _FEWER.get(kernel.name, TRITON_ARCHITECTURES) if kernel.triton else ARCHITECTURES
+    return TRITON_ARCHITECTURES if kernel.triton else ARCHITECTURES
 
 
 def check(kernel: Kernel, count: int, processes: int) -> int:
