@@ -4,7 +4,8 @@
 
     f32 conv2d  RTX 3090, 8 shapes: the best latency an auto-scheduler found (anchors/conv2d_f32_ansor.csv)
     f16 matmul  RTX 3090, 21 shapes: the best of 122 Triton tilings (anchors/matmul_f16_rtx3090.csv)
-    attention   A100, H100 and RTX 5090: published throughput of FlashAttention-2
+    attention   A100, H100 and RTX 5090: published throughput of FlashAttention-2; beside it, without an aim, that of
+                attention_triton where its profiles ship
 
 For each shape it prints the best predicted latency over the best measured one. These are other kernels on the same GPU,
 so the ratios need not be 1, but they should be close to it on average. Exits 1 when an aim is missed, 2 without the
@@ -19,8 +20,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernrec.errors import KernrecError
 from kernrec.op import find_op
-from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender import Objective, Query, Recommender, Request
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,18 @@ def check_attention(recommender: Recommender) -> int:
         shape = " ".join(f"{name}={value}" for name, value in entry.dims.items())
         aim = "published" if entry.aimed else "no aim, published"
         print(f"  {entry.gpu:15} {shape:55} predicted {predicted:4.0f}, {aim} {low:g} to {high:g}  ({entry.source})")
+        if (own := in_triton(recommender, entry, query)) is not None:
+            print(f"  {'':15} {'':55} in Triton {flops / own / 1e12:4.0f}, {own / best.latency_s.value:.2f} of the time")
     return int(missed)
+
+
+def in_triton(recommender: Recommender, entry: Published, query: Query) -> float | None:
+    """Predicted seconds of the library's attention in Triton; None where it has no profiles."""
+    request = Request(entry.gpu, None, "attention_triton", dict(entry.dims), entry.dtype, None, query)
+    try:
+        return recommender.answer(request).best.latency_s.value
+    except KernrecError:
+        return None
 
 
 def check(recommender: Recommender, anchor: Anchor, folder: Path) -> int:
