@@ -137,7 +137,8 @@ def check_attention(recommender: Recommender) -> int:
         aim = "published" if entry.aimed else "no aim, published"
         print(f"  {entry.gpu:15} {shape:55} predicted {predicted:4.0f}, {aim} {low:g} to {high:g}  ({entry.source})")
         if (own := in_triton(recommender, entry, query)) is not None:
-            print(f"  {'':15} {'':55} in Triton {flops / own / 1e12:4.0f}, {own / best.latency_s.value:.2f} of the time")
+            ratio = own / best.latency_s.value
+            print(f"  {'':71} in Triton {flops / own / 1e12:4.0f}, {ratio:.2f} of the time")
     return int(missed)
 
 
