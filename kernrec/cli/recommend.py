@@ -77,6 +77,7 @@ def recommend(
     `--power-limit sweep` shows which power limit to set, --calls what a year costs and saves in kWh, money and CO2.
     """
     from kernrec.compile.triton_version import has_triton
+    from kernrec.emit.expert_configs import of_every_call
     from kernrec.recommender import Query, Recommender
     from kernrec.recommender.compare_gpus import find_gpus
     from kernrec.recommender.network import NetworkRequest, shapes_as_network
@@ -131,7 +132,8 @@ def recommend(
         ]
         if emitted and (len(names) > 1 or (len(shapes) > 1 and not emitted.many)):
             raise UsageError(f"--emit {emit} is of one config: give one GPU and one shape")
-        answers = [recommender.answer(request) for request in requests]
+        every = emitted is not None and bool(kernel and not shape) and of_every_call(emitted.name, emitted.given)
+        answers = [a for r in requests for a in (recommender.answer_calls(r) if every else [recommender.answer(r)])]
         if (log := query_log or paths.query_log()) is not None:
             from kernrec.interop.query_log import append_query
 

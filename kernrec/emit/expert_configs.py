@@ -1,35 +1,71 @@
 """What the files of vLLM and SGLang have in common: the same entries, under names of their own."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kernrec.emit.files import Files
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.interop.moe_configs import ExpertLayer, read_moe_configs, tiles_of, write_moe_configs
+from kernrec.recommender.request import Objective
 
 if TYPE_CHECKING:
     from kernrec.recommender.result import Recommendation
 
+TOOLS = ("vllm", "sglang")
 
-def expert_file(answer: "Recommendation", detail: str, tool: str) -> Files:
-    """A file with one entry: the first choice of an answer about an expert product.
+
+def of_every_call(name: str, detail: str) -> bool:
+    """Whether a format takes every analyzed call of a function: `m` is an expression of its integers.
 
     Args:
-        answer: about a Triton function with the tunables of `moe_configs.TILES`.
+        name: of the format.
+        detail: what follows it.
+    """
+    return name in TOOLS and bool(ExpertLayer.parse(detail).tokens.names)
+
+
+def expert_file(answers: "Sequence[Recommendation]", detail: str, tool: str) -> Files:
+    """A file with an entry for each number of tokens: the best first choice of the answers about as many.
+
+    Calls about as many tokens differ in what a call fixes, such as the rows of a tile, to which the routing is padded.
+
+    Args:
+        answers: about a Triton function with the tunables of `moe_configs.TILES`.
         detail: the layer, as `ExpertLayer.parse` takes it.
-        tool: `vllm` or `sglang`.
+        tool: one of `TOOLS`.
 
     Raises:
         UsageError: the layer or the kernel does not fit.
     """
     layer = ExpertLayer.parse(detail)
-    if find_gpu(layer.device) != answer.gpu:
-        raise UsageError(f"device is {layer.device!r}, but the answer is for {answer.gpu.title}")
-    kernel = answer.best.kernel
-    if kernel.triton is None:
-        raise UsageError(f"{kernel.name} is no Triton function, and {tool} runs one")
-    tiles = tiles_of(kernel, answer.best.config)
-    return {layer.file_name(tool): write_moe_configs({layer.tokens: tiles}).encode()}
+    if len(answers) > 1 and not layer.tokens.names:
+        raise UsageError(
+            f"m={layer.tokens.text} is one number of tokens, and {len(answers)} calls were asked about: give an"
+            " expression of their integers, such as m=tokens"
+        )
+    entries: dict[int, tuple[float, dict[str, int]]] = {}
+    for answer in answers:
+        if find_gpu(layer.device) != answer.gpu:
+            raise UsageError(f"device is {layer.device!r}, but the answer is for {answer.gpu.title}")
+        kernel = answer.best.kernel
+        if kernel.triton is None:
+            raise UsageError(f"{kernel.name} is no Triton function, and {tool} runs one")
+        tokens, entry = (
+            layer.tokens_of(dict(answer.problem.dims)),
+            (_cost(answer), tiles_of(kernel, answer.best.config)),
+        )
+        entries[tokens] = min(entries.get(tokens, entry), entry, key=lambda known: known[0])
+    tiles = {tokens: config for tokens, (_, config) in entries.items()}
+    return {layer.file_name(tool): write_moe_configs(tiles).encode()}
+
+
+def _cost(answer: "Recommendation") -> float:
+    """What the first choice costs by the objective; of a front, its latency."""
+    best, objective = answer.best, Objective(answer.objective)
+    if objective is Objective.ENERGY:
+        return best.energy_j.value
+    return best.latency_s.value * (best.energy_j.value if objective is Objective.EDP else 1.0)
 
 
 def merged(before: bytes, new: bytes, where: str) -> bytes:

@@ -57,8 +57,8 @@ FORMATS = {
         Format("cmake", "a folder that builds, for all shapes", "folder", many=True, compiled=True),
         Format("inductor", "PyTorch's lookup table, for matmul_triton", "text", many=True),
         Format("triton-cache", "Triton's autotune cache with predictions", "folder"),
-        Format("vllm", "its expert configs", "text", detail=_LAYER),
-        Format("sglang", "its expert configs", "text", detail=_LAYER),
+        Format("vllm", "its expert configs", "text", many=True, detail=_LAYER),
+        Format("sglang", "its expert configs", "text", many=True, detail=_LAYER),
     )
 }
 

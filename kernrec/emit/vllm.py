@@ -1,4 +1,4 @@
-"""The best config of an expert product in Triton as a file of vLLM's tuned configs, one entry a number of tokens."""
+"""The best configs of an expert product in Triton as a file of vLLM's tuned configs, one entry a number of tokens."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 def emit(answers: "Sequence[Recommendation]", detail: str) -> Files:
     """The file, under the name by which vLLM looks for it; `detail` as `ExpertLayer.parse` takes it."""
-    return expert_file(answers[0], detail, "vllm")
+    return expert_file(answers, detail, "vllm")
 
 
 def merge(before: bytes, new: bytes, where: str) -> bytes:
-    """The entries of a file that is there, and the new one in place of that for as many tokens."""
+    """The entries of a file that is there, and the new ones in place of those for as many tokens."""
     return merged(before, new, where)

@@ -14,6 +14,7 @@ from typing import Any
 from kernrec.errors import UsageError, unknown
 from kernrec.interop.json_document import CutShort, whole_document
 from kernrec.kernel import Kernel
+from kernrec.kernel.expression import Expression, parse
 from kernrec.util.light_dataclass import dataclass
 
 TILES = {
@@ -40,7 +41,8 @@ class ExpertLayer:
     experts: int
     width: int
     """Columns that the first product has for each half: the intermediate size, divided among tensor-parallel ranks."""
-    tokens: int
+    tokens: Expression
+    """A number, or an expression of the integer arguments of a call."""
     device: str
     """Name given by the driver, as `torch.cuda.get_device_name()` tells."""
     dtype: str | None = None
@@ -65,7 +67,10 @@ class ExpertLayer:
         for name, what in (("e", "experts"), ("n", "intermediate size"), ("m", "tokens"), ("device", "driver's name")):
             if not given.get(name):
                 raise UsageError(f"{name}= is missing ({what}); expected e=8,n=14336,m=16,device=NVIDIA L40S")
-        numbers = [_number(name, given[name]) for name in ("e", "n", "m")]
+        experts, width = (_number(name, given[name]) for name in ("e", "n"))
+        tokens = parse(given["m"].lower())
+        if not tokens.names:
+            _number("m", given["m"])
         block = [_number("block", part) for part in given.get("block", "").split("x") if part]
         if len(block) not in (0, 2):
             raise UsageError(f"block is {given['block']!r:.40}; expected n x k, such as 128x128")
@@ -73,10 +78,20 @@ class ExpertLayer:
             r"\w{0,40}", given.get("dtype", "")
         ):
             raise UsageError(f"{text!r:.120}: device and dtype are names without separators of paths")
-        experts, width, tokens = numbers
         return cls(
             experts, width, tokens, given["device"], given.get("dtype") or None, (block[0], block[1]) if block else None
         )
+
+    def tokens_of(self, call: Mapping[str, int]) -> int:
+        """How many tokens a call with these integers is for; raises `UsageError` for what is no whole number."""
+        for name in self.tokens.names - call.keys():
+            raise unknown("integer argument", name, call)
+        value = self.tokens.evaluate(call)
+        if type(value) is not int or not 1 <= value <= _MOST_TOKENS:
+            raise UsageError(
+                f"m={self.tokens.text} is {value!r:.40} of {dict(call)}; a whole number from 1 is expected"
+            )
+        return value
 
     def file_name(self, tool: str) -> str:
         """The name under which `vllm` or `sglang` looks for the file."""

@@ -6,7 +6,7 @@
 
     [arguments]                     # by parameter
     a = { dtype = "f16", shape = ["M", "K"] }
-    expert = { values = "routing.npy" }       # an array: addresses or branches depend on its values
+    expert = { values = "routing-{M}.npy" }   # an array: addresses or branches depend on its values; {M}: of an integer
     M = 4096
     ACTIVATION = "relu"             # of a tl.constexpr parameter, as are { python = "None" }, { python = "tl.float16" }
 
@@ -23,6 +23,7 @@ multiples of 16; pointers are taken to be, as memory allocators make them.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -114,10 +115,22 @@ def read_call(path: Path, target: str, changed: Mapping[str, int] | None = None)
         arguments[spelling[name.lower()]] = value
     for value in arguments.values():  # files of values are beside the call
         if isinstance(value, dict) and str(value.get("values", "")).endswith(".npy"):
-            value["values"] = str((path.parent / value["values"]).resolve())
+            value["values"] = str((path.parent / _filled(value["values"], arguments)).resolve())
     return TritonCall(
         Path(source), function, arguments, grid, configs, data.get("flops"), path.name, configs_file=configs_file
     )
+
+
+def _filled(name: str, arguments: Mapping[str, Any]) -> str:
+    """A file's name with the values of integer arguments in the place of `{their names}`."""
+    numbers = {key.lower(): value for key, value in arguments.items() if type(value) is int}
+
+    def value_of(place: re.Match[str]) -> str:
+        if place[1].lower() not in numbers:
+            raise unknown(f"integer argument in {name!r:.60}:", place[1], numbers)
+        return str(numbers[place[1].lower()])
+
+    return re.sub(r"\{(\w+)\}", value_of, name)
 
 
 def kernel_of_triton(call: TritonCall) -> tuple[Kernel, list[str]]:

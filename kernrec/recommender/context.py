@@ -71,6 +71,16 @@ class Context:
                 raise unknown("kernel", name, known) from None
             raise
 
+    def calls(self, name: str) -> list[Kernel]:
+        """The kernels of this name in the user's databases whose source is that of the newest: each is a call of it."""
+        kernels: dict[str, Kernel] = {}
+        for known_name, spec, source in self._stored_kernels():
+            if known_name == name:
+                kernel = kernel_from(json.loads(spec), name, source)
+                kernels.setdefault(kernel.hash, kernel)
+        newest = next(iter(kernels.values()), None)
+        return [kernel for kernel in kernels.values() if newest is not None and kernel.source == newest.source]
+
     def own_kernels(self) -> list[str]:
         """The names of the kernels in the user's databases, ascending."""
         return sorted({name for name, _, _ in self._stored_kernels()})

@@ -96,6 +96,15 @@ class Recommender:
         kernel = self.context.kernel(request.kernel)
         return self.answer_kernel(kernel, problem_of(kernel, request), gpu, request.query)
 
+    def answer_calls(self, request: Request) -> list[Recommendation]:
+        """The answers of `answer` for every call of a user's function that was analyzed for the GPU."""
+        gpu = find_gpu(request.gpu)
+        calls = [(kernel, problem_of(kernel, request)) for kernel in self.context.calls(request.kernel or "")]
+        analyzed = [(k, problem) for k, problem in calls if self.context.find_profiles(k, problem, gpu)]
+        if not analyzed:
+            return [self.answer(request)]  # which says why there is none
+        return [self.answer_kernel(kernel, problem, gpu, request.query) for kernel, problem in analyzed]
+
     def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
         """The choices of one kernel: at the power limit asked for, else over a range of them.
 

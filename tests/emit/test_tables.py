@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,28 @@ def test_a_format_that_needs_a_detail_says_so() -> None:
 def test_a_device_of_another_name_is_refused() -> None:
     with pytest.raises(UsageError, match="device is 'NVIDIA L40S', but the answer is for"):
         emit(answers()[:1], "sglang:e=8,n=512,m=1,device=NVIDIA L40S")
+
+
+def test_a_file_of_expert_configs_has_the_best_config_of_each_number_of_tokens() -> None:
+    given = []
+    for name, shape in (("a", "m=64,n=512,k=512"), ("b", "m=64,n=512,k=64"), ("c", "m=512,n=512,k=64")):
+        answer = Recommender([]).answer(Request("a100", None, "matmul_triton", shape, query=Query("latency")))
+        kernel = answer.best.kernel  # without the tunable for which the files have no place
+        own = replace(kernel, name=name, tunables=tuple(t for t in kernel.tunables if t.name != "aligned"))
+        given.append(replace(answer, choices=(replace(answer.best, kernel=own),)))
+    (path,) = emit(given, "vllm:e=8,n=512,m=2 * m,device=NVIDIA A100-SXM4-80GB").items()
+    configs, _ = read_moe_configs(path[1].decode(), path[0])
+    shorter, other = given[1].best.config, given[2].best.config
+    assert {tokens: config["BLOCK_SIZE_K"] for tokens, config in configs.items()} == {
+        128: shorter["block_k"],
+        1024: other["block_k"],
+    }
+    with pytest.raises(UsageError, match="m=16 is one number of tokens, and 3 calls were asked about"):
+        emit(given, "vllm:e=8,n=512,m=16,device=NVIDIA A100-SXM4-80GB")
+    with pytest.raises(UsageError, match="unknown integer argument 'tokens'"):
+        emit(given, "sglang:e=8,n=512,m=tokens,device=NVIDIA A100-SXM4-80GB")
+    with pytest.raises(UsageError, match=r"m=m - 64 is 0 of .*; a whole number from 1 is expected"):
+        emit(given, "sglang:e=8,n=512,m=m - 64,device=NVIDIA A100-SXM4-80GB")
 
 
 CALL = """
@@ -139,6 +162,9 @@ class TestAnalyzed:
         assert list(configs) == [1, 16]
         assert configs[1]["BLOCK_SIZE_K"] in (32, 64)
         assert os.listdir(folder / "moe") == [path.name]
+        run_here("analyze", f"{KERNELS}:product", "--call", f"{folder}/call.toml", "--gpu", "a100", "--shape", "k=64")
+        every = self.emitted("--emit", "vllm:e=8,n=512,m=k,device=NVIDIA A100-SXM4-80GB")
+        assert list(read_moe_configs(every.stdout, "output")[0]) == [64, 128]
         (folder / "moe" / "other.json").write_text("{}")
         done = self.emitted("--emit", f"sglang:{detail}", "--output", str(folder / "moe" / "other.json"))
         assert done.returncode == 2

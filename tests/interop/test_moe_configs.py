@@ -80,12 +80,21 @@ def test_files_have_the_names_that_the_tools_look_for() -> None:
     assert h200.file_name("sglang") == "E=8,N=7168,device_name=NVIDIA_H200_NVL.json"
 
 
+def test_tokens_may_follow_from_the_integers_of_a_call() -> None:
+    layer = ExpertLayer.parse("e=8,n=7168,m=COUNT // 2,device=L4")
+    assert layer.tokens_of({"count": 32, "n": 5}) == 16
+    with pytest.raises(UsageError, match="unknown integer argument 'count'"):
+        layer.tokens_of({"counts": 32})
+    with pytest.raises(UsageError, match="m=count // 2 is 0"):
+        layer.tokens_of({"count": 1})
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("", "e= is missing"),
         ("e=8,n=7168,m=1", r"device= is missing \(driver's name\)"),
-        ("e=8,n=7168,m=x,device=L4", "m is 'x'; a whole number from 1"),
+        ("e=8,n=7168,m=0,device=L4", "m is '0'; a whole number from 1"),
         ("experts=8", "unknown member of an expert layer 'experts'"),
         ("e=8,n=1,m=1,device=../../L4", "without separators of paths"),
         ("e=8,n=1,m=1,device=L4,block=128", "expected n x k, such as 128x128"),

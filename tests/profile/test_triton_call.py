@@ -55,6 +55,15 @@ def test_a_changed_dimension_has_to_be_an_argument(tmp_path):
         read_call(tmp_path / "call.toml", TARGET, {"mm": 512})
 
 
+def test_a_file_of_values_may_be_named_by_an_integer_of_the_call(tmp_path):
+    text = CALL.replace('a = { dtype = "f16", shape = ["m", "k"] }', 'a = { values = "rows-{m}-{K}.npy" }')
+    (tmp_path / "call.toml").write_text(text)
+    changed = read_call(tmp_path / "call.toml", TARGET, {"m": 512})
+    assert changed.arguments["a"] == {"values": str(tmp_path.resolve() / "rows-512-64.npy")}
+    with pytest.raises(UsageError, match=r"unknown integer argument in 'rows-\{mm\}-\{K\}.npy': 'mm'; did you mean m"):
+        called(tmp_path, text.replace("{m}", "{mm}"))
+
+
 class TestWithTriton:
     """What needs the function itself."""
 
