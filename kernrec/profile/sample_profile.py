@@ -41,11 +41,12 @@ from kernrec.ptx import KernelLaunch, Module, parse
 from kernrec.ptx.analysis.dependence import data_dependences, load_chain
 from kernrec.ptx.analysis.latency import chain_clk
 from kernrec.ptx.analysis.liveness import live_by_block
-from kernrec.ptx.analysis.lowering import lowered
+from kernrec.ptx.analysis.lowering import lowered, straightened
 from kernrec.ptx.analysis.wide_access import with_wide_accesses
 from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
 from kernrec.ptx.execution.extrapolation import UnsteadyError
 from kernrec.ptx.ir.inline import inlined
+from kernrec.ptx.ir.program import BasicBlock
 from kernrec.ptx.state.access_trace import AccessTrace
 from kernrec.ptx.state.touched_sectors import SECTOR, TouchedSectors
 
@@ -232,6 +233,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     first = emulation.run(inner)
     waits, chain = _waits(emulation)
     rounds, chain = waits / (warps * len(inner)), chain / len(inner)
+    crowded_runs = _crowded_runs(emulation) / (warps * len(inner))
     middle = {metric: value / len(inner) for metric, value in first.items()}
     instructions = (middle["issue"] - middle.get("extrapolated", 0.0)) / warps
     ends = dict(sample.ends)
@@ -254,17 +256,23 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
         extra |= dict(run_metrics(own, {AXES[axis]: traces[block] for axis, block in neighbors if block in traces}))
     extra |= dict(atomic_metrics(*trace.atomics(), sample.inner))
     extra["instructions"] = float(len(emulation.function.instructions))
-    extra["crowded.runs"] = _crowded_runs(emulation) / (warps * len(inner))
+    extra["crowded.runs"] = crowded_runs
     return {metric: value / sample.total for metric, value in totals.items()} | extra
 
 
 def _waits(emulation: Emulation) -> tuple[float, float]:
     """Over all warps so far: how often they waited for global memory, and clocks that their instructions take alone."""
-    blocks, ran = emulation.function.blocks, emulation.warps_by_block()
-    return (
-        float(sum(warps * load_chain(blocks[index]) for index, warps in ran.items())),
-        float(sum(warps * chain_clk(blocks[index]) for index, warps in ran.items())),
-    )
+    function, ran = emulation.function, emulation.warps_by_block()
+    pieces = [[block] for block in function.blocks]
+    if emulation.issue is not None:
+        pieces = straightened(function, emulation.issue)
+    waits, clocks = 0, 0
+    for piece in pieces:
+        code = BasicBlock(piece[0].index, tuple(ins for block in piece for ins in block.instructions), ())
+        clocks += max(ran.get(block.index, 0) for block in piece) * chain_clk(code)
+        if loading := [ran.get(block.index, 0) for block in piece if load_chain(block)]:
+            waits += max(loading) * load_chain(code)
+    return float(waits), float(clocks)
 
 
 def _crowded_runs(emulation: Emulation) -> float:

@@ -79,9 +79,10 @@ def steady_loops(function: Function) -> dict[int, Loop]:
         if any(ins.opcode in _LEAVES or ins.opcode in _IMAGES for ins in instructions):
             continue
         steers = [ins for ins in instructions if results(ins) & steering]
-        if any(ins.opcode in _FROM_ELSEWHERE and "param" not in ins.modifiers for ins in steers):
-            continue
         written = frozenset().union(*(results(ins) for ins in steers))
+        constant = {"param"} if any(_may_write_stack(ins) for ins in instructions) else {"param", "local"}
+        if any(_from_elsewhere(ins, constant, written) for ins in steers):
+            continue
         comparisons = [_comparison(ins) for ins in steers if ins.opcode in ("setp", "set", "min", "max")]
         if None in comparisons:
             continue
@@ -114,6 +115,25 @@ def steering_registers(function: Function) -> frozenset[str]:
                 steering |= sources(ins)
         grown = len(steering) > before
     return frozenset(steering)
+
+
+def _may_write_stack(ins: Instruction) -> bool:
+    """Whether an instruction may change local memory, which is a thread's own."""
+    writes = ins.opcode in ("st", "atom", "red")
+    return writes and not {"global", "shared", "shared::cta", "shared::cluster"} & set(ins.modifiers)
+
+
+def _from_elsewhere(ins: Instruction, constant: set[str], written: frozenset[str]) -> bool:
+    """Whether the result is not computed from registers alone, and may change from trip to trip.
+
+    Args:
+        ins: the instruction.
+        constant: state spaces that the loop does not write.
+        written: steering registers that the loop writes.
+    """
+    if ins.opcode not in _FROM_ELSEWHERE:
+        return False
+    return ins.opcode != "ld" or not constant & set(ins.modifiers) or bool(address_registers(ins) & written)
 
 
 def _comparison(ins: Instruction) -> Comparison | None:

@@ -6,10 +6,14 @@ predicates by every warp, and the branch disappears; where threads of a warp may
 BSYNC) bring them together again. `tools/compare_counters.py` holds the result against counters of a real card.
 """
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
 from kernrec.ptx.analysis.def_use import DefUse, with_local_names
 from kernrec.ptx.analysis.divergence import divergent_registers
 from kernrec.ptx.analysis.folding import folded_costs
-from kernrec.ptx.ir.program import Function, Symbol
+from kernrec.ptx.ir.program import BasicBlock, Function, Symbol
 
 _MOST_PREDICATED = 7
 """Machine instructions behind a branch that are executed with predicates instead."""
@@ -25,6 +29,49 @@ _STAYS = frozenset(
 def lowered(function: Function) -> list[dict[str, int]]:
     """Machine instructions by class for each basic block of a function without calls."""
     return _Lowering(function).issue
+
+
+def straightened(function: Function, issue: Sequence[Mapping[str, int]]) -> list[list[BasicBlock]]:
+    """The basic blocks of a function, together where they are one piece of machine code.
+
+    Behind a branch that became a predicate, the assembler moves instructions as if there were none: of an unrolled loop
+    that checks bounds before each load, it issues the loads one after the other and waits for all of them together.
+
+    Args:
+        function: without calls.
+        issue: what `lowered` makes of it.
+    """
+    entered, pieces, predicated = _entered(function), [[function.blocks[0]]], False
+    for before, block in pairwise(function.blocks):
+        branches = entered.get(block.index, 0)
+        if predicated and branches == 1:
+            predicated = False
+        else:
+            skips = _skips(function, before) == block.index + 1
+            predicated = skips and not branches and not any(issue[block.index].values())
+            if not predicated:
+                pieces.append([])
+        pieces[-1].append(block)
+    return pieces
+
+
+def _entered(function: Function) -> dict[int, int]:
+    """How many branches lead to a basic block, by its index."""
+    targets = [_target(function, block) for block in function.blocks]
+    return Counter(target for target in targets if target is not None)
+
+
+def _target(function: Function, block: BasicBlock) -> int | None:
+    """The basic block to which the branch at the end of one leads; None: it does not end with one."""
+    last = block.instructions[-1]
+    if last.opcode != "bra" or not isinstance(last.operands[0], Symbol):
+        return None
+    return function.block_index[last.operands[0].name]
+
+
+def _skips(function: Function, block: BasicBlock) -> int | None:
+    """The same of conditional branches."""
+    return None if block.instructions[-1].predicate is None else _target(function, block)
 
 
 class _Lowering:
@@ -46,19 +93,10 @@ class _Lowering:
 
     def _predicate_short_branches(self) -> set[int]:
         """Blocks whose conditional branch disappears; their successors' costs become theirs."""
-        blocks = self.function.blocks
-        entered: dict[int, int] = {}
-        for block in blocks:
-            last = block.instructions[-1]
-            if last.opcode == "bra" and isinstance(last.operands[0], Symbol):
-                target = self.function.block_index[last.operands[0].name]
-                entered[target] = entered.get(target, 0) + 1
+        blocks, entered = self.function.blocks, _entered(self.function)
         gone: set[int] = set()
         for head in reversed(range(len(blocks) - 1)):
-            last = blocks[head].instructions[-1]
-            if last.opcode != "bra" or last.predicate is None or not isinstance(last.operands[0], Symbol):
-                continue
-            target, body = self.function.block_index[last.operands[0].name], head + 1
+            target, body = _skips(self.function, blocks[head]), head + 1
             if target != body + 1 or entered.get(body) or not self._short(body):
                 continue
             for name, count in self.issue[body].items():
@@ -79,12 +117,9 @@ class _Lowering:
         blocks = self.function.blocks
         joins: dict[int, int] = {}  # block where threads meet again -> the first block that parts them
         for block in blocks:
-            last = block.instructions[-1]
-            if last.opcode != "bra" or last.predicate is None or last.predicate[0] not in self.divergent:
+            target, predicate = _skips(self.function, block), block.instructions[-1].predicate
+            if target is None or predicate is None or predicate[0] not in self.divergent or block.index in predicated:
                 continue
-            if block.index in predicated or not isinstance(last.operands[0], Symbol):
-                continue
-            target = self.function.block_index[last.operands[0].name]
             join, head = (target, block.index) if target > block.index else (block.index + 1, max(target - 1, 0))
             if join < len(blocks) and blocks[join].instructions[0].opcode not in ("ret", "exit"):
                 joins[join] = min(joins.get(join, head), head)

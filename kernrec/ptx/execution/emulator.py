@@ -191,7 +191,8 @@ class Emulation:
         races = RaceDetector(lanes, layout.shared_bytes) if options.check_races else None
         memory = Memory(lanes, layout, Counts() if options.count else None, races, options.touched, options.trace)
         operands = OperandResolver(registers, layout.symbols)
-        issue = None if options.lowering is None else options.lowering(function)
+        self.issue = issue = None if options.lowering is None else options.lowering(function)
+        """Machine instructions by class of each basic block; None: those of each PTX instruction by itself."""
         self._scheduler = Scheduler(operands, memory, options.budget, options.extrapolate and options.count, issue)
         self._touched, self._trace = options.touched, options.trace
         self._lanes = lanes
