@@ -97,6 +97,24 @@ def test_neighbors_share_the_sectors_of_a_halo(nvrtc: str, tmp_path: Path) -> No
     assert counts["rounds"] == 3.0  # x[i], for the branch; then where[i], and x there
 
 
+GUARDED = """
+extern "C" __global__ void shift(const float* x, const int* where, float* y, int n) {
+    __shared__ float s[4 * THREADS];
+    int i = blockIdx.x * THREADS + threadIdx.x;
+#pragma unroll
+    for (int k = 0; k < 4; k++) if (i + 16 * k < n) s[threadIdx.x + THREADS * k] = x[i + 16 * k];
+    __syncthreads();
+    if (i < n) y[i] = s[threadIdx.x] + s[4 * THREADS - 1 - threadIdx.x];
+}
+"""
+
+
+def test_loads_behind_checks_of_bounds_wait_together(nvrtc: str, tmp_path: Path) -> None:
+    counts = metrics(tmp_path, "normal", GUARDED)
+    assert counts["rounds"] == 1.0
+    assert counts["crowded.runs"] == 1.0  # a run a warp, however many blocks were sampled
+
+
 def test_an_endless_loop_is_given_up_with_the_kernel_named(nvrtc: str, tmp_path: Path) -> None:
     endless = SOURCE.replace("if (i < n", "while (((volatile float*) x)[i] > -9.0f) y[i] += 1;\n if (i < n")
     with pytest.raises(KernrecError, match=r"shift threads=128: .*20000 instructions.*endless"):

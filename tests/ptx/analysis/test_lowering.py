@@ -6,7 +6,7 @@ from kernrec.ptx.analysis import issue_cost, machine_cost
 from kernrec.ptx.analysis.coalescing import removed_copies
 from kernrec.ptx.analysis.def_use import DefUse, with_local_names
 from kernrec.ptx.analysis.divergence import divergent_registers
-from kernrec.ptx.analysis.lowering import lowered
+from kernrec.ptx.analysis.lowering import lowered, straightened
 from kernrec.ptx.execution import emulator
 from kernrec.ptx.instructions import registry
 from kernrec.ptx.ir.program import Function
@@ -161,6 +161,22 @@ def test_short_code_behind_a_branch_is_predicated_and_long_code_is_not() -> None
     assert "branch" not in short[0]
     long = blocks(BRANCH.format("%tid.x", "fma.rn.f32 %f1, %f1, %f1, %f1;" * 8))
     assert (long[0]["branch"], long[1]) == (1, {"fma32": 8})
+
+
+GUARDED = "@%p1 bra $A; {0} $A: setp.gt.s32 %p2, %r1, 6; @%p2 bra $B; {0} $B: st.global.f32 [%rd30], %f1;"
+
+
+@pytest.mark.parametrize(
+    ("guarded", "pieces"),
+    [
+        ("ld.global.f32 %f1, [%rd0];", [[0, 1, 2, 3, 4]]),
+        ("fma.rn.f32 %f1, %f1, %f1, %f1;" * 8, [[0], [1], [2], [3], [4]]),
+        ("bar.sync 0;", [[0], [1], [2], [3], [4]]),
+    ],
+)
+def test_code_around_predicated_branches_is_one_piece(guarded: str, pieces: list[list[int]]) -> None:
+    given = function("setp.gt.s32 %p1, %r1, 5;" + GUARDED.format(guarded))
+    assert [[block.index for block in piece] for piece in straightened(given, lowered(given))] == pieces
 
 
 def test_only_a_branch_that_parts_a_warp_has_to_bring_it_together() -> None:

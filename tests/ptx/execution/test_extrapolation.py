@@ -84,6 +84,23 @@ for (int k = 0; k < 600; k++) {
 }
 z[id] = sum;
 """
+PLACE_ON_THE_STACK = """
+volatile int place = threadIdx.y * 16 + threadIdx.x;
+float sum = 0;
+#pragma unroll 1
+for (int k = 0; k < 500; k++) sum += x[k * 256 + place];
+z[place] = sum;
+"""
+PLACE_THAT_IS_WRITTEN = """
+volatile int place = threadIdx.y * 16 + threadIdx.x;
+float sum = 0;
+#pragma unroll 1
+for (int k = 0; k < 200; k++) {
+    if (k == 150) place = 32 * place;
+    sum += x[k * 256 + place];
+}
+z[place] = sum;
+"""
 KERNELS = {
     "tiled product": (TILED_PRODUCT, 512, 0.7),
     "channel loop": (CHANNELS, 100, 0.9),
@@ -92,6 +109,8 @@ KERNELS = {
     "ring of three buffers": (THREE_STAGES, 300, 0.7),
     "guard that changes on the way": (GUARD_THAT_CHANGES, 500, 0.7),
     "bits of the counter": (BITS_OF_THE_COUNTER, 600, 0.0),
+    "place that is on the stack": (PLACE_ON_THE_STACK, 500, 0.8),
+    "place on the stack that is written": (PLACE_THAT_IS_WRITTEN, 200, 0.0),
 }
 
 
