@@ -76,6 +76,7 @@ def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict
         "block": list(wanted.block),
         "objective": str(wanted.query.objective),
         "top": wanted.query.top,
+        "inputs": wanted.query.inputs,
     }
     with tempfile.TemporaryDirectory(prefix="kernrec-", ignore_cleanup_errors=True) as folder:
         ended = run_apart("analyze", request, Path(folder), limits)
@@ -86,7 +87,7 @@ def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict
 
 def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The analysis itself, in the process that is limited; the request is that of `analyze_source`."""
-    query = Query(objective_named(request["objective"]), top=request["top"])
+    query = Query(objective_named(request["objective"]), top=request["top"], inputs=request["inputs"])
     wanted = SourceAnalysis(
         **{name: request[name] for name in ("source", "gpu", "spec", "shape", "arguments", "grid", "block")},
         query=query,
@@ -96,9 +97,8 @@ def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     recommendation = analysis.recommendation
     best, problem = recommendation.best, recommendation.problem
     objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
-    about = Request(
-        best.gpu.name, None, best.kernel.name, dict(problem.dims), problem.dtype, problem.layout, Query(objective)
-    )
+    again = Query(objective, inputs=query.inputs)
+    about = Request(best.gpu.name, None, best.kernel.name, dict(problem.dims), problem.dtype, problem.layout, again)
     explained = report(about, Context([database]), best.config)
     answer = analysis.as_dict()
     return {**answer, "notes": [*answer["notes"], *notes], "explanation": explained.as_dict()}

@@ -27,6 +27,7 @@ def compare(
     objective: options.Objective = "latency",
     max_slowdown: options.MaxSlowdown = None,
     max_power: options.MaxPower = None,
+    inputs: options.Inputs = "random",
     power_limit: Annotated[
         str | None, typer.Option(help="Power limit that all GPUs run under, such as 300W. Default: each one's own.")
     ] = None,
@@ -71,6 +72,7 @@ def compare(
         max_slowdown=None if max_slowdown is None else fraction("--max-slowdown", max_slowdown),
         max_power_w=None if max_power is None else watts("--max-power", max_power),
         power_limit_w=None if power_limit is None else watts("--power-limit", power_limit),
+        inputs=inputs,
     )
     gpus = find_gpus(gpu)
     wanted = (

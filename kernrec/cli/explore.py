@@ -34,6 +34,7 @@ def explore(
     dtype: options.Dtype = None,
     layout: options.Layout = None,
     clocks: Clocks = False,
+    inputs: options.Inputs = "random",
     port: Annotated[int, typer.Option(help="Port of 127.0.0.1 to serve on; 0 for any that is free.")] = 8350,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
     db: options.Databases = None,
@@ -54,10 +55,11 @@ def explore(
         raise UsageError("--op and --kernel were both given; one of them is shown first")
     recommender = Recommender(databases=db)
     about = "" if kernel else op or "matmul"
-    shown = _subjects(recommender, (about, kernel), [shape] if shape else [], None, (dtype, layout, clocks))[0]
+    shown = _subjects(recommender, (about, kernel), [shape] if shape else [], None, (dtype, layout, clocks, inputs))[0]
     chosen: dict[str, Any] = {
         "gpus": [card.name for card in gpus],
         "clocks": clocks,
+        "inputs": inputs,
         "problem": shown.parameters,
         "workload": network.name if network else None,
         "view": "network" if network else "front",
@@ -88,6 +90,7 @@ def report(
     dtype: options.Dtype = None,
     layout: options.Layout = None,
     clocks: Clocks = False,
+    inputs: options.Inputs = "random",
     db: options.Databases = None,
 ) -> None:
     """Write the page of `kernrec explore` into one HTML file, such as to attach to a ticket.
@@ -121,10 +124,10 @@ def report(
     recommender = Recommender(databases=db)
     subjects = []
     if op or kernel:
-        subjects = _subjects(recommender, (op, kernel), shape or [], network, (dtype, layout, clocks))
+        subjects = _subjects(recommender, (op, kernel), shape or [], network, (dtype, layout, clocks, inputs))
     with Steps("the report: answers"):
         answers = Answers(recommender, network, points_of_each(len(subjects) * len(gpus)))
-        text, missing = make(answers, gpus, subjects, network.name if network else None)
+        text, missing = make(answers, gpus, subjects, network.name if network else None, inputs)
     write_whole(html, text.encode())
     size = f"{len(text.encode()) / 1e6:.1f} MB"
     print(f"{html}: {size}, {_counted(len(subjects), 'problem')} on {_counted(len(gpus), 'GPU')}")
@@ -148,17 +151,17 @@ def _subjects(
     about: tuple[str, str | None],
     shapes: Sequence[str],
     network: "Workload | None",
-    how: tuple[str | None, str | None, bool],
+    how: tuple[str | None, str | None, bool, str],
 ) -> "list[Subject]":
     """What fronts are shown of: the shapes, or else the layers of the network or of the op's own; of a kernel the
-    problem of its spec. `about`: op or else kernel; `how`: dtype, layout, and whether clocks are tried."""
+    problem of its spec. `about`: op or else kernel; `how`: dtype, layout, whether clocks are tried, and inputs."""
     from kernrec.page.subject import Subject, subject_of
     from kernrec.recommender.network import NetworkRequest, layers_of
 
-    (op, kernel), (dtype, layout, clocks) = about, how
+    (op, kernel), (dtype, layout, clocks, inputs) = about, how
     if shapes or kernel:
-        named = {"kernel": kernel or "", "op": op, "dtype": dtype or "", "layout": layout or ""}
+        named = {"kernel": kernel or "", "op": op, "dtype": dtype or "", "layout": layout or "", "inputs": inputs}
         named |= {"clocks": "1"} if clocks else {}
         return [subject_of(recommender, named | {"shape": shape}) for shape in shapes or [""]]
     _, layers = layers_of(NetworkRequest(network, op, dtype, layout))
-    return [Subject(problem, None, clocks) for problem in dict.fromkeys(layer.problem for layer in layers)]
+    return [Subject(problem, None, clocks, inputs) for problem in dict.fromkeys(layer.problem for layer in layers)]

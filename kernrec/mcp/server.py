@@ -17,6 +17,7 @@ from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import all_gpus
 from kernrec.kernel import kernel_names
 from kernrec.mcp.folder import Folder
+from kernrec.model.prior.power import RANDOM
 from kernrec.op import all_ops
 from kernrec.op.workload import workloads
 from kernrec.recommender import Query, Recommender, Request
@@ -72,14 +73,13 @@ class Tools:
         with self._asking:
             return self._recommender.answer(request).as_dict()
 
-    def compare(self, workload: str, gpus: str, objective: str) -> dict[str, Any]:
+    def compare(self, workload: str, gpus: str, query: Query) -> dict[str, Any]:
         """A network that ships on several GPUs, side by side."""
         if workload not in workloads():  # a path is no name
             raise unknown("workload", workload, workloads())
         cards = find_gpus(gpus)
         if len(cards) > _MOST_GPUS:
             raise UsageError(f"{len(cards)} GPUs; at most {_MOST_GPUS} are compared at once")
-        query = Query(objective_named(objective))
         with self._asking:
             rows, missing = compare_gpus(self._recommender, cards, NetworkRequest(workload), query)
         return {"gpus": [row.as_dict() for row in rows], "missing": missing}
@@ -151,6 +151,9 @@ def make_server(tools: Tools) -> Any:
     layout = Annotated[str | None, Field(description="Tensor layout; default: the op's first.", max_length=40)]
     objective = Annotated[str, Field(description="pareto, latency, energy or edp.", max_length=40)]
     limit = Annotated[float | None, Field(description="Power limit in watts; default: the GPU's, and a range of them.")]
+    inputs = Annotated[
+        str, Field(description="What kernels compute on: random (numbers), or zeros, which draw less.", max_length=40)
+    ]
     top = Annotated[int, Field(description="How many choices.", ge=1, le=_MOST_TOP)]
     source = Annotated[str | None, Field(description="CUDA C++ or PTX as text; headers of CUDA may be included.")]
     file = Annotated[str | None, Field(description="Instead of source: a file of the server's folder.", max_length=400)]
@@ -188,11 +191,12 @@ def make_server(tools: Tools) -> Any:
         objective: objective = "pareto",
         power_limit_w: limit = None,
         top: top = 5,
+        inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
         """The configs to run for an operator on a GPU, with latency, energy, intervals and where numbers come from."""
 
         def work() -> dict[str, Any]:
-            query = Query(objective_named(objective), power_limit_w=power_limit_w, top=top)
+            query = Query(objective_named(objective), power_limit_w=power_limit_w, top=top, inputs=inputs)
             return tools.recommend(Request(gpu, op, None, shape, dtype, layout, query))
 
         return await answered(work)
@@ -204,9 +208,10 @@ def make_server(tools: Tools) -> Any:
         ],
         gpus: Annotated[str, Field(description="GPUs with commas between them: h200,l40s.", max_length=400)],
         objective: objective = "latency",
+        inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
         """A whole network on several GPUs side by side: time, energy, power, calls per second and watt."""
-        return await answered(lambda: tools.compare(workload, gpus, objective))
+        return await answered(lambda: tools.compare(workload, gpus, Query(objective_named(objective), inputs=inputs)))
 
     @server.tool()
     async def explain(
@@ -219,11 +224,12 @@ def make_server(tools: Tools) -> Any:
         config: Annotated[dict[str, int] | None, Field(description="Values of some tunables.")] = None,
         objective: objective = "latency",
         power_limit_w: limit = None,
+        inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
         """Why a config costs what it does: bottleneck, roofline, energy by component, the changes that gain most."""
 
         def work() -> dict[str, Any]:
-            query = Query(objective_named(objective), power_limit_w=power_limit_w)
+            query = Query(objective_named(objective), power_limit_w=power_limit_w, inputs=inputs)
             request = Request(gpu, None if kernel else op, kernel, shape, dtype, layout, query)
             return tools.explain(request, config or {})
 
@@ -242,12 +248,13 @@ def make_server(tools: Tools) -> Any:
         ] = None,
         shape: Annotated[str | None, Field(description="With a spec: dimensions.", max_length=400)] = None,
         objective: objective = "pareto",
+        inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
         """What limits a kernel of your own on a GPU: predicted time, energy, bottleneck, better blocks or configs."""
 
         def work() -> dict[str, Any]:
             text = tools.source(source, file)
-            query = Query(objective_named(objective))
+            query = Query(objective_named(objective), inputs=inputs)
             return tools.analyze(SourceAnalysis(text, gpu, spec, shape, arguments, grid, block, query))
 
         return await answered(work)

@@ -12,6 +12,7 @@ from typing import Any
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.kernel import Kernel
+from kernrec.model.prior.power import INPUTS, RANDOM
 from kernrec.op import all_ops
 from kernrec.op.workload import Workload, default_workload, workloads
 from kernrec.page.front import MOST_POINTS, config_text, front_answer, point_of
@@ -56,7 +57,7 @@ class Answers:
         self.paths: dict[str, tuple[tuple[str, ...], Callable[[Parameters], Any]]] = {
             "front": (_OF_FRONT, self._front),
             "explain": ((*_OF_FRONT, "config", "power_limit_w", "clock_hz"), self._explain),
-            "network": (("gpu", "workload", "dtype"), self._network),
+            "network": (("gpu", "workload", "dtype", "inputs"), self._network),
             "database": ((), self._database),
         }
         """By path, the parameters that it takes, and what answers."""
@@ -97,6 +98,7 @@ class Answers:
             "kernels": kernel_options(self._recommender, self._kernel),
             "gpus": [{"name": gpu.name, "title": gpu.title} for gpu in all_gpus()],
             "workloads": [*self._own, *workloads()],
+            "inputs": list(INPUTS),
         }
 
     def _front(self, parameters: Parameters) -> dict[str, Any]:
@@ -129,7 +131,8 @@ class Answers:
         if name not in known:  # a path is no name: what a URL says opens no file
             raise unknown("workload", name, known)
         wanted = NetworkRequest(self._own.get(name, name), None, parameters.get("dtype") or None)
-        return network_view(self._recommender, find_gpu(parameters.get("gpu", "")), wanted)
+        gpu, inputs = find_gpu(parameters.get("gpu", "")), parameters.get("inputs") or RANDOM
+        return network_view(self._recommender, gpu, wanted, inputs)
 
     def _database(self, parameters: Parameters) -> dict[str, Any]:
         rows = coverage(self._recommender.context.stack)
@@ -180,6 +183,8 @@ def commands(explanation: Explanation, subject: Subject) -> dict[str, str]:
     about = ["--gpu", choice.gpu.name, "--shape", ",".join(f"{name}={value}" for name, value in problem.dims)]
     about += ["--dtype", problem.dtype, "--layout", problem.layout]
     limit = [] if point.power_limit_w is None else ["--power-limit", f"{point.power_limit_w:g}W"]
+    if subject.inputs != RANDOM:
+        about += ["--inputs", subject.inputs]
     clock = [] if point.clock_hz is None else ["--clock", f"{point.clock_hz / 1e6:g}MHz"]
     config = config_text(choice.config)
     subject_options, at_clock = ["--op", problem.op], clock

@@ -3,20 +3,21 @@
 from typing import Any
 
 from kernrec.gpu import GPU
+from kernrec.model.prior.power import RANDOM
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.network import NetworkRequest, answer_network
 from kernrec.recommender.network_sweep import sweep_network
 from kernrec.util.config_short import short_config
 
 
-def network_view(recommender: Recommender, gpu: GPU, wanted: NetworkRequest) -> dict[str, Any]:
+def network_view(recommender: Recommender, gpu: GPU, wanted: NetworkRequest, inputs: str = RANDOM) -> dict[str, Any]:
     """The totals of a network at the default power limit, its layers, and its totals over power limits.
 
     Raises:
         UsageError: a name is unknown, or no layer is of the op.
         KernrecError: no layer can be run.
     """
-    answer = answer_network(recommender, gpu, wanted, Query(Objective.LATENCY))
+    answer = answer_network(recommender, gpu, wanted, Query(Objective.LATENCY, inputs=inputs))
     sweep = sweep_network(recommender, answer, "power limit")
     layers = []
     for layer in answer.layers:

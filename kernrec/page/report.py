@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
+from kernrec.model.prior.power import INPUTS, RANDOM
 from kernrec.page.answers import Answers
 from kernrec.page.document import offline_document
 from kernrec.page.subject import Subject
@@ -26,7 +27,7 @@ def points_of_each(fronts: int) -> int:
 
 
 def report(
-    answers: Answers, gpus: Sequence[GPU], subjects: Sequence[Subject], workload: str | None
+    answers: Answers, gpus: Sequence[GPU], subjects: Sequence[Subject], workload: str | None, inputs: str = RANDOM
 ) -> tuple[str, list[str]]:
     """The report as HTML, and what is missing in it, one line each.
 
@@ -35,6 +36,7 @@ def report(
         gpus: side by side, at least one.
         subjects: whose fronts are shown.
         workload: a network that is shown, too; None for none.
+        inputs: what its kernels are taken to compute on, as those of the subjects.
 
     Raises:
         UsageError: it would be too large.
@@ -65,7 +67,7 @@ def report(
             shown.append({"name": subject.problem.key, **subject.parameters})
     if workload is not None:
         for gpu in gpus:
-            parameters = {"gpu": gpu.name, "workload": workload}
+            parameters = {"gpu": gpu.name, "workload": workload} | ({} if inputs == RANDOM else {"inputs": inputs})
             try:
                 record("network", parameters)
             except KernrecError as error:
@@ -82,10 +84,12 @@ def report(
             "problems": shown,
             "gpus": [{"name": gpu.name, "title": gpu.title} for gpu in gpus],
             "workloads": [workload] if workload else [],
+            "inputs": list(INPUTS),
         },
         "chosen": {
             "gpus": [gpu.name for gpu in gpus],
             "clocks": any(subject.clocks for subject in subjects),
+            "inputs": inputs,
             "workload": workload,
         },
         "answers": recorded,

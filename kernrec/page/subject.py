@@ -6,6 +6,7 @@ from typing import Any
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, kernel_names
+from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem, parse_shape, problem_from_shape
 from kernrec.op.workload import default_workload
 from kernrec.recommender import Objective, Query, Recommendation, Recommender
@@ -25,14 +26,17 @@ class Subject:
     """The only kernel that is considered; None for all of the op."""
     clocks: bool = False
     """Whether locked core clocks are tried, too."""
+    inputs: str = RANDOM
+    """What kernels are taken to compute on (`Query.inputs`)."""
 
     @property
     def query(self) -> Query:
         """The front over power limits."""
-        return Query(Objective.PARETO, clocks=self.clocks)
+        return Query(Objective.PARETO, clocks=self.clocks, inputs=self.inputs)
 
     def candidates(self, recommender: Recommender, gpu: GPU) -> CandidateSet:
         """The configs at all operating points; `KernrecError` where nothing can run the problem."""
+        recommender = recommender.for_inputs(self.query.inputs)
         if self.kernel is None:
             return recommender.candidates(self.problem, gpu, op_points(gpu, self.query))
         candidates = recommender.kernel_candidates(self.kernel, self.problem, gpu, self.query)
@@ -50,7 +54,9 @@ class Subject:
         """What the vendor library takes, beside the first choice; None where that is not known."""
         if self.kernel is None:
             return answer.vendor_library
-        if self.kernel.declares_problem or (model := recommender.context.models.vendor_model(self.problem.op)) is None:
+        if self.inputs != RANDOM or self.kernel.declares_problem:  # libraries were recorded with random inputs
+            return None
+        if (model := recommender.context.models.vendor_model(self.problem.op)) is None:
             return None
         first = answer.best.latency_s.value, answer.best.energy_j.value
         return vendor_estimate(model, self.problem, answer.gpu, first)
@@ -60,26 +66,26 @@ class Subject:
         """It as parameters of a question, which `subject_of` reads back."""
         about = {"op": self.problem.op} if self.kernel is None else {"kernel": self.kernel.name}
         shape = ",".join(f"{name}={value}" for name, value in self.problem.dims)
-        clocks = {"clocks": "1"} if self.clocks else {}
-        return about | {"dtype": self.problem.dtype, "layout": self.problem.layout, "shape": shape} | clocks
+        how = ({"clocks": "1"} if self.clocks else {}) | ({} if self.inputs == RANDOM else {"inputs": self.inputs})
+        return about | {"dtype": self.problem.dtype, "layout": self.problem.layout, "shape": shape} | how
 
 
-PARAMETERS = ("op", "kernel", "dtype", "layout", "shape", "clocks")
+PARAMETERS = ("op", "kernel", "dtype", "layout", "shape", "clocks", "inputs")
 """The parameters that say what a front is of: an op, or instead of it a kernel."""
 
 
 def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subject:
     """What parameters name; `UsageError` for what is not known."""
     op, shape, dtype, layout = (parameters.get(name) or None for name in ("op", "shape", "dtype", "layout"))
-    clocks = parameters.get("clocks", "") == "1"
+    clocks, inputs = parameters.get("clocks", "") == "1", parameters.get("inputs") or RANDOM
     if op is not None:
-        return Subject(problem_from_shape(op, shape or "", dtype, layout), None, clocks)
+        return Subject(problem_from_shape(op, shape or "", dtype, layout), None, clocks, inputs)
     if not (name := parameters.get("kernel", "")):
         raise UsageError("the question names neither an op nor a kernel; give one of them")
     kernel = recommender.context.kernel(name)
     given = parse_shape(shape) if shape else default_dims(kernel)
     problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **given)
-    return Subject(problem, kernel, clocks)
+    return Subject(problem, kernel, clocks, inputs)
 
 
 def default_dims(kernel: Kernel) -> dict[str, int]:

@@ -72,6 +72,7 @@ class ComparedGpu:
             "gpu": answer.gpu.name,
             "power_limit_w": answer.query.point.limit_w(answer.gpu),
             **answer.choice.as_dict(),
+            "inputs": answer.query.inputs,
             "dtypes": list(answer.dtypes),
             "per": self.work.unit,
             "rate_per_s": self.rate,

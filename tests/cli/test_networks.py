@@ -86,6 +86,19 @@ def test_gpus_are_compared_side_by_side(capsys: pytest.CaptureFixture[str]) -> N
     assert [row["gpu"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))] == ["t4", "l4"]
 
 
+def test_gpus_are_compared_on_the_inputs_that_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    problem = ("compare", "--op", "mm", "--shape", "m=4096,n=4096,k=4096", "--gpu", "rtx4090")
+    joules = []
+    for inputs in ("random", "zeros"):
+        assert run([*problem, "--inputs", inputs, "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)["gpus"]
+        assert row["inputs"] == inputs
+        joules.append(row["energy_j"])
+    assert joules[1] < 0.9 * joules[0]
+    assert run([*problem, "--inputs", "zeros"]) == 0
+    assert "inputs are taken to be zeros" in "".join(capsys.readouterr())
+
+
 def test_several_gpus_and_shapes_are_answered_in_one_call(capsys: pytest.CaptureFixture[str]) -> None:
     shapes = ("--shape", "m=64,n=64,k=64", "--shape", "m=128,n=64,k=64")
     assert run(["recommend", "--op", "mm", "--gpu", "l4,t4", *shapes, "--json"]) == 0

@@ -23,8 +23,9 @@ MATMUL = {"op": "matmul", "gpu": "h200", "shape": "m=64,n=64,k=64"}
 
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "recommend": ("recommend", MATMUL),
-    "explain": ("explain", {**MATMUL, "config": {}}),
-    "compare": ("compare", {"workload": "bert-base", "gpus": "h200,l40s"}),
+    "zeros": ("recommend", {**MATMUL, "shape": "m=4096,n=4096,k=4096", "inputs": "zeros"}),
+    "explain": ("explain", {**MATMUL, "config": {}, "inputs": "zeros"}),
+    "compare": ("compare", {"workload": "bert-base", "gpus": "h200,l40s", "inputs": "zeros"}),
     "right": ("check", {**CHECK, "source": AXPY}),
     "wrong": ("check", {**CHECK, "file": "wrong.cu"}),
     "out of bounds": ("emulate", {**LAUNCH, "source": AXPY.replace("if (i < n) ", "")}),
@@ -83,6 +84,14 @@ def test_questions_are_answered(asked: tuple[dict[str, Any], dict[str, Any]], na
     answer = asked[1][name]
     assert not answer.is_error, text_of(answer)
     assert json.loads(text_of(answer)) == answer.structured_content
+
+
+def test_tools_are_asked_about_other_inputs(asked: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    _, answers = asked
+    assert answers["recommend"].structured_content["inputs"] == "random"
+    assert answers["zeros"].structured_content["inputs"] == "zeros"
+    assert {row["inputs"] for row in answers["compare"].structured_content["gpus"]} == {"zeros"}
+    assert any("zeros" in note for note in answers["explain"].structured_content["notes"])
 
 
 def test_a_program_learns_whether_its_kernel_is_right(asked: tuple[dict[str, Any], dict[str, Any]]) -> None:

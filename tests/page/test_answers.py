@@ -58,9 +58,29 @@ def test_a_command_that_is_copied_at_a_locked_clock_has_it(
     assert answer["clock_hz"] == pytest.approx(explained["clock_hz"], rel=1e-3)
 
 
+@pytest.mark.parametrize("about", [{"op": "matmul"}, {"kernel": "matmul_simt"}])
+def test_what_kernels_compute_on_is_asked_throughout(
+    answers: Answers, about: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = {"gpu": "rtx4090", **about, "dtype": "f32", "layout": "nn", "shape": "m=2048,n=2048,k=2048"}
+    least = []
+    for inputs in ({}, {"inputs": "zeros"}):
+        front = answers.answer("front", asked | inputs)
+        point = of_point(front, front["front"][-1])
+        explained = answers.answer("explain", {**asked, **inputs, **point})
+        assert run([*shlex.split(explained["commands"]["explain"])[1:], "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)["energy_j"]
+        assert told == pytest.approx(explained["energy_j"], rel=1e-3)
+        least.append(told)
+    assert least[1] < 0.9 * least[0]
+    with pytest.raises(UsageError, match="unknown inputs 'ones'"):
+        answers.answer("front", asked | {"inputs": "ones"})
+
+
 def test_what_is_offered_is_what_is_answered(answers: Answers) -> None:
     options = answers.options()
     assert "resnet50" in options["workloads"]
+    assert options["inputs"] == ["random", "zeros"]
     for op in options["ops"]:
         assert set(op["layers"][0]) == {"name", "op", "dtype", "layout", "shape"}
         assert find_op(op["name"]).name == op["name"]

@@ -33,7 +33,12 @@
   function problem() {
     const shape = [...byId("dims").querySelectorAll("input")].map((input) => `${input.name}=${input.value.trim()}`).join(",");
     const chosen = { ...about(byId("op").value), dtype: byId("dtype").value, layout: byId("layout").value, shape };
-    return byId("clocks").checked ? { ...chosen, clocks: "1" } : chosen;
+    return { ...chosen, ...(byId("clocks").checked ? { clocks: "1" } : {}), ...inputs() };
+  }
+
+  // What kernels compute on, as a parameter; random numbers are what every answer takes if nothing is said.
+  function inputs() {
+    return byId("inputs").value === data.options.inputs[0] ? {} : { inputs: byId("inputs").value };
   }
 
   // Answers for all GPUs; those that have none are said. A question that a later one overtook gives null.
@@ -148,7 +153,7 @@
   }
 
   async function showNetworks() {
-    const networks = await forEachGpu("network", { workload: byId("workload").value });
+    const networks = await forEachGpu("network", { workload: byId("workload").value, ...inputs() });
     if (networks === null) return;
     const view = byId("view-network");
     view.replaceChildren();
@@ -178,7 +183,7 @@
     }
     document.querySelector("fieldset.problem").hidden = view !== "front";
     document.querySelector("fieldset.network").hidden = view !== "network";
-    document.querySelector("fieldset.gpus").hidden = view === "database";
+    for (const shared of ["gpus", "inputs"]) document.querySelector(`fieldset.${shared}`).hidden = view === "database";
     refresh();
   }
 
@@ -259,6 +264,9 @@
     byId("known-gpus").append(...options.gpus.map((gpu) => option(gpu.name, gpu.title)));
     byId("workload").append(...options.workloads.map((name) => option(name)));
     if (chosen.workload) byId("workload").value = chosen.workload;
+    byId("inputs").append(...options.inputs.map((name) => option(name)));
+    byId("inputs").value = chosen.inputs;
+    byId("inputs").disabled = offline;
     byId("clocks").checked = Boolean(chosen.clocks);
     byId("clocks").disabled = offline;
     if (offline) {
@@ -275,7 +283,7 @@
     byId("add-gpu").addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); addGpu(); } });
     byId("op").addEventListener("change", () => { const [first] = opOf(byId("op").value).layers; fillProblem(first); refresh(); });
     byId("preset").addEventListener("change", () => { fillProblem(presets()[Number(byId("preset").value)] ?? problem()); refresh(); });
-    for (const id of ["dtype", "layout", "clocks", "workload"]) byId(id).addEventListener("change", () => refresh());
+    for (const id of ["dtype", "layout", "clocks", "workload", "inputs"]) byId(id).addEventListener("change", () => refresh());
     byId("dims").addEventListener("input", () => refresh(true));
     byId("theme").addEventListener("change", (event) => applyTheme(event.target.value));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => refresh());
