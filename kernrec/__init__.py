@@ -85,6 +85,7 @@ def recommend_many(
     objective: str = "latency",
     power_limit_w: float | None = None,
     clock_hz: float | None = None,
+    inputs: str = "random",
     **dims: "int | Sequence[int] | np.ndarray",
 ) -> "ManyAnswers":
     """The best config for each of many shapes: the answers of `recommend`, several times quicker than one by one.
@@ -97,6 +98,7 @@ def recommend_many(
         objective: `latency`, `energy` or `edp`.
         power_limit_w: as for `recommend`.
         clock_hz: as for `recommend`.
+        inputs: as for `recommend`.
         **dims: the op's dimensions by name: arrays of N whole numbers, or numbers that hold for all shapes.
 
     Returns:
@@ -110,7 +112,7 @@ def recommend_many(
     from kernrec.recommender.many import answer_many
     from kernrec.recommender.request import objective_named
 
-    query = Query(objective_named(objective), power_limit_w=power_limit_w, clock_hz=clock_hz, top=1)
+    query = Query(objective_named(objective), power_limit_w=power_limit_w, clock_hz=clock_hz, top=1, inputs=inputs)
     return answer_many(_recommender(), op, gpu, dims, query, dtype=dtype, layout=layout)
 
 
@@ -123,6 +125,7 @@ def recommend_network(
     objective: str = "latency",
     power_limit_w: float | None = None,
     clock_hz: float | None = None,
+    inputs: str = "random",
 ) -> "NetworkAnswer":
     """The choice for each layer of a network, and what all layers take together.
 
@@ -134,6 +137,7 @@ def recommend_network(
         objective: `pareto`, `latency`, `energy` or `edp`.
         power_limit_w: the power limit that all layers run under; the GPU's default one if None.
         clock_hz: a locked core clock in hertz; not locked if None.
+        inputs: as for `recommend`.
 
     Raises:
         kernrec.errors.UsageError: a name is unknown, a value impossible, or a file cannot be used.
@@ -143,7 +147,7 @@ def recommend_network(
     from kernrec.recommender.network import NetworkRequest, answer_network
     from kernrec.recommender.request import objective_named
 
-    query = Query(objective_named(objective), power_limit_w=power_limit_w, clock_hz=clock_hz)
+    query = Query(objective_named(objective), power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs)
     return answer_network(_recommender(), gpu, NetworkRequest(workload, op, dtype), query)
 
 
@@ -168,8 +172,8 @@ def build(
 ) -> "BuiltKernel":
     """The recommended kernel as a function of arrays: `kernel = build("matmul", m=range(1, 8193), n=4096, k=4096)`.
 
-    Which variant runs which shape is a table (`kernel.plan()`) that is made here; nothing is compiled yet. Kernels in
-    Triton are left out.
+    Which variant runs which shape is a table (`kernel.plan()`) that is made here for random numbers; nothing is compiled
+    yet. Kernels in Triton are left out.
 
     Args:
         op: the operator.
