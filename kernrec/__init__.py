@@ -172,8 +172,8 @@ def build(
 ) -> "BuiltKernel":
     """The recommended kernel as a function of arrays: `kernel = build("matmul", m=range(1, 8193), n=4096, k=4096)`.
 
-    Which variant runs which shape is a table (`kernel.plan()`) that is made here for random numbers; nothing is compiled
-    yet. Kernels in Triton are left out.
+    Which variant runs which shape is a table (`kernel.plan()`) that is made here, for random numbers; nothing is
+    compiled yet. Kernels in Triton are left out.
 
     Args:
         op: the operator.
