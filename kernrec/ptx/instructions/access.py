@@ -127,9 +127,13 @@ def _run_store(memory: Memory, shared: SharedSelection, access: Access, sources:
         index, shift = part.index(region, access.unit, access.offset)
         view = region.views[access.unit]
         lanes = part.lanes
-        for i, source in enumerate(sources):
-            view[shift + i :][index] = source if lanes is None else source[lanes]
-        memory.record(access, region, part, True)
+        values = sources if lanes is None else [source[lanes] for source in sources]
+        for i, value in enumerate(values):
+            view[shift + i :][index] = value
+        agree = memory.races is not None and all(
+            (view[shift + i :][index] == value).all() for i, value in enumerate(values)
+        )
+        memory.record(access, region, part, True, agree)
 
 
 @elementwise("cvta")

@@ -144,16 +144,6 @@ def turns(index: Array) -> list[Array]:
     return [order[rank == turn] for turn in range(int(lengths.max()))]
 
 
-@steps("membar", "fence", "discard", "applypriority", "prefetch", "prefetchu", "nanosleep")
+@steps("membar", "discard", "applypriority", "prefetch", "prefetchu", "nanosleep")
 def _nothing(decoder: BlockDecoder, ins: Instruction) -> Step:
-    races = decoder.memory.races
-    if races is None or ins.modifiers[:2] != ("proxy", "async"):
-        return lambda: None
-    lanes, running_lanes = decoder.lanes, decoder.running_lanes(ins)
-
-    def make_visible() -> None:
-        numbers = running_lanes()
-        numbers = lanes.shape.numbers if numbers is None else numbers
-        races.tensor_reads.fence(numbers, lanes.shape.lanes_per_block)
-
-    return make_visible
+    return lambda: None

@@ -15,6 +15,7 @@ from kernrec.ptx.instructions.access import address_of
 from kernrec.ptx.instructions.atomics import combination
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError
+from kernrec.ptx.instructions.tensormap import map_bytes
 from kernrec.ptx.ir.program import Address, Immediate, Instruction, Operand, Texel, elements
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.bulk_copies import BulkCopy, Elements, Reduce
@@ -22,8 +23,8 @@ from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.mbarriers import BarrierMisuseError
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.region import Region
-from kernrec.ptx.state.tensor_maps import MAP_BYTES, TensorMap, TensorMapError, decode
-from kernrec.ptx.state.types import DTYPES
+from kernrec.ptx.state.tensor_maps import TensorMap, TensorMapError, decode, four_rows
+from kernrec.ptx.state.types import DTYPES, Array
 
 _PIECE = 16  # what addresses and sizes are multiples of
 _TENSOR_ALIGN = 128  # what the address of a box in shared memory is a multiple of
@@ -206,8 +207,9 @@ def _linear(decoder: BlockDecoder, ins: Instruction) -> _Starter:
 
 def _tensor(decoder: BlockDecoder, ins: Instruction) -> _Starter:
     """A copy of a box of a tensor, which a map and coordinates name."""
-    if {"im2col", "im2col_no_offs", "gather4", "scatter4"} & {*ins.modifiers}:
+    if {"im2col", "im2col_no_offs"} & {*ins.modifiers}:
         raise UnsupportedFormError
+    rows = {"gather4", "scatter4"} & {*ins.modifiers}
     operands = list(ins.operands[:-1] if "cache_hint" in ins.modifiers else ins.operands)
     load = "mbarrier" in ins.modifiers
     texel, shared = (operands[1], operands[0]) if load else (operands[0], operands[1])
@@ -221,14 +223,22 @@ def _tensor(decoder: BlockDecoder, ins: Instruction) -> _Starter:
     at = [_values(decoder, c, "s32") for part in texel.coordinates for c in elements(part)]
     place_of = _addresses(decoder, shared)
     rank = next(int(m[0]) for m in ins.modifiers if m in ("1d", "2d", "3d", "4d", "5d"))
-    if len(at) != rank:
+    if len(at) != (5 if rows else rank):
         raise UnsupportedFormError(f"{len(at)} coordinates of {rank} dimensions")
 
     def copy(lane: int) -> BulkCopy:
         tensor = tensor_map(memory, access, lane, map_at(lane))
         if tensor.rank != rank:
             _fail(memory, access, lane, f"gives {rank} coordinates for a tensor map of rank {tensor.rank}")
-        box = _box(memory, access, lane, tensor, tuple(get(lane) for get in at))
+        corner = tuple(get(lane) for get in at)
+        if rows:
+            if tensor.box[1] != 1:
+                _fail(memory, access, lane, f"moves four rows with a tensor map whose box has {tensor.box[1]}")
+            tensor = four_rows(tensor)
+            offsets, inside = tensor.rows(corner[0], corner[1:])
+        else:
+            offsets, inside = tensor.elements(corner)
+        box = _box(lane, tensor, offsets, inside)
         address = place_of(lane)
         if address % _TENSOR_ALIGN:
             what = f"gives shared address 0x{address:x}, which is not a multiple of {_TENSOR_ALIGN}"
@@ -244,8 +254,7 @@ def _tensor(decoder: BlockDecoder, ins: Instruction) -> _Starter:
             _fail(memory, access, lane, f"combines elements of .{kind}, for which there is no reduction")
         return BulkCopy(lane, access, tile, [box], bytes=tensor.box_bytes, reduce=_reduction(ins, kind))
 
-    def _box(memory: Memory, access: Access, lane: int, tensor: TensorMap, corner: tuple[int, ...]) -> Elements:
-        offsets, inside = tensor.elements(corner)
+    def _box(lane: int, tensor: TensorMap, offsets: Array, inside: Array | None) -> Elements:
         there = offsets if inside is None else offsets[inside]
         unit = tensor.element_bytes
         assert isinstance(tensor.address, int)
@@ -264,17 +273,13 @@ def _tensor(decoder: BlockDecoder, ins: Instruction) -> _Starter:
 
 def tensor_map(memory: Memory, access: Access, lane: int, address: int) -> TensorMap:
     """The tensor map at a generic address."""
-    raw = bytearray()
-    for offset in range(0, MAP_BYTES, _PIECE):
-        one = replace(access, space="generic", offset=offset, size=_PIECE, unit=8)
-        selection = memory.select(np.array([lane]), np.array([address], np.uint64))
-        [(region, part)] = memory.resolve(one, selection)
-        index, shift = part.index(region, 1, offset)
-        raw += region.bytes[int(index[0]) + shift :][:_PIECE].tobytes()
-    if address % 64:
-        _fail(memory, access, lane, f"uses a tensor map at 0x{address:x}, which is not a multiple of 64")
+    _, raw = map_bytes(memory, replace(access, space="generic"), lane, address)
+    if memory.races is not None:
+        block = int(memory.lanes.shape.block_of[lane])
+        if fence := memory.map_fences.missing(address, block):
+            _fail(memory, access, lane, f"uses a tensor map that the kernel wrote with no {fence} since")
     try:
-        tensor = decode(bytes(raw))
+        tensor = decode(raw.tobytes())
         tensor.check()
     except TensorMapError as error:
         _fail(memory, access, lane, f"uses a tensor map that no copy can use: {error}")

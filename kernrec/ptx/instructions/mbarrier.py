@@ -43,6 +43,8 @@ class Barriers:
         """Lanes of those with these `numbers` (None: all), and the place of each one's barrier."""
         if numbers is None:
             numbers = self._all
+        if not len(numbers):
+            return numbers, numbers
         return self.memory.shared_places(self.access, self.memory.select(numbers, self._row[numbers]))
 
     def each(self, numbers: Array | None, act: Callable[[int, int], None]) -> None:
@@ -190,6 +192,6 @@ def _test(decoder: BlockDecoder, ins: Instruction) -> Step:
         target[lanes] = done
         memory.acquire(lanes[done], places[done])
         if memory.counts is not None:
-            memory.counts.bump("mbarrier.waits", len(np.unique(lanes >> 5)))
+            memory.counts.bump("mbarrier.waits", len(np.unique(lanes[done] >> 5)))
 
     return run

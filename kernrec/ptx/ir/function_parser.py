@@ -39,6 +39,7 @@ class FunctionParser:
         self._operands = OperandReader(function)
         self._scopes: list[dict[str, str]] = [{}]  # by scope, outermost first: unique names by declared name
         self._declared = 0  # registers so far
+        self._last_label = ""
         self._branches: list[tuple[int, _Scopes]] = []  # instructions whose labels may be declared later, in any scope
 
     @property
@@ -135,6 +136,7 @@ class FunctionParser:
         if table := re.match(r"\.branchtargets\s+([^;]*);", rest):
             function.tables[name] = tuple(t.strip() for t in table.group(1).split(","))
             return rest[table.end() :]
+        self._last_label = name
         if not rest and text.endswith(":"):
             function.labels[name] = len(function.instructions)
             return rest
@@ -148,6 +150,12 @@ class FunctionParser:
     def _directive(self, statement: str) -> None:
         match = re.match(r"\.\w+", statement)
         word = match[0] if match else statement
+        if word == ".branchtargets" and self._last_label in self.function.labels:
+            # The label stood in a line of its own: it names the table, not a place.
+            del self.function.labels[self._last_label]
+            targets = statement[len(word) :].split(",")
+            self.function.tables[self._last_label] = tuple(target.strip() for target in targets)
+            return
         if registers := re.match(r"\.reg\s*\.(\w+)\s+(.*)", statement, re.DOTALL):
             for name in registers[2].split(","):
                 self._declare(registers[1], name.strip())

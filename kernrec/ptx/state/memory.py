@@ -17,6 +17,7 @@ from kernrec.ptx.state.cluster_memory import RANK_SHIFT, ClusterMemory
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.global_request import GlobalRequest, one_lane_per_word
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, WINDOW_SHIFT, WINDOWS, LaunchLayout
+from kernrec.ptx.state.map_fences import MapFences
 from kernrec.ptx.state.mbarriers import Mbarriers
 from kernrec.ptx.state.race_detector import RaceDetector, SharedAccess
 from kernrec.ptx.state.region import POISON, Region, global_buffers, private_spaces
@@ -46,6 +47,7 @@ class Memory:
         self.async_copies = AsyncCopies(lanes.shape.lanes)
         self.warpgroups = WarpgroupOperations(lanes, None if races is None else races.tensor_reads)
         self.engine = AsyncEngine()
+        self.map_fences = MapFences()
         self.bulk = BulkCopies(self.count_elements)
         self.trace: list[GlobalRequest] | None = None  # where a list, accesses to buffers are appended
         self._touched = touched
@@ -65,6 +67,7 @@ class Memory:
         self.async_copies.start_batch()
         self.warpgroups.start_batch()
         self.engine.start_batch()
+        self.map_fences.start_batch()
         self.bulk.start_batch()
         if self.races is not None:
             self.races.start_batch()
@@ -193,15 +196,16 @@ class Memory:
             f"{head}offset {address - start} of {region.name}, which has {region.size} bytes (address 0x{address:x})"
         )
 
-    def record(self, access: Access, region: Region, selection: Selection, write: bool) -> None:
-        """Counts a load or store, and checks it for races."""
+    def record(self, access: Access, region: Region, selection: Selection, write: bool, agree: bool = False) -> None:
+        """Counts a load or store, and checks it for races; `agree`: lanes that write to one place write the same."""
         if region.space == "global":
             self.count_global(access, region, selection, "write" if write else "read")
         elif region.space == "shared":
             self.count_shared(access, selection, "store" if write else "load")
             if self.races is not None:
                 index, shift = selection.index(region, 1, access.offset)
-                self.races.record(SharedAccess(access, index, shift, selection.lanes, selection.pattern, write))
+                shared = SharedAccess(access, index, shift, selection.lanes, selection.pattern, write, agree)
+                self.races.record(shared)
         elif region.space == "local":
             self._count_local(access, selection, "write" if write else "read")
 

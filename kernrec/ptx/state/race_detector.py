@@ -40,6 +40,9 @@ class SharedAccess(NamedTuple):
     write: bool
     """Whether the access writes."""
 
+    agree: bool = False
+    """Whether lanes that write to one place write the same."""
+
 
 class RaceDetector:
     """Readers and writers of every byte of shared memory of a batch."""
@@ -90,7 +93,8 @@ class RaceDetector:
         clash = _others(wrote, warps)
         if shared.write:
             clash |= _others(read, warps)
-            clash |= warps == SEVERAL_WARPS
+            if not shared.agree:
+                clash |= warps == SEVERAL_WARPS
         if clash.any():
             self._fail(shared)
         if shared.write:

@@ -8,7 +8,7 @@ modes are those of `tensormap.replace` (PTX ISA, section 9.7.9.27.1.1).
 """
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -174,6 +174,13 @@ class TensorMap:
                 inside = (inside[:, None] & within).reshape(-1)
         return offsets, inside
 
+    def rows(self, column: int, rows: tuple[int, ...]) -> tuple[Array, Array | None]:
+        """What `elements` gives, of rows that need not follow one another (`.tile::gather4`, `.tile::scatter4`)."""
+        one = replace(self, box=(self.box[0], 1))
+        offsets, inside = zip(*(one.elements((column, row)) for row in rows), strict=True)
+        present = [np.ones(self.moved[0], np.bool_) if part is None else part for part in inside]
+        return np.concatenate(offsets), np.concatenate(present)
+
     @property
     def row_pitch(self) -> int:
         """Bytes from one row of the box to the next in shared memory: with a swizzle, its whole span (CUDA C++
@@ -199,6 +206,12 @@ class TensorMap:
             addresses = start + (np.arange(rows)[:, None] * self.row_pitch + within).reshape(-1)
             offsets = self.memo[key] = swizzled(addresses, self.swizzle) - start
         return offsets
+
+
+@lru_cache(256)
+def four_rows(tensor: TensorMap) -> TensorMap:
+    """The map whose box is four of a map's rows."""
+    return replace(tensor, box=(tensor.box[0], 4), memo={})
 
 
 def swizzled(addresses: Array, span: int) -> Array:

@@ -188,3 +188,29 @@ def test_bytes_that_are_no_map_are_refused() -> None:
     arguments = [bytes(128), bytes(128), 0, 0, 2048]
     with pytest.raises(EmulationError, match="no tensor map"):
         emulate(cuda(COPY, "sm_90a"), KernelLaunch("k", (1,), (32,), arguments, {}, 4096))
+
+
+def test_four_rows_that_do_not_follow_one_another_are_gathered() -> None:
+    source = (
+        HEAD
+        + r"""
+    extern "C" __global__ void k(const __grid_constant__ Map in, short* out) {
+        __shared__ __align__(1024) short tile[4 * 64];
+        __shared__ unsigned long long bar;
+        if (threadIdx.x == 0) {
+            start(&bar, 1);
+            expect(&bar, 512);
+            asm volatile("cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes"
+                         " [%0], [%1, {%2, %3, %4, %5, %6}], [%7];"
+                         :: "r"(at(tile)), "l"(&in), "r"(0), "r"(9), "r"(2), "r"(40), "r"(2), "r"(at(&bar)) : "memory");
+        }
+        __syncwarp();
+        wait(&bar, 0);
+        for (int i = threadIdx.x; i < 256; i += 32) out[i] = tile[i];
+    }
+    """
+    )
+    x, out = np.arange(20 * 64, dtype=np.int16).reshape(20, 64) + 1, np.zeros((4, 64), np.int16)
+    rows_map = TensorMap("x", "u16", (64, 20), (128,), (64, 1))
+    emulate(cuda(source, "sm_100a"), KernelLaunch("k", (1,), (32,), [rows_map, "o"], {"x": x, "o": out}))
+    np.testing.assert_array_equal(out, [x[9], x[2], np.zeros(64), x[2]])

@@ -126,3 +126,13 @@ def test_an_unfinished_instruction_with_much_space_takes_linear_time() -> None:
     """As quadratic time this would be minutes."""
     with pytest.raises(ParseError, match="unfinished statement"):
         parse(".version 7.0\n.target sm_75\n.visible .entry k()\n{\n\tadd.s64 " + " " * 100_000 + "%rd7,\n}\n")
+
+
+@pytest.mark.parametrize(
+    "lines", ["T: .branchtargets A, B;", "T:\n.branchtargets A,\n  B;", "T:\n\t.branchtargets\n\t\tA,\n\t\tB;"]
+)
+def test_a_table_of_branch_targets_may_stand_in_several_lines(lines: str) -> None:
+    body = f"{lines}\nmov.u32 %r1, 1;\nbrx.idx %r1, T;\nA: mov.u32 %r2, 0;\nB: mov.u32 %r2, 1;"
+    function = module(body).functions["k"]
+    assert function.tables == {"T": ("A", "B")}
+    assert {*function.labels} == {"A", "B"}

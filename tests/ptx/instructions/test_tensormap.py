@@ -1,0 +1,100 @@
+"""Tensor maps that a kernel writes by itself: field by field, and seen by copies only behind fences."""
+
+import numpy as np
+import pytest
+
+from kernrec.ptx import EmulationError, KernelLaunch, TensorMap, emulate
+from kernrec.ptx.state.tensor_maps import decode, replaced
+from tests.helpers.ptx_text import cuda
+
+SOURCE = r"""
+__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+#define SET(field, ...) asm volatile("tensormap.replace.tile." field :: "r"(at(map)), __VA_ARGS__ : "memory")
+extern "C" __global__ void k(const short* x, char* made, short* out, int row) {
+    __shared__ __align__(1024) short tile[16 * 32];
+    __shared__ __align__(128) int map[32];
+    __shared__ unsigned long long bar;
+    map[threadIdx.x] = 0;
+    __syncwarp();
+    if (threadIdx.x == 0) {
+        SET("global_address.shared::cta.b1024.b64 [%0], %1;", "l"(x));
+        SET("rank.shared::cta.b1024.b32 [%0], 1;", "n"(0));
+        SET("box_dim.shared::cta.b1024.b32 [%0], 0, %1;", "r"(32));
+        SET("box_dim.shared::cta.b1024.b32 [%0], 1, %1;", "r"(16));
+        SET("global_dim.shared::cta.b1024.b32 [%0], 0, %1;", "r"(40));
+        SET("global_dim.shared::cta.b1024.b32 [%0], 1, %1;", "r"(24));
+        SET("global_stride.shared::cta.b1024.b64 [%0], 0, %1;", "l"(80l));
+        SET("element_stride.shared::cta.b1024.b32 [%0], 0, %1;", "r"(1));
+        SET("element_stride.shared::cta.b1024.b32 [%0], 1, %1;", "r"(1));
+        SET("elemtype.shared::cta.b1024.b32 [%0], 1;", "n"(0));
+        SET("interleave_layout.shared::cta.b1024.b32 [%0], 0;", "n"(0));
+        SET("swizzle_mode.shared::cta.b1024.b32 [%0], 2;", "n"(0));
+        SET("fill_mode.shared::cta.b1024.b32 [%0], 0;", "n"(0));
+    }
+    __syncwarp();
+    asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned"
+                 " [%0], [%1], 128;"
+                 :: "l"(made), "r"(at(map)) : "memory");
+    if (threadIdx.x == 0) {
+        asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" :: "l"(made) : "memory");
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at(&bar)));
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 1024;" :: "r"(at(&bar)) : "memory");
+        asm volatile("cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes"
+                     " [%0], [%1, {%2, %3}], [%4];"
+                     :: "r"(at(tile)), "l"(made), "r"(0), "r"(row), "r"(at(&bar)) : "memory");
+    }
+    __syncwarp();
+    asm volatile("{ .reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra W; }"
+                 :: "r"(at(&bar)) : "memory");
+    for (int i = threadIdx.x; i < 512; i += 32) out[i] = tile[i];
+}
+"""
+
+
+def run(old: str = "", new: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Runs the kernel with a part of it replaced: the matrix, the map that it made, the tile that it loaded."""
+    assert old in SOURCE
+    x, made = np.arange(24 * 40, dtype=np.int16).reshape(24, 40), np.zeros(128, np.uint8)
+    out = np.zeros((16, 4, 8), np.int16)
+    launch = KernelLaunch("k", (1,), (32,), ["x", "m", "o", np.int32(16)], {"x": x, "m": made, "o": out})
+    emulate(cuda(SOURCE.replace(old, new), "sm_90a"), launch, check_races=True)
+    return x, made, out
+
+
+def test_a_kernel_makes_a_map_and_copies_with_it() -> None:
+    x, made, out = run()
+    tensor = decode(made.tobytes())
+    assert (tensor.type, tensor.extents, tensor.strides, tensor.box) == ("u16", (40, 24), (80,), (32, 16))
+    # A swizzle of 64 bytes: pieces of 16 bytes change places by pairs of rows.
+    row, piece = np.arange(16)[:, None], np.arange(4)
+    tile = np.empty_like(out)
+    tile[row, piece] = out[row, piece ^ row // 2 % 4]
+    np.testing.assert_array_equal(tile.reshape(16, 32)[:8], x[16:, :32])
+    assert not tile[8:].any()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;", "", "with no fence.proxy.tensormap::generic.acquire"),
+        ("rank.shared::cta.b1024.b32 [%0], 1;", "rank.shared::cta.b1024.b32 [%0], 2;", "extents .40, 24, 0. are not"),
+        ("box_dim.shared::cta.b1024.b32 [%0], 1,", "box_dim.shared::cta.b1024.b32 [%0], 0,", "box .16, 0. is not"),
+    ],
+)
+def test_a_map_that_is_wrong_or_not_fenced_is_an_error(old: str, new: str, message: str) -> None:
+    with pytest.raises(EmulationError, match=message):
+        run(old, new)
+
+
+def test_a_map_of_fields_is_the_map_that_the_host_builds() -> None:
+    tensor = TensorMap("x", "bf16", (100, 60, 4), (208, 16000), (64, 8, 2), 128, (1, 2, 1), fill_nan=True)
+    raw = bytes(128)
+    fields = {
+        "global_address": [1 << 40], "rank": [2], "elemtype": [10], "interleave_layout": [0], "swizzle_mode": [3],
+        "fill_mode": [1], "global_dim": [100, 60, 4], "global_stride": [208, 16000], "box_dim": [64, 8, 2],
+        "element_stride": [1, 2, 1],
+    }  # fmt: skip
+    for name, values in fields.items():
+        for ordinal, value in enumerate(values):
+            raw = replaced(raw, name, ordinal, value)
+    assert raw == tensor.encode(1 << 40)
