@@ -47,6 +47,7 @@ from kernrec.ptx.state.batch import WARP, BatchShape, Lanes
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.launch_layout import RESERVED_BYTES, KernelLaunch, lay_out
 from kernrec.ptx.state.memory import Memory
+from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.race_detector import RaceDetector
 from kernrec.ptx.state.registers import RegisterFiles
 from kernrec.ptx.state.row_map import row_map
@@ -190,7 +191,9 @@ class Emulation:
             "%reserved_smem_offset_1": reserved + RESERVED_BYTES // 2,
         }
         registers = RegisterFiles(row_map(function), lanes, layout.symbols, sizes)
-        races = RaceDetector(lanes, layout.shared_bytes) if options.check_races else None
+        ordered = any(ins.opcode == "mbarrier" or "bulk" in ins.modifiers for ins in function.instructions)
+        detector = PhaseRaceDetector if ordered else RaceDetector
+        races = detector(lanes, layout.shared_bytes) if options.check_races else None
         memory = Memory(lanes, layout, Counts() if options.count else None, races, options.touched, options.trace)
         operands = OperandResolver(registers, layout.symbols)
         self.issue = issue = None if options.lowering is None else options.lowering(function)

@@ -4,6 +4,7 @@ import numpy as np
 
 from kernrec.ptx.instructions.mbarrier import PhaseTest
 from kernrec.ptx.state.errors import EmulationError
+from kernrec.ptx.state.mbarriers import Phase
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.types import Array
 
@@ -45,7 +46,7 @@ class PhaseWaits:
         self._expired &= ~mask
         if not len(held):
             return mask
-        self._tests[int(held[0])] = test
+        self._tests.update(dict.fromkeys(held.tolist(), test))
         self.paused[held] = True
         ready: Array = mask & ~self.paused
         return ready
@@ -82,15 +83,19 @@ class PhaseWaits:
         self.paused[:] = False
 
     def _fail(self) -> None:
-        lane, test = min(self._tests.items(), key=lambda held: not self.paused[held[0]])
-        _, [place], _ = test.completed(np.array([lane]))
+        waits = [self._lacking(lane, test) for lane, test in self._tests.items() if self.paused[lane]]
+        test, lane, place, phase = min(waits, key=lambda wait: wait[3].bytes == 0)  # missing bytes say more
         block, thread = self._memory.lanes.coordinates(lane)
-        phase = self._memory.mbarriers.phase(int(place))
         lacks = [f"{phase.pending} of {phase.expected} arrivals"] if phase.pending else []
         if phase.bytes:
             lacks.append(f"{phase.bytes} bytes of copies" if phase.bytes > 0 else f"{-phase.bytes} announced bytes")
         raise EmulationError(
             f"{test.barriers.access.location}: deadlock: block {block} thread {thread} waits for the barrier at"
-            f" {self._memory.cluster.name(int(place))}, whose phase lacks {' and '.join(lacks) or 'nothing'}, and all"
+            f" {self._memory.cluster.name(place)}, whose phase lacks {' and '.join(lacks) or 'nothing'}, and all"
             " other threads wait, too"
         )
+
+    def _lacking(self, lane: int, test: PhaseTest) -> tuple[PhaseTest, int, int, Phase]:
+        """The test of a lane, the lane, and the place and phase of its barrier."""
+        _, [place], _ = test.completed(np.array([lane]))
+        return test, lane, int(place), self._memory.mbarriers.phase(int(place))

@@ -320,10 +320,13 @@ class Scheduler:
         self._release()
 
     def _release(self) -> None:
-        for barriers in (self.barriers, self.cluster_barrier):
-            passed = barriers.release(self.live.mask, self.positions)
-            if passed is not None and self.memory.races is not None:
-                self.memory.races.pass_barrier(passed)
+        live, races = self.live.mask, self.memory.races
+        passed = self.barriers.release(live, self.positions)
+        together = self.cluster_barrier.release(live, self.positions)
+        if races is not None and passed is not None:
+            races.pass_barrier(passed)
+        if races is not None and together is not None:
+            races.pass_cluster_barrier(together)
 
     def _fail_deadlocked(self) -> NoReturn:
         """Raises for a lane that can never go on."""

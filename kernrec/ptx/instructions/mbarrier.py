@@ -112,6 +112,7 @@ def _arrive(decoder: BlockDecoder, ins: Instruction) -> Step:
     barriers = Barriers(decoder, ins, operands[0])
     memory, mbarriers = decoder.memory, decoder.memory.mbarriers
     expects = "expect_tx" in ins.modifiers
+    releases = "relaxed" not in ins.modifiers
     given = _values(decoder, operands[1:], 1)
     drop, completes = ins.modifiers[0] == "arrive_drop", "noComplete" not in ins.modifiers
     running = decoder.running_lanes(ins)
@@ -119,7 +120,8 @@ def _arrive(decoder: BlockDecoder, ins: Instruction) -> Step:
     def act(lane: int, place: int) -> None:
         if expects:
             mbarriers.expect(place, given(lane))
-        memory.release(lane, place)
+        if releases:
+            memory.release(lane, place)
         word = mbarriers.arrive(place, 1 if expects else given(lane), drop=drop, completes=completes)
         if target is not None:
             target[lane] = word

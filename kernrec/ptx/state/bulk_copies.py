@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kernrec.ptx.state.access import Access
+from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.region import Region
 from kernrec.ptx.state.types import Array
 
@@ -62,6 +63,14 @@ class Elements:
         moved = slice(index.start + step, index.stop + step) if isinstance(index, slice) else index + step
         return Elements(self.region, self.view, moved, self.inside, self.fill)
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first byte of the region that they are in, and the one after the last."""
+        size = self.view.itemsize
+        if isinstance(self.index, slice):
+            return self.index.start * size, self.index.stop * size
+        return int(self.index.min()) * size, (int(self.index.max()) + 1) * size
+
     def bytes_of_region(self) -> Array:
         """The first byte of each element that there is, from the begin of the region."""
         if isinstance(self.index, slice):
@@ -98,6 +107,9 @@ class BulkCopy:
     data: Array | None = None
     """What was read."""
 
+    reading: Array | None = None
+    """Where races are checked, what the detector gave for the source in shared memory."""
+
     def fetch(self) -> None:
         """Reads the source, unless that was done."""
         if self.data is None:
@@ -114,9 +126,11 @@ class BulkCopy:
 class BulkCopies:
     """The copies in bulk of a batch: counted and checked as they start and finish, in groups where no barrier waits."""
 
-    def __init__(self, count: Callable[[Elements, int, str], None]) -> None:
+    def __init__(self, count: Callable[[Elements, int, str], None], races: PhaseRaceDetector | None) -> None:
         """`count(elements, lane, kind)` counts what a copy moves; kind is `read`, `write` or `atomic`."""
         self._count = count
+        self._races = races
+        self._under_way: dict[int, BulkCopy] = {}  # by identity: copies that barriers wait for
         self._open: dict[int, list[BulkCopy]] = {}  # by lane: copies that no group has yet
         self._committed: dict[int, list[list[BulkCopy]]] = {}  # by lane: groups, oldest first
 
@@ -124,18 +138,43 @@ class BulkCopies:
         """Forgets the groups of the last batch."""
         self._open.clear()
         self._committed.clear()
+        self._under_way.clear()
 
     def start(self, copy: BulkCopy) -> None:
         """Starts a copy; one without a barrier is of the present group of its thread."""
         self._count(copy.source, copy.lane, "read")
         for target in copy.targets:
             self._count(target, copy.lane, "write" if copy.reduce is None else "atomic")
-        if not copy.barriers:
+        if self._races is not None:
+            where = copy.access.location
+            if copy.source.region.space == "shared":
+                copy.reading = self._races.begin_read(where, copy.lane, copy.source.span)
+            for target, barrier in self._written(copy):
+                self._races.begin_write(where, copy.lane, target.span, barrier)
+        if copy.barriers:
+            self._under_way[id(copy)] = copy
+        else:
             self._open.setdefault(copy.lane, []).append(copy)
 
     def finish(self, copy: BulkCopy) -> None:
         """Finishes a copy that a barrier waits for."""
+        self._fetch(copy)
         copy.store()
+        del self._under_way[id(copy)]
+        if self._races is not None:
+            for target, barrier in self._written(copy):
+                self._races.end_write(target.span, barrier)
+
+    def _fetch(self, copy: BulkCopy) -> None:
+        copy.fetch()
+        if self._races is not None and copy.reading is not None:
+            self._races.end_read(copy.lane, copy.source.span, copy.reading)
+            copy.reading = None
+
+    @staticmethod
+    def _written(copy: BulkCopy) -> list[tuple[Elements, int]]:
+        """The targets that a copy overwrites, and their barriers; what it combines with may be combined by others."""
+        return list(zip(copy.targets, copy.barriers, strict=False)) if copy.reduce is None else []
 
     def commit(self, lanes: list[int]) -> None:
         """Ends the present groups of some threads."""
@@ -149,9 +188,8 @@ class BulkCopies:
             groups = self._committed.get(lane, [])
             waited = groups[: max(len(groups) - allowed, 0)]
             for copy in (copy for group in waited for copy in group):
-                if only_read:
-                    copy.fetch()
-                else:
+                self._fetch(copy)
+                if not only_read:
                     copy.store()
             if not only_read:
                 del groups[: len(waited)]
@@ -162,3 +200,9 @@ class BulkCopies:
         for copy in committed + [copy for copies in self._open.values() for copy in copies]:
             copy.store()
         self.start_batch()
+
+    def unfinished(self) -> BulkCopy | None:
+        """A copy that still reads or writes shared memory, when the kernel ends; where races are checked."""
+        groups = [*self._open.values(), *(group for lane in self._committed.values() for group in lane)]
+        reading = [copy for group in groups for copy in group if copy.reading is not None]
+        return next(iter([*self._under_way.values(), *reading]), None)

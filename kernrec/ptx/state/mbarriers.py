@@ -61,13 +61,13 @@ def phase_of(word: int) -> Phase:
 class Mbarriers:
     """The barriers in the shared memory of a batch of blocks; a place is a byte of the memory of the batch."""
 
-    def __init__(self, words: Array) -> None:
-        """`words`: shared memory, 8 bytes at a time."""
+    def __init__(self, words: Array, on_completion: Callable[[int], None] | None = None) -> None:
+        """`words`: shared memory, 8 bytes at a time; `on_completion` is told the place of a barrier whose phase
+        completes."""
         self._words = words
         self.completed = 0
         """Phases that completed so far."""
-        self.on_completion: Callable[[int], None] | None = None
-        """Is told the place of a barrier whose phase completes."""
+        self._on_completion = on_completion
 
     def phase(self, place: int) -> Phase:
         """The state of a barrier."""
@@ -136,8 +136,8 @@ class Mbarriers:
         if not state.pending and not state.bytes:
             state = Phase(state.expected, state.expected, 0, state.parity ^ 1)
             self.completed += 1
-            if self.on_completion is not None:
-                self.on_completion(place)
+            if self._on_completion is not None:
+                self._on_completion(place)
         self._words[place >> 3] = state.word()
 
 

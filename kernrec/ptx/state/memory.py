@@ -19,6 +19,7 @@ from kernrec.ptx.state.global_request import GlobalRequest, one_lane_per_word
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, WINDOW_SHIFT, WINDOWS, LaunchLayout
 from kernrec.ptx.state.map_fences import MapFences
 from kernrec.ptx.state.mbarriers import Mbarriers
+from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.race_detector import RaceDetector, SharedAccess
 from kernrec.ptx.state.region import POISON, Region, global_buffers, private_spaces
 from kernrec.ptx.state.selection import Selection, signed
@@ -48,7 +49,7 @@ class Memory:
         self.warpgroups = WarpgroupOperations(lanes, None if races is None else races.tensor_reads)
         self.engine = AsyncEngine()
         self.map_fences = MapFences()
-        self.bulk = BulkCopies(self.count_elements)
+        self.bulk = BulkCopies(self.count_elements, races if isinstance(races, PhaseRaceDetector) else None)
         self.trace: list[GlobalRequest] | None = None  # where a list, accesses to buffers are appended
         self._touched = touched
         self._order = order
@@ -56,7 +57,7 @@ class Memory:
         self._buffers = global_buffers(layout)
         self._spaces = private_spaces(lanes, layout)
         self.cluster = ClusterMemory(lanes.shape, self._spaces["shared"])
-        self.mbarriers = Mbarriers(self._spaces["shared"].views[8])
+        self.mbarriers = Mbarriers(self._spaces["shared"].views[8], None if races is None else races.complete)
         by_name = {region.name: region for region in self._buffers}
         self.images = {handle: (image, by_name[image.buffer]) for handle, image in layout.images.items()}
 
@@ -73,7 +74,18 @@ class Memory:
             self.races.start_batch()
 
     def end_batch(self) -> None:
-        """All threads of the batch exited: what still goes on beside them is finished."""
+        """All threads of the batch exited: what still goes on beside them is finished.
+
+        Raises:
+            EmulationError: a copy still reads or writes shared memory, which is no longer there; where races are
+                checked.
+        """
+        copy = None if self.races is None else self.bulk.unfinished()
+        if copy is not None:
+            block, thread = self.lanes.coordinates(copy.lane)
+            raise EmulationError(
+                f"{copy.access.location}: block {block} ended before the copy of thread {thread} was waited for"
+            )
         while self.engine.finish_oldest():
             pass
         self.bulk.finish_all()

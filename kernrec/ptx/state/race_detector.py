@@ -71,6 +71,13 @@ class RaceDetector:
         blocks[self.lanes.shape.block_of[lanes]] = True
         self.pass_barrier(blocks)
 
+    def pass_cluster_barrier(self, blocks: Array) -> None:
+        """Blocks passed the barrier of their cluster; bool, by position in the batch."""
+        self.pass_barrier(blocks)
+
+    def complete(self, place: int) -> None:
+        """A phase of the barrier at a place of shared memory completes."""
+
     def start_batch(self) -> None:
         """Forgets the accesses of the last batch."""
         self.pass_barrier(np.ones(self.lanes.shape.blocks, np.bool_))
@@ -102,12 +109,13 @@ class RaceDetector:
         else:
             self.reader.reshape(-1, shared.access.size)[rows] = np.where(_others(read, warps), SEVERAL_WARPS, warps)
 
-    def read_tile(self, where: str, index: Array) -> None:
+    def read_tile(self, where: str, index: Array, warps: Array) -> None:
         """Records that the warps of a warpgroup read a tile, or a tensor core does.
 
         Args:
             where: the instruction, for messages.
             index: bytes of the batch's shared memory.
+            warps: those of the warpgroup.
 
         Raises:
             EmulationError: a warp wrote some of it with no barrier since.

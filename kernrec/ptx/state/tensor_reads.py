@@ -58,7 +58,7 @@ class TensorReads:
         pieces = index >> _PIECE
         if self._in_flight and self._readers[pieces].any():
             raise EmulationError(
-                f"{where}: writes shared memory that a matrix multiplication in flight reads; it was not waited for"
+                f"{where}: writes shared memory that an operation in flight reads; it was not waited for"
             )
         if not is_copy:
             self._stored.reshape(-1)[pieces] = lanes // WARP + 1
@@ -84,6 +84,10 @@ class TensorReads:
         self._readers[pieces] += 1
         self._in_flight += 1
         return pieces
+
+    def fill(self, index: Array) -> None:
+        """A copy in bulk wrote these bytes of the batch's shared memory: what threads stored there is gone."""
+        self._stored.reshape(-1)[index >> _PIECE] = 0
 
     def end(self, pieces: Array) -> None:
         """Tensor cores have read what `begin` said."""

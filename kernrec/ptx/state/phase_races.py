@@ -1,0 +1,173 @@
+"""Races in kernels whose warps and copies are ordered by barriers in shared memory.
+
+For every byte: who wrote it last and when, and when each warp of the cluster read it last, in the times of
+`vector_clocks`. An access is part of a race where it does not know of one that conflicts with it. What a copy in bulk
+writes is known to nobody while it is under way, and to those who waited for its barrier afterwards; what it reads must
+not be written before its thread waited for its group.
+"""
+
+from typing import NoReturn
+
+import numpy as np
+
+from kernrec.ptx.state.access_cost import SEVERAL_WARPS
+from kernrec.ptx.state.batch import WARP, Lanes
+from kernrec.ptx.state.errors import EmulationError
+from kernrec.ptx.state.race_detector import RaceDetector, SharedAccess
+from kernrec.ptx.state.types import Array
+from kernrec.ptx.state.vector_clocks import VectorClocks
+
+_UNDER_WAY = np.iinfo(np.int32).max  # later than what anybody knows
+
+Span = tuple[int, int]
+"""First byte of the batch's shared memory, and the one after the last."""
+
+
+class PhaseRaceDetector(RaceDetector):
+    """Readers and writers of every byte of shared memory of a batch, and who knows of whom."""
+
+    def __init__(self, lanes: Lanes, size: int) -> None:
+        super().__init__(lanes, size)
+        shape = lanes.shape
+        self.clocks = VectorClocks(shape.lanes // WARP)
+        self._warps_per_cluster = self.warps_per_block * shape.cluster_blocks
+        self.writer[:] = 0  # column of `clocks.seen`
+        self._written = np.zeros(len(self.writer), np.int32)
+        self._read = np.zeros((self._warps_per_cluster, len(self.writer)), np.int32)
+
+    def start_batch(self) -> None:
+        """Forgets the last batch."""
+        self.writer[:] = 0
+        self._written[:] = 0
+        self._read[:] = 0
+        self.clocks.start_batch()
+        self.tensor_reads.start_batch()
+
+    def pass_barrier(self, blocks: Array) -> None:
+        """The warps of each of these blocks pass a barrier; bool, by position in the batch."""
+        self._join(blocks, 1)
+
+    def pass_cluster_barrier(self, blocks: Array) -> None:
+        """The warps of each cluster of these blocks pass a barrier; bool, by position in the batch."""
+        self._join(blocks, self.lanes.shape.cluster_blocks)
+
+    def _join(self, blocks: Array, together: int) -> None:
+        warps = self.warps_per_block * together
+        for group in np.unique(np.flatnonzero(blocks) // together):
+            self.clocks.join(np.arange(group * warps, (group + 1) * warps))
+        self.tensor_reads.pass_barrier(blocks)
+
+    def release(self, lane: int, place: int) -> None:
+        """A lane arrives at the barrier at a place."""
+        self.clocks.release(lane // WARP, place)
+
+    def acquire(self, lanes: Array, places: Array) -> None:
+        """Lanes saw a phase of the barriers at these places complete."""
+        for warp, place in {*zip((lanes // WARP).tolist(), places.tolist(), strict=True)}:
+            self.clocks.acquire(warp, place)
+        blocks = np.zeros(self.lanes.shape.blocks, np.bool_)
+        blocks[self.lanes.shape.block_of[lanes]] = True
+        self.tensor_reads.pass_barrier(blocks)
+
+    def complete(self, place: int) -> None:
+        """A phase of the barrier at a place completes."""
+        self.clocks.complete(place)
+
+    def record(self, shared: SharedAccess) -> None:
+        """Records an access.
+
+        Raises:
+            EmulationError: the access is part of a race; the message names both sides.
+        """
+        numbers = self.lanes.shape.numbers if shared.lanes is None else shared.lanes
+        first, location = shared.first + shared.shift, shared.access.location
+        if shared.write:
+            self.tensor_reads.write(location, first, numbers, shared.access.ins.opcode == "cp")
+            _, owners = shared.pattern.distinct_in_blocks(self.warps_per_block)
+            if not shared.agree and (owners == SEVERAL_WARPS).any():
+                self._fail_several(shared, first, numbers)
+        places = first[:, None] + np.arange(shared.access.size)
+        warps = (numbers // WARP)[:, None]
+        self._check(location, warps, places, shared.write)
+        if shared.write:
+            self.writer[places] = warps
+            self._written[places] = self.clocks.seen[warps, warps]
+        else:
+            self._read[warps % self._warps_per_cluster, places] = self.clocks.seen[warps, warps]
+
+    def read_tile(self, where: str, index: Array, warps: Array) -> None:
+        """Records that these warps read a tile, or a tensor core does for them; bytes of the batch's shared memory."""
+        column = warps[:, None]
+        self._check(where, column, index[None, :], False)
+        self._read[column % self._warps_per_cluster, index] = self.clocks.seen[column, column]
+
+    def begin_write(self, where: str, lane: int, span: Span, barrier: int) -> None:
+        """A copy that a lane started and a barrier counts begins to write.
+
+        Raises:
+            EmulationError: some of it is still being read, or was written or read by who is not known to the lane.
+        """
+        places = np.arange(*span)
+        self.tensor_reads.write(where, places, np.full(len(places), lane), True)
+        self._check(where, np.array([[lane // WARP]]), places[None, :], True)
+        self.writer[places] = self.clocks.column(barrier)
+        self._written[places] = _UNDER_WAY
+
+    def end_write(self, span: Span, barrier: int) -> None:
+        """The copy has written."""
+        self._written[slice(*span)] = self.clocks.now(barrier)
+        self.tensor_reads.fill(np.arange(*span))
+
+    def begin_read(self, where: str, lane: int, span: Span) -> Array:
+        """A copy that a lane started begins to read; what `end_read` takes.
+
+        Raises:
+            EmulationError: some of it was written by who is not known to the lane, or is not visible to copies.
+        """
+        places = np.arange(*span)
+        self._check(where, np.array([[lane // WARP]]), places[None, :], False)
+        return self.tensor_reads.begin(where, places)
+
+    def end_read(self, lane: int, span: Span, pieces: Array) -> None:
+        """The copy has read, and its thread knows."""
+        self.tensor_reads.end(pieces)
+        warp = lane // WARP
+        self._read[warp % self._warps_per_cluster, slice(*span)] = self.clocks.seen[warp, warp]
+
+    def _check(self, where: str, warps: Array, places: Array, write: bool) -> None:
+        """Refuses accesses of `warps` (N, 1) to `places` (N, bytes) that do not know of others' before."""
+        seen, writer = self.clocks.seen, self.writer[places]
+        clash = self._written[places] > seen[warps, writer]
+        if clash.any():
+            row, column = (int(i) for i in np.argwhere(clash)[0])
+            self._fail_at(where, int(warps[row, 0]), int(places[row, column]), int(writer[row, column]), write, True)
+        if not write:
+            return
+        cluster = warps - warps % self._warps_per_cluster
+        for reader in range(self._warps_per_cluster):
+            unknown = self._read[reader, places] > seen[warps, cluster + reader]
+            if unknown.any():
+                row, column = (int(i) for i in np.argwhere(unknown)[0])
+                other = int(cluster[row, 0]) + reader
+                self._fail_at(where, int(warps[row, 0]), int(places[row, column]), other, write, False)
+
+    def _fail_several(self, shared: SharedAccess, first: Array, numbers: Array) -> NoReturn:
+        warps = numbers // WARP
+        order = np.argsort(first, kind="stable")
+        both = (np.diff(first[order]) == 0) & (np.diff(warps[order]) != 0)
+        one, two = order[np.flatnonzero(both)[0] :][:2]
+        self._fail_at(shared.access.location, int(warps[one]), int(first[one]), int(warps[two]), True, True)
+
+    def _fail_at(self, where: str, warp: int, place: int, other: int, write: bool, other_wrote: bool) -> NoReturn:
+        """Raises for an access of a warp to a place, which `other` (a column) accessed."""
+        wpb, shape = self.warps_per_block, self.lanes.shape
+        block = int(self.lanes.block_numbers[warp // wpb])
+        of_block = f" of the cluster's block {place // self.stride % shape.cluster_blocks}" * (shape.cluster_blocks > 1)
+        head = (
+            f"{where}: race: warp {warp % wpb} of block number {block} {'writes' if write else 'reads'} byte"
+            f" {place % self.stride} of shared memory{of_block}, which"
+        )
+        if other >= self.clocks.warps:
+            barrier = self.clocks.place_of(other) % self.stride
+            raise EmulationError(f"{head} a copy in bulk writes; its barrier, at byte {barrier}, was not waited for")
+        raise EmulationError(f"{head} warp {other % wpb} {'wrote' if other_wrote else 'read'} with no barrier between")

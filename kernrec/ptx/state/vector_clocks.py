@@ -1,0 +1,80 @@
+"""What each warp knows of the others: vector clocks, for kernels whose warps are ordered by more than block barriers.
+
+Every warp counts its own releases; `seen[w, u]` is how far warp w knows what warp u did. A barrier in shared memory
+takes along what its arrivals know, and gives it to those who see the phase complete (PTX ISA, section 8, "Memory
+consistency model": release and acquire patterns). Copies that a barrier counts have a column for that barrier, in which
+time is the number of its phases: who saw a phase complete saw the copies of it.
+"""
+
+import numpy as np
+
+from kernrec.ptx.state.types import Array
+
+_ROOM = 32  # columns for barriers that are added at once
+
+
+class VectorClocks:
+    """Clocks of the warps of a batch and of the barriers in its shared memory, which are named by their places."""
+
+    def __init__(self, warps: int) -> None:
+        self.warps = warps
+        self.seen = np.zeros((warps, warps + _ROOM), np.int32)
+        """What each warp knows of every warp, and of the copies of every barrier; on the diagonal its own time."""
+        self._columns: dict[int, int] = {}  # by barrier: its column
+        self._phase: dict[int, int] = {}  # by barrier: time of copies that finish now
+        self._arrived: dict[int, Array] = {}  # by barrier: what the arrivals of this phase know
+        self._completed: dict[int, Array] = {}  # by barrier: what the last phase brought along
+        self.start_batch()
+
+    def start_batch(self) -> None:
+        """Forgets the last batch."""
+        self.seen[:] = 0
+        np.fill_diagonal(self.seen, 1)
+        for known in (self._columns, self._phase, self._arrived, self._completed):
+            known.clear()
+
+    def column(self, place: int) -> int:
+        """The column of the copies that a barrier counts."""
+        column = self._columns.get(place)
+        if column is None:
+            column = self._columns[place] = self.warps + len(self._columns)
+            if column >= self.seen.shape[1]:
+                self.seen = np.pad(self.seen, ((0, 0), (0, _ROOM)))
+                for rows in (self._arrived, self._completed):
+                    rows.update({key: np.pad(row, (0, _ROOM)) for key, row in rows.items()})
+        return column
+
+    def place_of(self, column: int) -> int:
+        """The barrier of a column."""
+        return next(place for place, known in self._columns.items() if known == column)
+
+    def now(self, place: int) -> int:
+        """The time of a copy that finishes now."""
+        return self._phase.get(place, 1)
+
+    def release(self, warp: int, place: int) -> None:
+        """A warp arrives at a barrier."""
+        known = self._arrived.get(place)
+        row = self.seen[warp]
+        self._arrived[place] = row.copy() if known is None else np.maximum(known, row)
+        self.seen[warp, warp] += 1
+
+    def complete(self, place: int) -> None:
+        """A phase of a barrier completes."""
+        column = self.column(place)
+        row = self._arrived.get(place)
+        row = np.zeros(self.seen.shape[1], np.int32) if row is None else row.copy()
+        row[column] = self.now(place)
+        self._phase[place] = self.now(place) + 1
+        self._completed[place] = row
+
+    def acquire(self, warp: int, place: int) -> None:
+        """A warp saw the last phase of a barrier complete."""
+        row = self._completed.get(place)
+        if row is not None:
+            np.maximum(self.seen[warp], row, out=self.seen[warp])
+
+    def join(self, warps: Array) -> None:
+        """Warps pass a barrier together."""
+        self.seen[warps] = self.seen[warps].max(axis=0)
+        self.seen[warps, warps] += 1

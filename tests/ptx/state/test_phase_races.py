@@ -1,0 +1,135 @@
+"""Warps and copies ordered by barriers in shared memory: a right pipeline is accepted, each broken copy is an error."""
+
+import numpy as np
+import pytest
+
+from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate
+from kernrec.ptx.state.vector_clocks import VectorClocks
+from tests.helpers.ptx_text import cuda
+
+CHUNKS, WORDS = 7, 64
+PIPELINE = r"""
+__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+__device__ void start(void* bar, int n) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(at(bar)), "r"(n));
+}
+__device__ void arrive(void* bar) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(at(bar)) : "memory");
+}
+__device__ void expect(void* bar, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at(bar)), "r"(bytes) : "memory");
+}
+__device__ bool test(void* bar, int parity) {
+    int done;
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
+                 : "=r"(done) : "r"(at(bar)), "r"(parity) : "memory");
+    return done;
+}
+__device__ void wait(void* bar, int parity) { while (!test(bar, parity)); }
+
+// Warp 0 loads chunks into two buffers in turn; warps 1 and 2 double them into another two, which thread 32 stores.
+extern "C" __global__ void k(const int* x, int* out) {
+    __shared__ __align__(128) int in[2][64], doubled[2][64];
+    __shared__ unsigned long long full[2], empty[2];
+    if (threadIdx.x == 0)
+        for (int i = 0; i < 2; i++) { start(&full[i], 1); start(&empty[i], 64); }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        if (threadIdx.x == 0)
+            for (int c = 0; c < 7; c++) {
+                int s = c & 1, phase = c / 2 & 1;
+                wait(&empty[s], phase ^ 1);
+                expect(&full[s], 256);
+                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                             :: "r"(at(in[s])), "l"(x + c * 64), "r"(128), "r"(at(&full[s])) : "memory");
+                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                             :: "r"(at(in[s] + 32)), "l"(x + c * 64 + 32), "r"(128), "r"(at(&full[s])) : "memory");
+            }
+        return;
+    }
+    int t = threadIdx.x - 32;
+    for (int c = 0; c < 7; c++) {
+        int s = c & 1, phase = c / 2 & 1;
+        wait(&full[s], phase);
+        int value = in[s][63 - t];
+        arrive(&empty[s]);
+        if (t == 0) asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
+        asm volatile("bar.sync 1, 64;" ::: "memory");
+        doubled[s][t] = 2 * value;
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        asm volatile("bar.sync 2, 64;" ::: "memory");
+        if (t == 0) {
+            asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 256;"
+                         :: "l"(out + c * 64), "r"(at(doubled[s])) : "memory");
+            asm volatile("cp.async.bulk.commit_group;");
+        }
+    }
+    if (t == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+"""
+
+RELEASE = """        int value = in[s][63 - t];
+        arrive(&empty[s]);"""
+
+
+def pipeline(old: str = "", new: str = "", check_races: bool = True) -> tuple[np.ndarray, np.ndarray, Counts]:
+    """Runs the pipeline with a part of it replaced: what it should give, what it gives, and the counts."""
+    assert old in PIPELINE
+    x = np.arange(CHUNKS * WORDS, dtype=np.int32).reshape(CHUNKS, WORDS)
+    out = np.zeros_like(x)
+    program = cuda(PIPELINE.replace(old, new, 1), "sm_90a")
+    counts = emulate(program, KernelLaunch("k", (1,), (96,), ["x", "o"], {"x": x, "o": out}), check_races=check_races)
+    return 2 * x[:, ::-1], out, counts
+
+
+def test_a_right_pipeline_is_accepted_and_counted() -> None:
+    for check_races in (True, False):
+        wanted, out, counts = pipeline(check_races=check_races)
+        np.testing.assert_array_equal(out, wanted)
+        assert counts["mbarrier.waits"] == CHUNKS * 3  # of the producer, and of two warps that consume
+        assert counts["bulk.shared_write_bytes"] == counts["bulk.shared_read_bytes"] == CHUNKS * WORDS * 4
+        assert counts["global.x.read_sectors"] == CHUNKS * WORDS * 4 // 32
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("wait(&full[s], phase);", "", "reads byte .* which a copy in bulk writes; its barrier, at byte .* was not"),
+        ("wait(&full[s], phase);", "test(&full[s], phase);", "which a copy in bulk writes"),
+        ("wait(&full[s], phase);", "wait(&full[s], phase ^ 1);", "which a copy in bulk writes"),
+        ("wait(&empty[s], phase ^ 1);", "", "0 arrivals are pending in this phase, and 1 come"),
+        (RELEASE, "\n".join(reversed(RELEASE.split("\n"))), "race: warp 0 .* writes byte .* which warp . read"),
+        ("start(&empty[i], 64);", "start(&empty[i], 65);", "deadlock: .* lacks 1 of 65 arrivals"),
+        ("arrive(&empty[s]);", "if (t < 63) arrive(&empty[s]);", "deadlock: .* lacks 1 of 64 arrivals"),
+        ("expect(&full[s], 256);", "expect(&full[s], 128);", "which a copy in bulk writes"),
+        ("expect(&full[s], 256);", "expect(&full[s], 512);", "deadlock: .* lacks 256 bytes of copies"),
+        ("expect(&full[s], 256);", "arrive(&full[s]);", "which a copy in bulk writes"),
+        ('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");', "", "with no fence.proxy.async in between"),
+        ('asm volatile("bar.sync 2, 64;" ::: "memory");', "", "race: warp 1 .* reads .* which warp 2 wrote"),
+        ("wait_group.read 1", "wait_group.read 2", "writes shared memory that an operation in flight reads"),
+        ('asm volatile("cp.async.bulk.commit_group;");', "", "writes shared memory that an operation in flight reads"),
+        ('asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");', ";", "ended before the copy of thread"),
+    ],
+)  # fmt: skip
+def test_a_broken_pipeline_is_an_error(old: str, new: str, message: str) -> None:
+    with pytest.raises(EmulationError, match=message):
+        pipeline(old, new)
+
+
+def test_a_warp_knows_what_it_was_told_through_barriers() -> None:
+    clocks = VectorClocks(3)
+    clocks.release(0, 8)
+    clocks.complete(8)
+    clocks.acquire(1, 8)
+    assert clocks.seen[1, 0] == 1
+    assert clocks.seen[0, 0] == 2  # what warp 0 does after its arrival is not known
+    clocks.release(1, 16)
+    clocks.complete(16)
+    clocks.acquire(2, 16)
+    assert clocks.seen[2, 0] == 1  # by way of warp 1
+    assert clocks.seen[0, 1] == 0
+    for place in range(0, 800, 8):  # more barriers than there was room for
+        clocks.complete(place)
+    clocks.acquire(0, 792)
+    assert clocks.seen[0, clocks.column(792)] == 1
+    assert clocks.place_of(clocks.column(792)) == 792
