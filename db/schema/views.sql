@@ -13,10 +13,14 @@ CREATE OR REPLACE VIEW whole_card_rows AS
 SELECT * REPLACE (coalesce(replayed, false) AS replayed),
        CASE WHEN replayed THEN -1 ELSE protocol_version END AS precedence
 FROM unretracted_rows
-WHERE mig IS DISTINCT FROM true
-QUALIFY block IS NULL OR position IS NULL OR count(*) OVER (
-    PARTITION BY gpu, problem_id, kernel, kernel_hash, config_id, session, block, position
-) = 1;
+ANTI JOIN (
+    SELECT gpu, problem_id, kernel, kernel_hash, config_id, session, block, position
+    FROM unretracted_rows
+    WHERE mig IS DISTINCT FROM true AND block IS NOT NULL AND position IS NOT NULL
+    GROUP BY ALL
+    HAVING count(*) > 1
+) AS contradicted USING (gpu, problem_id, kernel, kernel_hash, config_id, session, block, position)
+WHERE mig IS DISTINCT FROM true;
 
 -- The answer for each config at each power limit and clock: of the rows of the highest precedence, in each session those
 -- of the most thorough tier, their median; then the median over sessions.
@@ -25,51 +29,58 @@ QUALIFY block IS NULL OR position IS NULL OR count(*) OVER (
 -- lesser of the median of the sessions' lower bounds and the 5 % quantile of the sessions' medians, to the greater of
 -- the median of the upper bounds and the 95 % quantile. It is NULL for a single session that states no interval.
 CREATE OR REPLACE VIEW answer AS
-WITH of_highest_precedence AS (
-    SELECT *, CASE tier WHEN 'screen' THEN 0 WHEN 'coarse' THEN 1 ELSE 2 END AS thoroughness
-    FROM whole_card_rows
-    WHERE outcome = 'ok'
-    QUALIFY precedence = max(precedence) OVER (
-        PARTITION BY gpu, problem_id, kernel, kernel_hash, config_id,
-                     power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz
-    )
-),
-of_most_thorough_tier AS (
-    SELECT *
-    FROM of_highest_precedence
-    QUALIFY thoroughness = max(thoroughness) OVER (
-        PARTITION BY gpu, problem_id, kernel, kernel_hash, config_id,
-                     power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, session
-    )
-),
-session_answer AS (
-    SELECT gpu, problem_id, kernel, kernel_hash, config_id,
-           power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, protocol_version, replayed, session,
+WITH tier_answer AS (
+    SELECT gpu, problem_id, kernel, kernel_hash, config_id, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,
+           precedence, protocol_version, replayed, session,
+           CASE tier WHEN 'screen' THEN 0 WHEN 'coarse' THEN 1 ELSE 2 END AS thoroughness,
            median(latency_s) AS latency_s, median(latency_low_s) AS latency_low_s,
            median(latency_high_s) AS latency_high_s,
            median(energy_j) AS energy_j, median(energy_low_j) AS energy_low_j, median(energy_high_j) AS energy_high_j,
            median(power_w) AS power_w, max(measured_at) AS measured_at, max(device) AS device,
            max(measured_by) AS measured_by
-    FROM of_most_thorough_tier
+    FROM whole_card_rows
+    WHERE outcome = 'ok'
+    GROUP BY ALL
+),
+session_answer AS (
+    SELECT gpu, problem_id, kernel, kernel_hash, config_id, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,
+           precedence, protocol_version, replayed, session,
+           arg_max_null(latency_s, thoroughness) AS latency_s,
+           arg_max_null(latency_low_s, thoroughness) AS latency_low_s,
+           arg_max_null(latency_high_s, thoroughness) AS latency_high_s,
+           arg_max_null(energy_j, thoroughness) AS energy_j,
+           arg_max_null(energy_low_j, thoroughness) AS energy_low_j,
+           arg_max_null(energy_high_j, thoroughness) AS energy_high_j,
+           arg_max_null(power_w, thoroughness) AS power_w, arg_max_null(measured_at, thoroughness) AS measured_at,
+           arg_max_null(device, thoroughness) AS device, arg_max_null(measured_by, thoroughness) AS measured_by
+    FROM tier_answer
+    GROUP BY ALL
+),
+protocol_answer AS (
+    SELECT gpu, problem_id, kernel, kernel_hash, config_id,
+           power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, precedence, protocol_version, replayed,
+           median(latency_s) AS latency_s,
+           CASE WHEN count(latency_low_s) > 0 OR count(latency_s) > 1
+                THEN least(median(latency_low_s), quantile_cont(latency_s, 0.05)) END AS latency_low_s,
+           CASE WHEN count(latency_high_s) > 0 OR count(latency_s) > 1
+                THEN greatest(median(latency_high_s), quantile_cont(latency_s, 0.95)) END AS latency_high_s,
+           median(energy_j) AS energy_j,
+           CASE WHEN count(energy_low_j) > 0 OR count(energy_j) > 1
+                THEN least(median(energy_low_j), quantile_cont(energy_j, 0.05)) END AS energy_low_j,
+           CASE WHEN count(energy_high_j) > 0 OR count(energy_j) > 1
+                THEN greatest(median(energy_high_j), quantile_cont(energy_j, 0.95)) END AS energy_high_j,
+           median(power_w) AS power_w,
+           count(*) AS sessions, count(energy_j) AS energy_sessions,
+           max(measured_at) AS measured_at, max(device) AS device, max(measured_by) AS measured_by
+    FROM session_answer
     GROUP BY ALL
 )
-SELECT gpu, problem_id, kernel, kernel_hash, config_id,
-       power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, protocol_version, replayed,
-       median(latency_s) AS latency_s,
-       CASE WHEN count(latency_low_s) > 0 OR count(latency_s) > 1
-            THEN least(median(latency_low_s), quantile_cont(latency_s, 0.05)) END AS latency_low_s,
-       CASE WHEN count(latency_high_s) > 0 OR count(latency_s) > 1
-            THEN greatest(median(latency_high_s), quantile_cont(latency_s, 0.95)) END AS latency_high_s,
-       median(energy_j) AS energy_j,
-       CASE WHEN count(energy_low_j) > 0 OR count(energy_j) > 1
-            THEN least(median(energy_low_j), quantile_cont(energy_j, 0.05)) END AS energy_low_j,
-       CASE WHEN count(energy_high_j) > 0 OR count(energy_j) > 1
-            THEN greatest(median(energy_high_j), quantile_cont(energy_j, 0.95)) END AS energy_high_j,
-       median(power_w) AS power_w,
-       count(*) AS sessions, count(energy_j) AS energy_sessions,
-       max(measured_at) AS measured_at, max(device) AS device, max(measured_by) AS measured_by
-FROM session_answer
-GROUP BY ALL;
+SELECT * EXCLUDE (precedence)
+FROM protocol_answer
+QUALIFY precedence = max(precedence) OVER (
+    PARTITION BY gpu, problem_id, kernel, kernel_hash, config_id,
+                 power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz
+);
 
 -- For each GPU, problem, power limit and clocks: the answers of least latency, least energy, least energy x delay.
 CREATE OR REPLACE VIEW best AS

@@ -27,11 +27,20 @@ def derived() -> dict[str, str]:
     return {name: _TABLE.sub(r"\1 db.\2", body).strip() for name, body in _VIEW.findall(views_sql())}
 
 
-def with_derived(name: str, query: str) -> str:
-    """A query that may use the relation `name` and those that it is derived from."""
+def with_derived(name: str, query: str, where: str = "") -> str:
+    """A query that may use the relation `name` and those that it is derived from.
+
+    Args:
+        name: of the relation.
+        query: in SQL.
+        where: a condition on the measurements that all of these are derived from; it applies while the log is scanned.
+    """
     parts: list[str] = []
+    log = f"(SELECT * FROM db.measurement WHERE {where}) AS measurement"
     for part, body in derived().items():
-        # Not materialized, so that the conditions of the query apply while the log is scanned.
+        if where:
+            body = body.replace("FROM db.measurement", f"FROM {log}")
+        # Not materialized, so that no columns are read but those that the query uses.
         parts.append(f"{part} AS NOT MATERIALIZED (\n{body}\n)")
         if part == name:
             break

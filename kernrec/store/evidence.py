@@ -9,7 +9,7 @@ from kernrec.util.light_dataclass import dataclass
 class MeasuredAnswer:
     """The measured costs of one config on one GPU and problem, at one power limit and clock.
 
-    They are combined by the rule of `db/schema/004_row_state.sql`: of the newest protocol, in each session the rows of
+    They are combined by the rule of `db/schema/views.sql`: of the newest protocol, in each session the rows of
     the most thorough tier, their median; then the median over sessions. The 90 % intervals cover both the uncertainty
     within a session and the differences between sessions; None if the only session states none. MIG slices count for
     nothing.

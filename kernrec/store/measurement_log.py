@@ -25,7 +25,6 @@ _ANSWERS = """
            measured_at, device, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,
            latency_low_s, latency_high_s, energy_low_j, energy_high_j, measured_by, replayed
     FROM answer JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
-    WHERE gpu = $1
 """
 _LIMITS = slice(10, 13)  # of a row: power limit and locked clocks
 _LATENCY, _MEASURED_AT, _REPLAYED = 3, 8, -3
@@ -37,7 +36,7 @@ _SIGNERS = """
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, list(DISTINCT signer ORDER BY signer)
     FROM whole_card_rows JOIN db.origin AS origin USING (measurement_id)
     JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
-    WHERE gpu = $1 AND outcome = 'ok'
+    WHERE outcome = 'ok'
 """
 
 # Quarantined rows are about the card, not the config; `constraint` is known to the space anyway. A replayed failure
@@ -46,7 +45,7 @@ _FAILURES = """
     SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables, outcome,
            max(CASE WHEN replayed THEN TIMESTAMP '1970-01-01' ELSE measured_at END)
     FROM whole_card_rows JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
-    WHERE gpu = $1 AND outcome IN ('compile', 'timeout', 'crash', 'incorrect')
+    WHERE outcome IN ('compile', 'timeout', 'crash', 'incorrect')
 """
 
 
@@ -78,12 +77,12 @@ def read_log(
     if not ids:
         return MeasurementLog({}, {})
     # As constants they are applied while the log is scanned; a join would read the whole log.
-    where, values = f"AND problem_id IN ({', '.join(quoted(name) for (name,) in ids)})", [gpu]
-    answers = with_derived("answer", f"{_ANSWERS} {where} ORDER BY latency_s, tunables")
-    failures = with_derived("whole_card_rows", f"{_FAILURES} {where} GROUP BY ALL ORDER BY ALL")
+    where, values = f"gpu = $1 AND problem_id IN ({', '.join(quoted(name) for (name,) in ids)})", [gpu]
+    answers = with_derived("answer", f"{_ANSWERS} ORDER BY latency_s, tunables", where)
+    failures = with_derived("whole_card_rows", f"{_FAILURES} GROUP BY ALL ORDER BY ALL", where)
     signers: dict[_Row, tuple[str, ...]] = {}
     if signed:
-        shared = with_derived("whole_card_rows", f"{_SIGNERS} {where} GROUP BY ALL")
+        shared = with_derived("whole_card_rows", f"{_SIGNERS} GROUP BY ALL", where)
         signers = {row[:-1]: tuple(row[-1]) for row in connection.execute(shared, values).fetchall()}
     rows = connection.execute(answers, values).fetchall()
     return MeasurementLog(

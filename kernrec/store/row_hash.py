@@ -7,6 +7,7 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from kernrec.store.migrations import layout_of
 from kernrec.store.rows import KEY_DIGITS, as_dicts, row_key
 
 if TYPE_CHECKING:
@@ -23,15 +24,19 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
         kinds: its columns with their types; the first is the key.
     """
     _, *names = kinds
-    members = []
-    for name in sorted([*names, "table"]):
-        if name == "table":
-            members.append(f'\'"table":"{table}"\'')
-            continue
+    required = layout_of().required[table]
+    before, after = [], []
+    for name in sorted(names):
         value = _TEXT[kinds[name]].format(f'"{name}"')
-        members.append(f"'\"{name}\":' || {value}")
-    # One function of all members, which skips those that are NULL: a chain of `||` copies what it has at each step.
-    return f"substr(sha256('{{' || concat_ws(',', {', '.join(members)}) || '}}'), 1, {KEY_DIGITS[table]})"
+        # Commas point to the name of the table, which every row has. One function puts all parts together and skips
+        # those that are NULL: a chain of `||` copies what it has at each step, so it is for columns that may be NULL.
+        joined = ", " if name in required else " || "
+        if name < "table":
+            before += [joined.join((f"'\"{name}\":'", value, "','"))]
+        else:
+            after += [joined.join((f"',\"{name}\":'", value))]
+    parts = ", ".join(["'{'", *before, f'\'"table":"{table}"\'', *after, "'}'"])
+    return f"substr(sha256(concat({parts})), 1, {KEY_DIGITS[table]})"
 
 
 _TEXT = {

@@ -3,7 +3,7 @@
 Started by `kernrec.store.reader`; reads a request from standard input and prints one JSON object, `{"found": ...}` or
 `{"refused": text}`. Tasks:
 
-    database   the rows of a database, to `<table>.parquet`
+    database   the rows of a database: measurements stay in a copy of it, all others go to `<table>.parquet`
     segments   those of Parquet files of our tables, such as a bundle has, to `<table>.parquet`
     own segments    nothing is written: whether others would take such files of this machine, whose keys are right
     check      nothing is written: whether a database may be opened by the parent
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import KernrecError, UsageError
+from kernrec.store.add_rows import CHECKED, COLUMNS
 from kernrec.store.connection import check_whole, connect_files, connect_stranger, one_line, quoted
 from kernrec.store.database import Database
 from kernrec.store.intake.row_checks import check_rows
@@ -65,10 +66,20 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
-    """Write the rows of a database to `<table>.parquet` in a folder; returns how many each table has."""
-    with _opened(path, folder, limits) as connection:
+    """Write the rows of a database to a folder, as `kernrec.store.add_rows` reads them; how many each table has.
+
+    The measurements stay where they are in a copy of the file, which nobody can change after it was checked.
+    """
+    with _locked(path, folder, limits) as version:
+        copy = _copied(path, folder)
+    if version < len(migrations()):
+        Database.open_checked(copy, read_only=False).close()
+    with closing(connect_stranger(copy, folder, limits)) as connection, one_line(path):
         _check_taken(connection, path, limits)
-        return {table: _write_table(connection, table, folder) for table in TABLES}
+        used = used_columns(connection, "db.measurement", layout_of().columns["measurement"])
+        (folder / COLUMNS).write_text(json.dumps(list(used)), encoding="utf-8")
+        stays = {"measurement": _count(connection, "db.measurement", "measurement", path, limits)}
+        return {table: _write_table(connection, table, folder) for table in TABLES if table not in stays} | stays
 
 
 def check_database(path: Path, folder: Path, limits: Limits, rows: bool) -> None:
@@ -94,20 +105,39 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool) -> None
 def _opened(path: Path, folder: Path, limits: Limits) -> "Iterator[DuckDBPyConnection]":
     """A database of the present schema; of an older one, its copy in a folder, brought up to date."""
     with closing(connect_stranger(path, folder, limits)) as connection, one_line(path):
-        check_whole(connection, path)
-        version = schema_version(connection, path)
-        if version == 0:
-            raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
-        if version == len(migrations()):
+        if _version(connection, path) == len(migrations()):
             yield connection
             return
-    copy = folder / "older.duckdb"
-    for suffix in ("", ".wal"):  # DuckDB's log of what is not yet in the file, after a crash
-        if (file := path.with_name(path.name + suffix)).exists():
-            shutil.copyfile(file, copy.with_name(copy.name + suffix))
+        copy = _copied(path, folder)
     Database.open_checked(copy, read_only=False).close()
     with closing(connect_stranger(copy, folder, limits)) as connection, one_line(path):
         yield connection
+
+
+@contextmanager
+def _locked(path: Path, folder: Path, limits: Limits) -> Iterator[int]:
+    """While nobody writes to a database: the step of its schema."""
+    with closing(connect_stranger(path, folder, limits)) as connection, one_line(path):
+        yield _version(connection, path)
+
+
+def _version(connection: "DuckDBPyConnection", path: Path) -> int:
+    check_whole(connection, path)
+    if version := schema_version(connection, path):
+        return version
+    raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
+
+
+def _copied(path: Path, folder: Path) -> Path:
+    """A copy of a database in a folder, while it is open for reading: closing the copied file ends its lock."""
+    copy = folder / CHECKED
+    for suffix in (".wal", ""):  # DuckDB's log of what is not yet in the file, after a crash
+        if (file := path.with_name(path.name + suffix)).exists():
+            try:
+                shutil.copyfile(file, copy.with_name(copy.name + suffix))
+            except OSError as error:
+                raise UsageError(f"{path} cannot be copied to {folder.parent}: {error.strerror}") from None
+    return copy
 
 
 def read_segments(segments: Mapping[str, Sequence[str]], title: str, folder: Path, limits: Limits) -> dict[str, int]:
@@ -181,6 +211,10 @@ def _count(connection: "DuckDBPyConnection", source: str, table: str, path: Path
 
 def _double_keys(connection: "DuckDBPyConnection", table: str, source: str) -> list[str]:
     """A key that several rows have, if there is one."""
+    # Numbers are counted in half the memory of keys; where two keys have the same one, which does not happen, keys are.
+    some = connection.execute(f"SELECT count(*) > count(DISTINCT hash({table}_id)) FROM {source}").fetchone()
+    if some is None or not some[0]:
+        return []
     double = f"SELECT {table}_id FROM {source} GROUP BY 1 HAVING count(*) > 1 LIMIT 1"
     return [str(key) for (key,) in connection.execute(double).fetchall()]
 
