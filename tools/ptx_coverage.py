@@ -23,8 +23,9 @@ from kernrec.ptx.ir.errors import ParseError
 def missing(module: Module, entry: str) -> list[str]:
     """What the emulator does not support of a kernel, each once: instructions, or why it cannot be launched."""
     try:
-        arguments = [np.zeros(parameter.size, np.uint8) for parameter in module.functions[entry].parameters]
-        launch = KernelLaunch(entry, (1,), (32,), arguments, {})
+        function = module.functions[entry]
+        arguments = [np.zeros(parameter.size, np.uint8) for parameter in function.parameters]
+        launch = KernelLaunch(entry, function.directives.get("reqnctapercluster", (1,)), (32,), arguments, {})
         emulation = Emulation(module, launch, EmulationOptions(count=False))
     except KernrecError as error:
         return [str(error)]

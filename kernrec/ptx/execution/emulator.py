@@ -20,6 +20,7 @@ from kernrec.ptx.execution.scheduler import Scheduler
 from kernrec.ptx.instructions import (
     access,
     async_copies,
+    async_stores,
     atomics,
     bits,
     carry,
@@ -57,6 +58,7 @@ from kernrec.ptx.state.touched_sectors import TouchedSectors
 SEMANTICS = (
     access,
     async_copies,
+    async_stores,
     atomics,
     bits,
     carry,

@@ -241,7 +241,7 @@ class _Planner:
             for work in [built] if isinstance(built, Elementwise) else built:
                 self._elementwise(ins, work)
             return
-        build_step = STEPS.get(ins.opcode)
+        build_step = STEPS.get(".".join((ins.opcode, *ins.modifiers[:1]))) or STEPS.get(ins.opcode)
         if build_step is None:
             raise UnsupportedFormError
         touched = set(self._touched(ins))

@@ -71,7 +71,8 @@ def elementwise(*opcodes: str) -> Callable[[ElementwiseBuilder], ElementwiseBuil
 
 
 def steps(*opcodes: str) -> Callable[[StepBuilder], StepBuilder]:
-    """Registers a builder for opcodes that look across lanes or at memory."""
+    """Registers a builder for opcodes that look across lanes or at memory; `st.async`: for those with this modifier
+    first."""
 
     def register(builder: StepBuilder) -> StepBuilder:
         STEPS.update(dict.fromkeys(opcodes, builder))

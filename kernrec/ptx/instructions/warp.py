@@ -182,19 +182,41 @@ _REDUCE: dict[str, tuple[np.ufunc, int]] = {
 @steps("redux")
 def _redux(decoder: BlockDecoder, ins: Instruction) -> Step:
     operation, kind = ins.modifiers[1], ins.modifiers[-1]
+    if kind == "f32" and operation in ("min", "max"):
+        return _redux_float(decoder, ins)
     if operation not in _REDUCE or kind[0] == "f" or len(ins.modifiers) != 3:
         raise UnsupportedFormError
     ufunc, neutral = _REDUCE[operation]
     out = decoder.row(ins.operands[0], kind)
-    source = decoder.row(ins.operands[1], kind)
-    info = np.iinfo(source.dtype)
+    info = np.iinfo(out.dtype)
     fill = {0: 0, 1: info.max, -1: info.min, 2: info.max if info.min == 0 else -1}[neutral]
+    return _reduced(decoder, ins, ufunc, fill)
+
+
+def _redux_float(decoder: BlockDecoder, ins: Instruction) -> Step:
+    """`redux.sync.{min,max}{.abs}{.NaN}.f32`, from sm_100 on (PTX ISA, section 9.7.13.13): of numbers and NaN the
+    number, with `.NaN` the NaN."""
+    least, with_nan = ins.modifiers[1] == "min", "NaN" in ins.modifiers
+    if {*ins.modifiers} - {"sync", "min", "max", "abs", "NaN", "f32"}:
+        raise UnsupportedFormError
+    if with_nan:
+        return _reduced(decoder, ins, np.minimum if least else np.maximum, np.inf if least else -np.inf)
+    return _reduced(decoder, ins, np.fmin if least else np.fmax, np.nan)
+
+
+def _reduced(decoder: BlockDecoder, ins: Instruction, ufunc: np.ufunc, fill: float) -> Step:
+    """A reduction over the lanes of each warp that run; `fill` stands for the others."""
+    kind, absolute = ins.modifiers[-1], "abs" in ins.modifiers
+    out, source = decoder.row(ins.operands[0], kind), decoder.row(ins.operands[1], kind)
     running = _running(decoder, ins)
 
     def run() -> None:
         mask = running()
-        values = np.where(mask, source, source.dtype.type(fill)).reshape(-1, 32)
-        _put(out, ufunc.reduce(values, axis=1, dtype=source.dtype).repeat(32), mask)
+        values = np.where(mask, np.abs(source) if absolute else source, source.dtype.type(fill)).reshape(-1, 32)
+        reduced = ufunc.reduce(values, axis=1, dtype=source.dtype)
+        if kind == "f32":
+            reduced.view(np.uint32)[np.isnan(reduced)] = 0x7FFFFFFF  # the NaN of the machine
+        _put(out, reduced.repeat(32), mask)
 
     return run
 

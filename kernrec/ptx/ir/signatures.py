@@ -4,31 +4,11 @@ Only instructions with one fixed list of operands are here, which are those that
 (tensor cores, textures, votes, ...) is checked by the code that gives it its meaning.
 """
 
-from dataclasses import dataclass
 from functools import cache
 
+from kernrec.ptx.ir.async_signatures import async_signature
+from kernrec.ptx.ir.slot import Slot
 from kernrec.ptx.ir.types import BITS
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One operand of an instruction."""
-
-    role: str
-    """`write`, `read`, `address`, or `label`."""
-
-    type: str = "b32"
-    """PTX type of the value."""
-
-    wider: bool = False
-    """Whether a register may have more bits than the type."""
-
-    vector: int = 1
-    """Elements of the operand `{a, b, ...}`; 0: a vector of as many as fit, as in `mov.b64 %rd1, {%r1, %r2}`."""
-
-    optional: bool = False
-    """Whether the operand may be absent, with all that follow."""
-
 
 _BINARY = frozenset(
     ["add", "sub", "addc", "subc", "mul", "div", "rem", "min", "max", "and", "or", "xor", "copysign", "mul24"]
@@ -44,6 +24,8 @@ _SHIFT = Slot("read", "u32")
 @cache
 def signature(opcode: str, modifiers: tuple[str, ...]) -> tuple[Slot, ...] | None:
     """The operands of an instruction; None for one that this module does not know."""
+    if (slots := async_signature(opcode, modifiers)) is not None:
+        return slots
     types = [name for name in modifiers if name in BITS]
     kind = types[-1] if types else None
     if opcode in ("ret", "exit", "trap"):

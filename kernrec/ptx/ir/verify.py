@@ -20,10 +20,12 @@ from kernrec.ptx.ir.program import (
     Pair,
     Register,
     Symbol,
+    Texel,
     Vector,
     registers_of,
 )
-from kernrec.ptx.ir.signatures import Slot, signature
+from kernrec.ptx.ir.signatures import signature
+from kernrec.ptx.ir.slot import Slot
 from kernrec.ptx.ir.types import BITS, agrees
 
 _WIDE_SPECIAL = frozenset({"%clock64", "%globaltimer", "%current_graph_exec"})
@@ -117,6 +119,8 @@ class _FunctionCheck:
                 raise ValueError("a label expected")
         elif slot.role == "address":
             self._address(operand)
+        elif slot.role == "tensor":
+            self._tensor(operand)
         elif isinstance(operand, Vector):
             self._vector(slot, operand)
         elif slot.vector > 1:
@@ -175,6 +179,13 @@ class _FunctionCheck:
                 raise ValueError(f"{operand.base.name} is .{kind}, which cannot be an address")
         elif isinstance(operand.base, Symbol):
             self._symbol(operand.base)
+
+    def _tensor(self, operand: Operand) -> None:
+        if not isinstance(operand, Texel):
+            raise ValueError("a tensor map and coordinates in brackets expected")
+        self._address(Address(operand.image, 0))
+        for coordinate in operand.coordinates:
+            self._operand(Slot("read", "s32"), coordinate)
 
     def _symbol(self, symbol: Symbol) -> None:
         if symbol.name not in self._symbols:

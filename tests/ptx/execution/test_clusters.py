@@ -1,5 +1,8 @@
 """Clusters: blocks that run together, see each other's shared memory, and wait for one another."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -111,3 +114,41 @@ def test_a_copy_goes_to_the_blocks_that_its_mask_names() -> None:
             wanted = np.full(32, -1) if rank == 1 else x[cluster * 32 : cluster * 32 + 32]
             np.testing.assert_array_equal(out[cluster, rank], wanted)
     assert counts["global.x.read_bytes"] == 256  # once for each cluster
+
+
+@pytest.mark.parametrize(
+    ("store", "wanted"),
+    [
+        ("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32", lambda lane, rank: lane + 100 * rank),
+        (
+            "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32",
+            lambda lane, rank: 7 + lane + 100 * rank,
+        ),
+    ],
+)
+def test_stores_that_a_barrier_counts_reach_another_block(store: str, wanted: Callable[[Any, int], Any]) -> None:
+    source = r"""
+    __device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+    extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* out) {
+        __shared__ int s[32];
+        __shared__ unsigned long long bar;
+        unsigned rank, to, its;
+        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+        s[threadIdx.x] = 7;
+        if (threadIdx.x == 0) {
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at(&bar)));
+            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 128;" :: "r"(at(&bar)));
+        }
+        asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(at(&s[threadIdx.x])), "r"(rank ^ 1));
+        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(its) : "r"(at(&bar)), "r"(rank ^ 1));
+        asm volatile("STORE [%0], %1, [%2];" :: "r"(to), "r"(threadIdx.x + 100 * rank), "r"(its) : "memory");
+        asm volatile("{ .reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra W; }"
+                     :: "r"(at(&bar)) : "memory");
+        out[blockIdx.x * 32 + threadIdx.x] = s[threadIdx.x];
+    }
+    """
+    out = np.zeros((4, 32), np.int32)
+    launch = KernelLaunch("k", (4,), (32,), ["o"], {"o": out})
+    emulate(cuda(source.replace("STORE", store), "sm_90"), launch, check_races=True)
+    np.testing.assert_array_equal(out, [wanted(np.arange(32), block % 2 ^ 1) for block in range(4)])

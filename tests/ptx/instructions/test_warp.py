@@ -5,7 +5,7 @@ import pytest
 
 from kernrec.ptx import EmulationError
 from kernrec.ptx.instructions.atomics import turns
-from tests.helpers.ptx_text import apply, run
+from tests.helpers.ptx_text import LANE_POINTERS, apply, run
 
 LANE = np.arange(32)
 
@@ -167,3 +167,15 @@ def test_turns_keep_order_and_never_repeat() -> None:
     groups = turns(index)
     assert [sorted(index[t].tolist()) for t in groups] == [[1, 2, 3], [1, 3], [3]]
     assert [t[index[t] == 3].tolist() for t in groups] == [[0], [2], [3]]
+
+
+@pytest.mark.parametrize("marks", ["min", "max", "min.abs", "max.abs", "min.NaN", "max.abs.NaN"])
+def test_redux_of_floats_takes_the_number_or_with_nan_the_nan(marks: str) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 32)).astype(np.float32)
+    x[1, 5] = np.nan
+    out = np.zeros((2, 32), np.float32)
+    body = f"{LANE_POINTERS} ld.global.f32 %f1, [%rd0]; redux.sync.{marks}.f32 %f2, %f1, -1; st.global.f32 [%rd1], %f2;"
+    run(body, "u64 x, u64 o", ["x", "o"], {"x": x, "o": out}, block=(64,))
+    values = np.abs(x) if "abs" in marks else x
+    kind = {"min": np.fmin, "max": np.fmax} if "NaN" not in marks else {"min": np.minimum, "max": np.maximum}
+    np.testing.assert_array_equal(out, np.repeat(kind[marks[:3]].reduce(values, axis=1)[:, None], 32, axis=1))

@@ -38,6 +38,22 @@ HEAD = ".version 8.0\n.target sm_86\n.address_size 64\n"
         ("mov.b32 %r1, 0; setp.eq.s32 %r2, %r1, 0;", "%r2 is .b32, not .pred"),
         ("add.s32 %r1, , 1;", "an operand is missing|2 operands, 3 expected"),
         ("bra;", "0 operands, 1 expected"),
+        ("mbarrier.init.shared.b64 %r1, 1;", "an address in brackets expected"),
+        ("mov.b32 %r1, 0; mbarrier.try_wait.parity.shared.b64 %r2, [%r1], 0;", "%r2 is .b32, not .pred"),
+        ("mov.b32 %r1, 0; mbarrier.arrive.shared.b64 _, [%r1], %r2;", "register %r2 is read but never written"),
+        (
+            "mov.b32 %r1, 0; mov.b64 %rd1, 0; cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1], [%r1];",
+            "a tensor map and coordinates in brackets expected",
+        ),
+        (
+            "mov.b32 %r1, 0; mov.b64 %rd1, 0; cp.async.bulk.tensor.2d.global.shared::cta.bulk_group"
+            " [%rd1, {%r1, %rd1}], [%r1];",
+            "%rd1 is .b64, not .s32",
+        ),
+        (
+            "mov.b32 %r1, 0; mov.b64 %rd1, 0; cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1];",
+            "2 operands, 3 expected",
+        ),
     ],
 )
 def test_what_the_assembler_refuses_is_refused_with_its_line(body: str, says: str) -> None:
