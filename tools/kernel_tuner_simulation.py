@@ -69,8 +69,10 @@ def simulate(tunables: Array, cost: Array, strategies: Sequence[str], most: int,
         },
     }  # fmt: skip
 
+    rows = set(map(tuple, tunables.astype(np.int64).tolist()))
+
     def recorded(*row: object, **named: object) -> bool:  # Kernel Tuner calls it in both ways
-        return ",".join(str(value) for value in (row or named.values())) in place
+        return (row or tuple(named.values())) in rows
 
     simulated = []
     with tempfile.TemporaryDirectory() as folder:

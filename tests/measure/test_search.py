@@ -16,7 +16,7 @@ from tests.helpers.measured_database import make_measured_database
 from tests.helpers.needs import needs
 from tests.helpers.recording import make_recording
 
-pytestmark = needs("sklearn", "xgboost")
+pytestmark = needs("scipy", "xgboost")
 
 
 def request(recording: Path, database: Path, configs: int) -> CollectRequest:

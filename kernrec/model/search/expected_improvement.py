@@ -1,12 +1,13 @@
 """Choose which config to measure next, from those measured so far: Bayesian optimization with expected improvement.
 
-    first batch    each value of each tunable once, in the config that is predicted to be the fastest with that value
+    first batch    each value of each tunable once, in the config that is predicted to be the fastest with that value;
+                   configs at random where nothing is predicted
     later batches  a Gaussian process models log(measured / predicted); the configs of greatest expected improvement
                    come next (Jones et al., "Efficient global optimization", 1998). The configs of one batch are chosen
                    one by one, each as if those before it had come out as expected ("kriging believer", Ginsbourger et
                    al., "Kriging is well-suited to parallelize optimization", 2010)
 
-The search may end after any number of measurements. The Gaussian process is scikit-learn's.
+The search may end after any number of measurements.
 
 In a space too large to score whole, the candidates are offspring of the fastest configs, crossed and mutated as in the
 genetic search of arXiv 2411.18873; the process decides which of them are measured.
@@ -15,18 +16,19 @@ Everything is seeded: the same measurements in the same order give the same next
 """
 
 import math
-import warnings
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
+from kernrec.model.search.gaussian_process import GaussianProcess, Hyperparameters
 from kernrec.model.search.search_space import SearchSpace
 from kernrec.util.optional import import_optional
 
 Array = np.ndarray
 
-FIRST = 15
-"""Measurements before the first Gaussian process."""
+FIRST, FIRST_COLD = 15, 10
+"""Measurements before the first Gaussian process: with predictions, and without any. On the recorded spaces 10 random
+configs led to better ones than 15, and than one of each value of each tunable (`tools/compare_kernel_tuner.py`)."""
 _BATCH, _BATCH_SHARE = 5, 0.1
 """Configs between two fits: at least `_BATCH`, and `_BATCH_SHARE` of those measured. Smaller batches found the best
 config no sooner on the recorded spaces (`tools/compare_kernel_tuner.py`), and compilers need to know what comes."""
@@ -38,24 +40,25 @@ _PROMISING = 512
 """Configs of greatest expected improvement among which a batch is chosen jointly."""
 PARENTS = 30
 """Fastest configs that offspring are bred from."""
-_LENGTH, _LENGTH_BOUNDS = 1.0, (0.2, 5.0)
-"""Length scale of the Gaussian process: initial value and bounds; coordinates of two random configs differ by about
-1.4."""
-_NOISE, _NOISE_BOUNDS = 0.1, (0.005, 1.0)
-"""Noise variance over the variance of the residuals: initial value and bounds."""
-_SIGNAL_BOUNDS = (0.05, 20.0)
-"""Bounds of the signal variance over the variance of the residuals."""
-_OFFSET_PRIOR = 0.5
-"""The belief that predictions are right on average, in measurements."""
+_LEARNED_EVERY = 1.15
+"""Hyperparameters are learned again when there are so many times as many measurements."""
+_LEAST_VARIANCE = 1e-12  # rounding can leave a variance of zero or less
 
-_erfc = np.frompyfunc(math.erfc, 1, 1)
+
+@dataclass(frozen=True)
+class _Learned:
+    """Hyperparameters, and the rows and values that they were learned from."""
+
+    rows: Array
+    values: Array
+    hyperparameters: Hyperparameters
 
 
 class ExpectedImprovement:
     """The search of one space of C configs; it keeps no measurements, `order` takes all of them.
 
     Raises:
-        KernrecError: scikit-learn is not installed.
+        KernrecError: SciPy is not installed.
     """
 
     def __init__(self, tunables: Array, predicted_s: Array | None = None, seed: int = 0) -> None:
@@ -67,14 +70,16 @@ class ExpectedImprovement:
             seed: of everything that is drawn at random.
         """
         # Imported here too, so that a missing library is an error before anything is measured.
-        import_optional("sklearn.gaussian_process", "choosing which configs to measure", "train")
+        import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._seed = seed
+        self._learned: _Learned | None = None
+        self._first = FIRST_COLD if predicted_s is None else FIRST
         self.space = SearchSpace(tunables, predicted_s, seed)
 
-    @staticmethod
-    def batch(measured: int) -> int:
+    def batch(self, measured: int) -> int:
         """How many configs of an order to measure before asking for another."""
-        return FIRST - measured if measured < FIRST else max(_BATCH, int(_BATCH_SHARE * measured))
+        left = self._first - measured
+        return left if left > 0 else max(_BATCH, int(_BATCH_SHARE * measured))
 
     def order(self, tried: Array, latency_s: Array) -> Array:
         """All configs that were not tried, the most promising first.
@@ -88,8 +93,8 @@ class ExpectedImprovement:
         left = np.ones(len(self.space.log_s), dtype=bool)
         left[tried] = False
         ran = np.isfinite(latency_s)
-        if len(tried) < FIRST or ran.sum() < 2:
-            first = self.space.covering
+        if len(tried) < self._first or ran.sum() < 2:
+            first = self.space.by_prediction if self.space.predicted_s is None else self.space.covering
             return self._completed(first[left[first]][: self.batch(len(tried))], left)
         rows, log_s = tried[ran], np.log(latency_s[ran])
         draw = np.random.default_rng([self._seed, len(tried)])
@@ -98,13 +103,25 @@ class ExpectedImprovement:
             scored = self.space.offspring(rows[np.argsort(log_s, kind="stable")[:PARENTS]], left, draw)
         if not len(scored):
             return self._completed(scored, left)
+        residual = log_s - self.space.log_s[rows]
+        hyperparameters = self._hyperparameters(rows, residual)
         sample = _thinned(log_s, draw)
-        fitted = rows[sample]
-        process = ResidualProcess(self.space.points[fitted], log_s[sample] - self.space.log_s[fitted])
+        process = GaussianProcess(self.space.points[rows[sample]], residual[sample], hyperparameters)
         chosen = self._chosen(process, scored, float(log_s.min()), self.batch(len(tried)))
         return self._completed(scored[chosen], left)
 
-    def _chosen(self, process: "ResidualProcess", scored: Array, best: float, batch: int) -> Array:
+    def _hyperparameters(self, rows: Array, residual: Array) -> Hyperparameters:
+        """Those learned from the first measurements: as many as there were when they last grew by `_LEARNED_EVERY`."""
+        steps = math.floor(math.log(len(rows) / FIRST_COLD, _LEARNED_EVERY) + 1e-9)
+        count = max(2, min(len(rows), round(FIRST_COLD * _LEARNED_EVERY**steps)))
+        rows, residual = rows[:count][-_FITTED:], residual[:count][-_FITTED:]
+        known = self._learned
+        if known is None or not (np.array_equal(known.rows, rows) and np.array_equal(known.values, residual)):
+            known = _Learned(rows, residual, GaussianProcess(self.space.points[rows], residual).hyperparameters)
+            self._learned = known
+        return known.hyperparameters
+
+    def _chosen(self, process: GaussianProcess, scored: Array, best: float, batch: int) -> Array:
         """Positions in `scored`, the most promising first; best: the least log latency measured so far."""
         mean, variance = process.predict(self.space.points[scored])
         expected = self.space.log_s[scored] + mean
@@ -133,51 +150,6 @@ class ExpectedImprovement:
         return np.concatenate((chosen, self.space.by_prediction[rest[self.space.by_prediction]])).astype(np.int64)
 
 
-_LEAST_VARIANCE = 1e-12  # rounding can leave a variance of zero or less
-
-
-class ResidualProcess:
-    """A Gaussian process over residuals log(measured / predicted): scikit-learn's, with a Matern 5/2 kernel.
-
-    The hyperparameters are those of the greatest marginal likelihood. The mean of the residuals is shrunk towards none.
-    """
-
-    def __init__(self, points: Array, residual: Array, offset: float | None = None) -> None:
-        """Fit the process to residuals (M,) at points (M, D); offset: their mean, where it is not to be shrunk."""
-        gaussian = import_optional("sklearn.gaussian_process", "choosing which configs to measure", "train")
-        kernels = gaussian.kernels
-        self._offset = float(residual.sum() / (len(residual) + _OFFSET_PRIOR)) if offset is None else offset
-        self._scale = max(float(residual.std()), 1e-6)
-        kernel = kernels.ConstantKernel(1.0, _SIGNAL_BOUNDS) * kernels.Matern(_LENGTH, _LENGTH_BOUNDS, nu=2.5)
-        kernel += kernels.WhiteKernel(_NOISE, _NOISE_BOUNDS)
-        self._regressor: Any = gaussian.GaussianProcessRegressor(kernel, random_state=0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a hyperparameter at its bound is no problem here
-            self._regressor.fit(points, (residual - self._offset) / self._scale)
-        self._unit_noise = float(self._regressor.kernel_.k2.noise_level)
-        self.noise = self._unit_noise * self._scale**2
-        """Variance of the measurement noise."""
-
-    def predict(self, points: Array) -> tuple[Array, Array]:
-        """(expected residual, its variance without noise) at points (C, D); arrays (C,)."""
-        mean, deviation = self._regressor.predict(points, return_std=True)
-        variance = np.maximum(deviation**2 - self._unit_noise, _LEAST_VARIANCE)
-        return self._offset + self._scale * mean, self._scale**2 * variance
-
-    def leave_one_out(self) -> tuple[Array, Array]:
-        """(errors of each residual as predicted from all others, their standard deviations with noise), (M,) each."""
-        from scipy.linalg import cho_solve
-
-        regressor = self._regressor
-        inverse = np.diagonal(cho_solve((regressor.L_, True), np.eye(len(regressor.L_))))
-        return self._scale * regressor.alpha_ / inverse, self._scale / np.sqrt(inverse)
-
-    def covariance(self, points: Array) -> Array:
-        """Covariance of the residuals at points (C, D) without noise, (C, C)."""
-        covariance = self._regressor.predict(points, return_cov=True)[1]
-        return self._scale**2 * (covariance - self._unit_noise * np.eye(len(points)))
-
-
 def _thinned(log_s: Array, draw: np.random.Generator) -> Array:
     """Which measurements a fit uses, ascending."""
     if len(log_s) <= _FITTED:
@@ -188,6 +160,8 @@ def _thinned(log_s: Array, draw: np.random.Generator) -> Array:
 
 def _improvement(expected: Array, spread: Array, best: float) -> Array:
     """By how much a log time is expected to fall below the best so far; arrays (C,)."""
+    from scipy.special import ndtr
+
     z = (best - expected) / spread
-    below = 0.5 * _erfc(-z / math.sqrt(2.0)).astype(np.float64)
+    below = ndtr(z)
     return np.maximum(spread * (z * below + np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)), 0.0)

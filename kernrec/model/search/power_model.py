@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from kernrec.model.search.expected_improvement import ResidualProcess
+from kernrec.model.search.gaussian_process import GaussianProcess, Points
 
 Array = np.ndarray
 
@@ -27,23 +27,23 @@ _LATENCY_WEIGHT = 2.0
 
 
 class PowerModel:
-    """Log power of configs given their points (N, D) and the logarithms of their latencies (N,)."""
+    """Log power of configs given their points and the logarithms of their latencies (N,)."""
 
-    def __init__(self, points: Array, log_s: Array, log_w: Array) -> None:
+    def __init__(self, points: Points, log_s: Array, log_w: Array) -> None:
         """Learn from two or more measurements; log_w: their log power, (N,)."""
         self._middle, self._spread = float(log_s.mean()), max(float(log_s.std()), 1e-3)
-        self._process = ResidualProcess(self._placed(points, log_s), log_w, float(log_w.mean()))
+        self._process = GaussianProcess(self._placed(points, log_s), log_w)
         error, deviation = self._process.leave_one_out()
         self.deviations = _conformal(np.abs(error) / deviation)
         """Half-width of an interval over the standard deviation."""
 
-    def predict(self, points: Array, log_s: Array) -> tuple[Array, Array]:
+    def predict(self, points: Points, log_s: Array) -> tuple[Array, Array]:
         """(expected log power, half-width of its interval, which a measurement lies in); arrays (C,)."""
         mean, variance = self._process.predict(self._placed(points, log_s))
         return mean, self.deviations * np.sqrt(variance + self._process.noise)
 
-    def _placed(self, points: Array, log_s: Array) -> Array:
-        return np.column_stack((points, _LATENCY_WEIGHT * (log_s - self._middle) / self._spread))
+    def _placed(self, points: Points, log_s: Array) -> Points:
+        return points.with_coordinate(_LATENCY_WEIGHT * (log_s - self._middle) / self._spread)
 
 
 def _conformal(scores: Array) -> float:

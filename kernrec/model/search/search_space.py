@@ -1,16 +1,17 @@
 """The space that is searched: C configs as points, as the genes of a genetic algorithm, and what is predicted of them.
 
-Two configs are close where their tunables and their predicted times agree. A flag that differs counts as much as a tile
-that is eight times larger, because a prediction from PTX often misjudges flags.
+Two configs are close where their tunables and their predicted times agree. That a tunable differs at all counts, beside
+by how much, because a prediction from PTX often misjudges flags.
 
 Each tunable is a gene. Offspring of configs are crossed (each tunable from one of two parents) and mutated (a tunable
 gets any value that it has in the space); constraints are kept, as only configs of the space survive.
 """
 
-import math
 from functools import cached_property
 
 import numpy as np
+
+from kernrec.model.search.gaussian_process import Points
 
 Array = np.ndarray
 
@@ -18,8 +19,6 @@ _OFFSPRING, _MUTATIONS = 2000, 1.5
 """Of a generation: distinct offspring, and the mean number of tunables that mutate."""
 _GENERATIONS = 8
 """Most tries to breed as many, where few children are in the space."""
-_KERNEL_SPREAD = 1.0
-"""Squared distance between configs that agree in no tunable, beyond that of their values."""
 
 
 class SearchSpace:
@@ -46,8 +45,8 @@ class SearchSpace:
         columns = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in tunables.T]
         self._genes = np.stack(columns, axis=1) if columns else np.zeros((count, 0), dtype=np.int64)
         self._values = self._genes.max(axis=0) + 1 if count else np.zeros(len(columns), dtype=np.int64)
-        self.points = _coordinates(tunables, self.log_s, self._genes)
-        """Points of the configs, (C, D), whose distance says how unlike two are."""
+        self.points = _points(tunables, self.log_s, self._genes)
+        """Points of the configs, whose distance says how unlike two are; a group for each tunable."""
         self.features = np.column_stack((np.log2(1.0 + np.maximum(np.nan_to_num(tunables), 0.0)), self.log_s))
         """What trees learn from, (C, T + 1)."""
 
@@ -106,17 +105,18 @@ def _mixed_radix(genes: Array, values: Array) -> Array:
     return key
 
 
-def _coordinates(tunables: Array, log_s: Array, genes: Array) -> Array:
-    """Points (C, D) whose distance says how unlike two configs are.
+def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
+    """Points of the configs: of each tunable its value and whether it is the same, and the predicted time.
 
-    Two random configs are about 1.4 apart by the values of their tunables and their predicted times; squared, up to
-    `_KERNEL_SPREAD` is added for the tunables in which they differ at all.
+    Half of the squared distance is that of the values, in logarithms; the other half is added where they differ at all.
     """
     columns = np.column_stack((np.log2(1.0 + np.maximum(tunables, 0.0)), log_s))
     columns = np.nan_to_num(columns - np.nanmean(columns, axis=0))  # a missing tunable lies in the middle
     spread = columns.std(axis=0)
-    used = spread > 1e-6
-    points = columns[:, used] / spread[used] / math.sqrt(max(used.sum(), 1))
-    varied = [genes[:, i] for i in range(genes.shape[1]) if genes[:, i].max() > 0]
-    share = math.sqrt(_KERNEL_SPREAD / (2.0 * max(len(varied), 1)))
-    return np.concatenate([points, *[share * np.eye(column.max() + 1)[column] for column in varied]], axis=1)
+    coordinates, groups = [np.zeros((len(log_s), 0))], list[int]()
+    for number, column in enumerate(np.flatnonzero(spread > 1e-6).tolist()):
+        value = columns[:, column : column + 1] / spread[column] / 2.0
+        same = np.eye(genes[:, column].max() + 1)[genes[:, column]] / 2.0 if column < genes.shape[1] else value
+        coordinates += [value, same]
+        groups += [number] * (1 + same.shape[1])
+    return Points(np.concatenate(coordinates, axis=1), np.array(groups, dtype=np.int64))

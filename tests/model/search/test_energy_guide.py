@@ -8,7 +8,7 @@ import pytest
 from kernrec.model.search.energy_guide import FIRST_ENERGY, EnergyGuide
 from kernrec.model.search.expected_improvement import ExpectedImprovement
 
-pytest.importorskip("sklearn")
+pytest.importorskip("scipy")
 
 A, B = np.meshgrid(np.arange(12.0), np.arange(12.0))
 TUNABLES = np.column_stack((2.0 ** A.ravel(), 2.0 ** B.ravel()))

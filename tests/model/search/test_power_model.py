@@ -6,7 +6,7 @@ import pytest
 from kernrec.model.search.power_model import LEVEL, PowerModel
 from kernrec.model.search.search_space import SearchSpace
 
-pytest.importorskip("sklearn")
+pytest.importorskip("scipy")
 
 GRID = np.stack(np.meshgrid(2.0 ** np.arange(8), 2.0 ** np.arange(6), [0, 1]), axis=-1).reshape(-1, 3)
 SPACE = SearchSpace(GRID)

@@ -1,0 +1,47 @@
+"""The process learns which tunables matter, and its closed forms are those of the definition."""
+
+import numpy as np
+import pytest
+
+from kernrec.model.search.gaussian_process import GaussianProcess, Hyperparameters, Points
+
+pytest.importorskip("scipy")
+
+DRAW = np.random.default_rng(0)
+PLACES = DRAW.standard_normal((40, 3)) / np.sqrt(2.0)
+POINTS = Points(PLACES, np.array([0, 0, 1]))  # the first two coordinates are of one tunable
+VALUES = np.sin(2.0 * PLACES[:, 0]) + PLACES[:, 1] ** 2 + 5.0
+
+
+def test_a_tunable_that_does_not_matter_gets_a_small_relevance() -> None:
+    relevance = GaussianProcess(POINTS, VALUES).hyperparameters.relevance
+    assert relevance.shape == (2,)
+    assert relevance[1] < 0.1 * relevance[0]
+
+
+def test_values_measured_elsewhere_are_predicted_within_their_deviation() -> None:
+    process = GaussianProcess(POINTS[:30], VALUES[:30])
+    mean, variance = process.predict(POINTS[30:])
+    assert np.abs(mean - VALUES[30:]).mean() < 0.3 * VALUES.std()
+    assert (np.abs(mean - VALUES[30:]) <= 3.0 * np.sqrt(variance + process.noise)).mean() >= 0.8
+    assert np.diagonal(process.covariance(POINTS[30:])) == pytest.approx(variance, abs=1e-8)
+
+
+def test_leave_one_out_is_what_a_process_without_that_value_predicts() -> None:
+    # Values of mean 0 and variance 1 with and without the last, so that nothing else changes.
+    known = Hyperparameters(np.array([1.0, 0.1]), 0.05, 1.0)
+    rest = VALUES[:-1]
+    values = np.append((rest - rest.mean()) / rest.std(), 0.0)
+    values[-1] = values.mean()
+    error, deviation = GaussianProcess(POINTS, values, known).leave_one_out()
+    process = GaussianProcess(POINTS[:-1], values[:-1], known)
+    mean, variance = process.predict(POINTS[-1:])
+    assert error[-1] == pytest.approx(values[-1] - mean[0], abs=0.02)
+    assert deviation[-1] == pytest.approx(np.sqrt(variance[0] + process.noise), rel=0.05)
+
+
+def test_equal_values_and_a_single_one_are_no_error() -> None:
+    for values in (np.full(5, 2.0), np.array([2.0])):
+        mean, variance = GaussianProcess(POINTS[: len(values)], values).predict(POINTS)
+        assert mean == pytest.approx(2.0, abs=1e-3)
+        assert np.isfinite(variance).all()
