@@ -31,7 +31,7 @@ import numpy as np
 from compare_counters import ZERO_BY_ZERO
 from leave_out import left_out
 from library_shapes import shape_sets
-from prior_scores import ShapeScore, SpaceScore, SweepScore, score_shapes, score_space, within
+from prior_scores import Agreement, ShapeScore, SpaceScore, SweepScore, agreement, score_shapes, score_space, within
 from recorded_sets import SETS, Recording, Rows, load_recorded_kernel, read_rows
 
 from kernrec import paths
@@ -61,6 +61,7 @@ class Results:
     """Everything that was found, in the order of the tables."""
 
     spaces: list[SpaceScore] = field(default_factory=list)
+    agreements: list[Agreement] = field(default_factory=list)
     shapes: list[ShapeScore] = field(default_factory=list)
     sweeps: list[SweepScore] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
@@ -147,6 +148,7 @@ class Evaluator:
 
     def __init__(self, configs: int, processes: int, results: Results) -> None:
         self._configs, self._processes, self._results = configs, processes, results
+        self._recorded: list[tuple[str, int, str, dict[str, float]]] = []  # set, architecture, label, times by config
         self.samples: list[Sample] = []
         """The samples of recorded spaces, without the best configs."""
 
@@ -162,6 +164,7 @@ class Evaluator:
             if recording.unfit:
                 raise UsageError(recording.unfit)
             gpu, rows = find_gpu(recording.card), read_rows(recording, kernel, folder)
+            self._compare(name, label, gpu, rows)
             chosen = sample(rows, min(self._configs, most), BEST)
             problem = kernel.definition.problem()
             configs = [rows.configs[i] for i in chosen]
@@ -194,6 +197,14 @@ class Evaluator:
                 (sum(runs[int(i)] < 0 for i in best), len(best)),
             )
         )
+
+    def _compare(self, name: str, label: str, gpu: GPU, rows: Rows) -> None:
+        """Hold a recording against those of the same kernel and architecture before it."""
+        times = {config_text(config): float(t) for config, t in zip(rows.configs, rows.latency_s, strict=True)}
+        for other, sm, other_label, other_times in self._recorded:
+            if (other, sm) == (name, gpu.sm) and (score := agreement((name, other_label, label), other_times, times)):
+                self._results.agreements.append(score)
+        self._recorded.append((name, gpu.sm, label, times))
 
     def textbook(self, path: Path) -> None:
         """Score the textbook kernels, and the block sizes that are chosen for them."""
@@ -350,6 +361,11 @@ def print_tables(results: Results) -> None:
             f" {s.best_of_5:5.3f} {s.best_of_1_percent:6.3f} {s.refused:3} of {s.of_best:2}   {s.occupancy:6.3f}"
             f" {s.threads_256:5.3f} {s.random:6.3f}"
         )
+    if results.agreements:
+        print("\nrecordings of one architecture against each other, which no prediction of one code can beat on both")
+        print(f"{'set':13} {'recording':24} {'another':24} {'configs':>7} {'rank':>5} {'error':>6}")
+    for a in results.agreements:
+        print(f"{a.set:13} {a.first:24} {a.second:24} {a.configs:7} {a.rank:5.2f} {a.error:6.1%}")
     if results.shapes:
         print("\nshapes, one measured time each; ratio is predicted over measured, low and high its 10 and 90 %")
         print(f"{'set':34} {'card':18} {'shapes':>6} {'rank':>5} {'error':>6} {'ratio':>6} {'low':>5} {'high':>5}")

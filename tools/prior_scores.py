@@ -1,6 +1,6 @@
 """How well predicted times order and state measured ones: the figures of `tools/evaluate_prior.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,6 +90,38 @@ def _expected(measured: Array, badness: Array) -> float:
     """The mean efficiency of the configs that a heuristic holds equally good."""
     chosen = badness == badness.min()
     return float((measured.min() / measured[chosen]).mean())
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well one recording of a kernel orders another one, of a card of the same architecture: predictions of one
+    code cannot order both better than they order each other."""
+
+    set: str
+    first: str
+    second: str
+    configs: int
+    """Configs that both have."""
+    rank: float
+    """Rank correlation of their times."""
+    error: float
+    """Median of how far their ratio is from its own median."""
+
+
+def agreement(names: tuple[str, str, str], first: Mapping[str, float], second: Mapping[str, float]) -> Agreement | None:
+    """The agreement of two recordings, times by config; None where fewer than five are in both.
+
+    Args:
+        names: of the set and the two recordings.
+        first: times of the one.
+        second: times of the other.
+    """
+    common = [config for config in first if config in second]
+    if len(common) < 5:
+        return None
+    a, b = (np.array([times[config] for config in common]) for times in (first, second))
+    scaled = b * float(np.median(a / b))
+    return Agreement(*names, len(common), scores.rank_correlation(a, b), scores.median_error(a, scaled))
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from kernrec.ptx import KernelLaunch, Module, parse
 from kernrec.ptx.analysis.dependence import data_dependences, load_chain
 from kernrec.ptx.analysis.latency import chain_clk
 from kernrec.ptx.analysis.liveness import live_by_block
-from kernrec.ptx.analysis.lowering import lowered, straightened
+from kernrec.ptx.analysis.lowering import lowered
 from kernrec.ptx.analysis.wide_access import with_wide_accesses
 from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
 from kernrec.ptx.execution.extrapolation import UnsteadyError
@@ -262,12 +262,9 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
 
 def _waits(emulation: Emulation) -> tuple[float, float]:
     """Over all warps so far: how often they waited for global memory, and clocks that their instructions take alone."""
-    function, ran = emulation.function, emulation.warps_by_block()
-    pieces = [[block] for block in function.blocks]
-    if emulation.issue is not None:
-        pieces = straightened(function, emulation.issue)
+    ran = emulation.warps_by_block()
     waits, clocks = 0, 0
-    for piece in pieces:
+    for piece in emulation.pieces:
         code = BasicBlock(piece[0].index, tuple(ins for block in piece for ins in block.instructions), ())
         clocks += max(ran.get(block.index, 0) for block in piece) * chain_clk(code)
         if loading := [ran.get(block.index, 0) for block in piece if load_chain(block)]:

@@ -115,6 +115,22 @@ def test_loads_behind_checks_of_bounds_wait_together(nvrtc: str, tmp_path: Path)
     assert counts["crowded.runs"] == 1.0  # a run a warp, however many blocks were sampled
 
 
+GUARDED_ROW = """
+extern "C" __global__ void shift(const float* x, const int* where, float* y, int n) {
+    int i = threadIdx.x;
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < 4; k++) if (i + 8 * k < n) sum += x[8 * i + 2 * k];
+    y[i] = sum;
+}
+"""
+
+
+def test_loads_that_wait_together_wait_for_the_farthest(nvrtc: str, tmp_path: Path) -> None:
+    counts = metrics(tmp_path, "normal", GUARDED_ROW)  # four loads of one sector: three are answered by L1
+    assert (counts["rounds"], counts["reuse.64"], counts["reuse.wait.64"]) == (1.0, 0.75, 0.0)
+
+
 def test_an_endless_loop_is_given_up_with_the_kernel_named(nvrtc: str, tmp_path: Path) -> None:
     endless = SOURCE.replace("if (i < n", "while (((volatile float*) x)[i] > -9.0f) y[i] += 1;\n if (i < n")
     with pytest.raises(KernrecError, match=r"shift threads=128: .*20000 instructions.*endless"):

@@ -54,6 +54,17 @@ def test_a_prediction_that_is_off_by_a_factor_keeps_its_rank_and_shows_the_facto
     assert score.first == 1.0
 
 
+def test_two_recordings_agree_up_to_their_level() -> None:
+    first = {str(i): float(i) for i in range(1, 9)}
+    same = prior_scores.agreement(("set", "a", "b"), first, {config: 3.0 * time for config, time in first.items()})
+    assert same is not None
+    assert (same.configs, same.rank, same.error) == (8, pytest.approx(1.0), pytest.approx(0.0))
+    reverse = prior_scores.agreement(("set", "a", "b"), first, {config: 1.0 / time for config, time in first.items()})
+    assert reverse is not None
+    assert reverse.rank == pytest.approx(-1.0)
+    assert prior_scores.agreement(("set", "a", "b"), first, {"1": 1.0, "9": 9.0}) is None
+
+
 def test_only_choices_within_five_percent_of_the_best_count() -> None:
     assert prior_scores.within([1.0, 0.96, 0.94]) == 2
 

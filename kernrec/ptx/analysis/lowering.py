@@ -17,6 +17,9 @@ from kernrec.ptx.ir.program import BasicBlock, Function, Symbol
 
 _MOST_PREDICATED = 7
 """Machine instructions behind a branch that are executed with predicates instead."""
+_MOST_GUARDS = 6
+"""Branches of one piece that become predicates: a thread has seven (P0 to P6 in NVIDIA's "CUDA Binary Utilities"), of
+which one is taken for what ends the loop around (assumption; ptxas 13 has five such loads in flight at once)."""
 _PROLOGUE = 1  # the stack pointer
 _STAYS = frozenset(
     {
@@ -44,7 +47,7 @@ def straightened(function: Function, issue: Sequence[Mapping[str, int]]) -> list
     entered, pieces, predicated = _entered(function), [[function.blocks[0]]], False
     for before, block in pairwise(function.blocks):
         branches = entered.get(block.index, 0)
-        if predicated and branches == 1:
+        if predicated and branches == 1 and len(pieces[-1]) < 2 * _MOST_GUARDS:
             predicated = False
         else:
             skips = _skips(function, before) == block.index + 1

@@ -41,7 +41,7 @@ from kernrec.ptx.instructions import (
 )
 from kernrec.ptx.instructions.decoder import OperandResolver
 from kernrec.ptx.ir.inline import inlined
-from kernrec.ptx.ir.program import Function, Module
+from kernrec.ptx.ir.program import BasicBlock, Function, Module
 from kernrec.ptx.state.access_cost import Counts
 from kernrec.ptx.state.access_trace import AccessTrace
 from kernrec.ptx.state.batch import WARP, BatchShape, Lanes
@@ -198,8 +198,7 @@ class Emulation:
         races = detector(lanes, layout.shared_bytes) if options.check_races else None
         memory = Memory(lanes, layout, Counts() if options.count else None, races, options.touched, options.trace)
         operands = OperandResolver(registers, layout.symbols)
-        self.issue = issue = None if options.lowering is None else options.lowering(function)
-        """Machine instructions by class of each basic block; None: those of each PTX instruction by itself."""
+        issue = None if options.lowering is None else options.lowering(function)
         self._scheduler = Scheduler(operands, memory, options.budget, options.extrapolate and options.count, issue)
         self._touched, self._trace = options.touched, options.trace
         self._lanes = lanes
@@ -235,6 +234,11 @@ class Emulation:
     def unsupported(self) -> list[str]:
         """Names of the instructions of the kernel that cannot be executed, in the order of the text."""
         return self._scheduler.unsupported()
+
+    @property
+    def pieces(self) -> list[list[BasicBlock]]:
+        """The basic blocks of the kernel, together where the assembler makes one of them."""
+        return self._scheduler.pieces
 
     def warps_by_block(self) -> dict[int, int]:
         """How many warps ran each basic block (by its index) so far."""

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from kernrec.ptx.analysis.lowering import straightened
 from kernrec.ptx.execution.barriers import WAITS, Barriers
 from kernrec.ptx.execution.clusters import ClusterBarrier
 from kernrec.ptx.execution.extrapolation import Extrapolation
@@ -75,6 +76,11 @@ class Scheduler:
         self.memory = memory
         self.budget = budget
         self.issue = issue
+        self.pieces = [[block] for block in operands.function.blocks]
+        """The basic blocks, together where the assembler makes one of them."""
+        if issue is not None:
+            self.pieces = straightened(operands.function, issue)
+        self._goes_on = frozenset(block.index for piece in self.pieces for block in piece[1:])
         self.barriers = Barriers(operands)
         self.cluster_barrier = ClusterBarrier(operands.lanes.shape)
         self.decoded: list[DecodedBlock | None] = [None] * len(operands.function.blocks)
@@ -125,7 +131,7 @@ class Scheduler:
                 lanes.partial, lanes.active = None, live.mask_or_none
                 code.warps += live.warps
                 code.lanes += live.count
-                lanes.step += 1
+                lanes.start_block(position in self._goes_on)
                 for step in code.full:
                     step()
                 position = position + 1 if code.end is None else self._control(code.end, position, None)
@@ -143,7 +149,7 @@ class Scheduler:
                 lanes.partial = lanes.active = mask
                 code.warps += _warps(mask)
                 code.lanes += running
-                lanes.step += 1
+                lanes.start_block(lowest in self._goes_on)
                 for step in code.masked:
                     step()
                 if code.end is None:

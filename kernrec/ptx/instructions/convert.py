@@ -18,9 +18,10 @@ _FLOATS = frozenset({"f16", "bf16", "tf32", "f32", "f64"})
 _DIRECTED = ("rz", "rm", "rp")
 
 
-def _clamped(value: Array, dtype: np.dtype[np.generic]) -> Array:
-    """Whole float64 numbers as integers, clamped; NaN is 0."""
-    info = np.iinfo(dtype.name)
+def _clamped(value: Array, dtype: np.dtype[np.generic], info: np.iinfo) -> Array:
+    """Whole float64 numbers as integers, clamped; NaN is 0. `info`: of the type of the integers."""
+    if value.min() > float(info.min) and value.max() < float(info.max):  # neither holds where there is a NaN
+        return value.astype(dtype)
     value = np.where(np.isnan(value), 0.0, value)
     high = value >= float(info.max)
     low = value <= float(info.min)
@@ -49,10 +50,10 @@ def _conversion(to: str, source: str, marks: tuple[str, ...]) -> Compute:
         return flush(a) if ftz and source == "f32" else a
 
     if source in _FLOATS and to not in _FLOATS:
-        whole = _TO_INTEGER[rounding]
+        whole, range_ = _TO_INTEGER[rounding], np.iinfo(target.name)
 
         def to_integer(a: Array, out: Array) -> None:
-            np.copyto(out, _clamped(whole(read(a).astype(np.float64)), target))
+            np.copyto(out, _clamped(whole(read(a).astype(np.float64)), target, range_))
 
         return to_integer
     if source not in _FLOATS and to not in _FLOATS:

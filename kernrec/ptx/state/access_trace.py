@@ -22,7 +22,7 @@ class BlockTrace:
     """The sectors that a block requested, in order: each warp's request with its distinct sectors; arrays (N,)."""
 
     step: Array
-    """Which run of a basic block the request was part of, counted from the start of the block's batch."""
+    """Which run of a piece of machine code the request was part of, counted from the start of the block's batch."""
     warp: Array
     """Warp of the block."""
     sector: Array

@@ -104,6 +104,7 @@ class Lanes:
         self.partial: Array | None = None  # lanes that run, where some live lane does not; None: all live lanes run
         self.active: Array | None = None  # lanes that run; None: every lane of the batch
         self.step = 0  # basic blocks run so far: tells one run of a basic block from the next
+        self.turn = 0  # the step in which the present piece of machine code began: its loads wait together
         self._active_numbers: tuple[Array | None, Array | None] = (None, None)  # of which mask, the lanes' numbers
 
     def start_batch(self, block_numbers: Sequence[int]) -> None:
@@ -111,6 +112,12 @@ class Lanes:
         rest of its lanes is dead."""
         self.block_numbers[:] = 0
         self.block_numbers[: len(block_numbers)] = block_numbers
+
+    def start_block(self, goes_on: bool) -> None:
+        """The next basic block runs; `goes_on`: it is one piece of machine code with the one before."""
+        self.step += 1
+        if not goes_on:
+            self.turn = self.step
 
     def active_numbers(self) -> Array | None:
         """Numbers of the lanes that run, or None when all of the batch do."""

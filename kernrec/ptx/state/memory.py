@@ -232,11 +232,11 @@ class Memory:
         if self._order is not None and kind == "atomic":
             self._order.record_atomic(signed(selection.addresses) + access.offset, self._blocks(selection.lanes))
         elif self._order is not None:
-            self._order.record(self.lanes.step, pattern, first, kind == "read")
+            self._order.record(self.lanes.turn, pattern, first, kind == "read")
         if self.counts is None:
             return
         if self.trace is not None:
-            step = self.lanes.step
+            step = self.lanes.turn
             self.trace.append(GlobalRequest(region, kind, access, pattern, first, selection.lanes, where, step))
         self._count_requests(region, kind, access, pattern, ((first, 1),))
 
@@ -326,7 +326,7 @@ class Memory:
             blocks = self._blocks(lanes)[there.any(axis=1)]
             self._order.record_atomic(stored[:, 0][there.any(axis=1)] + region.base, blocks)
         elif self._order is not None:
-            self._order.record_sectors(self.lanes.step, kind == "read", pairs >> 48, pairs & (1 << 48) - 1)
+            self._order.record_sectors(self.lanes.turn, kind == "read", pairs >> 48, pairs & (1 << 48) - 1)
         if self.counts is None:
             return
         requests, name = len(np.unique(lanes >> 5)), f"global.{region.name}.{kind}"
@@ -345,7 +345,7 @@ class Memory:
                 self._touched.record(region, size, blocks, where, kind)
             sectors = np.unique((where + region.base) >> 5)
             if self._order is not None:
-                self._order.record_sectors(self.lanes.step, kind == "read", np.full(len(sectors), lane >> 5), sectors)
+                self._order.record_sectors(self.lanes.turn, kind == "read", np.full(len(sectors), lane >> 5), sectors)
         if self.counts is None:
             return
         amount = len(where) * size

@@ -179,6 +179,12 @@ def test_code_around_predicated_branches_is_one_piece(guarded: str, pieces: list
     assert [[block.index for block in piece] for piece in straightened(given, lowered(given))] == pieces
 
 
+def test_a_piece_has_no_more_guards_than_a_thread_has_predicates() -> None:
+    guarded = "".join(f"@%p1 bra $A{i}; ld.global.f32 %f1, [%rd0]; $A{i}: add.s32 %r9, %r9, 1;" for i in range(8))
+    given = function("setp.gt.s32 %p1, %r1, 5;" + guarded + "st.global.b32 [%rd30], %r9;")
+    assert [len(piece) for piece in straightened(given, lowered(given))] == [12, 5]
+
+
 def test_only_a_branch_that_parts_a_warp_has_to_bring_it_together() -> None:
     long = "fma.rn.f32 %f1, %f1, %f1, %f1;" * 8
     parted = blocks(BRANCH.format("%tid.x", long))
