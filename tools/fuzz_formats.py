@@ -79,7 +79,8 @@ def _texts(extra: Path | None) -> Iterator[Format]:
     from kernrec.kernel.expression import parse as parse_expression
     from kernrec.measure.monitor.trace import read_trace
     from kernrec.op.workload import load_workload
-    from kernrec.profile.emulate_file import FileLaunch, emulate_file, read_arguments
+    from kernrec.profile.emulate_file import FileLaunch, emulate_file
+    from kernrec.profile.launch_arguments import read_arguments
     from kernrec.ptx import parse as parse_ptx
 
     def files(ending: str, *patterns: str) -> tuple[bytes, ...]:

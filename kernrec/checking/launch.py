@@ -11,13 +11,15 @@ from kernrec.checking.includes import check_includes
 from kernrec.checking.limits import Limits
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
-from kernrec.profile.emulate_file import (
+from kernrec.profile.launch_arguments import (
     BufferDescription,
     FileDescription,
     ImageDescription,
+    MapDescription,
     read_arguments,
     read_description,
 )
+from kernrec.ptx import TensorMap
 from kernrec.util.light_dataclass import dataclass
 
 _PTX = re.compile(r"^\s*\.version\b", re.MULTILINE)
@@ -88,7 +90,7 @@ def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
     total = 0
     for text in descriptions:
         described = read_description(text)
-        content = described.content if isinstance(described, ImageDescription) else described
+        content = described.content if isinstance(described, ImageDescription | MapDescription) else described
         if isinstance(content, FileDescription):
             raise UsageError(f"argument {text!r:.60}: files are not read here; describe it as a=f32[4096]")
         if isinstance(content, BufferDescription):
@@ -101,11 +103,12 @@ def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str
     """Arguments by name from descriptions as `kernrec emulate` takes them; a number is called by its place.
 
     Raises:
-        UsageError: a description that cannot be read, names a file, is a texture, or is too large.
+        UsageError: a description that cannot be read, names a file, is a texture or a tensor map, or is too
+            large.
     """
     check_descriptions(descriptions, limits)
     read = read_arguments(descriptions)
-    if read.images:
-        raise UsageError("textures are not checked here; `kernrec emulate` runs them")
+    if read.images or any(isinstance(argument, TensorMap) for argument in read.order):
+        raise UsageError("textures and tensor maps are not checked here; `kernrec emulate` runs them")
     named = {a if isinstance(a, str) else f"argument{n}": a for n, a in enumerate(read.order)}
     return {name: read.buffers[name] if isinstance(value, str) else value for name, value in named.items()}

@@ -20,6 +20,9 @@ def emulate(
     ] = None,
     grid: Annotated[str, typer.Option(help="Thread blocks: 16 or 16,2,1.")] = "1",
     block: Annotated[str, typer.Option(help="Threads per block: 256 or 16,16.")] = "32",
+    cluster: Annotated[
+        str | None, typer.Option(help="Thread blocks of a cluster: 2 or 2,2; default as compiled.")
+    ] = None,
     entry: Annotated[str | None, typer.Option(help="Kernel to run; optional if the file has only one.")] = None,
     sm: Annotated[int, typer.Option("--sm", help="Compute capability to compile for: 86 for sm_86.")] = 86,
     define: Annotated[list[str] | None, typer.Option("-D", help="Macro NAME=VALUE; may be repeated.")] = None,
@@ -37,7 +40,8 @@ def emulate(
     """
     import numpy as np
 
-    from kernrec.profile.emulate_file import FileLaunch, emulate_file, read_arguments
+    from kernrec.profile.emulate_file import FileLaunch, emulate_file
+    from kernrec.profile.launch_arguments import read_arguments
 
     read = read_arguments(arguments or [])
     targets = {}
@@ -59,6 +63,7 @@ def emulate(
         sm=sm,
         defines=dict(_macro(text) for text in define or []),
         shared_bytes=shared,
+        cluster=() if cluster is None else extents("--cluster", cluster),
     )
     counts = emulate_file(launch, check_races=races, budget=budget)
     for name, path in targets.items():

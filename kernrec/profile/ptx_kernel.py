@@ -18,14 +18,14 @@ from kernrec.kernel import Kernel, bind_launches
 from kernrec.kernel.expression import identifier
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op.dtype import ELEMENT_BYTES
-from kernrec.profile.emulate_file import (
+from kernrec.profile.emulate_file import read_source, select_entry
+from kernrec.profile.launch_arguments import (
     BufferDescription,
     FileDescription,
     ImageDescription,
+    MapDescription,
     ScalarDescription,
     read_description,
-    read_source,
-    select_entry,
 )
 from kernrec.profile.sample_profile import argument_mismatch
 from kernrec.profile.tensor_values import load_npy
@@ -147,6 +147,8 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
                     }  # fmt: skip
                 tensors[name]["texture"] = {k: v for k, v in asdict(layout).items() if v is not None}
                 passed.append(f"texture {name}")
+            case MapDescription(content):
+                raise UsageError(f"argument {content.name}: tensor maps can be emulated, not analyzed")
             case ScalarDescription(dtype, value):
                 passed.append(f"{dtype} {value!r}")
     return tensors, passed

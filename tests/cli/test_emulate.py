@@ -224,3 +224,46 @@ def test_a_texture_that_cannot_be_read_gets_one_line(argument: str, says: str, t
     assert done.returncode == 2
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+BOX = """
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry box(.param .align 64 .b8 x[128], .param .u64 y)
+{
+    .reg .pred %p<3>; .reg .b32 %r<9>; .reg .b64 %rd<4>;
+    .shared .align 128 .b8 tile[512]; .shared .align 8 .b64 bar;
+    mov.u32 %r1, bar; mov.u32 %r2, tile; mov.b64 %rd1, x; cvta.param.u64 %rd1, %rd1;
+    mov.u32 %r3, %tid.x; mov.u32 %r4, %cluster_ctarank;
+    setp.ne.u32 %p1, %r3, 0;
+    @%p1 bra WAIT;
+    mbarrier.init.shared::cta.b64 [%r1], 1;
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 128;
+    cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd1, {4, %r4}], [%r1];
+WAIT:
+    bar.sync 0;
+LOOP:
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r1], 0;
+    @!%p2 bra LOOP;
+    shl.b32 %r5, %r3, 2; add.u32 %r6, %r2, %r5; ld.shared.u32 %r7, [%r6];
+    ld.param.u64 %rd2, [y]; mad.lo.u32 %r8, %r4, 128, %r5; cvt.u64.u32 %rd3, %r8; add.u64 %rd2, %rd2, %rd3;
+    st.global.u32 [%rd2], %r7;
+    ret;
+}
+"""
+
+
+def test_a_tensor_map_and_a_cluster_are_launched(tmp_path: Path) -> None:
+    path, matrix, result = tmp_path / "box.ptx", tmp_path / "x.npy", tmp_path / "y.npy"
+    path.write_text(BOX)
+    x = np.arange(12 * 16, dtype=np.int32).reshape(12, 16)
+    np.save(matrix, x)
+    launch = ["y=zeros:i32[64]", "--grid", "2", "--cluster", "2", "--races", "--save", f"y={result}", "--json"]
+    done = run(path, f"x=map(box=4x8):@{matrix}", *launch)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.load(result).reshape(2, 4, 8), [x[:4, 4:12], x[1:5, 4:12]])
+    assert json.loads(done.stdout)["bulk.shared_write_bytes"] == 256
+    refused = run(path, f"x=map(box=4x8,swizzle=16):@{matrix}", *launch)
+    assert refused.returncode == 2
+    assert "swizzles 0, 32, 64, 128" in refused.stderr
