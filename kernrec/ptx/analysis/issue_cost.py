@@ -103,8 +103,8 @@ def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
         return _wmma(modifiers)
     if opcode == "mma":
         return (("mma", 1),)
-    if opcode == "wgmma":
-        return (("mma" if modifiers[0] == "mma_async" else "other", 1),)
+    if opcode in ("wgmma", "tcgen05"):
+        return (("mma" if modifiers[0] in ("mma_async", "mma") else "other", 1),)
     if opcode == "ldmatrix":
         return (("ld_shared", 1),)
     if opcode == "stmatrix":

@@ -33,15 +33,15 @@ from kernrec.ptx.instructions.fragments import (
     write_d,
 )
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
+from kernrec.ptx.instructions.shared_tiles import ROW_BYTES, TileShape, element_bytes, read_tile
 from kernrec.ptx.ir.program import Immediate, Instruction, Negated, Operand, Vector
 from kernrec.ptx.state.batch import WARP, WARPGROUP
 from kernrec.ptx.state.errors import EmulationError, location
-from kernrec.ptx.state.matrix_descriptors import DescriptorError, tile_addresses, wgmma_descriptor
+from kernrec.ptx.state.matrix_descriptors import wgmma_descriptor
 from kernrec.ptx.state.types import Array
 from kernrec.ptx.state.warpgroup_operations import Operation
 
 _M = 64
-_ROW_BYTES = 32  # of A and B along K
 _BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "b1": 1}
 _FLOATS = ("f16", "f32")
 _RESULTS = {
@@ -78,7 +78,7 @@ def _kind(ins: Instruction) -> _Kind:
     if a != b and {a, b} not in _ALIKE:
         raise UnsupportedFormError(f".{a} with .{b}")
     fits = n in _FEWER_N if d == "s32" else 8 <= n <= 256 and n % 8 == 0
-    if not fits or k * _BITS[a] != 8 * _ROW_BYTES:
+    if not fits or k * _BITS[a] != 8 * ROW_BYTES:
         raise UnsupportedFormError(f"shape {shape} of .{a}")
     if (a == "b1") != (ins.modifiers[-2:] == ("and", "popc")):
         raise UnsupportedFormError
@@ -141,31 +141,21 @@ class _SharedTile:
         Returns:
             float64 (warpgroups, extent, K), and bytes of the batch's shared memory of each warpgroup.
         """
-        shared, size = self.decoder.memory.shared, np.dtype(self.type.dtype).itemsize
-        depth = _ROW_BYTES // size
+        where = location(self.decoder.function, self.ins)
         lanes = first[:, None] + np.arange(WARPGROUP)
         descriptors = self.descriptors[lanes]
         if (descriptors != descriptors[:, :1]).any():
-            raise EmulationError(
-                f"{location(self.decoder.function, self.ins)}: the threads of a warpgroup have different descriptors"
-            )
-        index = []
-        assert shared.copies is not None
-        for bits, copy in zip(descriptors[:, 0].tolist(), shared.copies[first].tolist(), strict=True):
-            try:
-                addresses = tile_addresses(wgmma_descriptor(bits), extent, depth, size, self.mn_major)
-            except DescriptorError as error:
-                raise EmulationError(f"{location(self.decoder.function, self.ins)}: {error}") from None
-            last = int(addresses.max()) + size
-            if last > shared.size:
-                raise EmulationError(
-                    f"{location(self.decoder.function, self.ins)}: matrix descriptor 0x{bits:016x} describes "
-                    f"{extent} rows up to byte {last - 1} of shared memory, of which the block has {shared.size} bytes"
-                )
-            index.append(addresses + copy)
-        elements = shared.views[size][np.stack(index) // size]
+            raise EmulationError(f"{where}: the threads of a warpgroup have different descriptors")
+        size = element_bytes(self.type.dtype)
+        shape = TileShape(extent, ROW_BYTES // size, size, self.mn_major)
+        blocks = self.decoder.lanes.shape.block_of[first]
+        tiles = [
+            read_tile(self.decoder.memory, where, (wgmma_descriptor, bits), block, shape)
+            for bits, block in zip(descriptors[:, 0].tolist(), blocks.tolist(), strict=True)
+        ]
+        elements = np.stack([tile for tile, _ in tiles])
         values = self.type.values(elements.view(self.type.dtype))
-        return values.astype(np.float64), index
+        return values.astype(np.float64), [index for _, index in tiles]
 
 
 class _Operands(NamedTuple):
@@ -271,7 +261,7 @@ class _Multiplication:
         counts.bump(f"mma.{of.counted}", operations)
         counts.bump(f"wgmma.{of.counted}", operations)
         rows = kind.n + (0 if self.operands.a is None else _M)
-        counts.bump("wgmma.shared_bytes", rows * _ROW_BYTES * warpgroups)
+        counts.bump("wgmma.shared_bytes", rows * ROW_BYTES * warpgroups)
 
 
 @steps("wgmma")

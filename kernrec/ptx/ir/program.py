@@ -119,7 +119,7 @@ _NO_RESULT = frozenset(
 
 def has_result(ins: Instruction) -> bool:
     """Whether an instruction writes its first operand."""
-    if ins.opcode in _NO_RESULT or not ins.operands or ins.modifiers[:1] == ("store",):
+    if ins.opcode in _NO_RESULT or not ins.operands or ins.modifiers[:1] in (("store",), ("dealloc",)):
         return False
     return not isinstance(ins.operands[0], Address | Texel)  # what is in brackets is read
 
@@ -139,6 +139,7 @@ def ends_block(ins: Instruction) -> bool:
 def is_warp_synchronous(ins: Instruction) -> bool:
     """Whether the threads of a warp run an instruction together: a basic block begins with it, and they wait there."""
     alone = ins.opcode in _WARP_SYNCHRONOUS or (ins.opcode == "bar" and ins.modifiers[:1] == ("warp",))
+    alone = alone or (ins.opcode == "tcgen05" and "sync" in ins.modifiers)
     return alone or is_warpgroup_synchronous(ins)
 
 

@@ -23,6 +23,8 @@ from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.race_detector import RaceDetector, SharedAccess
 from kernrec.ptx.state.region import POISON, Region, global_buffers, private_spaces
 from kernrec.ptx.state.selection import Selection, signed
+from kernrec.ptx.state.tensor_memory import TensorMemory
+from kernrec.ptx.state.tensor_operations import TensorOperations
 from kernrec.ptx.state.touched_sectors import TouchedSectors
 from kernrec.ptx.state.types import Array
 from kernrec.ptx.state.warpgroup_operations import WarpgroupOperations
@@ -47,6 +49,7 @@ class Memory:
         self.races = races
         self.async_copies = AsyncCopies(lanes.shape.lanes)
         self.warpgroups = WarpgroupOperations(lanes, None if races is None else races.tensor_reads)
+        self.tensor = TensorOperations(TensorMemory(lanes.shape.blocks), races)
         self.engine = AsyncEngine()
         self.map_fences = MapFences()
         self.bulk = BulkCopies(self.count_elements, races if isinstance(races, PhaseRaceDetector) else None)
@@ -67,6 +70,7 @@ class Memory:
         self._spaces["local"].bytes.fill(POISON)
         self.async_copies.start_batch()
         self.warpgroups.start_batch()
+        self.tensor.start_batch()
         self.engine.start_batch()
         self.map_fences.start_batch()
         self.bulk.start_batch()
@@ -89,6 +93,7 @@ class Memory:
         while self.engine.finish_oldest():
             pass
         self.bulk.finish_all()
+        self.tensor.memory.check_released()
 
     @property
     def shared(self) -> Region:

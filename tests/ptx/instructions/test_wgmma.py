@@ -11,46 +11,7 @@ import numpy as np
 import pytest
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate, parse
-from kernrec.ptx.instructions.fp8 import fp8_codes, fp8_values
-from kernrec.ptx.instructions.rounding import bf16_bits, bf16_values
-
-MODES = {16: 0, 128: 1, 64: 2, 32: 3}  # row bytes -> bits 62 and 63
-
-
-class Tile(NamedTuple):
-    """Where a tile lies: its start, bytes of a row, leading and stride offset, and whether rows run along M or N."""
-
-    start: int
-    row: int
-    leading: int
-    stride: int
-    mn_major: bool = False
-
-    @property
-    def bits(self) -> int:
-        return self.start >> 4 | self.leading >> 4 << 16 | self.stride >> 4 << 32 | MODES[self.row] << 62
-
-
-def swizzled(address: int, row: int) -> int:
-    """16-byte pieces of a row are exchanged by the number of their 128-byte line."""
-    return address ^ ((address // 128) % (row // 16)) * 16
-
-
-def store(image: np.ndarray, tile: Tile, matrix: np.ndarray) -> None:
-    """Writes a matrix (M or N, K) into an image of shared memory."""
-    size = matrix.dtype.itemsize
-    for (i, k), value in np.ndenumerate(matrix):
-        if tile.mn_major:
-            byte, line = i * size, k
-            piece, rest = divmod(byte, tile.row)
-            far = (tile.stride, tile.leading) if tile.row == 16 else (tile.leading, tile.stride)
-        else:
-            byte, line = k * size, i
-            piece, rest = divmod(byte, tile.row)
-            far = (tile.leading, tile.stride)
-        address = tile.start + piece * far[0] + rest + line % 8 * tile.row + line // 8 * far[1]
-        where = swizzled(address, tile.row)
-        image[where : where + size] = np.frombuffer(value.tobytes(), np.uint8)
+from tests.helpers.matrix_tiles import SIZES, numbers, packed, random_bits, store
 
 
 def kernel(body: str, registers: int, inputs: int, image_bytes: int) -> str:
@@ -106,34 +67,6 @@ def a_words(matrix: np.ndarray) -> np.ndarray:
     return out.view(np.uint32)
 
 
-RNG = np.random.default_rng(1)
-SIZES = {"f16": 2, "bf16": 2, "tf32": 4}  # bytes; of all others one
-
-
-def random_bits(kind: str, shape: tuple[int, int]) -> np.ndarray:
-    """A random matrix as it is stored; products of small numbers are exact."""
-    small = RNG.integers(-4, 5, shape).astype(np.float32)
-    if kind in ("s8", "u8"):
-        return RNG.integers(0, 256, shape).astype("i1" if kind == "s8" else "u1")
-    if kind in ("e4m3", "e5m2"):
-        return fp8_codes(kind, small / 2)
-    return bf16_bits(small) if kind == "bf16" else small.astype("f2" if kind == "f16" else "f4")
-
-
-def numbers(kind: str, bits: np.ndarray) -> np.ndarray:
-    if kind in ("e4m3", "e5m2"):
-        return fp8_values(kind, bits).astype(np.float64)
-    return (bf16_values(bits) if kind == "bf16" else bits).astype(np.float64)
-
-
-def packed(start: int, row: int, extent: int, size: int, mn_major: bool) -> Tile:
-    """A tile of 32 bytes along K whose parts lie one behind the other."""
-    depth = 32 // size
-    if not mn_major:
-        return Tile(start, row, 16 * extent if row == 16 else 16, 8 * row)
-    return Tile(start, row, 128, 16 * depth, True) if row == 16 else Tile(start, row, row * depth, 8 * row, True)
-
-
 class Case(NamedTuple):
     """A multiplication."""
 
@@ -182,7 +115,7 @@ def multiply(
     text = kernel(body.replace("X", f"{name} {', '.join(operands)};"), count, 4 * case.in_registers, len(image))
     out = np.zeros((128, count), np.uint32)
     buffers = {"image": image, "a": a_words(a) if case.in_registers else np.zeros(128, np.uint32), "o": out}
-    arguments = ["image", "a", "o", np.uint64(tile_a.bits), np.uint64(describe(tile_b.bits))]
+    arguments = ["image", "a", "o", np.uint64(tile_a.wgmma), np.uint64(describe(tile_b.wgmma))]
     counts = emulate(parse(mutate(text)), KernelLaunch("k", (1,), (128,), arguments, buffers), check_races=True)
     expected = numbers(case.a, a) @ numbers(case.b, b).T
     return d_matrix(out, case.n, {"f16": "f2", "f32": "f4", "s32": "i4"}[case.d]), expected, counts

@@ -1,0 +1,82 @@
+"""Matrices in images of shared memory for the tests, element by element as the PTX manual draws the layouts."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from kernrec.ptx.instructions.fp8 import fp8_codes, fp8_values
+from kernrec.ptx.instructions.rounding import bf16_bits, bf16_values
+
+RNG = np.random.default_rng(1)
+WGMMA_MODES = {16: 0, 128: 1, 64: 2, 32: 3}  # row bytes -> bits 62 and 63
+TCGEN05_MODES = {16: 0, 128: 2, 64: 4, 32: 6}  # row bytes -> bits 61 to 63
+
+
+class Tile(NamedTuple):
+    """Where a tile lies: its start, bytes of a row, leading and stride offset, and whether rows run along M or N."""
+
+    start: int
+    row: int
+    leading: int
+    stride: int
+    mn_major: bool = False
+
+    @property
+    def wgmma(self) -> int:
+        return self._common | WGMMA_MODES[self.row] << 62
+
+    @property
+    def tcgen05(self) -> int:
+        return self._common | 1 << 46 | TCGEN05_MODES[self.row] << 61
+
+    @property
+    def _common(self) -> int:
+        return self.start >> 4 | self.leading >> 4 << 16 | self.stride >> 4 << 32
+
+
+def swizzled(address: int, row: int) -> int:
+    """16-byte pieces of a row are exchanged by the number of their 128-byte line."""
+    return address ^ ((address // 128) % (row // 16)) * 16
+
+
+def store(image: np.ndarray, tile: Tile, matrix: np.ndarray) -> None:
+    """Writes a matrix (M or N, K) into an image of shared memory."""
+    size, elements = matrix.dtype.itemsize, image.view(matrix.dtype)
+    for (i, k), value in np.ndenumerate(matrix):
+        if tile.mn_major:
+            byte, line = i * size, k
+            piece, rest = divmod(byte, tile.row)
+            far = (tile.stride, tile.leading) if tile.row == 16 else (tile.leading, tile.stride)
+        else:
+            byte, line = k * size, i
+            piece, rest = divmod(byte, tile.row)
+            far = (tile.leading, tile.stride)
+        address = tile.start + piece * far[0] + rest + line % 8 * tile.row + line // 8 * far[1]
+        elements[swizzled(address, tile.row) // size] = value
+
+
+SIZES = {"f16": 2, "bf16": 2, "tf32": 4}  # bytes; of all others one
+
+
+def random_bits(kind: str, shape: tuple[int, int]) -> np.ndarray:
+    """A random matrix as it is stored; products of small numbers are exact."""
+    small = RNG.integers(-4, 5, shape).astype(np.float32)
+    if kind in ("s8", "u8"):
+        return RNG.integers(0, 256, shape).astype("i1" if kind == "s8" else "u1")
+    if kind in ("e4m3", "e5m2"):
+        return fp8_codes(kind, small / 2)
+    return bf16_bits(small) if kind == "bf16" else small.astype("f2" if kind == "f16" else "f4")
+
+
+def numbers(kind: str, bits: np.ndarray) -> np.ndarray:
+    if kind in ("e4m3", "e5m2"):
+        return fp8_values(kind, bits).astype(np.float64)
+    return (bf16_values(bits) if kind == "bf16" else bits).astype(np.float64)
+
+
+def packed(start: int, row: int, extent: int, size: int, mn_major: bool) -> Tile:
+    """A tile of 32 bytes along K whose parts lie one behind the other."""
+    depth = 32 // size
+    if not mn_major:
+        return Tile(start, row, 16 * extent if row == 16 else 16, 8 * row)
+    return Tile(start, row, 128, 16 * depth, True) if row == 16 else Tile(start, row, row * depth, 8 * row, True)

@@ -1,0 +1,363 @@
+"""`tcgen05`: products, moves and copies in tensor memory lie where the manual has them; what is not done shows."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate, parse
+from tests.helpers.matrix_tiles import RNG, SIZES, numbers, packed, random_bits, store
+
+FENCED = "tcgen05.fence::before_thread_sync; bar.sync 0; tcgen05.fence::after_thread_sync;"
+COMMIT = "@%first tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar];"
+WAIT = "WAIT: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0; @!%done bra WAIT;"
+DEALLOC = "bar.sync 0; @%warp0 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %base, COLUMNS;"
+LOADED = "tcgen05.wait::ld.sync.aligned;"
+STORED = "tcgen05.wait::st.sync.aligned;"
+
+
+def registers(name: str, count: int) -> str:
+    return "{" + ", ".join(f"%{name}{i}" for i in range(count)) + "}"
+
+
+def kernel(body: str, image_bytes: int, count: int, columns: int) -> str:
+    """128 threads: the image to shared memory, `columns` of tensor memory, `count` words of input as %i0, ...; `body`;
+    then %o0, %o1, ... of each thread to the output."""
+    return "\n".join(
+        [
+            ".version 8.7\n.target sm_100a\n.address_size 64",
+            ".visible .entry k(.param .u64 image, .param .u64 in, .param .u64 out, .param .u64 a, .param .u64 b,",
+            ".param .u32 says)\n{",
+            ".reg .pred %p<8>; .reg .pred %first; .reg .pred %warp0; .reg .pred %done; .reg .b32 %r<20>;",
+            f".reg .b64 %rd<20>; .reg .b32 %i<{count + 1}>; .reg .b32 %o<{count + 1}>; .reg .b32 %bar;",
+            ".reg .b32 %base; .reg .b32 %mine; .reg .b32 %says; .reg .b64 %a; .reg .b64 %b;",
+            f".shared .align 1024 .b8 memory[{image_bytes}]; .shared .align 8 .b8 barrier[8]; .shared .b32 place;",
+            "mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [image]; ld.param.u64 %rd1, [in]; ld.param.u64 %rd2, [out];",
+            "ld.param.u64 %a, [a]; ld.param.u64 %b, [b]; ld.param.u32 %says, [says]; mov.u32 %r1, memory;",
+            "mov.u32 %bar, barrier; mov.u32 %r9, place; setp.eq.u32 %first, %r0, 0; setp.lt.u32 %warp0, %r0, 32;",
+            "@%first mbarrier.init.shared::cta.b64 [%bar], 1; mov.u32 %r2, %r0;",
+            f"@%warp0 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r9], {columns};",
+            "@%warp0 tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;",
+            f"COPY: setp.ge.u32 %p0, %r2, {image_bytes // 16}; @%p0 bra DONE; mul.wide.u32 %rd3, %r2, 16;",
+            "add.u64 %rd3, %rd0, %rd3; ld.global.v4.b32 {%r3, %r5, %r6, %r7}, [%rd3]; shl.b32 %r4, %r2, 4;",
+            "add.u32 %r4, %r4, %r1; st.shared.v4.b32 [%r4], {%r3, %r5, %r6, %r7}; add.u32 %r2, %r2, 128; bra COPY;",
+            "DONE: fence.proxy.async.shared::cta; bar.sync 0; ld.shared.b32 %base, [%r9]; and.b32 %r8, %r0, 96;",
+            f"shl.b32 %r8, %r8, 16; add.u32 %mine, %base, %r8; mul.wide.u32 %rd4, %r0, {4 * count};",
+            "add.u64 %rd5, %rd1, %rd4; add.u64 %rd6, %rd2, %rd4;",
+            *(f"ld.global.b32 %i{i}, [%rd5+{4 * i}]; mov.b32 %o{i}, 0;" for i in range(count)),
+            body,
+            *(f"st.global.b32 [%rd6+{4 * i}], %o{i};" for i in range(count)),
+            DEALLOC.replace("COLUMNS", str(columns)),
+            "ret;\n}",
+        ]
+    )
+
+
+def run(
+    body: str,
+    words: np.ndarray,
+    image: np.ndarray | None = None,
+    descriptors: Sequence[int] = (0, 0, 0),
+    columns: int = 512,
+    mutate: Callable[[str], str] = str,
+) -> tuple[np.ndarray, Counts]:
+    """The words of each thread (128, n) that a body leaves, and the counts."""
+    image = np.zeros(16, np.uint8) if image is None else image
+    count = words.shape[1]
+    out = np.zeros((128, count), np.uint32)
+    text = mutate(kernel(body, len(image), count, columns))
+    a, b, says = descriptors
+    arguments = ["image", "in", "out", np.uint64(a), np.uint64(b), np.uint32(says)]
+    buffers = {"image": image, "in": np.ascontiguousarray(words), "out": out}
+    counts = emulate(parse(text), KernelLaunch("k", (1,), (128,), arguments, buffers), check_races=True)
+    return out, counts
+
+
+def random_words(count: int) -> np.ndarray:
+    return RNG.integers(0, 1 << 32, (128, count), dtype=np.uint32)
+
+
+# Moves
+
+
+def place(shape: str, t: int, r: int) -> tuple[int, int]:
+    """Lane and column of a register (PTX ISA, figures of the matrix fragments of `tcgen05.ld`)."""
+    group, pair = divmod(t, 4)
+    if shape == "16x256b":  # the fragment of D of mma.m16n8, eight columns after eight columns
+        return group + 8 * (r // 2 % 2), r // 4 * 8 + pair * 2 + r % 2
+    if shape == "16x128b":  # the fragment of A of a tf32 mma.m16n8k4
+        return group + 8 * (r % 2), r // 2 * 4 + pair
+    return group + 8 * (pair % 2), r * 2 + pair // 2
+
+
+@pytest.mark.parametrize(("shape", "times", "count"), [("16x64b", 4, 4), ("16x128b", 2, 4), ("16x256b", 2, 8)])
+@pytest.mark.parametrize("half", [0, 16])
+def test_shapes_lie_where_the_manual_draws_them(shape: str, times: int, count: int, half: int) -> None:
+    words = random_words(16)
+    body = (
+        f"tcgen05.st.sync.aligned.32x32b.x16.b32 [%mine], {registers('i', 16)}; {STORED}"
+        f"tcgen05.ld.sync.aligned.{shape}.x{times}.b32 {registers('o', count)}, [%mine+{half << 16}]; {LOADED}"
+    )
+    out, counts = run(body, words)
+    for t in range(128):
+        for r in range(count):
+            lane, column = place(shape, t % 32, r)
+            assert out[t, r] == words[t // 32 * 32 + half + lane, column]
+    assert counts["tensor_memory.store_bytes"] == 128 * 16 * 4
+    assert counts["tensor_memory.load_bytes"] == 128 * count * 4
+    assert counts["tcgen05.waits"] == 8
+
+
+@pytest.mark.parametrize("shape", ["32x32b.x8", "16x64b.x8", "16x128b.x4", "16x256b.x2", "16x32bx2.x8"])
+def test_what_a_shape_stores_it_loads(shape: str) -> None:
+    words = random_words(8)
+    split = ", 8" if "bx2" in shape else ""
+    body = (
+        f"tcgen05.st.sync.aligned.{shape}.b32 [%mine+4]{split}, {registers('i', 8)}; {STORED}"
+        f"tcgen05.ld.sync.aligned.{shape}.b32 {registers('o', 8)}, [%mine+4]{split}; {LOADED}"
+    )
+    assert np.array_equal(run(body, words)[0], words)
+
+
+def test_halves_pack_and_unpack() -> None:
+    words = random_words(4)
+    body = (
+        f"tcgen05.st.sync.aligned.32x32b.x2.unpack::16b.b32 [%mine], {registers('i', 2)}; {STORED}"
+        f"tcgen05.ld.sync.aligned.32x32b.x4.b32 {registers('o', 4)}, [%mine]; {LOADED}"
+    )
+    out, _ = run(body, words)
+    assert np.array_equal(out, np.ascontiguousarray(words[:, :2]).view(np.uint16).astype(np.uint32))
+    body = (
+        f"tcgen05.st.sync.aligned.32x32b.x4.b32 [%mine], {registers('i', 4)}; {STORED}"
+        f"tcgen05.ld.sync.aligned.32x32b.x2.pack::16b.b32 {registers('o', 2)}, [%mine]; {LOADED}"
+    )
+    out, _ = run(body, words)
+    assert np.array_equal(np.ascontiguousarray(out[:, :2]).view(np.uint16), (words & 0xFFFF).astype(np.uint16))
+
+
+@pytest.mark.parametrize(
+    ("shape", "lanes", "rows"),
+    [
+        ("128x256b", range(128), range(128)),
+        ("128x128b", range(128), range(128)),
+        ("4x256b", range(0, 128, 32), range(4)),
+        ("64x128b.warpx2::02_13", range(128), [r % 64 for r in range(128)]),
+        ("64x128b.warpx2::01_23", range(128), [r % 32 + r // 64 * 32 for r in range(128)]),
+        ("32x128b.warpx4", range(128), [r % 32 for r in range(128)]),
+    ],
+)
+def test_rows_are_copied_from_shared_memory(shape: str, lanes: Sequence[int], rows: Sequence[int]) -> None:
+    width = 32 if "256b" in shape else 16
+    matrix = RNG.integers(0, 256, (128, width), dtype=np.uint8)
+    image = np.zeros(128 * 64, np.uint8)
+    tile = packed(0, 64, 128, 1, False)
+    store(image, tile, matrix)
+    body = (
+        f"@%first tcgen05.cp.cta_group::1.{shape} [%base], %a; {COMMIT} {WAIT}"
+        f"tcgen05.ld.sync.aligned.32x32b.x8.b32 {registers('o', 8)}, [%mine]; {LOADED}"
+    )
+    out, counts = run(body, random_words(8), image, (tile.tcgen05, 0, 0))
+    words = matrix.view(np.uint32)
+    for lane, row in zip(lanes, rows, strict=True):
+        assert np.array_equal(out[lane, : width // 4], words[row])
+    assert counts["tcgen05.shared_bytes"] == len(set(rows)) * width
+
+
+# Products
+
+
+class Case(NamedTuple):
+    """A multiplication."""
+
+    kind: str = "f16"
+    a: str = "f16"
+    b: str = "f16"
+    d: str = "f32"
+    m: int = 128
+    n: int = 32
+    row: int = 128
+    majors: tuple[bool, bool] = (False, False)
+    in_tensor: bool = False
+
+    @property
+    def says(self) -> int:
+        types = {"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 0, "e5m2": 1, "u8": 0, "s8": 1}
+        result = {"f16": 0, "f32": 1, "s32": 2}[self.d]
+        shape = self.n >> 3 << 17 | self.m >> 4 << 24
+        return (
+            result << 4 | types[self.a] << 7 | types[self.b] << 10 | self.majors[0] << 15 | self.majors[1] << 16 | shape
+        )
+
+
+MULTIPLY = f"@%first X {COMMIT} {WAIT}"
+
+
+def multiply(
+    case: Case,
+    body: str = MULTIPLY,
+    mutate: Callable[[str], str] = str,
+    describe: Callable[[int], int] = int,
+    says: Callable[[int], int] = int,
+    enable: str = "0",
+) -> tuple[np.ndarray, np.ndarray, Counts]:
+    """D of a multiplication, what it should be, and the counts; X in `body` stands for the instruction."""
+    a = random_bits(case.a, (case.m, 32 // SIZES.get(case.a, 1)))
+    b = random_bits(case.b, (case.n, 32 // SIZES.get(case.b, 1)))
+    tile_a = packed(0, case.row, case.m, SIZES.get(case.a, 1), case.majors[0])
+    tile_b = packed(16384, case.row, case.n, SIZES.get(case.b, 1), case.majors[1])
+    image = np.zeros(16384 + max(case.n, 96) * 128, np.uint8)
+    store(image, tile_a, a)
+    store(image, tile_b, b)
+    words = np.zeros((128, case.n), np.uint32)
+    lanes = np.arange(case.m) if case.m == 128 else np.arange(64) // 16 * 32 + np.arange(64) % 16
+    operand = "%a"
+    if case.in_tensor:
+        operand = "[%base+256]"
+        words[lanes, :8] = a.view(np.uint32)
+        body = f"tcgen05.st.sync.aligned.32x32b.x8.b32 [%mine+256], {registers('i', 8)}; {STORED} {FENCED}" + body
+    instruction = f"tcgen05.mma.cta_group::1.kind::{case.kind} [%base], {operand}, %b, %says, {enable};"
+    load = f"tcgen05.ld.sync.aligned.32x32b.x{case.n}.b32 {registers('o', case.n)}, [%mine]; {LOADED}"
+    descriptors = tile_a.tcgen05, describe(tile_b.tcgen05), says(case.says)
+    out, counts = run(body.replace("X", instruction) + load, words, image, descriptors, mutate=mutate)
+    cells = np.ascontiguousarray(out[lanes])
+    if case.d == "f16":
+        d = (cells & 0xFFFF).astype(np.uint16).view(np.float16)
+    else:
+        d = cells.view(np.float32 if case.d == "f32" else np.int32)
+    return d, numbers(case.a, a) @ numbers(case.b, b).T, counts
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(),
+        Case(a="bf16", b="bf16", m=64, row=64),
+        Case(d="f16", n=16, row=32, m=64),
+        Case("tf32", "tf32", "tf32", n=64, row=16),
+        Case("f8f6f4", "e4m3", "e5m2", row=64),
+        Case("f8f6f4", "e5m2", "e4m3", "f16", row=16),
+        Case("i8", "s8", "u8", "s32"),
+    ],
+)
+@pytest.mark.parametrize("in_tensor", [False, True])
+def test_products_are_those_of_numpy(case: Case, in_tensor: bool) -> None:
+    d, expected, counts = multiply(case._replace(in_tensor=in_tensor))
+    assert np.array_equal(d, expected)
+    of, share = {"e4m3": ("f16", 2), "e5m2": ("f16", 2), "s8": ("i8", 1)}.get(case.a, (case.a, 1))
+    operations = 2 * case.m * case.n * (32 // SIZES.get(case.a, 1)) // share
+    assert counts[f"mma.{of}"] == counts[f"tcgen05.{of}"] == operations
+    assert counts["tcgen05.shared_bytes"] == 32 * (case.n + (0 if in_tensor else case.m))
+    assert counts["tensor_memory.mma_bytes"] == 4 * case.m * case.n + 32 * case.m * in_tensor
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "row"), [("f16", "f16", 16), ("f16", "bf16", 128), ("f8f6f4", "e4m3", 128), ("tf32", "tf32", 32)]
+)
+def test_matrices_may_be_mn_major(kind: str, dtype: str, row: int) -> None:
+    case = Case(kind, dtype, dtype, m=64, row=row, majors=(True, True))
+    d, expected, _ = multiply(case)
+    assert np.array_equal(d, expected)
+    d, expected, _ = multiply(case, says=lambda bits: bits & ~(1 << 15))
+    assert not np.array_equal(d, expected)
+
+
+TWICE = f"@%first X @%first AGAIN {COMMIT} {WAIT}"
+
+
+def again(enable: str) -> Callable[[str], str]:
+    """AGAIN becomes the multiplication once more, with another operand that says whether D is added."""
+
+    def mutate(text: str) -> str:
+        start = text.index("tcgen05.mma")
+        instruction = text[start : text.index(";", start) + 1]
+        return text.replace("AGAIN", instruction.replace(", 0;", f", {enable};"))
+
+    return mutate
+
+
+def test_old_sums_and_signs_count_as_the_operands_say() -> None:
+    d, expected, _ = multiply(Case(), TWICE, again("%first"))
+    assert np.array_equal(d, 2 * expected)
+    d, expected, _ = multiply(Case(), TWICE, again("!%first"))
+    assert np.array_equal(d, expected)
+    d, expected, _ = multiply(Case(), TWICE, again("%first, 1"))
+    assert np.array_equal(d, 1.5 * expected)
+    d, expected, _ = multiply(Case(), says=lambda bits: bits | 1 << 13)
+    assert np.array_equal(d, -expected)
+
+
+def test_lanes_keep_what_they_hold_where_asked() -> None:
+    body = "mov.b32 %r19, 0; mov.b32 %r18, 5; " + MULTIPLY
+    d, expected, _ = multiply(Case(), body, enable="{%r19, %r19, %r18, %r19}, 0")
+    assert np.isnan(d[[64, 66]]).all()
+    assert np.array_equal(np.delete(d, [64, 66], 0), np.delete(expected, [64, 66], 0))
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (MULTIPLY.replace(WAIT, ""), "tcgen05.ld.*tcgen05.mma or tcgen05.cp still writes them"),
+        (MULTIPLY.replace(COMMIT, "").replace(WAIT, ""), "tcgen05.ld.*still writes them"),
+        (MULTIPLY.replace(COMMIT, ""), "deadlock"),
+        ("tcgen05.st.sync.aligned.32x32b.x1.b32 [%mine], {%i0};" + MULTIPLY, "tcgen05.mma.*a tcgen05.st to them"),
+        ("tcgen05.ld.sync.aligned.32x32b.x1.b32 {%o0}, [%mine];" + MULTIPLY, "tcgen05.mma.*a tcgen05.ld of them"),
+        (MULTIPLY.replace(WAIT, "st.shared.b32 [%r1+16384], %r0;" + WAIT), "in flight reads"),
+        ("@%first st.shared.b32 [%r1], %r0; bar.sync 0;" + MULTIPLY, "no fence.proxy.async in between"),
+        (MULTIPLY + "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%o0}, [%base];", "lane 0 .* where warp 1 of a warpgroup"),
+        (MULTIPLY + "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%o0}, [%mine+512];", "columns 512 to 512 .* not all alloc"),
+        (MULTIPLY.replace("X", "tcgen05.mma.sp.cta_group::1.kind::f16 [%base], %a, %b, %says, 0;"), "support.*: .sp"),
+    ],
+)
+def test_what_is_not_done_or_not_there_is_an_error(body: str, message: str) -> None:
+    with pytest.raises(EmulationError, match=message):
+        multiply(Case(), body)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (DEALLOC.replace("COLUMNS", "512"), "", "512 columns of tensor memory from 0 on were not released"),
+        ("%base, 512", "%base, 256", "256 columns at 0x00000000, where 512 columns were allocated"),
+        ("[%r9], 512", "[%r9], 96", "96 columns, where a power of two from 32 to 512 is expected"),
+        ("[%r9], 512;", "[%r9], 512; X".replace("X", "@%warp0 tcgen05.alloc.cta_group::1.sync.aligned.b32 [%r9], 32;"),
+         "deadlock: 32 columns of tensor memory, of which 512 are taken"),
+        ("bar.sync 0; ld.shared.b32 %base", "ld.shared.b32 %base", "race"),
+    ],
+)  # fmt: skip
+def test_columns_are_allocated_and_released(old: str, new: str, message: str) -> None:
+    with pytest.raises(EmulationError, match=message):
+        multiply(Case(), mutate=lambda text: text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("says", "message"),
+    [
+        (lambda bits: bits | 1 << 6, "has a reserved bit"),
+        (lambda bits: bits | 1 << 2, "sparse matrix A"),
+        (lambda bits: bits | 5 << 7, "has types 5, 0 and 1 of A, B and D"),
+        (lambda bits: bits + (1 << 24), "has M = 144 and N = 32"),
+    ],
+)
+def test_an_instruction_descriptor_of_nothing_is_an_error(says: Callable[[int], int], message: str) -> None:
+    with pytest.raises(EmulationError, match=message):
+        multiply(Case(), says=says)
+
+
+@pytest.mark.parametrize(
+    ("describe", "message"),
+    [
+        (lambda bits: bits ^ 1 << 46, "bits 46 to 48 of matrix descriptor .* are 0, not 1"),
+        (lambda bits: bits | 3 << 61, "swizzle mode 3"),
+        (lambda bits: bits | 0x3FFF, "of which the block has"),
+    ],
+)
+def test_a_matrix_descriptor_of_nothing_is_an_error(describe: Callable[[int], int], message: str) -> None:
+    with pytest.raises(EmulationError, match=message):
+        multiply(Case(), describe=describe)
+
+
+@pytest.mark.parametrize("wrong", [lambda bits: bits ^ 6 << 61, lambda bits: bits + (1 << 32), lambda bits: bits + 1])
+def test_a_wrong_descriptor_reads_something_else(wrong: Callable[[int], int]) -> None:
+    d, expected, _ = multiply(Case(m=64), describe=wrong)
+    assert not np.array_equal(d, expected)
