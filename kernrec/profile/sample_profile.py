@@ -21,7 +21,7 @@ spills; `depends.branch`, `depends.load` and `depends.store`: instructions whose
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -230,10 +230,11 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     options = replace(options, most_blocks=len(inner), touched=touched, trace=trace)
     emulation = Emulation(module, launch, options)
     warps = -(-math.prod(launch.block) // 32)
-    first = emulation.run(inner)
+    first = _run(emulation, inner)
+    ran = len(emulation.whole_clusters(inner))
     waits, chain = _waits(emulation)
-    rounds, chain = waits / (warps * len(inner)), chain / len(inner)
-    crowded_runs = _crowded_runs(emulation) / (warps * len(inner))
+    rounds, chain = waits / (warps * ran), chain / ran
+    crowded_runs = _crowded_runs(emulation) / (warps * ran)
     middle = {metric: value / len(inner) for metric, value in first.items()}
     instructions = (middle["issue"] - middle.get("extrapolated", 0.0)) / warps
     ends = dict(sample.ends)
@@ -242,7 +243,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
             ends = {block: weight for block, weight in ends.items() if block in kept or block in sample.inner}
     totals = {metric: value * (sample.total - sum(ends.values())) for metric, value in middle.items()}
     for weight in dict.fromkeys(ends.values()):  # blocks of one weight run together: that takes no longer than one
-        for metric, value in emulation.run([block for block, w in ends.items() if w == weight]).items():
+        for metric, value in _run(emulation, [block for block, w in ends.items() if w == weight]).items():
             totals[metric] = totals.get(metric, 0.0) + value * weight
     extra = {"rounds": rounds, "chain": chain, "blocks.sampled": float(len(inner) + len(ends))}
     extra |= dict(_touch_metrics(touched, sample, written=False))
@@ -258,6 +259,13 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     extra["instructions"] = float(len(emulation.function.instructions))
     extra["crowded.runs"] = crowded_runs
     return {metric: value / sample.total for metric, value in totals.items()} | extra
+
+
+def _run(emulation: Emulation, blocks: Sequence[int]) -> dict[str, float]:
+    """Counts of some blocks; where blocks run in clusters, each stands for an average block of its cluster."""
+    together = emulation.whole_clusters(blocks)
+    share = len(blocks) / max(len(together), 1)
+    return {metric: value * share for metric, value in emulation.run(together).items()}
 
 
 def _waits(emulation: Emulation) -> tuple[float, float]:

@@ -80,6 +80,8 @@ def wave_metrics(module: Module, launch: KernelLaunch, budget: int, next_is_new:
     least = min(budget, _before_barrier(inlined(module, launch.entry)))
     options = EmulationOptions(most_blocks=count, count=False, budget=least, touched=reads)
     emulation = Emulation(module, one_warp, options)
+    if len(emulation.whole_clusters([0])) > 1:
+        return {}  # one warp of each block does not do what the blocks of a cluster wait for
     for start in range(first, first + count, emulation.blocks_per_batch):
         with contextlib.suppress(EmulationError):  # most end at the budget, some at what the other warps did not do
             emulation.run(range(start, min(start + emulation.blocks_per_batch, first + count)))

@@ -61,8 +61,14 @@ def loads_global(ins: Instruction) -> bool:
     return (
         (ins.opcode in ("ld", "ldu") and "global" in ins.modifiers)
         or ins.opcode in ("tex", "tld4", "suld")
-        or (ins.opcode == "cp" and "async" in ins.modifiers and "global" in ins.modifiers)
+        or _copies_from_global(ins)
     )
+
+
+def _copies_from_global(ins: Instruction) -> bool:
+    """Whether an instruction copies from global memory: of its two memories the second is read."""
+    spaces = [mark for mark in ins.modifiers if mark in ("global", "shared")]
+    return ins.opcode == "cp" and spaces[-1:] == ["global"] and "prefetch" not in ins.modifiers
 
 
 def load_chain(block: BasicBlock) -> int:
@@ -99,9 +105,9 @@ def data_dependences(function: Function) -> list[Dependence]:
         addresses = address_registers(ins)
         if ins.opcode in ("bra", "brx") and tainted & sources(ins):
             dependences.append(Dependence(ins.line, ins.text.strip(), "branch"))
-        elif ins.opcode in ("ld", "ldu", "cp", "tex", "tld4", "suld") and tainted & addresses:
+        elif (ins.opcode in ("ld", "ldu", "tex", "tld4", "suld") or _copies_from_global(ins)) and tainted & addresses:
             dependences.append(Dependence(ins.line, ins.text.strip(), "load"))
-        elif ins.opcode in ("st", "red", "atom", "sust", "sured") and tainted & addresses:
+        elif ins.opcode in ("st", "red", "atom", "sust", "sured", "cp") and tainted & addresses:
             dependences.append(Dependence(ins.line, ins.text.strip(), "store"))
     return dependences
 
@@ -110,4 +116,4 @@ def _from_memory(ins: Instruction, shared: bool) -> bool:
     """Whether an instruction reads a value that depends on the input."""
     if ins.opcode in ("ld", "ldu"):
         return not {"param", "local"} & {*ins.modifiers} and ("shared" not in ins.modifiers or shared)
-    return ins.opcode in ("atom", "tex", "tld4", "suld") or (ins.opcode == "cp" and "global" in ins.modifiers)
+    return ins.opcode in ("atom", "tex", "tld4", "suld") or _copies_from_global(ins)

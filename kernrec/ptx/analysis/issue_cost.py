@@ -85,8 +85,10 @@ def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
         return (("wide64", 2),) if kind in ("s64", "u64", "b64", "f64") else (("alu", 1),)
     if opcode in ("bra", "brx", "exit", "ret", "call", "trap"):
         return (("branch", 1),)
-    if opcode in ("bar", "barrier"):
+    if opcode in ("bar", "barrier", "mbarrier"):
         return (("bar", 1),)
+    if opcode in ("mapa", "getctarank"):
+        return (("alu", 1),)
     if opcode in ("shfl", "vote", "match", "redux", "activemask", "elect"):
         return (("shfl", 1),)
     if opcode in ("tex", "tld4", "suld"):

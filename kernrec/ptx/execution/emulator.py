@@ -233,6 +233,15 @@ class Emulation:
         before, self._counted = self._counted, self._scheduler.totals(self._lanes_by_class)
         return Counts({name: value - before[name] for name, value in self._counted.items()})
 
+    def whole_clusters(self, block_numbers: Sequence[int]) -> Sequence[int]:
+        """All blocks of the clusters of these: the blocks themselves where a cluster has one."""
+        shape = self._lanes.shape
+        if shape.cluster_blocks == 1 or not len(block_numbers):
+            return block_numbers
+        clusters, _ = shape.cluster_and_rank(np.asarray(block_numbers))
+        blocks: list[int] = shape.blocks_of_clusters(np.unique(clusters)).reshape(-1).tolist()
+        return blocks
+
     def unsupported(self) -> list[str]:
         """Names of the instructions of the kernel that cannot be executed, in the order of the text."""
         return self._scheduler.unsupported()

@@ -50,6 +50,15 @@ class BatchShape:
             scale, blocks = scale * (extent // along), blocks * along
         return cluster, rank
 
+    def blocks_of_clusters(self, clusters: Array) -> Array:
+        """The linear numbers of the blocks of clusters by their linear numbers, by rank; (clusters, blocks)."""
+        ranks = np.arange(self.cluster_blocks)
+        numbers, scale, rest = np.zeros((len(clusters), len(ranks)), np.int64), 1, clusters
+        for extent, along in zip(self.grid, self.cluster, strict=True):
+            numbers += (rest % (extent // along) * along)[:, None] * scale + ranks % along * scale
+            rest, ranks, scale = rest // (extent // along), ranks // along, scale * extent
+        return numbers
+
     @cached_property
     def threads(self) -> int:
         """Threads of a block."""

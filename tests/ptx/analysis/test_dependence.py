@@ -1,7 +1,7 @@
 """What depends on data is found, what does not is not; loads that wait for one another are counted."""
 
 from kernrec.ptx import parse
-from kernrec.ptx.analysis.dependence import data_dependences, load_chain
+from kernrec.ptx.analysis.dependence import data_dependences, load_chain, loads_global
 from kernrec.ptx.analysis.liveness import live_registers
 
 HEAD = """
@@ -49,6 +49,15 @@ def test_loads_in_a_row_wait_once_and_loads_through_pointers_wait_each() -> None
     chained = kernel("cvt.u64.u32 %rd5, %r3;\nld.global.u64 %rd6, [%rd5];\nld.global.u32 %r4, [%rd6];")
     assert max(load_chain(block) for block in apart.blocks) == 1
     assert max(load_chain(block) for block in chained.blocks) == 3
+
+
+def test_a_copy_in_bulk_is_a_load_or_a_store_by_its_direction() -> None:
+    load = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r4], [%rd5], 16, [%r5];"
+    store = "cp.async.bulk.global.shared::cta.bulk_group [%rd5], [%r4], 16;"
+    for text, kind, loads in ((load, "load", 1), (store, "store", 0)):
+        function = kernel(f"mov.u32 %r4, 0; mov.u32 %r5, 0; mul.wide.u32 %rd5, %r3, 16;\n{text}")
+        assert [d.kind for d in data_dependences(function)] == [kind]
+        assert sum(loads_global(ins) for ins in function.instructions) == 1 + loads
 
 
 def test_values_alive_together_need_registers_and_dead_ones_do_not() -> None:

@@ -5,9 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
+from kernrec.profile.sample_profile import sampled_counts
 from kernrec.ptx import EmulationError, KernelLaunch, emulate
+from kernrec.ptx.state.batch import BatchShape
 from tests.helpers.ptx_text import cuda
 
 RING = r"""
@@ -45,6 +49,23 @@ def test_blocks_of_a_cluster_see_each_others_shared_memory(fixed: bool) -> None:
     np.testing.assert_array_equal(out, ((rank + 1) % 6 * 100)[:, :, None] + 31 - lane)
     place = 100000 * (x % 3 + 10 * (y % 2))
     np.testing.assert_array_equal(mine, (rank * 100 + place)[:, :, None] + lane + np.where(lane == 0, 32000, 0))
+
+
+@given(st.tuples(*[st.integers(1, 3)] * 3), st.tuples(*[st.integers(1, 2)] * 3))
+def test_blocks_and_clusters_name_each_other(clusters: tuple[int, int, int], cluster: tuple[int, int, int]) -> None:
+    x, y, z = (a * b for a, b in zip(clusters, cluster, strict=True))
+    shape = BatchShape((x, y, z), (32, 1, 1), 8, cluster)
+    cluster_of, rank = shape.cluster_and_rank(np.arange(x * y * z))
+    blocks = shape.blocks_of_clusters(np.arange(len(cluster_of) // shape.cluster_blocks))
+    np.testing.assert_array_equal(blocks[cluster_of, rank], np.arange(x * y * z))
+
+
+def test_a_sample_of_blocks_has_their_clusters() -> None:
+    program = cuda(RING.replace("CLUSTER", "__cluster_dims__(2, 2, 1)"), "sm_90")
+    buffers = {"o": np.zeros(32 * 96, np.int32), "m": np.zeros(32 * 96, np.int32)}
+    counts = sampled_counts(program, KernelLaunch("k", (8, 12, 1), (32, 1, 1), ["o", "m"], buffers))
+    assert counts["global.o.write_bytes"] == counts["global.m.write_bytes"] == 128
+    assert counts["atomic.shared"] == 32
 
 
 def test_a_launch_has_whole_clusters() -> None:
