@@ -361,3 +361,123 @@ def test_a_matrix_descriptor_of_nothing_is_an_error(describe: Callable[[int], in
 def test_a_wrong_descriptor_reads_something_else(wrong: Callable[[int], int]) -> None:
     d, expected, _ = multiply(Case(m=64), describe=wrong)
     assert not np.array_equal(d, expected)
+
+
+# Block scaling
+
+
+def scaled_operand(kind: str, rows: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random numbers (rows, depth), and the 32 bytes of each row in shared memory."""
+    if kind == "e2m1":
+        codes = RNG.integers(0, 16, (rows, depth), dtype=np.uint8)
+        value = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])[codes & 7] * np.where(codes > 7, -1, 1)
+        if depth == 64:  # packed
+            return value, codes[:, ::2] | codes[:, 1::2] << 4
+        padded = np.zeros((rows, 2, 16), np.uint8)
+        padded[:, :, :8] = (codes[:, ::2] | codes[:, 1::2] << 4).reshape(rows, 2, 8)
+        return value, padded.reshape(rows, 32)
+    if kind == "e3m2":
+        codes = RNG.integers(0, 64, (rows, depth), dtype=np.uint8)
+        exponent, mantissa = (codes >> 2 & 7).astype(int), codes & 3
+        value = np.where(exponent == 0, mantissa / 16.0, (4 + mantissa) * 2.0 ** (exponent - 5))
+        padded = np.zeros((rows, 2, 16), np.uint8)
+        for i in range(16):
+            for bit in range(6):
+                where = 6 * i + bit
+                padded[:, :, where // 8] |= (codes.reshape(rows, 2, 16)[:, :, i] >> bit & 1) << where % 8
+        return value * np.where(codes > 31, -1, 1), padded.reshape(rows, 32)
+    codes = random_bits(kind, (rows, depth))
+    return numbers(kind, codes), codes
+
+
+@pytest.mark.parametrize(
+    ("kind", "a", "b", "vector", "scale"),
+    [
+        ("mxf8f6f4", "e4m3", "e5m2", 32, "ue8m0"),
+        ("mxf8f6f4", "e2m1", "e3m2", 32, "ue8m0"),
+        ("mxf4", "e2m1", "e2m1", 32, "ue8m0"),
+        ("mxf4nvf4", "e2m1", "e2m1", 16, "ue4m3"),
+    ],
+)
+def test_numbers_are_scaled_in_blocks(kind: str, a: str, b: str, vector: int, scale: str) -> None:
+    m, n, depth = 128, 32, 64 if "mxf4" in kind else 32
+    count = depth // vector
+    (left, left_bytes), (right, right_bytes) = scaled_operand(a, m, depth), scaled_operand(b, n, depth)
+    first = 2 if kind == "mxf8f6f4" else 0  # byte of a column
+    codes = [RNG.integers(125, 130, (rows, 4), dtype=np.uint8) for rows in (m, n)]
+    factors = [np.exp2(c.astype(float) - 127) for c in codes]
+    if scale == "ue4m3":
+        codes = [RNG.integers(0x30, 0x48, (rows, 4), dtype=np.uint8) for rows in (m, n)]
+        factors = [numbers("e4m3", c) for c in codes]
+    words = np.zeros((128, n), np.uint32)
+    for row in range(m):
+        words[row % 32 :: 32, row // 32] = codes[0].view(np.uint32)[row]
+    words[:, 4] = np.tile(codes[1].view(np.uint32)[:, 0], 4)
+    image = np.zeros(16384 + 8192, np.uint8)
+    tiles = packed(0, 128, m, 1, False), packed(16384, 128, n, 1, False)
+    store(image, tiles[0], left_bytes)
+    store(image, tiles[1], right_bytes)
+    types = {"e4m3": 0, "e5m2": 1, "e3m2": 4, "e2m1": 1 if "mxf4" in kind else 5}
+    says = (
+        types[a] << 7
+        | types[b] << 10
+        | n >> 3 << 17
+        | (scale == "ue8m0") << 23
+        | m >> 4 << 24
+        | first << 29
+        | first << 4
+    )
+    body = (
+        f"tcgen05.st.sync.aligned.32x32b.x8.b32 [%mine+256], {registers('i', 8)}; {STORED} {FENCED}"
+        f"@%first tcgen05.mma.cta_group::1.kind::{kind}.block_scale.block{vector} [%base], %a, %b, %says, [%base+256],"
+        f" [%base+260], 0; {COMMIT} {WAIT}"
+        f"tcgen05.ld.sync.aligned.32x32b.x{n}.b32 {registers('o', n)}, [%mine]; {LOADED}"
+    )
+    out, counts = run(body, words, image, (tiles[0].tcgen05, tiles[1].tcgen05, says))
+    scaled = [
+        value * np.repeat(factor[:, first : first + count], vector, axis=1)
+        for value, factor in zip((left, right), factors, strict=True)
+    ]
+    assert np.allclose(out.view(np.float32), scaled[0] @ scaled[1].T, rtol=1e-6, atol=1e-6)
+    assert counts["mma.f16"] == 2 * m * n * depth // (4 if "mxf4" in kind else 2)
+
+
+# Pairs of thread blocks
+
+
+@pytest.mark.parametrize("m", [128, 256])
+def test_a_pair_of_thread_blocks_multiplies_together(m: int) -> None:
+    n, half = 32, m // 2
+    a, b = random_bits("f16", (m, 16)), random_bits("f16", (n, 16))
+    tiles = packed(0, 32, half, 2, False), packed(8192, 32, n // 2, 2, False)
+    image = np.zeros((2, 12288), np.uint8)
+    for block in range(2):
+        store(image[block], tiles[0], a[block * half : (block + 1) * half])
+        store(image[block], tiles[1], b[block * n // 2 : (block + 1) * n // 2])
+    columns = n if m == 256 else n // 2
+    body = (
+        "mov.u32 %r10, %cluster_ctarank; setp.eq.u32 %p1, %r10, 0; and.pred %p1, %p1, %first; mov.b16 %h, 3;"
+        "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+        "@%p1 tcgen05.mma.cta_group::2.kind::f16 [%base], %a, %b, %says, 0;"
+        "@%p1 tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%bar], %h;"
+        f"{WAIT} tcgen05.ld.sync.aligned.32x32b.x{columns}.b32 {registers('o', columns)}, [%mine]; {LOADED}"
+        "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+    )
+    text = kernel(body, image.shape[1], n, 32).replace("cta_group::1", "cta_group::2")
+    text = text.replace(".reg .b64 %a;", ".reg .b64 %a; .reg .b16 %h;")
+    text = text.replace("ld.param.u64 %rd2, [out];", "ld.param.u64 %rd2, [out]; mov.u32 %r11, %ctaid.x; SHIFT")
+    text = text.replace(
+        "SHIFT",
+        f"mul.wide.u32 %rd7, %r11, {image.shape[1]}; add.u64 %rd0, %rd0, %rd7; mul.wide.u32 %rd8, %r11, {128 * n * 4};"
+        "add.u64 %rd1, %rd1, %rd8; add.u64 %rd2, %rd2, %rd8;",
+    )
+    out = np.zeros((2, 128, n), np.uint32)
+    says = 1 << 4 | n >> 3 << 17 | m >> 4 << 24
+    arguments = ["image", "in", "out", np.uint64(tiles[0].tcgen05), np.uint64(tiles[1].tcgen05), np.uint32(says)]
+    buffers = {"image": image, "in": np.zeros_like(out), "out": out}
+    counts = emulate(parse(text), KernelLaunch("k", (2,), (128,), arguments, buffers, cluster=(2,)), check_races=True)
+    d = out[:, :, :columns].view(np.float32)
+    if m == 128:
+        d = np.concatenate([d[:, :64], d[:, 64:]], axis=2)
+    assert np.array_equal(d.reshape(m, n), numbers("f16", a) @ numbers("f16", b).T)
+    assert counts["tcgen05.f16"] == 2 * m * n * 16
