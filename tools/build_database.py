@@ -3,6 +3,7 @@
     python tools/build_database.py                  # only what is missing or whose kernel changed
     python tools/build_database.py --fresh          # everything
     python tools/build_database.py --check 8        # rebuild 8 profiles per kernel and compare
+    python tools/build_database.py --cluster auto   # on all cores of a Ray cluster
     python tools/build_database.py matmul_triton --sm 80 --dtype f16    # these first; the rest stays as it is
 
 After a change of a source that leaves the compiled code as it was, run tools/carry_profiles.py first: it keeps the
@@ -27,7 +28,9 @@ import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kernrec import paths
+from kernrec.cluster.ray_processors import RayProcessors
 from kernrec.compile.nvrtc import compiler
+from kernrec.compile.pool import Processors
 from kernrec.kernel import Kernel, all_kernels, find_kernel
 from kernrec.profile.probe_profile import Variant
 from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
@@ -54,12 +57,16 @@ def main() -> int:
     parser.add_argument("--sm", type=int, action="append", help="build for this architecture alone (may be repeated)")
     parser.add_argument("--dtype", action="append", help="build this data type alone (may be repeated)")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--cluster", metavar="ADDRESS", help="build on all cores of a Ray cluster: auto or host:port")
     arguments = parser.parse_args()
     kernels = [find_kernel(name) for name in arguments.kernels] or list(all_kernels())
     if arguments.check is not None:
         return max(check(kernel, arguments.check, arguments.processes) for kernel in kernels)
     only = Only(frozenset(arguments.sm or ()), frozenset(arguments.dtype or ()))
-    return max(build(kernel, arguments.fresh, arguments.processes, only) for kernel in kernels)
+    if arguments.cluster is None:
+        return max(build(kernel, arguments.fresh, arguments.processes, only) for kernel in kernels)
+    with RayProcessors(arguments.cluster, lambda text: print(text, file=sys.stderr)) as processors:
+        return max(build(kernel, arguments.fresh, processors, only) for kernel in kernels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +85,7 @@ class Only:
         ]
 
 
-def build(kernel: Kernel, fresh: bool, processes: int, only: Only) -> int:
+def build(kernel: Kernel, fresh: bool, processors: Processors | int, only: Only) -> int:
     """Brings one kernel's file up to date; 1 when a variant failed."""
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     old = [] if fresh or not path.is_file() else read_profile_rows(path)
@@ -93,7 +100,7 @@ def build(kernel: Kernel, fresh: bool, processes: int, only: Only) -> int:
     with _progress() as progress:
         task = progress.add_task(kernel.name, total=len(todo))
         try:
-            for result in profile_variants(kernel, todo, known, processes, _COMPILE_S):
+            for result in profile_variants(kernel, todo, known, processors, _COMPILE_S):
                 if isinstance(result, VariantFailure):
                     failures.append(result)
                     progress.console.print(f"failed: {result.message} {dict(result.fixed)} sm_{result.sm}")

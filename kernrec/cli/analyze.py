@@ -1,8 +1,10 @@
 """`kernrec analyze`: a kernel of the user's own, from its source to the configs and power limits worth using."""
 
+import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from kernrec.op import Problem
     from kernrec.recommender import Query, Recommendation
     from kernrec.recommender.analyze_kernel import Analysis
+    from kernrec.recommender.profile_configs import Profiles
 
 
 def analyze(
@@ -55,10 +58,17 @@ def analyze(
     budget: Annotated[
         int, typer.Option(help="Instructions that a block may execute before it is given up.")
     ] = 2_000_000,
+    every: Annotated[
+        bool, typer.Option("--all", help="Profile every config, also where a space has more than 10,000.")
+    ] = False,
     processes: Annotated[int | None, typer.Option(help="Number of processes; default: one per CPU.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Also measure the configs on this machine's GPU.")] = False,
     effort: Annotated[
         str | None, typer.Option(help="With --measure: quick, normal or exhaustive; default normal.")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Compile and emulate on all cores of a Ray cluster: auto or host:port."),
     ] = None,
     wide: AsWide = False,
     as_csv: AsCsv = False,
@@ -69,8 +79,10 @@ def analyze(
     """Analyze a kernel of your own: compile and emulate its configs, and recommend the best with their power limits.
 
     No GPU is needed except for --measure. After an interruption the same command continues where it stopped. For a
-    PTX file only block shape and power limit are recommended. A CUDA source needs a --spec, which names its tunables,
-    launch and problem (the documentation, under Analyze, has one to begin with); `kernrec emulate` needs none.
+    PTX file only block shape and power limit are recommended. Of a space of more than 10,000 configs those are profiled
+    that may be among the best, and a first answer is printed on standard error after 1 % of them. A CUDA source needs
+    a --spec, which names its tunables, launch and problem (the documentation, under Analyze, has one to begin with);
+    `kernrec emulate` needs none.
     """
     from kernrec import paths
     from kernrec.compile.compiled import CompileError
@@ -89,6 +101,8 @@ def analyze(
     kernel, left_out, folder = kernel_argument(source, arguments or [], spec, call, shape, of_ptx)
     dims = parse_shape(shape) if shape and call is None else {}
     problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **dims)
+    if cluster and processes is not None:
+        raise UsageError("--processes is for this machine; --cluster takes all cores of its nodes")
     if effort and not measure:
         raise UsageError("--effort says how much is measured; it goes with --measure")
     if measure and inputs != "random":
@@ -99,10 +113,17 @@ def analyze(
     progress = Steps(f"{kernel.name}: preparing")
 
     def report(done: int, total: int) -> None:
-        progress.step(f"{kernel.name}: {done} of {total} configs", done, total)
+        of = f" of {total}" if total else ""
+        progress.step(f"{kernel.name}: {done}{of} configs", done, total)
+
+    def first_front(answer: "Recommendation", profiled: int) -> None:
+        progress.remove_line()
+        with contextlib.redirect_stdout(sys.stderr):
+            print_notes([f"a first answer, from {profiled} configs:"])
+            print_choices(answer, form)
 
     try:
-        with ended_by_signals(), progress:
+        with ended_by_signals(), progress, _profiles(cluster) as profiles:
             analysis = run(
                 kernel,
                 problem,
@@ -113,7 +134,10 @@ def analyze(
                     folder=folder,
                     processes=(os.cpu_count() or 1) if processes is None else processes,
                     budget=budget,
+                    whole=every,
                     progress=report,
+                    profiles=profiles,
+                    first_front=first_front,
                 ),
             )
     except KeyboardInterrupt as stop:
@@ -139,6 +163,19 @@ def analyze(
     print_notes(left_out)
     if measured is not None:
         measured.end()
+
+
+@contextlib.contextmanager
+def _profiles(cluster: str | None) -> "Iterator[Profiles | None]":
+    """What profiles configs on a cluster; None: this machine does."""
+    if cluster is None:
+        yield None
+        return
+    from kernrec.cluster.ray_processors import RayProcessors
+    from kernrec.recommender.profile_configs import profiles_with
+
+    with RayProcessors(cluster, lambda text: print_notes([text])) as processors:
+        yield profiles_with(processors)
 
 
 class _Measured:
@@ -222,6 +259,14 @@ def _say(analysis: "Analysis") -> None:
         f"{analysis.recommendation.candidates} configs: {analysis.profiled} profiled now, {analysis.known} before,"
         f" {len(analysis.failures)} failed, {analysis.seconds:.1f} s"
     ]
+    if analysis.left_out:
+        from kernrec.model.search.partial_space import CONFIDENCE, MARGIN
+
+        notes.append(
+            f"{analysis.left_out} configs were left out (--all profiles them): with a probability of"
+            f" {100 * CONFIDENCE:.0f} % none of them is predicted to take {100 * MARGIN:.0f} % less time or energy than"
+            " the best, as searches of recorded spaces say"
+        )
     counts: dict[str, int] = {}
     for failure in analysis.failures:
         message = failure.message.split(": ", 1)[-1]

@@ -44,6 +44,10 @@ class Steps:
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
+        self.remove_line()
+
+    def remove_line(self) -> None:
+        """Make room on a terminal for other text; the line comes again below it."""
         if self._open:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             self._open = False

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 from kernrec.compile.cache import CompileCache
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Reason, Result
@@ -217,6 +217,56 @@ def processes_for(count: int) -> Iterator[ProcessPoolExecutor]:
                 process.kill()
             pool.shutdown(cancel_futures=True)
             raise
+
+
+class ProcessorsLostError(KernrecError):
+    """Nobody is left to run a task: that says nothing about the task."""
+
+
+class Processors(Protocol):
+    """What compiles sources and runs Python work in parallel: processes of this machine, or of many."""
+
+    @property
+    def count(self) -> int:
+        """How many tasks run at a time, about."""
+
+    def compile(self, jobs: Iterable[CompileJob], timeout_s: float = 120.0) -> Iterator[tuple[CompileJob, Result]]:
+        """As `compile_many`."""
+
+    def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Give a task, a function of a module, to one of the processes."""
+
+
+class LocalProcessors:
+    """Processes of this machine."""
+
+    def __init__(self, count: int, pool: ProcessPoolExecutor) -> None:
+        """count: of each kind, to compile and to work; pool: the latter, from `processes_for`."""
+        self._count = count
+        self._pool = pool
+
+    @property
+    def count(self) -> int:
+        """As of `Processors`."""
+        return self._count
+
+    def compile(self, jobs: Iterable[CompileJob], timeout_s: float = 120.0) -> Iterator[tuple[CompileJob, Result]]:
+        """As of `Processors`."""
+        return compile_many(jobs, self._count, timeout_s)
+
+    def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """As of `Processors`."""
+        return submit(self._pool, task, *args, **kwargs)
+
+
+@contextmanager
+def processors_of(given: "Processors | int") -> Iterator[Processors]:
+    """The processors given, or so many processes of this machine, which end with the block."""
+    if not isinstance(given, int):
+        yield given
+        return
+    with processes_for(given) as pool:
+        yield LocalProcessors(given, pool)
 
 
 def submit(pool: ProcessPoolExecutor, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:

@@ -21,8 +21,9 @@ def compile_apart(job: CompileJob, cache: CompileCache) -> Compiled:
     """The result of a job whose `triton` is set, from `cache`, else from a process, and then kept.
 
     Raises:
-        CompileError: the source does not compile, or the process died.
-        NoCompilerError: Triton is missing.
+        CompileError: the source does not compile.
+        UsageError: compiling took too long.
+        KernrecError: the process died, or Triton is missing.
     """
     key = cache_key(job)
     result = cache.get(key)

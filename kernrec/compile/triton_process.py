@@ -39,7 +39,7 @@ def answer_of(
     try:
         output, errors = process.communicate(request.encode(), timeout=limit_s)
     except subprocess.TimeoutExpired:
-        raise UsageError(f"{about}: loading it took longer than {limit_s:g} s") from None
+        raise UsageError(f"{about}: the process that {work} took longer than {limit_s:g} s") from None
     finally:
         kill_group(process)
         process.wait()

@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob
-from kernrec.compile.pool import compile_many, processes_for, submit
+from kernrec.compile.pool import Processors, ProcessorsLostError, processors_of
 from kernrec.errors import KernrecError
 from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, Space
@@ -67,7 +67,7 @@ def profile_variants(
     kernel: Kernel,
     variants: Sequence[Variant],
     known: Collection[tuple[str, int]] = (),
-    processes: int = 2,
+    processors: Processors | int = 2,
     timeout_s: float = 120.0,
 ) -> Iterator[list[ProfileRow] | VariantFailure]:
     """Profiles of `variants` as rows to store, a list for each variant, in order of completion; failures as they occur.
@@ -78,7 +78,7 @@ def profile_variants(
         kernel: the kernel.
         variants: from `variants_of`.
         known: (variant key, architecture) that need no work.
-        processes: to compile and to emulate with.
+        processors: to compile and to emulate with; a number: so many processes of this machine.
         timeout_s: limit for one compilation.
     """
     work = {variant.key: [sm for sm in variant.configs if (variant.key, sm) not in known] for variant in variants}
@@ -101,8 +101,8 @@ def profile_variants(
     compiled: dict[CodeKey, dict[int, Compiled]] = {}
     missing = {macros: len(sms) for macros, sms in wanted.items()}
     waiting: dict[Future[_Profiles], list[Variant]] = {}
-    with processes_for(processes) as pool:
-        for job, result in compile_many(jobs(), processes, timeout_s):
+    with processors_of(processors) as opened:
+        for job, result in opened.compile(jobs(), timeout_s):
             macros = by_job.pop(job)
             if isinstance(result, CompileError):
                 for variant in alike[macros]:
@@ -114,8 +114,8 @@ def profile_variants(
             if missing[macros] == 0 and macros in compiled:
                 group = alike[macros]
                 to_do = [replace(v, configs={sm: v.configs[sm] for sm in work[v.key]}) for v in group]
-                waiting[submit(pool, profile_architectures, kernel, to_do, compiled.pop(macros))] = group
-            while len(waiting) >= _MOST_WAITING * processes:
+                waiting[opened.submit(profile_architectures, kernel, to_do, compiled.pop(macros))] = group
+            while len(waiting) >= _MOST_WAITING * opened.count:
                 yield from _collect(kernel, waiting)
         while waiting:
             yield from _collect(kernel, waiting)
@@ -136,6 +136,8 @@ def _collect(
         try:
             for variant, profiles in zip(group, future.result(), strict=True):
                 yield [profile.row(kernel, sm, variant.key, variant.fixed) for sm, profile in profiles]
+        except ProcessorsLostError:
+            raise
         except KernrecError as error:
             for variant in group:
                 yield VariantFailure(kernel.name, variant.fixed, min(variant.configs), str(error))

@@ -8,14 +8,14 @@ refused it, is cached: another architecture with the same PTX is not emulated.
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 from kernrec.compile.assemble import assemble
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob
-from kernrec.compile.pool import compile_many, processes_for, submit
+from kernrec.compile.pool import Processors, ProcessorsLostError, processors_of
 from kernrec.errors import KernrecError
 from kernrec.kernel import Config, Kernel, bind_launches
 from kernrec.profile.emulation_cache import Emulated, EmulationCache
@@ -44,7 +44,7 @@ Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
 
 
 def profile_configs(
-    kernel: Kernel, configs: Iterable[Config], target: ProfileTarget, processes: int = 2
+    kernel: Kernel, configs: Iterable[Config], target: ProfileTarget, processors: Processors | int = 2
 ) -> Iterator[Outcome]:
     """Profiles configs, in order of completion; a config that fails costs only itself and its equals.
 
@@ -52,7 +52,7 @@ def profile_configs(
         kernel: a kernel that is profiled by sampling.
         configs: its configs.
         target: problem and architecture.
-        processes: to compile and to emulate with.
+        processors: to compile and to emulate with; a number: so many processes of this machine.
 
     Yields:
         Configs that are the same to the compiler and the emulator, with the rows to store of all of them; failures.
@@ -68,16 +68,16 @@ def profile_configs(
             configs_of[job] = equal
             yield job
 
-    with processes_for(processes) as pool:
-        tasks = _EmulationTasks(kernel, target, pool)
-        for job, result in _compile(jobs(), processes):
+    with processors_of(processors) as opened:
+        tasks = _EmulationTasks(kernel, target, opened)
+        for job, result in _compile(jobs(), opened):
             equal = configs_of.pop(job)
             if isinstance(result, CompileError):
                 yield from (ProfileFailure(config, str(result)) for config in equal)
                 continue
             for config in equal:
                 yield from tasks.add(config, result)
-            while len(tasks) >= _MOST_WAITING * processes:
+            while len(tasks) >= _MOST_WAITING * opened.count:
                 yield from tasks.collect()
         while len(tasks):
             yield from tasks.collect()
@@ -86,10 +86,10 @@ def profile_configs(
 class _EmulationTasks:
     """Configs that are being emulated; those with the same code, launch and arguments as one task."""
 
-    def __init__(self, kernel: Kernel, target: ProfileTarget, pool: ProcessPoolExecutor) -> None:
+    def __init__(self, kernel: Kernel, target: ProfileTarget, processors: Processors) -> None:
         self._kernel = kernel
         self._target = target
-        self._pool = pool
+        self._processors = processors
         self._cache = EmulationCache(kernel, target.problem, target.budget)
         self._running: dict[Future[list[LaunchProfile]], tuple[str, ...]] = {}
         self._configs: dict[tuple[str, ...], list[Config]] = {}  # of the running tasks
@@ -117,7 +117,7 @@ class _EmulationTasks:
             self._configs[key] = [config]
             slim = replace(compiled, cubin=b"", log="")
             plain = _PlainTarget.of(self._target)
-            self._running[submit(self._pool, _sample, self._kernel, config, plain, slim)] = key
+            self._running[self._processors.submit(_sample, self._kernel, config, plain, slim)] = key
 
     def collect(self) -> Iterator[Outcome]:
         """The outcomes of the tasks that are done; waits for one at least."""
@@ -127,6 +127,8 @@ class _EmulationTasks:
             try:
                 result = future.result()
                 self._cache.put(key, result)
+            except ProcessorsLostError:
+                raise
             except KernrecError as error:
                 result = str(error)
                 self._cache.put(key, result)
@@ -146,14 +148,16 @@ class _EmulationTasks:
             yield configs, [row for config in configs for row in _rows(self._kernel, config, self._target, result)]
 
 
-def _compile(jobs: Iterable[CompileJob], processes: int) -> Iterator[tuple[CompileJob, Compiled | CompileError]]:
+def _compile(
+    jobs: Iterable[CompileJob], processors: Processors
+) -> Iterator[tuple[CompileJob, Compiled | CompileError]]:
     """Jobs with their results: from the compiler, or of PTX from the assembler."""
     jobs = iter(jobs)
     first = next(jobs, None)
     if first is None:
         return
     if not first.name.endswith(".ptx"):
-        yield from compile_many(chain([first], jobs), processes)
+        yield from processors.compile(chain([first], jobs))
         return
     for job in chain([first], jobs):
         yield job, assemble(job.source, job.sm, job.name)

@@ -1,45 +1,35 @@
-"""Analyzing a user's kernel on a problem and a GPU: every config is profiled, then the recommender answers.
+"""Analyzing a user's kernel on a problem and a GPU: its configs are profiled, then the recommender answers.
+
+Of a large space only those configs are profiled that may be among the best (`profile_promising`).
 
 Profiles are stored in the user's database and reused: by a second analysis, after an interruption, and by
 `kernrec recommend --kernel`.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import CompileError
-from kernrec.compile.nvrtc import compile_job
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import UsageError
 from kernrec.gpu import GPU
-from kernrec.kernel import Config, Kernel, Space, bind_launches
+from kernrec.kernel import Kernel, Space
 from kernrec.kernel.expression import Expression
-from kernrec.kernel.spec import config_text
 from kernrec.op import Problem
-from kernrec.profile.kernel_code import compile_job_for, unused_macros
-from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
-from kernrec.profile.profile_user_kernel import ProfileFailure, profile_configs
-from kernrec.profile.sample_profile import BLOCK_BUDGET, ProfileTarget, argument_mismatch, entry_name
-from kernrec.ptx import parse
+from kernrec.profile.kernel_code import unused_macros
+from kernrec.profile.profile_user_kernel import ProfileFailure
+from kernrec.profile.sample_profile import ProfileTarget
 from kernrec.recommender.infeasible import empty_constraint, refusing_constraint
+from kernrec.recommender.profile_configs import ConfigProfiler, ProfilingOptions, why_none
+from kernrec.recommender.profile_promising import LARGE, PartOfSpace, profile_promising
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Recommendation
-from kernrec.store import Database, ProfileRow
+from kernrec.store import Database
 from kernrec.store.kernel_rows import remember
 from kernrec.util.light_dataclass import dataclass
-
-_SAVE_S = 10.0
-_SAVE_ROWS = 500
-_HOPELESS = 24
-"""So many configs failed, and none did not: the source is wrong, not the configs."""
-
-Progress = Callable[[int, int], None]
-"""Called with how many configs are done, of how many."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +43,8 @@ class Analysis:
     """Configs whose profile the database had."""
     failures: tuple[ProfileFailure, ...]
     """Configs that have no profile, with the reason."""
+    left_out: int
+    """Configs of a large space that are not among the best, with a probability of `partial_space.CONFIDENCE`."""
     seconds: float
 
     def as_dict(self) -> dict[str, Any]:
@@ -62,26 +54,9 @@ class Analysis:
             "profiled": self.profiled,
             "known": self.known,
             "failed": [{"config": dict(f.config), "message": f.message} for f in self.failures],
+            "left_out": self.left_out,
             "analysis_s": self.seconds,
         }
-
-
-@dataclass(frozen=True)
-class ProfilingOptions:
-    """How the configs of a kernel are profiled."""
-
-    folder: Path | None = None
-    """Where the spec's files are; None where it names none."""
-    processes: int = 2
-    budget: int = BLOCK_BUDGET
-    """Instructions that a block may execute before it is given up."""
-    only: Sequence[Config] | None = None
-    """The configs to profile; None for every valid one."""
-    progress: Progress | None = None
-
-    def __post_init__(self) -> None:
-        if self.processes < 1 or self.budget < 1:
-            raise UsageError(f"processes and budget are {self.processes} and {self.budget}; at least 1 is accepted")
 
 
 def analyze(
@@ -111,99 +86,32 @@ def analyze(
     variants = space.configs_on(problem) if kernel.sampled else space.variants
     only = None if options.only is None else {frozenset(config.items()) for config in options.only}
     wanted = [row for row in rows.tolist() if only is None or frozenset(space.config(row).items()) in only]
-    missing = [space.config(row) for row in wanted if variants.keys[variants.index[row]] not in profiled]
-    # A config that has a profile has not failed: with one, the source is not wrong.
-    hopeless = min(_HOPELESS, len(missing)) if len(missing) == len(wanted) else 0
+    known = np.array([variants.keys[number] in profiled for number in variants.index[wanted].tolist()])
     target = ProfileTarget(problem, gpu.sm, options.folder, options.budget)
-    failures = _profile(kernel, missing, target, database, options, hopeless)
+    profiler = ConfigProfiler(kernel, target, database, options)
+    if options.whole or only is not None or len(wanted) <= LARGE:
+        missing = [space.config(row) for row, there in zip(wanted, known.tolist(), strict=True) if not there]
+        # A config that has a profile has not failed: with one, the source is not wrong.
+        failures = profiler.profile(missing, not known.any(), lambda done: _report(options, done, len(missing)))
+        left_out = 0
+    else:
+        part = PartOfSpace(space, np.array(wanted), variants.index[wanted], known)
+        failures, left_out = profile_promising(profiler, gpu, query, part)
     if len(failures) < len(wanted):  # without a compiler, or with a source that is wrong, nothing is left behind
         with Database.open(database, read_only=False) as opened:
             remember(opened, kernel, problem)
     recommender = Recommender([database])
     if not recommender.context.find_profiles(kernel, problem, gpu):
-        raise _why_none(kernel, problem, gpu.sm, failures[0])
+        raise why_none(kernel, problem, gpu.sm, failures[0])
     recommendation = recommender.answer_kernel(kernel, problem, gpu, query)
-    seconds = time.monotonic() - start
-    return Analysis(recommendation, len(missing) - len(failures), len(wanted) - len(missing), tuple(failures), seconds)
+    before = int(known.sum())
+    made = len(wanted) - before - len(failures) - left_out
+    return Analysis(recommendation, made, before, tuple(failures), left_out, time.monotonic() - start)
 
 
-def _profile(
-    kernel: Kernel,
-    configs: Sequence[Config],
-    target: ProfileTarget,
-    database: Path,
-    options: ProfilingOptions,
-    hopeless: int,
-) -> list[ProfileFailure]:
-    """Profiles these configs into the database, some at a time; those that have no profile, with the reason.
-
-    Raises:
-        KernrecError: the first `hopeless` configs all failed, where that is not 0.
-    """
-    failures: list[ProfileFailure] = []
-    pending: list[ProfileRow] = []
-    done, saved = 0, time.monotonic()
-
-    def save() -> None:
-        if pending:
-            with Database.open(database, read_only=False) as opened:
-                opened.add_profiles(pending)
-            pending.clear()
-
-    try:
-        for result in _profiles(kernel, configs, target, options.processes):
-            if isinstance(result, ProfileFailure):
-                failures.append(result)
-                if len(failures) == hopeless == done + 1:
-                    raise _why_none(kernel, target.problem, target.sm, result)
-                done += 1
-            else:
-                pending += result[1]
-                done += len(result[0])
-            if options.progress:
-                options.progress(done, len(configs))
-            if len(pending) > _SAVE_ROWS or time.monotonic() - saved > _SAVE_S:
-                save()
-                saved = time.monotonic()
-    finally:
-        save()
-    return failures
-
-
-def _why_none(kernel: Kernel, problem: Problem, sm: int, failure: ProfileFailure) -> KernrecError:
-    """What to raise where no config has a profile: `CompileError` for the source, `UsageError` for wrong arguments."""
-    try:
-        job = compile_job_for(kernel, failure.config, problem, sm)
-        if job.triton is not None:  # which runs the user's code: in worker processes only
-            return KernrecError(f"{config_text(failure.config)}: {failure.message}")
-        module = parse(compile_job(job, CompileCache.default()).ptx)
-        bound = bind_launches(kernel, failure.config, problem, sm)
-        misfit = [argument_mismatch(module, entry_name(module.functions, launch.entry), launch) for launch in bound]
-    except CompileError as error:
-        return CompileError(failure.message, error.log)
-    except KernrecError:
-        misfit = []
-    return UsageError(failure.message) if any(misfit) else KernrecError(failure.message)
-
-
-def _profiles(
-    kernel: Kernel, configs: Sequence[Config], target: ProfileTarget, processes: int
-) -> Iterator[tuple[list[Config], list[ProfileRow]] | ProfileFailure]:
-    """Configs with the rows to store of them: from samples of blocks, or from probes where the spec has them."""
-    if kernel.sampled or not configs:
-        yield from profile_configs(kernel, configs, target, processes) if configs else ()
-        return
-    problem = target.problem
-    members: dict[str, list[Config]] = {}
-    for config in configs:
-        members.setdefault(kernel.variant_key(config, problem.dtype, problem.layout), []).append(config)
-    variants = [variant for variant in variants_of(kernel, [target.sm]) if variant.key in members]
-    for result in profile_variants(kernel, variants, processes=processes):
-        if isinstance(result, VariantFailure):
-            failed = next(variant for variant in variants if variant.fixed == result.fixed)
-            yield from (ProfileFailure(config, result.message) for config in members[failed.key])
-        else:
-            yield members[result[0].variant_key], result
+def _report(options: ProfilingOptions, done: int, total: int) -> None:
+    if options.progress is not None:
+        options.progress(done, total)
 
 
 def check_tunables_used(kernel: Kernel) -> None:

@@ -87,7 +87,7 @@ def test_another_architecture_is_compiled_and_not_emulated(kernel: Kernel, monke
     configs = [{"threads": 64}, {"threads": 128}]
 
     def counts(sm: int) -> dict[str, np.ndarray]:
-        outcomes = list(profile_configs(kernel, configs, ProfileTarget(problem(kernel), sm), processes=1))
+        outcomes = list(profile_configs(kernel, configs, ProfileTarget(problem(kernel), sm), processors=1))
         assert not any(isinstance(outcome, ProfileFailure) for outcome in outcomes)
         rows = [row for outcome in outcomes for row in outcome[1]]  # type: ignore[index]
         assert {row.sm for row in rows} == {sm}

@@ -119,7 +119,7 @@ class TestWithTriton:
 
         request = {"source": "while True: pass", "name": "endless.py", "folder": "", "function": "f"}
         request |= {"arguments": {}, "configs": None, "grid": None}
-        with pytest.raises(UsageError, match=r"endless\.py: loading it took longer than 3 s"):
+        with pytest.raises(UsageError, match=r"endless\.py: the process that loads it took longer than 3 s"):
             described(request, limit_s=3.0)
 
     @pytest.mark.slow

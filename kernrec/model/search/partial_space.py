@@ -1,0 +1,132 @@
+"""Which configs of a large space to profile, and when the others need not be: a forest of the profiled ones decides.
+
+    first     some configs at random
+    then      trees learn time and energy from the profiled configs; those whose bound is lowest come next
+    until     no bound of what is left is more than `MARGIN` better than the best
+
+A config's bound is `SPREADS` standard deviations of the trees below their mean, of the logarithm of time, of energy and
+of their product, which are the ends and the middle of a front. Of configs that fail trees learn which do.
+
+`SPREADS` makes the claim at the end hold with a probability of `CONFIDENCE`: it is the least with which searches of
+recorded spaces ended wrongly in no more of a hundred cases, for each kernel chosen without it
+(`tools/evaluate_partial.py`).
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from kernrec.util.light_dataclass import dataclass
+from kernrec.util.optional import import_optional
+
+Array = np.ndarray
+
+MARGIN = 0.05
+"""What is left out may be better by this share."""
+CONFIDENCE = 0.99
+SPREADS = 2.0
+_FIRST, _FIRST_SHARE = (100, 256), 0.01
+"""Configs that are drawn at random at the beginning: this share of the space, within these bounds."""
+_BATCH, _BATCH_SHARE = 32, 0.1
+"""Configs between two fits: at most so many, or this share of those that are known."""
+_LEAST = 16
+"""Configs between two fits at least: as long as a fit takes."""
+_TREES = 64
+_FEWEST = 20
+"""Configs that ran without which there is no fit: more are drawn at random."""
+_RUNS = 0.05
+"""Share of the trees by which a config has to run to be worth trying."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What to profile next."""
+
+    rows: Array
+    """Positions, the most promising first; none: the search is over."""
+    promising: int
+    """Configs left that may be better than the best by more than `MARGIN`; they come first."""
+
+
+class PartialSearch:
+    """The search of a space of C configs; it keeps nothing, `propose` takes all that is known.
+
+    Raises:
+        KernrecError: scikit-learn is not installed.
+    """
+
+    def __init__(self, tunables: Array, seed: int = 0, spreads: float = SPREADS) -> None:
+        """Lay out a space.
+
+        Args:
+            tunables: the configs' values, (C, T).
+            seed: of everything that is drawn at random.
+            spreads: standard deviations by which a bound lies below what is expected.
+        """
+        self._ensemble: Any = import_optional(
+            "sklearn.ensemble", "choosing which configs of a large space to profile (`--all` profiles all)", "train"
+        )
+        self._features = _features(tunables)
+        self._seed, self._spreads = seed, spreads
+        count = len(tunables)
+        self.first = min(count, max(_FIRST[0], min(_FIRST[1], math.ceil(_FIRST_SHARE * count))))
+        """Configs that are drawn at random."""
+
+    def propose(self, known: Array, costs: Array) -> Proposal:
+        """What to profile next.
+
+        Args:
+            known: positions of the K configs that were tried.
+            costs: their time and energy, or one of them, (K, 1 or 2); NaN for a config that failed.
+        """
+        left = np.ones(len(self._features), dtype=bool)
+        left[known] = False
+        rest = np.flatnonzero(left)
+        ran = np.isfinite(costs).all(axis=1)
+        if len(known) < self.first or (ran.sum() < _FEWEST and len(rest)):
+            drawn = np.random.default_rng([self._seed, len(known)]).permutation(rest)
+            return Proposal(drawn[: max(self.first - len(known), _BATCH)], len(rest))
+        if not len(rest):
+            return Proposal(rest, 0)
+        log = np.log(costs[ran])
+        gain = self._bounds(known[ran], log, rest) - (criteria(log).min(axis=0) + math.log(1.0 - MARGIN))
+        worth = gain.min(axis=1)
+        if not ran.all():
+            worth[self._share_that_runs(known, ran, rest) < _RUNS] = np.inf
+        promising = int((worth < 0.0).sum())
+        batch = max(_LEAST, min(promising, max(_BATCH, int(_BATCH_SHARE * len(known))))) if promising else 0
+        return Proposal(rest[np.argsort(worth, kind="stable")[:batch]], promising)
+
+    def _bounds(self, known: Array, log: Array, rest: Array) -> Array:
+        """What each criterion of the configs `rest` may come down to, (len(rest), criteria)."""
+        forest = self._ensemble.ExtraTreesRegressor(
+            _TREES, max_features=0.5, bootstrap=True, random_state=self._seed, n_jobs=1
+        )
+        forest.fit(self._features[known], log if log.shape[1] > 1 else log[:, 0])
+        features = self._features[rest]
+        total = squares = np.zeros((len(rest), criteria(log[:1]).shape[1]))
+        for tree in forest.estimators_:
+            value = criteria(tree.predict(features, check_input=False).reshape(len(rest), -1))
+            total, squares = total + value, squares + value**2
+        mean = total / _TREES
+        return mean - self._spreads * np.sqrt(np.maximum(squares / _TREES - mean**2, 0.0))
+
+    def _share_that_runs(self, known: Array, ran: Array, rest: Array) -> Array:
+        forest = self._ensemble.ExtraTreesRegressor(
+            _TREES // 2, max_features=0.5, bootstrap=True, random_state=self._seed, n_jobs=1
+        )
+        return forest.fit(self._features[known], ran.astype(float)).predict(self._features[rest])
+
+
+def criteria(log: Array) -> Array:
+    """Columns to keep low, of the logarithms of time and energy, (N, 1 or 3)."""
+    return log if log.shape[1] == 1 else np.column_stack((log, log.mean(axis=1)))
+
+
+def _features(tunables: Array) -> Array:
+    """The tunables that vary as logarithms, with the products and ratios of each two, (C, F)."""
+    varied = tunables[:, [len(np.unique(column)) > 1 for column in tunables.T]].astype(float)
+    logs = list(np.where(varied > 0, np.log2(np.maximum(varied, 2.0**-20)), -1.0).T)
+    pairs = [combined for i, one in enumerate(logs) for two in logs[:i] for combined in (one + two, one - two)]
+    return np.stack([*logs, *pairs], axis=1).astype(np.float32) if logs else np.zeros((len(tunables), 1), np.float32)

@@ -1,0 +1,150 @@
+"""Profiling configs of a user's kernel into a database, some at a time, and why none could be profiled."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from kernrec.compile.cache import CompileCache
+from kernrec.compile.compiled import CompileError
+from kernrec.compile.nvrtc import compile_job
+from kernrec.compile.pool import Processors
+from kernrec.errors import KernrecError, UsageError
+from kernrec.kernel import Config, Kernel, bind_launches
+from kernrec.kernel.spec import config_text
+from kernrec.op import Problem
+from kernrec.profile.kernel_code import compile_job_for
+from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
+from kernrec.profile.profile_user_kernel import Outcome, ProfileFailure, profile_configs
+from kernrec.profile.sample_profile import BLOCK_BUDGET, ProfileTarget, argument_mismatch, entry_name
+from kernrec.ptx import parse
+from kernrec.recommender.result import Recommendation
+from kernrec.store import Database, ProfileRow
+from kernrec.util.light_dataclass import dataclass
+
+_SAVE_S = 10.0
+_SAVE_ROWS = 500
+_HOPELESS = 24
+"""So many configs failed, and none did not: the source is wrong, not the configs."""
+
+Progress = Callable[[int, int], None]
+"""Called with how many configs are done, of how many; of a large space: of how many at most, 0 where not known."""
+
+Profiles = Callable[[Kernel, Sequence[Config], ProfileTarget], Iterator[Outcome]]
+"""Configs to their outcomes, as `profile_configs`."""
+
+
+@dataclass(frozen=True)
+class ProfilingOptions:
+    """How the configs of a kernel are profiled."""
+
+    folder: Path | None = None
+    """Where the spec's files are; None where it names none."""
+    processes: int = 2
+    budget: int = BLOCK_BUDGET
+    """Instructions that a block may execute before it is given up."""
+    only: Sequence[Config] | None = None
+    """The configs to profile; None for every valid one."""
+    whole: bool = False
+    """Whether every config of a large space is profiled, not only those that may be among the best."""
+    progress: Progress | None = None
+    first_front: Callable[[Recommendation, int], None] | None = None
+    """Called once while a large space is profiled: with an answer, and from how many configs it is."""
+    profiles: Profiles | None = None
+    """Compiles and emulates configs; None: `processes` of this machine do."""
+
+    def __post_init__(self) -> None:
+        if self.processes < 1 or self.budget < 1:
+            raise UsageError(f"processes and budget are {self.processes} and {self.budget}; at least 1 is accepted")
+
+
+@dataclass(frozen=True)
+class ConfigProfiler:
+    """Profiles configs of one kernel on one problem into a database."""
+
+    kernel: Kernel
+    target: ProfileTarget
+    database: Path
+    options: ProfilingOptions
+
+    def profile(self, configs: Sequence[Config], hopeless: bool, report: Callable[[int], None]) -> list[ProfileFailure]:
+        """Those that have no profile, with the reason; the others are in the database.
+
+        Args:
+            configs: to be profiled; rows are kept some at a time.
+            hopeless: whether to end where the first ones all fail.
+            report: called with how many are done.
+
+        Raises:
+            KernrecError: the first `_HOPELESS` configs all failed.
+        """
+        failures: list[ProfileFailure] = []
+        pending: list[ProfileRow] = []
+        done, saved = 0, time.monotonic()
+        enough = min(_HOPELESS, len(configs)) if hopeless else 0
+
+        def save() -> None:
+            if pending:
+                with Database.open(self.database, read_only=False) as opened:
+                    opened.add_profiles(pending)
+                pending.clear()
+
+        try:
+            profiles = self.options.profiles or profiles_with(self.options.processes)
+            for result in profiles(self.kernel, configs, self.target) if configs else ():
+                if isinstance(result, ProfileFailure):
+                    failures.append(result)
+                    if len(failures) == enough == done + 1:
+                        raise why_none(self.kernel, self.target.problem, self.target.sm, result)
+                    done += 1
+                else:
+                    pending += result[1]
+                    done += len(result[0])
+                report(done)
+                if len(pending) > _SAVE_ROWS or time.monotonic() - saved > _SAVE_S:
+                    save()
+                    saved = time.monotonic()
+        finally:
+            save()
+        return failures
+
+
+def profiles_with(processors: Processors | int) -> Profiles:
+    """How configs are profiled with processors: from samples of blocks, or from probes where the spec has them."""
+
+    def profiles(kernel: Kernel, configs: Sequence[Config], target: ProfileTarget) -> Iterator[Outcome]:
+        if kernel.sampled:
+            return profile_configs(kernel, configs, target, processors)
+        return _probed(kernel, configs, target.problem, target.sm, processors)
+
+    return profiles
+
+
+def why_none(kernel: Kernel, problem: Problem, sm: int, failure: ProfileFailure) -> KernrecError:
+    """What to raise where no config has a profile: `CompileError` for the source, `UsageError` for wrong arguments."""
+    try:
+        job = compile_job_for(kernel, failure.config, problem, sm)
+        if job.triton is not None:  # which runs the user's code: in worker processes only
+            return KernrecError(f"{config_text(failure.config)}: {failure.message}")
+        module = parse(compile_job(job, CompileCache.default()).ptx)
+        bound = bind_launches(kernel, failure.config, problem, sm)
+        misfit = [argument_mismatch(module, entry_name(module.functions, launch.entry), launch) for launch in bound]
+    except CompileError as error:
+        return CompileError(failure.message, error.log)
+    except KernrecError:
+        misfit = []
+    return UsageError(failure.message) if any(misfit) else KernrecError(failure.message)
+
+
+def _probed(
+    kernel: Kernel, configs: Sequence[Config], problem: Problem, sm: int, processors: Processors | int
+) -> Iterator[Outcome]:
+    members: dict[str, list[Config]] = {}
+    for config in configs:
+        members.setdefault(kernel.variant_key(config, problem.dtype, problem.layout), []).append(config)
+    variants = [variant for variant in variants_of(kernel, [sm]) if variant.key in members]
+    for result in profile_variants(kernel, variants, processors=processors):
+        if isinstance(result, VariantFailure):
+            failed = next(variant for variant in variants if variant.fixed == result.fixed)
+            yield from (ProfileFailure(config, result.message) for config in members[failed.key])
+        else:
+            yield members[result[0].variant_key], result

@@ -1,0 +1,60 @@
+"""Which configs of a large space are profiled, and when the others are left out."""
+
+import itertools
+
+import numpy as np
+
+from kernrec.model.search.partial_space import MARGIN, PartialSearch, criteria
+
+TUNABLES = np.array(list(itertools.product([1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16], range(1, 11), [0, 1])))
+
+
+def costs(seed: int) -> np.ndarray:
+    """Time and energy over the space: a tile that is best in the middle, a flag that costs time and saves energy."""
+    rough = np.random.default_rng(seed)
+    x, y, unroll, flag = np.log2(np.maximum(TUNABLES, 0.5)).T
+    time_s = 1e-3 * np.exp(0.3 * (x + y - 5.0) ** 2 + 0.1 * (unroll - 2.0) ** 2 + 0.2 * flag)
+    energy_j = 100.0 * time_s * np.exp(-0.3 * flag + 0.2 * x)
+    return np.column_stack((time_s, energy_j)) * np.exp(0.02 * rough.standard_normal((len(x), 2)))
+
+
+def searched(search: PartialSearch, cost: np.ndarray) -> np.ndarray:
+    """What is tried until the search ends."""
+    known = np.zeros(0, np.int64)
+    while len(rows := search.propose(known, cost[known]).rows):
+        assert not np.isin(rows, known).any()
+        known = np.concatenate((known, rows))
+    return known
+
+
+def test_a_search_tries_a_part_of_a_space_and_leaves_out_nothing_that_is_better_by_the_margin() -> None:
+    cost = costs(0)
+    known = searched(PartialSearch(TUNABLES, spreads=1.0), cost)
+    assert len(known) < 0.6 * len(TUNABLES)
+    best, of_all = (criteria(np.log(some)).min(axis=0) for some in (cost[known], cost))
+    assert (best <= of_all - np.log(1.0 - MARGIN)).all()
+
+
+def test_configs_like_those_that_fail_are_not_tried() -> None:
+    cost = costs(0)[:, :1]
+    fails = TUNABLES[:, 0] * TUNABLES[:, 1] > 64
+    cost[fails] = np.nan
+    search = PartialSearch(TUNABLES, spreads=1.0)
+    known = searched(search, cost)
+    assert fails[known[search.first :]].mean() < 0.5 * fails.mean()
+
+
+def test_where_nothing_runs_everything_is_tried_and_the_search_ends() -> None:
+    nothing = np.full((150, 1), np.nan)
+    assert sorted(searched(PartialSearch(TUNABLES[:150]), nothing)) == list(range(150))
+
+
+def test_the_same_results_give_the_same_proposal() -> None:
+    cost, known = costs(2), np.arange(0, len(TUNABLES), 3)
+    first, second = (PartialSearch(TUNABLES, 3).propose(known, cost[known]) for _ in range(2))
+    assert first.rows.tolist() == second.rows.tolist()
+    assert first.promising == second.promising > 0
+
+
+def test_a_space_of_one_config_is_tried_whole() -> None:
+    assert searched(PartialSearch(np.array([[4, 1]])), np.array([[1e-3]])).tolist() == [0]

@@ -1,0 +1,110 @@
+"""Of a large space the configs are profiled that may be among the best; the answer is that of the whole space."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernrec.compile import NoCompilerError
+from kernrec.compile.nvrtc import compiler
+from kernrec.gpu import find_gpu
+from kernrec.kernel import Config, Kernel, load_kernel
+from kernrec.profile.profile_user_kernel import Outcome, ProfileFailure, profile_configs
+from kernrec.profile.sample_profile import ProfileTarget
+from kernrec.recommender import Objective, Query, Recommendation
+from kernrec.recommender import analyze_kernel as analysis
+from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze
+
+GPU = find_gpu("rtx4090")
+SOURCE = """
+extern "C" __global__ void scale(const float* x, float* y, int n) {
+    int i = (blockIdx.x * THREADS + threadIdx.x) * (1 + (TILE + UNROLL + FLAG) / 1000);
+    if (i < n) y[i] = 2.0f * x[i];
+}
+"""
+SPEC = """
+name = "scale"
+source = "scale.cu"
+[problem]
+dims = { n = 1048576 }
+[problem.tensors]
+x = { shape = ["n"] }
+y = { shape = ["n"], role = "output" }
+[tunables]
+threads = { values = [256] }
+tile = { values = [1, 2, 4, 8, 16, 32, 64] }
+unroll = { values = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] }
+flag = { values = [0, 1, 2] }
+[[launch]]
+entry = "scale"
+grid = ["ceil_div(n, threads)"]
+block = ["threads"]
+arguments = ["x", "y", "i32 n"]
+"""
+
+
+class Profiles:
+    """Rows like those of one real profile, with more work the farther a config is from the best; some fail."""
+
+    def __init__(self) -> None:
+        self.asked: list[Config] = []
+        self._row: Outcome | None = None
+
+    def __call__(self, kernel: Kernel, configs: Sequence[Config], target: ProfileTarget) -> Iterator[Outcome]:
+        """As `profile_configs`."""
+        self.asked += configs
+        if self._row is None:
+            (self._row,) = profile_configs(kernel, configs[:1], target, 1)
+        assert not isinstance(self._row, ProfileFailure)
+        _, (row,) = self._row
+        for config in configs:
+            if config["tile"] * config["unroll"] > 400:
+                yield ProfileFailure(config, "too much shared memory")
+                continue
+            far = (math.log2(config["tile"]) - 3) ** 2 + 0.2 * (config["unroll"] - 6) ** 2 + config["flag"]
+            key = kernel.sample_keys([[config[t.name] for t in kernel.tunables]], target.problem.key)[0]
+            variant = {**config, "problem": target.problem.key}
+            yield [config], [replace(row, variant_key=key, variant=variant, counts=row.counts * (40.0 + 20.0 * far))]
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Kernel:
+    try:
+        compiler()
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    (tmp_path / "scale.cu").write_text(SOURCE)
+    (tmp_path / "kernel.toml").write_text(SPEC)
+    return load_kernel(tmp_path / "kernel.toml")
+
+
+def test_a_large_space_is_profiled_in_part_with_the_whole_spaces_answer(
+    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(analysis, "LARGE", 200)
+    problem, query = kernel.definition.problem(), Query(Objective.LATENCY)
+    profiles, seen, fronts = Profiles(), list[tuple[int, int]](), list[tuple[Recommendation, int]]()
+    options = ProfilingOptions(
+        profiles=profiles,
+        progress=lambda done, most: seen.append((done, most)),
+        first_front=lambda answer, count: fronts.append((answer, count)),
+    )
+    part = analyze(kernel, problem, GPU, tmp_path / "part.duckdb", query, options)
+    assert part.left_out > 0
+    assert part.profiled + len(part.failures) + part.left_out == 210
+    assert len(profiles.asked) == len({tuple(config.values()) for config in profiles.asked}) == 210 - part.left_out
+    ((first, count),) = fronts
+    assert count == 100
+    assert first.choices
+    assert seen[0] == (1, 0), "how many there will be is not known while configs are drawn"
+    assert all(done <= most for done, most in seen[100:])
+
+    whole = analyze(kernel, problem, GPU, tmp_path / "whole.duckdb", query, replace(options, whole=True))
+    assert whole.left_out == 0
+    assert whole.recommendation.choices[0].config == part.recommendation.choices[0].config
+
+    again = analyze(kernel, problem, GPU, tmp_path / "part.duckdb", query, ProfilingOptions(profiles=Profiles()))
+    assert again.known == part.profiled
+    assert again.recommendation.choices[0].config == part.recommendation.choices[0].config
