@@ -1,6 +1,6 @@
 """How few configs of a large space `kernrec analyze` may profile: its search, and its claim, on recorded spaces.
 
-    python tools/evaluate_partial.py [--data ../shared/data] [--searches 5] [--spreads 0.8,1.2,1.6,2]
+    python tools/evaluate_partial.py [--data ../shared/data] [--searches 5] [--spreads 1.6,2,3,4]
 
 `kernrec.model.search.partial_space` searches each recorded space of real GPUs as if a recorded time (and energy, where
 there is one) were what a profile predicts, knowing only the tunables. A search is wrong where a config that it left out
@@ -20,10 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from kernrec.interop.read_results import read_results
-from kernrec.model.search.partial_space import CONFIDENCE, MARGIN, SPREADS, PartialSearch, criteria
+from kernrec.model.search.partial_space import MARGIN, SPREADS, PartialSearch, criteria
 from kernrec.store.connection import parquet_rows
 
 Array = np.ndarray
+CONFIDENCE = 0.99
 FILES = (
     "convolution-a100-free-clock.parquet",
     "convolution-a4000.t4.json.gz",
@@ -75,7 +76,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
     parser.add_argument("--searches", type=int, default=5, help="of each recording, with other random numbers")
-    parser.add_argument("--spreads", default="0.8,1.2,1.6,2", help="bounds to try")
+    parser.add_argument("--spreads", default="1.6,2,3,4", help="bounds to try")
     arguments = parser.parse_args()
     present = [arguments.data / "spaces" / name for name in FILES if (arguments.data / "spaces" / name).is_file()]
     if not present:

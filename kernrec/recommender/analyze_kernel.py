@@ -44,7 +44,7 @@ class Analysis:
     failures: tuple[ProfileFailure, ...]
     """Configs that have no profile, with the reason."""
     left_out: int
-    """Configs of a large space that are not among the best, with a probability of `partial_space.CONFIDENCE`."""
+    """Configs of a large space that were not profiled, as they are expected not to be among the best."""
     seconds: float
 
     def as_dict(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
     some at random -> predicted time and energy -> which others may be better (`PartialSearch`) -> profiled -> ...
 
-It ends when no other config is expected to be better than the best by more than a margin, with a stated probability.
+It ends when no other config is expected to be better than the best by more than a margin.
 """
 
 from collections.abc import Callable

@@ -33,7 +33,7 @@ def cluster() -> Iterator[Any]:
         pytest.skip(str(error))
     from ray.cluster_utils import Cluster
 
-    os.environ |= {"RAY_worker_niceness": "0"}
+    os.environ |= {"RAY_worker_niceness": "0", "RAY_raylet_start_wait_time_s": "120"}
     started = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
         yield started

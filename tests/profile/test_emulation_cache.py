@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from kernrec.compile.compiled import Compiled, Resources
+from kernrec.compile.pool import LocalProcessors
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.op import Problem
-from kernrec.profile import profile_user_kernel
 from kernrec.profile.emulation_cache import EmulationCache
 from kernrec.profile.fit_profile import Profile
 from kernrec.profile.probe_profile import LaunchProfile
@@ -99,7 +99,7 @@ def test_another_architecture_is_compiled_and_not_emulated(kernel: Kernel, monke
     def no_more(*_: object) -> None:
         raise AssertionError("emulated again")
 
-    monkeypatch.setattr(profile_user_kernel, "submit", no_more)
+    monkeypatch.setattr(LocalProcessors, "submit", no_more)
     second = counts(86)
     for key, value in first.items():
         np.testing.assert_array_equal(second[key], value)

@@ -11,6 +11,7 @@ from kernrec.compile import NoCompilerError
 from kernrec.compile.nvrtc import compiler
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, load_kernel
+from kernrec.model.search import partial_space
 from kernrec.profile.profile_user_kernel import Outcome, ProfileFailure, profile_configs
 from kernrec.profile.sample_profile import ProfileTarget
 from kernrec.recommender import Objective, Query, Recommendation
@@ -84,6 +85,7 @@ def test_a_large_space_is_profiled_in_part_with_the_whole_spaces_answer(
     kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(analysis, "LARGE", 200)
+    monkeypatch.setattr(partial_space, "_TREES", 16)
     problem, query = kernel.definition.problem(), Query(Objective.LATENCY)
     profiles, seen, fronts = Profiles(), list[tuple[int, int]](), list[tuple[Recommendation, int]]()
     options = ProfilingOptions(

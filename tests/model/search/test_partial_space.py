@@ -3,10 +3,17 @@
 import itertools
 
 import numpy as np
+import pytest
 
+from kernrec.model.search import partial_space
 from kernrec.model.search.partial_space import MARGIN, PartialSearch, criteria
 
 TUNABLES = np.array(list(itertools.product([1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16], range(1, 11), [0, 1])))
+
+
+@pytest.fixture(autouse=True)
+def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial_space, "_TREES", 24)
 
 
 def costs(seed: int) -> np.ndarray:
