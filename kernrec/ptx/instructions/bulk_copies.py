@@ -22,6 +22,7 @@ from kernrec.ptx.state.bulk_copies import BulkCopy, Elements, Reduce
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.mbarriers import BarrierMisuseError
 from kernrec.ptx.state.memory import Memory
+from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.region import Region
 from kernrec.ptx.state.tensor_maps import TensorMap, TensorMapError, decode, four_rows
 from kernrec.ptx.state.types import DTYPES, Array
@@ -83,6 +84,8 @@ class _Starter:
         memory = self.memory
         place = _shared_place(memory, replace(self.access, offset=0), lane, self.barrier(lane), 8)
         copy.barriers = [place]
+        if isinstance(memory.races, PhaseRaceDetector):
+            memory.races.use(self.access.location, np.array([lane]), np.array([place]))
         if self.mask is not None:
             copy = self._multicast(copy, self.mask(lane))
         for place in copy.barriers:

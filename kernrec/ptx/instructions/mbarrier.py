@@ -18,6 +18,7 @@ from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.mbarriers import BarrierMisuseError, parity_of, phase_of
 from kernrec.ptx.state.memory import Memory
+from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.types import Array
 
 _WORD = 8
@@ -45,7 +46,12 @@ class Barriers:
             numbers = self._all
         if not len(numbers):
             return numbers, numbers
-        return self.memory.shared_places(self.access, self.memory.select(numbers, self._row[numbers]))
+        lanes, places = self.memory.shared_places(self.access, self.memory.select(numbers, self._row[numbers]))
+        if isinstance(self.memory.races, PhaseRaceDetector):
+            changes = self.access.ins.modifiers[0] in ("init", "inval")
+            note = self.memory.races.initialize if changes else self.memory.races.use
+            note(self.access.location, lanes, places)
+        return lanes, places
 
     def each(self, numbers: Array | None, act: Callable[[int, int], None]) -> None:
         """Runs `act(lane, place)` for each of the lanes with these `numbers` (None: all) in turn."""

@@ -17,6 +17,7 @@ from kernrec.ptx.state.race_detector import RaceDetector, SharedAccess
 from kernrec.ptx.state.types import Array
 from kernrec.ptx.state.vector_clocks import VectorClocks
 
+_WORD = 8  # bytes of a barrier
 _UNDER_WAY = np.iinfo(np.int32).max  # later than what anybody knows
 
 Span = tuple[int, int]
@@ -72,6 +73,25 @@ class PhaseRaceDetector(RaceDetector):
     def complete(self, place: int) -> None:
         """A phase of the barrier at a place completes."""
         self.clocks.complete(place)
+
+    def initialize(self, where: str, lanes: Array, places: Array) -> None:
+        """Lanes initialize or end the barriers at these places.
+
+        Raises:
+            EmulationError: other warps may be using what is there.
+        """
+        warps, covered = (lanes // WARP)[:, None], places[:, None] + np.arange(_WORD)
+        self._check(where, warps, covered, True)
+        self.writer[covered] = warps
+        self._written[covered] = self.clocks.seen[warps, warps]
+
+    def use(self, where: str, lanes: Array, places: Array) -> None:
+        """Lanes use the barriers at these places.
+
+        Raises:
+            EmulationError: another warp initialized one, and they do not know of that.
+        """
+        self._check(where, (lanes // WARP)[:, None], places[:, None] + np.arange(_WORD), False)
 
     def record(self, shared: SharedAccess) -> None:
         """Records an access.

@@ -94,6 +94,7 @@ def test_a_right_pipeline_is_accepted_and_counted() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
+        ("__syncthreads();", "", "race: warp . .* reads byte .* which warp 0 wrote"),
         ("wait(&full[s], phase);", "", "reads byte .* which a copy in bulk writes; its barrier, at byte .* was not"),
         ("wait(&full[s], phase);", "test(&full[s], phase);", "which a copy in bulk writes"),
         ("wait(&full[s], phase);", "wait(&full[s], phase ^ 1);", "which a copy in bulk writes"),
