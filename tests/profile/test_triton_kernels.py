@@ -48,6 +48,15 @@ def test_grouped_products(dtype: str, m: int, n: int, k: int, sm: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sm", [90, 100])
+def test_products_of_warpgroups_and_in_tensor_memory(sm: int) -> None:
+    arguments = product_arguments("bf16", 72, 80, 144)
+    config = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 2, "num_warps": 4, "num_stages": 3}
+    run_call(sample_call("matmul.py:matmul", arguments, "grid", config), arrays_of(arguments), sm)
+    assert close(arguments["c"], expected_product(arguments, "bf16"), "bf16")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("sm", [89, 120])
 def test_products_of_8_bit_numbers(sm: int) -> None:
     m, n, k = 40, 48, 80

@@ -39,6 +39,7 @@ from kernrec.ptx.instructions.fragments import (
     saturated,
     write_d,
 )
+from kernrec.ptx.instructions.mma_scaled import scaled_product
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.instructions.warp import whole_warps
 from kernrec.ptx.ir.program import Instruction
@@ -220,6 +221,8 @@ def add_products(
 @steps("mma")
 def _mma(decoder: BlockDecoder, ins: Instruction) -> Step | None:
     """PTX ISA, section 9.7.14.5 (`mma`)."""
+    if "kind" in ins.modifiers:
+        return scaled_product(decoder, ins)
     sync, aligned, shape, *layout, d, a, b, c = [m for m in ins.modifiers if m not in ("xor", "and", "popc")]
     operation = tuple(m for m in ins.modifiers if m in ("xor", "and", "popc"))
     saturates = "satfinite" in layout
