@@ -1,62 +1,78 @@
 """Compare how soon kernrec's search and Kernel Tuner find the best config, on completely measured spaces.
 
-    python tools/compare_kernel_tuner.py [--data ../shared/data] [--repeats 10] [--throughput 100]
+    python tools/compare_kernel_tuner.py [--data ../shared/data] [--repeats 20] [--spaces pnpoly,gemm-rtx3090]
+                                         [--kept FOLDER] [--predictions] [--throughput 100]
 
-Without Kernel Tuner (`pip install kernel-tuner`) only kernrec's results are printed. Kernel Tuner runs in simulation
-mode on the recordings, kernrec's search (`kernrec.model.search.expected_improvement`, which `kernrec collect` uses)
-on the same, each measurement the median of ten of the recorded run times. A figure is the best of the first k configs
-that ran over the optimum, both by their recorded mean, the mean over repeats; configs that failed cost Kernel Tuner
-nothing here.
+Every recorded space is searched cold: nobody predicted anything. Without Kernel Tuner (`pip install kernel-tuner`) only
+kernrec's results are printed. Kernel Tuner runs in simulation mode on the recordings, kernrec's searches on the same,
+each measurement drawn with the noise of a median of ten recorded run times: Bayesian optimization
+(`kernrec.model.search.expected_improvement`, which `kernrec collect` uses) and the genetic search
+(`kernrec.model.search.genetic_search`). A figure is the best of the first k configs that ran over the optimum, both by
+their recorded mean, the mean over repeats; configs that failed cost Kernel Tuner nothing here, and a search that ended
+early keeps its last value. `--spaces` takes parts of names. `--kept` keeps what each search measured, so that the table
+can be made in slices: what is there is not searched again.
 
-On a machine with an NVIDIA GPU, `--throughput N` measures N configs of one kernel with both and says how many configs a
-second each got through (`tools/tuner_throughput.py`). Exits 0 without the recordings.
+`--predictions` begins with the prior instead, and with a model that was trained on the other GPU, on the two
+convolutions. On a machine with an NVIDIA GPU, `--throughput N` measures N configs of one kernel with both and says how
+many configs a second each got through (`tools/tuner_throughput.py`). Exits 0 without the recordings.
 """
 
 import argparse
+import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import recorded_clock
 from kernel_tuner_simulation import STRATEGIES, simulate
 from recorded_convolution import GPUS, Recorded, load
 
 from kernrec.interop.read_results import read_results
 from kernrec.model.search import expected_improvement
+from kernrec.model.search.genetic_search import GeneticSearch
+from kernrec.model.search.search_space import SearchSpace
+from kernrec.store.connection import parquet_rows
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.train_model import train
+from kernrec.util.atomic_write import write_whole
 
 Array = np.ndarray
 COUNTS = (20, 50, 100, 200)
 SAMPLES = 10  # run times that a screening takes at least
+_MOST_NOISE = 0.02  # some recorders kept a range that one slow launch has widened
+_NO_TUNABLES = {
+    "outcome", "latency_s", "latency_low_s", "latency_high_s", "runs", "nvml_energy", "core_freq", "mem_freq",
+    "temperature", "num_regs",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Space:
-    """One recording: the C configs that ran, in the order of the file."""
+    """One recording: the C configs that ran."""
 
     title: str
-    """Name of the GPU, or of the problem and the GPU."""
     names: tuple[str, ...]
     """The T tunables that vary."""
     tunables: Array
     """Their values, (C, T)."""
-    samples_s: Array
-    """Recorded run times, (C, S)."""
-
-    @property
-    def time_s(self) -> Array:
-        """Mean time of each config, (C,)."""
-        return self.samples_s.mean(axis=1)
+    time_s: Array
+    """Mean time of each config, (C,)."""
+    noise: Array
+    """Standard deviation of the logarithm of a measurement of each, (C,)."""
 
 
 def main() -> int:
     """Print a table for each space."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
-    parser.add_argument("--repeats", type=int, default=10, help="searches to average over")
+    parser.add_argument("--repeats", type=int, default=20, help="searches to average over")
+    parser.add_argument("--spaces", default="", help="parts of names, with commas; without it all")
+    parser.add_argument("--kept", type=Path, help="folder that keeps what each search measured")
+    parser.add_argument("--predictions", action="store_true", help="begin with predictions, on the two convolutions")
     parser.add_argument("--throughput", type=int, default=0, metavar="N", help="measure N configs with both on a GPU")
     arguments = parser.parse_args()
     if arguments.throughput:
@@ -67,33 +83,98 @@ def main() -> int:
     if not folder.is_dir():
         print(f"no {folder}: nothing compared (--data names the folder of recorded data)")
         return 0
-    recorded = load(folder)
-    spaces = {name: read(folder / f"convolution-{name}.t4.json.gz", recorded[name].gpu.title) for name in GPUS}
-    for name, space in spaces.items():
-        header(space)
-        theirs(space, arguments.repeats)
-        prior, trained = predictions(space, recorded, name)
-        line("kernrec, without predictions", *searched(space, None, arguments.repeats))
-        line("kernrec, prior only", *searched(space, prior, arguments.repeats))
-        line("kernrec, trained on the other GPU", *searched(space, trained, arguments.repeats))
-        line("  the same, scoring offspring only", *searched(space, trained, arguments.repeats, bred=True))
-    gemm = read(folder / "gemm-rtx3090.kernel_tuner.json.gz", "matmul, RTX 3090")
-    header(gemm)
-    theirs(gemm, arguments.repeats)
-    line("kernrec, without predictions", *searched(gemm, None, arguments.repeats))
+    if arguments.predictions:
+        with_predictions(folder, arguments.repeats)
+        return 0
+    wanted = arguments.spaces.split(",")
+    for path in sorted(folder.iterdir()):
+        if any(part in path.name for part in wanted) and "static" not in path.name:
+            cold(read(path), arguments.repeats, arguments.kept)
     return 0
 
 
-def read(path: Path, title: str) -> Space:
-    """The configs of a file that ran successfully."""
+def cold(space: Space, repeats: int, kept: Path | None) -> None:
+    """Print the table of a space that nobody predicted."""
+    header(space)
+    seeds = range(repeats)
+    searches: dict[str, Callable[[], list[list[int]]]] = {
+        "kernrec": lambda: [search(space, None, seed) for seed in seeds],
+        "kernrec, genetic": lambda: [genetic(space, seed) for seed in seeds],
+    }
+    for strategy in STRATEGIES:
+        searches[f"Kernel Tuner, {strategy}"] = lambda strategy=strategy: [  # type: ignore[misc]
+            run for it in simulate(space.tunables, space.time_s, [strategy], max(COUNTS), repeats) for run in it.runs
+        ]
+    for label, made in searches.items():
+        file = None if kept is None else kept / f"{space.title}.{label.replace(', ', '.')}.{repeats}.json"
+        begin_s = time.process_time()
+        if file is not None and file.exists():
+            runs, seconds = json.loads(file.read_text())
+        else:
+            runs = made()
+            seconds = (time.process_time() - begin_s) / repeats
+            if file is not None and runs:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(file, json.dumps((runs, seconds)).encode())
+        if runs:
+            line(label, np.mean([_curve(space, run) for run in runs], axis=0), seconds)
+
+
+def with_predictions(folder: Path, repeats: int) -> None:
+    """Print tables of searches that begin with predictions."""
+    recorded = load(folder)
+    for name in GPUS:
+        space = read(folder / f"convolution-{name}.t4.json.gz")
+        header(space)
+        prior, trained = predictions(space, recorded, name)
+        line("prior only", *searched(space, prior, repeats))
+        line("trained on the other GPU", *searched(space, trained, repeats))
+        line("  the same, scoring offspring only", *searched(space, trained, repeats, bred=True))
+
+
+def read(path: Path) -> Space:
+    """The configs of a file that ran; of a recording whose card changed its clock, those at one clock."""
+    table = _parquet(path) if path.suffix == ".parquet" else _results(path)
+    varied = {name: column for name, column in table[0].items() if len(np.unique(column)) > 1}
+    tunables = np.column_stack(list(varied.values()))
+    _, first = np.unique(tunables, axis=0, return_index=True)
+    order = np.sort(first)
+    return Space(path.name.split(".")[0], tuple(varied), tunables[order], table[1][order], table[2][order])
+
+
+_Table = tuple[dict[str, Array], Array, Array]
+"""(columns of tunables, mean times, noise)."""
+
+
+def _results(path: Path) -> _Table:
     ran = [result for result in read_results(path).results if result.samples_s]
-    names = [name for name in ran[0].config if len({result.config[name] for result in ran}) > 1]
-    return Space(
-        title,
-        tuple(names),
-        np.array([[float(result.config[name]) for name in names] for result in ran]),
-        np.array([result.samples_s for result in ran]),
-    )
+    if path.name.startswith("convolution-a100"):
+        recording = recorded_clock.read(path)
+        raised = {
+            frozenset(config.items())
+            for config, is_raised in zip(recording.configs, recorded_clock.raised(recording), strict=True)
+            if is_raised
+        }
+        ran = [result for result in ran if frozenset(result.config.items()) not in raised]
+    columns = {name: np.array([float(result.config[name]) for result in ran]) for name in ran[0].config}
+    noise = np.array([np.std(np.log(result.samples_s)) for result in ran]) / np.sqrt(SAMPLES)
+    return columns, np.array([np.mean(result.samples_s) for result in ran]), np.minimum(noise, _MOST_NOISE)
+
+
+def _parquet(path: Path) -> _Table:
+    with parquet_rows(path) as (connection, source):
+        rows = connection.execute(f"FROM {source} WHERE latency_s > 0").fetchnumpy()
+    table = {name: np.ma.filled(column, 0) for name, column in rows.items()}
+    ran = table["outcome"] == "ok" if "outcome" in table else np.ones(len(table["latency_s"]), dtype=bool)
+    columns = {
+        name: np.unique(column[ran], return_inverse=True)[1].astype(float)
+        if column.dtype.kind == "O"
+        else column[ran].astype(float)
+        for name, column in table.items()
+        if name not in _NO_TUNABLES
+    }
+    spread = np.log(table["latency_high_s"][ran] / table["latency_low_s"][ran]) / SAMPLES
+    return columns, table["latency_s"][ran], np.minimum(spread, _MOST_NOISE)
 
 
 def predictions(space: Space, recorded: dict[str, Recorded], name: str) -> tuple[Array, Array]:
@@ -134,14 +215,22 @@ def search(space: Space, predicted_s: Array | None, seed: int) -> list[int]:
         order = next_configs.order(np.array(seen, dtype=np.int64), np.array(measured_s))
         for i in order[: next_configs.batch(len(seen))].tolist():
             seen.append(i)
-            measured_s.append(float(np.median(draw.choice(space.samples_s[i], SAMPLES))))
-    return seen
+            measured_s.append(drawn_s(space, i, draw))
+    return seen[: max(COUNTS)]
 
 
-def theirs(space: Space, repeats: int) -> None:
-    """Print a line for each of Kernel Tuner's strategies."""
-    for it in simulate(space.tunables, space.time_s, STRATEGIES, max(COUNTS), repeats):
-        line(f"Kernel Tuner, {it.strategy}", np.mean([_curve(space, run) for run in it.runs], axis=0), it.cpu_s)
+def genetic(space: Space, seed: int) -> list[int]:
+    """The configs that the genetic search measures, in order."""
+    draw, steps = np.random.default_rng(seed), GeneticSearch(SearchSpace(space.tunables, seed=seed), (1.0, 0.0), seed)
+    while len(steps.latency_s) < max(COUNTS) and (configs := steps.latency_round()):
+        for config in configs:
+            steps.tell_latency(config, drawn_s(space, config, draw))
+    return list(steps.latency_s)[: max(COUNTS)]
+
+
+def drawn_s(space: Space, config: int, draw: np.random.Generator) -> float:
+    """One measurement."""
+    return float(space.time_s[config] * np.exp(space.noise[config] * draw.standard_normal()))
 
 
 def _curve(space: Space, seen: list[int]) -> list[float]:

@@ -45,7 +45,7 @@ def test_throughput_without_a_gpu_says_what_is_missing(
 @pytest.mark.slow
 @needs_spaces
 def test_a_twentieth_of_a_recorded_space_is_enough_for_one_of_its_five_best(recorded: dict[str, Any]) -> None:
-    space = read(SPACES / "convolution-a100.t4.json.gz", "A100")
+    space = read(SPACES / "convolution-a100.t4.json.gz")
     prior, trained = predictions(space, recorded, "a100")
     assert np.isfinite(prior).mean() > 0.99
     for predicted in (prior, trained):
@@ -57,7 +57,7 @@ def test_a_twentieth_of_a_recorded_space_is_enough_for_one_of_its_five_best(reco
 @needs_spaces
 def test_a_prior_that_is_right_is_followed_at_once(recorded: dict[str, Any]) -> None:
     assert set(recorded) == set(GPUS)
-    space = read(SPACES / "convolution-a4000.t4.json.gz", "A4000")
+    space = read(SPACES / "convolution-a4000.t4.json.gz")
     for predicted in predictions(space, recorded, "a4000"):
         found, _ = searched(space, predicted, 1)
         assert found[0] <= 1.02
