@@ -282,10 +282,10 @@ class JointPosterior:
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
         """The contenders to measure next on a problem, as if only that problem existed.
 
-        Each is the one of greatest gain if those before it came out as expected ("kriging believer"). After n measurements
-        no gain is more than an n-th of what it can be at first: the best of n configs is on average an n-th as far from
-        what the hardware can do as one of them (the least of n exponential distances). Without this, measured problems
-        were expected to gain two to ten times what they did, and others were left unmeasured for them.
+        Each is the one of greatest gain if those before it came out as expected ("kriging believer"). After n
+        measurements no gain is more than an n-th of what it can be at first: the best of n configs is on average an
+        n-th as far from what the hardware can do as one of them (the least of n exponential distances). Without this,
+        measured problems were expected to gain two to ten times what they did, and others were left unmeasured.
 
         Args:
             problem: which problem.
