@@ -39,6 +39,10 @@ from kernrec.store import ProfileRow, profiles_hash, read_profile_rows, write_pr
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 TRITON_ARCHITECTURES = (80, 86, 89, 120)
 """Those for which profiles of Triton kernels are shipped. They are built where the kernel is named, and need Triton."""
+_MORE = {"matmul_triton": (90,)}
+"""Those for which profiles of some are shipped beside them."""
+_WAITING = {"matmul_triton": {86: ("f32",), 89: ("f32",), 90: ("tf32", "f32"), 120: ("f32",)}}
+"""By kernel and architecture: data types whose profiles are not built yet."""
 _SAVE_S = 120.0
 _COMPILE_S = 3600.0  # a busy machine is no reason to leave out a variant
 _FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
@@ -90,7 +94,7 @@ def build(kernel: Kernel, fresh: bool, processors: Processors | int, only: Only)
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     old = [] if fresh or not path.is_file() else read_profile_rows(path)
     rows = [row for row in old if row.kernel_hash == kernel.hash]
-    variants = variants_of(kernel, architectures(kernel))
+    variants = shipped_variants(kernel)
     wanted = {(variant.key, sm) for variant in variants for sm in variant.configs}
     rows = [row for row in rows if (row.variant_key, row.sm) in wanted]
     known = {(row.variant_key, row.sm) for row in rows}
@@ -123,14 +127,24 @@ def build(kernel: Kernel, fresh: bool, processors: Processors | int, only: Only)
 
 def architectures(kernel: Kernel) -> Sequence[int]:
     """Those for which profiles of a kernel are shipped."""
-    return TRITON_ARCHITECTURES if kernel.triton else ARCHITECTURES
+    return (*TRITON_ARCHITECTURES, *_MORE.get(kernel.name, ())) if kernel.triton else ARCHITECTURES
+
+
+def shipped_variants(kernel: Kernel) -> list[Variant]:
+    """Those of which profiles are shipped, each for the architectures with which it is."""
+    waiting = _WAITING.get(kernel.name, {})
+    variants = [
+        dataclasses.replace(v, configs={sm: c for sm, c in v.configs.items() if v.dtype not in waiting.get(sm, ())})
+        for v in variants_of(kernel, architectures(kernel))
+    ]
+    return [variant for variant in variants if variant.configs]
 
 
 def check(kernel: Kernel, count: int, processes: int) -> int:
     """Compares a sample with the shipped rows; 1 when something differs or is missing."""
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     shipped = [row for row in read_profile_rows(path) if row.kernel_hash == kernel.hash] if path.is_file() else []
-    variants = variants_of(kernel, architectures(kernel))
+    variants = shipped_variants(kernel)
     covered = {(row.variant_key, row.sm) for row in shipped}
     missing = [variant for variant in variants if any((variant.key, sm) not in covered for sm in variant.configs)]
     built_with = {row.compiler for row in shipped}

@@ -11,13 +11,14 @@ where there is no data.
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 
-from triton_recordings import FILES, RECORDED, STAND_IN, RecordedRows, read_problems
+from triton_recordings import FILES, RECORDED, RecordedRows, read_problems
 
-from kernrec.gpu import find_gpu
 from kernrec.model.learn.model_file import save
 from kernrec.model.prior.prior_fingerprint import prior_fingerprint
+from kernrec.op import problem_from_key
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.load_measurements import provenance_of_rows
@@ -82,15 +83,13 @@ def recorded_groups(data: Path, gpu: str) -> tuple[int, list[RowGroup]]:
 
 def caveats(groups: list[RowGroup]) -> list[str]:
     """What a reader of the card has to know of the rows."""
-    stated = [
+    counts = Counter(problem_from_key(group.problem).dtype for group in groups)
+    return [
         "an older Triton compiled the recorded kernels; the features are those of matmul_triton by today's Triton",
         "the cards are not named further than A100 and H100, and nobody stated their clocks",
+        "data types: " + ", ".join(f"{count} problems in {dtype}" for dtype, count in sorted(counts.items())),
         "left out: configs and kinds of matrices without profiles, matrices that are not dense, rows no multiple of 16",
     ]
-    stood_in = sorted({group.gpu for group in groups if find_gpu(group.gpu).sm != STAND_IN})
-    if stood_in:
-        stated.append(f"rows of {', '.join(stood_in)} have the profiles of sm_{STAND_IN}, for lack of their own")
-    return stated
 
 
 if __name__ == "__main__":

@@ -4,9 +4,6 @@ The recordings (`triton/` of the shared data) are of TorchInductor's template of
 Triton, on cards whose clocks nobody stated. A row is taken for the config of `matmul_triton` (`kernrec/kernel/library`)
 with the same tiles, stages and warps, at the layout that the strides tell. Left out: rows of other configs, matrices
 that are not dense, and problems whose rows are no multiples of 16, for which `matmul_triton` has no code.
-
-The H100 was recorded with code for sm_90. kernrec has no profiles of that: those of sm_80 stand in for them, with the
-H100's catalog entry.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.gpu import GPU, find_gpu
+from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, find_kernel
 from kernrec.op import Problem
 from kernrec.recommender.estimate.static_table import StaticTable
@@ -29,8 +26,6 @@ FILES = {"a100-sxm4-80gb": "inductor_mm_a100.parquet", "h100-sxm": "inductor_mm_
 RECORDED = "TorchInductor's Triton template of August 2024, by an older Triton, at clocks that nobody stated"
 DTYPES = {("float16", False): "f16", ("bfloat16", False): "bf16", ("float32", True): "tf32", ("float32", False): "f32"}
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
-STAND_IN = 80
-"""The architecture whose profiles are taken where a card's own has none."""
 
 Config = tuple[int, ...]
 
@@ -114,15 +109,11 @@ class RecordedRows:
         key = recorded.gpu, problem.dtype, problem.layout
         if key not in self._tables:
             gpu = find_gpu(recorded.gpu)
-            profiles = self._profiles(gpu)
+            profiles = self._stack.profiles(kernel.name, kernel.hash, gpu.sm)
             table = StaticTable.of(kernel, problem, gpu, profiles) if profiles else None
             covered = table is not None and table.coverage.unprofiled < len(table.space.variants.keys)
             self._tables[key] = table if covered else None
         return self._tables[key]
-
-    def _profiles(self, gpu: GPU) -> dict:
-        own = self._stack.profiles(self.kernel.name, self.kernel.hash, gpu.sm)
-        return own or self._stack.profiles(self.kernel.name, self.kernel.hash, STAND_IN)
 
 
 def config_of(group: RowGroup, row: int) -> Config:

@@ -18,7 +18,7 @@ from kernrec.util.optional import import_optional
 
 Array = np.ndarray
 
-MANY_ROWS = 50_000
+MANY_ROWS = 100_000
 """From this many rows on, cross-validation uses 3 folds instead of 5."""
 _SAME_LOSS = 0.005  # losses that differ by less than this fraction count as equal
 

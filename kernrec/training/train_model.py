@@ -20,7 +20,7 @@ from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, calibra
 from kernrec.model.learn.extent import Extent
 from kernrec.model.learn.features import parts
 from kernrec.model.learn.forest import Forest
-from kernrec.model.learn.model import HEADS, SHAPE, Model, faded, transfer_score
+from kernrec.model.learn.model import HEADS, SHAPE, Model, difference_score, faded, transfer_score
 from kernrec.training import scores
 from kernrec.training.boosting import HeadData, TrainedHead, TrainingSettings, fold_of_rows, train_head, trees_of
 from kernrec.training.dataset import Dataset
@@ -78,6 +78,7 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
             predictions = {"latency": faded(predictions["latency"], far)}
             carried = all_scores["share carried to held-out GPUs"] = shape.data.slope(predictions["latency"])
             predictions["latency"] *= carried
+            all_scores |= _difference_scores(data, predictions["latency"])
         else:
             predictions, far = _transfer_predictions(data, heads, unit, problems, settings)
         transfer_errors = _errors_by_quantity(data, predictions)
@@ -212,6 +213,18 @@ def _transfer_scores(name: str, unit: Array, error: Array, prior: Array) -> dict
         transfer_score(name): _median_relative_error(error),
         transfer_score(name, " of the prior"): _median_relative_error(prior[rows]),
     }
+
+
+def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
+    """Median errors on held-out GPUs without the mean of each problem, of the model and of the prior."""
+    problems, residual = data.numbers("gpu", "problem", "op", "kernel_hash"), data.residual["latency"]
+    rows = np.isfinite(predicted) & np.isfinite(residual)
+    _, problem = np.unique(problems[rows], return_inverse=True)
+    medians = []
+    for error in (residual[rows] - predicted[rows], residual[rows]):
+        mean = np.bincount(problem, error) / np.bincount(problem)
+        medians.append(_median_relative_error(error - mean[problem]))
+    return {difference_score("GPU"): medians[0], difference_score("GPU", " of the prior"): medians[1]}
 
 
 def _median_relative_error(error: Array) -> float:

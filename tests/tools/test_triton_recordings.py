@@ -50,7 +50,7 @@ def test_failures_and_the_vendor_librarys_rows_are_left_out(data: Path) -> None:
 @pytest.mark.parametrize("gpu", [GPU, "h100-sxm"])
 def test_rows_with_profiles_become_training_data_whose_prior_is_that_of_their_config(data: Path, gpu: str) -> None:
     recorded = read_problems(data, GPU)[0]
-    recorded.gpu = gpu  # the H100 has no profiles of its own: those of sm_80 stand in
+    recorded.gpu = gpu
     group = RecordedRows().group(recorded)
     assert group is not None
     assert {config_of(group, row): time for row, time in enumerate(group.latency_s)} == {FASTER: 1e-5, SLOWER: 2e-5}

@@ -112,6 +112,10 @@ def test_on_a_gpu_that_was_not_measured_the_differences_between_configs_are_corr
     assert set(trained.log_ratio(rows)[0]) == {"latency", "power"}
     assert trained.scores["share carried to held-out GPUs"] > 0.9
     assert trained.helps_new_gpus
+    differences, of_prior = (
+        trained.scores[f"median error of differences{of} on held-out GPUs"] for of in ("", " of the prior")
+    )
+    assert differences < 0.5 * of_prior
 
 
 def test_what_one_gpu_contradicts_is_not_carried_over() -> None:

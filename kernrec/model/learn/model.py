@@ -52,8 +52,9 @@ class Model:
 
     @property
     def helps_new_gpus(self) -> bool:
-        """False where GPUs were held out and the prior's error on them was less than the model's."""
-        error, prior = (self.scores.get(transfer_score("GPU", of)) for of in ("", " of the prior"))
+        """False where GPUs were held out and the prior was better on them at what the model corrects there."""
+        judged = difference_score if SHAPE in self.forests else transfer_score
+        error, prior = (self.scores.get(judged("GPU", of)) for of in ("", " of the prior"))
         return not (isinstance(error, float) and isinstance(prior, float)) or error <= prior
 
     def rows(self, inputs: ModelInputs) -> Array:
@@ -80,6 +81,11 @@ class Model:
 def transfer_score(kind: str, of: str = "") -> str:
     """The name of the median error of latency on held-out GPUs or kernels; of: whose."""
     return f"median latency error{of} on held-out {kind}s"
+
+
+def difference_score(kind: str, of: str = "") -> str:
+    """The same of the differences between the configs of a problem: all that trees for new GPUs correct."""
+    return f"median error of differences{of} on held-out {kind}s"
 
 
 def faded(correction: Array, distance: Array) -> Array:

@@ -21,7 +21,7 @@ from tests.helpers.trial import flaws, given_inputs
 from tests.helpers.triton_library import TritonRun, results
 
 KERNEL = find_kernel("matmul_triton")
-ARCHITECTURES = (80, 86, 120)
+ARCHITECTURES = (80, 90, 120)
 DIMS = [
     {"m": 16, "n": 16, "k": 16},
     {"m": 1, "n": 144, "k": 48},
@@ -106,7 +106,13 @@ def test_the_chosen_configs_have_every_value_of_every_tunable() -> None:
 
 
 def test_it_is_among_the_answers_where_its_profiles_are_shipped() -> None:
-    for dtype, gpu, shipped in (("f16", "a100", True), ("bf16", "a100", True), ("f16", "h100", False)):
+    for dtype, gpu, shipped in (
+        ("f16", "h100", True),
+        ("bf16", "rtx4090", True),
+        ("tf32", "l4", True),
+        ("f32", "a100", True),
+        ("f16", "b200", False),
+    ):
         problem = KERNEL.definition.problem(dtype, "tn", m=1024, n=1024, k=1024)
         names = [table.kernel.name for table in Context([]).tables(problem, find_gpu(gpu))]
         assert ("matmul_triton" in names) is shipped
