@@ -39,9 +39,9 @@ from kernrec.store import ProfileRow, profiles_hash, read_profile_rows, write_pr
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 TRITON_ARCHITECTURES = (80, 86, 89, 120)
 """Those for which profiles of Triton kernels are shipped. They are built where the kernel is named, and need Triton."""
-_MORE = {"matmul_triton": (90,)}
-"""Those for which profiles of some are shipped beside them."""
-_WAITING = {"matmul_triton": {86: ("f32",), 89: ("f32",), 90: ("tf32", "f32"), 120: ("f32",)}}
+_OTHERS = {"matmul_triton": (80, 90)}
+"""Those for which profiles of some are shipped instead: where its model has seen recordings."""
+_WAITING = {"matmul_triton": {90: ("tf32", "f32")}}
 """By kernel and architecture: data types whose profiles are not built yet."""
 _SAVE_S = 120.0
 _COMPILE_S = 3600.0  # a busy machine is no reason to leave out a variant
@@ -127,7 +127,7 @@ def build(kernel: Kernel, fresh: bool, processors: Processors | int, only: Only)
 
 def architectures(kernel: Kernel) -> Sequence[int]:
     """Those for which profiles of a kernel are shipped."""
-    return (*TRITON_ARCHITECTURES, *_MORE.get(kernel.name, ())) if kernel.triton else ARCHITECTURES
+    return _OTHERS.get(kernel.name, TRITON_ARCHITECTURES) if kernel.triton else ARCHITECTURES
 
 
 def shipped_variants(kernel: Kernel) -> list[Variant]:

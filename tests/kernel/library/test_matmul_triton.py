@@ -108,8 +108,8 @@ def test_the_chosen_configs_have_every_value_of_every_tunable() -> None:
 def test_it_is_among_the_answers_where_its_profiles_are_shipped() -> None:
     for dtype, gpu, shipped in (
         ("f16", "h100", True),
-        ("bf16", "rtx4090", True),
-        ("tf32", "l4", True),
+        ("bf16", "h200", True),
+        ("bf16", "rtx4090", False),
         ("f32", "a100", True),
         ("f16", "b200", False),
     ):
