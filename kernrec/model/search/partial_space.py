@@ -22,7 +22,7 @@ Array = np.ndarray
 MARGIN = 0.05
 """What is left out may be better by this share."""
 SPREADS = 3.0
-SEARCHES, WRONG = 10, 0
+SEARCHES, WRONG = 14, 0
 """Searches of recorded spaces with these constants, and how many of them left out what is better by the margin."""
 _FIRST, _FIRST_SHARE = (100, 256), 0.01
 """Configs that are drawn at random at the beginning: this share of the space, within these bounds."""
