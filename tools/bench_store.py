@@ -1,10 +1,11 @@
 """CPU time and memory of merging a stranger's database, and of asking the database that it was merged into.
 
-    python tools/bench_store.py --rows 10000 100000 1000000 [--columns all]
+    python tools/bench_store.py --rows 10000 100000 1000000 [--columns all] [--problems 100]
 
 Rows are made by DuckDB, with their true keys: as many columns as an imported recording fills, or with `--columns all`
-as many as kernrec's own protocol does. Processes share what the machine has, so times are of processors, not of clocks;
-`query` is one problem in a new process, of which the rows of a database are one of a few parts.
+as many as kernrec's own protocol does. `cpu_s` are times of processors, because others may use the machine; `merge_s` is the
+clock's and says something on an idle machine alone. `query` is one problem in a new process, of which the rows of a
+database are one of a few parts; with few problems, each config of a problem was measured in many sessions.
 """
 
 import argparse
@@ -14,6 +15,9 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from kernrec.op import find_op
@@ -72,28 +76,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000])
     parser.add_argument("--columns", choices=("recorded", "all"), default="recorded")
+    parser.add_argument("--problems", type=int, default=_PROBLEMS)
     given = parser.parse_args()
     columns = RECORDED | (_MEASURED if given.columns == "all" else {})
     for rows in given.rows:
         with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
-            print(json.dumps(merging(Path(folder), rows, columns)), flush=True)
+            print(json.dumps(merging(Path(folder), rows, columns, given.problems)), flush=True)
     return 0
 
 
-def merging(folder: Path, rows: int, columns: dict[str, str]) -> dict[str, float]:
+def merging(folder: Path, rows: int, columns: dict[str, str], most_problems: int) -> dict[str, float]:
     """What merging `rows` measurements takes; memory is the most so far of this process and of its children.
 
     Args:
         folder: for the databases.
         rows: a multiple of 1000.
         columns: what they hold, in SQL about the number `i` of a row.
+        most_problems: that they are of.
     """
     theirs, own = folder / "theirs.duckdb", folder / "own.duckdb"
-    problems = fill(theirs, rows, columns)
+    maker = ProcessPoolExecutor(1, get_context("spawn"))  # until the end: what it takes is not counted
+    problems = maker.submit(fill, theirs, rows, columns, most_problems).result()
     with Database.open(own, read_only=False, create=True) as database:
-        before = os.times()
+        before, started_s = os.times(), time.monotonic()
         added = merge(database, theirs)
-    after = os.times()
+    after, merge_s = os.times(), time.monotonic() - started_s
+    check_mb = round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3)
+    add_mb = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
     with Database.open(own, read_only=False) as database:
         assert merge(database, theirs) == 0
     again = os.times()
@@ -101,6 +110,7 @@ def merging(folder: Path, rows: int, columns: dict[str, str]) -> dict[str, float
     for _ in range(3):
         subprocess.run([sys.executable, "-c", _QUERY, *asked], check=True)
     queried = os.times()
+    maker.shutdown()
     return {
         "rows": rows,
         "added": added,
@@ -109,8 +119,9 @@ def merging(folder: Path, rows: int, columns: dict[str, str]) -> dict[str, float
         "add_cpu_s": _spent(before, after, "self"),
         "again_cpu_s": round(_spent(after, again, "children") + _spent(after, again, "self"), 2),
         "query_cpu_s": round(_spent(again, queried, "children") / 3, 3),
-        "check_mb": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3),
-        "add_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3),
+        "merge_s": round(merge_s, 1),
+        "check_mb": check_mb,
+        "add_mb": add_mb,
     }
 
 
@@ -122,9 +133,10 @@ def _spent(before: os.times_result, after: os.times_result, whose: str) -> float
     return round(ours - before.children_user - before.children_system, 3)
 
 
-def fill(path: Path, rows: int, columns: dict[str, str]) -> list[str]:
+def fill(path: Path, rows: int, columns: dict[str, str], most_problems: int = _PROBLEMS) -> list[str]:
     """Make a database of `rows` measurements; returns the keys of its problems."""
-    problems = [find_op("matmul").problem(m=64, n=32, k=16 * (1 + i)) for i in range(min(_PROBLEMS, rows // _CONFIGS))]
+    count = min(most_problems, rows // _CONFIGS)
+    problems = [find_op("matmul").problem(m=64, n=32, k=16 * (1 + i)) for i in range(count)]
     with Database.open(path, read_only=False, create=True) as database:
         database.add("config", [{"kernel": "k", "tunables": {"i": i}} for i in range(_CONFIGS)])
         database.add("problem", [problem.as_dict() for problem in problems])

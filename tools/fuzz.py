@@ -1,12 +1,14 @@
 """Give kernrec damaged files of every format it reads, and look for anything but an answer or one line of error.
 
     python tools/fuzz.py [--cases 10000] [--seed 1] [--formats ptx,spec,...] [--samples FOLDER] [--keep FOLDER]
+    python tools/fuzz.py --minutes 30 --tally FILE    go on with what FILE counts, all formats in turn
 
 A case fails when the reader raises anything but a kernrec error of one line, takes more than 10 s or 512 MB, starts a
 program, opens a connection, writes outside of the case's folder, or leaves temporary files behind. What kernrec reads
-in a process of its own is read in a fork here: where DuckDB crashes that process, or it is stopped by its limit of CPU
-time, the user gets one line, so the case counts under `ended` and not as failed. Undamaged samples come first and must
-be read. Prints a row per format and exits 1 when a case failed; `--keep` stores the failing inputs.
+in a process of its own is read in a fork here, which takes case after case: where DuckDB crashes that process, or it is
+stopped by its limit of CPU time, the user gets one line, so the case counts under `ended` and not as failed. Undamaged
+samples come first and must be read. Prints a row per format and exits 1 when a case failed; `--keep` stores the failing
+inputs.
 """
 
 import argparse
@@ -14,13 +16,14 @@ import json
 import os
 import random
 import resource
+import select
 import shutil
 import signal
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,12 +33,18 @@ from fuzz_sharing import more_formats
 
 from kernrec import paths
 from kernrec.errors import KernrecError
+from kernrec.util.atomic_write import write_whole
 from tests.helpers.reading import reading_here
 
 SECONDS = 10
 BYTES = 512 << 20
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod")
+_A_FORK = 500
+"""Cases that one fork reads."""
+_A_TURN, _TURN_S = 25, 4.0
+"""With `--minutes`: cases of a format before the next format's turn at first, and how long a turn should take."""
+_GROUPS = ("apart", "here")
 _NEVER = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect", "socket.getaddrinfo")
 
 
@@ -88,7 +97,7 @@ class Runner:
         self._case, self._temporary, self._start = work / "case", work / "temporary", work / "start"
         self._places = (self._case, self._temporary, work, paths.cache())
         self._guard = Guard()
-        self._data = _resident() + BYTES
+        self._reader: Reader | None = None
         for folder in (self._temporary, self._start):
             folder.mkdir()
         tempfile.tempdir = str(self._temporary)
@@ -110,7 +119,8 @@ class Runner:
     def _read(self, fmt: Format) -> str | None:
         self._guard.seen.clear()
         try:
-            with _limit(resource.RLIMIT_DATA, self._data), _seconds(SECONDS), self._guard.watching(*self._places):
+            most = _resident() + BYTES
+            with _limit(resource.RLIMIT_DATA, most), _seconds(SECONDS), self._guard.watching(*self._places):
                 fmt.read(self._case / fmt.file)
         except KernrecError as error:
             if not str(error).isprintable():
@@ -124,36 +134,79 @@ class Runner:
         return f"reached out: {self._guard.seen[:3]}" if self._guard.seen else None
 
     def _forked(self, fmt: Format) -> str | None:
-        receiving, sending = os.pipe()
+        if self._reader is None or self._reader.fmt is not fmt or self._reader.cases == _A_FORK:
+            self.close()
+            self._reader = Reader(fmt, self._read)
+        wrong = self._reader.read()
+        if wrong is not None:
+            self.close()
+        return wrong
+
+    def close(self) -> None:
+        """End the fork, if there is one."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+class Reader:
+    """A fork that reads case after case of a format.
+
+    Args:
+        fmt: the format.
+        read: what it does for each case.
+    """
+
+    def __init__(self, fmt: Format, read: Callable[[Format], str | None]) -> None:
+        self.fmt, self.cases = fmt, 0
+        asked, self._ask = os.pipe()
+        self._answers, answer = os.pipe()
         if (pid := os.fork()) == 0:
+            os.close(self._ask)
+            os.close(self._answers)
             with suppress(BaseException):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # DuckDB's own words on a crash
                 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-                spent = resource.getrusage(resource.RUSAGE_SELF)
-                most = int(spent.ru_utime + spent.ru_stime) + SECONDS + 2  # where DuckDB does not come back to Python
-                resource.setrlimit(resource.RLIMIT_CPU, (most, most))
-                os.write(sending, json.dumps(self._read(fmt)).encode()[:60000])
+                _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+                while os.read(asked, 1):
+                    spent = resource.getrusage(resource.RUSAGE_SELF)
+                    # Where DuckDB does not come back to Python.
+                    most = int(spent.ru_utime + spent.ru_stime) + SECONDS + 2
+                    resource.setrlimit(resource.RLIMIT_CPU, (most, hard))
+                    os.write(answer, json.dumps(read(fmt)).encode()[:60000] + b"\n")
             os._exit(0)
-        os.close(sending)
+        os.close(asked)
+        os.close(answer)
+        self._pid = pid
+
+    def read(self) -> str | None:
+        """What is wrong with how the case is read; "ended" if the fork ended."""
+        self.cases += 1
+        os.write(self._ask, b".")
+        answer = b""
         end_s = time.monotonic() + 30 * SECONDS  # of the clock, on a machine that others use
-        while (status := os.waitpid(pid, os.WNOHANG))[0] == 0:
-            if time.monotonic() > end_s:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                os.close(receiving)
+        while not answer.endswith(b"\n"):
+            if not select.select([self._answers], [], [], max(0.0, end_s - time.monotonic()))[0]:
                 return f"more than {SECONDS} s, and does not stop"
-            time.sleep(0.002)
-        with os.fdopen(receiving, "rb") as file:
-            answer = file.read()
-        return "ended" if os.WIFSIGNALED(status[1]) or not answer else json.loads(answer)
+            if not (part := os.read(self._answers, 1 << 16)):
+                return "ended"
+            answer += part
+        return json.loads(answer)
+
+    def close(self) -> None:
+        """End the fork."""
+        os.close(self._ask)
+        os.close(self._answers)
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
 
 
-def run(runner: Runner, fmt: Format, cases: int, seed: int, keep: Path | None) -> tuple[int, int]:
-    """Reads the samples of one format, then damaged ones; how many failed, and how many processes ended."""
+def run(runner: Runner, fmt: Format, cases: range, seed: int, keep: Path | None) -> tuple[int, int]:
+    """Reads cases of one format, of which those below 0 are its samples; how many failed, and how many forks ended."""
     chance = random.Random(f"{fmt.name} {seed}")
     shown: dict[str, int] = {}
     ended = 0
-    for number in range(-len(fmt.samples), cases):
+    for number in cases:
         content = fmt.samples[number] if number < 0 else fmt.damage(chance.choice(fmt.samples), chance)
         wrong = runner.failure(fmt, content)
         if wrong == "ended" and number >= 0:
@@ -161,7 +214,7 @@ def run(runner: Runner, fmt: Format, cases: int, seed: int, keep: Path | None) -
         elif wrong is not None:
             kind = wrong.strip().split("\n")[-1][:100]
             if kind not in shown:
-                print(f"{fmt.name} case {number}: {wrong.rstrip()}", file=sys.stderr, flush=True)
+                print(f"{fmt.name} seed {seed} case {number}: {wrong.rstrip()}", file=sys.stderr, flush=True)
                 if keep:
                     keep.mkdir(parents=True, exist_ok=True)
                     (keep / f"{fmt.name}-{seed}-{number}{Path(fmt.file).suffix}").write_bytes(content)
@@ -169,29 +222,91 @@ def run(runner: Runner, fmt: Format, cases: int, seed: int, keep: Path | None) -
     return sum(shown.values()), ended
 
 
+class Tally:
+    """Cases, ended forks and failures by format, in a file that later runs go on with.
+
+    Args:
+        path: of the file; None: in memory.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        known = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
+        self.counts: dict[str, list[int]] = known
+        """By format: cases, ended, failed, turns."""
+
+    def turns(self, name: str) -> int:
+        """How many turns a format has had."""
+        return self.counts.get(name, [0, 0, 0, 0])[3]
+
+    def add(self, name: str, cases: int, ended: int, failed: int) -> None:
+        """Count a turn of a format."""
+        before = self.counts.get(name, [0, 0, 0, 0])
+        self.counts[name] = [old + new for old, new in zip(before, (cases, ended, failed, 1), strict=True)]
+        if self._path:
+            write_whole(self._path, json.dumps(self.counts).encode())
+
+    def line(self, name: str) -> str:
+        """What is known of a format."""
+        cases, ended, failed, _ = self.counts[name]
+        return f"{name:14s} {cases:8d} cases {ended:6d} ended {failed:6d} failed"
+
+
+def in_turn(runner: Runner, chosen: list[Format], given: argparse.Namespace, tally: Tally) -> None:
+    """Reads cases of all formats in turn until the time is over; each turn takes a format about as long."""
+    end_s = time.monotonic() + 60 * given.minutes
+    sizes = {fmt.name: _A_TURN for fmt in chosen}
+    first = True
+    while time.monotonic() < end_s:
+        for fmt in chosen:
+            started_s = time.monotonic()
+            cases = range(-len(fmt.samples) if first else 0, sizes[fmt.name])
+            failed, ended = run(runner, fmt, cases, given.seed + tally.turns(fmt.name), given.keep)
+            runner.close()
+            tally.add(fmt.name, cases.stop, ended, failed)
+            took_s = time.monotonic() - started_s
+            sizes[fmt.name] = max(5, int(sizes[fmt.name] * min(4.0, _TURN_S / max(took_s, 1e-3))))
+            if time.monotonic() > end_s:
+                break
+        first = False
+
+
 def main() -> None:
     """Runs the cases."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cases", type=int, default=10_000, help="cases a format")
+    parser.add_argument("--minutes", type=float, help="instead of --cases: formats in turn for so long")
+    parser.add_argument("--tally", type=_path, help="file with the counts of earlier runs, which are added to")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--formats", help="separated by commas; default: all")
-    parser.add_argument("--samples", type=Path, help="folder with more samples: *.ptx, *.kernel.toml, *.t1.json, ...")
-    parser.add_argument("--keep", type=Path, help="folder for inputs that failed")
+    parser.add_argument("--formats", help="separated by commas, or `apart`, `here`; default: all")
+    parser.add_argument("--samples", type=_path, help="folder with more samples: *.ptx, *.kernel.toml, *.t1.json, ...")
+    parser.add_argument("--keep", type=_path, help="folder for inputs that failed")
     given = parser.parse_args()
-    keep = given.keep.absolute() if given.keep else None
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as name, reading_here():  # in a fork already
-        known = {fmt.name: fmt for fmt in (*formats(given.samples, Path(name)), *more_formats(Path(name)))}
-        names = given.formats.split(",") if given.formats else list(known)
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, reading_here():  # in a fork already
+        known = {fmt.name: fmt for fmt in (*formats(given.samples, Path(folder)), *more_formats(Path(folder)))}
+        groups = {which: [fmt.name for fmt in known.values() if fmt.apart == (which == "apart")] for which in _GROUPS}
+        names = groups.get(given.formats) or (given.formats.split(",") if given.formats else list(known))
         if strange := [name for name in names if name not in known]:
             parser.error(f"unknown format {strange[0]}, known are {', '.join(known)}")
-        runner = Runner(Path(name))
-        failed = 0
+        runner, tally = Runner(Path(folder)), Tally(given.tally)
+        if given.minutes:
+            in_turn(runner, [known[name] for name in names], given, tally)
         for name in names:
-            wrong, ended = run(runner, known[name], given.cases, given.seed, keep)
-            print(f"{name:14s} {given.cases:8d} cases {ended:6d} ended {wrong:6d} failed", flush=True)
-            failed += wrong
+            if not given.minutes:
+                cases = range(-len(known[name].samples), given.cases)
+                failed, ended = run(runner, known[name], cases, given.seed, given.keep)
+                runner.close()
+                tally.add(name, given.cases, ended, failed)
+            if name in tally.counts:
+                print(tally.line(name), flush=True)
         os.chdir("/")
-    sys.exit(1 if failed else 0)
+    total = [sum(column) for column in zip(*tally.counts.values(), strict=True)]
+    print(f"{'all':14s} {total[0]:8d} cases {total[1]:6d} ended {total[2]:6d} failed")
+    sys.exit(1 if total[2] else 0)
+
+
+def _path(text: str) -> Path:
+    return Path(text).absolute()
 
 
 @contextmanager

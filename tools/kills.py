@@ -1,11 +1,12 @@
 """`kill -9` of commands that write to a database, at random moments: what is lost, and what is done again.
 
     python tools/kills.py --what collect,merge,import,push,pull --kills 20
+    python tools/kills.py --minutes 30 --tally FILE    rounds of 20 kills of each, added to what FILE counts
 
 `collect`: a recording of a made-up kernel is replayed; collector, worker process, journal and database are those of
 every day, only the card is a recording. The collector is killed again and again, at a random moment after its first
 measurement, then run to its end. Lost is a row that was in the journal when its collector was killed and is in the
-database nowhere at the end. The same campaign without a kill stands beside it.
+database nowhere at the end. `--kills 0` runs the same campaign without a kill.
 
 `merge` and `import`: `kernrec db merge` of a database and `kernrec db import` of a bundle are killed at a random moment
 of the time that they take. Afterwards the database has to have its own rows, and all of the others or none.
@@ -36,6 +37,9 @@ from kernrec.measure.campaign.journal import journal_path
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement, Tier
+
+_BAD = ("lost", "doubled", "halved", "unreadable")
+"""Counts of what must not happen."""
 
 Moment = tuple[str, int, int]
 """Session, block and position: they name a row."""
@@ -87,23 +91,45 @@ def main() -> int:
     parser.add_argument("--configs", type=int, default=3000, help="of the recording; rows that are merged or imported")
     parser.add_argument("--latest", type=float, default=1.0, help="of collect: seconds after the first row, at most")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=0.0, help="rounds of --kills begin for so long")
+    parser.add_argument("--tally", type=Path, help="file with a line for each round, also of earlier runs")
     given = parser.parse_args()
-    bad = False
-    for what in given.what.split(","):
-        with tempfile.TemporaryDirectory(prefix="kernrec-") as name:
-            folder = Path(name)
-            if what == "collect":
-                (without := folder / "without").mkdir()
-                done: Any = kill_collect(folder, given.kills, given.configs, given.latest, given.seed)
-                print(json.dumps({"what": what, **vars(kill_collect(without, 0, given.configs, 0.0, 0))}))
-                bad |= done.lost > 0
-            elif what in ("push", "pull"):
-                done = kills_of_sharing.kill(folder, what, given.kills, given.configs, given.seed)
-                bad |= done.lost + done.doubled + done.halved > 0
-            else:
-                done = kill_add(folder, what, given.kills, given.configs, given.seed)
-                bad |= done.lost + done.halved + done.unreadable > 0
-            print(json.dumps({"what": what, **vars(done)}), flush=True)
+    rounds = given.tally.read_text(encoding="utf-8").splitlines() if given.tally and given.tally.exists() else []
+    end_s = time.monotonic() + 60 * given.minutes
+    first = True
+    while first or time.monotonic() < end_s:
+        for what in given.what.split(","):
+            if first or time.monotonic() < end_s:
+                seed = given.seed + len(rounds)
+                with tempfile.TemporaryDirectory(prefix="kernrec-") as name:
+                    done = _kill(Path(name), what, given, seed)
+                rounds.append(json.dumps({"what": what, "seed": seed, **vars(done)}))
+                print(rounds[-1], flush=True)
+                if given.tally:
+                    with given.tally.open("a", encoding="utf-8") as file:
+                        file.write(rounds[-1] + "\n")
+        first = False
+    return _sum_up([json.loads(line) for line in rounds])
+
+
+def _kill(folder: Path, what: str, given: argparse.Namespace, seed: int) -> Any:
+    if what == "collect":
+        return kill_collect(folder, given.kills, given.configs, given.latest, seed)
+    if what in ("push", "pull"):
+        return kills_of_sharing.kill(folder, what, given.kills, given.configs, seed)
+    return kill_add(folder, what, given.kills, given.configs, seed)
+
+
+def _sum_up(rounds: list[dict[str, Any]]) -> int:
+    """Print what all rounds of each command did together; exit status 1 if a row was lost."""
+    bad = 0
+    for what in sorted({each["what"] for each in rounds}):
+        these = [each for each in rounds if each["what"] == what]
+        sums = {name: sum(each.get(name, 0) for each in these) for name in ("kills", "ended", *_BAD)}
+        bad += sum(sums[name] for name in _BAD)
+        again = sum(each.get("screened_again", 0) for each in these)
+        largest = max(each.get("largest_block", 0) for each in these)
+        print(json.dumps({"all": what, **sums, "screened_again": again, "largest_block": largest}), flush=True)
     return 1 if bad else 0
 
 

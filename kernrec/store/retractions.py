@@ -55,7 +55,8 @@ def leave_unbelieved(database: Database, folder: Path) -> list[str]:
     Raises:
         UsageError: if a retraction is not signed by whom it names.
     """
-    file = folder / "retraction.parquet"
+    if not (file := folder / "retraction.parquet").exists():
+        return []
     source = f"read_parquet({quoted(file)})"
     keys = ", ".join(quoted(key) for key in (*trusted(), own_key()) if key) or "NULL"
     signed = f"coalesce(signer IN ({keys}) AND signature <> '', false)"

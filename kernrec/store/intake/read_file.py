@@ -75,11 +75,13 @@ def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
     if version < len(migrations()):
         Database.open_checked(copy, read_only=False).close()
     with closing(connect_stranger(copy, folder, limits)) as connection, one_line(path):
-        _check_taken(connection, path, limits)
+        counts = _check_taken(connection, path, limits)
         used = used_columns(connection, "db.measurement", layout_of().columns["measurement"])
         (folder / COLUMNS).write_text(json.dumps(list(used)), encoding="utf-8")
-        stays = {"measurement": _count(connection, "db.measurement", "measurement", path, limits)}
-        return {table: _write_table(connection, table, folder) for table in TABLES if table not in stays} | stays
+        for table, count in counts.items():
+            if count and table != "measurement":
+                _write_table(connection, table, folder)
+        return counts
 
 
 def check_database(path: Path, folder: Path, limits: Limits, rows: bool) -> None:
@@ -94,7 +96,8 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool) -> None
     with _opened(path, folder, limits) as connection:
         try:
             if rows:
-                return _check_tables(connection, path, limits)
+                _check_tables(connection, path, limits)
+                return
         except UsageError as error:
             raise UsageError(f"{error}; it is not used (`kernrec db verify` looks into it)") from None
         for table in TABLES:
@@ -189,16 +192,19 @@ def _segment_rows(connection: "DuckDBPyConnection", file: str, table: str, kinds
     return f"SELECT {columns} FROM {source}"
 
 
-def _check_tables(connection: "DuckDBPyConnection", path: Path | str, limits: Limits, *, keys: bool = True) -> None:
-    for table in TABLES:
-        _count(connection, f"db.{table}", table, path, limits)
-    for table in TABLES:
+def _check_tables(
+    connection: "DuckDBPyConnection", path: Path | str, limits: Limits, *, keys: bool = True
+) -> dict[str, int]:
+    """Raise `UsageError` unless all rows can be taken; how many each table has."""
+    counts = {table: _count(connection, f"db.{table}", table, path, limits) for table in TABLES}
+    for table in (table for table, count in counts.items() if count):
         try:
             check_rows(connection, table, layout_of(), keys=keys)
             if double := _double_keys(connection, table, f"db.{table}"):
                 raise UsageError(f"rows of the table {table} are there twice ({double[0]})")
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
+    return counts
 
 
 def _count(connection: "DuckDBPyConnection", source: str, table: str, path: Path | str, limits: Limits) -> int:
@@ -219,23 +225,22 @@ def _double_keys(connection: "DuckDBPyConnection", table: str, source: str) -> l
     return [str(key) for (key,) in connection.execute(double).fetchall()]
 
 
-def _check_taken(connection: "DuckDBPyConnection", path: Path | str, limits: Limits) -> None:
+def _check_taken(connection: "DuckDBPyConnection", path: Path | str, limits: Limits) -> dict[str, int]:
     try:
-        _check_tables(connection, path, limits)
+        return _check_tables(connection, path, limits)
     except UsageError as error:
         raise UsageError(f"{error}; nothing was taken") from None
 
 
-def _write_table(connection: "DuckDBPyConnection", table: str, folder: Path) -> int:
-    """Write the rows of a table, without the columns that are NULL in all of them; returns how many rows they are."""
+def _write_table(connection: "DuckDBPyConnection", table: str, folder: Path) -> None:
+    """Write the rows of a table, without the columns that are NULL in all of them."""
     columns = ", ".join(f'"{name}"' for name in used_columns(connection, f"db.{table}", layout_of().columns[table]))
-    return _write(connection, f"SELECT {columns} FROM db.{table}", folder / f"{table}.parquet")
+    _write(connection, f"SELECT {columns} FROM db.{table}", folder / f"{table}.parquet")
 
 
-def _write(connection: "DuckDBPyConnection", query: str, file: Path) -> int:
-    """Write the rows of a query as Parquet; returns how many they are."""
-    row = connection.execute(f"COPY ({query}) TO {quoted(file)} (FORMAT parquet, ROW_GROUP_SIZE 20000)").fetchone()
-    return int(row[0]) if row else 0
+def _write(connection: "DuckDBPyConnection", query: str, file: Path) -> None:
+    """Write the rows of a query as Parquet."""
+    connection.execute(f"COPY ({query}) TO {quoted(file)} (FORMAT parquet, ROW_GROUP_SIZE 20000)")
 
 
 def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None:
