@@ -3,9 +3,9 @@
     python tools/bench_store.py --rows 10000 100000 1000000 [--columns all] [--problems 100]
 
 Rows are made by DuckDB, with their true keys: as many columns as an imported recording fills, or with `--columns all`
-as many as kernrec's own protocol does. `cpu_s` are times of processors, because others may use the machine; `merge_s` is the
-clock's and says something on an idle machine alone. `query` is one problem in a new process, of which the rows of a
-database are one of a few parts; with few problems, each config of a problem was measured in many sessions.
+as many as kernrec's own protocol does. `cpu_s` are times of processors, because others use the machine; `merge_s`
+is the clock's and says something on an idle machine alone. `query` is one problem in a new process, of which rows
+a database are one of a few parts; with few problems, each config of a problem was measured in many sessions.
 """
 
 import argparse

@@ -198,12 +198,7 @@ def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection
     if not path.exists():
         if not create or read_only:
             raise UsageError(f"there is no database at {path}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(
-                f"cannot create the folder {path.parent}: {(error.strerror or str(error)).lower()}"
-            ) from None
+        make_folder(path.parent)
     existed = path.exists()
     same = os.path.realpath(path), read_only
     if (connection := _cursor(*same)) is not None:
@@ -220,6 +215,14 @@ def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection
         raise
     _open[same] = connection
     return connection
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder for a database if it does not exist."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot create the folder {folder}: {(error.strerror or str(error)).lower()}") from None
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError, unknown
-from kernrec.store import exchange
+from kernrec.store import exchange, new_file
 from kernrec.store import rows as store_rows
 from kernrec.store.add_rows import add_rows
 from kernrec.store.connection import (
@@ -80,6 +80,8 @@ class Database:
     def open_checked(cls, path: Path, *, read_only: bool = True, create: bool = False) -> "Database":
         """As `open`, for a file that was checked, and in the process that checks."""
         existed = path.exists()
+        if create and not read_only and not existed:
+            new_file.make(path)
         connection = connect(path, read_only=read_only, create=create)
         database = cls(connection, path)
         try:
