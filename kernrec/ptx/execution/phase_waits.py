@@ -72,7 +72,8 @@ class PhaseWaits:
             EmulationError: naming a barrier whose phase never completes.
         """
         mbarriers, engine = self._memory.mbarriers, self._memory.engine
-        while mbarriers.completed == self._completed and engine.finish_oldest():
+        awaited = {self._lacking(lane, test)[2] for lane, test in self._tests.items() if self.paused[lane]}
+        while mbarriers.completed == self._completed and engine.finish_one(awaited):
             pass
         if mbarriers.completed != self._completed:
             return

@@ -159,6 +159,6 @@ def _arrive_after_copies(decoder: BlockDecoder, ins: Instruction) -> Step:
             memory.async_copies.wait(lanes, None)
             barriers.each_of(at, arrive)
 
-        memory.engine.start(finish)
+        memory.engine.start(finish, at[1].tolist())
 
     return run

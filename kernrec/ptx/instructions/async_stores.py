@@ -59,7 +59,7 @@ def _async_store(decoder: BlockDecoder, ins: Instruction) -> Step:
                     races.end_write((place, place + size), barrier)
             barriers.each_of(at, lambda lane, place: memory.mbarriers.expect(place, -size))
 
-        memory.engine.start(finish)
+        memory.engine.start(finish, at[1].tolist())
         if memory.counts is not None:
             memory.counts.bump("bulk.shared_write_bytes", size * len(lanes))
 

@@ -75,7 +75,7 @@ class _Starter:
         for copy in copies:
             memory.bulk.start(copy)
         if self.barrier is not None and copies:
-            memory.engine.start(lambda: self._finish_all(copies))
+            memory.engine.start(lambda: self._finish_all(copies), [place for copy in copies for place in copy.barriers])
 
     def _prepared(self, lane: int) -> BulkCopy:
         copy = self.copy(lane)

@@ -90,7 +90,7 @@ class Memory:
             raise EmulationError(
                 f"{copy.access.location}: block {block} ended before the copy of thread {thread} was waited for"
             )
-        while self.engine.finish_oldest():
+        while self.engine.finish_one():
             pass
         self.bulk.finish_all()
         self.tensor.memory.check_released()
