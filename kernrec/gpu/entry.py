@@ -97,4 +97,4 @@ class GPU:
         rates, clock_hz = (
             (self.tensor_fma_per_clk_sm, self.tensor_clock_hz) if tensor else (self.fma_per_clk_sm, self.boost_clock_hz)
         )
-        return 2.0 * self.sms * rates.get(dtype, 0) * clock_hz
+        return 2.0 * self.sms * rates.get("fp8" if dtype.startswith("f8") else dtype, 0) * clock_hz

@@ -131,7 +131,7 @@ def declared_problem(table: Table, name: str) -> Declared:
         shapes=lambda sizes, layout: {tensor: _shape(name, tensor, shape, sizes) for tensor, shape in shapes.items()},
         flops=lambda sizes: int(count.evaluate(sizes)),
         reference=_no_reference,
-        element_types=types,
+        element_types=lambda sizes: types,
     )
     op.shapes({dim.name: int(dim.default or 1) for dim in dims}, LAYOUT)  # raises now if a shape is impossible
     return Declared(op, initial_values, constants, images, frozenset(inouts), references, tolerance)

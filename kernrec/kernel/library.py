@@ -13,6 +13,7 @@ from kernrec.errors import UsageError, fold, unknown
 from kernrec.kernel.spec import Kernel
 from kernrec.kernel.spec_reader import load_kernel
 from kernrec.op import find_op
+from kernrec.op.dtype import INSTEAD
 from kernrec.util.cache import shipped_toml
 
 _FOLDER = Path(__file__).resolve().parent / "library"
@@ -94,8 +95,17 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
     """The kernels that implement an op for a dtype and layout on sm_`sm`; `UsageError` where there is none."""
     able = tuple(kernel for kernel in kernels_for(op, dtype, layout) if kernel.least_sm(dtype) <= sm)
     if not able:
-        raise UsageError(f"no kernel implements {op} for {dtype}, {layout} on sm_{sm}; {implemented(op, sm)}")
+        raise UsageError(
+            f"no kernel implements {op} for {dtype}, {layout} on sm_{sm}; {implemented(op, sm)}{_nearest(op, dtype, sm)}"
+        )
     return able
+
+
+def _nearest(op: str, dtype: str, sm: int) -> str:
+    """What to say of the dtype nearest to one that no kernel of an op has on sm_`sm`."""
+    able = {other for kernel in kernels_for(op) for other in kernel.dtypes if kernel.least_sm(other) <= sm}
+    nearest = None if dtype in able else next((other for other in INSTEAD.get(dtype, ()) if other in able), None)
+    return f"; nearest to {dtype} is {nearest}" if nearest else ""
 
 
 def implemented(op: str, sm: int) -> str:

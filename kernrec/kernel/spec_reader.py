@@ -62,11 +62,12 @@ copyreg.pickle(Kernel, _pickled)
 
 
 def _op_names(op: Op) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
-    """An op's dimensions as given, the derived ones, and the names of its tensors."""
+    """An op's dimensions as given, the derived ones, and the names of its tensors, in whatever dtype."""
     ones = {dim.name: 1 for dim in op.dims}
-    derived = op.derive(ones)
-    tensors = frozenset(op.shapes(ones | derived, op.layouts[0]))
-    return tuple(ones), tuple(derived), tensors
+    named = [op.named(ones | op.late, dtype) for dtype in op.dtypes]
+    derived = tuple(name for name in named[0] if name not in ones)
+    tensors = frozenset(name for names in named for name in op.shapes({**names, **ones}, op.layouts[0]))
+    return tuple(ones), derived, tensors
 
 
 class _Reader:

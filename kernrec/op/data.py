@@ -1,7 +1,7 @@
 """Tensor values: seeded inputs in their memory format, and the float64 results that kernels are compared with.
 
-NumPy has no bfloat16, so a bf16 tensor is kept as its bit patterns (uint16). `encode_elements` and `decode_elements`
-convert between values and the memory format, for every dtype.
+NumPy has no bfloat16 and no 8-bit floating-point numbers, so such tensors are kept as their bit patterns (uint16,
+uint8). `encode_elements` and `decode_elements` convert between values and the memory format, for every dtype.
 """
 
 from collections.abc import Mapping
@@ -20,9 +20,18 @@ _NUMPY = {"f64": "float64", "f32": "float32", "f16": "float16", "tf32": "float32
 
 
 def encode_elements(values: "Array", dtype: str) -> "Array":
-    """`values` rounded to `dtype` (to nearest, ties to even), as an array of that dtype (bf16: bit patterns)."""
+    """`values` rounded to `dtype` (to nearest, ties to even), as an array of that dtype (bf16 and f8: bit patterns).
+
+    Types of 8 bits saturate: what is beyond their range becomes their largest number.
+    """
     import numpy as np
 
+    if dtype == "i8":
+        return np.clip(np.rint(values), -128, 127).astype(np.int8)
+    if dtype.startswith("f8"):
+        from kernrec.util.float8 import fp8_codes
+
+        return fp8_codes(dtype.removeprefix("f8"), values)
     if dtype != "bf16":
         return values.astype(_NUMPY[dtype])
     values = values.astype(np.float32)
@@ -35,6 +44,10 @@ def decode_elements(stored: "Array", dtype: str) -> "Array":
     """The float64 values of an array made by `encode_elements` or left in memory by a kernel."""
     import numpy as np
 
+    if dtype.startswith("f8"):
+        from kernrec.util.float8 import fp8_values
+
+        return fp8_values(dtype.removeprefix("f8"), stored).astype(np.float64)
     if dtype == "bf16":
         stored = (stored.astype(np.uint32) << 16).view(np.float32)
     return stored.astype(np.float64)

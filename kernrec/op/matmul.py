@@ -7,12 +7,17 @@ tensors of two axes.
 The epilogue of a linear layer is optional: a bias for every column, the same for all products of a batch, then an
 activation. FLOPs are those of the product alone, as in published figures. Dtype `tf32` is f32 in memory, multiplied
 as on tensor cores: a and b rounded to 10 bits of mantissa, sums in f32. Its reference is that of f32.
+
+Dtypes of 8 bits are those of quantized layers: a and b are `f8e4m3` or `i8`, each with f32 scales, one for the matrix or
+one for every row of a and every column of b. The sum of the products (in f32; exact, in 32 bits, for `i8`) is multiplied
+by both scales, the bias (f32) is added, and c is bf16, f16 or f32.
 """
 
 from collections.abc import Mapping
 from math import sqrt
 from typing import TYPE_CHECKING
 
+from kernrec.errors import UsageError
 from kernrec.op.problem import Dim, Names, Normal, Op
 
 if TYPE_CHECKING:
@@ -24,16 +29,49 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
     stack = (d["batch"],) if d["batch"] > 1 else ()
     a = (m, k) if layout[0] == "n" else (k, m)
     b = (k, n) if layout[1] == "n" else (n, k)
+    scales = {}
+    if d["scaled"]:
+        scales = {"a_scale": (*stack, m if d["scales"] else 1), "b_scale": (*stack, n if d["scales"] else 1)}
     bias = {"bias": (n,)} if d["bias"] else {}
-    return {"a": stack + a, "b": stack + b, **bias, "c": (*stack, m, n)}
+    return {"a": stack + a, "b": stack + b, **scales, **bias, "c": (*stack, m, n)}
 
 
 def _flops(d: Names) -> int:
     return 2 * d["batch"] * d["m"] * d["n"] * d["k"]
 
 
+OUTPUTS = ("bf16", "f16", "f32")
+"""The types of c where a and b have 8 bits, by number."""
+
+
+def _of_dtype(dtype: str) -> dict[str, int]:
+    return {"scaled": int(dtype in _SCALED)}
+
+
+def _derive(d: Names) -> dict[str, int]:
+    for name in ("scales", "output"):
+        if d[name] and not d["scaled"]:
+            raise UsageError(f"matmul dimension {name} is {d[name]}; it is for {' and '.join(_SCALED)}, 0 is accepted")
+    return {}
+
+
+def _element_types(d: Names) -> dict[str, str]:
+    if not d["scaled"]:
+        return {}
+    return {"a_scale": "f32", "b_scale": "f32", "bias": "f32", "c": OUTPUTS[d["output"]]}
+
+
+_SCALED = ("f8e4m3", "i8")
+_SPREAD = 32.0  # of 8-bit values: wide enough that few are rounded coarsely, far from where they saturate
+
+
 def _values(d: Names) -> dict[str, Normal]:
-    return {"b": (0, 1 / sqrt(d["k"]))}
+    wide = 1 / sqrt(d["k"])
+    if not d["scaled"]:
+        return {"b": (0, wide)}
+    scale = 1 / _SPREAD
+    spread: Normal = 0, _SPREAD
+    return {"a": spread, "b": spread, "a_scale": (scale, scale / 8), "b_scale": (wide * scale, wide * scale / 8)}
 
 
 def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "dict[str, np.ndarray]":
@@ -41,7 +79,11 @@ def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "d
         tensors[name] if letter == "n" else tensors[name].swapaxes(-1, -2)
         for name, letter in zip("ab", layout, strict=True)
     )
-    c = a @ b + tensors["bias"] if d["bias"] else a @ b
+    c = a @ b
+    if d["scaled"]:
+        c = c * tensors["a_scale"][..., :, None] * tensors["b_scale"][..., None, :]
+    if d["bias"]:
+        c = c + tensors["bias"]
     return {"c": _activated(c, d["activation"])}
 
 
@@ -71,6 +113,8 @@ emulator on the tiled kernels (`tests/model/test_finish.py`)."""
 
 def _finishing(d: Names) -> dict[str, float]:
     counts = dict(_BIAS) if d["bias"] else {}
+    if d["scaled"] and OUTPUTS[d["output"]] == "f32":
+        counts["global.c.write_sectors"] = 2.0  # profiles are those of c in 16 bits
     for metric, count in _ACTIVATIONS[d["activation"]].items():
         counts[metric] = counts.get(metric, 0.0) + count
     return counts
@@ -87,8 +131,10 @@ MATMUL = Op(
         Dim("batch", "independent products of contiguous matrices", 1, late=True),
         Dim("bias", "1: a bias is added to every column of c", 0, minimum=0, maximum=1, late=True),
         Dim("activation", "of c: 0 none, 1 ReLU, 2 GELU (tanh form), 3 SiLU", 0, minimum=0, maximum=3, late=True),
+        Dim("scales", "8 bits: 0 one a matrix, 1 a row of a, a column of b", 0, minimum=0, maximum=1, late=True),
+        Dim("output", "8 bits: c is 0 bf16, 1 f16, 2 f32", 0, minimum=0, maximum=2, late=True),
     ),
-    dtypes=("f32", "f16", "bf16", "f64", "tf32"),
+    dtypes=("f32", "f16", "bf16", "f64", "tf32", *_SCALED),
     layouts=("nn", "nt", "tn", "tt"),
     outputs=("c",),
     workload="llama-3-8b-prefill",
@@ -96,5 +142,9 @@ MATMUL = Op(
     flops=_flops,
     reference=_reference,
     values=_values,
+    of_dtype=_of_dtype,
+    derive=_derive,
+    element_types=_element_types,
+    dtype_layouts=dict.fromkeys(_SCALED, "nt"),
     finishing=_finishing,
 )

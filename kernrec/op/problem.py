@@ -76,7 +76,7 @@ class Tensor:
         return self.elements * dtypes.ELEMENT_BYTES[self.dtype]
 
 
-def _nothing(names: Names) -> dict[str, Any]:
+def _nothing(names: Any) -> dict[str, Any]:
     return {}
 
 
@@ -104,8 +104,10 @@ class Op:
     """Floating-point operations; a multiply-add counts as two."""
     reference: "Callable[[Names, str, Mapping[str, np.ndarray]], dict[str, np.ndarray]]"
     """(dimensions, layout, float64 inputs) -> the outputs in float64."""
+    of_dtype: Callable[[str], dict[str, int]] = _nothing
+    """The derived dimensions that follow from the data type."""
     derive: Callable[[Names], dict[str, int]] = _nothing
-    """The derived dimensions; raises `UsageError` when the given dimensions are inconsistent."""
+    """The other derived dimensions; raises `UsageError` when the given dimensions are inconsistent."""
     untouched: Callable[[Names], dict[str, int]] = _nothing
     """By tensor, the number of elements that never need to be read; tensors that are read completely are left out."""
     values: Callable[[Names], dict[str, Normal]] = _nothing
@@ -113,8 +115,10 @@ class Op:
     finishing: Callable[[Names], dict[str, float]] = _nothing
     """Epilogue work (bias, activation) that is not part of the kernels' profiles: counts per 32 results, by metric of
     `ptx.counts`."""
-    element_types: Mapping[str, str] = field(default_factory=dict)
+    element_types: Callable[[Names], Mapping[str, str]] = _nothing
     """The dtype of each tensor whose dtype is not the problem's."""
+    dtype_layouts: Mapping[str, str] = field(default_factory=dict)
+    """The default layout of dtypes for which it is not the first."""
 
     @cached_property
     def late(self) -> dict[str, int]:
@@ -134,12 +138,11 @@ class Op:
                 inconsistent; a tensor has more than `LARGEST` elements; or the dtype or layout is unknown.
         """
         sizes = self._sizes(dims)
-        names = sizes | self.derive(sizes)
         canonical = dtypes.canonical_dtype(dtype) if dtype is not None else None
         chosen_dtype = self._choose("dtype", canonical, dtype, self.dtypes)
-        chosen_layout = self._choose(
-            "layout", str(layout).strip().lower() if layout is not None else None, layout, self.layouts
-        )
+        names = self.named(sizes, chosen_dtype)
+        wanted = str(layout).strip().lower() if layout is not None else self.dtype_layouts.get(chosen_dtype)
+        chosen_layout = self._choose("layout", wanted, layout, self.layouts)
         for name, shape in self.shapes(names, chosen_layout).items():
             if (elements := prod(shape)) > LARGEST:
                 extents = " x ".join(map(str, shape))
@@ -148,6 +151,12 @@ class Op:
                 )
         stated = tuple([item for item in sizes.items() if item not in self.late.items()])
         return Problem(self.name, stated, chosen_dtype, chosen_layout, self)
+
+    def named(self, sizes: Names, dtype: str) -> dict[str, int]:
+        """All dimensions by name, given and derived; raises `UsageError` as `derive` does."""
+        names = {**sizes, **self.of_dtype(dtype)}
+        names.update(self.derive(names))
+        return names
 
     def _sizes(self, given: Mapping[str, Any]) -> dict[str, int]:
         sizes: dict[str, int] = {}
@@ -221,9 +230,7 @@ class Problem:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """All dimensions by name, the derived ones (an output's height and width) included."""
-        sizes = {**self.definition.late, **dict(self.dims)}
-        sizes.update(self.definition.derive(sizes))
-        return sizes
+        return self.definition.named({**self.definition.late, **dict(self.dims)}, self.dtype)
 
     @cached_property
     def names(self) -> dict[str, int | str]:
@@ -260,9 +267,10 @@ class Problem:
         """The tensors by name, inputs first."""
         sizes = self.sizes
         untouched = self.definition.untouched(sizes)
+        types = self.definition.element_types(sizes)
         tensors = {}
         for name, shape in self.definition.shapes(sizes, self.layout).items():
             role = "output" if name in self.definition.outputs else "input"
-            dtype = self.definition.element_types.get(name, self.dtype)
+            dtype = types.get(name, self.dtype)
             tensors[name] = Tensor(name, shape, dtype, role, prod(shape) - untouched.get(name, 0))
         return tensors

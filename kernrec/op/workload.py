@@ -27,7 +27,7 @@ from typing import Any
 
 from kernrec import paths
 from kernrec.errors import UsageError, fold, unknown
-from kernrec.op.dtype import canonical_dtype
+from kernrec.op.dtype import INSTEAD, canonical_dtype
 from kernrec.op.problem import Op, Problem
 from kernrec.op.registry import find_op
 from kernrec.util.light_dataclass import dataclass
@@ -192,5 +192,6 @@ def printable(text: str) -> str:
 
 
 def dtype_of(op: Op, dtype: str) -> str:
-    """The dtype that an op runs in, in a network of this dtype: f32 for one that has no tf32."""
-    return "f32" if canonical_dtype(dtype) == "tf32" and "tf32" not in op.dtypes else dtype
+    """The dtype that an op runs in, in a network of this dtype: the nearest that it has."""
+    wanted = canonical_dtype(dtype)
+    return dtype if wanted in op.dtypes else next((d for d in INSTEAD.get(wanted, ()) if d in op.dtypes), dtype)

@@ -128,11 +128,7 @@ def _filled(
 
 
 def _encoded(values: np.ndarray, dtype: str) -> np.ndarray:
-    if dtype.startswith("f8"):
-        from kernrec.ptx.instructions.fp8 import fp8_codes
-
-        return fp8_codes(dtype.removeprefix("f8"), np.asarray(values))
-    if dtype in ("f64", "f32", "f16", "bf16"):
+    if dtype in ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2"):
         return np.ascontiguousarray(encode_elements(np.asarray(values), dtype))
     return np.ascontiguousarray(values.astype(np.int64).astype(ELEMENTS[dtype]))
 

@@ -85,7 +85,10 @@ def _elsewhere(problem: Problem, gpu: GPU) -> list[str]:
     others = [(problem.dtype, layout) for layout in op.layouts] + [(dtype, problem.layout) for dtype in op.dtypes]
     runnable: dict[str, list[str]] = {}
     for dtype, layout in others:
-        other = op.problem(dtype, layout, **_sizes(problem))
+        try:
+            other = op.problem(dtype, layout, **_sizes(problem))
+        except UsageError:  # scales and types of the output are for some dtypes only
+            continue
         kernels = [kernel for kernel in kernels_for(op.name, dtype, layout) if kernel.least_sm(dtype) <= gpu.sm]
         if _run(_spaces(kernels, other, gpu), other):
             runnable.setdefault(dtype, []).append(layout)

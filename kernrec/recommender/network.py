@@ -10,6 +10,7 @@ layers, and promise far more than is known.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.interop.workload_files import find_workload
 from kernrec.kernel import kernels_for
 from kernrec.op import Problem, find_op, problem_from_shape
+from kernrec.op.dtype import INSTEAD
 from kernrec.op.workload import Layer, Workload, default_workload, dtype_of
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.choices import costs_at
@@ -234,10 +236,6 @@ def _in_dtype(layer: Layer, wanted: NetworkRequest) -> Layer:
     return replace(layer, problem=op.problem(dtype, layout, **problem.dim))
 
 
-_OTHERWISE = {"bf16": ("f16", "f32"), "f16": ("bf16", "f32"), "tf32": ("f32",)}
-"""By dtype, those that a network can be run in instead, the nearest first."""
-
-
 def _answer(
     recommender: Recommender, gpu: GPU, problem: Problem, query: Query, exactly: bool
 ) -> tuple[Recommendation, str]:
@@ -269,11 +267,12 @@ def _answer(
 def _others(problem: Problem, gpu: GPU, exactly: bool) -> Iterable[Problem]:
     """The same layer in the dtype's other layouts, then in other dtypes."""
     op = problem.definition
-    for dtype in (problem.dtype, *(() if exactly else _OTHERWISE.get(problem.dtype, ()))):
+    for dtype in (problem.dtype, *(() if exactly else INSTEAD.get(problem.dtype, ()))):
         for layout in dict.fromkeys((problem.layout, *op.layouts)):
             able = any(kernel.least_sm(dtype) <= gpu.sm for kernel in kernels_for(op.name, dtype, layout))
             if able and (dtype, layout) != (problem.dtype, problem.layout):
-                yield op.problem(dtype, layout, **problem.dim)
+                with suppress(UsageError):  # scales and types of the output are for some dtypes only
+                    yield op.problem(dtype, layout, **problem.dim)
 
 
 def _alternatives(candidates: CandidateSet, best: Choice) -> Mapping[str, tuple[Estimate, Estimate]]:

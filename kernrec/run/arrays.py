@@ -17,8 +17,11 @@ ALIGNMENT = 16
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "f64": ("float64",), "f32": ("float32",), "tf32": ("float32",), "f16": ("float16",), "bf16": ("bfloat16", "uint16"),
+    "f8e4m3": ("float8_e4m3fn", "uint8"), "i8": ("int8",),
 }  # fmt: skip
-"""By dtype, what other libraries call it; bf16 may come as its bits, for NumPy has no such type."""
+"""By dtype, what other libraries call it, PyTorch's name first; what NumPy has no type for may come as its bits."""
+
+_TORCH_ALONE = ("bfloat16", "float8_e4m3fn")
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ class TorchReader:
         import torch
 
         self._torch = torch
-        self._dtypes = {name: getattr(torch, known[0]) for name, known in NAMES.items()}
+        self._dtypes = {name: getattr(torch, known[0], None) for name, known in NAMES.items()}
         self.current_stream: Any = torch.cuda.current_stream
         self._gradients = torch.is_grad_enabled
         self.types = (torch.Tensor, torch.nn.Parameter)
@@ -166,7 +169,7 @@ class CupyReader:
 
         self._cupy = cupy
         self._dtypes = {
-            name: {np.dtype(known) for known in names if known != "bfloat16"} for name, names in NAMES.items()
+            name: {np.dtype(known) for known in names if known not in _TORCH_ALONE} for name, names in NAMES.items()
         }
         self.types = (cupy.ndarray,)
 

@@ -62,6 +62,11 @@ class Shapes:
         """The output."""
         return self.op.outputs[0]
 
+    @property
+    def output_dtype(self) -> str:
+        """The type of its elements."""
+        return self._least.tensors[self.output].dtype
+
     def read(self, shapes: Sequence[Sequence[int]]) -> Problem:
         """The problem of inputs with these shapes.
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any
 
+from kernrec.run.arrays import NAMES
 from kernrec.run.plan import Plan
 
 _registered: dict[str, "TorchOp"] = {}
@@ -24,7 +25,7 @@ class TorchOp:
         """What runs: the last kernel that was built under the name."""
         shapes, library = plan.shapes, torch.library
         self._shapes = shapes
-        self._dtype = {"tf32": "float32", "bf16": "bfloat16"}.get(shapes.dtype, f"float{shapes.dtype[1:]}")
+        self._dtype = NAMES[shapes.output_dtype][0]
         inputs = ", ".join(f"Tensor {tensor}" for tensor in shapes.inputs)
 
         def run(*tensors: Any) -> Any:

@@ -68,6 +68,7 @@ def worst(c: np.ndarray, expected: np.ndarray, sums: np.ndarray, problem: Proble
     bound = sums * (terms * 2.0**-24 + (2.0**-10 + 2.0**-22 if problem.dtype == "tf32" else 0.0))
     if problem.sizes["activation"]:
         bound = 1.13 * bound + 2.0**-20 * sums
-    bound += HALF_STEP[problem.dtype] * (np.abs(expected) + bound) + 2.0**-25
-    error = np.abs(decode_elements(c, problem.dtype) - expected)
+    stored = problem.tensors["c"].dtype
+    bound += HALF_STEP[stored] * (np.abs(expected) + bound) + 2.0**-25
+    error = np.abs(decode_elements(c, stored) - expected)
     return float(np.where(np.isfinite(error), error / bound, np.inf).max())

@@ -7,7 +7,7 @@ memory against the float64 reference.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -18,6 +18,7 @@ import pytest
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, all_kernels
 from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
+from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.emulate_config import emulate_config
 from kernrec.ptx import Module
 from tests.helpers.kernel_code import Config, module_of
@@ -39,7 +40,7 @@ Run = tuple[Config, Problem]
 
 def _of_sums(problem: Problem, value: Tensors, expected: np.ndarray) -> np.ndarray:
     """Of a sum of products, sum |a b|."""
-    absolute = {name: encode_elements(np.abs(v), problem.dtype) for name, v in value.items()}
+    absolute = {name: encode_elements(np.abs(v), problem.tensors[name].dtype) for name, v in value.items()}
     return reference(problem, absolute)[find_op(problem.op).outputs[0]]
 
 
@@ -66,11 +67,16 @@ class Trial:
     problems: dimensions that divide nothing, fall short of one tile, or are the least there are; few enough elements
     for the emulator. roundings: how many f32 operations round on the way to one result (the terms of its sum, and a
     few more), each by at most half a unit in the last place of `magnitude`; 0 for elements moved as they are.
+    narrow: the problems of dtypes of 8 bits.
     """
 
     problems: list[dict[str, int]]
     roundings: Callable[[Mapping[str, int]], int]
     magnitude: Callable[[Problem, Tensors, np.ndarray], np.ndarray] = _of_sums
+    narrow: Sequence[dict[str, int]] = ()
+
+    def dims(self, dtype: str) -> Sequence[dict[str, int]]:
+        return self.narrow if ELEMENT_BYTES[dtype] == 1 else self.problems
 
 
 # Odd columns, and a multiple of 16 bytes in every octave: registers hold rows more than half as long as they can.
@@ -93,7 +99,18 @@ OPS: dict[str, Trial] = {
             {"m": 72, "n": 136, "k": 200},
             {"m": 17, "n": 67, "k": 2056},
         ],
-        lambda dim: dim["k"] + 1,
+        lambda dim: dim["k"] + 1 + 6 * dim["scaled"],
+        narrow=[
+            {"m": 1, "n": 1, "k": 2},
+            {"m": 1, "n": 131, "k": 6, "scales": 1, "output": 2},
+            {"m": 67, "n": 1, "k": 130, "bias": 1, "output": 1},
+            {"m": 37, "n": 46, "k": 52, "batch": 2, "scales": 1, "bias": 1, "activation": 1},
+            {"m": 140, "n": 132, "k": 4, "output": 2},
+            {"m": 3, "n": 8, "k": 640, "scales": 1, "output": 1},
+            {"m": 260, "n": 24, "k": 112, "bias": 1},
+            {"m": 72, "n": 136, "k": 208, "batch": 2, "scales": 1, "bias": 1, "output": 2},
+            {"m": 17, "n": 68, "k": 2056, "scales": 1},
+        ],
     ),
     "conv2d": Trial(
         [
@@ -187,7 +204,7 @@ def _cases(kernel: Kernel) -> Iterator[Case]:
     """Every dtype and layout of a kernel, on the later and the earlier architecture by turns; an only one on both."""
     variants = list(product(kernel.dtypes, kernel.layouts))
     for i, (dtype, layout) in enumerate(variants):
-        able = [sm for sm in reversed(ARCHITECTURES) if sm >= kernel.least_sm(dtype)]
+        able = [sm for sm in reversed(ARCHITECTURES) if sm >= kernel.least_sm(dtype)] or [kernel.least_sm(dtype)]
         for sm in able if len(variants) == 1 else [able[i % len(able)]]:
             yield Case(kernel, dtype, layout, sm)
 
@@ -223,7 +240,7 @@ def space(case: Case) -> Space:
 @cache
 def _problems(case: Case) -> list[Problem]:
     op = find_op(case.kernel.op)
-    problems = [op.problem(dtype=case.dtype, layout=case.layout, **dims) for dims in OPS[op.name].problems]
+    problems = [op.problem(dtype=case.dtype, layout=case.layout, **dims) for dims in OPS[op.name].dims(case.dtype)]
     return [problem for problem in problems if space(case).valid(problem).any()]
 
 
@@ -323,7 +340,7 @@ def _remaining(case: Case, chosen: list[Run]) -> Iterator[Run]:
 def unwritten(problem: Problem) -> Tensors:
     """The outputs of a problem before a kernel ran: NaN throughout."""
     return {
-        name: encode_elements(np.full(tensor.shape, np.nan), problem.dtype)
+        name: encode_elements(np.full(tensor.shape, np.nan), tensor.dtype)
         for name, tensor in problem.tensors.items()
         if tensor.role == "output"
     }
@@ -355,15 +372,16 @@ def run(case: Case, config: Config, problem: Problem, given: Tensors, budget: in
 def flaws(problem: Problem, given: Tensors, outputs: Tensors) -> list[str]:
     """How outputs differ from the op's float64 reference by more than f32 sums, rounded once, can."""
     trial, found = OPS[problem.op], []
-    value = {name: decode_elements(tensor, problem.dtype) for name, tensor in given.items()}
+    tensors = problem.tensors
+    value = {name: decode_elements(tensor, tensors[name].dtype) for name, tensor in given.items()}
     expected = reference(problem, given)
     for name, got in outputs.items():
-        bound = np.zeros(got.shape)
+        dtype, bound = tensors[name].dtype, np.zeros(got.shape)
         if count := trial.roundings(problem.sizes):
             relative = count * 2.0**-24 + OPERANDS.get(problem.dtype, 0.0)
             bound = relative * trial.magnitude(problem, value, expected[name])
-            bound += ROUNDING[problem.dtype] * (np.abs(expected[name]) + bound) + LEAST[problem.dtype]
-        wrong = ~(np.abs(decode_elements(got, problem.dtype) - expected[name]) <= bound)
+            bound += ROUNDING[dtype] * (np.abs(expected[name]) + bound) + LEAST[dtype]
+        wrong = ~(np.abs(decode_elements(got, dtype) - expected[name]) <= bound)
         if wrong.any():
             found.append(f"{wrong.sum()} of {wrong.size} values of {name} are wrong on {problem.key}")
     return found

@@ -25,6 +25,11 @@ PROBLEMS = {
         {"c": 3, "h": 7, "w": 9, "k": 5, "r": 2, "s": 3, "stride": 2, "padding": 1},
         {"n": 8, "c": 128, "h": 28, "w": 28, "k": 256, "r": 1, "s": 1, "stride": 2},
     ],
+    "matmul_mma_8bit": [
+        {"m": 4096, "n": 4096, "k": 4096, "scales": 1},
+        {"m": 1, "n": 77, "k": 6, "output": 2},
+        {"m": 1000, "n": 130, "k": 516, "bias": 1, "activation": 3},
+    ],
     "conv2d_direct": [
         {"c": 3, "h": 224, "w": 224, "k": 64, "r": 7, "s": 7, "stride": 2, "padding": 3},
         {"c": 3, "h": 7, "w": 9, "k": 5, "r": 2, "s": 3, "stride": 2, "padding": 1},
@@ -64,7 +69,8 @@ def test_every_kernel_has_tens_to_a_few_thousand_configs_on_every_architecture(
     kernel: Kernel, dtype: str, layout: str
 ) -> None:
     for sm in (75, 80, 86, 89, 90, 100, 120):
-        if sm >= kernel.least_sm(dtype):
+        converted = dtype == "f8e4m3" and kernel.name == "matmul_mma_8bit" and sm in (90, 100)  # to f16: not offered
+        if sm >= kernel.least_sm(dtype) and not converted:
             assert 20 <= len(Space(kernel, sm, limits(sm), dtype, layout)) <= 8000
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from kernrec.errors import UsageError
-from kernrec.op import Problem, find_op, inputs, problem_from_key, reference
+from kernrec.op import Problem, decode_elements, find_op, inputs, problem_from_key, reference
 
 MATMUL = find_op("matmul")
 sizes = st.integers(1, 9)
@@ -128,3 +128,29 @@ def test_tf32_is_chosen_by_name_only_and_lies_in_memory_as_f32() -> None:
     for name, value in inputs(tf32).items():
         np.testing.assert_array_equal(value, inputs(plain)[name])
         assert value.dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", ["f8e4m3", "i8"])
+@given(sizes, sizes, sizes, st.integers(1, 3), st.integers(0, 1))
+def test_products_of_8_bits_are_those_of_the_scaled_matrices(
+    dtype: str, m: int, n: int, k: int, batch: int, scales: int
+) -> None:
+    problem = MATMUL.problem(dtype, m=m, n=n, k=k, batch=batch, scales=scales, bias=1)
+    tensors = inputs(problem)
+    assert [tensor.dtype for tensor in problem.tensors.values()] == [dtype, dtype, "f32", "f32", "f32", "bf16"]
+    a, b = (decode_elements(tensors[name], dtype).reshape(batch, -1, k) for name in "ab")
+    by_row, by_column = (tensors[name].reshape(batch, -1, 1) for name in ("a_scale", "b_scale"))
+    expected = (a * by_row) @ (b * by_column).swapaxes(1, 2) + tensors["bias"]
+    assert_allclose(reference(problem, tensors)["c"].reshape(batch, m, n), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_dtypes_of_8_bits_have_spellings_a_layout_and_types_of_the_output_of_their_own() -> None:
+    for spelling in ("fp8", "e4m3", "float8_e4m3fn", "FP8_E4M3"):
+        assert MATMUL.problem(spelling, m=1, n=2, k=3).key == "matmul[m=1,n=2,k=3]f8e4m3,nt"
+    assert MATMUL.problem("int8", m=1, n=2, k=3).layout == "nt"
+    for output, dtype in enumerate(("bf16", "f16", "f32")):
+        problem = MATMUL.problem("int8", m=1, n=2, k=3, output=output)
+        assert problem.tensors["c"].dtype == dtype
+        assert problem_from_key(problem.key) == problem
+    with pytest.raises(UsageError, match="dimension scales is 1; it is for f8e4m3 and i8, 0 is accepted"):
+        MATMUL.problem("bf16", m=1, n=2, k=3, scales=1)

@@ -91,7 +91,9 @@ def test_what_is_not_a_key_is_refused(key: str) -> None:
 def test_matmul_counts_two_flops_for_each_multiply_add_and_every_element_once(problem: Problem) -> None:
     m, n, k = problem.dim.values()
     assert problem.flops == 2 * m * n * k
-    assert problem.bytes == (m * k + k * n + m * n) * problem.names["dtype_bytes"]
+    size = problem.names["dtype_bytes"]
+    extra = 8 + m * n if problem.names["scaled"] else 0  # two scales, and a result of two bytes
+    assert problem.bytes == (m * k + k * n + m * n) * size + extra
 
 
 @given(convolutions())
@@ -152,8 +154,8 @@ def test_names_hold_what_a_kernel_expression_may_use() -> None:
         "n": 1, "r": 3, "p": 5, "q": 5, "dtype": "f16", "layout": "nhwc", "dtype_bytes": 2,
     }  # fmt: skip
     assert MATMUL.problem(m=1, n=2, k=3).names == {
-        "m": 1, "n": 2, "k": 3, "batch": 1, "bias": 0, "activation": 0,
-        "dtype": "f32", "layout": "nn", "dtype_bytes": 4,
+        "m": 1, "n": 2, "k": 3, "batch": 1, "bias": 0, "activation": 0, "scales": 0, "output": 0,
+        "scaled": 0, "dtype": "f32", "layout": "nn", "dtype_bytes": 4,
     }  # fmt: skip
 
 
@@ -170,7 +172,8 @@ def test_numpy_integers_are_whole_numbers() -> None:
 
 def test_a_missing_dimension_lists_what_is_required() -> None:
     assert refusal(MATMUL, m=4) == (
-        "matmul is missing n, k; required are m, n, k, the defaults of the others are batch=1, bias=0, activation=0"
+        "matmul is missing n, k; required are m, n, k, the defaults of the others are batch=1, bias=0, activation=0,"
+        " scales=0, output=0"
     )
     assert refusal(find_op("softmax"), rows=4) == "softmax is missing columns; required are rows, columns"
     message = refusal(CONV2D, c=64, h=56, w=56)

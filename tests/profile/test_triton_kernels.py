@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernrec.op import decode_elements, encode_elements
-from kernrec.ptx.instructions.fp8 import fp8_codes, fp8_values
+from kernrec.util.float8 import fp8_codes, fp8_values
 from tests.helpers.triton_kernels import run_call, sample_call
 
 pytest.importorskip("triton", reason="needs the extra `triton`")

@@ -4,6 +4,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -22,14 +23,14 @@ using Dims = std::map<std::string, long>;
 
 struct Tensor {
     std::string name;
-    std::string dtype;  // f64, f32, tf32, f16 or bf16
+    std::string dtype;  // f64, f32, tf32, f16, bf16, f8e4m3 or i8
     long elements;
     double mean, deviation;  // of the values that it is filled with
     bool output;
 };
 
 inline size_t element_bytes(const std::string& dtype) {
-    return dtype == "f64" ? 8 : dtype == "f16" || dtype == "bf16" ? 2 : 4;
+    return dtype == "f64" ? 8 : dtype == "f16" || dtype == "bf16" ? 2 : dtype == "f8e4m3" || dtype == "i8" ? 1 : 4;
 }
 
 inline void store(char* memory, const std::string& dtype, long place, double value) {
@@ -42,6 +43,12 @@ inline void store(char* memory, const std::string& dtype, long place, double val
     } else if (dtype == "bf16") {
         const __nv_bfloat16 rounded = __float2bfloat16(static_cast<float>(value));
         std::memcpy(target, &rounded, 2);
+    } else if (dtype == "f8e4m3") {
+        const __nv_fp8_e4m3 rounded(static_cast<float>(value));
+        std::memcpy(target, &rounded, 1);
+    } else if (dtype == "i8") {
+        const auto rounded = static_cast<int8_t>(std::lrint(std::min(std::max(value, -128.0), 127.0)));
+        std::memcpy(target, &rounded, 1);
     } else {
         const float rounded = static_cast<float>(value);
         std::memcpy(target, &rounded, 4);
@@ -65,6 +72,12 @@ inline double load(const char* memory, const std::string& dtype, long place) {
         std::memcpy(&value, source, 2);
         return static_cast<double>(__bfloat162float(value));
     }
+    if (dtype == "f8e4m3") {
+        __nv_fp8_e4m3 value;
+        std::memcpy(&value, source, 1);
+        return static_cast<double>(static_cast<float>(value));
+    }
+    if (dtype == "i8") return static_cast<double>(static_cast<int8_t>(*source));
     float value;
     std::memcpy(&value, source, 4);
     return static_cast<double>(value);

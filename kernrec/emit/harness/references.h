@@ -15,12 +15,15 @@ inline double activated(double x, long activation) {
 inline double matmul(const Dims& d, const std::string& layout, const Values& t, long i) {
     const long m = d.at("m"), n = d.at("n"), k = d.at("k");
     const long batch = i / (m * n), row = i / n % m, column = i % n;
-    double sum = d.at("bias") ? t(2, column) : 0;
+    double sum = 0;
     for (long x = 0; x < k; ++x) {
         const long a = batch * m * k + (layout[0] == 'n' ? row * k + x : x * m + row);
         const long b = batch * k * n + (layout[1] == 'n' ? x * n + column : column * k + x);
         sum += t(0, a) * t(1, b);
     }
+    const bool scaled = d.at("scaled"), each = d.at("scales");
+    if (scaled) sum *= t(2, each ? batch * m + row : batch) * t(3, each ? batch * n + column : batch);
+    if (d.at("bias")) sum += t(scaled ? 4 : 2, column);
     return activated(sum, d.at("activation"));
 }
 

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from kernrec.ptx.instructions.decoder import BlockDecoder
-from kernrec.ptx.instructions.fp8 import fp8_values
 from kernrec.ptx.instructions.registry import UnsupportedFormError
 from kernrec.ptx.instructions.rounding import bf16_values, tf32_of
 from kernrec.ptx.ir.program import Operand, elements
 from kernrec.ptx.state.types import Array
+from kernrec.util.float8 import fp8_values
 
 Rows = tuple[int, ...]
 """The rows of the register files that hold a fragment."""

@@ -6,6 +6,7 @@ from what kernels do, so that no true recording is refused.
 
 from kernrec.gpu import GPU
 from kernrec.op import Problem
+from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.util.human import human
 
 _MARGIN = 0.7
@@ -21,13 +22,14 @@ _SERIAL_FLOP_S, _SERIAL_ACCESS_S, _SERIAL_START_S = 50e-9, 2e-6, 1e-3
 def floor_s(problem: Problem, gpu: GPU) -> float:
     """The time that no kernel can undercut: compulsory bytes past L2 at the memory's bandwidth, or operations at the
     highest peak of any data type of eight bits or more, with a margin for boards above their data sheet."""
+    dtypes = ("f16", "bf16", "tf32") if ELEMENT_BYTES[problem.dtype] > 1 else ("f16", "fp8", "i8")
     beyond_l2 = max(problem.bytes - gpu.l2_bytes, 0)
     peak = max(
         gpu.peak_flops(problem.dtype),
         *(
             gpu.peak_flops(dtype, tensor=True)
             for dtype in gpu.tensor_fma_per_clk_sm
-            if dtype in ("f16", "bf16", "tf32")
+            if dtype in dtypes
         ),
         gpu.peak_flops("f32"),
     )

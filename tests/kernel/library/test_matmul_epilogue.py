@@ -25,6 +25,9 @@ CASES: list[tuple[str, str, str, int, Config]] = [
     ("matmul_mma", "f16", "tt", 75, _MMA | {"vector": 1, "stages": 2, "fragments": 1}),
     ("matmul_tf32", "tf32", "nn", 86, _MMA | {"block_k": 16, "vector": 4, "stages": 4, "fragments": 2}),
     ("matmul_tf32", "tf32", "tt", 86, _MMA | {"block_k": 16, "vector": 1, "stages": 4, "fragments": 2}),
+    ("matmul_mma_8bit", "i8", "nt", 75, _MMA | {"block_k": 64, "vector": 16, "stages": 2, "fragments": 1}),
+    ("matmul_mma_8bit", "i8", "nt", 75, _MMA | {"block_k": 64, "vector": 2, "stages": 2, "fragments": 1}),
+    ("matmul_mma_8bit", "f8e4m3", "nt", 89, _MMA | {"block_k": 64, "vector": 4, "stages": 3, "fragments": 2}),
     ("matmul_simt", "f32", "nn", 86, _SIMT | {"vector": 4, "stages": 4, "async_copy": 1}),
     ("matmul_simt", "f32", "nn", 75, _SIMT | {"vector": 1, "stages": 2, "async_copy": 0}),
     ("matmul_skinny", "f32", "nt", 86, {"rows": 4, "columns": 4, "vector": 4, "unroll": 2}),
@@ -63,7 +66,7 @@ def test_bias_and_activation_are_those_of_the_reference(
 def _expected(problem, given) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[no-untyped-def]
     """The reference's c, and sum |a b| + |bias|."""
     sizes = {
-        name: encode_elements(np.abs(decode_elements(value, problem.dtype)), problem.dtype)
+        name: encode_elements(np.abs(decode_elements(value, problem.tensors[name].dtype)), problem.tensors[name].dtype)
         for name, value in given.items()
     }
     plain = matmul(problem.dtype, problem.layout, **(problem.dim | {"activation": 0}))
@@ -72,7 +75,7 @@ def _expected(problem, given) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[
 
 @pytest.mark.parametrize("activation", [1, 2, 3])
 def test_activations_far_out_are_zero_or_the_identity(activation: int) -> None:
-    name, dtype, layout, sm, config = CASES[8]
+    name, dtype, layout, sm, config = CASES[11]
     problem = matmul(dtype, layout, m=1, n=8, k=4, activation=activation)
     values = np.array([-1e30, -3e4, -100.0, -0.0, 0.0, 100.0, 3e4, 1e30], np.float32)
     given = {"a": np.array([[1, 0, 0, 0]], np.float32), "b": np.zeros((8, 4), np.float32)}
@@ -83,7 +86,7 @@ def test_activations_far_out_are_zero_or_the_identity(activation: int) -> None:
 
 
 def test_a_nan_is_not_hidden_by_relu() -> None:
-    name, dtype, layout, sm, config = CASES[8]
+    name, dtype, layout, sm, config = CASES[11]
     problem = matmul(dtype, layout, m=1, n=2, k=4, activation=1)
     given = {"a": np.ones((1, 4), np.float32), "b": np.array([[np.nan, 0, 0, 0], [-1, 0, 0, 0]], np.float32)}
     c = run(find_kernel(name), config | {"split_k": 1, "columns": 1}, problem, given, sm)
@@ -108,12 +111,12 @@ BREAKS = [
     (4, 2, "first % columns", "first"),
     (4, 2, "first = min(first, elements - N);", ""),
     (5, 1, "if (!partial) finish", "if (partial) finish"),
-    (6, 1, "j / VECTOR * VECTOR * LANES_N", "j * LANES_N"),
-    (7, 2, "partial += elements;", "partial += 0;"),
-    (8, 1, "linear + cubic * x * x", "linear"),
-    (8, 2, "activation != NONE", "activation == SILU"),
-    (9, 1, "bias_at(bias, column)", "bias_at(bias, 0)"),
-    (9, 1, "r < m && c < columns", "r < m"),
+    (9, 1, "j / VECTOR * VECTOR * LANES_N", "j * LANES_N"),
+    (10, 2, "partial += elements;", "partial += 0;"),
+    (11, 1, "linear + cubic * x * x", "linear"),
+    (11, 2, "activation != NONE", "activation == SILU"),
+    (12, 1, "bias_at(bias, column)", "bias_at(bias, 0)"),
+    (12, 1, "r < m && c < columns", "r < m"),
 ]
 
 

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from kernrec.kernel import Kernel
-from kernrec.op.dtype import BYTES
+from kernrec.op.dtype import ELEMENT_BYTES as BYTES
 from kernrec.profile.probe_profile import profile_variant
 from tests.helpers.kernel_code import not_assembled
 from tests.helpers.trial import CASES, Case, per_case, sample, space

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kernrec.compile import compile_source
 from kernrec.ptx import KernelLaunch, emulate, parse
-from kernrec.ptx.instructions.fp8 import fp8_codes, fp8_values
+from kernrec.util.float8 import fp8_codes, fp8_values
 
 KINDS = ("e4m3", "e5m2")
 LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}

@@ -1,0 +1,266 @@
+// C[m,n] = activation(a_scale b_scale A[m,k] B[n,k]^T + bias[n]), e4m3 (sums in f32) or int8 (sums in s32), on tensor
+// cores; C is bf16, f16 or f32, chosen when the kernel is launched.
+//
+// Built as matmul_mma is, of whose headers it takes tiles, loads and loop: to them an element is a pair of numbers of 8
+// bits. So an mma.sync tile of 16 x 8 x 32 has the fragments of one of 16 x 8 x 16, and ldmatrix brings them. It cannot
+// transpose single bytes: both operands lie along the reduction (layout nt, that of quantized layers).
+//
+// VECTOR is what one copy moves, in numbers: 16, or 4, or 2 through registers; rows of A and B are a multiple of it.
+// Before sm_80 tiles come through registers, and a step is four mma of 8 x 8 x 16.
+//
+// Split-K: blockIdx.y takes an equal share of the reduction and writes a scaled partial C in f32;
+// matmul_mma_8bit_reduce adds the partials in a fixed order.
+
+// From here on in pairs.
+#if BLOCK_K == 64
+#undef BLOCK_K
+#define BLOCK_K 32
+#else
+#undef BLOCK_K
+#define BLOCK_K 64
+#endif
+#if VECTOR == 16
+#undef VECTOR
+#define VECTOR 8
+#elif VECTOR == 4
+#undef VECTOR
+#define VECTOR 2
+#else
+#undef VECTOR
+#define VECTOR 1
+#endif
+
+#if VECTOR == 1 || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800)
+#define THROUGH_REGISTERS 1
+#else
+#define THROUGH_REGISTERS 0
+#endif
+
+#define DTYPE_TF32 1  // of the headers: without the product and the stores of 16-bit numbers
+#include "mma.cuh"
+#include "epilogue.cuh"
+
+using Scalar = Element;
+using ATile = Tile<BLOCK_M, BLOCK_K, true>;
+using BTile = Tile<BLOCK_N, BLOCK_K, true>;
+
+constexpr unsigned UNIT = VECTOR == 1 ? 2 : VECTOR;  // pairs of a write to shared memory
+constexpr unsigned MMA_K = STEP_K;
+
+// d += a b, for a 16 x 32 (a[half of the rows][half of the reduction]) and b 32 x 8 (b[half of the reduction]). Sums of
+// int8 are the bits of s32.
+__device__ __forceinline__ void multiply_add(float (&d)[4], const unsigned (&a)[2][2], const unsigned (&b)[2]) {
+#if DTYPE_F8E4M3
+    asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0][0]), "r"(a[1][0]), "r"(a[0][1]), "r"(a[1][1]), "r"(b[0]), "r"(b[1]));
+#else
+    int sum[4];
+#pragma unroll
+    for (unsigned e = 0; e < 4; ++e) sum[e] = __float_as_int(d[e]);
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+        : "r"(a[0][0]), "r"(a[1][0]), "r"(a[0][1]), "r"(a[1][1]), "r"(b[0]), "r"(b[1]));
+#else
+#pragma unroll
+    for (unsigned rows = 0; rows < 2; ++rows)
+#pragma unroll
+        for (unsigned half = 0; half < 2; ++half)
+            asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                : "+r"(sum[2 * rows]), "+r"(sum[2 * rows + 1])
+                : "r"(a[rows][half]), "r"(b[half]));
+#endif
+#pragma unroll
+    for (unsigned e = 0; e < 4; ++e) d[e] = __int_as_float(sum[e]);
+#endif
+}
+
+#include "matmul_tiles.cuh"
+
+enum Output : unsigned { BF16, F16, F32 };  // `OUTPUTS` of kernrec/op/matmul.py
+
+// With one set of fragments registers are kept to 128, so that 16 warps fit an SM; otherwise one block will do.
+constexpr unsigned MIN_BLOCKS = FRAGMENTS == 1 && !THROUGH_REGISTERS ? 512 / THREADS : 1;
+
+// Two numbers in a word, the first in its lower half, each rounded to nearest.
+struct PackF16 {
+    __device__ __forceinline__ unsigned operator()(float first, float second) const { return pack(first, second); }
+};
+
+struct PackBf16 {
+    __device__ __forceinline__ unsigned operator()(float first, float second) const {
+        unsigned word;
+#if __CUDA_ARCH__ >= 800
+        asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(word) : "f"(first), "f"(second));
+#else
+        word = rounded(first) >> 16 | (rounded(second) & 0xffff0000u);
+#endif
+        return word;
+    }
+
+    // The upper half is the bf16; a NaN, whose mantissa might overflow, keeps its upper half and stays one.
+    __device__ __forceinline__ static unsigned rounded(float x) {
+        const unsigned bits = __float_as_uint(x);
+        return x != x ? bits | 0x10000u : bits + 0x7fffu + (bits >> 16 & 1u);
+    }
+};
+
+// The scales of the rows and columns of C: one for a whole matrix, or one for each row or column.
+struct Scales {
+    const float* first;
+    unsigned extent;  // of rows or columns; 1: one for all
+
+    // From those of a batch's product. `each`: whether every one of `all` rows or columns has its own.
+    __device__ __forceinline__ Scales(const float* scales, unsigned each, unsigned all)
+        : first(scales + blockIdx.z * (each ? all : 1)), extent(each ? all : 1) {}
+
+    __device__ __forceinline__ float at(unsigned place) const { return first[min(place, extent - 1)]; }
+};
+
+// The sums as numbers, scaled; `row` and `column` are the lane's first.
+__device__ __forceinline__ void scale(Sums& sums, const Scales& of_rows, const Scales& of_columns, unsigned row,
+                                      unsigned column) {
+    float factor[WARP_N / 8][2];
+#pragma unroll
+    for (unsigned j = 0; j < WARP_N / 8; ++j)
+#pragma unroll
+        for (unsigned e = 0; e < 2; ++e) factor[j][e] = of_columns.at(column + j * 8 + e);
+#pragma unroll
+    for (unsigned i = 0; i < WARP_M / 8; ++i) {
+        const float of_row = of_rows.at(row + i * 8);
+#pragma unroll
+        for (unsigned j = 0; j < WARP_N / 8; ++j)
+#pragma unroll
+            for (unsigned e = 0; e < 2; ++e) {
+                float& sum = sums[i / 2][j][i % 2 * 2 + e];
+#if DTYPE_I8
+                sum = float(__float_as_int(sum));
+#endif
+                sum *= of_row * factor[j][e];
+            }
+    }
+}
+
+// Bias and activation of the warp's sums; `column` is the lane's first, n columns.
+__device__ __forceinline__ void finish_scaled(Sums& sums, const float* __restrict__ bias, unsigned activation,
+                                              unsigned column, unsigned n) {
+    if (bias) {
+#pragma unroll
+        for (unsigned j = 0; j < WARP_N / 8; ++j)
+#pragma unroll
+            for (unsigned e = 0; e < 2; ++e) {
+                const float value = bias_at(bias, min(column + j * 8 + e, n - 1));
+#pragma unroll
+                for (unsigned i = 0; i < WARP_M / 8; ++i) sums[i / 2][j][i % 2 * 2 + e] += value;
+            }
+    }
+    activate(activation, [&](auto change) {
+#pragma unroll
+        for (unsigned i = 0; i < WARP_M / 16; ++i)
+#pragma unroll
+            for (unsigned j = 0; j < WARP_N / 8; ++j)
+#pragma unroll
+                for (unsigned e = 0; e < 4; ++e) sums[i][j][e] = change(sums[i][j][e]);
+    });
+}
+
+// Stores the sums in 16 bits, as `store_sums` does; `column` is the warp's first.
+template <class Target, class Pack>
+__device__ __forceinline__ void store_packed(const Sums& sums, Target target, unsigned column, const Pack& packed) {
+#pragma unroll
+    for (unsigned i = 0; i < WARP_M / 8; ++i, target.row += 8) {
+#pragma unroll
+        for (unsigned j = 0; j < WARP_N / 8; j += 4) {
+            unsigned words[4];
+#pragma unroll
+            for (unsigned w = 0; w < 4; ++w) {
+                const float* sum = sums[i / 2][j + w] + i % 2 * 2;
+                words[w] = packed(sum[0], sum[1]);
+            }
+#if VECTOR == 8
+            transpose_quad(words);
+            const unsigned place = column + j * 8 + threadIdx.x % 4 * 8;
+            store_packet(target.at(place), Packet<16>{words[0], words[1], words[2], words[3]}, target.holds(place));
+#else
+#pragma unroll
+            for (unsigned w = 0; w < 4; ++w) {
+                const unsigned place = column + (j + w) * 8 + threadIdx.x % 4 * 2;
+#if VECTOR == 2
+                store_packet(target.at(place), Packet<4>{words[w]}, target.holds(place));
+#else
+                store_half(target.at(place), Element(words[w]), target.holds(place));
+                store_half(target.at(place, 1), Element(words[w] >> 16), target.holds(place + 1));
+#endif
+            }
+#endif
+        }
+    }
+}
+
+// Grid: see `Work`. half_k: pairs in a row of A and B. each_scale: 0, or 1 for a scale for every row and column. bias:
+// null for none. partial: null without split-K.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+    matmul_mma_8bit(const Element* __restrict__ a, const Element* __restrict__ b, const float* __restrict__ a_scale,
+                    const float* __restrict__ b_scale, const float* __restrict__ bias, void* __restrict__ c,
+                    float* __restrict__ partial, unsigned m, unsigned n, unsigned half_k, unsigned each_scale,
+                    unsigned output, unsigned activation, unsigned tiles_m, unsigned tiles_n, unsigned raster,
+                    unsigned share, unsigned longer_shares) {
+    const Work work(half_k, tiles_m, tiles_n, raster, share, longer_shares);
+    const unsigned warp = threadIdx.x / 32;
+    const unsigned warp_row = warp / WARPS_N * WARP_M, warp_column = warp % WARPS_N * WARP_N;
+    Sums sums = {};
+    multiply_matrices(sums, a, b, m, n, half_k, work, warp_row, warp_column);
+
+    const unsigned row = work.tile_row + warp_row + threadIdx.x % 32 / 4, column = work.tile_column + warp_column;
+    const unsigned lane_column = column + threadIdx.x % 4 * 2;
+    scale(sums, Scales(a_scale, each_scale, m), Scales(b_scale, each_scale, n), row, lane_column);
+    const size_t elements = size_t(m) * n;
+    if (partial) {
+        partial += (blockIdx.y * gridDim.z + blockIdx.z) * elements;
+        store_sums(sums, Matrix<float>{partial, row, m, n}, lane_column);
+        return;
+    }
+    finish_scaled(sums, bias, activation, lane_column, n);
+    if (output == F32) {
+        store_sums(sums, Matrix<float>{static_cast<float*>(c) + blockIdx.z * elements, row, m, n}, lane_column);
+    } else {
+        const Matrix<Element> target{static_cast<Element*>(c) + blockIdx.z * elements, row, m, n};
+        if (output == BF16)
+            store_packed(sums, target, column, PackBf16());
+        else
+            store_packed(sums, target, column, PackF16());
+    }
+}
+
+// Stores N successive numbers of C in 16 bits.
+template <unsigned N, class Pack>
+__device__ __forceinline__ void store_words(Element* target, const Floats<N>& numbers, bool inside, const Pack& packed) {
+    if constexpr (N == 1) {
+        store_half(target, Element(packed(numbers.value[0], 0.0f)), inside);
+    } else {
+        Packet<2 * N> words;
+#pragma unroll
+        for (unsigned i = 0; i < N / 2; ++i) words.word[i] = packed(numbers.value[2 * i], numbers.value[2 * i + 1]);
+        store_packet(target, words, inside);
+    }
+}
+
+// Grid: x = REDUCE_THREADS * min(VECTOR, 4) elements of C each.
+extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
+    matmul_mma_8bit_reduce(const float* __restrict__ partial, const float* __restrict__ bias, void* __restrict__ c,
+                           unsigned output, unsigned activation, unsigned elements, unsigned columns,
+                           unsigned splits) {
+    constexpr unsigned N = VECTOR == 8 ? 4 : VECTOR;
+    const unsigned first = (blockIdx.x * REDUCE_THREADS + threadIdx.x) * N;
+    const Floats<N> sum = added_up<N>(partial, bias, activation, first, elements, columns, splits);
+    const bool inside = first < elements;
+    if (output == F32)
+        store_floats<N>(static_cast<float*>(c) + first, sum.value, inside);
+    else if (output == BF16)
+        store_words<N>(static_cast<Element*>(c) + first, sum, inside, PackBf16());
+    else
+        store_words<N>(static_cast<Element*>(c) + first, sum, inside, PackF16());
+}
