@@ -79,126 +79,10 @@ __device__ __forceinline__ void multiply_add(float (&d)[4], const unsigned (&a)[
 }
 
 #include "matmul_tiles.cuh"
-
-enum Output : unsigned { BF16, F16, F32 };  // `OUTPUTS` of kernrec/op/matmul.py
+#include "scaled.cuh"
 
 // With one set of fragments registers are kept to 128, so that 16 warps fit an SM; otherwise one block will do.
 constexpr unsigned MIN_BLOCKS = FRAGMENTS == 1 && !THROUGH_REGISTERS ? 512 / THREADS : 1;
-
-// Two numbers in a word, the first in its lower half, each rounded to nearest.
-struct PackF16 {
-    __device__ __forceinline__ unsigned operator()(float first, float second) const { return pack(first, second); }
-};
-
-struct PackBf16 {
-    __device__ __forceinline__ unsigned operator()(float first, float second) const {
-        unsigned word;
-#if __CUDA_ARCH__ >= 800
-        asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(word) : "f"(first), "f"(second));
-#else
-        word = rounded(first) >> 16 | (rounded(second) & 0xffff0000u);
-#endif
-        return word;
-    }
-
-    // The upper half is the bf16; a NaN, whose mantissa might overflow, keeps its upper half and stays one.
-    __device__ __forceinline__ static unsigned rounded(float x) {
-        const unsigned bits = __float_as_uint(x);
-        return x != x ? bits | 0x10000u : bits + 0x7fffu + (bits >> 16 & 1u);
-    }
-};
-
-// The scales of the rows and columns of C: one for a whole matrix, or one for each row or column.
-struct Scales {
-    const float* first;
-    unsigned extent;  // of rows or columns; 1: one for all
-
-    // From those of a batch's product. `each`: whether every one of `all` rows or columns has its own.
-    __device__ __forceinline__ Scales(const float* scales, unsigned each, unsigned all)
-        : first(scales + blockIdx.z * (each ? all : 1)), extent(each ? all : 1) {}
-
-    __device__ __forceinline__ float at(unsigned place) const { return first[min(place, extent - 1)]; }
-};
-
-// The sums as numbers, scaled; `row` and `column` are the lane's first.
-__device__ __forceinline__ void scale(Sums& sums, const Scales& of_rows, const Scales& of_columns, unsigned row,
-                                      unsigned column) {
-    float factor[WARP_N / 8][2];
-#pragma unroll
-    for (unsigned j = 0; j < WARP_N / 8; ++j)
-#pragma unroll
-        for (unsigned e = 0; e < 2; ++e) factor[j][e] = of_columns.at(column + j * 8 + e);
-#pragma unroll
-    for (unsigned i = 0; i < WARP_M / 8; ++i) {
-        const float of_row = of_rows.at(row + i * 8);
-#pragma unroll
-        for (unsigned j = 0; j < WARP_N / 8; ++j)
-#pragma unroll
-            for (unsigned e = 0; e < 2; ++e) {
-                float& sum = sums[i / 2][j][i % 2 * 2 + e];
-#if DTYPE_I8
-                sum = float(__float_as_int(sum));
-#endif
-                sum *= of_row * factor[j][e];
-            }
-    }
-}
-
-// Bias and activation of the warp's sums; `column` is the lane's first, n columns.
-__device__ __forceinline__ void finish_scaled(Sums& sums, const float* __restrict__ bias, unsigned activation,
-                                              unsigned column, unsigned n) {
-    if (bias) {
-#pragma unroll
-        for (unsigned j = 0; j < WARP_N / 8; ++j)
-#pragma unroll
-            for (unsigned e = 0; e < 2; ++e) {
-                const float value = bias_at(bias, min(column + j * 8 + e, n - 1));
-#pragma unroll
-                for (unsigned i = 0; i < WARP_M / 8; ++i) sums[i / 2][j][i % 2 * 2 + e] += value;
-            }
-    }
-    activate(activation, [&](auto change) {
-#pragma unroll
-        for (unsigned i = 0; i < WARP_M / 16; ++i)
-#pragma unroll
-            for (unsigned j = 0; j < WARP_N / 8; ++j)
-#pragma unroll
-                for (unsigned e = 0; e < 4; ++e) sums[i][j][e] = change(sums[i][j][e]);
-    });
-}
-
-// Stores the sums in 16 bits, as `store_sums` does; `column` is the warp's first.
-template <class Target, class Pack>
-__device__ __forceinline__ void store_packed(const Sums& sums, Target target, unsigned column, const Pack& packed) {
-#pragma unroll
-    for (unsigned i = 0; i < WARP_M / 8; ++i, target.row += 8) {
-#pragma unroll
-        for (unsigned j = 0; j < WARP_N / 8; j += 4) {
-            unsigned words[4];
-#pragma unroll
-            for (unsigned w = 0; w < 4; ++w) {
-                const float* sum = sums[i / 2][j + w] + i % 2 * 2;
-                words[w] = packed(sum[0], sum[1]);
-            }
-#if VECTOR == 8
-            transpose_quad(words);
-            const unsigned place = column + j * 8 + threadIdx.x % 4 * 8;
-            store_packet(target.at(place), Packet<16>{words[0], words[1], words[2], words[3]}, target.holds(place));
-#else
-#pragma unroll
-            for (unsigned w = 0; w < 4; ++w) {
-                const unsigned place = column + (j + w) * 8 + threadIdx.x % 4 * 2;
-#if VECTOR == 2
-                store_packet(target.at(place), Packet<4>{words[w]}, target.holds(place));
-#else
-                store_half(target.at(place), Element(words[w]), target.holds(place));
-                store_half(target.at(place, 1), Element(words[w] >> 16), target.holds(place + 1));
-#endif
-            }
-#endif
-        }
-    }
-}
 
 // Grid: see `Work`. half_k: pairs in a row of A and B. each_scale: 0, or 1 for a scale for every row and column. bias:
 // null for none. partial: null without split-K.
@@ -217,21 +101,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const unsigned row = work.tile_row + warp_row + threadIdx.x % 32 / 4, column = work.tile_column + warp_column;
     const unsigned lane_column = column + threadIdx.x % 4 * 2;
     scale(sums, Scales(a_scale, each_scale, m), Scales(b_scale, each_scale, n), row, lane_column);
-    const size_t elements = size_t(m) * n;
     if (partial) {
-        partial += (blockIdx.y * gridDim.z + blockIdx.z) * elements;
+        partial += (blockIdx.y * gridDim.z + blockIdx.z) * (size_t(m) * n);
         store_sums(sums, Matrix<float>{partial, row, m, n}, lane_column);
-        return;
-    }
-    finish_scaled(sums, bias, activation, lane_column, n);
-    if (output == F32) {
-        store_sums(sums, Matrix<float>{static_cast<float*>(c) + blockIdx.z * elements, row, m, n}, lane_column);
     } else {
-        const Matrix<Element> target{static_cast<Element*>(c) + blockIdx.z * elements, row, m, n};
-        if (output == BF16)
-            store_packed(sums, target, column, PackBf16());
-        else
-            store_packed(sums, target, column, PackF16());
+        store_scaled(sums, bias, activation, c, output, row, column, lane_column, m, n);
     }
 }
 
