@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Mapping
 from functools import cache as once
@@ -14,6 +15,7 @@ from kernrec.compile.compiled import Compiled, CompileError, CompileJob, NoCompi
 # The whole command line, but for architecture, headers and defines. C++17 is NVRTC's own default, stated
 # so that a newer default cannot change the code; -v makes the assembler report registers and spills.
 OPTIONS = ("--std=c++17", "--ptxas-options=-v")
+_ONE_ARCHITECTURE = re.compile(r"\b(?:wgmma|tcgen05|setmaxnreg)\.")
 _REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h); others, out of memory say, tell nothing of the source
 
 
@@ -114,6 +116,11 @@ def cache_key(job: CompileJob) -> str:
     return CompileCache.key(compiler(), f"sm_{job.sm}", *OPTIONS, *job.options, *job.macros, job.name, job.source)
 
 
+def target_name(source: str, sm: int) -> str:
+    """What a CUDA source is compiled for: `sm_89`, or `sm_90a` where it has instructions of one architecture alone."""
+    return f"sm_{sm}a" if _ONE_ARCHITECTURE.search(source) else f"sm_{sm}"
+
+
 def _compile(job: CompileJob) -> Compiled:
     if job.name.endswith(".ptx"):
         from kernrec.compile.assemble import assemble  # which reads PTX, and so takes NumPy
@@ -127,7 +134,7 @@ def _compile(job: CompileJob) -> Compiled:
     if job.sm not in supported_sms():
         known = ", ".join(f"sm_{sm}" for sm in supported_sms())
         raise CompileError(f"{compiler()} cannot compile for sm_{job.sm}; it supports {known}")
-    options = [f"--gpu-architecture=sm_{job.sm}", *OPTIONS, *job.options, *job.macros]
+    options = [f"--gpu-architecture={target_name(job.source, job.sm)}", *OPTIONS, *job.options, *job.macros]
     options += [f"--include-path={folder}" for folder in header_folders()]
     program = nvrtc.createProgram(job.source, job.name, [], [])
     try:

@@ -3,6 +3,7 @@ shapes for each op, and a program that checks and times all of them."""
 
 from collections.abc import Mapping, Sequence
 
+from kernrec.compile.nvrtc import target_name
 from kernrec.emit.cuda import launch_comment
 from kernrec.emit.files import Files
 from kernrec.emit.program import (
@@ -13,6 +14,7 @@ from kernrec.emit.program import (
     kernel_source,
     launcher,
     main_function,
+    map_encoder,
     program_of,
     workspace_bytes,
 )
@@ -46,9 +48,10 @@ def emit(answers: Sequence[Recommendation]) -> Files:
     if any(program.compiled is not None for program in programs.values()):
         files["loaded_kernel.h"] = harness("loaded_kernel.h")
     variants = _variants(ordered)
+    targets = {target_name(choice.kernel.source, choice.gpu.sm) for choice in ordered.values()}
     for number, problems in enumerate(variants.values()):
         files[f"variant_{number}.cu"] = _variant(programs, problems, launchers, number)
-    files["CMakeLists.txt"] = _cmake_lists(answers[0].gpu.sm, len(variants))
+    files["CMakeLists.txt"] = _cmake_lists(max(targets, key=len).removeprefix("sm_"), len(variants))
     return {name: text.encode() for name, text in sorted(files.items())}
 
 
@@ -69,7 +72,7 @@ def _variant(
     names = {launch.entry: f"{launch.entry}_{number}" for launch in first.choice.kernel.launches}
     included = ["<cuda_runtime.h>", "<cstdint>", *(['"loaded_kernel.h"'] if first.compiled is not None else [])]
     parts = [HOST_ONLY, *(f"#include {name}" for name in included), "#endif", kernel_source(first, names)]
-    parts.append(HOST_ONLY)
+    parts += [HOST_ONLY, map_encoder(programs[problem] for problem in problems)]
     for problem in problems:
         program = programs[problem]
         parts.append("\n".join(launch_comment(program.choice, program.launches)))
@@ -168,13 +171,13 @@ def _check(choices: Mapping[Problem, Choice], launchers: Mapping[Problem, str]) 
     return "\n".join([*lines, "", main_function([case(choices[p], name) for p, name in launchers.items()])])
 
 
-def _cmake_lists(sm: int, variants: int) -> str:
+def _cmake_lists(target: str, variants: int) -> str:
     sources = " ".join(f"variant_{number}.cu" for number in range(variants))
     return f"""# cmake -S . -B build && cmake --build build && ctest --test-dir build
 cmake_minimum_required(VERSION 3.20)
 project(kernrec_kernels LANGUAGES CUDA)
 set(CMAKE_CUDA_STANDARD 17)
-set(KERNREC_ARCHITECTURES {sm} CACHE STRING "Compute capabilities to compile for")
+set(KERNREC_ARCHITECTURES {target} CACHE STRING "Compute capabilities to compile for")
 
 add_library(kernrec_kernels STATIC dispatch.cu {sources})
 add_executable(check check.cu)

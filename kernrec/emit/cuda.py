@@ -7,10 +7,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from kernrec.compile.nvrtc import target_name
 from kernrec.emit.files import Files
 from kernrec.kernel import Config, Kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, workspaces
 from kernrec.kernel.image_layout import ImageHandle
+from kernrec.kernel.tensor_map import MapHandle
 from kernrec.kernel.triton_function import OPTIONS
 from kernrec.recommender.result import Choice, Recommendation
 
@@ -46,7 +48,7 @@ def launch_comment(choice: Choice, launches: Sequence[BoundLaunch] | None = None
         f"// {kernel.name} for {problem.key} on {choice.gpu.title}, recommended by kernrec.",
         f"// Expected {choice.latency_s.value * 1e6:.4g} us, {choice.energy_j.value * 1e3:.4g} mJ"
         f" (sources: {choice.latency_s.source}, {choice.energy_j.source}).",
-        f"// Compile for {choice.gpu.arch}. Tensors are dense, last axis fastest:",
+        f"// Compile for {target_name(kernel.source, choice.gpu.sm)}. Tensors are dense, last axis fastest:",
     ]
     lines += [
         f"//   {name}: {' x '.join(map(str, tensor.shape))} {tensor.dtype} ({tensor.role})"
@@ -76,8 +78,11 @@ def _words(kernel: Kernel) -> set[str]:
     return {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
 
 
-def _argument(argument: Pointer | Scalar | ImageHandle) -> str:
+def _argument(argument: Pointer | Scalar | ImageHandle | MapHandle) -> str:
     """An argument as the launch names it."""
+    if isinstance(argument, MapHandle):
+        box = " x ".join(map(str, argument.box))
+        return f"map of {argument.name} (box {box}, swizzle {argument.swizzle} B)"
     if isinstance(argument, Scalar):
         return str(argument.value)
     return "nullptr" if isinstance(argument, Pointer) and argument.null else argument.name

@@ -4,7 +4,7 @@ A kernel in CUDA is part of the program's source; of one in Triton the program h
 depend on the answer is in the folder `harness`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -15,6 +15,7 @@ from kernrec.emit.cuda import variant_source
 from kernrec.emit.machine_code import compiled_choice, launches_of
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, workspaces
+from kernrec.kernel.tensor_map import ELEMENT_TYPES, SWIZZLES, MapHandle
 from kernrec.measure.device.correctness import tolerance
 from kernrec.op import all_ops
 from kernrec.recommender.result import Choice, Recommendation
@@ -145,6 +146,8 @@ def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> lis
         if isinstance(argument, Scalar):
             suffix = "u" if argument.ctype[0] == "u" else ""
             lines.append(f"    {_C_NAMES[argument.ctype]} p{number} = {argument.value}{suffix};")
+        elif isinstance(argument, MapHandle):
+            lines += [f"    {line}" for line in _map(argument, f"p{number}", places[argument.name])]
         elif isinstance(argument, Pointer):
             lines.append(f"    void* p{number} = {'nullptr' if argument.null else places[argument.name]};")
         else:
@@ -164,6 +167,46 @@ def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> lis
         "}",
     ]
     return lines
+
+
+def _map(handle: MapHandle, variable: str, place: str) -> list[str]:
+    """A tensor map as lines of C++."""
+    extents, strides, box = (", ".join(map(str, numbers)) for numbers in (handle.extents, handle.strides, handle.box))
+    rank, kind = len(handle.extents), ELEMENT_TYPES[handle.dtype]
+    return [
+        f"CUtensorMap {variable};",
+        f"const cuuint64_t {variable}_extents[] = {{{extents}}}, {variable}_strides[] = {{{strides}}};",
+        f"const cuuint32_t {variable}_box[] = {{{box}}}, {variable}_steps[] = {{{', '.join('1' * rank)}}};",
+        f"const cudaError_t {variable}_made = kernrec_encode(&{variable}, static_cast<CUtensorMapDataType>({kind}), {rank},",
+        f"    {place}, {variable}_extents, {variable}_strides, {variable}_box, {variable}_steps,",
+        f"    static_cast<CUtensorMapSwizzle>({SWIZZLES[handle.swizzle]}));",
+        f"if ({variable}_made != cudaSuccess) return {variable}_made;",
+    ]
+
+
+_ENCODE = """#include <cuda.h>
+
+// Encodes a tensor map by the driver, which is found without linking to it.
+static cudaError_t kernrec_encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                  const cuuint64_t* extents, const cuuint64_t* strides, const cuuint32_t* box,
+                                  const cuuint32_t* steps, CUtensorMapSwizzle swizzle) {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult query;
+    const cudaError_t status =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &query);
+    if (status != cudaSuccess || query != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+    const CUresult made = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry)(
+        map, type, rank, address, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return made == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+"""
+
+
+def map_encoder(programs: "Iterable[Program]") -> str:
+    """What launchers of programs need beside themselves."""
+    maps = any(isinstance(a, MapHandle) for program in programs for launch in program.launches for a in launch.arguments)
+    return _ENCODE if maps else ""
 
 
 def case(choice: Choice, function: str) -> str:

@@ -6,6 +6,7 @@ from kernrec.errors import UsageError
 from kernrec.kernel.expression import Expression
 from kernrec.kernel.image_layout import ImageArgument, ImageHandle
 from kernrec.kernel.spec import SCALAR_RANGES, WORKSPACE_BYTES, Config, Kernel, PointerArgument
+from kernrec.kernel.tensor_map import MapArgument, MapHandle, map_of
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
 
@@ -55,7 +56,7 @@ class BoundLaunch:
     """In threads."""
     shared_bytes: int
     """Dynamic shared memory."""
-    arguments: tuple[Pointer | Scalar | ImageHandle, ...]
+    arguments: tuple[Pointer | Scalar | ImageHandle | MapHandle, ...]
     """In parameter order."""
     trips: dict[str, int]
     """Executions of each loop body, summed over the grid."""
@@ -89,10 +90,13 @@ def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> 
         place = f"{kernel.name}: {launch.entry}"
         x, y, z = (_whole(f"{place}: grid", size, names, 1) for size in launch.grid)
         bx, by, bz = (_whole(f"{place}: block", size, names, 1) for size in launch.block)
-        arguments: list[Pointer | Scalar | ImageHandle] = []
+        arguments: list[Pointer | Scalar | ImageHandle | MapHandle] = []
         for argument in launch.arguments:
             if isinstance(argument, PointerArgument):
                 arguments.append(Pointer(argument.name, argument.name not in present))
+            elif isinstance(argument, MapArgument):
+                box = tuple(_whole(f"{place}: map {argument.name}", extent, names, 1) for extent in argument.box)
+                arguments.append(map_of(problem.tensors[argument.name], box))
             elif isinstance(argument, ImageArgument):
                 tensor, image = problem.tensors[argument.name], kernel.images[argument.name]
                 extents, layers = image.image_of(argument.name, tensor.shape)

@@ -10,6 +10,7 @@ from kernrec.kernel.expression_reader import ExpressionReader
 from kernrec.kernel.image_layout import ImageArgument, ImageLayout
 from kernrec.kernel.launch_limits import product
 from kernrec.kernel.spec import SCALAR_RANGES, Launch, PointerArgument, ScalarArgument
+from kernrec.kernel.tensor_map import MapArgument
 from kernrec.kernel.toml_table import C_IDENTIFIER, Table, what
 from kernrec.util.light_dataclass import dataclass
 
@@ -123,7 +124,9 @@ class LaunchReader:
         )
         return x, y, z
 
-    def _argument(self, key: str, text: Any, where: str) -> PointerArgument | ScalarArgument | ImageArgument:
+    def _argument(
+        self, key: str, text: Any, where: str
+    ) -> PointerArgument | ScalarArgument | ImageArgument | MapArgument:
         pointers, images = self._scope.pointers, self._scope.images
         if not isinstance(text, str):
             raise UsageError(f"{where}: {key}: expected a tensor or 'ctype expression', got {what(text)}")
@@ -138,11 +141,21 @@ class LaunchReader:
                 known = ", ".join(images) or "no tensor has one"
                 raise UsageError(f"{where}: {key}: {text!r}: expected a tensor with a texture table ({known})")
             return ImageArgument(value.strip())
+        if ctype == "map":
+            return self._map(key, value, where)
         if ctype not in SCALAR_RANGES:
             raise UsageError(f"{where}: {key}: {unknown('C type', ctype, SCALAR_RANGES)}")
         if ctype[0] == "f" and _DECIMAL.fullmatch(value):
             return ScalarArgument(ctype, literal(float(value)))
         return ScalarArgument(ctype, self._expressions.read(key, value, self._scope.names, where))
+
+    def _map(self, key: str, text: str, where: str) -> MapArgument:
+        name, _, extents = (part.strip() for part in text.partition(":"))
+        if name not in self._scope.pointers or not extents:
+            known = ", ".join(sorted(self._scope.pointers))
+            raise UsageError(f"{where}: {key}: 'map {text}': expected a tensor ({known}) and a box, 'map a: 64, 128'")
+        box = (self._expressions.read(key, part, self._scope.names, where) for part in extents.split(","))
+        return MapArgument(name, tuple(box))
 
     def _touched(self, table: Table, key: str, axes: Collection[str]) -> dict[str, tuple[str, ...]]:
         pointers = self._scope.pointers

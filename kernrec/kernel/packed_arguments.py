@@ -9,6 +9,7 @@ from typing import Any
 
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar
+from kernrec.kernel.tensor_map import EncodedMap, MapHandle
 
 C_TYPES: dict[str, Any] = {
     "i8": ctypes.c_int8, "u8": ctypes.c_uint8, "i16": ctypes.c_int16, "u16": ctypes.c_uint16,
@@ -33,7 +34,7 @@ class PackedArguments:
         for name, value in zip(names, self._values, strict=False):
             if name is not None:
                 self.slots.setdefault(name, []).append(value)
-        self._pointers = (ctypes.c_void_p * len(self._values))(*(ctypes.addressof(value) for value in self._values))
+        self._pointers = (ctypes.c_void_p * len(self._values))(*map(_address, self._values))
         self.address = ctypes.addressof(self._pointers)
         """What the driver is given."""
 
@@ -49,6 +50,9 @@ class PackedArguments:
             elif isinstance(argument, Pointer):
                 values.append(ctypes.c_void_p(0))
                 names.append(None if argument.null else argument.name)
+            elif isinstance(argument, MapHandle):
+                values.append(EncodedMap(argument))
+                names.append(argument.name)
             else:
                 raise KernrecError(f"{launch.entry} takes a texture ({argument.name}), which cannot be launched here")
         return cls(values, names)
@@ -57,3 +61,7 @@ class PackedArguments:
         """Passes this address for a tensor or workspace from now on."""
         for value in self.slots.get(name, ()):
             value.value = address
+
+
+def _address(value: Any) -> int:
+    return value.address if isinstance(value, EncodedMap) else ctypes.addressof(value)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.expression import Expression
 from kernrec.kernel.image_layout import ImageArgument, ImageLayout
+from kernrec.kernel.tensor_map import MapArgument
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.util.light_dataclass import dataclass
 
@@ -140,7 +141,7 @@ class Launch:
     """The product of `block`."""
     shared: Expression
     """Dynamic shared memory, in bytes."""
-    arguments: tuple[PointerArgument | ScalarArgument | ImageArgument, ...]
+    arguments: tuple[PointerArgument | ScalarArgument | ImageArgument | MapArgument, ...]
     order: tuple[tuple[str, Expression], ...]
     """(axis, extent) of the tiles that consecutive blocks walk, the fastest-varying axis first."""
     reads: Mapping[str, tuple[str, ...]]

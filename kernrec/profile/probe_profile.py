@@ -15,11 +15,12 @@ from kernrec.compile.compiled import Compiled, Resources
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scratch, bind_launches, probe_problems, workspaces
 from kernrec.kernel.image_layout import ImageHandle, ImageLayout
+from kernrec.kernel.tensor_map import MapHandle
 from kernrec.kernel.spec import Config, Kernel
 from kernrec.op import Problem
 from kernrec.profile.fit_profile import Profile, ProfileError, fit_profile
 from kernrec.profile.tensor_values import ELEMENTS
-from kernrec.ptx import Image, KernelLaunch, Module, Sampler, emulate, parse
+from kernrec.ptx import Image, KernelLaunch, Module, Sampler, TensorMap, emulate, parse
 from kernrec.store import ProfileRow
 
 ProbeCounts = dict[tuple[object, ...], dict[str, int]]
@@ -276,6 +277,10 @@ def image_of(name: str, dtype: str, extents: tuple[int, ...], layers: int, layou
     return Image(name, extents, dtype, layout.channels, layers, sampler=sampler)
 
 
+MOVED_AS = {"f8e4m3": "u8", "f8e5m2": "u8", "i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64", "tf32": "f32"}
+"""Types of the emulator's tensor maps for dtypes of another name."""
+
+
 def emulator_arguments(bound: BoundLaunch) -> list[Any]:
     """The arguments of a launch as the emulator takes them."""
     given: list[Any] = []
@@ -284,6 +289,11 @@ def emulator_arguments(bound: BoundLaunch) -> list[Any]:
             given.append(0 if argument.null else argument.name)
         elif isinstance(argument, ImageHandle):
             given.append(f"texture {argument.name}")
+        elif isinstance(argument, MapHandle):
+            kind = MOVED_AS.get(argument.dtype, argument.dtype)
+            given.append(
+                TensorMap(argument.name, kind, argument.extents, argument.strides, argument.box, argument.swizzle)
+            )
         else:
             given.append(np.dtype(ELEMENTS[argument.ctype]).type(argument.value))
     return given

@@ -1,0 +1,127 @@
+"""Tensor maps: parameters that say how a tensor lies in memory, and which box of it one copy of a kernel moves.
+
+The driver encodes them (CUDA Driver API, `cuTensorMapEncodeTiled`). In a launch of a spec, `map a: block_k, block_m, 1`
+is the map of tensor `a` with boxes of these extents, the contiguous axis first; axes that the tensor lacks have one
+element. Rows of a box are swizzled over their own length, which is 32, 64 or 128 bytes.
+"""
+
+import ctypes
+from functools import lru_cache
+from typing import Any
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.kernel.expression import Expression
+from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.op.problem import Tensor
+from kernrec.util.light_dataclass import dataclass
+
+MAP_BYTES = 128
+MAP_ALIGNMENT = 64
+SWIZZLES = {32: 1, 64: 2, 128: 3}
+"""`CUtensorMapSwizzle` by the bytes of a row."""
+ELEMENT_TYPES = {
+    "u8": 0, "i8": 0, "f8e4m3": 0, "f8e5m2": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5, "f16": 6,
+    "f32": 7, "tf32": 7, "f64": 8, "bf16": 9,
+}  # fmt: skip
+"""`CUtensorMapDataType` by dtype; what has no type of its own is moved as bytes."""
+
+
+@dataclass(frozen=True)
+class MapArgument:
+    """The map of a tensor, passed to a kernel."""
+
+    name: str
+    """The tensor."""
+    box: tuple[Expression, ...]
+    """Elements of a box along each axis, the contiguous one first."""
+
+
+@dataclass(frozen=True)
+class MapHandle:
+    """The map of a tensor with every number fixed; axes are those of the box, the contiguous one first."""
+
+    name: str
+    """The tensor."""
+    dtype: str
+    """Type of its elements."""
+    extents: tuple[int, ...]
+    """Elements along each axis."""
+    strides: tuple[int, ...]
+    """Bytes from one element to the next along the second axis and on."""
+    box: tuple[int, ...]
+    """Elements of a box along each axis."""
+
+    @property
+    def swizzle(self) -> int:
+        """Bytes of a row of the box, over which its 16-byte pieces change places."""
+        return self.box[0] * ELEMENT_BYTES[self.dtype]
+
+
+def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
+    """The map of a tensor.
+
+    Raises:
+        UsageError: the tensor has more axes than the box, or no map can be made of them.
+    """
+    extents = tuple(reversed(tensor.shape))
+    if len(extents) > len(box):
+        raise UsageError(f"map {tensor.name}: the box has {len(box)} extents, the tensor {len(extents)} axes")
+    extents += (1,) * (len(box) - len(extents))
+    strides, size = [], ELEMENT_BYTES[tensor.dtype]
+    for extent in extents[:-1]:
+        size *= extent
+        strides.append(size)
+    handle = MapHandle(tensor.name, tensor.dtype, extents, tuple(strides), box)
+    if handle.swizzle not in SWIZZLES:
+        accepted = ", ".join(map(str, SWIZZLES))
+        raise UsageError(f"map {tensor.name}: a row of the box has {handle.swizzle} bytes; accepted are {accepted}")
+    if any(stride % 16 for stride in strides) or not all(1 <= extent <= 256 for extent in box):
+        raise UsageError(
+            f"map {tensor.name}: strides are {', '.join(map(str, strides))} bytes and the box {box}; accepted are"
+            " multiples of 16 bytes, and 1 to 256 elements"
+        )
+    return handle
+
+
+class EncodedMap:
+    """A map as the driver takes it; it is encoded again when the tensor's address changes."""
+
+    def __init__(self, handle: MapHandle) -> None:
+        self._handle = handle
+        self._memory = (ctypes.c_ubyte * (MAP_BYTES + MAP_ALIGNMENT))()
+        self.address = -(-ctypes.addressof(self._memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
+        """Where the map is."""
+        self._value = 0
+
+    @property
+    def value(self) -> int:
+        """The tensor's address."""
+        return self._value
+
+    @value.setter
+    def value(self, address: int) -> None:
+        if address != self._value:
+            encode(self._handle, address, self.address)
+            self._value = address
+
+
+def encode(handle: MapHandle, address: int, target: int) -> None:
+    """Writes the map of a tensor at `address` to the 128 bytes at `target`; `KernrecError` where the driver does not."""
+    rank = len(handle.extents)
+    long, word = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
+    result = _encoder()(
+        ctypes.c_void_p(target), ELEMENT_TYPES[handle.dtype], rank, ctypes.c_void_p(address), long(*handle.extents),
+        long(*handle.strides), word(*handle.box), word(*(1,) * rank), 0, SWIZZLES[handle.swizzle], 2, 0,
+    )  # fmt: skip
+    if result:
+        raise KernrecError(f"the driver does not encode the tensor map of {handle.name}: error {result}")
+
+
+@lru_cache(maxsize=1)
+def _encoder() -> Any:
+    try:
+        function = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+    except (OSError, AttributeError) as error:
+        raise KernrecError(f"launching this kernel needs a driver that encodes tensor maps: {error}") from None
+    function.restype = ctypes.c_int
+    return function
