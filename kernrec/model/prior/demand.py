@@ -161,9 +161,11 @@ def demand(
     tensor = zeros
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
         # A multiply-add is two operations. Some data sheets state tensor peaks at a lower clock, and `mma.sync`
-        # does not reach the full rate on every generation.
-        sustained = per_clk * figures.mma_sync_share * gpu.tensor_clock_hz / gpu.boost_clock_hz
-        tensor = tensor + total(f"mma.{dtype}") / (2.0 * sustained)
+        # does not reach the full rate on every generation; what warpgroups multiply, counted twice, does.
+        sustained = per_clk * gpu.tensor_clock_hz / gpu.boost_clock_hz
+        grouped = total(f"wgmma.{dtype}")
+        by_warps = (total(f"mma.{dtype}") - grouped) / figures.mma_sync_share
+        tensor = tensor + (by_warps + grouped) / (2.0 * sustained)
     special = classes("mufu") * (32 / _SPECIAL_LANES)
     between = np.where(tensor > 0, fma + special, 0.0)
     special = special + classes("cvt") * (32 / _CONVERT_LANES)
@@ -179,6 +181,7 @@ def demand(
         ending("_passes") / figures.shared_wavefronts_per_clk, (ending("read_bytes") - copied) / _L1_BYTES_PER_CLK
     )
     wavefronts = total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
+    copied = copied + total("wgmma.shared_bytes")  # which tensor cores read by the same port
     shared = (wavefronts + copied / _WAVEFRONT_BYTES) / figures.shared_wavefronts_per_clk
     l1 = np.maximum(sectors / _L1_SECTORS_PER_CLK + total("l1.wavefronts"), returned)
     pipes = (
