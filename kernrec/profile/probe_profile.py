@@ -15,8 +15,8 @@ from kernrec.compile.compiled import Compiled, Resources
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scratch, bind_launches, probe_problems, workspaces
 from kernrec.kernel.image_layout import ImageHandle, ImageLayout
-from kernrec.kernel.tensor_map import MapHandle
 from kernrec.kernel.spec import Config, Kernel
+from kernrec.kernel.tensor_map import MapHandle
 from kernrec.op import Problem
 from kernrec.profile.fit_profile import Profile, ProfileError, fit_profile
 from kernrec.profile.tensor_values import ELEMENTS

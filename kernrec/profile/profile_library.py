@@ -124,7 +124,9 @@ def profile_variants(
 def _any_problem(kernel: Kernel, variant: Variant) -> Problem:
     """A problem of a variant's dtype and layout: code does not depend on its dimensions."""
     op = kernel.definition
-    return op.problem(variant.dtype, variant.layout, **{dim.name: max(dim.minimum, 1) for dim in op.dims if dim.default is None})
+    return op.problem(
+        variant.dtype, variant.layout, **{dim.name: max(dim.minimum, 1) for dim in op.dims if dim.default is None}
+    )
 
 
 def _collect(

@@ -8,7 +8,7 @@ memory against the float64 reference.
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 
@@ -67,16 +67,23 @@ class Trial:
     problems: dimensions that divide nothing, fall short of one tile, or are the least there are; few enough elements
     for the emulator. roundings: how many f32 operations round on the way to one result (the terms of its sum, and a
     few more), each by at most half a unit in the last place of `magnitude`; 0 for elements moved as they are.
-    narrow: the problems of dtypes of 8 bits.
+    narrow: the problems of dtypes of 8 bits. own: those of kernels that run few others, by name.
     """
 
     problems: list[dict[str, int]]
     roundings: Callable[[Mapping[str, int]], int]
     magnitude: Callable[[Problem, Tensors, np.ndarray], np.ndarray] = _of_sums
     narrow: Sequence[dict[str, int]] = ()
+    own: Mapping[str, Sequence[dict[str, int]]] = field(default_factory=dict)
 
-    def dims(self, dtype: str) -> Sequence[dict[str, int]]:
-        return self.narrow if ELEMENT_BYTES[dtype] == 1 else self.problems
+    def dims(self, kernel: str, dtype: str) -> Sequence[dict[str, int]]:
+        narrow = ELEMENT_BYTES[dtype] == 1
+        if kernel not in self.own:
+            return self.narrow if narrow else self.problems
+        more = [
+            {"scales": number % 2, "output": number % 3} if narrow else {} for number in range(len(self.own[kernel]))
+        ]
+        return [dims | further for dims, further in zip(self.own[kernel], more, strict=True)]
 
 
 # Odd columns, and a multiple of 16 bytes in every octave: registers hold rows more than half as long as they can.
@@ -111,6 +118,15 @@ OPS: dict[str, Trial] = {
             {"m": 72, "n": 136, "k": 208, "batch": 2, "scales": 1, "bias": 1, "output": 2},
             {"m": 17, "n": 68, "k": 2056, "scales": 1},
         ],
+        own={
+            "matmul_wgmma": [
+                {"m": 1, "n": 8, "k": 16},
+                {"m": 70, "n": 72, "k": 80, "bias": 1},
+                {"m": 130, "n": 264, "k": 144},
+                {"m": 66, "n": 136, "k": 464, "batch": 2, "bias": 1, "activation": 1},
+                {"m": 130, "n": 704, "k": 32},
+            ]
+        },
     ),
     "conv2d": Trial(
         [
@@ -183,7 +199,7 @@ class Case:
         That of a kernel's first dtype and layout on the last architecture does. The others share its source but for
         conversions and the order of loads, and get a smaller sample.
         """
-        first = self.kernel.dtypes[0], self.kernel.layouts[0], max(ARCHITECTURES)
+        first = self.kernel.dtypes[0], self.kernel.layouts[0], max(*ARCHITECTURES, self.kernel.least_sm(self.dtype))
         return (self.dtype, self.layout, self.sm) == first
 
     @property
@@ -212,13 +228,15 @@ def _cases(kernel: Kernel) -> Iterator[Case]:
 CASES = [case for kernel in all_kernels() if kernel.op in OPS for case in _cases(kernel)]
 
 
-def per_case(*ops: str, tunable: str | None = None) -> pytest.MarkDecorator:
-    """Parametrizes a test with the cases of these ops (none: all); of kernels with this `tunable`, if one is named.
+def per_case(*ops: str, tunable: str | None = None, without: str | None = None) -> pytest.MarkDecorator:
+    """Parametrizes a test with the cases of these ops (none: all); of kernels with this `tunable` and `without` that
+    one, if they are named.
 
     Of the cases of a kernel that are not thorough all but one are deep; kernels take their other dtypes in turn.
     """
     cases = [case for case in CASES if not ops or case.kernel.op in ops]
     cases = [case for case in cases if tunable is None or tunable in case.kernel.compile_time_tunables]
+    cases = [case for case in cases if without is None or without not in case.kernel.compile_time_tunables]
     parameters = [
         pytest.param(case, marks=[pytest.mark.deep] if _is_deep(case) else [], id=str(case)) for case in cases
     ]
@@ -240,7 +258,10 @@ def space(case: Case) -> Space:
 @cache
 def _problems(case: Case) -> list[Problem]:
     op = find_op(case.kernel.op)
-    problems = [op.problem(dtype=case.dtype, layout=case.layout, **dims) for dims in OPS[op.name].dims(case.dtype)]
+    problems = [
+        op.problem(dtype=case.dtype, layout=case.layout, **dims)
+        for dims in OPS[op.name].dims(case.kernel.name, case.dtype)
+    ]
     return [problem for problem in problems if space(case).valid(problem).any()]
 
 

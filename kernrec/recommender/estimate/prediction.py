@@ -85,7 +85,8 @@ def nominal_costs(
         if count and not len(positions):
             continue
         subset = rows.take(positions)
-        tensors: dict[str, Array | float] = dict(on_problem.tensor_bytes(subset))
+        tensors: dict[str, Array | float] = dict.fromkeys((*spec.reads, *spec.writes), 0.0)  # not all in each dtype
+        tensors |= on_problem.tensor_bytes(subset)
         tensors |= {
             w.name: np.multiply(on_problem.column(w.elements, subset), float(WORKSPACE_BYTES[w.dtype]))
             for w in table.kernel.workspaces

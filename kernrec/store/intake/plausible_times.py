@@ -26,11 +26,7 @@ def floor_s(problem: Problem, gpu: GPU) -> float:
     beyond_l2 = max(problem.bytes - gpu.l2_bytes, 0)
     peak = max(
         gpu.peak_flops(problem.dtype),
-        *(
-            gpu.peak_flops(dtype, tensor=True)
-            for dtype in gpu.tensor_fma_per_clk_sm
-            if dtype in dtypes
-        ),
+        *(gpu.peak_flops(dtype, tensor=True) for dtype in gpu.tensor_fma_per_clk_sm if dtype in dtypes),
         gpu.peak_flops("f32"),
     )
     saved = _WINOGRAD if problem.op == "conv2d" else 1.0

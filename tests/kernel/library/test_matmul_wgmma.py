@@ -1,0 +1,68 @@
+"""`matmul_wgmma`: what holds of it beyond what every kernel of the library keeps (test_kernels.py)."""
+
+import numpy as np
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.gpu import limits
+from kernrec.kernel import Space, bind_launches, find_kernel
+from kernrec.kernel.tensor_map import MapHandle
+from kernrec.op import encode_elements, reference
+from kernrec.profile.probe_profile import profile_variant
+from tests.helpers.kernel_code import assembled, not_assembled
+from tests.helpers.products import bits, matmul, run, whole_numbers
+
+KERNEL, SM = find_kernel("matmul_wgmma"), 90
+CONFIG = {"block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster": 2, "raster": 1, "block_tiles": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "block_tiles"), [("f16", 1), ("bf16", 2)])
+def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(dtype: str, block_tiles: int) -> None:
+    config = CONFIG | {"block_m": 64, "block_tiles": block_tiles}
+    problem = matmul(dtype, "nt", m=200, n=264, k=72)
+    given = whole_numbers(problem)
+    expected = encode_elements(reference(problem, given)["c"], dtype)
+    assert bits(run(KERNEL, config, problem, given, SM, check_races=True)) == bits(expected)
+
+
+@pytest.mark.slow
+def test_a_trip_multiplies_its_tiles_and_brings_each_byte_of_them_once() -> None:
+    """Of a cluster of two blocks, each loads its tile of A and half of their tile of B."""
+    code = not_assembled(KERNEL, CONFIG, "f16", "nt", SM)
+    configs = [CONFIG | {"block_tiles": tiles} for tiles in (1, 2)]
+    for launch in profile_variant(KERNEL, configs, "f16", "nt", SM, code):
+        profile = launch.profile
+        trip = dict(zip(profile.metrics, profile.coefficients[:, profile.terms.index("k_tiles")].tolist(), strict=True))
+        assert trip["mma.f16"] == trip["wgmma.f16"] == 2 * 128 * 128 * 64
+        assert trip["global.a.read_bytes"] == 128 * 64 * 2
+        assert trip["global.b.read_bytes"] == 128 * 64 * 2 / 2
+        assert trip["global.a.read_sectors"] * 32 == trip["global.a.read_bytes"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("block_m", "block_n"), [(64, 256), (128, 256)])
+def test_registers_hold_the_largest_tiles_and_products_are_not_put_in_line(block_m: int, block_n: int) -> None:
+    config = CONFIG | {"block_m": block_m, "block_n": block_n, "stages": 4}
+    compiled = assembled(KERNEL, config, "bf16", "nt", SM)
+    resources = compiled.resources["matmul_wgmma"]
+    assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
+    assert "serialized" not in compiled.log
+    assert "setmaxnreg" not in compiled.log
+
+
+def test_rows_that_no_tensor_map_describes_are_refused() -> None:
+    space = Space(KERNEL, SM, limits(SM), "bf16", "nt")
+    assert len(space.at(matmul("bf16", "nt", m=300, n=264, k=72)).rows)
+    for dims in ({"m": 300, "n": 264, "k": 68}, {"m": 300, "n": 262, "k": 72}):
+        assert not len(space.at(matmul("bf16", "nt", **dims)).rows)
+    with pytest.raises(UsageError, match="map a: strides are 136, 40800 bytes and the box .*; accepted are multiples"):
+        bind_launches(KERNEL, CONFIG, matmul("bf16", "nt", m=300, n=264, k=68), SM)
+
+
+def test_maps_have_the_boxes_of_the_config_and_the_axes_of_a_batch() -> None:
+    problem = matmul("bf16", "nt", m=300, n=264, k=72, batch=3)
+    a, b = (x for x in bind_launches(KERNEL, CONFIG, problem, SM)[0].arguments if isinstance(x, MapHandle))
+    assert (a.extents, a.strides, a.box, a.swizzle) == ((72, 300, 3), (144, 43200), (64, 128, 1), 128)
+    assert (b.extents, b.strides, b.box) == ((72, 264, 3), (144, 38016), (64, 64, 1))
+    assert np.prod(a.extents) == problem.tensors["a"].elements
