@@ -177,8 +177,9 @@ def _map(handle: MapHandle, variable: str, place: str) -> list[str]:
         f"CUtensorMap {variable};",
         f"const cuuint64_t {variable}_extents[] = {{{extents}}}, {variable}_strides[] = {{{strides}}};",
         f"const cuuint32_t {variable}_box[] = {{{box}}}, {variable}_steps[] = {{{', '.join('1' * rank)}}};",
-        f"const cudaError_t {variable}_made = kernrec_encode(&{variable}, static_cast<CUtensorMapDataType>({kind}), {rank},",
-        f"    {place}, {variable}_extents, {variable}_strides, {variable}_box, {variable}_steps,",
+        f"const cudaError_t {variable}_made = kernrec_encode(",
+        f"    &{variable}, static_cast<CUtensorMapDataType>({kind}), {rank}, {place},",
+        f"    {variable}_extents, {variable}_strides, {variable}_box, {variable}_steps,",
         f"    static_cast<CUtensorMapSwizzle>({SWIZZLES[handle.swizzle]}));",
         f"if ({variable}_made != cudaSuccess) return {variable}_made;",
     ]
@@ -205,7 +206,9 @@ static cudaError_t kernrec_encode(CUtensorMap* map, CUtensorMapDataType type, cu
 
 def map_encoder(programs: "Iterable[Program]") -> str:
     """What launchers of programs need beside themselves."""
-    maps = any(isinstance(a, MapHandle) for program in programs for launch in program.launches for a in launch.arguments)
+    maps = any(
+        isinstance(a, MapHandle) for program in programs for launch in program.launches for a in launch.arguments
+    )
     return _ENCODE if maps else ""
 
 

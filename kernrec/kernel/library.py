@@ -95,9 +95,8 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
     """The kernels that implement an op for a dtype and layout on sm_`sm`; `UsageError` where there is none."""
     able = tuple(kernel for kernel in kernels_for(op, dtype, layout) if kernel.least_sm(dtype) <= sm)
     if not able:
-        raise UsageError(
-            f"no kernel implements {op} for {dtype}, {layout} on sm_{sm}; {implemented(op, sm)}{_nearest(op, dtype, sm)}"
-        )
+        offered = implemented(op, sm) + _nearest(op, dtype, sm)
+        raise UsageError(f"no kernel implements {op} for {dtype}, {layout} on sm_{sm}; {offered}")
     return able
 
 

@@ -106,7 +106,7 @@ class EncodedMap:
 
 
 def encode(handle: MapHandle, address: int, target: int) -> None:
-    """Writes the map of a tensor at `address` to the 128 bytes at `target`; `KernrecError` where the driver does not."""
+    """Writes the map of a tensor at `address` to the 128 bytes at `target`; `KernrecError` where that fails."""
     rank = len(handle.extents)
     long, word = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
     result = _encoder()(

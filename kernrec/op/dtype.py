@@ -1,7 +1,8 @@
 """The data types a tensor can have: their names, sizes and the other spellings people type."""
 
 ELEMENT_BYTES = {
-    "f64": 8, "f32": 4, "tf32": 4, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "i32": 4, "u32": 4, "i64": 8, "u64": 8,
+    "f64": 8, "f32": 4, "tf32": 4, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i8": 1, "u8": 1,
+    "i16": 2, "u16": 2, "i32": 4, "u32": 4, "i64": 8, "u64": 8,
 }  # fmt: skip
 """Bytes per element of every type that a tensor may have. A tf32 tensor is stored as f32; kernels round its elements to
 TF32 when they multiply."""

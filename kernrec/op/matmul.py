@@ -8,9 +8,9 @@ The epilogue of a linear layer is optional: a bias for every column, the same fo
 activation. FLOPs are those of the product alone, as in published figures. Dtype `tf32` is f32 in memory, multiplied
 as on tensor cores: a and b rounded to 10 bits of mantissa, sums in f32. Its reference is that of f32.
 
-Dtypes of 8 bits are those of quantized layers: a and b are `f8e4m3` or `i8`, each with f32 scales, one for the matrix or
-one for every row of a and every column of b. The sum of the products (in f32; exact, in 32 bits, for `i8`) is multiplied
-by both scales, the bias (f32) is added, and c is bf16, f16 or f32.
+Dtypes of 8 bits are those of quantized layers: a and b are `f8e4m3` or `i8`, each with f32 scales, one for the matrix
+or one for every row of a and every column of b. The sum of the products (in f32; exact, in 32 bits, for `i8`) is
+multiplied by both scales, the bias (f32) is added, and c is bf16, f16 or f32.
 """
 
 from collections.abc import Mapping

@@ -56,7 +56,7 @@ def test_rows_that_no_tensor_map_describes_are_refused() -> None:
     assert len(space.at(matmul("bf16", "nt", m=300, n=264, k=72)).rows)
     for dims in ({"m": 300, "n": 264, "k": 68}, {"m": 300, "n": 262, "k": 72}):
         assert not len(space.at(matmul("bf16", "nt", **dims)).rows)
-    with pytest.raises(UsageError, match="map a: strides are 136, 40800 bytes and the box .*; accepted are multiples"):
+    with pytest.raises(UsageError, match=r"map a: strides are 136, 40800 bytes and the box .*; accepted are multiples"):
         bind_launches(KERNEL, CONFIG, matmul("bf16", "nt", m=300, n=264, k=68), SM)
 
 
