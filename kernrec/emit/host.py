@@ -26,13 +26,16 @@ def emit(answers: Sequence[Recommendation]) -> Files:
     program = program_of(answers[0], "host")
     best = program.choice
     target = target_name(best.kernel.source, best.gpu.sm)
+    option = f"-arch={target}"
+    if target.endswith("a"):  # for which nvcc's -arch would compile for the plain architecture, too
+        option = f"-gencode=arch={target.replace('sm', 'compute')},code={target}"
     name = f"{best.kernel.name}.cu"
     names = {launch.entry: launch.entry for launch in best.kernel.launches}
     loading = harness("loaded_kernel.h").replace("#pragma once\n", "") if program.compiled is not None else ""
     references = harness("references.h").replace('#include "harness.h"\n', "").replace("#pragma once\n", "")
     parts = [
         "\n".join(launch_comment(best, program.launches)),
-        f"// Build and run: nvcc -std=c++17 -arch={target} {name} -o check && ./check",
+        f"// Build and run: nvcc -std=c++17 {option} {name} -o check && ./check",
         HOST_ONLY,  # before the tunables: their macros might be names of headers
         harness("harness.h").replace("#pragma once\n", "") + references + loading,
         "#endif",
