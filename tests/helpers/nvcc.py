@@ -37,7 +37,7 @@ def libraries() -> Path:
     pytest.skip("there is no libcudart_static.a: pip install -e '.[dev]'")
 
 
-def complaints(source: Path, sms: Sequence[int]) -> str:
+def complaints(source: Path, sms: Sequence[int | str]) -> str:
     """What nvcc and the host compiler complain about in `source`, compiled to an object file for these architectures.
 
     Both passes run, that of the device once for each architecture, to PTX: no time goes into machine code. Warnings
