@@ -150,7 +150,7 @@ class Bench:
         say(f"copy bandwidth {bandwidth / 1e12:.3f} TB/s, read and written")
         say(f"{'problem':58} {'kernel':26} {'ours':>9} {'yardstick':>28}  share   aim")
         for case in [case for case in CASES if case.op in ops]:
-            kernels = [k for k in all_kernels() if k.op == case.op and k.least_sm(case.dtype) <= self.card.sm]
+            kernels = [k for k in all_kernels() if k.op == case.op and k.runs_on(case.dtype, self.card.sm)]
             kernels = [k for k in kernels if case.dtype in k.dtypes and case.layout in k.layouts]
             if not kernels:
                 say(f"{case.problem.key:58} no kernel of the library computes this here")
@@ -317,7 +317,7 @@ def variants(ops: list[str], sm: int, only: str | None = None) -> list[tuple[Ker
     """Kernel, dtype and layout of all that runs on an architecture, of these ops (only: of one such)."""
     kernels = [kernel for kernel in all_kernels() if kernel.op in ops]
     found = [(k, dtype, layout) for k in kernels for dtype in k.dtypes for layout in k.layouts]
-    found = [(kernel, dtype, layout) for kernel, dtype, layout in found if kernel.least_sm(dtype) <= sm]
+    found = [(kernel, dtype, layout) for kernel, dtype, layout in found if kernel.runs_on(dtype, sm)]
     return [one for one in found if only in (None, f"{one[0].name},{one[1]},{one[2]}")]
 
 

@@ -126,7 +126,7 @@ def estimated(table: StaticTable, problem: Problem) -> CandidateSet:
 def first_layer(kernel: Kernel, gpu: GPU, context: Context) -> CandidateSet | None:
     """A kernel of the library on the first layer of any workload set that it can run; None where there is none."""
     dtype, layout = kernel.dtypes[0], kernel.layouts[0]
-    if kernel.least_sm(dtype) > gpu.sm:
+    if not kernel.runs_on(dtype, gpu.sm):
         return None
     for problem in layers(kernel, dtype, layout):
         candidates = estimated(context.kernel_table(kernel, problem, gpu), problem)

@@ -74,7 +74,7 @@ def triton_kernels(
     """The Triton kernels of the library that implement an op for a dtype and layout on sm_`sm`; there may be none."""
     names = [name for name in kernel_names() if name.startswith(f"{op}_" if op else "") and _in_triton(name)]
     kernels = (_load(name) for name in names if _offers(name, dtype, layout))
-    return tuple(kernel for kernel in kernels if kernel.least_sm(dtype or kernel.dtypes[0]) <= sm)
+    return tuple(kernel for kernel in kernels if kernel.runs_on(dtype or kernel.dtypes[0], sm))
 
 
 def kernels_for(op: str, dtype: str | None = None, layout: str | None = None) -> tuple[Kernel, ...]:
@@ -93,7 +93,7 @@ def kernels_for(op: str, dtype: str | None = None, layout: str | None = None) ->
 
 def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...]:
     """The kernels that implement an op for a dtype and layout on sm_`sm`; `UsageError` where there is none."""
-    able = tuple(kernel for kernel in kernels_for(op, dtype, layout) if kernel.least_sm(dtype) <= sm)
+    able = tuple(kernel for kernel in kernels_for(op, dtype, layout) if kernel.runs_on(dtype, sm))
     if not able:
         offered = implemented(op, sm) + _nearest(op, dtype, sm)
         raise UsageError(f"no kernel implements {op} for {dtype}, {layout} on sm_{sm}; {offered}")
@@ -102,7 +102,7 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
 
 def _nearest(op: str, dtype: str, sm: int) -> str:
     """What to say of the dtype nearest to one that no kernel of an op has on sm_`sm`."""
-    able = {other for kernel in kernels_for(op) for other in kernel.dtypes if kernel.least_sm(other) <= sm}
+    able = {other for kernel in kernels_for(op) for other in kernel.dtypes if kernel.runs_on(other, sm)}
     nearest = None if dtype in able else next((other for other in INSTEAD.get(dtype, ()) if other in able), None)
     return f"; nearest to {dtype} is {nearest}" if nearest else ""
 
@@ -112,7 +112,7 @@ def implemented(op: str, sm: int) -> str:
     layouts: dict[str, dict[str, None]] = {}
     for kernel in kernels_for(op):
         for dtype in kernel.dtypes:
-            if kernel.least_sm(dtype) <= sm:
+            if kernel.runs_on(dtype, sm):
                 layouts.setdefault(dtype, {}).update(dict.fromkeys(kernel.layouts))
     listed = [f"{dtype} ({', '.join(layouts[dtype])})" for dtype in find_op(op).dtypes if dtype in layouts]
     if not listed:

@@ -231,6 +231,12 @@ class Kernel:
         """The first architecture on which the kernel implements this dtype."""
         return self.dtype_min_sm.get(dtype, self.min_sm)
 
+    def runs_on(self, dtype: str, sm: int) -> bool:
+        """Whether the kernel implements this dtype on an architecture: no earlier one, and none that it refuses."""
+        names: dict[str, Any] = {"sm": sm, "dtype": dtype}
+        refusing = (c for c in self.constraints if c.names <= names.keys() and not c.evaluate(names))
+        return sm >= self.least_sm(dtype) and next(refusing, None) is None
+
     def config(self, given: Config) -> dict[str, int]:
         """`given` in the order of the tunables; `UsageError` for an unknown or missing tunable, or an invalid value."""
         names = [tunable.name for tunable in self.tunables]

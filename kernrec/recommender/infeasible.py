@@ -89,7 +89,7 @@ def _elsewhere(problem: Problem, gpu: GPU) -> list[str]:
             other = op.problem(dtype, layout, **_sizes(problem))
         except UsageError:  # scales and types of the output are for some dtypes only
             continue
-        kernels = [kernel for kernel in kernels_for(op.name, dtype, layout) if kernel.least_sm(dtype) <= gpu.sm]
+        kernels = [kernel for kernel in kernels_for(op.name, dtype, layout) if kernel.runs_on(dtype, gpu.sm)]
         if _run(_spaces(kernels, other, gpu), other):
             runnable.setdefault(dtype, []).append(layout)
     return [f"{dtype} in {' or '.join(layouts)}" for dtype, layouts in runnable.items()]

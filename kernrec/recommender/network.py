@@ -269,7 +269,7 @@ def _others(problem: Problem, gpu: GPU, exactly: bool) -> Iterable[Problem]:
     op = problem.definition
     for dtype in (problem.dtype, *(() if exactly else INSTEAD.get(problem.dtype, ()))):
         for layout in dict.fromkeys((problem.layout, *op.layouts)):
-            able = any(kernel.least_sm(dtype) <= gpu.sm for kernel in kernels_for(op.name, dtype, layout))
+            able = any(kernel.runs_on(dtype, gpu.sm) for kernel in kernels_for(op.name, dtype, layout))
             if able and (dtype, layout) != (problem.dtype, problem.layout):
                 with suppress(UsageError):  # scales and types of the output are for some dtypes only
                     yield op.problem(dtype, layout, **problem.dim)

@@ -8,6 +8,7 @@ from kernrec.gpu import limits
 from kernrec.kernel import (
     Kernel,
     Space,
+    able_kernels,
     all_kernels,
     bind_launches,
     find_kernel,
@@ -52,12 +53,6 @@ PROBLEMS = {
     ],
 }
 
-ELSEWHERE = {
-    ("matmul_mma_8bit", "f8e4m3"): (90, 100),  # whose compilers would convert to f16
-    **{("matmul_wgmma", dtype): (100, 120) for dtype in ("f16", "bf16", "f8e4m3")},  # without wgmma
-}
-"""Later architectures on which a kernel does not run."""
-
 
 def _cases() -> list[tuple[Kernel, str, str]]:
     return [(kernel, dtype, layout) for kernel in all_kernels() for dtype in kernel.dtypes for layout in kernel.layouts]
@@ -80,8 +75,15 @@ def test_every_kernel_has_tens_to_a_few_thousand_configs_on_every_architecture(
     kernel: Kernel, dtype: str, layout: str
 ) -> None:
     for sm in (75, 80, 86, 89, 90, 100, 120):
-        if sm >= kernel.least_sm(dtype) and sm not in ELSEWHERE.get((kernel.name, dtype), ()):
+        if kernel.runs_on(dtype, sm):
             assert 20 <= len(Space(kernel, sm, limits(sm), dtype, layout)) <= 8000
+
+
+def test_a_kernel_of_one_architecture_is_offered_on_no_other() -> None:
+    offered = {sm: {kernel.name for kernel in able_kernels("matmul", "bf16", "nt", sm)} for sm in (89, 90, 100)}
+    assert [sm for sm, names in offered.items() if "matmul_wgmma" in names] == [90]
+    with pytest.raises(UsageError, match=r"f8e4m3, nt on sm_86; .*; nearest to f8e4m3 is i8"):
+        able_kernels("matmul", "f8e4m3", "nt", 86)
 
 
 @CASES

@@ -40,7 +40,7 @@ def test_every_dtype_of_a_kernel_is_answered_on_every_gpu_that_has_it(op: str, r
     assert kernels
     dtypes = sorted({dtype for kernel in kernels for dtype in kernel.dtypes})
     for gpu, dtype in _paired(dtypes):
-        able = [kernel for kernel in kernels if dtype in kernel.dtypes and kernel.least_sm(dtype) <= gpu.sm]
+        able = [kernel for kernel in kernels if dtype in kernel.dtypes and kernel.runs_on(dtype, gpu.sm)]
         if able:
             answer = recommender.recommend(op, gpu.name, SHAPES.get(op, ROWS), dtype, able[0].layouts[0])
             assert answer.best.latency_s.value > 0
@@ -60,7 +60,7 @@ def test_a_shape_that_no_kernel_takes_says_what_near_it_has_one(recommender: Rec
         recommender.recommend("matmul", "h200", {"m": 64, "n": 64, "k": 64}, "f32", "nt")
     assert str(refused.value).endswith(
         "f32,nt on h200-sxm; there is one for m of at most 32, or for f32 in nn, or for f16 in nt, or for bf16 in nt,"
-        " or for tf32 in nt"
+        " or for tf32 in nt, or for f8e4m3 in nt, or for i8 in nt"
     )
     heads = {"heads": 8, "queries": 64}
     for dtype in ("f32", "f16"):  # the same on the FMA pipes and on tensor cores

@@ -24,8 +24,8 @@ def card() -> Card:
     ids=lambda value: getattr(value, "name", value),
 )
 def test_configs_at_the_corners_of_the_space_compute_the_op_on_the_card(card: Card, kernel, dtype, layout) -> None:
-    if kernel.least_sm(dtype) > card.sm:
-        pytest.skip(f"{kernel.name} needs sm_{kernel.least_sm(dtype)} for {dtype}, {card.name} is sm_{card.sm}")
+    if not kernel.runs_on(dtype, card.sm):
+        pytest.skip(f"{kernel.name} has no {dtype} on {card.name}, sm_{card.sm}")
     case = Case(kernel, dtype, layout, card.sm)
     codes: dict[tuple[int, ...], Code] = {}
     for config, problem in runs(case):
