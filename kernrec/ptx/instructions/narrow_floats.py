@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.fp8 import fp8_values
 from kernrec.ptx.state.types import Array
+from kernrec.util.float8 import fp8_values
 
 _FORMATS = {"e2m1": (2, 1, 1), "e2m3": (2, 3, 1), "e3m2": (3, 2, 3)}  # bits of exponent and mantissa, bias
 BITS = {"e2m1": 4, "e2m3": 6, "e3m2": 6}
