@@ -4,8 +4,8 @@
 
 A seeded sample of bf16 shapes (layout nt) that take the vendor's library longer than `--least`, in all and by what
 bounds the prediction: geometric mean of predicted over recorded latency, the share outside of a factor of 1.5, and
-energy likewise where power was recorded. No constant of the prior was fitted to these latencies. Exits 2 without the
-data.
+no time of these rows was fitted; the energy of an operation on Hopper was, given the time, and so the clock at the
+power limit. Exits 2 without the data.
 """
 
 import argparse

@@ -4,6 +4,7 @@ For the bench and the tests marked `gpu`. Nothing here is careful: a kernel that
 measure a campaign there is `kernrec collect`.
 """
 
+import ctypes
 import importlib.util
 import statistics
 import tempfile
@@ -18,6 +19,7 @@ from kernrec.compile import Compiled
 from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, bind_launches, workspaces
+from kernrec.kernel.tensor_map import MAP_BYTES, EncodedMap, MapHandle
 from kernrec.op import Problem
 
 _SCALARS: dict[str, Callable[[Any], Any]] = {"u32": np.uint32, "i32": np.int32, "i64": np.int64, "f32": np.float32}
@@ -55,12 +57,21 @@ def find_card() -> Card:
 
 def arguments(launch: BoundLaunch, addresses: Mapping[str, Any]) -> tuple[Any, ...]:
     """A launch's arguments as CuPy takes them: device arrays, and scalars of the size the kernel expects."""
-    return tuple(
-        _SCALARS[given.ctype](given.value)
-        if isinstance(given, Scalar)
-        else (np.uint64(0) if isinstance(given, Pointer) and given.null else addresses[given.name])
-        for given in launch.arguments
-    )
+    return tuple(_argument(given, addresses) for given in launch.arguments)
+
+
+def _argument(given: Any, addresses: Mapping[str, Any]) -> Any:
+    if isinstance(given, Scalar):
+        return _SCALARS[given.ctype](given.value)
+    if isinstance(given, Pointer) and given.null:
+        return np.uint64(0)
+    address = addresses[given.name]
+    if not isinstance(given, MapHandle):
+        return address
+    encoded = EncodedMap(given)
+    if not isinstance(address, np.generic):  # an array on a card; a bare number is the address of nothing
+        encoded.value = address.data.ptr
+    return np.frombuffer(ctypes.string_at(encoded.address, MAP_BYTES), f"V{MAP_BYTES}")[0]
 
 
 class Code:
