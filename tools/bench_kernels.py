@@ -81,7 +81,7 @@ CASES = (
 COMPUTE_BOUND = ("matmul", "conv2d", "attention")
 
 CHECKED: dict[str, list[dict[str, int]]] = {
-    "matmul": [{"m": 264, "n": 200, "k": 520}, {"m": 131, "n": 77, "k": 257}, {"m": 7, "n": 200, "k": 520}],
+    "matmul": [{"m": 264, "n": 200, "k": 528}, {"m": 131, "n": 77, "k": 257}, {"m": 7, "n": 200, "k": 520}],
     "matvec": [{"m": 1031, "k": 2056, "n": 5}, {"m": 77, "k": 4099}],
     "conv2d": [
         {"n": 3, "c": 40, "h": 14, "w": 10, "k": 72, "r": 3, "s": 3, "padding": 1},
@@ -343,7 +343,7 @@ def emulated_counts(kernel: Kernel, dtype: str, layout: str, card: Card) -> dict
     """Warp instructions by entry, as the emulator estimates them."""
     config, problem = one_run(kernel, dtype, layout, card.sm)
     compiled = compile_source(kernel.source, card.sm, kernel.defines(config, dtype, layout))
-    outputs = {n: encode_elements(np.zeros(t.shape), dtype) for n, t in problem.tensors.items() if t.role == "output"}
+    outputs = {n: encode_elements(np.zeros(t.shape), t.dtype) for n, t in problem.tensors.items() if t.role == "output"}
     counts: dict[str, int] = {}
     launches = emulate_config(kernel, config, problem, card.sm, parse(compiled.ptx), {**inputs(problem), **outputs})
     for launch, counted in launches:
@@ -358,10 +358,10 @@ def difference(problem: Problem, outputs: dict[str, np.ndarray], expected: dict[
     to the dtype.
     """
     for name, got in outputs.items():
-        right = expected[name]
+        right, dtype = expected[name], problem.tensors[name].dtype
         bound = (problem.flops / right.size + 16) * 2.0**-24 * (1 + np.abs(right))
-        bound += _ROUNDING[problem.dtype] * (np.abs(right) + bound) + 2.0**-24
-        wrong = ~(np.abs(decode_elements(got, problem.dtype) - right) <= bound)
+        bound += _ROUNDING[dtype] * (np.abs(right) + bound) + 2.0**-24
+        wrong = ~(np.abs(decode_elements(got, dtype) - right) <= bound)
         if wrong.any():
             return f"{int(wrong.sum())} of {wrong.size} values of {name} are wrong"
     return None

@@ -2,10 +2,10 @@
 
     python tools/evaluate_products.py [--gpu h200-sxm] [--shapes 1000] [--least 20e-6] [--data ../shared/data]
 
-A seeded sample of bf16 shapes (layout nt) that take the vendor's library longer than `--least`, in all and by what
-bounds the prediction: geometric mean of predicted over recorded latency, the share outside of a factor of 1.5, and
-no time of these rows was fitted; the energy of an operation on Hopper was, given the time, and so the clock at the
-power limit. Exits 2 without the data.
+A seeded sample of bf16 shapes (layout nt) that take the vendor's library longer than `--least`, in all, by kernel and
+by rows: geometric mean of predicted over recorded latency, and the share outside of a factor of 1.5. No time of these
+rows was fitted; the energy of an operation on Hopper was, given the time, and so the clock at the power limit. Exits 2
+without the data.
 """
 
 import argparse
