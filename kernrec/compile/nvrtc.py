@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Mapping
 from functools import cache as once
@@ -11,11 +10,11 @@ from types import ModuleType
 
 from kernrec.compile.cache import CompileCache
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, NoCompilerError, first_error, parse_resources
+from kernrec.compile.target import target_name
 
 # The whole command line, but for architecture, headers and defines. C++17 is NVRTC's own default, stated
 # so that a newer default cannot change the code; -v makes the assembler report registers and spills.
 OPTIONS = ("--std=c++17", "--ptxas-options=-v")
-_ONE_ARCHITECTURE = re.compile(r"\b(?:wgmma|tcgen05|setmaxnreg)\.")
 _REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h); others, out of memory say, tell nothing of the source
 
 
@@ -114,11 +113,6 @@ def cache_key(job: CompileJob) -> str:
         code = (target.function, *types, *job.macros, target.key or job.source)
         return CompileCache.key(triton_compiler(), f"sm_{job.sm}", *code)
     return CompileCache.key(compiler(), f"sm_{job.sm}", *OPTIONS, *job.options, *job.macros, job.name, job.source)
-
-
-def target_name(source: str, sm: int) -> str:
-    """What a CUDA source is compiled for: `sm_89`, or `sm_90a` where it has instructions of one architecture alone."""
-    return f"sm_{sm}a" if _ONE_ARCHITECTURE.search(source) else f"sm_{sm}"
 
 
 def _compile(job: CompileJob) -> Compiled:

@@ -45,6 +45,8 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "unroll": ("u", 1),
     "fragments": ("f", 1),
     "raster": ("r", 1),
+    "cluster": ("c", 1),
+    "block_tiles": ("t", 1),
     "split_k": ("k", 1),
     "split_keys": ("k", 1),
     "split": ("k", 1),
