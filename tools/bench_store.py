@@ -4,8 +4,8 @@
 
 Rows are made by DuckDB, with their true keys: as many columns as an imported recording fills, or with `--columns all`
 as many as kernrec's own protocol does. `cpu_s` are times of processors, because others use the machine; `merge_s`
-is the clock's and says something on an idle machine alone. `query` is one problem in a new process, of which rows
-a database are one of a few parts; with few problems, each config of a problem was measured in many sessions.
+is the clock's and says something on an idle machine alone. `query` is one problem in a new process, of which the
+rows of a database are one of a few parts; with few problems, each config of a problem was measured in many sessions.
 """
 
 import argparse
