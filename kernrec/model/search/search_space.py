@@ -7,6 +7,7 @@ Each tunable is a gene. Offspring of configs are crossed (each tunable from one 
 gets any value that it has in the space); constraints are kept, as only configs of the space survive.
 """
 
+import math
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +18,8 @@ Array = np.ndarray
 
 _OFFSPRING, _MUTATIONS = 2000, 1.5
 """Of a generation: distinct offspring, and the mean number of tunables that mutate."""
+_MOST_CHOICES = 32
+"""A tunable with more values counts as a quantity: that two values differ says little beside by how much."""
 _GENERATIONS = 8
 """Most tries to breed as many, where few children are in the space."""
 
@@ -109,6 +112,7 @@ def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
     """Points of the configs: of each tunable its value and whether it is the same, and the predicted time.
 
     Half of the squared distance is that of the values, in logarithms; the other half is added where they differ at all.
+    A tunable of many values is a quantity rather than a choice: there the second half fades.
     """
     columns = np.column_stack((np.log2(1.0 + np.maximum(tunables, 0.0)), log_s))
     columns = np.nan_to_num(columns - np.nanmean(columns, axis=0))  # a missing tunable lies in the middle
@@ -116,7 +120,13 @@ def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
     coordinates, groups = [np.zeros((len(log_s), 0))], list[int]()
     for number, column in enumerate(np.flatnonzero(spread > 1e-6).tolist()):
         value = columns[:, column : column + 1] / spread[column] / 2.0
-        same = np.eye(genes[:, column].max() + 1)[genes[:, column]] / 2.0 if column < genes.shape[1] else value
+        same = _identity(genes[:, column]) if column < genes.shape[1] else value
         coordinates += [value, same]
         groups += [number] * (1 + same.shape[1])
     return Points(np.concatenate(coordinates, axis=1), np.array(groups, dtype=np.int64))
+
+
+def _identity(genes: Array) -> Array:
+    """Coordinates of one tunable (C, V) by which any two of its V values are equally far apart."""
+    values = int(genes.max(initial=0)) + 1
+    return np.eye(values)[genes] / 2.0 * min(1.0, math.sqrt(_MOST_CHOICES / values))

@@ -53,6 +53,13 @@ def test_with_no_prediction_at_all_it_finds_the_best_far_sooner_than_a_random_or
     assert random_best(60) / TRUTH.min() > 1.30
 
 
+def test_a_tunable_of_many_values_is_searched_as_a_quantity() -> None:
+    """Of 400 values, 40 measurements lead to the best or its neighbor."""
+    values = np.arange(400.0)
+    tried = measured_configs(ExpectedImprovement(values[:, None]), 40, 1e-3 * (1.0 + np.abs(values - 77.0) / 50.0))
+    assert min(abs(position - 77) for position in tried) <= 1
+
+
 def test_a_prediction_that_misjudges_a_flag_is_corrected() -> None:
     wrong = TRUTH * np.where(SPACE[:, 4] > 0, 4.0, 1.0)  # whatever is good lies behind what is not, as predicted
     order = np.argsort(wrong)

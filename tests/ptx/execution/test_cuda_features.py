@@ -385,11 +385,8 @@ def test_jump_tables_early_returns_and_arrays_in_local_memory(arch: str) -> None
          'extern "C" __global__ void k(int* x) { x[threadIdx.x] = f(threadIdx.x); }', "call.uni: of a pointer"),
         ('extern "C" __global__ void k(int* x) { assert(*x); }', "__assertfail.* trapped"),
         ('extern "C" __global__ void k(int* x) { asm("fns.b32 %0, 5, 0, 1;" : "=r"(*x)); }', "not support fns.b32"),
-        ('extern "C" __global__ void k(int* x) { __shared__ long long b;\n'
-         'asm("mbarrier.init.shared.b64 [%0], 1;" :: "r"((int)__cvta_generic_to_shared(&b))); }',
-         "does not support mbarrier.init.shared.b64"),
     ],
-    ids=["recursion", "assert", "fns", "mbarrier"],
+    ids=["recursion", "assert", "fns"],
 )  # fmt: skip
 def test_what_cannot_be_executed_is_named_with_its_line(source: str, message: str) -> None:
     with pytest.raises(EmulationError, match=message) as raised:
