@@ -55,4 +55,5 @@ def _empty(steps: tuple[str, ...]) -> bytes:
         path = Path(folder) / "empty.duckdb"
         with closing(connect(path, read_only=False, create=True)) as connection:
             schema.migrate(connection, 0)
+            connection.execute("CHECKPOINT db")  # closing does it too, but is silent about a full disk
         return path.read_bytes()

@@ -1,0 +1,168 @@
+"""A new database appears whole or not at all: when its maker is killed, is not alone, or the disk is full."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.store import Database, new_file
+from kernrec.store.migrations import migrations
+from tests.helpers.process import environment
+from tests.helpers.sharing import measurement
+
+POSIX = pytest.mark.skipif(os.name == "nt", reason="needs fork and limits of a file's size")
+
+# Prints, for each line of the module at which the maker was killed, what it left; the last maker lives.
+KILLED_AT_EACH_LINE = """
+import os, signal, sys
+from pathlib import Path
+from kernrec.store import new_file
+
+folder = Path(sys.argv[1])
+new_file.make(folder / "whole")  # what the others copy is made once
+whole = (folder / "whole").read_bytes()
+(folder / "whole").unlink()
+
+def killed_at(number, path):
+    left = number
+    def trace(frame, event, _):
+        nonlocal left
+        if frame.f_code.co_filename != new_file.__file__:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+    sys.settrace(trace)
+    new_file.make(path)
+    os._exit(0)
+
+for number in range(1, 1000):
+    path = folder / str(number)
+    if not (child := os.fork()):
+        killed_at(number, path)
+    status = os.waitpid(child, 0)[1]
+    left = "nothing" if not path.exists() else "whole" if path.read_bytes() == whole else "half"
+    if left == "nothing":  # what was left beside it is in nobody's way
+        new_file.make(path)
+        assert path.read_bytes() == whole
+    print(os.waitstatus_to_exitcode(status), left)
+    if status == 0:
+        break
+"""
+
+# Eight processes make the same file at the same time, and each looks whether it is whole then.
+TOGETHER = """
+import os, sys
+from pathlib import Path
+from kernrec.store import new_file
+
+path, seed = Path(sys.argv[1]), Path(sys.argv[1] + ".seed")
+new_file.make(seed)
+whole = seed.read_bytes()
+seed.unlink()
+waiting, start = os.pipe()
+children = []
+for _ in range(8):
+    if not (child := os.fork()):
+        os.close(start)
+        os.read(waiting, 1)  # until the parent closes its end
+        new_file.make(path)
+        os._exit(path.read_bytes() != whole)
+    children.append(child)
+os.close(start)
+sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
+"""
+
+
+def run(script: str, argument: Path) -> list[str]:
+    command = [sys.executable, "-W", "ignore", "-c", script, str(argument)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "new.duckdb"
+
+
+@POSIX
+def test_a_maker_that_is_killed_leaves_no_database_or_a_whole_one(tmp_path: Path) -> None:
+    *killed, alive = run(KILLED_AT_EACH_LINE, tmp_path)
+    assert alive == "0 whole"
+    assert set(killed) == {f"{-signal.SIGKILL} nothing", f"{-signal.SIGKILL} whole"}
+
+
+@POSIX
+def test_of_many_makers_at_once_one_makes_it_and_none_leaves_anything(path: Path) -> None:
+    run(TOGETHER, path)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_who_comes_second_does_not_replace_the_rows_of_the_first(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first makes its database, and adds to it, just before the second would give its own this name."""
+    fsync = os.fsync
+
+    def overtaken(descriptor: int) -> None:
+        monkeypatch.setattr(os, "fsync", fsync)
+        with Database.open(path, read_only=False, create=True) as first:
+            first.add_measurements([measurement()])
+
+    monkeypatch.setattr(os, "fsync", overtaken)
+    with Database.open(path, read_only=False, create=True) as second:
+        assert second.counts()["measurement"] == 1
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_where_files_cannot_be_linked_it_is_renamed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    new_file.make(path)
+    before = path.read_bytes()
+    new_file.make(path)
+    assert path.read_bytes() == before
+    with Database.open_checked(path) as database:
+        assert database.schema == len(migrations())
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Files of this process cannot grow beyond a size, as on a full disk."""
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@POSIX
+@pytest.mark.parametrize("temporary", [False, True])
+def test_a_full_disk_is_one_line_and_leaves_nothing(path: Path, temporary: bool) -> None:
+    """The disk of temporary files, where the first one is made, or that of the database."""
+    if temporary:
+        new_file._empty.cache_clear()
+    else:
+        new_file.make(path)
+        path.unlink()
+    with largest_file(100_000), pytest.raises(UsageError) as caught:
+        Database.open(path, read_only=False, create=True)
+    assert str(caught.value) == f"{path} cannot be written: the disk is full; nothing was stored"
+    assert list(path.parent.iterdir()) == []
+    new_file.make(path)  # and nothing of it stays in memory
+    with Database.open_checked(path) as database:
+        assert set(database.counts().values()) == {0}
