@@ -21,7 +21,7 @@ from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, PlanOptions, plan_library, plan_recordings
 from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, MeasuringEffort, ProblemResult, Progress
 from kernrec.measure.device.interface import DeviceKind
-from kernrec.measure.device.replay import load_recordings, recorded_gpus
+from kernrec.measure.device.replay import load_requested, recorded_gpus
 from kernrec.measure.measuring_device import (
     STANDARD_INPUTS,
     MeasuringDevice,
@@ -222,13 +222,8 @@ def recorded_work_on(gpu: str | None, request: CollectRequest) -> DeviceWork:
     """A recorded GPU with the plans of a request's problems; None: the only one. Raises as `collect`."""
     file = request.recording
     assert file is not None
-    recordings = load_recordings(file, gpu)
-    if request.problems is not None:
-        keys = {problem.key for _, problem in request.problems}
-        examples = ", ".join(recording.problem.key for recording in recordings[:3])
-        recordings = [recording for recording in recordings if recording.problem.key in keys]
-        if not recordings:
-            raise UsageError(f"{file} holds none of the requested problems; it holds {examples}")
+    keys = None if request.problems is None else {problem.key for _, problem in request.problems}
+    recordings = load_requested(file, gpu, keys)
     problems = plan_recordings(recordings, request.effort.configs, request.seed)
     return DeviceWork(recorded_device(file, recordings[0].gpu, request.seed), problems)
 

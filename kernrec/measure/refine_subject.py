@@ -16,7 +16,7 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import find_kernel, kernel_names
 from kernrec.measure.campaign.plan import Task, check_memory
 from kernrec.measure.campaign.results import CampaignBudget
-from kernrec.measure.device.replay import Recording, load_recordings
+from kernrec.measure.device.replay import Recording, load_requested
 from kernrec.measure.measuring_device import MeasuringDevice, card_device, recorded_device
 from kernrec.op import Problem
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
@@ -159,13 +159,11 @@ def _recorded(request: RefineRequest) -> RefineSubject:
     if request.recording.absolute() == request.database.absolute():
         raise UsageError("a recording cannot be refined into itself: give another --db")
     card = None if request.gpu == "auto" else find_gpu(request.gpu).name
-    recordings = {it.problem.key: it for it in load_recordings(request.recording, card)}
+    requested = {it.problem.key for it in request.problems} or None
+    recordings = {it.problem.key: it for it in load_requested(request.recording, card, requested)}
     gpu = find_gpu(next(iter(recordings.values())).gpu)
     wanted = tuple(request.problems) or tuple(WantedProblem(key, it.problem) for key, it in recordings.items())
     known = tuple(it for it in wanted if it.problem.key in recordings)
-    if not known:
-        examples = ", ".join(list(recordings)[:3])
-        raise UsageError(f"{request.recording} holds none of the requested problems; it holds {examples}")
     context = _context(request.database)
     draw = np.random.default_rng(request.seed)
     contenders, hashes = [], []

@@ -6,7 +6,7 @@ and have protocol version 0.
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +82,20 @@ def _replayable(row: Mapping[str, Any]) -> bool:
     limits = (row["power_limit_w"], row["locked_sm_clock_hz"], row["locked_memory_clock_hz"])
     default_limits = limits == (None, None, None)
     return default_limits and not row["mig"] and not row["replayed"] and row["outcome"] != Outcome.QUARANTINED
+
+
+def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) -> list[Recording]:
+    """As `load_recordings`, of the problems with these keys; None: of all.
+
+    Raises:
+        UsageError: there is nothing to replay, or none of these problems.
+    """
+    recordings = load_recordings(path, gpu)
+    requested = [recording for recording in recordings if keys is None or recording.problem.key in keys]
+    if not requested:
+        examples = ", ".join(recording.problem.key for recording in recordings[:3])
+        raise UsageError(f"{path} holds none of the requested problems; it holds {examples}")
+    return requested
 
 
 def load_recordings(path: Path, gpu: str | None, op: str | None = None) -> list[Recording]:
