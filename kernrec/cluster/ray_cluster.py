@@ -7,6 +7,7 @@ are the name of a class of kernrec, which has to be installed on every node, and
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from kernrec.util.optional import import_optional
 
 CONNECT_S = 10.0
 """How long an address may take to answer."""
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""How a connection of HTTP/2 begins (RFC 9113, 3.4), with empty settings: a head node, which speaks it, replies."""
 _NAMESPACE, _NAME = "kernrec", "campaign"
 _STARTS = 3
 """How often a card's process is started again on a node that lives."""
@@ -93,11 +96,19 @@ def check_answers(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536 or "/" in host:
         raise UsageError(f"--cluster {address!r}: expected auto or host:port of the head node, such as 10.0.0.1:6379")
+    end_s = time.monotonic() + CONNECT_S
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S) as connection:
+            connection.settimeout(max(0.1, end_s - time.monotonic()))
+            connection.sendall(_GREETING)
+            answer = connection.recv(1)
+    except TimeoutError:
+        raise UsageError(f"--cluster {address}: nothing answers there within {CONNECT_S:g} s") from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UsageError(f"--cluster {address}: nothing answers there ({reason})") from None
+    if not answer:
+        raise UsageError(f"--cluster {address}: no Ray cluster answers there: the connection is closed at once")
 
 
 class RayCluster:

@@ -6,8 +6,10 @@ Skips where Ray is not installed (`pip install '.[ray]'`). Each test starts a cl
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -153,4 +155,28 @@ def test_an_address_that_is_none_or_does_not_answer_is_one_line(address: str, re
 
     with pytest.raises(UsageError) as raised:
         check_answers(address)
+    assert reason in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("silent", "reason"), [(True, "nothing answers there within 0.2 s"), (False, "the connection is closed at once")]
+)
+def test_an_address_that_listens_and_says_nothing_is_one_line(
+    silent: bool, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kernrec.cluster import ray_cluster
+    from kernrec.errors import UsageError
+
+    def close_at_once() -> None:
+        with server.accept()[0] as connection:
+            connection.recv(1024)
+
+    assert ray_cluster.CONNECT_S <= 10.0
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        if silent:
+            monkeypatch.setattr(ray_cluster, "CONNECT_S", 0.2)
+        else:
+            threading.Thread(target=close_at_once, daemon=True).start()
+        with pytest.raises(UsageError) as raised:
+            ray_cluster.check_answers(f"127.0.0.1:{server.getsockname()[1]}")
     assert reason in str(raised.value)
