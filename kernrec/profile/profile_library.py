@@ -124,9 +124,8 @@ def profile_variants(
 def _any_problem(kernel: Kernel, variant: Variant) -> Problem:
     """A problem of a variant's dtype and layout: code does not depend on its dimensions."""
     op = kernel.definition
-    return op.problem(
-        variant.dtype, variant.layout, **{dim.name: max(dim.minimum, 1) for dim in op.dims if dim.default is None}
-    )
+    least = {dim.name: max(dim.minimum, 1) if dim.default is None else dim.minimum for dim in op.dims}
+    return op.problem(variant.dtype, variant.layout, **least)
 
 
 def _collect(
