@@ -1,7 +1,6 @@
 """The part of `kernrec db export` and `kernrec db import` that is about bundles."""
 
 import sys
-import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ from kernrec.store.share.outgoing import Outgoing, outgoing
 from kernrec.store.share.place import MANIFEST
 from kernrec.store.share.privacy import secret_of
 from kernrec.store.trust import signer_name, trusts
+from kernrec.util.scratch import scratch_folder
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ def export(path: Path, database: Path, options: ExportOptions) -> None:
         raise UsageError(f"{path} exists already; name a new file or folder")
     signer = Signer.of(options.key) if options.key else None
     models = models_in(database.parent / "models") if options.models else {}
-    with Database.open(database) as opened, tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
+    with Database.open(database) as opened, scratch_folder() as folder:
         secret = "dry run" if options.dry_run else secret_of(database)
-        leaving = outgoing(opened, options.selection, secret, Path(folder), options.licence, models)
+        leaving = outgoing(opened, options.selection, secret, folder, options.licence, models)
         if not leaving.measurements:
             raise KernrecError(f"{database} has no such measurements")
         print_leaving(leaving)

@@ -11,7 +11,6 @@ a tunable that is overlooked would make one config of many.
 
 import csv
 import io
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,6 +38,7 @@ from kernrec.interop.t4 import INVALIDITIES, SECONDS
 from kernrec.store.connection import one_line, parquet_rows
 from kernrec.store.intake.checked_rows import checked_table
 from kernrec.store.measurement import Outcome
+from kernrec.util.scratch import scratch_folder
 
 TOOL = "table"
 _PARQUET = b"PAR1"
@@ -147,8 +147,8 @@ def _plain(text: str) -> object:
 def _parquet(path: Path) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
     if path.stat().st_size > MOST_BYTES:
         raise UsageError(f"{path} is larger than {MOST_BYTES // 2**20} MiB; it is not read")
-    with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
-        file = checked_table(path, Path(folder), _MOST_ROWS)
+    with scratch_folder() as folder:
+        file = checked_table(path, folder, _MOST_ROWS)
         with one_line(path), parquet_rows(file) as (connection, source):
             cursor = connection.execute(f"FROM {source}")
             columns = [column[0] for column in cursor.description or ()]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from kernrec.errors import UsageError
+from kernrec.util.scratch import new_scratch_path, scratch_folder
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -67,10 +68,8 @@ def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
     with ExitStack() as stack:
         if any(char in str(path) for char in "*?["):  # DuckDB takes it for a pattern
             import shutil
-            import tempfile
 
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kernrec-"))
-            path = Path(shutil.copyfile(path, Path(folder) / "rows.parquet"))
+            path = shutil.copyfile(path, stack.enter_context(scratch_folder()) / "rows.parquet")
         name = quoted(path.absolute())
         connection = stack.enter_context(_locked(f"SET allowed_paths = [{name}]"))
         yield connection, f"read_parquet({name})"
@@ -86,7 +85,7 @@ def connect_stranger(path: Path, folder: Path, limits: "Limits") -> "DuckDBPyCon
     """
     with one_line(path):
         return _waiting(
-            f"{_within(limits)}; SET allowed_directories = [{quoted(folder)}]; "
+            f"{_within(limits, folder)}; SET allowed_directories = [{quoted(folder)}]; "
             f"ATTACH {quoted(path.absolute())} AS db (READ_ONLY, TYPE duckdb)"
         )
 
@@ -95,20 +94,24 @@ def connect_files(files: Sequence[Path], folder: Path, limits: "Limits") -> "Duc
     """A connection to an empty database `db` that reaches these files, and what is in a folder, for such a process."""
     names = ", ".join(quoted(file.absolute()) for file in files)
     return _locked(
-        f"{_within(limits)}; SET allowed_paths = [{names}]; "
+        f"{_within(limits, folder)}; SET allowed_paths = [{names}]; "
         f"SET allowed_directories = [{quoted(folder)}]; ATTACH ':memory:' AS db"
     )
 
 
-def _within(limits: "Limits") -> str:
-    return f"SET memory_limit = '{limits.database_bytes}B'; SET threads = {limits.threads}"
+def _within(limits: "Limits", folder: Path) -> str:
+    """The statements for limits; what is not in memory is in the folder, with which it goes if the process dies."""
+    return (
+        f"SET memory_limit = '{limits.database_bytes}B'; SET threads = {limits.threads}; "
+        f"SET temp_directory = {quoted(folder / 'spilled')}"
+    )
 
 
 def _locked(first: str) -> "DuckDBPyConnection":
     """A connection to an empty database in memory that reaches no other files once the statements `first` were run."""
     import duckdb
 
-    connection = duckdb.connect(":memory:", config=_CONFIG | {"temp_directory": _new_name()})
+    connection = duckdb.connect(":memory:", config=_CONFIG | {"temp_directory": str(new_scratch_path())})
     try:
         connection.execute(f"{first}; {_LOCK}")
     except BaseException:
@@ -133,29 +136,18 @@ def _waiting(first: str) -> "DuckDBPyConnection":
 
 def _private_folder() -> str:
     """The statement that allows files in a folder that nobody else knows and that does not exist yet."""
-    return f"SET allowed_directories = [{quoted(_new_name())}]"
-
-
-def _new_name() -> str:
-    """A path for temporary files that nobody can guess."""
-    from tempfile import gettempdir
-
-    return os.path.join(gettempdir(), f"kernrec-{os.urandom(16).hex()}")
+    return f"SET allowed_directories = [{quoted(new_scratch_path())}]"
 
 
 @contextmanager
 def exchange_folder(connection: "DuckDBPyConnection") -> Iterator[Path]:
     """The one folder in which a connection can read and write files; private, and deleted at the end."""
-    row = connection.execute("SELECT current_setting('allowed_directories')").fetchone()
+    query = "SELECT current_setting('allowed_directories')[1], current_setting('temp_directory')"
+    row = connection.execute(query).fetchone()
     assert row is not None
-    folder = Path(row[0][0])
-    folder.mkdir(mode=0o700)
-    try:
+    exchanged, spilled = map(Path, row)
+    with scratch_folder(exchanged, beside=spilled) as folder:
         yield folder
-    finally:
-        from shutil import rmtree
-
-        rmtree(folder, ignore_errors=True)
 
 
 def quoted(text: object) -> str:

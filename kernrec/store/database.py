@@ -31,6 +31,7 @@ from kernrec.store.migrations import TABLES, migrate, migrations, schema_version
 from kernrec.store.profiles import ProfileRow, ProfileTable, query_profiles
 from kernrec.store.row_hash import used_columns, wrong_keys
 from kernrec.store.rows import Row
+from kernrec.util.scratch import remove_abandoned, scratch_folder
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -256,6 +257,7 @@ class Database:
             apart_from: columns of `measurement`; a row that differs from one here in these alone is not added.
             then: statements that belong to the same transaction, given the folder.
         """
+        remove_abandoned()
         with exchange_folder(self._connection) as folder:
             write(folder)
             with one_line(self.path):
@@ -375,13 +377,11 @@ class Database:
 
 def _check_apart(path: Path, rows: bool) -> None:
     """Have a process of its own read a file first; raises `UsageError` if it should not be opened."""
-    from tempfile import TemporaryDirectory  # what a query of a known file need not wait for
+    from kernrec.store.reader import read_apart  # what a query of a known file need not wait for
 
-    from kernrec.store.reader import read_apart
-
-    with TemporaryDirectory(prefix="kernrec-") as folder:
+    with scratch_folder() as folder:
         request = {"path": str(path.absolute()), "rows": rows}
-        read_apart("check", request, str(path), path.stat().st_size, Path(folder))
+        read_apart("check", request, str(path), path.stat().st_size, folder)
 
 
 def _bring_up_to_date(path: Path, version: int) -> None:

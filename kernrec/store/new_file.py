@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kernrec.store import migrations as schema
 from kernrec.store.connection import connect, make_folder, one_line
+from kernrec.util.scratch import scratch_folder
 
 
 def make(path: Path) -> None:
@@ -49,10 +50,8 @@ def _place(new: Path, path: Path) -> None:
 @cache
 def _empty(steps: tuple[str, ...]) -> bytes:
     """What an empty database of these steps of the schema consists of; made once, because copying it is faster."""
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory(prefix="kernrec-") as folder:
-        path = Path(folder) / "empty.duckdb"
+    with scratch_folder() as folder:
+        path = folder / "empty.duckdb"
         with closing(connect(path, read_only=False, create=True)) as connection:
             schema.migrate(connection, 0)
             connection.execute("CHECKPOINT db")  # closing does it too, but is silent about a full disk

@@ -4,6 +4,9 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import duckdb
@@ -23,6 +26,7 @@ from kernrec.store.migrations import migrate
 from kernrec.store.reader_limits import Limits
 from kernrec.store.row_hash import key_expression
 from kernrec.store.rows import columns, insert
+from tests.helpers.process import environment
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
 GPU_TABLE = "CREATE TABLE gpu (gpu_id VARCHAR NOT NULL, name VARCHAR NOT NULL, sm INTEGER NOT NULL, "
@@ -380,3 +384,28 @@ def test_where_duckdb_spells_a_value_in_another_way_python_decides() -> None:
     with Database.memory() as database:
         database.add_measurements([measurement(outcome="crash", latency_s=None, error="a\x1fb")])
         assert database.altered() == []
+
+
+KILLED_WHILE_IT_ADDS = """
+import os, signal, sys
+from pathlib import Path
+from kernrec.store import Database, database
+from kernrec.store.intake import merge
+database.add_rows = lambda *_: os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+with Database.memory() as own:
+    merge(own, Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.usefixtures("read_here")
+def test_a_killed_merge_leaves_a_copy_of_the_file_until_the_next(
+    honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-c", KILLED_WHILE_IT_ADDS, str(honest)]
+    killed = subprocess.run(command, env=environment(TMPDIR=str(tmp_path), TEMP=str(tmp_path)))
+    assert killed.returncode != 0
+    assert len(list(tmp_path.rglob("checked.duckdb"))) == 1
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Database.memory() as own:
+        assert merge(own, honest) == 5
+    assert list(tmp_path.iterdir()) == []

@@ -2,13 +2,13 @@
 
 import hashlib
 import shutil
-import tempfile
 from pathlib import Path
 
 from kernrec.errors import UsageError
 from kernrec.recommender.estimate.model_store import stored_models
 from kernrec.store.share import Bundle, Model
 from kernrec.store.share.bundle import fetch
+from kernrec.util.scratch import scratch_folder
 
 
 def models_in(folder: Path) -> dict[Path, Model]:
@@ -34,10 +34,10 @@ def take_models(bundle: Bundle, folder: Path) -> tuple[list[str], list[str]]:
     Raises:
         UsageError: if a file is not what the manifest says or is not a model; nothing is taken then.
     """
-    with tempfile.TemporaryDirectory(prefix="kernrec-") as temporary:
+    with scratch_folder() as temporary:
         for model in bundle.manifest.models:
-            fetch(bundle.place, model, Path(temporary) / model.file)
-        _, wrong = stored_models(Path(temporary))
+            fetch(bundle.place, model, temporary / model.file)
+        _, wrong = stored_models(temporary)
         if wrong:
             raise UsageError(
                 f"models of {bundle.place.title}: {wrong[0].removeprefix(f'{temporary}/')}; none was taken"
@@ -50,5 +50,5 @@ def take_models(bundle: Bundle, folder: Path) -> tuple[list[str], list[str]]:
         if taken:
             folder.mkdir(parents=True, exist_ok=True)
         for name in taken:
-            shutil.copyfile(Path(temporary) / name, folder / name)
+            shutil.copyfile(temporary / name, folder / name)
     return taken, [name for name in names if name not in taken]

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from kernrec.errors import UsageError
 from kernrec.store.reader import read_apart
+from kernrec.util.scratch import scratch_folder
 
 
 def checked_rows(path: Path, folder: Path) -> dict[str, int]:
@@ -53,8 +53,8 @@ def check_own_segments(files: Mapping[str, Sequence[Path]], title: str) -> None:
     """
     size = sum(file.stat().st_size for names in files.values() for file in names)
     segments = {table: [str(file.absolute()) for file in names] for table, names in files.items()}
-    with TemporaryDirectory(prefix="kernrec-") as folder:
-        read_apart("own segments", {"segments": segments}, title, size, Path(folder))
+    with scratch_folder() as folder:
+        read_apart("own segments", {"segments": segments}, title, size, folder)
 
 
 def checked_table(path: Path, folder: Path, most_rows: int) -> Path:

@@ -16,6 +16,7 @@ from kernrec.store.share.place import MANIFEST, Folder, Place, ZipFile
 from kernrec.store.share.privacy import PRIVATE
 from kernrec.store.share.retraction import Retraction
 from kernrec.store.signature import LARGEST_SIGNATURE, Signer, signer_of
+from kernrec.util.scratch import scratch_folder
 
 Document = TypeVar("Document", bound=Manifest | Retraction)
 
@@ -63,8 +64,8 @@ def signed(name: str, content: bytes, signer: Signer | None) -> dict[str, bytes]
 
 def write_documents(place: Place, files: Mapping[str, bytes]) -> None:
     """Write small files in this order."""
-    with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
-        file = Path(folder) / "document"
+    with scratch_folder() as folder:
+        file = folder / "document"
         for name, content in files.items():
             file.write_bytes(content)
             place.write(name, file)
@@ -151,10 +152,10 @@ def take_rows(place: Place, segments: Iterable[Segment], folder: Path) -> None:
         UsageError: if a file is not what the manifest says, or a row cannot be taken.
     """
     wanted = list(dict.fromkeys(segments))
-    with tempfile.TemporaryDirectory(prefix="kernrec-") as temporary:
+    with scratch_folder() as temporary:
         files: dict[str, list[Path]] = {table: [] for table in TABLES}
         for segment in wanted:
-            file = Path(temporary) / segment.sha256
+            file = temporary / segment.sha256
             fetch(place, segment, file)
             files[segment.table].append(file)
         counts = checked_segments(files, folder, place.title)

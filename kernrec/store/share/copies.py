@@ -10,7 +10,6 @@ it, and `kernrec db trust KEY --remove` ends it.
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database
@@ -19,6 +18,7 @@ from kernrec.store.retractions import retracted
 from kernrec.store.share.pulled import Pulled
 from kernrec.store.share.segments import likeness_key
 from kernrec.store.trust import own_key, signer_name, trusted
+from kernrec.util.scratch import scratch_folder
 
 _COLUMNS = ("measurement_id", "signer", "reason", "retracted_at")
 
@@ -37,8 +37,8 @@ def retract_copies(path: Path) -> dict[str, int]:
     if not (path.exists() and keys):
         return gone
     for remote in remotes():
-        with TemporaryDirectory(prefix="kernrec-") as folder:
-            if remote.pulled.exists() and (files := _taken_back(remote, keys, Path(folder))):
+        with scratch_folder() as folder:
+            if remote.pulled.exists() and (files := _taken_back(remote, keys, folder)):
                 gone += _retract(path, files)
     return gone
 

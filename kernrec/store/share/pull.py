@@ -1,9 +1,7 @@
 """Pulling: the rows of a remote that the user trusts come to this machine, checked like any stranger's."""
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from kernrec.errors import UsageError
 from kernrec.store.remotes import Remote
@@ -15,6 +13,7 @@ from kernrec.store.share.place import Place
 from kernrec.store.share.pulled import Pulled, working_on
 from kernrec.store.share.retraction import Retraction
 from kernrec.store.trust import signer_name, trusts
+from kernrec.util.scratch import scratch_folder
 
 BATCH_BYTES = 2**28
 """Segments are fetched and checked together up to this size: starting the process that checks them takes longer than
@@ -74,12 +73,12 @@ def take_new(remote: Remote, place: Place, wanted: Callable[[str], bool]) -> Pul
 
 def _take(remote: Remote, place: Place, batch: Sequence[Entry], report: PullReport) -> None:
     """Take manifests of one signer together; if they are refused, each for itself."""
-    with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
+    with scratch_folder() as folder:
         segments = [
             segment for entry in batch if isinstance(entry.document, Manifest) for segment in entry.document.segments
         ]
         try:
-            take_rows(place, segments, Path(folder))
+            take_rows(place, segments, folder)
         except UsageError as error:
             if len(batch) > 1:
                 for entry in batch:
@@ -91,7 +90,7 @@ def _take(remote: Remote, place: Place, batch: Sequence[Entry], report: PullRepo
             return
         with Pulled.open(remote) as pulled:
             before = pulled.measurements()
-            pulled.add(batch, Path(folder))
+            pulled.add(batch, folder)
             report.measurements += pulled.measurements() - before
     signer = batch[0].signer
     report.by_signer[signer] = report.by_signer.get(signer, 0) + len(batch)

@@ -4,7 +4,6 @@ Nothing at the remote is changed, so several may push at once. Segments are name
 the manifest that names them: a push that is killed leaves nothing that a reader sees, and the next one goes on.
 """
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from kernrec.store.share.pulled import Pulled, working_on
 from kernrec.store.share.retract import publish_retraction, retracted_here
 from kernrec.store.share.segments import Selection, keep_fresh, likeness_hash
 from kernrec.store.signature import Signer
+from kernrec.util.scratch import scratch_folder
 
 
 def push(
@@ -51,15 +51,15 @@ def push(
         KernrecError: if the remote cannot be reached or written, or would not take the rows.
     """
     place = place_of(remote.url)
-    with working_on(remote), tempfile.TemporaryDirectory(prefix="kernrec-") as temporary:
-        folder, checked = Path(temporary) / "segments", Path(temporary) / "checked"
+    with working_on(remote), scratch_folder() as temporary:
+        folder, checked = temporary / "segments", temporary / "checked"
         folder.mkdir()
         checked.mkdir()
         # What this key pushed before, also if the record of it was lost because that push was killed.
         take_new(remote, place, lambda key: key == signer.key)
         secret = secret_of(database)
         with Database.open(database) as opened:
-            keep_fresh(opened, selection, _known(remote, Path(temporary)))
+            keep_fresh(opened, selection, _known(remote, temporary))
             leaving = outgoing(opened, replace(selection, fresh=True, retractions=False), secret, folder, licence)
             gone = retracted_here(remote, opened, signer)
             leaving = replace(leaving, retracted=sum(map(len, gone.values())))

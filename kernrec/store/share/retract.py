@@ -5,7 +5,6 @@ because private columns leave in another form: `retract_here` names both, so tha
 remote it is a document of the log (`kernrec.store.share.retraction`); a push writes one for what was taken back here.
 """
 
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from kernrec.store.share.pulled import Pulled, working_on
 from kernrec.store.share.retraction import MOST_ROWS, Retraction
 from kernrec.store.share.segments import likeness_key, shared_keys
 from kernrec.store.signature import Signer
+from kernrec.util.scratch import scratch_folder
 
 Agree = Callable[[Sequence[Row]], bool]
 """Is shown the rows before anything is written; False: nothing is."""
@@ -65,7 +65,7 @@ def retract_there(
         own: a database in which the same measurements no longer answer either.
     """
     place = place_of(remote.url)
-    with working_on(remote), tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
+    with working_on(remote), scratch_folder() as folder:
         take_new(remote, place, lambda key: key == signer.key)
         rows: list[Row] = []
         if remote.pulled.exists():
@@ -78,7 +78,7 @@ def retract_there(
         keys = [str(row["measurement_id"]) for row in rows]
         if own is not None:
             with Pulled.read(remote) as pulled:
-                alike = _likenesses(pulled.database, f"measurement_id IN ({_listed(keys)})", Path(folder))
+                alike = _likenesses(pulled.database, f"measurement_id IN ({_listed(keys)})", folder)
             _retract_alike(own, alike, signer, reason)
         return publish_retraction(remote, place, keys, signer, reason)
 
@@ -104,8 +104,8 @@ def retracted_here(remote: Remote, database: Database, signer: Signer) -> dict[s
         "SELECT measurement_id, any_value(reason) AS reason FROM db.retraction "
         f"WHERE signer IN ('', {quoted(signer.key)}) GROUP BY ALL"
     )
-    with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
-        alike = _likenesses(database, "true", Path(folder), f"JOIN ({mine}) USING (measurement_id)", "reason")
+    with scratch_folder() as folder:
+        alike = _likenesses(database, "true", folder, f"JOIN ({mine}) USING (measurement_id)", "reason")
         if not alike:
             return {}
         by_reason: dict[str, list[str]] = {}

@@ -1,0 +1,70 @@
+"""Scratch folders: private, deleted at the end, and after their programs were killed."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from kernrec.util.scratch import new_scratch_path, remove_abandoned, scratch_folder
+from tests.helpers.process import environment
+
+KILLED = """
+import os, signal
+from kernrec.util.scratch import new_scratch_path, scratch_folder
+spilled = new_scratch_path()
+spilled.mkdir()
+(spilled / "b").write_text("more")
+with scratch_folder(beside=spilled) as folder:
+    (folder / "a").write_text("secret")
+    os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of temporary files."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_scratch_folder_is_private_and_deleted_at_the_end(temporary: Path) -> None:
+    with scratch_folder() as folder:
+        assert list(temporary.iterdir()) == [folder]
+        assert os.name == "nt" or folder.stat().st_mode & 0o777 == 0o700
+        (folder / "a").mkdir()
+    assert list(temporary.iterdir()) == []
+    with pytest.raises(ZeroDivisionError), scratch_folder():
+        _ = 1 / 0
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_a_killed_program_left_is_removed_and_nothing_else(temporary: Path) -> None:
+    (temporary / "kernrec-of another kind").mkdir()
+    (temporary / "another program's").mkdir()
+    others = set(temporary.iterdir())
+    command = [sys.executable, "-c", KILLED]
+    assert subprocess.run(command, env=environment(TMPDIR=str(temporary), TEMP=str(temporary))).returncode != 0
+    assert len(set(temporary.iterdir()) - others) == 2
+    with scratch_folder() as in_use:
+        (in_use / "a").write_text("mine")
+        remove_abandoned()
+        assert set(temporary.iterdir()) == others | {in_use}
+        assert (in_use / "a").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["..", "../kept", "kept", "/kept", "kernrec-link", "kernrec-missing", "\0"])
+def test_what_lies_in_a_folder_of_that_name_deletes_nothing_else(temporary: Path, name: str) -> None:
+    """Whoever can write to a scratch folder can name another folder in it."""
+    kept = temporary / "kept"
+    kept.mkdir()
+    (kept / "a").write_text("mine")
+    (temporary / "kernrec-link").symlink_to(kept)
+    left = new_scratch_path()
+    left.mkdir()
+    (left / ".in-use").write_text(name.replace("/kept", str(kept)) if name.startswith("/") else name)
+    remove_abandoned()
+    assert sorted(file.name for file in temporary.iterdir()) == ["kept", "kernrec-link"]
+    assert (kept / "a").read_text() == "mine"
