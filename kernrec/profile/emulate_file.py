@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernrec.compile.nvrtc import compile_source
+from kernrec.compile.compiled import Compiled, CompileError, CompileJob
+from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, unknown
 from kernrec.profile.launch_arguments import Arguments
 from kernrec.ptx import Counts, KernelLaunch, Module, emulate, parse
@@ -68,7 +69,7 @@ def emulate_file(launch: FileLaunch, *, check_races: bool = False, budget: int =
     if path.suffix not in (".cu", ".ptx") and path.is_file():
         raise UsageError(f"{path} is neither CUDA nor PTX: a .cu or .ptx file is expected")
     text = read_source(path, "a .cu or .ptx file")
-    ptx = text if path.suffix == ".ptx" else compile_source(text, launch.sm, launch.defines, path.name).ptx
+    ptx = text if path.suffix == ".ptx" else _compiled(text, launch).ptx
     module = parse(ptx)
     entry = select_entry(module, launch.entry, path)
     arguments = launch.arguments
@@ -87,6 +88,14 @@ def emulate_file(launch: FileLaunch, *, check_races: bool = False, budget: int =
         cluster=tuple(launch.cluster),
     )
     return emulate(module, emulated, check_races=check_races, budget=budget)
+
+
+def _compiled(text: str, launch: FileLaunch) -> Compiled:
+    """In a process of its own: a few macros that multiply each other keep the compiler busy without end."""
+    ((_, result),) = compile_many([CompileJob(text, launch.sm, launch.defines, launch.path.name)], processes=1)
+    if isinstance(result, CompileError):
+        raise result
+    return result
 
 
 def read_source(path: Path, expected: str) -> str:
