@@ -80,13 +80,10 @@ def collect(
 
 def _on_cluster(address: str, request: "CollectRequest", limits: str | None) -> None:
     from kernrec.cluster.collect import collect_on
-    from kernrec.cluster.ray_cluster import RayCluster
 
-    if limits is not None:
-        raise UsageError("--set-power-limit and --lock-clocks set one card of this machine; --cluster has many")
     if request.problems is None and request.recording is None:
         raise UsageError("name what to measure with --op, and --shape or --workload")
-    cluster = RayCluster(address, request.database, request.recording is not None)
+    cluster = measuring.on_cluster(address, request.database, request.recording is not None, limits)
     measuring.run_measuring(
         lambda report, stopping: collect_on(cluster, request, report, stopping),
         lambda result: print_collected(result, request),

@@ -13,6 +13,7 @@ from kernrec.cli.quantity import hertz, watts
 from kernrec.errors import UsageError, unknown
 
 if TYPE_CHECKING:
+    from kernrec.cluster.ray_cluster import RayCluster
     from kernrec.measure.at_limits import MeasuredResult
     from kernrec.measure.campaign.results import Progress
     from kernrec.recommender.estimate.operating_point import OperatingPoint
@@ -70,6 +71,26 @@ def limit_text(point: "OperatingPoint") -> str:
     limit = [] if point.power_limit_w is None else [f"power limit {point.power_limit_w:g} W"]
     clock = [] if point.clock_hz is None else [f"clock locked to {point.clock_hz / 1e6:g} MHz"]
     return ", ".join(limit + clock)
+
+
+def on_cluster(address: str, database: Path, replayed: bool, limits: str | None) -> "RayCluster":
+    """The cards that --cluster names.
+
+    Args:
+        address: of the cluster.
+        database: that is filled.
+        replayed: whether recordings are replayed.
+        limits: of --set-power-limit or --lock-clocks, which do not go with it.
+
+    Raises:
+        UsageError: as `RayCluster`.
+        KernrecError: Ray is not installed.
+    """
+    from kernrec.cluster.ray_cluster import RayCluster
+
+    if limits is not None:
+        raise UsageError("--set-power-limit and --lock-clocks set one card of this machine; --cluster has many")
+    return RayCluster(address, database, replayed)
 
 
 class Stop:

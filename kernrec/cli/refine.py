@@ -11,10 +11,14 @@ from kernrec.cli.quantity import budget as parse_budget
 from kernrec.cli.quantity import fraction
 from kernrec.cli.table import print_table
 from kernrec.errors import UsageError, unknown
+from kernrec.gpu import find_gpu
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
-    from kernrec.measure.refine import Outlook, RefineResult
+    from kernrec.cluster.refine import ClusterRefineResult
+    from kernrec.measure.refine import Outlook
+    from kernrec.measure.refine_planner import RefineResult
+    from kernrec.measure.refine_subject import RefineRequest
 
 _SHOWN = 12
 """Lines of a list at most."""
@@ -41,11 +45,13 @@ def refine(
     seed: measuring.Seed = 0,
     set_power_limit: measuring.SetPowerLimit = None,
     lock_clocks: measuring.LockClocks = None,
+    cluster: measuring.Cluster = None,
 ) -> None:
     """Measure only what is uncertain and matters: the configs that lower the expected regret most per second.
 
     Problems count as often as the workload has them. If it is interrupted or killed, run it again to go on;
     several runs on one database share the work. With --set-power-limit or --lock-clocks there is a run at each of them.
+    With --cluster, all GPUs of a Ray cluster measure, and --gpu is auto or the name of a GPU.
     """
     from kernrec.measure.campaign.results import CampaignBudget
     from kernrec.measure.problem_selection import select_counted
@@ -72,6 +78,11 @@ def refine(
         until=None if until is None else fraction("--until", until),
         seed=seed,
     )
+    if cluster is not None:
+        if dry_run:
+            raise UsageError("--dry-run lists what one card would measure first: leave out --cluster")
+        _on_cluster(cluster, request, set_power_limit or lock_clocks)
+        return
     points = measuring.limits(set_power_limit, lock_clocks, device)
     if dry_run:
         for point in points:
@@ -85,6 +96,26 @@ def refine(
         lambda card, point, report, stopping: run(replace(request, gpu=card, point=point), report, stopping),
         lambda result: _print_result(result, objective, replayed=replay is not None),
     )
+
+
+def _on_cluster(address: str, request: "RefineRequest", limits: str | None) -> None:
+    from kernrec.cluster.refine import refine_on
+    from kernrec.measure.refine_subject import check_refinable
+
+    check_refinable(request)
+    cards = measuring.on_cluster(address, request.database, request.recording is not None, limits)
+    measuring.run_measuring(
+        lambda report, stopping: refine_on(cards, request, report, stopping),
+        lambda result: _print_kinds(result, request),
+    )
+
+
+def _print_kinds(refined: "ClusterRefineResult", request: "RefineRequest") -> None:
+    """What was measured on each kind of GPU."""
+    for kind, result in refined.results:
+        if len(refined.results) > 1:
+            print(find_gpu(kind).title)
+        _print_result(result, request.objective, replayed=request.recording is not None)
 
 
 def _print_outlook(outlook: "Outlook", objective: str) -> None:
@@ -118,7 +149,7 @@ def _print_outlook(outlook: "Outlook", objective: str) -> None:
 
 def _print_result(refined: "RefineResult", objective: str, *, replayed: bool) -> None:
     """What was measured, what changed, and what is left."""
-    from kernrec.measure.refine import FORECAST_S
+    from kernrec.measure.refine_planner import FORECAST_S
 
     verb = "replayed" if replayed else "measured"
     plural = "" if refined.problems == 1 else "s"

@@ -193,6 +193,7 @@ class _CardCampaign:
                 return
             planned, guide = problem_from_data(reply["problem"], self._problem_of, self._compiles, self._setup.seed)
             self._earlier = [Measurement.from_columns(row) for row in reply["earlier"]]
+            begun_s = self._campaign.session.clock()
             if reply["phase"] == Phase.SCREEN:
                 self._search = SharedSearch(len(planned.tasks), guide, self._ask)
                 self._search.take(reply)
@@ -204,7 +205,8 @@ class _CardCampaign:
             search = self._search
             failed = search is not None and search.granted > 0 and not result.measured
             spent = search is not None and (search.granted > 0 or search.left > 0)  # its time, or all that can be tried
-            left_job = {"done": search is None or failed, "spent": spent}
+            seconds = self._campaign.session.clock() - begun_s
+            left_job = {"done": search is None or failed, "spent": spent, "seconds": seconds}
 
     @property
     def _compiles(self) -> bool:
@@ -215,7 +217,7 @@ class _CardCampaign:
         info = self._campaign.session.opened_info
         identity = CardIdentity(
             info.gpu, socket.gethostname(), info.uuid_hash, sources_hash(), info.driver,
-            compiler() if self._compiles else None,
+            compiler() if self._compiles else None, self._campaign.session.traits.measures_energy,
         )  # fmt: skip
         left = self._journal.left_behind()
         reply = self._send({"hello": identity.as_dict() | {"left": left}})

@@ -8,14 +8,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kernrec.cluster.messages import CardIdentity, Message, none_for_nan, problem_as_data
 from kernrec.cluster.scheduler import Assignment, JobPlan, Phase, Scheduler
 from kernrec.cluster.shared_search import latency_or_nan
 from kernrec.measure.campaign.ingest import known_moments, measurements_of, moment_of, present_measurements
 from kernrec.measure.campaign.journal import Journal
-from kernrec.measure.campaign.plan import PlannedProblem
+from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem
 from kernrec.measure.campaign.results import ProblemHistory, ProblemResult, Progress
 from kernrec.store import canonical_json
 from kernrec.store.measurement import Measurement, Outcome, Tier
@@ -26,6 +26,23 @@ _SUMMARY = frozenset({
     "mig",
 })  # fmt: skip
 """Columns of a row that the card which finishes a problem needs."""
+
+
+class Visits(Protocol):
+    """Chooses problems to measure while a campaign runs."""
+
+    def next(self, gpu: str) -> PlannedProblem | None:
+        """A problem for a card of this kind that has nothing to do; None: none, at least until one of them is done.
+
+        Raises:
+            KernrecError: a kind of GPU for which nothing can be planned.
+        """
+
+    def learn(self, gpu: str, measurement: Measurement) -> None:
+        """A measurement on a card of this kind is in the journal."""
+
+    def done(self, gpu: str, problem: str, seconds: float) -> None:
+        """A problem, by its key, is measured; seconds: that cards took for it, by their clocks."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,10 @@ class CampaignPlan:
     """Whether to skip what the database already has."""
     configs: int | None = None
     """Configs to screen on each kind in all; None: as planned."""
+    visits: Visits | None = None
+    """Chooses more problems as cards have nothing to do; None: there are no more."""
+    needs_energy: bool = False
+    """Whether a card that measures no energy is left out."""
 
 
 @dataclass
@@ -48,6 +69,8 @@ class _Job:
     result: ProblemResult
     rows: list[dict[str, Any]]
     """Summaries of what is known of it."""
+    seconds: float = 0.0
+    """That cards took for it."""
 
 
 class Coordinator:
@@ -72,6 +95,8 @@ class Coordinator:
         self.cards: dict[str, CardIdentity] = {}
         self.scheduler = Scheduler()
         self._waiting: list[str] = []
+        self._kinds: set[str] = set()  # of GPUs that came
+        self._at_rest: set[str] = set()  # kinds for which `visits` has no problem, until one is done
         self._open: dict[str, list[dict[str, Any]]] = {}  # summaries of the rows in each card's open block
 
     @property
@@ -82,7 +107,14 @@ class Coordinator:
     @property
     def finished(self) -> bool:
         """Whether all jobs of the kinds of GPU that came are done."""
-        return bool(self._jobs) and self.scheduler.finished()
+        return bool(self._kinds) and all(map(self._kind_finished, self._kinds))
+
+    def needs(self, card: str) -> bool:
+        """Whether there is, or may be, something left to do for a card."""
+        return card in self.cards and not self._kind_finished(self.cards[card].gpu)
+
+    def _kind_finished(self, gpu: str) -> bool:
+        return self.scheduler.finished(gpu) and (self._plan.visits is None or gpu in self._at_rest)
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -140,8 +172,9 @@ class Coordinator:
         fresh = self._keep_left(left)
         others = [other for other in self.cards.values() if other.gpu == identity.gpu]
         self.cards[card] = identity
-        if not self.scheduler.has(identity.gpu):
+        if identity.gpu not in self._kinds:
             self._add_jobs(identity.gpu)
+            self._kinds.add(identity.gpu)
         self._count_left(fresh)
         self.scheduler.join(card, identity.gpu)
         drivers = {str(other.driver) for other in others} - {str(identity.driver)}
@@ -152,6 +185,8 @@ class Coordinator:
     def _refusal(self, card: CardIdentity) -> str | None:
         if card.sources != self._sources:
             return f"its kernrec ({card.sources}) is not the driver's ({self._sources})"
+        if self._plan.needs_energy and not card.measures_energy:
+            return "it measures no energy"
         for other in self.cards.values():
             if other.compiler != card.compiler:
                 return f"its compiler is {card.compiler}, that of {other.node} is {other.compiler}"
@@ -186,20 +221,37 @@ class Coordinator:
         problems = self._plan.problems_on(gpu)
         part = None if self._plan.configs is None else math.ceil(self._plan.configs / max(1, len(problems)))
         for planned in problems:
-            key = f"{gpu} {planned.problem.key}"
-            most = min(value for value in (planned.most, part, len(planned.tasks)) if value is not None)
-            result = ProblemResult(planned.name, planned.problem.key, most)
-            job = _Job(planned, {task.key: i for i, task in enumerate(planned.tasks)}, result, [])
-            self._jobs[key] = job
-            history, settled = ProblemHistory(), {}
-            for measurement in self._earlier(planned, gpu):
-                history.add(measurement)
-                result.add_earlier(measurement)
-                job.rows.append(_summary(measurement.as_json()))
-            for task, place in job.places.items():
-                if history.count(task):
-                    settled[place] = latency_or_nan(history.median(task, "latency_s"))
-            self.scheduler.add_job(JobPlan(key, gpu, len(planned.tasks), most), settled)
+            self._add_job(gpu, planned, part)
+
+    def _add_job(self, gpu: str, planned: PlannedProblem, part: int | None) -> None:
+        """Add a problem on a kind of GPU; part: configs to screen at most."""
+        key = f"{gpu} {planned.problem.key}"
+        most = min(value for value in (planned.most, part, len(planned.tasks)) if value is not None)
+        before = self._jobs.get(key)  # measured earlier in this campaign, other configs of it
+        result = ProblemResult(planned.name, planned.problem.key, most) if before is None else before.result
+        job = _Job(planned, {task.key: i for i, task in enumerate(planned.tasks)}, result, [])
+        self._jobs[key] = job
+        history, settled = ProblemHistory(), {}
+        for measurement in self._earlier(planned, gpu):
+            history.add(measurement)
+            result.add_earlier(measurement)
+            job.rows.append(_summary(measurement.as_json()))
+        for task, place in job.places.items():
+            if history.count(task):
+                settled[place] = latency_or_nan(history.median(task, "latency_s"))
+        finish = planned.finals or planned.energy is not EnergyRule.NONE
+        self.scheduler.add_job(JobPlan(key, gpu, len(planned.tasks), most, finish), settled)
+
+    def _add_visit(self, gpu: str) -> bool:
+        """Whether there was one more problem for a kind of GPU."""
+        visits = self._plan.visits
+        if visits is None or gpu in self._at_rest:
+            return False
+        if (planned := visits.next(gpu)) is None:
+            self._at_rest.add(gpu)
+            return False
+        self._add_job(gpu, planned, None)
+        return True
 
     def _earlier(self, planned: PlannedProblem, gpu: str) -> Iterable[Measurement]:
         return present_measurements(self._plan.database, planned.problem, gpu) if self._plan.resume else ()
@@ -223,6 +275,8 @@ class Coordinator:
         identity = measurement.identity
         job.result.add_new(measurement)
         job.rows.append(summary := _summary(row))
+        if self._plan.visits is not None:
+            self._plan.visits.learn(identity.gpu, measurement)
         self._open.setdefault(card, []).append(summary)
         task = (identity.kernel, identity.kernel_hash, _canonical(identity.config))
         if measurement.protocol.tier is Tier.SCREEN and (place := job.places.get(task)) is not None:
@@ -242,14 +296,22 @@ class Coordinator:
         if ended.get("spent"):
             self.scheduler.end_screening(key)
         self.scheduler.leave_job(card, done=bool(ended.get("done")))
-        if ended.get("done"):
-            self._jobs[key].rows.clear()
+        job, gpu = self._jobs[key], self.cards[card].gpu
+        job.seconds += float(ended.get("seconds", 0.0))
+        if self.scheduler.is_finished(key):
+            job.rows.clear()
+            self._at_rest.discard(gpu)
+            if self._plan.visits is not None:
+                self._plan.visits.done(gpu, job.planned.problem.key, job.seconds)
 
     def _next(self, card: str) -> Message | None:
+        gpu = self.cards[card].gpu
         assignment = self.scheduler.next(card)
+        if assignment is None and self._add_visit(gpu):
+            assignment = self.scheduler.next(card)
         if assignment is not None:
             return self._assigned(card, assignment)
-        if self.scheduler.finished(self.cards[card].gpu):
+        if self._kind_finished(gpu):
             return {"done": True}
         self._waiting.append(card)
         return None

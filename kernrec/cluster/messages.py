@@ -6,7 +6,7 @@ A card speaks, and the driver replies; nothing else is under way between the two
     records    journal records since its last message: rows, and how blocks ended
     step       (measurements made, of how many) in the present tier
     note       a line for the user
-    left_job   it has ended its part of the job; what that came to
+    left_job   it has ended its part of the job; what that came to, and how many seconds it took
     want       `job`: what it does next; `configs`: which of `proposed` it may measure, `count` of them
     ended      it ends; the text says why, and is empty where it was told to
 
@@ -69,6 +69,7 @@ class CardIdentity:
     driver: str | None
     compiler: str | None
     """Name and version; None for a recording, for which nothing is compiled."""
+    measures_energy: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values; `CardIdentity(**values)` reads them back."""

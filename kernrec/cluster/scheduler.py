@@ -14,7 +14,7 @@ A config is *granted* to one card at a time, and *settled* once a measurement of
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 _WORTH_HELPING = 10
@@ -42,6 +42,8 @@ class JobPlan:
     """Of the plan; they are numbered from 0."""
     most: int
     """Configs to screen."""
+    finish: bool = True
+    """Whether anything is measured once they are screened."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,13 @@ class _Job:
     """Configs whose only measurements were in the open block of a lost card, until they are granted again."""
     cards: set[str] = field(default_factory=set)
     finishing: bool = False
-    finished: bool = False
+    done: bool = False
+    """Whether a card has finished it."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to measure."""
+        return self.done or (self.screened and not self.plan.finish)
 
     @property
     def left(self) -> int:
@@ -223,17 +231,12 @@ class Scheduler:
         job.cards.discard(card)
         member.job = None
         member.open.clear()
-        if done:
-            job.finished = True
+        job.done = job.done or done
 
     def end_screening(self, job: str) -> None:
         """No more configs of a job are granted: the space or the budget is used up."""
         it = self._jobs[job]
-        it.plan = JobPlan(it.plan.key, it.plan.kind, it.plan.configs, len(it.settled) + len(it.granted))
-
-    def has(self, kind: str) -> bool:
-        """Whether there are jobs of a kind of GPU."""
-        return any(job.plan.kind == kind for job in self._jobs.values())
+        it.plan = replace(it.plan, most=len(it.settled) + len(it.granted))
 
     def left(self, card: str) -> int:
         """Configs of a card's job that nobody measures yet."""
@@ -247,6 +250,10 @@ class Scheduler:
         """(configs settled, configs to screen) of a job."""
         it = self._jobs[job]
         return len(it.settled), it.plan.most
+
+    def is_finished(self, job: str) -> bool:
+        """Whether nothing of a job is left to measure."""
+        return self._jobs[job].finished
 
     def finished(self, kind: str | None = None) -> bool:
         """Whether all jobs, or those of a kind, are finished."""

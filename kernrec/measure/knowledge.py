@@ -36,7 +36,7 @@ class Knowledge:
         self._database = request.database
         self._objective = request.objective
         self._point = request.point
-        self._gpu = find_gpu(subject.device.gpu)
+        self._gpu = find_gpu(subject.gpu)
         self._stack: Stack | None = None
         self._read: tuple[int, int] | None = None  # the file's version of which every row is known
         self.posterior = JointPosterior(side_by_side(subject.contenders), request.seed)

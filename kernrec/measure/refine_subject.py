@@ -1,4 +1,4 @@
-"""What `refine` works on: a device, and for each problem its contenders with the tasks that measure them.
+"""What `refine` works on: a kind of GPU, and for each problem its contenders with the tasks that measure them.
 
 On a card the contenders are what the recommender finds best among the library's configs. On a recording they are the
 recorded configs, by the recommender's prediction where they are the library's, and a sample of them where nothing is
@@ -64,9 +64,11 @@ class RefineRequest:
 
 @dataclass(frozen=True)
 class RefineSubject:
-    """A device and the contenders of each problem."""
+    """A kind of GPU and the contenders of each problem."""
 
-    device: MeasuringDevice
+    gpu: str
+    """Name in the catalog."""
+    replayed: bool
     wanted: tuple[WantedProblem, ...]
     contenders: tuple[ProblemContenders, ...]
     """Of each of them."""
@@ -76,12 +78,12 @@ class RefineSubject:
     def task(self, problem: int, contender: int) -> Task:
         """The task of measuring a contender."""
         kernel, config = self.contenders[problem].keys[contender]
-        known = None if self.device.replayed else find_kernel(kernel)
+        known = None if self.replayed else find_kernel(kernel)
         return Task(kernel, self.hashes[problem][kernel], dict(config), self.wanted[problem].problem, known)
 
 
-def open_subject(request: RefineRequest, scratch: Path) -> RefineSubject:
-    """Find the device and the contenders.
+def open_subject(request: RefineRequest, scratch: Path) -> tuple[MeasuringDevice, RefineSubject]:
+    """Find the device, and the contenders on it.
 
     Args:
         request: names them.
@@ -92,11 +94,11 @@ def open_subject(request: RefineRequest, scratch: Path) -> RefineSubject:
         KernrecError: no driver.
     """
     if request.recording is not None:
-        return _recorded(request)
+        subject = subject_on(None if request.gpu == "auto" else find_gpu(request.gpu).name, request)
+        return recorded_device(request.recording, subject.gpu, request.seed), subject
     from kernrec.measure.device.nvml import NoGPUError, choose_cards
 
-    if not request.problems:
-        raise UsageError("name what to refine: --op with --shape, or --workload")
+    check_refinable(request)
     if request.gpu == "all":
         raise UsageError("--gpu all: refine uses one GPU; run it once for each, they share the database")
     try:
@@ -104,7 +106,24 @@ def open_subject(request: RefineRequest, scratch: Path) -> RefineSubject:
     except NoGPUError as error:
         reason = str(error).split(";")[0]
         raise NoGPUError(f"{reason}; refine needs a GPU, or --device replay with recorded measurements") from None
-    gpu = find_gpu(card.name)
+    subject = subject_on(find_gpu(card.name).name, request)
+    return card_device(card, scratch), subject
+
+
+def check_refinable(request: RefineRequest) -> None:
+    """Raises `UsageError` where nothing is named to refine, or a recording would be refined into itself."""
+    if request.recording is None and not request.problems:
+        raise UsageError("name what to refine: --op with --shape, or --workload")
+    if request.recording is not None and request.recording.absolute() == request.database.absolute():
+        raise UsageError("a recording cannot be refined into itself: give another --db")
+
+
+def subject_on(name: str | None, request: RefineRequest) -> RefineSubject:
+    """The contenders on a kind of GPU, by its name; None: on the only one of a recording. Raises as `open_subject`."""
+    check_refinable(request)
+    if request.recording is not None:
+        return _recorded(name, request)
+    gpu = find_gpu(str(name))
     context = _context(request.database)
     wanted = tuple(request.problems)
     sets, measured = [], []
@@ -113,7 +132,8 @@ def open_subject(request: RefineRequest, scratch: Path) -> RefineSubject:
         measured.append(known)
         sets.append(_candidates(it.problem, gpu, context, request.point, whole_space=bool(known)))
     return RefineSubject(
-        card_device(card, scratch),
+        gpu.name,
+        False,
         wanted,
         tuple(
             contenders_of(candidates, request.objective, it.count) for it, candidates in zip(wanted, sets, strict=True)
@@ -154,11 +174,8 @@ def _candidates(
     return candidates
 
 
-def _recorded(request: RefineRequest) -> RefineSubject:
+def _recorded(card: str | None, request: RefineRequest) -> RefineSubject:
     assert request.recording is not None
-    if request.recording.absolute() == request.database.absolute():
-        raise UsageError("a recording cannot be refined into itself: give another --db")
-    card = None if request.gpu == "auto" else find_gpu(request.gpu).name
     requested = {it.problem.key for it in request.problems} or None
     recordings = {it.problem.key: it for it in load_requested(request.recording, card, requested)}
     gpu = find_gpu(next(iter(recordings.values())).gpu)
@@ -172,8 +189,7 @@ def _recorded(request: RefineRequest) -> RefineSubject:
         keys = [key_of(kernel, outcome.config) for (kernel, _), outcome in recording.outcomes.items()]
         contenders.append(_recorded_contenders(request, it, recording, keys, (gpu, context, draw)))
         hashes.append(dict(recording.kernel_hashes))
-    device = recorded_device(request.recording, gpu.name, request.seed)
-    return RefineSubject(device, known, tuple(contenders), tuple(hashes))
+    return RefineSubject(gpu.name, True, known, tuple(contenders), tuple(hashes))
 
 
 def _recorded_contenders(

@@ -11,10 +11,10 @@ from kernrec.store.measurement import Measurement
 BEST = {"x": 77, "y": 1}
 
 
-def make_recording(path: Path, configs: int = 200, gpu: str = "rtx3090", energy: bool = True) -> Path:
-    """A database of measurements with noise; x = 77 is the fastest config."""
+def make_recording(path: Path, configs: int = 200, gpu: str = "rtx3090", energy: bool = True, size: int = 1024) -> Path:
+    """A database of measurements with noise; x = 77 is the fastest config. size: of the product."""
     draw = np.random.default_rng(5)
-    problem = find_op("matmul").problem(m=1024, n=1024, k=1024)
+    problem = find_op("matmul").problem(m=size, n=size, k=size)
     rows = []
     for x in range(configs):
         row = {

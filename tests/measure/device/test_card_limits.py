@@ -21,7 +21,7 @@ from kernrec.measure.device import card_limits, limits_guard, nvml
 from kernrec.measure.device.card_limits import check_limits, restore_abandoned
 from kernrec.measure.device.limits_journal import LimitsEntry, LimitsJournal, journal_path, present_entry
 from kernrec.measure.device.nvml import Card
-from kernrec.measure.refine import RefineResult
+from kernrec.measure.refine_planner import RefineResult
 from kernrec.measure.refine_subject import RefineRequest
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from tests.helpers.command import run_here

@@ -1,0 +1,181 @@
+"""Chooses what `refine` measures, visit after visit, and says at the end what that came to.
+
+A visit is of one problem, and may be under way while others are chosen: on one machine it is measured at once, on a
+cluster by any card of the planner's kind of GPU.
+"""
+
+import math
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem
+from kernrec.measure.knowledge import ChangedAnswer, Knowledge
+from kernrec.measure.protocol import measure_config
+from kernrec.measure.refine_subject import RefineRequest
+from kernrec.model.search.refinement import Costs, Refinement, Visit
+from kernrec.recommender.request import Objective
+from kernrec.store.measurement import Measurement
+
+FORECAST_S = 600.0
+"""Time of which a result says what it would buy."""
+_VISIT_S, _LATENCY_S = 1.0, 0.6
+"""First guesses of what it takes to prepare a problem and to measure one latency; measured as it goes."""
+_NOISE = {Objective.LATENCY: 0.01, Objective.ENERGY: 0.02, Objective.EDP: 0.025}
+"""Standard deviation of the logarithm of a measurement: what the protocol lets a card drift."""
+_CHECKED_EVERY = 16
+"""Visits after which the regret is compared with the bound again."""
+_WAIT_S = 0.2
+"""Until another process is asked again for the problem that it measures."""
+
+
+@dataclass(frozen=True)
+class RefineResult:
+    """What was measured, and what is known now."""
+
+    measured: int
+    """Configs measured."""
+    problems: int
+    """Problems they are of."""
+    stored: int
+    """Rows that are new in the database."""
+    changed: tuple[ChangedAnswer, ...]
+    regret: tuple[float, float]
+    """Weighted mean expected regret before and after."""
+    forecast: float
+    """By how much it is expected to fall in another `FORECAST_S` seconds."""
+    ended: str
+    """Why it ended, in words."""
+    deciding_s: float
+    """Time spent on decisions."""
+    error: str | None = None
+    """What ended it early, in one line."""
+    stopped: bool = False
+    """Whether it was told to stop."""
+
+
+class RefinePlanner:
+    """The visits of one kind of GPU, or of one card of it."""
+
+    def __init__(
+        self, request: RefineRequest, knowledge: Knowledge, claim: Callable[[str], bool] = lambda problem: True
+    ) -> None:
+        """Begin.
+
+        Args:
+            request: what to refine.
+            knowledge: what is believed, and what the database holds.
+            claim: claims a problem by its key; false if another process measures it.
+        """
+        each_s = _LATENCY_S
+        if request.objective is not Objective.LATENCY:
+            each_s += measure_config.SETTLE_S + 1.0
+        self._request = request
+        self._claim = claim
+        self.knowledge = knowledge
+        self.refinement = Refinement(knowledge.posterior, Costs(_VISIT_S, each_s), _NOISE[request.objective])
+        posterior = knowledge.posterior
+        self._before = [posterior.choice(problem) for problem in range(len(posterior))], posterior.mean_regret()
+        self._seen: set[tuple[int, int]] = set()  # (problem, contender) measured, of all visits
+        self._left = request.budget.configs
+        self._visits = 0
+        self._ended = "the budget is spent"
+        self._deciding_s = 0.0
+
+    def next(
+        self, pending: Collection[int] = (), stopping: Callable[[], bool] = lambda: False
+    ) -> tuple[Visit, PlannedProblem] | None:
+        """The next visit, its problem claimed, with what is measured; None where refining ends.
+
+        Args:
+            pending: problems that are visited now; with any, None means that there is nothing else at present.
+            stopping: as of `refine`.
+        """
+        start_s = time.perf_counter()
+        visit = self._decide(pending, stopping)
+        self._deciding_s += time.perf_counter() - start_s
+        if visit is None:
+            return None
+        self._visits += 1
+        if self._left is not None:
+            visit = replace(visit, contenders=visit.contenders[: self._left])
+            self._left -= len(visit.contenders)
+        wanted = self.knowledge.wanted(visit.problem)
+        tasks = tuple(self.knowledge.task(visit.problem, contender) for contender in visit.contenders)
+        energy = EnergyRule.NONE if self._request.objective is Objective.LATENCY else EnergyRule.ALL
+        return visit, PlannedProblem(wanted.name, wanted.problem, tasks, energy=energy, finals=False)
+
+    def _decide(self, pending: Collection[int], stopping: Callable[[], bool]) -> Visit | None:
+        if self._left == 0:
+            return None
+        until = self._request.until
+        if until is not None and self._visits % _CHECKED_EVERY == 0:
+            self.knowledge.posterior.rescale()
+            if self.knowledge.posterior.regret_bound() <= until:
+                self._ended = f"the regret is below {100 * until:.3g} %"
+                return None
+        taken = set(pending)
+        while not stopping():
+            visit = self.refinement.next(without=taken)
+            if visit is None and len(taken) > len(pending):  # other processes measure all that is left
+                time.sleep(_WAIT_S)
+                taken = set(pending)
+            elif visit is None:
+                if not pending:
+                    self._ended = "every contender is measured"
+                return None
+            elif not self._claim(self.knowledge.wanted(visit.problem).problem.key):
+                taken.add(visit.problem)
+            elif not self.knowledge.take_rows(visit.problem, self.refinement.take):
+                return visit
+        return None
+
+    def learn(self, problem: int, measurement: Measurement) -> None:
+        """Take a measurement of a problem, by its number, into account."""
+        measured = self.knowledge.measured(problem, measurement)
+        if measured is not None:
+            self._seen.add((problem, measured.contender))
+            self.refinement.take(problem, measured)
+
+    def account(self, visit: Visit, seconds: float) -> None:
+        """A visit is over: learn from the seconds that it took; one of which nothing came is not made again."""
+        if self._fruitless(visit):
+            self.knowledge.take_rows(visit.problem, self.refinement.take)  # another process may have been faster
+        for contender in visit.contenders if self._fruitless(visit) else ():
+            self.knowledge.posterior.exclude(visit.problem, contender)
+        measured = sum((visit.problem, contender) in self._seen for contender in visit.contenders)
+        costs = self.refinement.costs
+        expected_s = costs.visit_s + measured * costs.each_s
+        if measured and seconds > 0.0:
+            factor = math.sqrt(seconds / expected_s)  # half way, in logarithms
+            costs.visit_s, costs.each_s = factor * costs.visit_s, factor * costs.each_s
+        self.refinement.look(visit.problem)
+
+    def _fruitless(self, visit: Visit) -> bool:
+        """Whether nothing is known of the contenders of a visit; of one that time cut short some have to be known."""
+        known = {row.contender for row in self.knowledge.posterior.measured(visit.problem)}
+        return known.isdisjoint(visit.contenders)
+
+    def result(self, stored: int, error: str | None, stopped: bool) -> RefineResult:
+        """What was measured, and what is known now.
+
+        Args:
+            stored: rows that are new in the database.
+            error: what ended it early.
+            stopped: whether it was told to stop.
+        """
+        posterior = self.knowledge.posterior
+        posterior.rescale()
+        choices, regret = self._before
+        return RefineResult(
+            measured=len(self._seen),
+            problems=len({problem for problem, _ in self._seen}),
+            stored=stored,
+            changed=tuple(self.knowledge.changed(choices)),
+            regret=(regret, posterior.mean_regret()),
+            forecast=self.refinement.forecast(FORECAST_S),
+            ended=self._ended,
+            deciding_s=self._deciding_s,
+            error=error,
+            stopped=stopped,
+        )
