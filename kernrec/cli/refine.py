@@ -11,7 +11,6 @@ from kernrec.cli.quantity import budget as parse_budget
 from kernrec.cli.quantity import fraction
 from kernrec.cli.table import print_table
 from kernrec.errors import UsageError, unknown
-from kernrec.gpu import find_gpu
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
@@ -112,6 +111,8 @@ def _on_cluster(address: str, request: "RefineRequest", limits: str | None) -> N
 
 def _print_kinds(refined: "ClusterRefineResult", request: "RefineRequest") -> None:
     """What was measured on each kind of GPU."""
+    from kernrec.gpu import find_gpu
+
     for kind, result in refined.results:
         if len(refined.results) > 1:
             print(find_gpu(kind).title)
