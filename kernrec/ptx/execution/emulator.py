@@ -195,7 +195,8 @@ class Emulation:
             "%reserved_smem_offset_1": reserved + RESERVED_BYTES // 2,
         }
         registers = RegisterFiles(row_map(function), lanes, layout.symbols, sizes)
-        ordered = any(ins.opcode == "mbarrier" or "bulk" in ins.modifiers for ins in function.instructions)
+        in_memory = any(ins.opcode == "mbarrier" or "bulk" in ins.modifiers for ins in function.instructions)
+        ordered = in_memory or together > 1
         detector = PhaseRaceDetector if ordered else RaceDetector
         races = detector(lanes, layout.shared_bytes) if options.check_races else None
         memory = Memory(lanes, layout, Counts() if options.count else None, races, options.touched, options.trace)

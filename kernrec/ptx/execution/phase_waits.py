@@ -4,7 +4,6 @@ import numpy as np
 
 from kernrec.ptx.instructions.mbarrier import PhaseTest
 from kernrec.ptx.state.errors import EmulationError
-from kernrec.ptx.state.mbarriers import Phase
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.types import Array
 
@@ -22,6 +21,7 @@ class PhaseWaits:
         self._expired = np.zeros(lanes, np.bool_)  # lanes whose next test may fail
         self._tried = np.full(lanes, -1, np.int64)  # where races are checked: the barrier whose test failed at once
         self._tests: dict[int, PhaseTest] = {}  # by lane that waits: its test
+        self._awaited = np.zeros(lanes, np.int64)  # place of the barrier that each paused lane waits for
         self._completed = 0  # phases that were complete when lanes were last woken
         self._expiries = 0  # time limits since then
 
@@ -41,11 +41,13 @@ class PhaseWaits:
             self._tried[mask & ~self._one_of(numbers)] = -1
             first = self._tried[numbers] != places
             self._tried[numbers] = places
-            numbers = numbers[~first]
-        held = numbers[~self._expired[numbers]]
+            numbers, places = numbers[~first], places[~first]
+        waits = ~self._expired[numbers]
+        held = numbers[waits]
         self._expired &= ~mask
         if not len(held):
             return mask
+        self._awaited[held] = places[waits]
         self._tests.update(dict.fromkeys(held.tolist(), test))
         self.paused[held] = True
         ready: Array = mask & ~self.paused
@@ -72,7 +74,7 @@ class PhaseWaits:
             EmulationError: naming a barrier whose phase never completes.
         """
         mbarriers, engine = self._memory.mbarriers, self._memory.engine
-        awaited = {self._lacking(lane, test)[2] for lane, test in self._tests.items() if self.paused[lane]}
+        awaited = set(self._awaited[self.paused].tolist())
         while mbarriers.completed == self._completed and engine.finish_one(awaited):
             pass
         if mbarriers.completed != self._completed:
@@ -84,8 +86,10 @@ class PhaseWaits:
         self.paused[:] = False
 
     def _fail(self) -> None:
-        waits = [self._lacking(lane, test) for lane, test in self._tests.items() if self.paused[lane]]
-        test, lane, place, phase = min(waits, key=lambda wait: wait[3].bytes == 0)  # missing bytes say more
+        phases = {int(place): self._memory.mbarriers.phase(int(place)) for place in self._awaited[self.paused]}
+        lane = min(np.flatnonzero(self.paused).tolist(), key=lambda lane: not phases[int(self._awaited[lane])].bytes)
+        test, place = self._tests[lane], int(self._awaited[lane])
+        phase = phases[place]  # of the first lane for which bytes are missing, which says more than arrivals
         block, thread = self._memory.lanes.coordinates(lane)
         lacks = [f"{phase.pending} of {phase.expected} arrivals"] if phase.pending else []
         if phase.bytes:
@@ -95,8 +99,3 @@ class PhaseWaits:
             f" {self._memory.cluster.name(place)}, whose phase lacks {' and '.join(lacks) or 'nothing'}, and all"
             " other threads wait, too"
         )
-
-    def _lacking(self, lane: int, test: PhaseTest) -> tuple[PhaseTest, int, int, Phase]:
-        """The test of a lane, the lane, and the place and phase of its barrier."""
-        _, [place], _ = test.completed(np.array([lane]))
-        return test, lane, int(place), self._memory.mbarriers.phase(int(place))

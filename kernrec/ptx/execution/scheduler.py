@@ -262,6 +262,8 @@ class Scheduler:
             self.positions[on] = _EXITED
             self.live = _LiveLanes(self.live.mask & ~on)
             self.parked[:] = False  # lanes that waited for those that exited go on
+            if self.memory.races is not None:
+                self.memory.races.exit(location(self.function, ins), on, self.live.mask)
             self._release()
         elif opcode == "barrier" and ins.modifiers[:1] == ("cluster",):
             self._reach_cluster_barrier(ins, on, position + 1)

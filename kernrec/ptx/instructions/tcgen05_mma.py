@@ -306,7 +306,6 @@ def commit(decoder: BlockDecoder, ins: Instruction) -> Step:
     running, blocks, stride = decoder.running_lanes(ins), decoder.lanes.shape.cluster_blocks, memory.cluster.stride
 
     def arrive(lane: int, place: int) -> None:
-        memory.release(lane, place)
         memory.mbarriers.arrive(place, 1)
 
     def run() -> None:
@@ -316,6 +315,6 @@ def commit(decoder: BlockDecoder, ins: Instruction) -> Step:
                 first = place // stride // blocks * blocks
                 places = [(first + i) * stride + place % stride for i in range(blocks) if int(masks[lane]) >> i & 1]
             each = np.full(len(places), lane), np.array(places)
-            memory.tensor.commit(lane, memory.engine, partial(barriers.each_of, each, arrive))
+            memory.tensor.commit(lane, memory.engine, places, partial(barriers.each_of, each, arrive))
 
     return run

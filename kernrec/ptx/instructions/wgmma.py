@@ -233,9 +233,6 @@ class _Multiplication:
             a, index_a = operands.a.read(first, _M)
             index = [np.concatenate([x.reshape(-1), y.reshape(-1)]) for x, y in zip(index_a, index_b, strict=True)]
         for number, where in zip(numbers.tolist(), index, strict=True):
-            if decoder.memory.races is not None:
-                own = decoder.lanes.shape.warpgroups[number] // WARP + np.arange(4)
-                decoder.memory.races.read_tile(self.operation.location, where, own)
             decoder.memory.warpgroups.start(number, self.operation, where)
         self._accumulate(np.matmul(a, b.swapaxes(1, 2)) * operands.sign, operands.adds(first), warps)
         self._count(len(first))

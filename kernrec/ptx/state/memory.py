@@ -48,7 +48,7 @@ class Memory:
         self.counts = counts
         self.races = races
         self.async_copies = AsyncCopies(lanes.shape.lanes)
-        self.warpgroups = WarpgroupOperations(lanes, None if races is None else races.tensor_reads)
+        self.warpgroups = WarpgroupOperations(lanes, races)
         self.tensor = TensorOperations(TensorMemory(lanes.shape.blocks), races)
         self.engine = AsyncEngine()
         self.map_fences = MapFences()

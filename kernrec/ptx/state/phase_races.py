@@ -3,7 +3,11 @@
 For every byte: who wrote it last and when, and when each warp of the cluster read it last, in the times of
 `vector_clocks`. An access is part of a race where it does not know of one that conflicts with it. What a copy in bulk
 writes is known to nobody while it is under way, and to those who waited for its barrier afterwards; what it reads must
-not be written before its thread waited for its group.
+not be written before its thread waited for its group. What tensor cores read is read when it was waited for, not when
+it was asked for: who was told before that must not write it.
+
+With the last thread of a block its shared memory is gone: some warp of it must know by then of everything that other
+blocks of its cluster did there, and nobody may do anything there afterwards (PTX ISA, section 5.1.7.1).
 """
 
 from typing import NoReturn
@@ -13,7 +17,8 @@ import numpy as np
 from kernrec.ptx.state.access_cost import SEVERAL_WARPS
 from kernrec.ptx.state.batch import WARP, Lanes
 from kernrec.ptx.state.errors import EmulationError
-from kernrec.ptx.state.race_detector import RaceDetector, SharedAccess
+from kernrec.ptx.state.race_detector import RaceDetector, SharedAccess, TileRead
+from kernrec.ptx.state.tensor_reads import PIECE
 from kernrec.ptx.state.types import Array
 from kernrec.ptx.state.vector_clocks import VectorClocks
 
@@ -32,15 +37,15 @@ class PhaseRaceDetector(RaceDetector):
         shape = lanes.shape
         self.clocks = VectorClocks(shape.lanes // WARP)
         self._warps_per_cluster = self.warps_per_block * shape.cluster_blocks
-        self.writer[:] = 0  # column of `clocks.seen`
-        self._written = np.zeros(len(self.writer), np.int32)
-        self._read = np.zeros((self._warps_per_cluster, len(self.writer)), np.int32)
+        self.start_batch()
 
     def start_batch(self) -> None:
         """Forgets the last batch."""
-        self.writer[:] = 0
-        self._written[:] = 0
-        self._read[:] = 0
+        size = len(self.writer)
+        self.writer[:] = 0  # column of `clocks.seen`
+        self._written = np.zeros(size, np.int32)
+        self._read = np.zeros((self._warps_per_cluster, size), np.int32)  # new: most of it is never looked at
+        self._ended = np.zeros(self.lanes.shape.blocks, np.bool_)
         self.clocks.start_batch()
         self.tensor_reads.start_batch()
 
@@ -60,7 +65,18 @@ class PhaseRaceDetector(RaceDetector):
 
     def release(self, lane: int, place: int) -> None:
         """A lane arrives at the barrier at a place."""
-        self.clocks.release(lane // WARP, place)
+        warp = lane // WARP
+        if place // self.stride != warp // self.warps_per_block:  # of another block, which must not end before
+            self._read[warp % self._warps_per_cluster, place : place + _WORD] = self.clocks.seen[warp, warp]
+        self.clocks.release(warp, place)
+
+    def snapshot(self, lane: int) -> Array:
+        """What a lane knows, for an arrival that comes later."""
+        return self.clocks.snapshot(lane // WARP)
+
+    def arrive(self, known: Array, place: int) -> None:
+        """The arrival at the barrier at a place for which a snapshot was made."""
+        self.clocks.arrive(known, place)
 
     def acquire(self, lanes: Array, places: Array) -> None:
         """Lanes saw a phase of the barriers at these places complete."""
@@ -115,11 +131,65 @@ class PhaseRaceDetector(RaceDetector):
         else:
             self._read[warps % self._warps_per_cluster, places] = self.clocks.seen[warps, warps]
 
-    def read_tile(self, where: str, index: Array, warps: Array) -> None:
-        """Records that these warps read a tile, or a tensor core does for them; bytes of the batch's shared memory."""
-        column = warps[:, None]
-        self._check(where, column, index[None, :], False)
-        self._read[column % self._warps_per_cluster, index] = self.clocks.seen[column, column]
+    def begin_tile(self, where: str, index: Array, warps: Array) -> TileRead:
+        """Tensor cores begin to read a tile, bytes of the batch's shared memory, for these warps."""
+        pieces = self.tensor_reads.pieces(index)
+        writer, written = self.writer.reshape(-1, PIECE)[pieces], self._written.reshape(-1, PIECE)[pieces]
+        if (written > self.clocks.seen[warps].min(axis=0)[writer]).any():
+            self._check(where, warps[:, None], (pieces[:, None] * PIECE + np.arange(PIECE)).reshape(1, -1), False)
+        self.tensor_reads.begin(where, pieces)
+        return TileRead(pieces, warps)
+
+    def end_tile(self, tile: TileRead, known: Array | None = None) -> None:
+        """Tensor cores have read a tile: its warps know now; or those who see the arrival of this snapshot do."""
+        self.tensor_reads.end(tile.pieces)
+        for warp in tile.warps.tolist():
+            read = self._read[warp % self._warps_per_cluster].reshape(-1, PIECE)
+            time = self.clocks.seen[warp, warp] if known is None else known[warp]
+            read[tile.pieces] = np.maximum(read[tile.pieces], time)
+
+    def exit(self, where: str, lanes: Array, live: Array) -> None:
+        """These lanes exit, and those of `live` are left; bool, (lanes).
+
+        Raises:
+            EmulationError: a block ends whose shared memory other blocks of the cluster, or copies, may still use.
+        """
+        shape = self.lanes.shape
+        if shape.cluster_blocks > 1:
+            gone, left = (some.reshape(-1, shape.lanes_per_block).any(axis=1) for some in (lanes, live))
+            for block in np.flatnonzero(gone & ~left).tolist():
+                self._end(where, block)
+
+    def _end(self, where: str, block: int) -> None:
+        """The last thread of a block exits; by position in the batch."""
+        wpb, place = self.warps_per_block, block * self.stride
+        span, first = (
+            slice(place, place + self.stride),
+            block * wpb // self._warps_per_cluster * self._warps_per_cluster,
+        )
+        known = self.clocks.seen[block * wpb : (block + 1) * wpb].max(axis=0)
+        late = self._written[span] > known[self.writer[span]]
+        if late.any():
+            self._fail_ended(where, place + int(late.argmax()), None)
+        for warp in range(first, first + self._warps_per_cluster):
+            late = self._read[warp - first, span] > known[warp]
+            if late.any():
+                self._fail_ended(where, place + int(late.argmax()), warp)
+        self._written[span] = _UNDER_WAY
+        self._ended[block] = True
+
+    def _fail_ended(self, where: str, place: int, reader: int | None) -> NoReturn:
+        """Raises for a block that ends while others use a place of its shared memory; `reader`: a warp, or nobody."""
+        user, shape = int(self.writer[place]) if reader is None else reader, self.lanes.shape
+        who = "a copy in bulk"
+        if user < self.clocks.warps:
+            block = int(self.lanes.block_numbers[user // self.warps_per_block])
+            who = f"warp {user % self.warps_per_block} of block number {block}"
+        ended = int(self.lanes.block_numbers[place // self.stride])
+        raise EmulationError(
+            f"{where}: race: block number {ended} ends while {who} may still use byte {place % self.stride} of its"
+            f" shared memory; a barrier of the cluster's {shape.cluster_blocks} blocks must come first"
+        )
 
     def begin_write(self, where: str, lane: int, span: Span, barrier: int) -> None:
         """A copy that a lane started and a barrier counts begins to write.
@@ -127,16 +197,15 @@ class PhaseRaceDetector(RaceDetector):
         Raises:
             EmulationError: some of it is still being read, or was written or read by who is not known to the lane.
         """
-        places = np.arange(*span)
-        self.tensor_reads.write(where, places, np.full(len(places), lane), True)
-        self._check(where, np.array([[lane // WARP]]), places[None, :], True)
-        self.writer[places] = self.clocks.column(barrier)
-        self._written[places] = _UNDER_WAY
+        self.tensor_reads.write(where, _pieces(span) * PIECE, np.array([lane]), True)
+        self._check_span(where, lane // WARP, span, True)
+        self.writer[slice(*span)] = self.clocks.column(barrier)
+        self._written[slice(*span)] = _UNDER_WAY
 
     def end_write(self, span: Span, barrier: int) -> None:
         """The copy has written."""
         self._written[slice(*span)] = self.clocks.now(barrier)
-        self.tensor_reads.fill(np.arange(*span))
+        self.tensor_reads.fill(_pieces(span))
 
     def begin_read(self, where: str, lane: int, span: Span) -> Array:
         """A copy that a lane started begins to read; what `end_read` takes.
@@ -144,15 +213,24 @@ class PhaseRaceDetector(RaceDetector):
         Raises:
             EmulationError: some of it was written by who is not known to the lane, or is not visible to copies.
         """
-        places = np.arange(*span)
-        self._check(where, np.array([[lane // WARP]]), places[None, :], False)
-        return self.tensor_reads.begin(where, places)
+        self._check_span(where, lane // WARP, span, False)
+        return self.tensor_reads.begin(where, _pieces(span))
 
     def end_read(self, lane: int, span: Span, pieces: Array) -> None:
         """The copy has read, and its thread knows."""
         self.tensor_reads.end(pieces)
         warp = lane // WARP
         self._read[warp % self._warps_per_cluster, slice(*span)] = self.clocks.seen[warp, warp]
+
+    def _check_span(self, where: str, warp: int, span: Span, write: bool) -> None:
+        """Refuses an access of a warp to a span that does not know of others' before."""
+        known, places = self.clocks.seen[warp], slice(*span)
+        first = warp - warp % self._warps_per_cluster
+        readers = known[first : first + self._warps_per_cluster, None]
+        if (self._written[places] > known[self.writer[places]]).any() or (
+            write and (self._read[:, places] > readers).any()
+        ):
+            self._check(where, np.array([[warp]]), np.arange(*span)[None, :], write)
 
     def _check(self, where: str, warps: Array, places: Array, write: bool) -> None:
         """Refuses accesses of `warps` (N, 1) to `places` (N, bytes) that do not know of others' before."""
@@ -187,7 +265,14 @@ class PhaseRaceDetector(RaceDetector):
             f"{where}: race: warp {warp % wpb} of block number {block} {'writes' if write else 'reads'} byte"
             f" {place % self.stride} of shared memory{of_block}, which"
         )
+        if self._ended[place // self.stride]:
+            raise EmulationError(f"{head} is gone: that block has ended")
         if other >= self.clocks.warps:
             barrier = self.clocks.place_of(other) % self.stride
             raise EmulationError(f"{head} a copy in bulk writes; its barrier, at byte {barrier}, was not waited for")
         raise EmulationError(f"{head} warp {other % wpb} {'wrote' if other_wrote else 'read'} with no barrier between")
+
+
+def _pieces(span: Span) -> Array:
+    """The pieces that a span has bytes of (`kernrec.ptx.state.tensor_reads`)."""
+    return np.arange(span[0] // PIECE, -(-span[1] // PIECE))

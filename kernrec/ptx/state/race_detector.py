@@ -44,6 +44,16 @@ class SharedAccess(NamedTuple):
     """Whether lanes that write to one place write the same."""
 
 
+class TileRead(NamedTuple):
+    """A tile that tensor cores read at present."""
+
+    pieces: Array
+    """Pieces of the batch's shared memory (`kernrec.ptx.state.tensor_reads`)."""
+
+    warps: Array
+    """The warps that asked for it."""
+
+
 class RaceDetector:
     """Readers and writers of every byte of shared memory of a batch."""
 
@@ -78,6 +88,9 @@ class RaceDetector:
     def complete(self, place: int) -> None:
         """A phase of the barrier at a place of shared memory completes."""
 
+    def exit(self, where: str, lanes: Array, live: Array) -> None:
+        """These lanes exit, and those of `live` are left; bool, (lanes)."""
+
     def start_batch(self) -> None:
         """Forgets the accesses of the last batch."""
         self.pass_barrier(np.ones(self.lanes.shape.blocks, np.bool_))
@@ -109,13 +122,13 @@ class RaceDetector:
         else:
             self.reader.reshape(-1, shared.access.size)[rows] = np.where(_others(read, warps), SEVERAL_WARPS, warps)
 
-    def read_tile(self, where: str, index: Array, warps: Array) -> None:
-        """Records that the warps of a warpgroup read a tile, or a tensor core does.
+    def begin_tile(self, where: str, index: Array, warps: Array) -> TileRead:
+        """Tensor cores begin to read a tile; what `end_tile` takes.
 
         Args:
             where: the instruction, for messages.
             index: bytes of the batch's shared memory.
-            warps: those of the warpgroup.
+            warps: those that ask for it.
 
         Raises:
             EmulationError: a warp wrote some of it with no barrier since.
@@ -129,6 +142,13 @@ class RaceDetector:
                 "wrote with no barrier between"
             )
         self.reader[index] = SEVERAL_WARPS
+        pieces = self.tensor_reads.pieces(index)
+        self.tensor_reads.begin(where, pieces)
+        return TileRead(pieces, warps)
+
+    def end_tile(self, tile: TileRead, known: Array | None = None) -> None:
+        """Tensor cores have read a tile; `known`: the snapshot of the arrival that tells of it, where one does."""
+        self.tensor_reads.end(tile.pieces)
 
     def _last(self, shared: SharedAccess, index: Array) -> tuple[Array, Array, Array]:
         """The rows of an access's elements in shared memory taken `size` bytes at a time, and the last writer and

@@ -8,13 +8,14 @@ The registers that `tcgen05.ld` loads may be used at once: the assembler keeps t
 Triton counts on that. The wait says when the cells may be written again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from kernrec.ptx.state.async_engine import AsyncEngine
 from kernrec.ptx.state.batch import WARP
-from kernrec.ptx.state.race_detector import RaceDetector
+from kernrec.ptx.state.phase_races import PhaseRaceDetector
+from kernrec.ptx.state.race_detector import RaceDetector, TileRead
 from kernrec.ptx.state.tensor_memory import Cells, Operation, TensorMemory
 from kernrec.ptx.state.types import Array
 
@@ -25,7 +26,7 @@ class TensorOperations:
     def __init__(self, memory: TensorMemory, races: RaceDetector | None) -> None:
         self.memory = memory
         self._races = races
-        self._issued: dict[int, list[tuple[Operation, Array | None]]] = {}  # by lane: not committed yet
+        self._issued: dict[int, list[tuple[Operation, TileRead | None]]] = {}  # by lane: not committed yet
         self._loads: dict[int, list[Cells]] = {}  # by warp
         self._stores: dict[int, list[Cells]] = {}  # by warp
 
@@ -46,20 +47,24 @@ class TensorOperations:
         """
         read = None
         if self._races is not None:
-            self._races.read_tile(operation.where, tile, np.array([lane // WARP]))
-            read = self._races.tensor_reads.begin(operation.where, tile)
+            read = self._races.begin_tile(operation.where, tile, np.array([lane // WARP]))
         self.memory.begin(operation)
         self._issued.setdefault(lane, []).append((operation, read))
 
-    def commit(self, lane: int, engine: AsyncEngine, arrive: Callable[[], None]) -> None:
-        """A thread commits what it issued: once it is done, `arrive` is called."""
-        issued = self._issued.pop(lane, [])
+    def commit(self, lane: int, engine: AsyncEngine, places: Sequence[int], arrive: Callable[[], None]) -> None:
+        """A thread commits what it issued: once it is done, `arrive` is called, which arrives at the barriers at these
+        places. These tell what the thread knew when it committed."""
+        issued, races = self._issued.pop(lane, []), self._races
+        known = races.snapshot(lane) if isinstance(races, PhaseRaceDetector) else None
 
         def finish() -> None:
             for operation, read in issued:
                 self.memory.end(operation)
-                if self._races is not None and read is not None:
-                    self._races.tensor_reads.end(read)
+                if races is not None and read is not None:
+                    races.end_tile(read, known)
+            if isinstance(races, PhaseRaceDetector) and known is not None:
+                for place in places:
+                    races.arrive(known, place)
             arrive()
 
         engine.start(finish)

@@ -14,7 +14,8 @@ from kernrec.ptx.state.batch import WARP
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.types import Array
 
-_PIECE = 4  # log2 of its bytes
+PIECE = 16
+"""Bytes of a piece."""
 _SHARED_BY_BARRIER = -1  # stored by some thread, and a barrier of the block passed since
 
 
@@ -55,7 +56,7 @@ class TensorReads:
         Raises:
             EmulationError: tensor cores may still read it.
         """
-        pieces = index >> _PIECE
+        pieces = index // PIECE
         if self._in_flight and self._readers[pieces].any():
             raise EmulationError(
                 f"{where}: writes shared memory that an operation in flight reads; it was not waited for"
@@ -63,20 +64,18 @@ class TensorReads:
         if not is_copy:
             self._stored.reshape(-1)[pieces] = lanes // WARP + 1
 
-    def begin(self, where: str, index: Array) -> Array:
-        """Tensor cores begin to read.
+    def pieces(self, index: Array) -> Array:
+        """The pieces that bytes of the batch's shared memory are in, each once."""
+        present = np.zeros(len(self._readers), np.bool_)
+        present[index // PIECE] = True
+        return np.flatnonzero(present)
 
-        Args:
-            where: the instruction, for messages.
-            index: bytes of the batch's shared memory.
-
-        Returns:
-            What `end` takes.
+    def begin(self, where: str, pieces: Array) -> Array:
+        """Tensor cores, or a copy in bulk, begin to read pieces; what `end` takes.
 
         Raises:
             EmulationError: some of it was stored and may not be visible.
         """
-        pieces = np.unique(index >> _PIECE)
         if self._stored.reshape(-1)[pieces].any():
             raise EmulationError(
                 f"{where}: reads shared memory that threads stored to with no fence.proxy.async in between"
@@ -85,9 +84,9 @@ class TensorReads:
         self._in_flight += 1
         return pieces
 
-    def fill(self, index: Array) -> None:
-        """A copy in bulk wrote these bytes of the batch's shared memory: what threads stored there is gone."""
-        self._stored.reshape(-1)[index >> _PIECE] = 0
+    def fill(self, pieces: Array) -> None:
+        """A copy in bulk wrote these pieces: what threads stored there is gone."""
+        self._stored.reshape(-1)[pieces] = 0
 
     def end(self, pieces: Array) -> None:
         """Tensor cores have read what `begin` said."""

@@ -52,12 +52,21 @@ class VectorClocks:
         """The time of a copy that finishes now."""
         return self._phase.get(place, 1)
 
+    def snapshot(self, warp: int) -> Array:
+        """What a warp knows now, for an arrival that may come later: of what it does from now on that tells nothing."""
+        row = self.seen[warp].copy()
+        self.seen[warp, warp] += 1
+        return row
+
+    def arrive(self, row: Array, place: int) -> None:
+        """An arrival at a barrier brings along what a snapshot holds."""
+        known = self._arrived.get(place)
+        row = np.pad(row, (0, self.seen.shape[1] - len(row)))
+        self._arrived[place] = row if known is None else np.maximum(known, row)
+
     def release(self, warp: int, place: int) -> None:
         """A warp arrives at a barrier."""
-        known = self._arrived.get(place)
-        row = self.seen[warp]
-        self._arrived[place] = row.copy() if known is None else np.maximum(known, row)
-        self.seen[warp, warp] += 1
+        self.arrive(self.snapshot(warp), place)
 
     def complete(self, place: int) -> None:
         """A phase of a barrier completes."""

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from kernrec.ptx.ir.program import Function, Instruction
-from kernrec.ptx.state.batch import Lanes
+from kernrec.ptx.state.batch import WARP, WARPGROUP, Lanes
 from kernrec.ptx.state.errors import EmulationError, location
-from kernrec.ptx.state.tensor_reads import TensorReads
+from kernrec.ptx.state.race_detector import RaceDetector, TileRead
 from kernrec.ptx.state.types import Array
 
 
@@ -46,7 +46,7 @@ class Operation(NamedTuple):
 class _InFlight(NamedTuple):
     operation: Operation
     group: int  # commit group
-    read: Array | None  # what `TensorReads.end` takes
+    read: TileRead | None  # where races are checked
 
 
 class _Warpgroup:
@@ -62,10 +62,10 @@ class _Warpgroup:
 class WarpgroupOperations:
     """The matrix operations of all warpgroups of a batch."""
 
-    def __init__(self, lanes: Lanes, reads: TensorReads | None) -> None:
-        """`reads`: is told what shared memory is read; None: nobody asked."""
+    def __init__(self, lanes: Lanes, races: RaceDetector | None) -> None:
+        """`races`: is told what shared memory is read, from the start of an operation until it was waited for."""
         self._lanes = lanes
-        self._reads = reads
+        self._races = races
         self._groups: list[_Warpgroup] = []
 
     def start_batch(self) -> None:
@@ -121,7 +121,10 @@ class WarpgroupOperations:
                     f"{where}: uses registers that {other.ins.name} in PTX line {other.ins.line} still uses; a "
                     "wgmma.wait_group must come first"
                 )
-        read = None if self._reads is None else self._reads.begin(where, index)
+        read = None
+        if self._races is not None:
+            warps = self._lanes.shape.warpgroups[warpgroup] // WARP + np.arange(WARPGROUP // WARP)
+            read = self._races.begin_tile(where, index, warps)
         group.in_flight.append(_InFlight(operation, group.committed, read))
 
     def commit(self, warpgroups: Array) -> None:
@@ -137,6 +140,6 @@ class WarpgroupOperations:
             for entry in group.in_flight:
                 if entry.group >= group.committed - allowed:
                     left.append(entry)
-                elif self._reads is not None and entry.read is not None:
-                    self._reads.end(entry.read)
+                elif self._races is not None and entry.read is not None:
+                    self._races.end_tile(entry.read)
             group.in_flight = left
