@@ -37,6 +37,8 @@ VARIABLES: dict[str, str] = _TEXT["variables"]
 """Environment variables that users set, and what they do."""
 VALUES: dict[str, str] = _TEXT["values"]
 """What the `values` of a tensor can be."""
+ARGUMENTS: dict[str, str] = _TEXT["arguments"]
+"""The forms of an argument of a launch."""
 FUNCTION_VALUES: dict[str, str] = _TEXT["functions"]
 """What the functions of expressions give."""
 FIELDS: dict[str, dict[str, str]] = _TEXT["fields"]
@@ -140,7 +142,9 @@ def kernel_toml() -> str:
             if table == where
         ]
         parts += [f"## {title}", _table(("key", "meaning", "expected", "default"), rows)]
+    arguments = _table(("text", "what is passed"), [(f"`{text}`", meaning) for text, meaning in ARGUMENTS.items()])
     values = _table(("text", "values"), [(f"`{text}`", meaning) for text, meaning in VALUES.items()])
+    parts += ["## Arguments of a launch", arguments]
     parts += ["## The values of a tensor", _TEXT["pages"]["values"], values, _limits()]
     return "\n\n".join(parts) + "\n"
 

@@ -8,12 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import get_args, get_type_hints
 
 import pytest
 import typer.main
 
 from kernrec.cli.app import app
 from kernrec.kernel.expression import FUNCTIONS
+from kernrec.kernel.spec import Launch
 from kernrec.kernel.spec_reader import kernel_from
 from tests.helpers.markdown import blocks, pages
 from tests.helpers.paths import ROOT, TOOLS
@@ -42,6 +44,22 @@ def test_every_kind_of_values_is_accepted(reference: ModuleType) -> None:
         tensors = {"x": {"shape": ["n"], "values": text}, "y": {"shape": ["n"], "role": "output"}}
         spec = reference._OF_ITS_OWN | {"problem": {"dims": {"n": 64}, "tensors": tensors}}
         assert kernel_from(spec, "spec", "__global__ void run() {}").initial_values["x"]
+
+
+def test_every_form_of_an_argument_is_accepted_and_none_is_missing(reference: ModuleType) -> None:
+    tensors = {"x": {"shape": ["n"]}, "image": {"shape": ["n"], "texture": {}}}
+    outputs = {"y": {"shape": ["n"], "role": "output"}}
+    [launch] = reference._OF_ITS_OWN["launch"]
+    spec = reference._OF_ITS_OWN | {
+        "problem": {"dims": {"n": 64}, "tensors": tensors | outputs},
+        "launch": [launch | {"arguments": [*reference.ARGUMENTS, "x", "texture image", "y"]}],
+    }
+    [read] = kernel_from(spec, "spec", "__global__ void run() {}").launches
+    kinds = {type(argument) for argument in read.arguments[: len(reference.ARGUMENTS)]}
+    assert kinds == set(get_args(get_args(get_type_hints(Launch)["arguments"])[0]))
+    page = reference.kernel_toml()
+    assert "`map x: 64, bx, 1`" in page
+    assert all(text in page for text in reference.ARGUMENTS)
 
 
 def test_every_environment_variable_is_listed(reference: ModuleType) -> None:

@@ -207,6 +207,16 @@ class Case:
         """How many compiled variants are tried, where there are as many."""
         return 8 if self.thorough else 3
 
+    def step(self, problems: int) -> int:
+        """Every how many of the problems that a config can run it gets.
+
+        Every other of a thorough case, else every fourth, and two at least; every fourth of a kernel that has problems
+        of its own or whose numbers are of 8 bits: these share the headers of kernels that are tried on more.
+        """
+        if self.kernel.name in OPS[self.kernel.op].own or ELEMENT_BYTES[self.dtype] == 1:
+            return 4
+        return min(2 if self.thorough else 4, max(problems // 2, 1))
+
     @property
     def problems(self) -> list[Problem]:
         """The problems of its op that some config can run: a kernel may be there for some shapes only."""
@@ -317,8 +327,8 @@ def sample(case: Case) -> list[Config]:
 def runs(case: Case) -> list[Run]:
     """Each config of the sample on some of the problems it can run, with the run-time tunables used longest ago.
 
-    Of a thorough case on every other problem, else on every fourth. Problems, and in a thorough case values of
-    tunables, that so do not get a run are left to the first configs of the space that can.
+    Problems, and in a thorough case values of tunables, that so do not get a run are left to the first configs of the
+    space that can.
     """
     codes = space(case).variants
     able = {problem: set(codes.index[space(case).valid(problem)].tolist()) for problem in case.problems}
@@ -326,7 +336,7 @@ def runs(case: Case) -> list[Run]:
     for place, config in enumerate(sample(case)):
         code = codes.keys.index(case.kernel.variant_key(config, case.dtype, case.layout))
         mine = [problem for problem in case.problems if code in able[problem]]
-        step = min(2 if case.thorough else 4, max(len(mine) // 2, 1))
+        step = case.step(len(mine))
         for problem in mine[place % step :: step]:
             turns[problem].append(config)
     levers = [tunable for tunable in case.kernel.tunables if tunable.launch]

@@ -20,6 +20,16 @@ _RESULTS = {"f16": {0: "f16", 1: "f32"}, "tf32": {1: "f32"}, "f8f6f4": {0: "f16"
 _SCALED = ("mxf8f6f4", "mxf4", "mxf4nvf4")
 
 
+class ScaleFactors(NamedTuple):
+    """Scale factors of a block-scaled multiplication."""
+
+    type: str
+    """Their PTX type."""
+
+    first: tuple[int, int]
+    """Byte of a column that holds the first of A, and of B."""
+
+
 class InstructionDescriptor(NamedTuple):
     """What `tcgen05.mma` computes."""
 
@@ -47,11 +57,8 @@ class InstructionDescriptor(NamedTuple):
     saturates: bool
     """Whether integers saturate."""
 
-    scale: str = ""
-    """PTX type of the scale factors of a block-scaled multiplication."""
-
-    scale_ids: tuple[int, int] = (0, 0)
-    """Byte of a column that holds the first scale factor of A, and of B."""
+    scales: ScaleFactors | None
+    """Scale factors, where it is block-scaled."""
 
 
 @lru_cache(256)
@@ -88,8 +95,7 @@ def instruction_descriptor(bits: int, kind: str, ctas: int) -> InstructionDescri
     mixed = results[d] == "f16" and "bf16" in (types[a], types[b])
     if mixed or (kind != "i8" and field(3, 1) and not scaled):
         raise error("has a type of D or a saturation that its types of A and B do not have")
-    scale = "" if not scaled else "ue8m0" if field(23, 1) else "ue4m3"
-    ids = (field(29, 2), field(4, 2)) if scaled else (0, 0)
+    scales = ScaleFactors("ue8m0" if field(23, 1) else "ue4m3", (field(29, 2), field(4, 2))) if scaled else None
     sign = 1 - 2 * (field(13, 1) ^ field(14, 1))
     majors = bool(field(15, 1)), bool(field(16, 1))
-    return InstructionDescriptor(m, n, types[a], types[b], results[d], majors, sign, bool(field(3, 1)), scale, ids)
+    return InstructionDescriptor(m, n, types[a], types[b], results[d], majors, sign, bool(field(3, 1)), scales)

@@ -15,6 +15,7 @@ from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.ir.program import Instruction, Operand, Register
 from kernrec.ptx.state.access import Access
+from kernrec.ptx.state.batch import WARP
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.mbarriers import BarrierMisuseError, parity_of, phase_of
 from kernrec.ptx.state.memory import Memory
@@ -118,21 +119,28 @@ def _arrive(decoder: BlockDecoder, ins: Instruction) -> Step:
     barriers = Barriers(decoder, ins, operands[0])
     memory, mbarriers = decoder.memory, decoder.memory.mbarriers
     expects = "expect_tx" in ins.modifiers
-    releases = "relaxed" not in ins.modifiers
+    releases = "relaxed" not in ins.modifiers and memory.races is not None
     given = _values(decoder, operands[1:], 1)
     drop, completes = ins.modifiers[0] == "arrive_drop", "noComplete" not in ins.modifiers
     running = decoder.running_lanes(ins)
 
+    released: set[tuple[int, int, int]] = set()  # what lanes of a warp that arrive together need to tell once
+
     def act(lane: int, place: int) -> None:
         if expects:
             mbarriers.expect(place, given(lane))
-        if releases:
+        if releases and (of_warp := (lane // WARP, place, mbarriers.completed)) not in released:
+            released.add(of_warp)
             memory.release(lane, place)
         word = mbarriers.arrive(place, 1 if expects else given(lane), drop=drop, completes=completes)
         if target is not None:
             target[lane] = word
 
-    return lambda: barriers.each(running(), act)
+    def run() -> None:
+        released.clear()
+        barriers.each(running(), act)
+
+    return run
 
 
 def _pending_count(decoder: BlockDecoder, ins: Instruction) -> Step:

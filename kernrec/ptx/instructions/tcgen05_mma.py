@@ -241,7 +241,9 @@ class _Multiplication:
         depth = ROW_BYTES * (2 if self.form.kind in _PACKED else 1)
         count = depth // self.form.vector
         lane, column = self._address(name, issue.lane)
-        first = issue.says.scale_ids[name == "scale_b"]
+        scales = issue.says.scales
+        assert scales is not None
+        first = scales.first[name == "scale_b"]
         if first + count > 4:
             raise EmulationError(f"{self.where}: {count} scale factors from byte {first} of a column on")
         parts = []
@@ -251,7 +253,7 @@ class _Multiplication:
             read.append(cells)
             words = np.ascontiguousarray(self.decoder.memory.tensor.memory.values(cells))
             parts.append(words.view(np.uint8).reshape(-1, 4)[:, first : first + count])
-        factors = scale_values(issue.says.scale, np.concatenate(parts))
+        factors = scale_values(scales.type, np.concatenate(parts))
         return np.repeat(factors, self.form.vector, axis=1)
 
     def _count(self, issue: _Issue, elements_read: int, tiles: int, enabled: bool) -> None:

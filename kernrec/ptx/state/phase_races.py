@@ -145,8 +145,8 @@ class PhaseRaceDetector(RaceDetector):
         self.tensor_reads.end(tile.pieces)
         for warp in tile.warps.tolist():
             read = self._read[warp % self._warps_per_cluster].reshape(-1, PIECE)
-            time = self.clocks.seen[warp, warp] if known is None else known[warp]
-            read[tile.pieces] = np.maximum(read[tile.pieces], time)
+            time = self.clocks.seen[warp, warp] if known is None else np.maximum(read[tile.pieces], known[warp])
+            read[tile.pieces] = time
 
     def exit(self, where: str, lanes: Array, live: Array) -> None:
         """These lanes exit, and those of `live` are left; bool, (lanes).

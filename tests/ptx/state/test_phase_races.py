@@ -8,7 +8,7 @@ from kernrec.ptx.state.vector_clocks import VectorClocks
 from tests.helpers.ptx_text import cuda
 
 CHUNKS, WORDS = 7, 64
-PIPELINE = r"""
+HELPERS = r"""
 __device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 __device__ void start(void* bar, int n) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(at(bar)), "r"(n));
@@ -26,7 +26,14 @@ __device__ bool test(void* bar, int parity) {
     return done;
 }
 __device__ void wait(void* bar, int parity) { while (!test(bar, parity)); }
-
+__device__ void copy(void* to, const void* from, int bytes, void* bar) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :: "r"(at(to)), "l"(from), "r"(bytes), "r"(at(bar)) : "memory");
+}
+"""
+PIPELINE = (
+    HELPERS
+    + r"""
 // Warp 0 loads chunks into two buffers in turn; warps 1 and 2 double them into another two, which thread 32 stores.
 extern "C" __global__ void k(const int* x, int* out) {
     __shared__ __align__(128) int in[2][64], doubled[2][64];
@@ -40,10 +47,8 @@ extern "C" __global__ void k(const int* x, int* out) {
                 int s = c & 1, phase = c / 2 & 1;
                 wait(&empty[s], phase ^ 1);
                 expect(&full[s], 256);
-                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                             :: "r"(at(in[s])), "l"(x + c * 64), "r"(128), "r"(at(&full[s])) : "memory");
-                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                             :: "r"(at(in[s] + 32)), "l"(x + c * 64 + 32), "r"(128), "r"(at(&full[s])) : "memory");
+                copy(in[s], x + c * 64, 128, &full[s]);
+                copy(in[s] + 32, x + c * 64 + 32, 128, &full[s]);
             }
         return;
     }
@@ -67,6 +72,7 @@ extern "C" __global__ void k(const int* x, int* out) {
     if (t == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 """
+)
 
 RELEASE = """        int value = in[s][63 - t];
         arrive(&empty[s]);"""
@@ -115,6 +121,116 @@ def test_a_right_pipeline_is_accepted_and_counted() -> None:
 def test_a_broken_pipeline_is_an_error(old: str, new: str, message: str) -> None:
     with pytest.raises(EmulationError, match=message):
         pipeline(old, new)
+
+
+PRODUCTS = (
+    HELPERS
+    + r"""
+// Thread 128 loads one tile after the other into the same place; a warpgroup multiplies it.
+extern "C" __global__ void k(const char* x, float* out) {
+    __shared__ __align__(128) char tile[2304];
+    __shared__ unsigned long long full, empty;
+    if (threadIdx.x == 0) { start(&full, 1); start(&empty, 128); }
+    __syncthreads();
+    if (threadIdx.x >= 128) {
+        for (int c = 0; threadIdx.x == 128 && c < 3; c++) {
+            wait(&empty, c & 1 ^ 1);
+            expect(&full, 2304);
+            copy(tile, x, 2304, &full);
+        }
+        return;
+    }
+    float sum[4];
+    asm volatile(".reg .f32 d<4>;");  // not copied by the compiler while a product is under way
+    unsigned long long a = 16ull << 32 | 8 << 16 | at(tile) >> 4, b = 16ull << 32 | 8 << 16 | at(tile + 2048) >> 4;
+    for (int c = 0; c < 3; c++) {
+        wait(&full, c & 1);
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {d0, d1, d2, d3}, %0, %1, p, 1, 1, 0, 0; }"
+                     :: "l"(a), "l"(b), "r"(c) : "memory");
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        arrive(&empty);
+    }
+    asm volatile("mov.f32 %0, d0;\nmov.f32 %1, d1;\nmov.f32 %2, d2;\nmov.f32 %3, d3;"
+                 : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3]));
+    out[threadIdx.x] = sum[0] + sum[1] + sum[2] + sum[3];
+}
+"""
+)
+
+
+def products(old: str = "", new: str = "") -> np.ndarray:
+    """Runs the products with a part of them replaced, on a tile of ones."""
+    assert old in PRODUCTS
+    x, out = np.ones(1152, np.float16), np.zeros(128, np.float32)
+    program = cuda(PRODUCTS.replace(old, new, 1), "sm_90a")
+    emulate(program, KernelLaunch("k", (1,), (160,), ["x", "o"], {"x": x, "o": out}), check_races=True)
+    return out
+
+
+def test_a_tile_is_free_when_its_product_was_waited_for_and_not_before() -> None:
+    """Nothing runs between the wait and the arrival: what tells them apart is who knows of what, not what came first."""
+    np.testing.assert_array_equal(products(), np.full(128, 3 * 4 * 16))
+    wait = '        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");\n'
+    arrival = "        arrive(&empty);\n"
+    with pytest.raises(EmulationError, match=r"cp.async.bulk.*: race: warp 4 .* writes byte 0 .* which warp . read"):
+        products(wait + arrival, arrival + wait)
+
+
+PAIR = (
+    HELPERS
+    + r"""
+// Block 1 arrives at a barrier of block 0, which does not wait for that.
+extern "C" __global__ void __cluster_dims__(2, 1, 1) k(const int* x) {
+    __shared__ __align__(128) int s[32];
+    __shared__ unsigned long long told, full;
+    unsigned rank, there;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    if (threadIdx.x == 0) { start(&told, 1); start(&full, 1); }
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    if (rank == 1 && threadIdx.x == 0) {
+        expect(&full, 128);
+        copy(s, x, 128, &full);
+        wait(&full, 0);
+        asm volatile("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(there) : "r"(at(&told)));
+        asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" :: "r"(there) : "memory");
+    }
+    asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
+}
+"""
+)
+
+
+def test_a_block_stays_until_the_others_of_its_cluster_have_done_with_its_memory() -> None:
+    def run(*removed: str) -> None:
+        source = PAIR
+        for part in removed:
+            assert part in source
+            source = source.replace(part, "")
+        arguments = ["x"], {"x": np.zeros(32, np.int32)}
+        emulate(cuda(source, "sm_90"), KernelLaunch("k", (2,), (32,), *arguments), check_races=True)
+
+    last = 'asm volatile("barrier.cluster.arrive;\\nbarrier.cluster.wait;" ::: "memory");'
+    run()
+    with pytest.raises(EmulationError, match=r"mbarrier.arrive.*of the cluster's block 0, which is gone: that block"):
+        run(last)
+    asleep = ("expect(&full, 128);", "copy(s, x, 128, &full);", "wait(&full, 0);")
+    with pytest.raises(EmulationError, match="block number 0 ends while warp 0 of block number 1 may still use byte"):
+        run(last, *asleep)
+
+
+def test_an_arrival_that_comes_later_tells_what_was_known_when_it_was_asked_for() -> None:
+    clocks = VectorClocks(2)
+    known = clocks.snapshot(0)
+    for place in range(0, 800, 8):  # more barriers than there was room for
+        clocks.complete(place)
+    clocks.release(0, 8)
+    clocks.arrive(known, 16)
+    clocks.complete(16)
+    clocks.acquire(1, 16)
+    assert (clocks.seen[1, 0], clocks.seen[0, 0]) == (1, 3)
 
 
 def test_a_warp_knows_what_it_was_told_through_barriers() -> None:
