@@ -171,7 +171,7 @@ def products(old: str = "", new: str = "") -> np.ndarray:
 
 
 def test_a_tile_is_free_when_its_product_was_waited_for_and_not_before() -> None:
-    """Nothing runs between the wait and the arrival: what tells them apart is who knows of what, not what came first."""
+    """Nothing runs between the wait and the arrival: who knows of what tells them apart, not what came first."""
     np.testing.assert_array_equal(products(), np.full(128, 3 * 4 * 16))
     wait = '        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");\n'
     arrival = "        arrive(&empty);\n"
