@@ -5,6 +5,7 @@ from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 
+from kernrec.errors import UsageError
 from kernrec.store import migrations as schema
 from kernrec.store.connection import connect, make_folder, one_line
 from kernrec.util.scratch import scratch_folder
@@ -22,7 +23,10 @@ def make(path: Path) -> None:
     make_folder(path.parent)
     new = path.with_name(f".{os.urandom(8).hex()}.duckdb")
     with one_line(path):
-        content = _empty(tuple(step.sql for step in schema.migrations()))
+        try:
+            content = _empty(tuple(step.sql for step in schema.migrations()))
+        except UsageError as error:
+            raise UsageError(f"{path} cannot be made: {error}") from None
         try:
             with new.open("wb") as file:
                 file.write(content)

@@ -19,7 +19,7 @@ from kernrec.util.atomic_write import write_whole
 from kernrec.version import __version__
 
 Kept = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
-"""Facts, which JSON can hold, and arrays; as for `arrays.pack`."""
+"""Facts, which JSON can hold, and arrays; as for `array_file.pack`."""
 
 
 def kept(name: str, made_of: bytes, make: Callable[[], Kept]) -> Kept:

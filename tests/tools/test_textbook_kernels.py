@@ -46,6 +46,6 @@ def test_a_textbook_kernel_takes_as_long_as_recorded_and_its_best_block_is_found
     choices = found.recommendation.choices
     assert recorded[choices[0].config["block"]] <= 1.05 * min(recorded.values())
     # Today's assembler joins four loads of the tiled product; the recorded program had them apart.
-    within = 0.35 if name == "matmul_shared" else 0.2
+    within = 0.4 if name == "matmul_shared" else 0.2
     for choice in choices:
         assert choice.latency_s.value == pytest.approx(recorded[choice.config["block"]], rel=within)

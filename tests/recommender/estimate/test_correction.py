@@ -55,7 +55,7 @@ def simulated(gpu: str, problems: int, factor: Callable[[int], float], configs: 
     recommender, draw = Recommender([]), np.random.default_rng(0)
     for number in range(problems):
         problem = find_op("matmul").problem(m=192 * (number + 1), n=512, k=256)
-        (table,) = recommender.context.tables(problem, find_gpu(gpu))
+        (table,) = (t for t in recommender.context.tables(problem, find_gpu(gpu)) if t.kernel.name == "matmul_simt")
         at = table.space.at(problem)
         rows = np.sort(draw.choice(table.runnable(at), configs, replace=False))
         limited = predict(table, at, rows).limited()
