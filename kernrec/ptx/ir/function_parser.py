@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kernrec.ptx.ir.declarations import MOST_REGISTERS, read_variable
 from kernrec.ptx.ir.errors import ParseError
-from kernrec.ptx.ir.operands import OperandReader
+from kernrec.ptx.ir.operand_reader import OperandReader
 from kernrec.ptx.ir.program import Function, Instruction, Symbol
 from kernrec.ptx.ir.types import REGISTER_TYPES
 

@@ -3,9 +3,8 @@
 import re
 
 from kernrec.ptx.ir.declarations import INTEGER, integer
-from kernrec.ptx.ir.program import (
+from kernrec.ptx.ir.operand import (
     Address,
-    Function,
     Immediate,
     Negated,
     Operand,
@@ -15,6 +14,7 @@ from kernrec.ptx.ir.program import (
     Texel,
     Vector,
 )
+from kernrec.ptx.ir.program import Function
 
 _REGISTER = re.compile(r"[%$\w.@]+$")
 _F32 = re.compile(r"0[fF][0-9a-fA-F]{8}")
