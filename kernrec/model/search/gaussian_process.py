@@ -85,8 +85,7 @@ class GaussianProcess:
         """Variance of the measurement noise."""
 
     def _between(self, first: Array, second: Array) -> Array:
-        squared = (first * first).sum(axis=1)[:, None] + (second * second).sum(axis=1) - 2.0 * first @ second.T
-        return self.hyperparameters.signal * _matern(np.maximum(squared, 0.0))[0]
+        return self.hyperparameters.signal * _matern(_squared(first, second))[0]
 
     def _across(self, points: Points) -> tuple[Array, Array, Array]:
         """(embedded points, their covariance with the values (C, M), the same over the factor (M, C))."""
@@ -123,7 +122,8 @@ def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
     """The most probable hyperparameters, given values (M,) of mean 0 and variance 1."""
     optimize = import_optional("scipy.optimize", "choosing which configs to measure", "measure")
     count, unit = int(points.groups.max(initial=-1)) + 1, np.eye(len(values))
-    apart = np.stack([_squared(points.coordinates[:, points.groups == group]) for group in range(count)])
+    of_groups = [points.coordinates[:, points.groups == group] for group in range(count)]
+    apart = np.stack([_squared(coordinates, coordinates) for coordinates in of_groups])
     believed = np.append(np.full(count, -math.log(max(count, 1))), (math.log(_NOISE), 0.0))
     spread = np.append(np.full(count, _RELEVANCE_SPREAD), (_NOISE_SPREAD, _SIGNAL_SPREAD))
 
@@ -147,6 +147,7 @@ def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
     return Hyperparameters(np.exp(logs[:-2]), math.exp(logs[-2]), math.exp(logs[-1]))
 
 
-def _squared(coordinates: Array) -> Array:
-    """Squared distances between points (N, D), (N, N)."""
-    return np.square(coordinates[:, None] - coordinates).sum(axis=2)
+def _squared(first: Array, second: Array) -> Array:
+    """Squared distances between points (N, D) and (M, D), (N, M); without an array of N x M x D."""
+    squared = (first * first).sum(axis=1)[:, None] + (second * second).sum(axis=1) - 2.0 * first @ second.T
+    return np.maximum(squared, 0.0)  # rounding can leave less than zero
