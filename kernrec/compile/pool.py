@@ -12,7 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
@@ -56,57 +57,80 @@ def compile_many(
         NoCompilerError: CuPy or NVRTC, or for Triton sources Triton, is missing.
         KernrecError: a worker cannot start.
     """
-    cache = cache if cache is not None else CompileCache.default()
-    limit = max(1, processes or os.cpu_count() or 1)
-    remaining = iter(jobs)
-    workers: list[_Worker] = []
-    try:
-        while True:
-            # Hand out work until no worker is free, and give what the cache has on the way.
-            while (free := next((w for w in workers if w.job is None), None)) or len(workers) < limit:
-                job = next(remaining, None)
-                if job is None:
-                    break
-                if (cached := cache.get(cache_key(job))) is not None:
-                    yield job, cached
-                    continue
-                if free is None:
-                    free = _Worker(cache.folder, timeout_s, job.triton is not None)
-                    workers.append(free)
-                free.give(job)
-            busy = [worker for worker in workers if worker.job is not None]
-            if not busy:
-                return
-            first_deadline = min(worker.deadline for worker in busy)
-            wait([worker.connection for worker in busy], max(0.0, first_deadline - time.monotonic()))
-            for worker in busy:
-                job, result = worker.job, worker.poll()
-                if result is not None and job is not None:
-                    if not worker.alive:
-                        workers.remove(worker)
-                    yield job, result
-    finally:
-        for worker in workers:
+    with closing(CompilingProcesses(processes or os.cpu_count() or 1)) as compiling:
+        yield from compiling.compile(jobs, timeout_s, cache)
+
+
+class CompilingProcesses:
+    """Processes that compile, started as jobs come and kept for the next ones until `close`."""
+
+    def __init__(self, limit: int) -> None:
+        """limit: processes at most."""
+        self._limit = max(1, limit)
+        self._workers: list[_Worker] = []
+
+    def compile(
+        self, jobs: Iterable[CompileJob], timeout_s: float = 120.0, cache: CompileCache | None = None
+    ) -> Iterator[tuple[CompileJob, Result]]:
+        """As `compile_many`; to be ended before the next call. Jobs that are left unfinished are lost."""
+        cache = cache if cache is not None else CompileCache.default()
+        remaining, workers = iter(jobs), self._workers
+        try:
+            while True:
+                # Hand out work until no worker is free, and give what the cache has on the way.
+                while (free := next((w for w in workers if w.job is None), None)) or len(workers) < self._limit:
+                    job = next(remaining, None)
+                    if job is None:
+                        break
+                    if (cached := cache.get(cache_key(job))) is not None:
+                        yield job, cached
+                        continue
+                    if free is None:
+                        free = _Worker(cache.folder, job.triton is not None)
+                        workers.append(free)
+                    free.give(job, timeout_s)
+                busy = [worker for worker in workers if worker.job is not None]
+                if not busy:
+                    return
+                first_deadline = min(worker.deadline for worker in busy)
+                wait([worker.connection for worker in busy], max(0.0, first_deadline - time.monotonic()))
+                for worker in busy:
+                    job, result = worker.job, worker.poll()
+                    if result is not None and job is not None:
+                        if not worker.alive:
+                            workers.remove(worker)
+                        yield job, result
+        finally:
+            self._stop([worker for worker in workers if worker.job is not None or not worker.alive])
+
+    def close(self) -> None:
+        """Ends the processes."""
+        self._stop(self._workers.copy())
+
+    def _stop(self, some: "list[_Worker]") -> None:
+        for worker in some:
             worker.stop()
+            if worker in self._workers:
+                self._workers.remove(worker)
 
 
 class _Worker:
     """A compiling process, its present job, and the deadline of that job."""
 
-    def __init__(self, cache_folder: Path | None, timeout_s: float, of_triton: bool) -> None:
+    def __init__(self, cache_folder: Path | None, of_triton: bool) -> None:
         self.connection, theirs = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(theirs, cache_folder, of_triton), daemon=True)
         with interrupts_blocked():
             self.process.start()
         theirs.close()  # so that this end reads end-of-file when the process has ended
-        self.timeout_s = timeout_s
+        self.timeout_s = 0.0
         self.deadline = time.monotonic() + _START_LIMIT_S
         self.ready = False
         self.alive = True
         self.job: CompileJob | None = None
 
-    def give(self, job: CompileJob) -> None:
-        self.job = job
+    def give(self, job: CompileJob, timeout_s: float) -> None:
+        self.job, self.timeout_s = job, timeout_s
         if self.ready:
             self._send(job)
 
@@ -194,6 +218,7 @@ def interrupts_blocked() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    resource_tracker.ensure_running()  # starting it with the first process would let that one have interrupts again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
@@ -240,10 +265,11 @@ class Processors(Protocol):
 class LocalProcessors:
     """Processes of this machine."""
 
-    def __init__(self, count: int, pool: ProcessPoolExecutor) -> None:
+    def __init__(self, count: int, pool: ProcessPoolExecutor, compiling: CompilingProcesses) -> None:
         """count: of each kind, to compile and to work; pool: the latter, from `processes_for`."""
         self._count = count
         self._pool = pool
+        self._compiling = compiling
 
     @property
     def count(self) -> int:
@@ -252,7 +278,7 @@ class LocalProcessors:
 
     def compile(self, jobs: Iterable[CompileJob], timeout_s: float = 120.0) -> Iterator[tuple[CompileJob, Result]]:
         """As of `Processors`."""
-        return compile_many(jobs, self._count, timeout_s)
+        return self._compiling.compile(jobs, timeout_s)
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """As of `Processors`."""
@@ -265,8 +291,8 @@ def processors_of(given: "Processors | int") -> Iterator[Processors]:
     if not isinstance(given, int):
         yield given
         return
-    with processes_for(given) as pool:
-        yield LocalProcessors(given, pool)
+    with processes_for(given) as pool, closing(CompilingProcesses(given)) as compiling:
+        yield LocalProcessors(given, pool, compiling)
 
 
 def submit(pool: ProcessPoolExecutor, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:

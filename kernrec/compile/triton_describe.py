@@ -93,7 +93,9 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
         for layer in layers:
             for name, value in getattr(layer, "values", {}).items():  # triton.heuristics
                 names[name] = constants[name] = value(names)
-        shape = list(_extents(grid({**names, **compiler_options}))) if grid is not None else None
+        unknown = constants.keys() - {parameter["name"] for parameter in parameters}
+        # Who asked refuses a config with an unknown name; the grid would fail at the one that it stands for.
+        shape = list(_extents(_called(grid, {**names, **compiler_options}))) if grid and not unknown else None
         configs.append({"constants": constants, "options": compiler_options, "grid": shape})
     return {"parameters": parameters, "configs": configs, "key": jit.cache_key, "files": {}}
 
@@ -122,6 +124,13 @@ def _split(
         )
         for config in configs
     ]
+
+
+def _called(grid: Callable[..., Any], names: Mapping[str, Any]) -> Any:
+    try:
+        return grid(names)
+    except KeyError as error:
+        raise UsageError(f"the grid takes {error}, which is neither an argument nor in the config") from None
 
 
 def _extents(grid: Any) -> tuple[int, ...]:

@@ -55,6 +55,8 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "pointwise": ("pointwise", 0),
     "pack": ("pack", 0),
     "staged": ("staged", 0),
+    "overlap": ("overlap", 0),
+    "turns": ("turns", 0),
     "resident": ("resident", 0),
     "aligned": ("aligned", 0),
 }

@@ -1,4 +1,4 @@
-"""Numbers with units as people read them."""
+"""Numbers with units, and of things, as people read them."""
 
 PREFIXES = (
     (1e12, "T"),
@@ -20,3 +20,8 @@ def human(value: float, unit: str) -> str:
             shown = f"{value / scale:.3g}"
             return f"{float(shown):g} {prefix}{unit}"
     return f"{value:.3g} {unit}"
+
+
+def counted(count: int, noun: str) -> str:
+    """1, "row" -> "1 row"; 2, "row" -> "2 rows"."""
+    return f"{count} {noun if count == 1 else noun + 's'}"

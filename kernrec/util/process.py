@@ -5,11 +5,18 @@ import os
 import signal
 import subprocess
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 _SYNCHRONIZE = 0x00100000
 _WAIT_TIMEOUT = 0x102
 """https://learn.microsoft.com/windows/win32/api/synchapi/nf-synchapi-waitforsingleobject"""
+
+
+def module_environment() -> dict[str, str]:
+    """The environment of a child that runs a module of this package (`python -m`), wherever that is."""
+    root = str(Path(__file__).resolve().parents[2])
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
 
 
 def own_group() -> dict[str, Any]:

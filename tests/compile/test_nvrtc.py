@@ -94,8 +94,8 @@ def test_without_cupy_the_extra_is_named():
         "    try: attempt()\n"
         "    except NoCompilerError as error: print(error)\n"
     )
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    lines = said.splitlines()
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    lines = output.splitlines()
     assert len(lines) == 2
     assert all("pip install '.[cuda13]'" in line for line in lines)
 

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from kernrec.compile import CompileError, CompileJob, compile_many, compile_source
-from kernrec.compile.pool import processes_for, submit
+from kernrec.compile.pool import CompilingProcesses, processes_for, submit
 from tests.helpers.process import environment
 
 
@@ -94,6 +94,43 @@ def test_a_batch_left_early_leaves_no_process_behind(nvrtc, cache, saxpy):
     next(batch)
     batch.close()
     assert not workers()
+
+
+def test_processes_compile_batch_after_batch_and_end_when_closed(nvrtc, cache, saxpy):
+    compiling = CompilingProcesses(2)
+    first, second, third = ([CompileJob(saxpy, 80, {"SCALE": scale + n}) for n in range(3)] for scale in (0, 10, 20))
+    assert len(dict(compiling.compile(first, cache=cache))) == 3
+    started = workers()
+    assert set(dict(compiling.compile(second, cache=cache))) == set(second)
+    assert workers() == started
+    left = compiling.compile(third, cache=cache)
+    next(left)
+    left.close()  # while the other process compiles
+    assert len(workers()) < len(started)
+    results = dict(compiling.compile(third, cache=cache))
+    assert all(results[job] == compile_source(job.source, job.sm, job.defines, cache=cache) for job in third)
+    compiling.close()
+    assert not workers()
+
+
+BLOCKED = """
+import multiprocessing, signal
+from kernrec.compile.pool import interrupts_blocked
+def show():
+    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+if __name__ == "__main__":
+    with interrupts_blocked():
+        process = multiprocessing.get_context("spawn").Process(target=show)
+        process.start()
+    process.join()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="looks at the mask of POSIX signals")
+def test_the_first_process_ignores_interrupts_too(tmp_path):
+    (script := tmp_path / "first.py").write_text(BLOCKED)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment(), check=True)
+    assert done.stdout == "True\n"
 
 
 INTERRUPTED = """

@@ -16,23 +16,23 @@ _ARRAYS = arrays_of.arrays(
 
 @given(st.dictionaries(st.text(), _ARRAYS, max_size=4), st.dictionaries(st.text(), st.integers() | st.text()))
 def test_what_is_packed_comes_back(arrays, facts):
-    found_facts, found = unpack(pack(facts, arrays))
-    assert found_facts == facts
-    assert list(found) == list(arrays)
+    unpacked_facts, unpacked = unpack(pack(facts, arrays))
+    assert unpacked_facts == facts
+    assert list(unpacked) == list(arrays)
     for name, array in arrays.items():
-        assert found[name].shape == array.shape
-        assert found[name].dtype == array.dtype.newbyteorder("<")
-        np.testing.assert_array_equal(found[name], array)
-        assert found[name].ctypes.data % array.itemsize == 0 or not array.size
+        assert unpacked[name].shape == array.shape
+        assert unpacked[name].dtype == array.dtype.newbyteorder("<")
+        np.testing.assert_array_equal(unpacked[name], array)
+        assert unpacked[name].ctypes.data % array.itemsize == 0 or not array.size
 
 
 def test_any_damage_is_refused():
     data = pack({"a": [1, "two"]}, {"x": np.arange(10.0)})
-    for at in range(len(data)):
+    for position in range(len(data)):
         with pytest.raises(ValueError, match="damaged"):
-            unpack(data[:at])
+            unpack(data[:position])
         with pytest.raises(ValueError, match="damaged"):
-            unpack(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+            unpack(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
 
 
 def test_what_is_no_number_is_not_packed():

@@ -17,7 +17,7 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def asked(name: str, made_of: bytes) -> list[int]:
+def made_count(name: str, made_of: bytes) -> list[int]:
     """How often a thing is made, and what it is, when it is asked for twice."""
     made = []
 
@@ -33,33 +33,33 @@ def asked(name: str, made_of: bytes) -> list[int]:
 
 
 def test_a_thing_is_made_once_and_again_when_what_it_is_made_of_changed(cache):
-    assert asked("thing", b"one") == 1
-    assert asked("thing", b"one") == 0
-    assert asked("thing", b"two") == 1
+    assert made_count("thing", b"one") == 1
+    assert made_count("thing", b"one") == 0
+    assert made_count("thing", b"two") == 1
     assert [file.name for file in (cache / "kept").iterdir()] == ["thing"]
 
 
 @pytest.mark.parametrize("damage", [lambda d: d[:-1], lambda d: b"", lambda d: d[:60] + b"\x00" + d[61:]])
 def test_a_damaged_file_is_made_again(cache, damage):
-    asked("thing", b"one")
+    made_count("thing", b"one")
     file = cache / "kept" / "thing"
     file.write_bytes(damage(file.read_bytes()))
-    assert asked("thing", b"one") == 1
-    assert asked("thing", b"one") == 0
+    assert made_count("thing", b"one") == 1
+    assert made_count("thing", b"one") == 0
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(cache):
     cache.mkdir()
     (cache / "kept").write_text("a file where a folder should be")
-    assert asked("thing", b"one") == 2
+    assert made_count("thing", b"one") == 2
 
 
 def test_a_home_that_does_not_exist_is_not_made(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "home/.cache/kernrec"))
-    assert asked("thing", b"one") == 2
+    assert made_count("thing", b"one") == 2
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "home").mkdir()
-    assert asked("thing", b"one") == 1
+    assert made_count("thing", b"one") == 1
 
 
 def test_what_is_kept_of_shipped_profiles_is_what_the_file_holds(cache):
@@ -67,11 +67,11 @@ def test_what_is_kept_of_shipped_profiles_is_what_the_file_holds(cache):
     kernel = load_kernel(root / "kernrec/kernel/library/matmul_skinny/kernel.toml")
     direct = read_profiles(root / "db/prebuilt/matmul_skinny.profile.parquet", kernel.name, kernel.hash, 89)
     for _ in range(2):  # made, then read
-        found = shipped_profiles(kernel.name, kernel.hash, 89)
-        assert list(found) == list(direct)
+        shipped = shipped_profiles(kernel.name, kernel.hash, 89)
+        assert list(shipped) == list(direct)
         for launch, table in direct.items():
             for name, value in vars(table).items():
-                other = getattr(found[launch], name)
+                other = getattr(shipped[launch], name)
                 assert type(other) is type(value), name
                 np.testing.assert_array_equal(other, value)
     assert shipped_profiles(kernel.name, "0" * 16, 89) == {}

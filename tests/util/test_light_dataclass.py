@@ -95,11 +95,11 @@ def test_equality_and_hash_leave_out_what_is_not_compared(kind: Kind) -> None:
 
 @BOTH
 def test_fields_replace_copy_and_pickle(kind: Kind) -> None:
-    one = kind("a", 5)
-    assert [f.name for f in dataclasses.fields(one)] == ["name", "size", "parts", "note"]
-    assert dataclasses.replace(one, size=6) == kind("a", 6)
-    assert dataclasses.asdict(one) == {"name": "a", "size": 5, "parts": [], "note": ""}
-    assert copy.deepcopy(one) == one == pickle.loads(pickle.dumps(one))
+    instance = kind("a", 5)
+    assert [f.name for f in dataclasses.fields(instance)] == ["name", "size", "parts", "note"]
+    assert dataclasses.replace(instance, size=6) == kind("a", 6)
+    assert dataclasses.asdict(instance) == {"name": "a", "size": 5, "parts": [], "note": ""}
+    assert copy.deepcopy(instance) == instance == pickle.loads(pickle.dumps(instance))
 
 
 @BOTH
@@ -117,6 +117,6 @@ def test_without_eq_instances_are_compared_by_identity() -> None:
     class Named:
         name: str
 
-    one = Named("a")
-    assert one != Named("a")
-    assert len({one, one, Named("a")}) == 2
+    instance = Named("a")
+    assert instance != Named("a")
+    assert len({instance, instance, Named("a")}) == 2

@@ -5,9 +5,9 @@ copy. If a copy's source and destination never hold different values that are bo
 them one register, and the copy disappears (Chaitin et al., "Register Allocation via Coloring", 1981).
 """
 
-from kernrec.ptx.analysis.dependence import results, sources
 from kernrec.ptx.analysis.liveness import live_after
-from kernrec.ptx.ir.program import Function, Instruction, Register
+from kernrec.ptx.ir.operand import Register
+from kernrec.ptx.ir.program import Function, Instruction
 
 
 def copied(function: Function, ins: Instruction) -> tuple[str, str] | None:
@@ -56,12 +56,12 @@ def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
         live = after & named
         for ins in reversed(block.instructions):
             pair = copied(function, ins)
-            for name in results(ins) & named:
+            for name in ins.results & named:
                 others = live - {name} - ({pair[1]} if pair else set())
                 conflicts[name] |= others
                 for other in others:
                     conflicts[other].add(name)
                 if ins.predicate is None:
                     live = live - {name}
-            live = live | (sources(ins) & named)
+            live = live | (ins.sources & named)
     return conflicts

@@ -4,16 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kernrec.ptx.analysis.dependence import results, sources
 from kernrec.ptx.analysis.liveness import live_after
-from kernrec.ptx.ir.program import (
-    Function,
-    Instruction,
-    Register,
-    Symbol,
-    accumulates,
-    with_leaves,
-)
+from kernrec.ptx.ir.operand import Register, Symbol, with_leaves
+from kernrec.ptx.ir.program import Function, Instruction, accumulates
 
 
 @dataclass
@@ -37,9 +30,9 @@ class DefUse:
         """Of a function without calls."""
         uses = cls(function.instructions, [b.index for b in function.blocks for _ in b.instructions])
         for position, ins in enumerate(function.instructions):
-            for name in results(ins):
+            for name in ins.results:
                 uses.writers[name].append(position)
-            for name in sources(ins):
+            for name in ins.sources:
                 uses.readers[name].append(position)
         return uses
 
@@ -62,8 +55,8 @@ def with_local_names(function: Function) -> Function:
     """
     writers: Counter[str] = Counter()
     for ins in function.instructions:
-        writers.update(results(ins))
-    sums = {name for ins in function.instructions if accumulates(ins) for name in results(ins)}
+        writers.update(ins.results)
+    sums = {name for ins in function.instructions if accumulates(ins) for name in ins.results}
     several = {name for name, count in writers.items() if count > 1} - sums
     often = {name for name in several if function.register_type(name) is not None}
     if not often:
@@ -72,11 +65,11 @@ def with_local_names(function: Function) -> Function:
     instructions: list[Instruction] = []
     for block, after in zip(function.blocks, live_after(function), strict=True):
         writes = ((i, ins) for i, ins in enumerate(block.instructions) if ins.predicate is None)
-        last = {name: i for i, ins in writes for name in results(ins) & often}
+        last = {name: i for i, ins in writes for name in ins.results & often}
         names: dict[str, str] = {}
         for i, ins in enumerate(block.instructions):
             before = dict(names) if names else names
-            for name in results(ins) & often:
+            for name in ins.results & often:
                 if ins.predicate is not None:
                     continue
                 names.pop(name, None)
@@ -94,7 +87,7 @@ def _renamed(ins: Instruction, read: Mapping[str, str], written: Mapping[str, st
     def renamed(names: Mapping[str, str]) -> Callable[[Register | Symbol], Register | Symbol]:
         return lambda leaf: Register(names.get(leaf.name, leaf.name)) if isinstance(leaf, Register) else leaf
 
-    new = [renamed(written if i == 0 and results(ins) else read) for i in range(len(ins.operands))]
+    new = [renamed(written if i == 0 and ins.results else read) for i in range(len(ins.operands))]
     operands = tuple(with_leaves(operand, each) for operand, each in zip(ins.operands, new, strict=True))
     predicate = None if ins.predicate is None else (read.get(ins.predicate[0], ins.predicate[0]), ins.predicate[1])
     return replace(ins, operands=operands, predicate=predicate)

@@ -9,16 +9,8 @@ thread.
 
 from dataclasses import dataclass
 
-from kernrec.ptx.ir.program import (
-    Address,
-    BasicBlock,
-    Function,
-    Instruction,
-    Texel,
-    accumulates,
-    has_result,
-    registers_of,
-)
+from kernrec.ptx.ir.operand import Address, Texel, registers_of
+from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
 
 
 @dataclass(frozen=True)
@@ -33,20 +25,6 @@ class Dependence:
 
     kind: str
     """`branch`, `load` or `store`."""
-
-
-def results(ins: Instruction) -> frozenset[str]:
-    """The registers that an instruction writes."""
-    return frozenset(registers_of(ins.operands[0])) if has_result(ins) else frozenset()
-
-
-def sources(ins: Instruction) -> frozenset[str]:
-    """The registers that an instruction reads, its predicate among them."""
-    operands = ins.operands[1:] if has_result(ins) and not accumulates(ins) else ins.operands
-    names = {name for operand in operands for name in registers_of(operand)}
-    if ins.predicate is not None:
-        names.add(ins.predicate[0])
-    return frozenset(names)
 
 
 def address_registers(ins: Instruction) -> frozenset[str]:
@@ -76,9 +54,9 @@ def load_chain(block: BasicBlock) -> int:
     depths: dict[str, int] = {}  # by register: loads that follow from one another to its value
     deepest = 0
     for ins in block.instructions:
-        depth = max((depths.get(name, 0) for name in sources(ins)), default=0) + loads_global(ins)
+        depth = max((depths.get(name, 0) for name in ins.sources), default=0) + loads_global(ins)
         deepest = max(deepest, depth)
-        for name in results(ins):
+        for name in ins.results:
             depths[name] = depth
     return deepest
 
@@ -92,18 +70,18 @@ def data_dependences(function: Function) -> list[Dependence]:
         grown = False
         for ins in function.instructions:
             fetched = _from_memory(ins, shared)
-            if not (fetched or tainted & sources(ins)):
+            if not (fetched or tainted & ins.sources):
                 continue
             if ins.opcode in ("st", "cp", "red") and "shared" in ins.modifiers and not shared:
                 shared = grown = True
-            new = results(ins) - tainted
+            new = ins.results - tainted
             if new:
                 tainted |= new
                 grown = True
     dependences = []
     for ins in function.instructions:
         addresses = address_registers(ins)
-        if ins.opcode in ("bra", "brx") and tainted & sources(ins):
+        if ins.opcode in ("bra", "brx") and tainted & ins.sources:
             dependences.append(Dependence(ins.line, ins.text.strip(), "branch"))
         elif (ins.opcode in ("ld", "ldu", "tex", "tld4", "suld") or _copies_from_global(ins)) and tainted & addresses:
             dependences.append(Dependence(ins.line, ins.text.strip(), "load"))

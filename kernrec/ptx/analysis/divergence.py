@@ -7,8 +7,8 @@ between the target of a backward branch and the branch, counts as under the bran
 """
 
 from kernrec.ptx.analysis.def_use import DefUse
-from kernrec.ptx.analysis.dependence import results, sources
-from kernrec.ptx.ir.program import Function, Symbol
+from kernrec.ptx.ir.operand import Symbol
+from kernrec.ptx.ir.program import Function
 
 _VARYING = ("%tid", "%laneid", "%lanemask", "%clock", "%globaltimer")
 _MIXING = frozenset({"atom", "shfl", "ldmatrix", "mma", "wgmma", "tcgen05", "movmatrix"})
@@ -22,12 +22,12 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
     work = [
         position
         for position, ins in enumerate(instructions)
-        if ins.opcode in _MIXING or any(name.startswith(_VARYING) for name in sources(ins))
+        if ins.opcode in _MIXING or any(name.startswith(_VARYING) for name in ins.sources)
     ]
     while work:
         position = work.pop()
         ins = instructions[position]
-        names = results(ins) - divergent
+        names = ins.results - divergent
         divergent |= names
         for name in names:
             work += def_use.readers.get(name, ())
@@ -36,7 +36,7 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
             region = _under(function, position)
             backward = region.stop == position
             for inside in region:
-                for name in results(instructions[inside]):
+                for name in instructions[inside].results:
                     # Threads disagree where some wrote a register and others did not, or left a loop earlier.
                     places = def_use.readers[name] if backward else def_use.writers[name]
                     if name not in divergent and any(place not in region for place in places):

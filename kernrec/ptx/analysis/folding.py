@@ -8,20 +8,10 @@ makes another (ISETP.AND); the negative or the absolute value of a float.
 
 from kernrec.ptx.analysis.coalescing import removed_copies
 from kernrec.ptx.analysis.def_use import DefUse
-from kernrec.ptx.analysis.dependence import results, sources
 from kernrec.ptx.analysis.issue_cost import Cost
 from kernrec.ptx.analysis.machine_cost import machine_cost
-from kernrec.ptx.ir.program import (
-    Address,
-    Function,
-    Immediate,
-    Instruction,
-    Negated,
-    Register,
-    Symbol,
-    Vector,
-    elements,
-)
+from kernrec.ptx.ir.operand import Address, Immediate, Negated, Register, Symbol, Vector, elements
+from kernrec.ptx.ir.program import Function, Instruction
 from kernrec.ptx.ir.types import words
 
 _ACCESS = frozenset({"ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "prefetch"})
@@ -69,7 +59,7 @@ class _Folding:
             if ins.predicate is None:
                 self._fold(position, ins)
         for position, ins in enumerate(self.instructions):
-            if not self.divergent & (sources(ins) | results(ins)):
+            if not self.divergent & (ins.sources | ins.results):
                 self.cost[position] = self._uniform(position)
             if ins.opcode in ("ld", "ldu") and {"param", "const"} & {*ins.modifiers}:
                 self.cost[position] = self._constant(position, ins)
@@ -79,10 +69,10 @@ class _Folding:
 
     def _readers(self, ins: Instruction) -> list[int]:
         """The readers of an instruction's results."""
-        return [reader for name in results(ins) for reader in self.def_use.readers.get(name, ())]
+        return [reader for name in ins.results for reader in self.def_use.readers.get(name, ())]
 
     def _only_writer(self, ins: Instruction) -> bool:
-        return all(self.def_use.writer(name) is not None for name in results(ins))
+        return all(self.def_use.writer(name) is not None for name in ins.results)
 
     def _takes_constant(self, position: int) -> bool:
         """Whether the instruction at a position takes an operand from constant memory or a literal."""
@@ -170,7 +160,7 @@ class _Folding:
         """Whether an instruction adds a literal and its result is used in addresses only."""
         if ins.opcode != "add" or not isinstance(ins.operands[-1], Immediate) or not self._only_writer(ins):
             return False
-        name = next(iter(results(ins)), "")
+        name = next(iter(ins.results), "")
         readers = self.def_use.readers.get(name, ())
         return bool(readers) and all(self._addresses_with(self.instructions[reader], name) for reader in readers)
 
@@ -305,7 +295,7 @@ class _Folding:
 
 
 def _result(ins: Instruction) -> str:
-    return next(iter(results(ins)), "")
+    return next(iter(ins.results), "")
 
 
 def _moves(ins: Instruction) -> int:

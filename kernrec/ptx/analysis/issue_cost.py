@@ -16,7 +16,8 @@ issues for one PTX instruction on sm_75 to sm_120, so that profiles can be compa
 import re
 from functools import lru_cache
 
-from kernrec.ptx.ir.program import Immediate, Instruction
+from kernrec.ptx.ir.operand import Immediate
+from kernrec.ptx.ir.program import Instruction
 
 CLASSES = (
     "fma32", "alu", "imad", "wide64", "mufu", "cvt", "f64", "f16", "mma", "branch", "mov", "setp",

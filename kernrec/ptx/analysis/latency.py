@@ -8,7 +8,6 @@ What is the same on all generations within a few clocks is taken as one figure. 
 here: `dependence.load_chain` counts them, and what they take depends on caches.
 """
 
-from kernrec.ptx.analysis.dependence import results, sources
 from kernrec.ptx.analysis.issue_cost import classify
 from kernrec.ptx.ir.program import BasicBlock, Instruction, accumulates
 
@@ -35,8 +34,8 @@ def chain_clk(block: BasicBlock) -> int:
             latency = _SHARED_ATOMIC_CLK
         elif accumulates(ins):
             latency = max(_wgmma_columns(ins) // _WGMMA_COLUMNS_PER_CLK, _LATENCY_CLK["mma"])
-        done = max((ready.get(name, 0) for name in sources(ins)), default=0) + latency
-        for name in results(ins):
+        done = max((ready.get(name, 0) for name in ins.sources), default=0) + latency
+        for name in ins.results:
             ready[name] = done
         last = max(last, done)
         issued += slots

@@ -5,8 +5,8 @@ PTX has any number of registers, and the assembler maps them onto real ones. It 
 above the assembler's. It stands in where no assembler is installed.
 """
 
-from kernrec.ptx.analysis.dependence import results, sources
-from kernrec.ptx.ir.program import BasicBlock, Function, Symbol
+from kernrec.ptx.ir.operand import Symbol
+from kernrec.ptx.ir.program import BasicBlock, Function
 from kernrec.ptx.ir.types import words
 
 
@@ -31,9 +31,9 @@ def _effect(block: BasicBlock) -> tuple[set[str], set[str]]:
     written: set[str] = set()
     for ins in reversed(block.instructions):
         if ins.predicate is None:
-            read -= results(ins)
-            written |= results(ins)
-        read |= sources(ins)
+            read -= ins.results
+            written |= ins.results
+        read |= ins.sources
     return read, written
 
 
@@ -70,7 +70,7 @@ def live_by_block(function: Function) -> list[int]:
         live = after
         most = size(live)
         for ins in reversed(block.instructions):
-            live = (live - results(ins) if ins.predicate is None else live) | sources(ins)
+            live = (live - ins.results if ins.predicate is None else live) | ins.sources
             most = max(most, size(live))
         peaks.append(most)
     return peaks

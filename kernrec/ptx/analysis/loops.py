@@ -9,9 +9,10 @@ that are carried from trip to trip, and goes another way only where the outcome 
 
 from dataclasses import dataclass
 
-from kernrec.ptx.analysis.dependence import address_registers, results, sources
+from kernrec.ptx.analysis.dependence import address_registers
 from kernrec.ptx.analysis.liveness import live_before, successors
-from kernrec.ptx.ir.program import Function, Immediate, Instruction, Register
+from kernrec.ptx.ir.operand import Immediate, Register
+from kernrec.ptx.ir.program import Function, Instruction
 
 _FROM_ELSEWHERE = frozenset(
     {
@@ -78,8 +79,8 @@ def steady_loops(function: Function) -> dict[int, Loop]:
         instructions = [ins for block in blocks for ins in function.blocks[block].instructions]
         if any(ins.opcode in _LEAVES or ins.opcode in _IMAGES for ins in instructions):
             continue
-        steers = [ins for ins in instructions if results(ins) & steering]
-        written = frozenset().union(*(results(ins) for ins in steers))
+        steers = [ins for ins in instructions if ins.results & steering]
+        written = frozenset().union(*(ins.results for ins in steers))
         constant = {"param"} if any(_may_write_stack(ins) for ins in instructions) else {"param", "local"}
         if any(_from_elsewhere(ins, constant, written) for ins in steers):
             continue
@@ -106,13 +107,13 @@ def steering_registers(function: Function) -> frozenset[str]:
             steering.add(ins.predicate[0])
         steering |= address_registers(ins)
         if ins.opcode in ("bra", "brx", "bar", "barrier", "cp"):
-            steering |= sources(ins)
+            steering |= ins.sources
     grown = True
     while grown:
         before = len(steering)
         for ins in function.instructions:
-            if steering & results(ins):
-                steering |= sources(ins)
+            if steering & ins.results:
+                steering |= ins.sources
         grown = len(steering) > before
     return frozenset(steering)
 

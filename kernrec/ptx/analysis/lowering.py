@@ -13,7 +13,8 @@ from itertools import pairwise
 from kernrec.ptx.analysis.def_use import DefUse, with_local_names
 from kernrec.ptx.analysis.divergence import divergent_registers
 from kernrec.ptx.analysis.folding import folded_costs
-from kernrec.ptx.ir.program import BasicBlock, Function, Symbol
+from kernrec.ptx.ir.operand import Symbol
+from kernrec.ptx.ir.program import BasicBlock, Function
 
 _MOST_PREDICATED = 7
 """Machine instructions behind a branch that are executed with predicates instead."""

@@ -18,7 +18,8 @@ near the ends of the exponent's range; what is counted is the path of all others
 from functools import lru_cache
 
 from kernrec.ptx.analysis.issue_cost import Cost, classify
-from kernrec.ptx.ir.program import Immediate, Instruction
+from kernrec.ptx.ir.operand import Immediate
+from kernrec.ptx.ir.program import Instruction
 
 CLASSES = ("fcmp", "cvt64", "move", "load_const", "uniform", "converge")
 """Classes beside those of `issue_cost`."""

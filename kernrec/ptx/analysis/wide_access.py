@@ -13,20 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernrec.ptx.analysis.def_use import DefUse
-from kernrec.ptx.analysis.dependence import results, sources
-from kernrec.ptx.ir.program import (
-    Address,
-    Function,
-    Immediate,
-    Instruction,
-    Module,
-    Operand,
-    Register,
-    Symbol,
-    Vector,
-    elements,
-    registers_of,
-)
+from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, Vector, elements, registers_of
+from kernrec.ptx.ir.program import Function, Instruction, Module
 
 _WIDEST = 16  # bytes of an access
 _BYTES = {f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (32, 64)}  # of what may be joined
@@ -134,7 +122,7 @@ def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
                 loads.clear()
             if access is not None:
                 (loads if is_load else stores).setdefault(base, []).append(access)
-            for name in results(ins):
+            for name in ins.results:
                 for runs in (loads, stores):
                     if run := runs.pop(Register(name), None):
                         yield Register(name), run, runs is loads
@@ -211,7 +199,7 @@ class _KnownBits:
         needed, waiting = {register.name: None}, [register.name]
         while waiting:
             for place in self._def_use.writers.get(waiting.pop(), ()):
-                new = [n for n in sources(self._instructions[place]) if n not in needed]
+                new = [n for n in self._instructions[place].sources if n not in needed]
                 needed |= dict.fromkeys(new)
                 waiting += new
         # Nothing is said of a register until an instruction that writes it is understood: loops end in themselves.

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from kernrec.ptx.instructions.decoder import OperandResolver, unsupported
-from kernrec.ptx.ir.program import Immediate, Instruction, Negated, Operand
+from kernrec.ptx.ir.operand import Immediate, Negated, Operand
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.types import Array
 
 WAITS = np.iinfo(np.int64).max - 1  # position of a lane that waits

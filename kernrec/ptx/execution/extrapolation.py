@@ -20,7 +20,7 @@ import numpy as np
 from kernrec.ptx.analysis.loops import Loop, steady_loops
 from kernrec.ptx.execution.barriers import Barriers
 from kernrec.ptx.instructions.decoder import DecodedBlock, OperandResolver
-from kernrec.ptx.ir.program import Register
+from kernrec.ptx.ir.operand import Register
 from kernrec.ptx.state.global_request import GlobalRequest
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.types import Array

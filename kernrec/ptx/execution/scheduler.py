@@ -23,7 +23,8 @@ from kernrec.ptx.instructions.block_plan import kept_plan, plan_block
 from kernrec.ptx.instructions.decoder import BlockDecoder, DecodedBlock, OperandResolver, unsupported
 from kernrec.ptx.instructions.mbarrier import PhaseTest
 from kernrec.ptx.instructions.registry import UnsupportedFormError, UnsupportedInstructionError
-from kernrec.ptx.ir.program import BasicBlock, Function, Instruction, Register, Symbol, waits_for_phase
+from kernrec.ptx.ir.operand import Register, Symbol
+from kernrec.ptx.ir.program import BasicBlock, Function, Instruction, waits_for_phase
 from kernrec.ptx.state.access_cost import Counts
 from kernrec.ptx.state.batch import WARP
 from kernrec.ptx.state.errors import EmulationError, location

@@ -15,7 +15,8 @@ from kernrec.ptx.instructions.registry import (
     elementwise,
     steps,
 )
-from kernrec.ptx.ir.program import Address, Instruction, Operand, Register, Vector
+from kernrec.ptx.ir.operand import Address, Operand, Register, Vector
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.launch_layout import WINDOW_SHIFT, WINDOWS
 from kernrec.ptx.state.memory import Memory

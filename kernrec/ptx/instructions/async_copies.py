@@ -10,7 +10,8 @@ from kernrec.ptx.instructions.bulk_copies import bulk_step
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.mbarrier import Barriers
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
-from kernrec.ptx.ir.program import Immediate, Instruction, Register
+from kernrec.ptx.ir.operand import Immediate, Register
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.selection import Selection, SharedSelection
@@ -153,12 +154,12 @@ def _arrive_after_copies(decoder: BlockDecoder, ins: Instruction) -> Step:
         lanes = everyone if numbers is None else numbers
         if "noinc" not in ins.modifiers:
             barriers.each(lanes, lambda lane, place: mbarriers.await_more(place, 1))
-        at = barriers.of(lanes)  # the registers may hold something else once the copies are done
+        where = barriers.of(lanes)  # the registers may hold something else once the copies are done
 
         def finish() -> None:
             memory.async_copies.wait(lanes, None)
-            barriers.each_of(at, arrive)
+            barriers.each_of(where, arrive)
 
-        memory.engine.start(finish, at[1].tolist())
+        memory.engine.start(finish, where[1].tolist())
 
     return run

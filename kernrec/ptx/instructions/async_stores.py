@@ -8,7 +8,8 @@ from kernrec.ptx.instructions.atomics import OPERATIONS, combination, turns
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.mbarrier import Barriers
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
-from kernrec.ptx.ir.program import Instruction, elements
+from kernrec.ptx.ir.operand import elements
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.types import DTYPES
@@ -41,8 +42,8 @@ def _async_store(decoder: BlockDecoder, ins: Instruction) -> Step:
             return
         whole = replace(access, size=1 << (size - 1).bit_length())
         lanes, places = memory.shared_places(whole, memory.select(lanes, row[lanes]), True)
-        at = barriers.of(lanes)
-        by_lane = dict(zip(*(part.tolist() for part in at), strict=True))
+        barrier_places = barriers.of(lanes)
+        by_lane = dict(zip(*(part.tolist() for part in barrier_places), strict=True))
         values = [source[lanes] for source in sources]
         ends = [(place, by_lane[lane]) for lane, place in zip(lanes.tolist(), places.tolist(), strict=True)]
         if races is not None:
@@ -57,9 +58,9 @@ def _async_store(decoder: BlockDecoder, ins: Instruction) -> Step:
             if races is not None:
                 for place, barrier in ends:
                     races.end_write((place, place + size), barrier)
-            barriers.each_of(at, lambda lane, place: memory.mbarriers.expect(place, -size))
+            barriers.each_of(barrier_places, lambda lane, place: memory.mbarriers.expect(place, -size))
 
-        memory.engine.start(finish, at[1].tolist())
+        memory.engine.start(finish, barrier_places[1].tolist())
         if memory.counts is not None:
             memory.counts.bump("bulk.shared_write_bytes", size * len(lanes))
 

@@ -9,7 +9,8 @@ from kernrec.ptx.instructions.access import address_of, space_of
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.instructions.rounding import bf16_values, exact_to_bf16, two_sum
-from kernrec.ptx.ir.program import Instruction, Operand, Register, elements
+from kernrec.ptx.ir.operand import Operand, Register, elements
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.selection import SharedSelection

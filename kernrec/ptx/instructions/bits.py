@@ -8,7 +8,8 @@ from functools import lru_cache
 import numpy as np
 
 from kernrec.ptx.instructions.registry import Compute, Elementwise, UnsupportedFormError, elementwise
-from kernrec.ptx.ir.program import Immediate, Instruction
+from kernrec.ptx.ir.operand import Immediate
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.types import WIDTHS, Array
 
 

@@ -24,19 +24,8 @@ from kernrec.ptx.instructions.registry import (
     StepBuilder,
     UnsupportedFormError,
 )
-from kernrec.ptx.ir.program import (
-    BasicBlock,
-    Immediate,
-    Instruction,
-    Operand,
-    Register,
-    Symbol,
-    ends_block,
-    has_result,
-    is_warp_synchronous,
-    lane_mask,
-    registers_of,
-)
+from kernrec.ptx.ir.operand import Immediate, Operand, Register, Symbol, registers_of
+from kernrec.ptx.ir.program import BasicBlock, Instruction, ends_block, has_result, is_warp_synchronous, lane_mask
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.row_map import RowMap, RowRef
 from kernrec.ptx.state.types import DTYPES, WIDTHS, Array, literal_bits

@@ -16,7 +16,8 @@ from kernrec.ptx.instructions.atomics import combination
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError
 from kernrec.ptx.instructions.tensormap import map_bytes
-from kernrec.ptx.ir.program import Address, Immediate, Instruction, Operand, Texel, elements
+from kernrec.ptx.ir.operand import Address, Immediate, Operand, Texel, elements
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.bulk_copies import BulkCopy, Elements, Reduce
 from kernrec.ptx.state.errors import EmulationError
@@ -139,8 +140,8 @@ def _values(decoder: BlockDecoder, operand: Operand, kind: str) -> Callable[[int
 def _shared_place(memory: Memory, access: Access, lane: int, address: int, size: int) -> int:
     """The place of some bytes of shared memory."""
     unit = 8 if size == 8 else _PIECE
-    one = replace(access, space="shared", offset=0, size=unit, unit=8)
-    _, [place] = memory.shared_places(one, memory.select(np.array([lane]), np.array([address], np.uint64)))
+    first_unit = replace(access, space="shared", offset=0, size=unit, unit=8)
+    _, [place] = memory.shared_places(first_unit, memory.select(np.array([lane]), np.array([address], np.uint64)))
     start = int(place) % memory.cluster.stride
     if start + size > memory.cluster.size:
         _fail(memory, access, lane, f"moves {size} bytes at byte {start} of shared memory, {memory.cluster.size} bytes")
@@ -151,9 +152,9 @@ def _global_start(memory: Memory, access: Access, lane: int, span: tuple[int, in
     """The buffer that a span of addresses (first, after the last) is in, and where in it the span begins."""
     first, end = span
     for address in (first, end - _PIECE):
-        one = replace(access, space="global", offset=0, size=_PIECE, unit=8)
+        first_piece = replace(access, space="global", offset=0, size=_PIECE, unit=8)
         selection = memory.select(np.array([lane]), np.array([address], np.uint64))
-        [(region, _)] = memory.resolve(one, selection, write)
+        [(region, _)] = memory.resolve(first_piece, selection, write)
     return region, first - region.base
 
 
@@ -223,17 +224,17 @@ def _tensor(decoder: BlockDecoder, ins: Instruction) -> _Starter:
     mask = _mask(decoder, ins, rest)
     memory, access = decoder.memory, _access(decoder, ins)
     map_at = _addresses(decoder, Address(texel.image, 0))
-    at = [_values(decoder, c, "s32") for part in texel.coordinates for c in elements(part)]
+    coordinates = [_values(decoder, c, "s32") for part in texel.coordinates for c in elements(part)]
     place_of = _addresses(decoder, shared)
     rank = next(int(m[0]) for m in ins.modifiers if m in ("1d", "2d", "3d", "4d", "5d"))
-    if len(at) != (5 if rows else rank):
-        raise UnsupportedFormError(f"{len(at)} coordinates of {rank} dimensions")
+    if len(coordinates) != (5 if rows else rank):
+        raise UnsupportedFormError(f"{len(coordinates)} coordinates of {rank} dimensions")
 
     def copy(lane: int) -> BulkCopy:
         tensor = tensor_map(memory, access, lane, map_at(lane))
         if tensor.rank != rank:
             _fail(memory, access, lane, f"gives {rank} coordinates for a tensor map of rank {tensor.rank}")
-        corner = tuple(get(lane) for get in at)
+        corner = tuple(get(lane) for get in coordinates)
         if rows:
             if tensor.box[1] != 1:
                 _fail(memory, access, lane, f"moves four rows with a tensor map whose box has {tensor.box[1]}")

@@ -10,7 +10,8 @@ import numpy as np
 
 from kernrec.ptx.instructions.integer import integer_multiply
 from kernrec.ptx.instructions.registry import Compute, Elementwise, UnsupportedFormError, copy_row, elementwise
-from kernrec.ptx.ir.program import Instruction, Register
+from kernrec.ptx.ir.operand import Register
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.types import Array
 
 _CARRY, _NEXT = Register("%carry"), Register("%carry_next")

@@ -4,7 +4,8 @@ import numpy as np
 
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
-from kernrec.ptx.ir.program import Address, Instruction, Operand, Pair, Register, Symbol
+from kernrec.ptx.ir.operand import Address, Operand, Pair, Register, Symbol
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.batch import WARP
 from kernrec.ptx.state.cluster_memory import RANK_BITS, RANK_SHIFT
 

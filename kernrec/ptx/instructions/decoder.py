@@ -8,17 +8,8 @@ import numpy as np
 from kernrec.ptx.instructions.block_plan import PLANNING_ERRORS, BlockPlan, Deferred, Packed, Single, operand_row
 from kernrec.ptx.instructions.packing import packed_step, single_step
 from kernrec.ptx.instructions.registry import Step, UnsupportedInstructionError
-from kernrec.ptx.ir.program import (
-    Address,
-    BasicBlock,
-    Function,
-    Immediate,
-    Instruction,
-    Operand,
-    Register,
-    Symbol,
-    is_warpgroup_synchronous,
-)
+from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol
+from kernrec.ptx.ir.program import BasicBlock, Function, Instruction, is_warpgroup_synchronous
 from kernrec.ptx.state.batch import WARP, Lanes
 from kernrec.ptx.state.errors import location
 from kernrec.ptx.state.memory import Memory

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from kernrec.ptx.instructions.decoder import BlockDecoder
+from kernrec.ptx.instructions.narrow_floats import nibbles
 from kernrec.ptx.instructions.registry import UnsupportedFormError
 from kernrec.ptx.instructions.rounding import bf16_values, tf32_of
-from kernrec.ptx.ir.program import Operand, elements
+from kernrec.ptx.ir.operand import Operand, elements
 from kernrec.ptx.state.types import Array
 from kernrec.util.float8 import fp8_values
 
@@ -47,13 +48,8 @@ def _same(a: Array) -> Array:
     return a
 
 
-def _nibbles(a: Array) -> Array:
-    """Unsigned 4-bit integers, lowest first, of bytes."""
-    return np.stack([a & 15, a >> 4], axis=-1).reshape(*a.shape[:-1], -1)
-
-
 def _signed_nibbles(a: Array) -> Array:
-    low = _nibbles(a).astype(np.int8)
+    low = nibbles(a).astype(np.int8)
     return np.where(low > 7, low - 16, low)
 
 
@@ -66,7 +62,7 @@ ELEMENT_TYPES = {
     "s8": ElementType(32, "i1", _same, "i8"),
     "u8": ElementType(32, "u1", _same, "i8"),
     "s4": ElementType(32, "u1", _signed_nibbles, "i8", 0.5),
-    "u4": ElementType(32, "u1", _nibbles, "i8", 0.5),
+    "u4": ElementType(32, "u1", nibbles, "i8", 0.5),
     "b1": ElementType(32, "u1", lambda a: np.unpackbits(a, axis=-1, bitorder="little"), "i8", 0.125),
     "f64": ElementType(64, "f8", _same, "f64"),
     "f32": ElementType(32, "f4", _same, "f32"),

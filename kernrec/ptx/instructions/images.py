@@ -11,7 +11,8 @@ import numpy as np
 
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
-from kernrec.ptx.ir.program import Instruction, Operand, Register, Texel, Vector, elements
+from kernrec.ptx.ir.operand import Operand, Register, Texel, Vector, elements
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.region import Region
 from kernrec.ptx.state.textures import Corner, Image, corners, cube_face, read_texels

@@ -12,7 +12,8 @@ from kernrec.ptx.instructions.access import address_of
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.instructions.warp import whole_warps
-from kernrec.ptx.ir.program import Instruction, Operand, elements
+from kernrec.ptx.ir.operand import Operand, elements
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.selection import SharedSelection
 from kernrec.ptx.state.types import Array

@@ -13,7 +13,8 @@ import numpy as np
 from kernrec.ptx.instructions.access import address_of
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
-from kernrec.ptx.ir.program import Instruction, Operand, Register
+from kernrec.ptx.ir.operand import Operand, Register
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.batch import WARP
 from kernrec.ptx.state.errors import EmulationError

@@ -27,7 +27,8 @@ from kernrec.ptx.instructions.fragments import (
 from kernrec.ptx.instructions.narrow_floats import BITS, narrow_values, nibbles, scale_values
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError
 from kernrec.ptx.instructions.warp import whole_warps
-from kernrec.ptx.ir.program import Instruction, Operand, Vector
+from kernrec.ptx.ir.operand import Operand, Vector
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.types import Array
 
 _FLOATS = ("e4m3", "e5m2", *BITS)

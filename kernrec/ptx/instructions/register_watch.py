@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 from kernrec.ptx.instructions.registry import Step
-from kernrec.ptx.ir.program import Function, Instruction, accumulates, registers_of
+from kernrec.ptx.ir.operand import registers_of
+from kernrec.ptx.ir.program import Function, Instruction, accumulates
 
 _WATCHED = "registers of wgmma"
 

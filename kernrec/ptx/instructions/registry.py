@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernrec.ptx.ir.program import Instruction, Operand
+from kernrec.ptx.ir.operand import Operand
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.types import Array
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from kernrec.ptx.instructions.registry import Compute, Elementwise, UnsupportedFormError, copy_row, elementwise
 from kernrec.ptx.instructions.rounding import bf16_values, flush
-from kernrec.ptx.ir.program import Immediate, Instruction, Negated, Operand, Pair, Register, Vector
+from kernrec.ptx.ir.operand import Immediate, Negated, Operand, Pair, Register, Vector
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.types import WIDTHS, Array
 
 

@@ -12,7 +12,8 @@ from kernrec.ptx.instructions.atomics import OPERATIONS, turns
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.images import ImageUse, coordinate_rows, geometry_of
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
-from kernrec.ptx.ir.program import Instruction, Operand, Register, Texel, elements
+from kernrec.ptx.ir.operand import Operand, Register, Texel, elements
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.region import Region
 from kernrec.ptx.state.textures import Image

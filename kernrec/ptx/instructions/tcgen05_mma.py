@@ -32,7 +32,8 @@ from kernrec.ptx.instructions.mbarrier import Barriers
 from kernrec.ptx.instructions.narrow_floats import BITS, narrow_values, nibbles, padded_codes, scale_values
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError
 from kernrec.ptx.instructions.shared_tiles import ROW_BYTES, TileShape, element_bytes, read_tile
-from kernrec.ptx.ir.program import Address, Immediate, Instruction, Negated, Operand, Vector, elements
+from kernrec.ptx.ir.operand import Address, Immediate, Negated, Operand, Vector, elements
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.matrix_descriptors import DescriptorError, tcgen05_descriptor
 from kernrec.ptx.state.tensor_memory import LANES, Cells, Operation

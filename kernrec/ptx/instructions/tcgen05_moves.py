@@ -32,7 +32,8 @@ from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError
 from kernrec.ptx.instructions.shared_tiles import TileShape, read_tile
 from kernrec.ptx.instructions.warp import whole_warps
-from kernrec.ptx.ir.program import Immediate, Instruction, elements
+from kernrec.ptx.ir.operand import Immediate, elements
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.batch import WARP
 from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.matrix_descriptors import tcgen05_descriptor

@@ -9,7 +9,8 @@ import numpy as np
 from kernrec.ptx.instructions.access import address_of, space_of
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
-from kernrec.ptx.ir.program import Immediate, Instruction
+from kernrec.ptx.ir.operand import Immediate
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.batch import WARP
 from kernrec.ptx.state.errors import EmulationError
@@ -34,9 +35,9 @@ def map_bytes(memory: Memory, access: Access, lane: int, address: int, write: bo
             " multiple of 64"
         )
     for offset in (MAP_BYTES - _PIECE, 0):
-        one = replace(access, offset=offset, size=_PIECE, unit=8)
+        piece = replace(access, offset=offset, size=_PIECE, unit=8)
         selection = memory.select(np.array([lane]), np.array([address], np.uint64))
-        [(region, part)] = memory.resolve(one, selection, write)
+        [(region, part)] = memory.resolve(piece, selection, write)
     index, shift = part.index(region, 1, 0)
     first = int(index[0]) + shift
     return region, region.bytes[first : first + MAP_BYTES]

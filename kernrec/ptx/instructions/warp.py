@@ -6,7 +6,8 @@ import numpy as np
 
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
-from kernrec.ptx.ir.program import Instruction, Negated, Operand, Pair, Register
+from kernrec.ptx.ir.operand import Negated, Operand, Pair, Register
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.types import Array
 

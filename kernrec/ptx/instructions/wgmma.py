@@ -34,7 +34,8 @@ from kernrec.ptx.instructions.fragments import (
 )
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.instructions.shared_tiles import ROW_BYTES, TileShape, element_bytes, read_tile
-from kernrec.ptx.ir.program import Immediate, Instruction, Negated, Operand, Vector
+from kernrec.ptx.ir.operand import Immediate, Negated, Operand, Vector
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.batch import WARP, WARPGROUP
 from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.matrix_descriptors import wgmma_descriptor

@@ -22,7 +22,8 @@ from kernrec.ptx.instructions.fragments import elements_per_register, register_r
 from kernrec.ptx.instructions.matrix import RESULTS, Fragments, ProductKind, add_products
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.instructions.warp import whole_warps
-from kernrec.ptx.ir.program import Instruction, Vector
+from kernrec.ptx.ir.operand import Vector
+from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.selection import SharedSelection
 from kernrec.ptx.state.types import Array

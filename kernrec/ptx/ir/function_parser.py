@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from kernrec.ptx.ir.declarations import MOST_REGISTERS, read_variable
 from kernrec.ptx.ir.errors import ParseError
+from kernrec.ptx.ir.operand import Symbol
 from kernrec.ptx.ir.operand_reader import OperandReader
-from kernrec.ptx.ir.program import Function, Instruction, Symbol
+from kernrec.ptx.ir.program import Function, Instruction
 from kernrec.ptx.ir.types import REGISTER_TYPES
 
 _INSTRUCTION = re.compile(

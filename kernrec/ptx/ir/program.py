@@ -7,25 +7,13 @@ from typing import Any
 from kernrec.ptx.ir.operand import (
     Address,
     Immediate,
-    Negated,
     Operand,
-    Pair,
     Register,
     Symbol,
     Texel,
-    Vector,
-    elements,
     leaves,
     registers_of,
-    with_leaves,
 )
-
-__all__ = [
-    "Address", "BasicBlock", "Function", "Immediate", "Instruction", "Module", "Negated", "Operand", "Pair", "Register",
-    "Symbol", "Texel", "Variable", "Vector", "accumulates", "elements", "ends_block", "has_result",
-    "is_warp_synchronous", "is_warpgroup_synchronous", "lane_mask", "leaves", "registers_of", "waits_for_phase",
-    "with_leaves",
-]  # fmt: skip
 
 _WIDEST = 16  # bytes of an access
 
@@ -51,6 +39,22 @@ class Instruction:
 
     text: str
     """The source text."""
+
+    results: frozenset[str] = field(init=False, repr=False, compare=False)
+    """The registers that it writes."""
+
+    sources: frozenset[str] = field(init=False, repr=False, compare=False)
+    """The registers that it reads, its predicate among them."""
+
+    def __post_init__(self) -> None:
+        # Analyses ask for these dozens of times.
+        writes = has_result(self)
+        read = self.operands[1:] if writes and not accumulates(self) else self.operands
+        names = [name for operand in read for name in registers_of(operand)]
+        if self.predicate is not None:
+            names.append(self.predicate[0])
+        object.__setattr__(self, "results", frozenset(registers_of(self.operands[0])) if writes else frozenset())
+        object.__setattr__(self, "sources", frozenset(names))
 
     @property
     def name(self) -> str:
@@ -109,7 +113,7 @@ class BasicBlock:
 
 def accumulates(ins: Instruction) -> bool:
     """Whether an instruction reads its first operand and writes it, too."""
-    return ins.opcode == "wgmma" and ins.modifiers[0] == "mma_async"
+    return ins.opcode == "wgmma" and ins.modifiers[:1] == ("mma_async",)
 
 
 _NO_RESULT = frozenset(

@@ -17,13 +17,21 @@ _TERNARY = frozenset(["mad", "madc", "fma", "sad", "mad24"])
 _UNARY = frozenset(
     ["abs", "neg", "not", "cnot", "sqrt", "rsqrt", "rcp", "sin", "cos", "lg2", "ex2", "tanh", "brev", "cvta"]
 )
+_MOVES = frozenset(["ld", "ldu", "st", "mov"])
+_CHOICES = frozenset(["set", "setp", "slct", "selp", "testp"])
+_BIT_FIELDS = frozenset(["shl", "shr", "shf", "popc", "clz", "bfind", "bfe", "bfi"])
+_END_WITH_TYPE = _BINARY | _TERNARY | _UNARY | _MOVES | _CHOICES | _BIT_FIELDS
 _PREDICATE = Slot("read", "pred")
 _SHIFT = Slot("read", "u32")
 
 
 @cache
 def signature(opcode: str, modifiers: tuple[str, ...]) -> tuple[Slot, ...] | None:
-    """The operands of an instruction; None for one that this module does not know."""
+    """The operands of an instruction; None for one that this module does not know.
+
+    Raises:
+        ValueError: it names several types where it has one, or does not end with a type where it has to.
+    """
     if (slots := async_signature(opcode, modifiers)) is not None:
         return slots
     types = [name for name in modifiers if name in BITS]
@@ -34,6 +42,8 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> tuple[Slot, ...] | Non
         return (Slot("label"),)
     if opcode == "cvt":
         return _conversion(types)
+    if opcode in _END_WITH_TYPE and modifiers[-1:] != (kind,):
+        raise ValueError(f".{modifiers[-1]} is not a type" if modifiers else f"{opcode} without a type")
     if kind is None:
         return None
     if opcode in ("ld", "ldu", "st"):
@@ -43,7 +53,10 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> tuple[Slot, ...] | Non
     if types[:-1] == ["f32"] and opcode in ("add", "sub", "fma"):  # mixed precision: sources but the last are halves
         half, single = Slot("read", kind), Slot("read", "f32")
         return (Slot("write", "f32"), half, *((half,) if opcode == "fma" else ()), single)
-    return _same_type(opcode, modifiers, kind) if len(types) == 1 else None
+    slots = _same_type(opcode, modifiers, kind)
+    if slots is not None and len(types) > 1:
+        raise ValueError(f"{len(types)} types, where {opcode} has one")
+    return slots
 
 
 def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> tuple[Slot, ...] | None:

@@ -9,12 +9,9 @@ declared registers only, all of which may be written by them.
 from collections.abc import Iterable, Iterator
 
 from kernrec.ptx.ir.errors import ParseError
-from kernrec.ptx.ir.program import (
+from kernrec.ptx.ir.operand import (
     Address,
-    Function,
     Immediate,
-    Instruction,
-    Module,
     Negated,
     Operand,
     Pair,
@@ -24,6 +21,7 @@ from kernrec.ptx.ir.program import (
     Vector,
     registers_of,
 )
+from kernrec.ptx.ir.program import Function, Instruction, Module
 from kernrec.ptx.ir.signatures import signature
 from kernrec.ptx.ir.slot import Slot
 from kernrec.ptx.ir.types import BITS, agrees
@@ -179,6 +177,8 @@ class _FunctionCheck:
                 raise ValueError(f"{operand.base.name} is .{kind}, which cannot be an address")
         elif isinstance(operand.base, Symbol):
             self._symbol(operand.base)
+        elif isinstance(operand.base, Immediate) and operand.base.kind != "int":
+            raise ValueError("an address is an integer")
 
     def _tensor(self, operand: Operand) -> None:
         if not isinstance(operand, Texel):

@@ -45,8 +45,8 @@ class BatchShape:
         cluster, rank = np.zeros_like(block_numbers), np.zeros_like(block_numbers)
         scale, blocks, rest = 1, 1, block_numbers
         for extent, along in zip(self.grid, self.cluster, strict=True):
-            at, rest = rest % extent, rest // extent
-            cluster, rank = cluster + at // along * scale, rank + at % along * blocks
+            position, rest = rest % extent, rest // extent
+            cluster, rank = cluster + position // along * scale, rank + position % along * blocks
             scale, blocks = scale * (extent // along), blocks * along
         return cluster, rank
 

@@ -44,7 +44,9 @@ class PhaseRaceDetector(RaceDetector):
         size = len(self.writer)
         self.writer[:] = 0  # column of `clocks.seen`
         self._written = np.zeros(size, np.int32)
-        self._read = np.zeros((self._warps_per_cluster, size), np.int32)  # new: most of it is never looked at
+        # new: most of them is never looked at; tensor cores read whole pieces, a time of which stands for its bytes
+        self._read = np.zeros((self._warps_per_cluster, size), np.int32)
+        self._tile_read = np.zeros((self._warps_per_cluster, size // PIECE), np.int32)
         self._ended = np.zeros(self.lanes.shape.blocks, np.bool_)
         self.clocks.start_batch()
         self.tensor_reads.start_batch()
@@ -134,8 +136,8 @@ class PhaseRaceDetector(RaceDetector):
     def begin_tile(self, where: str, index: Array, warps: Array) -> TileRead:
         """Tensor cores begin to read a tile, bytes of the batch's shared memory, for these warps."""
         pieces = self.tensor_reads.pieces(index)
-        writer, written = self.writer.reshape(-1, PIECE)[pieces], self._written.reshape(-1, PIECE)[pieces]
-        if (written > self.clocks.seen[warps].min(axis=0)[writer]).any():
+        writer, written = (every.reshape(-1, PIECE).take(pieces, axis=0) for every in (self.writer, self._written))
+        if (written > self.clocks.seen[warps].min(axis=0).take(writer)).any():
             self._check(where, warps[:, None], (pieces[:, None] * PIECE + np.arange(PIECE)).reshape(1, -1), False)
         self.tensor_reads.begin(where, pieces)
         return TileRead(pieces, warps)
@@ -144,9 +146,10 @@ class PhaseRaceDetector(RaceDetector):
         """Tensor cores have read a tile: its warps know now; or those who see the arrival of this snapshot do."""
         self.tensor_reads.end(tile.pieces)
         for warp in tile.warps.tolist():
-            read = self._read[warp % self._warps_per_cluster].reshape(-1, PIECE)
-            time = self.clocks.seen[warp, warp] if known is None else np.maximum(read[tile.pieces], known[warp])
-            read[tile.pieces] = time
+            read = self._tile_read[warp % self._warps_per_cluster]
+            read[tile.pieces] = (
+                self.clocks.seen[warp, warp] if known is None else np.maximum(read[tile.pieces], known[warp])
+            )
 
     def exit(self, where: str, lanes: Array, live: Array) -> None:
         """These lanes exit, and those of `live` are left; bool, (lanes).
@@ -163,18 +166,17 @@ class PhaseRaceDetector(RaceDetector):
     def _end(self, where: str, block: int) -> None:
         """The last thread of a block exits; by position in the batch."""
         wpb, place = self.warps_per_block, block * self.stride
-        span, first = (
-            slice(place, place + self.stride),
-            block * wpb // self._warps_per_cluster * self._warps_per_cluster,
-        )
+        span, pieces = slice(place, place + self.stride), slice(place // PIECE, (place + self.stride) // PIECE)
+        first = block * wpb // self._warps_per_cluster * self._warps_per_cluster
         known = self.clocks.seen[block * wpb : (block + 1) * wpb].max(axis=0)
         late = self._written[span] > known[self.writer[span]]
         if late.any():
             self._fail_ended(where, place + int(late.argmax()), None)
         for warp in range(first, first + self._warps_per_cluster):
-            late = self._read[warp - first, span] > known[warp]
-            if late.any():
-                self._fail_ended(where, place + int(late.argmax()), warp)
+            for read, step in (self._read[warp - first, span], 1), (self._tile_read[warp - first, pieces], PIECE):
+                late = read > known[warp]
+                if late.any():
+                    self._fail_ended(where, place + int(late.argmax()) * step, warp)
         self._written[span] = _UNDER_WAY
         self._ended[block] = True
 
@@ -228,7 +230,7 @@ class PhaseRaceDetector(RaceDetector):
         first = warp - warp % self._warps_per_cluster
         readers = known[first : first + self._warps_per_cluster, None]
         if (self._written[places] > known[self.writer[places]]).any() or (
-            write and (self._read[:, places] > readers).any()
+            write and ((self._read[:, places] > readers).any() or (self._tile_read[:, _pieces(span)] > readers).any())
         ):
             self._check(where, np.array([[warp]]), np.arange(*span)[None, :], write)
 
@@ -243,7 +245,8 @@ class PhaseRaceDetector(RaceDetector):
             return
         cluster = warps - warps % self._warps_per_cluster
         for reader in range(self._warps_per_cluster):
-            unknown = self._read[reader, places] > seen[warps, cluster + reader]
+            read = np.maximum(self._read[reader, places], self._tile_read[reader, places // PIECE])
+            unknown = read > seen[warps, cluster + reader]
             if unknown.any():
                 row, column = (int(i) for i in np.argwhere(unknown)[0])
                 other = int(cluster[row, 0]) + reader
@@ -253,8 +256,8 @@ class PhaseRaceDetector(RaceDetector):
         warps = numbers // WARP
         order = np.argsort(first, kind="stable")
         both = (np.diff(first[order]) == 0) & (np.diff(warps[order]) != 0)
-        one, two = order[np.flatnonzero(both)[0] :][:2]
-        self._fail_at(shared.access.location, int(warps[one]), int(first[one]), int(warps[two]), True, True)
+        i, j = order[np.flatnonzero(both)[0] :][:2]
+        self._fail_at(shared.access.location, int(warps[i]), int(first[i]), int(warps[j]), True, True)
 
     def _fail_at(self, where: str, warp: int, place: int, other: int, write: bool, other_wrote: bool) -> NoReturn:
         """Raises for an access of a warp to a place, which `other` (a column) accessed."""

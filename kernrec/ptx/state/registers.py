@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.ptx.ir.program import Function, Symbol
+from kernrec.ptx.ir.operand import Symbol
+from kernrec.ptx.ir.program import Function
 from kernrec.ptx.state.batch import Lanes
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.row_map import RowMap, RowRef

@@ -6,7 +6,8 @@ row holds that is no register is filled in for each launch (`kernrec.ptx.state.r
 
 from threading import Lock
 
-from kernrec.ptx.ir.program import Function, Symbol
+from kernrec.ptx.ir.operand import Symbol
+from kernrec.ptx.ir.program import Function
 from kernrec.ptx.state.special_registers import is_special, special_width
 from kernrec.ptx.state.types import register_width
 

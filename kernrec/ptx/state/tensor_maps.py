@@ -176,8 +176,8 @@ class TensorMap:
 
     def rows(self, column: int, rows: tuple[int, ...]) -> tuple[Array, Array | None]:
         """What `elements` gives, of rows that need not follow one another (`.tile::gather4`, `.tile::scatter4`)."""
-        one = replace(self, box=(self.box[0], 1))
-        offsets, inside = zip(*(one.elements((column, row)) for row in rows), strict=True)
+        single_row = replace(self, box=(self.box[0], 1))
+        offsets, inside = zip(*(single_row.elements((column, row)) for row in rows), strict=True)
         present = [np.ones(self.moved[0], np.bool_) if part is None else part for part in inside]
         return np.concatenate(offsets), np.concatenate(present)
 

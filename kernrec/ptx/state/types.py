@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernrec.ptx.ir.program import Immediate
+from kernrec.ptx.ir.operand import Immediate
 from kernrec.ptx.ir.types import BITS
 from kernrec.ptx.state.errors import EmulationError
 

@@ -24,8 +24,8 @@ def reference_index(i: int, n: int, sampler: Sampler) -> int | None:
     if mode == "wrap":
         return i % n
     if mode == "mirror":
-        period, at = divmod(i, n)
-        return at if period % 2 == 0 else n - 1 - at
+        period, rest = divmod(i, n)
+        return rest if period % 2 == 0 else n - 1 - rest
     if mode == "border":
         return i if 0 <= i < n else None
     return min(max(i, 0), n - 1)
@@ -120,9 +120,9 @@ def test_integers_are_read_as_they_are_or_as_shares_of_the_greatest(element: str
     )  # fmt: skip
     numbers = np.maximum(texels.astype(np.float64) / most, -1)
     for lane in range(LANES):
-        at = [w[lane] for w in where]
-        np.testing.assert_array_equal(got[lane, :2], reference_fetch(texels, Sampler(), at))
-        np.testing.assert_allclose(shares[lane, :2], reference_fetch(numbers, Sampler("linear"), at), atol=1e-6)
+        point = [w[lane] for w in where]
+        np.testing.assert_array_equal(got[lane, :2], reference_fetch(texels, Sampler(), point))
+        np.testing.assert_allclose(shares[lane, :2], reference_fetch(numbers, Sampler("linear"), point), atol=1e-6)
 
 
 def test_halves_are_read_as_numbers_and_as_packed_pairs() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from kernrec.ptx import ParseError, parse
-from kernrec.ptx.ir.program import Address, Immediate, Negated, Pair, Register, Symbol, Vector
+from kernrec.ptx.ir.operand import Address, Immediate, Negated, Pair, Register, Symbol, Vector
 from tests.helpers.ptx_text import module
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"

@@ -14,9 +14,9 @@ def bytes_of(first: int, size: int, rows: int = 1, pitch: int = 1 << 16) -> Touc
 
 @pytest.mark.parametrize("place", range(4))
 def test_a_tile_moves_its_own_bytes_wherever_its_sectors_begin(place: int) -> None:
-    one, following = bytes_of(24 * place, 24, 8), bytes_of(24 * (place + 1), 24, 8)
-    assert one.new_bytes(following) == 24 * 8
-    assert following.new_bytes(one) == 24 * 8
+    first, following = bytes_of(24 * place, 24, 8), bytes_of(24 * (place + 1), 24, 8)
+    assert first.new_bytes(following) == 24 * 8
+    assert following.new_bytes(first) == 24 * 8
 
 
 def test_bytes_elsewhere_move_with_their_sectors() -> None:

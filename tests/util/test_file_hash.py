@@ -1,0 +1,24 @@
+"""The hash of several files: of their paths and contents, wherever they are and in whichever order they are named."""
+
+from pathlib import Path
+
+from kernrec.util.file_hash import files_hash
+
+
+def written(root: Path, contents: dict[str, str]) -> list[Path]:
+    for name, content in contents.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+    return [root / name for name in contents]
+
+
+def test_files_are_the_same_wherever_they_are_and_in_whichever_order(tmp_path: Path) -> None:
+    here = written(tmp_path / "here", {"a.py": "1", "ptx/b.py": "2"})
+    there = written(tmp_path / "there", {"ptx/b.py": "2", "a.py": "1"})
+    assert files_hash(tmp_path / "here", here) == files_hash(tmp_path / "there", there)
+
+
+def test_another_content_name_or_boundary_is_another_hash(tmp_path: Path) -> None:
+    variants = [{"a": "1", "b": "2"}, {"a": "1", "b": "3"}, {"a": "1", "c": "2"}, {"a": "12"}, {"a": "1b\n1\n2"}, {}]
+    hashes = {files_hash(root := tmp_path / str(i), written(root, it)) for i, it in enumerate(variants)}
+    assert len(hashes) == len(variants)
