@@ -139,6 +139,44 @@ def ceil_div(a: Any, b: Any) -> Any:
     return negate(floor_divide(negate(a), b))
 
 
+_SUMMED = 1 << 31
+
+
+def floor_sum(n: Any, step: Any, start: Any, divisor: Any) -> Any:
+    """The sum of (step * i + start) // divisor for i < n; 0 where n <= 0, step < 0, divisor <= 0 or one reaches 2**31.
+
+    Each round exchanges step and divisor, of which the larger is first taken modulo the other, as in Euclid's algorithm
+    (Graham, Knuth and Patashnik, "Concrete Mathematics", section 3.5).
+    """
+    operands = (n, step, start, divisor)
+    are_columns = [_integers(operand, "floor_sum") for operand in operands]
+    if not any(are_columns):
+        return _floor_sum(*operands) if _summable(*operands) else 0
+    n, step, start, divisor = np.broadcast_arrays(*(np.asarray(operand, np.int64) for operand in operands))
+    able = _summable(n, step, start, divisor)
+    total = np.zeros(able.shape, np.int64)
+    total[able] = _floor_sum(n[able], step[able], start[able], divisor[able])
+    return total
+
+
+def _summable(n: Any, step: Any, start: Any, divisor: Any) -> Any:
+    positive = (n > 0) & (step >= 0) & (divisor > 0) & (start > -_SUMMED)
+    return positive & (n < _SUMMED) & (step < _SUMMED) & (divisor < _SUMMED) & (start < _SUMMED)
+
+
+def _floor_sum(n: Any, step: Any, start: Any, divisor: Any) -> Any:
+    total = 0 * n
+    while True:
+        pairs = n * (n - 1) // 2
+        total = add(total, add(multiply(pairs, floor_divide(step, divisor)), multiply(n, floor_divide(start, divisor))))
+        step, start = modulo(step, divisor), modulo(start, divisor)
+        beyond = step * n + start
+        n = floor_divide(beyond, divisor)
+        if not np.any(n):
+            return total
+        start, step, divisor = modulo(beyond, divisor), divisor, step
+
+
 def minimum(a: Any, b: Any) -> Any:
     return np.minimum(a, b) if _is_array(a, b) else min(a, b)
 

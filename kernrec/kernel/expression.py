@@ -8,6 +8,8 @@ An integer is 64 bits wide and wraps, and every operation has a value everywhere
 numbers give the same result, element for element, even in the branch that a condition does not take:
 
 - `x // 0`, `x % 0`, `x / 0` and `ceil_div(x, 0)` are 0; an integer to a negative power is 0; `**` takes integers;
+- `floor_sum(n, a, b, d)` is the sum of `(a * i + b) // d` for i from 0 to n - 1 (0 where n or d is not positive, a is
+  negative, or one of them is 2**31 or more);
 - `log2(x)` is the integer below the base-2 logarithm (0 for x < 2); `power_of_two(x)` is true for 1, 2, 4, ...;
 - `magic_mul(d)`, `magic_shift(d)` make a division by the run-time constant d a multiplication: with unsigned 32-bit n
   and 2 <= d <= 2**31, `n / d == umulhi(n, magic_mul(d)) >> magic_shift(d)` for all n < 2**31 (Granlund and Montgomery,
@@ -154,6 +156,7 @@ class _Function(NamedTuple):
 
 FUNCTIONS: dict[str, _Function] = {
     "ceil_div": _Function(arithmetic.ceil_div, 2, 2, _NUMBER),
+    "floor_sum": _Function(arithmetic.floor_sum, 4, 4, _NUMBER),
     "min": _Function(arithmetic.minimum, 2, 8, _NUMBER),
     "max": _Function(arithmetic.maximum, 2, 8, _NUMBER),
     "abs": _Function(arithmetic.absolute, 1, 1, _NUMBER),
@@ -278,6 +281,8 @@ class _Compiler:
         arguments = [self.number(argument, depth) for argument in node.args]
         if len(arguments) == 1:
             return _unary(function.call, arguments[0]), function.kind
+        if function.least > 2:
+            return (lambda names: function.call(*[argument(names) for argument in arguments])), function.kind
         return reduce(lambda left, right: _binary(function.call, left, right), arguments), function.kind
 
 

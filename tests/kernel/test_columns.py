@@ -42,8 +42,8 @@ def test_groups_join_exactly_the_rows_with_the_same_values() -> None:
 def test_a_static_expression_is_evaluated_once_for_all_problems() -> None:
     digits = {"s": np.array([0, 1, 2] * 10)}
     columns = Columns(ConfigRows(30, {"s": VALUES["s"]}, digits), {}, {})
-    one, other = (columns.at({"m": m}).column(parse("s * 7")) for m in (1, 2))
-    assert np.array_equal(one, other)
+    first, second = (columns.at({"m": m}).column(parse("s * 7")) for m in (1, 2))
+    assert np.array_equal(first, second)
     assert columns.plan(parse("s * 7")).value.tolist() == [7, 14, 21]
 
 
@@ -61,9 +61,9 @@ def test_an_answer_kept_for_one_problem_is_given_for_no_other() -> None:
     )
     for k in (1, 2):
         for m in range(100):  # more than are kept
-            at = columns.at({"m": m % 60, "k": k})
+            on_problem = columns.at({"m": m % 60, "k": k})
             np.testing.assert_array_equal(
-                at.column(parse("per * 2 + k")), 2 * -(-(m % 60) // np.array([1, 2, 3, 1])) + k
+                on_problem.column(parse("per * 2 + k")), 2 * -(-(m % 60) // np.array([1, 2, 3, 1])) + k
             )
 
 

@@ -58,8 +58,8 @@ def test_every_listed_config_is_found_in_its_row(pairs):
     rows = [[vector, width, 3] for width, vector in pairs]
     _, space = space_of(SPEC | {"configs": {"columns": ["vector", "width", "blocks"], "rows": rows}})
     assert len(space) == len(pairs)
-    found = space.find([space.config(row) for row in range(len(space))])
-    assert np.array_equal(found, np.arange(len(space)))
+    found_rows = space.find([space.config(row) for row in range(len(space))])
+    assert np.array_equal(found_rows, np.arange(len(space)))
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,25 @@ def _agree(text: str, columns: dict[str, list[int]], mixed: bool) -> None:
     whole = np.broadcast_to(expression.evaluate(given_names), (count,))
     for i in range(count):
         names = {name: values[i] for name, values in columns.items()} | ({"c": columns["c"][0]} if mixed else {})
-        one = expression.evaluate(names)
-        assert not isinstance(one, np.ndarray | np.generic)
-        assert whole[i] == one or (whole[i] != whole[i] and one != one), (text, names)
+        single = expression.evaluate(names)
+        assert not isinstance(single, np.ndarray | np.generic)
+        assert whole[i] == single or (whole[i] != whole[i] and single != single), (text, names)
+
+
+SMALL = st.integers(-2, 60)
+
+
+@given(st.lists(st.tuples(SMALL, SMALL, st.integers(-99, 99), SMALL), min_size=1, max_size=4))
+@example([(2**31 - 1, 2**31 - 1, 0, 1), (2**31, 1, 1, 1), (1, 0, 2**31, 1)])
+def test_a_sum_of_quotients_is_what_its_terms_add_up_to(rows: list[tuple[int, int, int, int]]) -> None:
+    text, columns = "floor_sum(a, b, c, d)", dict(zip("abcd", map(np.array, zip(*rows, strict=True)), strict=True))
+    for row, of_column in zip(rows, parse(text).evaluate(columns).tolist(), strict=True):
+        n, step, start, divisor = row
+        value = parse(text).evaluate(dict(zip("abcd", row, strict=True)))
+        assert value == of_column
+        if max(row) < 100:
+            able = n > 0 and step >= 0 and divisor > 0
+            assert value == (sum((step * i + start) // divisor for i in range(n)) if able else 0)
 
 
 @given(INTEGER_TEXTS, st.lists(st.tuples(INT64, INT64, INT64), min_size=1, max_size=4), st.booleans())

@@ -31,6 +31,11 @@ PROBLEMS = {
         {"m": 1, "n": 8, "k": 16},
         {"m": 1000, "n": 136, "k": 528, "bias": 1, "activation": 3},
     ],
+    "matmul_tcgen05": [
+        {"m": 4096, "n": 4096, "k": 4096},
+        {"m": 1, "n": 8, "k": 16},
+        {"m": 1000, "n": 136, "k": 528, "bias": 1, "activation": 3},
+    ],
     "matmul_mma_8bit": [
         {"m": 4096, "n": 4096, "k": 4096, "scales": 1},
         {"m": 1, "n": 77, "k": 6, "output": 2},
@@ -102,9 +107,9 @@ def test_columns_of_every_kernel_hold_what_each_config_gives_alone(kernel: Kerne
         here = space.at(problem)
         drawn = random.Random(0).sample(here.rows.tolist(), min(8, len(here.rows)))
         for row in drawn:
-            one = np.array([row])
+            single = np.array([row])
             for launch in bind_launches(kernel, space.config(row), problem, sm):
-                columns = here.launch(launch.index, one)
+                columns = here.launch(launch.index, single)
                 values = [*columns.grid, *columns.block, columns.shared_bytes, *columns.trips.values()]
                 expected = [*launch.grid, *launch.block, launch.shared_bytes, *launch.trips.values()]
                 assert [int(np.ravel(value)[0]) for value in values] == expected

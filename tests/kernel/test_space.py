@@ -83,26 +83,26 @@ def test_columns_hold_what_each_config_gives_alone(m: int, n: int, k: int, seed:
     rows = np.array(sorted(draw.sample(range(len(space)), 12)))
     names = here.names(rows)
     columns = [here.launch(i, rows) for i in range(2)]
-    for at, row in enumerate(rows):
+    for position, row in enumerate(rows):
         config = space.config(int(row))
         assert here.valid[row] == kernel.fits(config, problem, ada)
         alone = kernel.namespace(config, problem, 89)
-        assert {name: _at(names[name], at) for name in alone} == alone
+        assert {name: _at(names[name], position) for name in alone} == alone
         bound = bind_launches(kernel, config, problem, 89)
-        assert [i for i in range(2) if _at(columns[i].when, at)] == [launch.index for launch in bound]
+        assert [i for i in range(2) if _at(columns[i].when, position)] == [launch.index for launch in bound]
         for launch in bound:
             column = columns[launch.index]
-            assert tuple(_at(size, at) for size in column.grid) == launch.grid
-            assert tuple(_at(size, at) for size in column.block) == launch.block
-            assert (_at(column.blocks, at), _at(column.threads, at)) == (launch.blocks, launch.threads)
-            assert _at(column.shared_bytes, at) == launch.shared_bytes
-            assert {loop: _at(count, at) for loop, count in column.trips.items()} == launch.trips
+            assert tuple(_at(size, position) for size in column.grid) == launch.grid
+            assert tuple(_at(size, position) for size in column.block) == launch.block
+            assert (_at(column.blocks, position), _at(column.threads, position)) == (launch.blocks, launch.threads)
+            assert _at(column.shared_bytes, position) == launch.shared_bytes
+            assert {loop: _at(count, position) for loop, count in column.trips.items()} == launch.trips
             for field in ("depth", "trips"):
                 written = getattr(kernel.launches[launch.index], field)
-                seen = {loop: _at(count, at) for loop, count in getattr(column, field).items()}
+                seen = {loop: _at(count, position) for loop, count in getattr(column, field).items()}
                 assert seen == {loop: expression.evaluate(alone) for loop, expression in written.items()}
             order = kernel.launches[launch.index].order
-            assert [(axis, _at(extent, at)) for axis, extent in column.order] == [
+            assert [(axis, _at(extent, position)) for axis, extent in column.order] == [
                 (axis, extent.evaluate(alone)) for axis, extent in order
             ]
 
@@ -177,8 +177,8 @@ def test_a_config_is_found_in_its_row_and_no_other_config_is_found(space: Space,
     name = data.draw(st.sampled_from(sorted(config)))
     other = config | {name: data.draw(st.sampled_from(next(t.values for t in space.kernel.tunables if t.name == name)))}
     missing = {key: value for key, value in config.items() if key != name}
-    found = space.find([config, other, config | {name: 12345}, missing, config | {"more": 1}]).tolist()
-    assert found[0] == row
-    assert found[1] == -1 or space.config(found[1]) == other
-    assert found[2:] == [-1, -1, -1]
+    found_rows = space.find([config, other, config | {name: 12345}, missing, config | {"more": 1}]).tolist()
+    assert found_rows[0] == row
+    assert found_rows[1] == -1 or space.config(found_rows[1]) == other
+    assert found_rows[2:] == [-1, -1, -1]
     assert space.find([]).tolist() == []

@@ -40,15 +40,17 @@ def test_attention_is_its_definition(problem: Problem, seed: int) -> None:
     )
     assert values["o"].shape == problem.tensors["o"].shape == problem.tensors["q"].shape
 
-    def at(name: str, batch: int, head: int, token: int) -> np.ndarray:
+    def vector(name: str, batch: int, head: int, token: int) -> np.ndarray:
         return values[name][batch, head, token] if problem.layout == "bhsd" else values[name][batch, token, head]
 
     for b, h, i in product(range(d["batch"]), range(d["heads"]), range(d["queries"])):
         shared = h * d["kv_heads"] // d["heads"]
         keys = range(meeting(d, i))
-        weights = [exp(at("q", b, h, i) @ at("k", b, shared, j) / sqrt(d["head_dim"])) for j in keys]
-        expected = sum(weight * at("v", b, shared, j) for j, weight in zip(keys, weights, strict=True)) / sum(weights)
-        assert_allclose(at("o", b, h, i), expected, atol=1e-12)
+        weights = [exp(vector("q", b, h, i) @ vector("k", b, shared, j) / sqrt(d["head_dim"])) for j in keys]
+        expected = sum(weight * vector("v", b, shared, j) for j, weight in zip(keys, weights, strict=True)) / sum(
+            weights
+        )
+        assert_allclose(vector("o", b, h, i), expected, atol=1e-12)
 
 
 @given(attentions())
@@ -93,17 +95,17 @@ def test_large_scores_do_not_overflow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dims", "said"),
+    ("dims", "message"),
     [
         ({"heads": 6, "kv_heads": 4, "queries": 2}, "attention kv_heads=4 must divide heads=6"),
         ({"heads": 2, "queries": 3, "keys": 2, "causal": 1}, "queries=3 but only keys=2"),
         ({"heads": 2, "queries": 3, "causal": 2}, "accepted are 0 to 1"),
     ],
 )
-def test_heads_and_tokens_that_do_not_fit_together_are_refused(dims: dict[str, int], said: str) -> None:
+def test_heads_and_tokens_that_do_not_fit_together_are_refused(dims: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         ATTENTION.problem(head_dim=8, **dims)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_without_a_mask_there_may_be_more_queries_than_keys() -> None:

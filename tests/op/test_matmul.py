@@ -40,11 +40,11 @@ def test_a_layout_changes_how_matrices_are_stored_and_not_their_product(
 @given(sizes, sizes, sizes, st.integers(2, 4), layouts)
 def test_a_batch_is_as_many_products_apart(m: int, n: int, k: int, batch: int, layout: str) -> None:
     many = MATMUL.problem("f64", layout, m=m, n=n, k=k, batch=batch)
-    one = MATMUL.problem("f64", layout, m=m, n=n, k=k)
+    single = MATMUL.problem("f64", layout, m=m, n=n, k=k)
     tensors = inputs(many)
-    expected = [reference(one, {name: tensors[name][i] for name in "ab"})["c"] for i in range(batch)]
+    expected = [reference(single, {name: tensors[name][i] for name in "ab"})["c"] for i in range(batch)]
     assert_allclose(reference(many, tensors)["c"], expected, atol=1e-14)
-    assert (many.flops, many.bytes) == (batch * one.flops, batch * one.bytes)
+    assert (many.flops, many.bytes) == (batch * single.flops, batch * single.bytes)
 
 
 @given(sizes, sizes, sizes, layouts)

@@ -26,7 +26,7 @@ def test_the_suffix_k_is_1024() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "write a shape as"),
         ("m", "'m' is not part of a shape"),
@@ -44,10 +44,10 @@ def test_the_suffix_k_is_1024() -> None:
         ("4096x4096x4096", "is not part of a shape"),
     ],
 )
-def test_a_slip_is_answered_in_one_line(text: str, said: str) -> None:
+def test_a_slip_is_answered_in_one_line(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_shape(text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 200
 

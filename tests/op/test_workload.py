@@ -154,7 +154,7 @@ tolerance = 0.0
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("layers = [", "x.toml: "),
         ("layers = []", "no layers"),
@@ -168,13 +168,13 @@ tolerance = 0.0
         (HEAD + "extra = 1\nlayers = []", "extra"),
     ],
 )
-def test_a_file_that_is_no_workload_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_that_is_no_workload_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "x.toml"
     path.write_text(text)
     with pytest.raises(UsageError) as caught:
         load_workload(path)
     assert "x.toml" in str(caught.value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

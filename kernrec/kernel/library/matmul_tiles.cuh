@@ -153,8 +153,9 @@ __device__ __forceinline__ void multiply_matrices(Sums& sums, const Scalar* a, c
 }
 
 // Bias and activation of the warp's sums; `column` is the lane's first, n columns.
-__device__ __forceinline__ void finish(Sums& sums, const Scalar* __restrict__ bias, unsigned activation,
-                                       unsigned column, unsigned n) {
+template <class Bias>
+__device__ __forceinline__ void finish(Sums& sums, const Bias* __restrict__ bias, unsigned activation, unsigned column,
+                                       unsigned n) {
     if (bias) {
 #pragma unroll
         for (unsigned j = 0; j < WARP_N / 8; ++j)

@@ -124,10 +124,15 @@ __device__ __forceinline__ void store_sums(const Sums& sums, Target target, unsi
     }
 }
 
-#if !DTYPE_TF32
-// Stores the sums rounded to 16-bit elements, as `store_sums` does; `column` is the warp's first.
-template <class Target>
-__device__ __forceinline__ void store_rounded(const Sums& sums, Target target, unsigned column) {
+// Two numbers in a word, the first in its lower half, each rounded to nearest: to f16, or bf16 where DTYPE_BF16.
+struct PackElements {
+    __device__ __forceinline__ unsigned operator()(float first, float second) const { return pack(first, second); }
+};
+
+// Stores the sums rounded to 16 bits, as `store_sums` does; `column` is the warp's first.
+template <class Target, class Pack = PackElements>
+__device__ __forceinline__ void store_rounded(const Sums& sums, Target target, unsigned column,
+                                              const Pack& packed = Pack()) {
 #pragma unroll
     for (unsigned i = 0; i < WARP_M / 8; ++i, target.row += 8) {
 #pragma unroll
@@ -136,7 +141,7 @@ __device__ __forceinline__ void store_rounded(const Sums& sums, Target target, u
 #pragma unroll
             for (unsigned w = 0; w < 4; ++w) {
                 const float* sum = sums[i / 2][j + w] + i % 2 * 2;
-                words[w] = pack(sum[0], sum[1]);
+                words[w] = packed(sum[0], sum[1]);
             }
 #if VECTOR == 8
             transpose_quad(words);
@@ -157,4 +162,3 @@ __device__ __forceinline__ void store_rounded(const Sums& sums, Target target, u
         }
     }
 }
-#endif

@@ -5,11 +5,7 @@
 
 enum Output : unsigned { BF16, F16, F32 };  // `OUTPUTS` of kernrec/op/matmul.py
 
-// Two numbers in a word, the first in its lower half, each rounded to nearest.
-struct PackF16 {
-    __device__ __forceinline__ unsigned operator()(float first, float second) const { return pack(first, second); }
-};
-
+// As PackElements, which makes f16 here.
 struct PackBf16 {
     __device__ __forceinline__ unsigned operator()(float first, float second) const {
         unsigned word;
@@ -64,76 +60,45 @@ __device__ __forceinline__ void scale(Sums& sums, const Scales& of_rows, const S
     }
 }
 
-// Bias and activation of the warp's sums; `column` is the lane's first, n columns.
-__device__ __forceinline__ void finish_scaled(Sums& sums, const float* __restrict__ bias, unsigned activation,
-                                              unsigned column, unsigned n) {
-    if (bias) {
-#pragma unroll
-        for (unsigned j = 0; j < WARP_N / 8; ++j)
-#pragma unroll
-            for (unsigned e = 0; e < 2; ++e) {
-                const float value = bias_at(bias, min(column + j * 8 + e, n - 1));
-#pragma unroll
-                for (unsigned i = 0; i < WARP_M / 8; ++i) sums[i / 2][j][i % 2 * 2 + e] += value;
-            }
-    }
-    activate(activation, [&](auto change) {
-#pragma unroll
-        for (unsigned i = 0; i < WARP_M / 16; ++i)
-#pragma unroll
-            for (unsigned j = 0; j < WARP_N / 8; ++j)
-#pragma unroll
-                for (unsigned e = 0; e < 4; ++e) sums[i][j][e] = change(sums[i][j][e]);
-    });
-}
-
-// Stores the sums in 16 bits, as `store_sums` does; `column` is the warp's first.
-template <class Target, class Pack>
-__device__ __forceinline__ void store_packed(const Sums& sums, Target target, unsigned column, const Pack& packed) {
-#pragma unroll
-    for (unsigned i = 0; i < WARP_M / 8; ++i, target.row += 8) {
-#pragma unroll
-        for (unsigned j = 0; j < WARP_N / 8; j += 4) {
-            unsigned words[4];
-#pragma unroll
-            for (unsigned w = 0; w < 4; ++w) {
-                const float* sum = sums[i / 2][j + w] + i % 2 * 2;
-                words[w] = packed(sum[0], sum[1]);
-            }
-#if VECTOR == 8
-            transpose_quad(words);
-            const unsigned place = column + j * 8 + threadIdx.x % 4 * 8;
-            store_packet(target.at(place), Packet<16>{words[0], words[1], words[2], words[3]}, target.holds(place));
-#else
-#pragma unroll
-            for (unsigned w = 0; w < 4; ++w) {
-                const unsigned place = column + (j + w) * 8 + threadIdx.x % 4 * 2;
-#if VECTOR == 2
-                store_packet(target.at(place), Packet<4>{words[w]}, target.holds(place));
-#else
-                store_half(target.at(place), Element(words[w]), target.holds(place));
-                store_half(target.at(place, 1), Element(words[w] >> 16), target.holds(place + 1));
-#endif
-            }
-#endif
-        }
-    }
-}
-
 // Bias and activation of scaled sums, and their stores to the block's product of a batch; `row` and `lane_column` are
 // the lane's first, `column` the warp's.
 __device__ __forceinline__ void store_scaled(Sums& sums, const float* __restrict__ bias, unsigned activation, void* c,
                                              unsigned output, unsigned row, unsigned column, unsigned lane_column,
                                              unsigned m, unsigned n) {
-    finish_scaled(sums, bias, activation, lane_column, n);
+    finish(sums, bias, activation, lane_column, n);
     const size_t skipped = blockIdx.z * (size_t(m) * n);
     if (output == F32) {
         store_sums(sums, Matrix<float>{static_cast<float*>(c) + skipped, row, m, n}, lane_column);
     } else {
         const Matrix<Element> target{static_cast<Element*>(c) + skipped, row, m, n};
         if (output == BF16)
-            store_packed(sums, target, column, PackBf16());
+            store_rounded(sums, target, column, PackBf16());
         else
-            store_packed(sums, target, column, PackF16());
+            store_rounded(sums, target, column);
     }
+}
+
+// Stores N successive numbers of C in 16 bits.
+template <unsigned N, class Pack>
+__device__ __forceinline__ void store_words(Element* target, const Floats<N>& numbers, bool inside, const Pack& packed) {
+    if constexpr (N == 1) {
+        store_half(target, Element(packed(numbers.value[0], 0.0f)), inside);
+    } else {
+        Packet<2 * N> words;
+#pragma unroll
+        for (unsigned i = 0; i < N / 2; ++i) words.word[i] = packed(numbers.value[2 * i], numbers.value[2 * i + 1]);
+        store_packet(target, words, inside);
+    }
+}
+
+// Stores N successive numbers of C from element `first` on, if they are `inside` it.
+template <unsigned N>
+__device__ __forceinline__ void store_result(void* c, unsigned output, unsigned first, const Floats<N>& numbers,
+                                             bool inside) {
+    if (output == F32)
+        store_floats<N>(static_cast<float*>(c) + first, numbers.value, inside);
+    else if (output == BF16)
+        store_words<N>(static_cast<Element*>(c) + first, numbers, inside, PackBf16());
+    else
+        store_words<N>(static_cast<Element*>(c) + first, numbers, inside, PackElements());
 }

@@ -1,6 +1,5 @@
-"""`attention_mma` and `attention_simt`, run by the emulator on awkward problems and held against the op's reference."""
-
-import dataclasses
+"""`attention_mma`, `attention_simt` and `attention_wgmma`, run by the emulator on awkward problems and held against the
+op's reference."""
 
 import numpy as np
 import pytest
@@ -9,28 +8,25 @@ from hypothesis import strategies as st
 
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, bind_launches, find_kernel
-from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
+from kernrec.op import encode_elements, inputs
 from kernrec.profile.probe_profile import emulate_config, profile_variant
-from kernrec.ptx import EmulationError
-from tests.helpers.kernel_code import Config, assembled, module_of, not_assembled
-from tests.helpers.trial import execute
+from tests.helpers.attention import (
+    WGMMA,
+    Case,
+    code_of,
+    count_wrong,
+    fitting,
+    is_noticed,
+    problem_of,
+    run,
+    sm_of,
+    wgmma_case,
+)
+from tests.helpers.kernel_code import assembled, module_of, not_assembled
 
 pytestmark = pytest.mark.slow
 
 MMA, SIMT = find_kernel("attention_mma"), find_kernel("attention_simt")
-UNIT = 2.0**-24
-"""Half a unit in the last place of f32, relative."""
-ROUNDING = {"f32": UNIT, "f16": 2.0**-11, "bf16": 2.0**-8}
-LEAST = {"f32": 0.0, "f16": 2.0**-25, "bf16": 0.0}
-"""Half the distance of subnormal numbers."""
-
-Case = tuple[Kernel, dict[str, int], str, int]
-"""A kernel, a config of it, a dtype, and a head_dim that the config's HEAD is for."""
-
-
-def _sm(kernel: Kernel, dtype: str) -> int:
-    """The architecture that a case is run for: halves without tensor cores are those of sm_75."""
-    return 75 if kernel is SIMT and dtype != "f32" else 86
 
 
 def _mma(head: int, *tile: int, dtype: str = "f16", dim: int = 0, pack: int = 0, split_keys: int = 1) -> Case:
@@ -65,6 +61,12 @@ CASES = (
     _simt(128, 128, 4, 2, 4, dtype="f16"),
     _simt(160, 128, 1, 4, 1, dtype="f16", dim=131, split_keys=4),
     _simt(256, 128, 1, 2, 4, dtype="bf16", pack=1),
+    wgmma_case(64, 64, 128, 3, 1, 0, dim=40),
+    wgmma_case(64, 192, 128, 3, 1, 1, dtype="bf16"),
+    wgmma_case(96, 128, 176, 2, 0, 0, dim=88),
+    wgmma_case(128, 128, 128, 2, 1, 1, dim=104),
+    wgmma_case(192, 128, 96, 2, 1, 0, dtype="bf16", dim=168),
+    wgmma_case(256, 128, 80, 2, 1, 1),
 )
 EACH_CASE = pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, (c[0].name, *c[1].values(), c[2]))))
 
@@ -78,59 +80,7 @@ SHAPES = (
 )
 
 
-def _code(kernel: Kernel, config: Config, dtype: str) -> tuple[Kernel, Config, str, str, int]:
-    """What a config's code is made of; that of both layouts is the same."""
-    return kernel, config, dtype, "bhsd", _sm(kernel, dtype)
-
-
-def _problem(dtype: str, dim: int, shape: dict[str, int], layout: str = "bhsd") -> Problem:
-    return find_op("attention").problem(dtype=dtype, layout=layout, head_dim=dim, **shape)
-
-
-def _run(
-    kernel: Kernel, config: dict[str, int], problem: Problem, given: dict[str, np.ndarray], check_races: bool = False
-) -> np.ndarray:
-    """The values of o as the kernel leaves them in memory."""
-    module = module_of(*_code(kernel, config, problem.dtype))
-    o = execute(kernel, config, problem, _sm(kernel, problem.dtype), module, given, check_races=check_races)["o"]
-    return decode_elements(o, problem.dtype)
-
-
-def _bound(kernel: Kernel, problem: Problem, given: dict[str, np.ndarray], expected: np.ndarray) -> np.ndarray:
-    """How far roundings may take o from what it is in exact arithmetic.
-
-    A score is a sum of head_dim products, scaled, in f32: its absolute error is the relative error of its weight. The
-    weights are rounded to the dtype before tensor cores multiply them, and what is left of those below its least normal
-    number. Then come the sums over the keys, rescaled once a tile, and the rounding of the result.
-    """
-    dim, dtype = problem.names, problem.dtype
-    value = {name: decode_elements(tensor, dtype) for name, tensor in given.items()}
-    size = problem.definition.reference(problem.sizes, problem.layout, value | {"v": np.abs(value["v"])})["o"]
-    longest = [np.linalg.norm(value[name], axis=-1).max() for name in "qk"]
-    of_score = (dim["head_dim"] + 8) * UNIT * longest[0] * longest[1] / np.sqrt(dim["head_dim"])
-    of_weight = ROUNDING[dtype] if kernel is MMA else 0.0
-    relative = of_weight + 2 * of_score + (3 * dim["keys"] + 32) * UNIT
-    lost = dim["keys"] * LEAST[dtype] * np.abs(value["v"]).max() if kernel is MMA else 0.0
-    return relative * size + ROUNDING[dtype] * np.abs(expected) + lost + LEAST[dtype]
-
-
-def _wrong(kernel: Kernel, config: dict[str, int], problem: Problem, check_races: bool = False, seed: int = 0) -> int:
-    """How many values of o are further from the reference than roundings take them."""
-    given = inputs(problem, seed)
-    expected = reference(problem, given)["o"]
-    o = _run(kernel, config, problem, given, check_races)
-    return int((~(np.abs(o - expected) <= _bound(kernel, problem, given, expected))).sum())
-
-
-def _fitting(case: Case, problem: Problem) -> dict[str, int]:
-    """The case's config as far as it fits the problem: run-time tunables fall back to their first values."""
-    kernel, config, _, _ = case
-    plain = {"pack": 0, "split_keys": 1}
-    candidates = (config, config | {"split_keys": 1}, config | {"pack": 0}, config | plain)
-    return next(c for c in candidates if kernel.fits(c, problem, limits(_sm(kernel, problem.dtype))))
-
-
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @EACH_CASE
 def test_attention_is_within_its_roundings_of_the_reference(case: Case) -> None:
     """On three of the shapes, each case beginning with another one; on more until its config fits as it is."""
@@ -141,14 +91,14 @@ def test_attention_is_within_its_roundings_of_the_reference(case: Case) -> None:
         if number >= 3 and config in ran:
             break
         layout = kernel.layouts[(number + place) % 2]
-        problem = _problem(dtype, dim, SHAPES[(number + place) % len(SHAPES)], layout)
-        ran.append(_fitting(case, problem))
-        assert _wrong(kernel, ran[-1], problem, check_races=number == 0, seed=number) == 0, (ran[-1], problem.key)
+        problem = problem_of(dtype, dim, SHAPES[(number + place) % len(SHAPES)], layout)
+        ran.append(fitting(case, problem))
+        assert count_wrong(kernel, ran[-1], problem, check_races=number == 0, seed=number) == 0, (ran[-1], problem.key)
     assert config in ran, "the config runs as it is on none of the shapes"
 
 
 def test_every_value_of_every_tunable_is_among_the_cases_but_the_widest_splits() -> None:
-    for kernel in (MMA, SIMT):
+    for kernel in (MMA, SIMT, WGMMA):
         for tunable in kernel.tunables:
             seen = {case[1][tunable.name] for case in CASES if case[0] is kernel}
             assert seen == {value for value in tunable.values if tunable.name != "split_keys" or value <= 4}
@@ -158,19 +108,19 @@ def test_every_value_of_every_tunable_is_among_the_cases_but_the_widest_splits()
 @pytest.mark.parametrize("case", [CASES[0], CASES[12]], ids=lambda case: case[0].name)
 def test_shares_without_a_tile_of_keys_count_for_nothing(case: Case, split_keys: int) -> None:
     kernel, config, dtype, dim = case
-    problem = _problem(dtype, dim, {"heads": 4, "kv_heads": 2, "queries": 3, "keys": 129, "causal": 1})
-    assert _wrong(kernel, config | {"split_keys": split_keys}, problem) == 0
+    problem = problem_of(dtype, dim, {"heads": 4, "kv_heads": 2, "queries": 3, "keys": 129, "causal": 1})
+    assert count_wrong(kernel, config | {"split_keys": split_keys}, problem) == 0
 
 
 @pytest.mark.parametrize("case", CASES[::4], ids=lambda case: case[0].name)
 def test_a_sequence_comes_out_alike_in_either_layout(case: Case) -> None:
     kernel, _, dtype, dim = case
     shape = {"heads": 4, "kv_heads": 2, "queries": 9, "keys": 65, "causal": 1}
-    one, other = (_problem(dtype, dim, shape, layout) for layout in ("bhsd", "bshd"))
-    config = _fitting(case, one)
-    given = inputs(one)
+    first, second = (problem_of(dtype, dim, shape, layout) for layout in ("bhsd", "bshd"))
+    config = fitting(case, first)
+    given = inputs(first)
     swapped = {name: np.ascontiguousarray(tensor.swapaxes(1, 2)) for name, tensor in given.items()}
-    assert np.array_equal(_run(kernel, config, one, given), _run(kernel, config, other, swapped).swapaxes(1, 2))
+    assert np.array_equal(run(kernel, config, first, given), run(kernel, config, second, swapped).swapaxes(1, 2))
 
 
 @for_all(data=st.data())
@@ -184,11 +134,11 @@ def test_the_trips_of_the_spec_are_those_that_the_blocks_make(data: st.DataObjec
         "keys": keys,
         "causal": data.draw(st.integers(0, 1)),
     }
-    problem = _problem(dtype, dim, shape)
-    config = _fitting((kernel, config, dtype, dim), problem)
-    sm = _sm(kernel, dtype)
+    problem = problem_of(dtype, dim, shape)
+    config = fitting((kernel, config, dtype, dim), problem)
+    sm = sm_of(kernel, dtype)
     names = kernel.namespace(config, problem, sm)
-    packed = group if config["pack"] else 1
+    packed = group if config.get("pack") else 1
     tile, block_k, queries = names["block_q"] // packed, names["block_k"], shape["queries"]
     older = keys - queries if shape["causal"] else keys
     total = unmasked = 0
@@ -200,23 +150,26 @@ def test_the_trips_of_the_spec_are_those_that_the_blocks_make(data: st.DataObjec
     assert main.trips == {"k_tiles": blocks * total, "masked": blocks * (total - unmasked)}
     launch = kernel.launches[main.index]
     assert {n: launch.depth[n].evaluate(names) for n in launch.depth}["k_tiles"] == -(
-        -names["k_tiles"] // config["split_keys"]
+        -names["k_tiles"] // config.get("split_keys", 1)
     )
 
 
-@pytest.mark.every(2)
-@pytest.mark.parametrize("case", [*CASES[:8:2], *CASES[12:17:2]], ids=lambda case: case[0].name)
+@pytest.mark.every(3)
+@pytest.mark.parametrize("case", [*CASES[:8:2], *CASES[12:17:2], *CASES[21::2]], ids=lambda case: case[0].name)
 def test_every_block_issues_what_its_profile_says_whatever_the_edges(case: Case) -> None:
     kernel, config, dtype, dim = case
-    sm = _sm(kernel, dtype)
-    code = _code(kernel, config, dtype)
+    sm = sm_of(kernel, dtype)
+    code = code_of(kernel, config, dtype)
     compiled, module = not_assembled(*code), module_of(*code)
-    configs = [config | {"pack": 0, "split_keys": split_keys} for split_keys in (1, 2, 4, 8)]
+    splits = (1, 2, 4, 8) if "split_keys" in config else ()
+    configs = [config | {"pack": 0, "split_keys": split_keys} for split_keys in splits] or [config]
     profiles = {p.launch: p.profile for p in profile_variant(kernel, configs, dtype, "bhsd", sm, compiled)}
     for shape in SHAPES[:4]:
-        problem = _problem(dtype, dim, shape)
+        if kernel is WGMMA and shape["keys"] <= 2 * config["block_k"]:
+            shape = shape | {"keys": shape["keys"] + 2 * config["block_k"]}  # see the probes of its spec
+        problem = problem_of(dtype, dim, shape)
         buffers = {**inputs(problem), "o": encode_elements(np.zeros(problem.tensors["o"].shape), dtype)}
-        for bound, counts in emulate_config(kernel, _fitting(case, problem), problem, sm, module, buffers):
+        for bound, counts in emulate_config(kernel, fitting(case, problem), problem, sm, module, buffers):
             expected = profiles[bound.index].counts({"block": bound.blocks, **bound.trips})
             for metric, count in expected.items():
                 if metric.startswith(("issue", "shared", "barriers", "mma")):
@@ -224,16 +177,16 @@ def test_every_block_issues_what_its_profile_says_whatever_the_edges(case: Case)
 
 
 @pytest.mark.every(2)
-@pytest.mark.parametrize("case", CASES[1::2], ids=lambda case: case[0].name)
+@pytest.mark.parametrize("case", CASES[1:20:2], ids=lambda case: case[0].name)
 def test_a_trip_has_no_bank_conflicts_and_exactly_the_products_of_its_tile(case: Case) -> None:
     kernel, config, dtype, _ = case
-    sm = _sm(kernel, dtype)
-    compiled = not_assembled(*_code(kernel, config, dtype))
+    sm = sm_of(kernel, dtype)
+    compiled = not_assembled(*code_of(kernel, config, dtype))
     profile = profile_variant(kernel, [config | {"pack": 0, "split_keys": 1}], dtype, "bhsd", sm, compiled)[0].profile
     trip = dict(zip(profile.metrics, profile.coefficients[:, profile.terms.index("k_tiles")].tolist(), strict=True))
     for way in ("load", "store"):
         assert trip[f"shared.{way}_wavefronts"] == trip[f"shared.{way}_ideal"] > 0
-    names = kernel.namespace(config, _problem(dtype, config["head"], SHAPES[0]), sm)
+    names = kernel.namespace(config, problem_of(dtype, config["head"], SHAPES[0]), sm)
     products = 2 * names["block_q"] * names["block_k"] * config["head"]
     if kernel is MMA:
         assert trip["issue.mma"] * 16 * 8 * 16 == products
@@ -257,7 +210,7 @@ def test_a_few_dozen_codes_on_every_architecture(kernel: Kernel, dtype: str, mos
     "case", [_mma(128, 128, 32, 64, 2), _mma(96, 128, 32, 64, 1), _mma(64, 128, 32, 128, 2), _simt(160, 128, 4, 4, 4)]
 )
 def test_the_codes_hungriest_for_registers_do_not_spill(case: Case) -> None:
-    resources = assembled(*_code(*case[:3])).resources[case[0].name]
+    resources = assembled(*code_of(*case[:3])).resources[case[0].name]
     assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
 
 
@@ -309,15 +262,4 @@ MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
 @pytest.mark.every(4)
 @pytest.mark.parametrize(("old", "new", "case", "shape"), MUTANTS, ids=[f"{old.strip()[:60]}" for old, *_ in MUTANTS])
 def test_breaking_one_thing_in_the_source_is_noticed(old: str, new: str, case: Case, shape: dict[str, int]) -> None:
-    kernel, _, dtype, dim = case
-    assert kernel.source.count(old) == 1
-    broken = dataclasses.replace(kernel, source=kernel.source.replace(old, new))
-    problem = _problem(dtype, dim, shape, "bshd")
-    config = _fitting(case, problem)
-    given = inputs(problem)
-    expected = reference(problem, given)["o"]
-    try:
-        o = _run(broken, config, problem, given, check_races=True)
-    except EmulationError:
-        return
-    assert not (np.abs(o - expected) <= _bound(kernel, problem, given, expected)).all()
+    assert is_noticed(old, new, case, shape)

@@ -16,8 +16,9 @@ from kernrec.kernel import Kernel, Space, bind_launches, find_kernel
 from kernrec.op import Problem, decode_elements, inputs, reference
 from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.recommender.context import Context
+from tests.helpers.attention import bound
 from tests.helpers.triton_library import TritonRun, results
-from tests.kernel.library.test_attention import MMA, SHAPES, _bound
+from tests.kernel.library.test_attention import SHAPES
 
 KERNEL = find_kernel("attention_triton")
 COLUMNS = ("head", "block_m", "block_n", "num_stages", "num_warps")
@@ -63,7 +64,7 @@ def wrong(kernel: Kernel, runs: list[TritonRun]) -> list[str]:
             continue
         expected = reference(solved, given)["o"]
         off = np.abs(decode_elements(outputs["o"], solved.dtype) - expected)
-        if not (off <= _bound(MMA, solved, given, expected)).all():
+        if not (off <= bound(KERNEL, solved, given, expected)).all():
             faults.append(f"{solved.key} {config}")
     return faults
 

@@ -50,7 +50,7 @@ def _dims(kernel: str, vector: int) -> dict[str, int]:
     return {"m": 64 + 3 * vector, "n": 128 + 5 * vector, "k": 64 + 3 * vector}
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("case", "split_k", "bias", "activation"), SPREAD, ids=_name)
 def test_bias_and_activation_are_those_of_the_reference(
     case: tuple[str, str, str, int, Config], split_k: int, bias: int, activation: int

@@ -60,7 +60,7 @@ def test_the_configs_shown_here_can_run(sm: int, config: Config) -> None:
     assert KERNEL.misfit(config, awkward(config, "f16", "nn"), limits(sm)) is None
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("sm", "config", "layout"), SPREAD, ids=_name)
 def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(sm: int, config: Config, layout: str) -> None:
     problem = awkward(config, "f16", layout, k=5 * config["block_k"] + 3 * config["vector"])
@@ -103,6 +103,7 @@ def test_slivers_far_below_one_tile_come_out_right(config: Config, dims: Config)
     assert bits(run(KERNEL, config, problem, given, SM)) == bits(encode_elements(reference(problem, given)["c"], "f16"))
 
 
+@pytest.mark.every(3)
 @EACH
 def test_partial_tiles_issue_exactly_what_full_ones_do(sm: int, config: Config) -> None:
     """Each config in one layout, and each layout with three of the configs."""
@@ -120,6 +121,7 @@ def test_partial_tiles_issue_exactly_what_full_ones_do(sm: int, config: Config) 
                 assert counts[metric] == count, (bound.entry, metric)
 
 
+@pytest.mark.every(3)
 @LAYOUTS
 @pytest.mark.parametrize("config", [c for c in CONFIGS if c["vector"] == 8 and c["split_k"] == 1], ids=str)
 def test_wide_loads_and_stores_move_whole_sectors(config: Config, layout: str) -> None:
@@ -142,6 +144,7 @@ def test_dozens_of_codes_on_every_architecture_that_has_the_instructions(sm: int
                     Space(KERNEL, sm, limits(sm), dtype, layout)
 
 
+@pytest.mark.every(2)
 @LAYOUTS
 def test_the_codes_hungriest_for_registers_do_not_spill(layout: str) -> None:
     hungry = (_config(128, 128, 64, 64, 64, stages=2), _config(64, 256, 32, 32, 64, stages=4, fragments=1))

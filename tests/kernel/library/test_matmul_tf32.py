@@ -44,7 +44,7 @@ def _name(value: object) -> str:
     return "-".join(map(str, value.values() if isinstance(value, dict) else [value]))
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("config", "layout"), SPREAD, ids=_name)
 def test_whole_numbers_are_multiplied_exactly_and_without_races(config: Config, layout: str) -> None:
     problem = awkward(config, "tf32", layout, k=5 * config["block_k"] + 3 * config["vector"])
@@ -68,6 +68,7 @@ def test_operands_are_rounded_to_ten_bits_to_nearest_and_no_further(layout: str)
     assert bits(run(KERNEL, config, problem, rounded, SM)) == bits(c)
 
 
+@pytest.mark.every(2)
 @LAYOUTS
 def test_products_of_a_batch_are_those_of_each_pair(layout: str) -> None:
     for config in (CONFIGS[1], CONFIGS[6]):  # aligned and unaligned shares of the sum

@@ -109,7 +109,7 @@ def test_it_is_among_the_answers_where_its_profiles_are_shipped() -> None:
     for dtype, gpu, shipped in (
         ("f16", "h100", True),
         ("bf16", "h200", True),
-        ("bf16", "rtx4090", False),
+        ("bf16", "rtx4090", True),
         ("f32", "a100", True),
         ("f16", "b200", False),
     ):

@@ -9,11 +9,15 @@ from kernrec.kernel import Space, bind_launches, find_kernel
 from kernrec.kernel.tensor_map import MapHandle
 from kernrec.op import encode_elements, reference
 from kernrec.profile.probe_profile import profile_variant
+from kernrec.ptx import EmulationError
 from tests.helpers.kernel_code import assembled, not_assembled
-from tests.helpers.products import bits, matmul, run, whole_numbers
+from tests.helpers.products import bits, broken, matmul, run, whole_numbers
 
 KERNEL, SM = find_kernel("matmul_wgmma"), 90
-CONFIG = {"block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster": 2, "raster": 1, "block_tiles": 1}
+CONFIG = {
+    "block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster": 2, "raster": 1, "block_tiles": 1,
+    "split_k": 1,
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -24,6 +28,23 @@ def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(dtype: str,
     given = whole_numbers(problem)
     expected = encode_elements(reference(problem, given)["c"], dtype)
     assert bits(run(KERNEL, config, problem, given, SM, check_races=True)) == bits(expected)
+
+
+@pytest.mark.slow
+def test_shares_of_the_reduction_add_up_to_the_same_bits() -> None:
+    """Each of four shares of ten tiles, of which two are longer; sums of whole numbers are exact in any order."""
+    problem = matmul("bf16", "nt", m=70, n=136, k=616, batch=2, bias=1)
+    given = whole_numbers(problem)
+    expected = encode_elements(reference(problem, given)["c"], "bf16")
+    assert bits(run(KERNEL, CONFIG | {"split_k": 4}, problem, given, SM, check_races=True)) == bits(expected)
+
+
+@pytest.mark.slow
+def test_a_stage_that_the_other_block_of_a_cluster_still_reads_is_not_loaded_into() -> None:
+    problem = matmul("f16", "nt", m=130, n=136, k=640)
+    mutant = broken(KERNEL, "threadIdx.x % 32 < CLUSTER) barrier_arrive", "threadIdx.x % 32 < 1) barrier_arrive")
+    with pytest.raises(EmulationError, match=r"deadlock|race"):
+        run(mutant, CONFIG | {"block_m": 64}, problem, whole_numbers(problem), SM, check_races=True)
 
 
 @pytest.mark.slow

@@ -96,7 +96,7 @@ def noticed(mutant: Mutant) -> bool:
 def test_every_kernel_has_mutants(kernel) -> None:
     if kernel.name in ELSEWHERE:
         text = FOLDER.with_name(ELSEWHERE[kernel.name]).read_text(encoding="utf-8")
-        assert f'"{kernel.name}"' in text
+        assert kernel.name in text
         assert "def test_breaking_one_thing_in_the_source_is_noticed(" in text
         return
     assert sum(mutant.kernel == kernel.name for mutant in MUTANTS) >= LEAST, f"mutants/{kernel.name}.toml has too few"
@@ -115,7 +115,7 @@ def test_a_mutant_changes_one_place_of_the_source(mutant: Mutant) -> None:
     assert mutant.sound.kernel.source.count(mutant.old) == 1, f"{mutant.old!r} must occur once"
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_a_mutant_is_noticed(mutant: Mutant) -> None:
     assert mutant.runs(), f"no run of the suite has {mutant.when}"

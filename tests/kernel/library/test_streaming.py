@@ -23,15 +23,15 @@ def _code(kernel: Kernel, config: dict[str, int]) -> tuple[int, ...]:
 def _profiles(case: Case) -> list[tuple[dict[str, int], str, dict[str, dict[str, float]]]]:
     """Config, entry, and counts by term, for every launch of the codes of the sample."""
     kernel, configs = case.kernel, list(map(space(case).config, range(len(space(case)))))
-    found = []
+    profiles = []
     for config in sample(case):
         compiled = not_assembled(kernel, config, case.dtype, case.layout, case.sm)
         same = [other for other in configs if _code(kernel, other) == _code(kernel, config)]
         for launch in profile_variant(kernel, same, case.dtype, case.layout, case.sm, compiled):
             columns = zip(launch.profile.terms, launch.profile.coefficients.T.tolist(), strict=True)
             counts = {term: dict(zip(launch.profile.metrics, column, strict=True)) for term, column in columns}
-            found.append((config, launch.entry, counts))
-    return found
+            profiles.append((config, launch.entry, counts))
+    return profiles
 
 
 @pytest.mark.every(2)

@@ -109,19 +109,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     }
 }
 
-// Stores N successive numbers of C in 16 bits.
-template <unsigned N, class Pack>
-__device__ __forceinline__ void store_words(Element* target, const Floats<N>& numbers, bool inside, const Pack& packed) {
-    if constexpr (N == 1) {
-        store_half(target, Element(packed(numbers.value[0], 0.0f)), inside);
-    } else {
-        Packet<2 * N> words;
-#pragma unroll
-        for (unsigned i = 0; i < N / 2; ++i) words.word[i] = packed(numbers.value[2 * i], numbers.value[2 * i + 1]);
-        store_packet(target, words, inside);
-    }
-}
-
 // Grid: x = REDUCE_THREADS * min(VECTOR, 4) elements of C each.
 extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
     matmul_mma_8bit_reduce(const float* __restrict__ partial, const float* __restrict__ bias, void* __restrict__ c,
@@ -136,5 +123,5 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
     else if (output == BF16)
         store_words<N>(static_cast<Element*>(c) + first, sum, inside, PackBf16());
     else
-        store_words<N>(static_cast<Element*>(c) + first, sum, inside, PackF16());
+        store_words<N>(static_cast<Element*>(c) + first, sum, inside, PackElements());
 }

@@ -10,6 +10,9 @@
 // A block computes several tiles of C one after the other: while the last sums of a tile are stored, the first stages
 // of the next one arrive. With CLUSTER 2, two blocks compute tiles one above the other; each loads half of their common
 // tile of B for both.
+//
+// Split-K: blockIdx.y takes an equal share of the reduction and writes a partial C in f32, of e4m3 scaled;
+// matmul_wgmma_reduce adds the partials in a fixed order.
 
 #define THROUGH_REGISTERS 0
 #define FRAGMENTS 1
@@ -43,100 +46,18 @@ constexpr unsigned MMA_K = STEP_K;
 __device__ void multiply_add(float (&)[4], const unsigned (&)[2][2], const unsigned (&)[2]);  // not used
 #endif
 #include "matmul_tiles.cuh"
+#include "tma.cuh"
+#include "clusters.cuh"
+#include "wgmma.cuh"
 #if DTYPE_F8E4M3
 #include "scaled.cuh"
 #endif
 
-constexpr unsigned GROUP = 128;                 // threads of a warpgroup
 constexpr unsigned MULTIPLIERS = BLOCK_M / 64;  // warpgroups that multiply
 constexpr unsigned ROW_BYTES = 128;             // of a tile: the span of the swizzle
-constexpr unsigned STEP_BYTES = 32;             // of it that one wgmma takes
 constexpr unsigned BARRIERS = STAGES * SLOT;    // offset of the barriers: those of all stages, `full` first
 
 static_assert(ATile::ROW_BYTES == ROW_BYTES && BLOCK_N % (8 * CLUSTER) == 0, "whole rows of the swizzle");
-
-struct alignas(64) TensorMap {
-    unsigned char bytes[128];
-};
-
-__device__ __forceinline__ void barrier_start(unsigned barrier, unsigned arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-
-// Waits for the phase of this parity to complete.
-__device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
-    asm volatile(
-        "{ .reg .pred done;\n"
-        "WAIT: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@!done bra WAIT; }" ::"r"(barrier),
-        "r"(parity)
-        : "memory");
-}
-
-// Arrives, and says how many bytes will.
-__device__ __forceinline__ void barrier_expect(unsigned barrier, unsigned bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-
-// Arrives at the barrier at this place in a block of the cluster.
-__device__ __forceinline__ void barrier_arrive(unsigned barrier, unsigned block) {
-#if CLUSTER > 1
-    asm volatile(
-        "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(barrier),
-        "r"(block)
-        : "memory");
-#else
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-#endif
-}
-
-// All threads of the cluster, and what they did before.
-__device__ __forceinline__ void cluster_sync() {
-#if CLUSTER > 1
-    asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#else
-    __syncthreads();
-#endif
-}
-
-// Starts the copy of a box to shared memory, whose bytes arrive on `barrier`; in all blocks of the cluster if `shared`.
-template <bool SHARED>
-__device__ __forceinline__ void copy_box(unsigned target, const TensorMap& map, unsigned barrier, unsigned depth,
-                                         unsigned row, unsigned matrix) {
-    if constexpr (SHARED)
-        asm volatile(
-            "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-            "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(target),
-            "l"(&map), "r"(depth), "r"(row), "r"(matrix), "r"(barrier), "h"((unsigned short)((1 << CLUSTER) - 1))
-            : "memory");
-    else
-        asm volatile(
-            "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-            "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(target),
-            "l"(&map), "r"(depth), "r"(row), "r"(matrix), "r"(barrier)
-            : "memory");
-}
-
-// A tile in shared memory as wgmma takes it: rows of 128 swizzled bytes along the reduction, 8 rows 1024 bytes apart.
-__device__ __forceinline__ unsigned long long described(unsigned tile) {
-    return (1ull << 62) | (1024ull >> 4 << 32) | (1ull << 16) | (tile >> 4);
-}
-
-#define REGISTERS_32                                                                                                   \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "   \
-    "%24, %25, %26, %27, %28, %29, %30, %31"
-#define REGISTERS_64                                                                                                   \
-    REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, "    \
-    "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define REGISTERS_128                                                                                                  \
-    REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, "    \
-    "%83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, "     \
-    "%104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, "      \
-    "%122, %123, %124, %125, %126, %127"
-#define SUMS_4(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
-#define SUMS_32(j) \
-    SUMS_4(j), SUMS_4(j + 1), SUMS_4(j + 2), SUMS_4(j + 3), SUMS_4(j + 4), SUMS_4(j + 5), SUMS_4(j + 6), SUMS_4(j + 7)
 
 #if DTYPE_F8E4M3
 #define WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" n "k32.f32.e4m3.e4m3 "
@@ -150,76 +71,40 @@ __device__ __forceinline__ unsigned long long described(unsigned tile) {
 __device__ __forceinline__ void multiply_group(float (&d)[BLOCK_N / 8][4], unsigned long long a, unsigned long long b,
                                                unsigned add) {
 #if BLOCK_N == 64
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %34, 0;\n" WGMMA("64") REGISTERS_32 "}, %32, %33" WGMMA_END
-                 : SUMS_32(0)
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %34, 0;\n" WGMMA("64") "{" PLACES_32 "}, %32, %33" WGMMA_END
+                 : SUMS_32
                  : "l"(a), "l"(b), "r"(add));
 #elif BLOCK_N == 128
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %66, 0;\n" WGMMA("128") REGISTERS_64 "}, %64, %65" WGMMA_END
-                 : SUMS_32(0), SUMS_32(8)
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %66, 0;\n" WGMMA("128") "{" PLACES_64 "}, %64, %65" WGMMA_END
+                 : SUMS_64
                  : "l"(a), "l"(b), "r"(add));
 #else
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %130, 0;\n" WGMMA("256") REGISTERS_128 "}, %128, %129" WGMMA_END
-                 : SUMS_32(0), SUMS_32(8), SUMS_32(16), SUMS_32(24)
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %130, 0;\n" WGMMA("256") "{" PLACES_128 "}, %128, %129" WGMMA_END
+                 : SUMS_128
                  : "l"(a), "l"(b), "r"(add));
 #endif
 }
 
-// Waits until all but the PENDING newest groups of products are done.
-template <unsigned PENDING>
-__device__ __forceinline__ void wait_for_products(float (&d)[BLOCK_N / 8][4]) {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-    if constexpr (PENDING == 0)
-#pragma unroll
-        for (unsigned j = 0; j < BLOCK_N / 8; ++j)
-#pragma unroll
-            for (unsigned e = 0; e < 4; ++e) asm volatile("" : "+f"(d[j][e])::"memory");  // not read any earlier
-}
-
-// The stage in use, and how often all were.
-struct Stage {
-    unsigned number = 0, parity = 0;
-
-    __device__ __forceinline__ void next() {
-        number = number + 1 == STAGES ? 0 : number + 1;
-        parity ^= number == 0;
-    }
-};
-
-// Tile `tile` of the tiles of all matrices, walked in bands of `raster` tile rows, down the rows of a band first.
-struct Place {
-    unsigned matrix, row, column;
-
-    __device__ __forceinline__ Place(unsigned tile, unsigned tiles_m, unsigned tiles_n, unsigned raster,
-                                     unsigned rank) {
-        matrix = tile / (tiles_m * tiles_n);
-        tile -= matrix * (tiles_m * tiles_n);
-        const unsigned band_tiles = raster * tiles_n;
-        const unsigned band = tile / band_tiles;
-        const unsigned in_band = tile - band * band_tiles;
-        const unsigned band_rows = min(raster, tiles_m - band * raster);
-        const unsigned tile_n = in_band / band_rows;
-        row = ((band * raster + in_band - tile_n * band_rows) * CLUSTER + rank) * BLOCK_M;
-        column = tile_n * BLOCK_N;
-    }
-};
-
-// Grid: x = clusters of CLUSTER blocks; each takes every so many-th of `tiles`, of which one is CLUSTER * BLOCK_M rows.
-// a_scale, b_scale, bias: null for none. Tensor maps have boxes of DEPTH by BLOCK_M and by BLOCK_N / CLUSTER.
+// Grid: x = clusters of CLUSTER blocks; each takes every so many-th of `tiles`, of which one is CLUSTER * BLOCK_M rows;
+// y = shares of the reduction, of which the first `longer_shares` have one tile more than `share`. a_scale, b_scale,
+// bias: null for none. partial: null without split-K. Tensor maps have boxes of DEPTH by BLOCK_M and by BLOCK_N / CLUSTER.
 extern "C" __global__ void __launch_bounds__(GROUP * (MULTIPLIERS + 1), 1)
 #if CLUSTER > 1
     __cluster_dims__(CLUSTER, 1, 1)
 #endif
         matmul_wgmma(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                      const float* __restrict__ a_scale, const float* __restrict__ b_scale,
-                     const void* __restrict__ bias, void* __restrict__ c, unsigned m, unsigned n, unsigned each_scale,
-                     unsigned output, unsigned activation, unsigned tiles_m, unsigned tiles_n, unsigned raster,
-                     unsigned tiles, unsigned k_tiles) {
+                     const void* __restrict__ bias, void* __restrict__ c, float* __restrict__ partial, unsigned m,
+                     unsigned n, unsigned each_scale, unsigned output, unsigned activation, unsigned tiles_m,
+                     unsigned tiles_n, unsigned raster, unsigned tiles, unsigned share, unsigned longer_shares) {
     extern __shared__ __align__(1024) unsigned char stages[];
     const unsigned slots = static_cast<unsigned>(__cvta_generic_to_shared(stages));
     const auto full = [&](unsigned stage) { return slots + BARRIERS + stage * 8; };
     const auto empty = [&](unsigned stage) { return slots + BARRIERS + (STAGES + stage) * 8; };
     const unsigned rank = blockIdx.x % CLUSTER, cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
     const unsigned warp = threadIdx.x / 32;
+    const unsigned trips = share + (blockIdx.y < longer_shares);
+    const unsigned first_trip = blockIdx.y * share + min(blockIdx.y, longer_shares);
 
     if (threadIdx.x == 0) {
         for (unsigned stage = 0; stage < STAGES; ++stage) {
@@ -241,13 +126,14 @@ extern "C" __global__ void __launch_bounds__(GROUP * (MULTIPLIERS + 1), 1)
             for (unsigned tile = cluster; tile < tiles; tile += clusters) {
                 const Place place(tile, tiles_m, tiles_n, raster, rank);
 #pragma unroll 1
-                for (unsigned trip = 0; trip < k_tiles; ++trip) {
+                for (unsigned trip = 0; trip < trips; ++trip) {
                     barrier_wait(empty(stage.number), stage.parity ^ 1);
                     if (threadIdx.x % 32 == 0) {
-                        const unsigned slot = slots + stage.number * SLOT, arrived = full(stage.number);
-                        barrier_expect(arrived, SLOT);
-                        copy_box<false>(slot, a, arrived, trip * DEPTH, place.row, place.matrix);
-                        copy_box<(CLUSTER > 1)>(slot + ATile::BYTES + rank * PART * ROW_BYTES, b, arrived, trip * DEPTH,
+                        const unsigned slot = slots + stage.number * SLOT, landed = full(stage.number);
+                        const unsigned depth = (first_trip + trip) * DEPTH;
+                        barrier_expect(landed, SLOT);
+                        copy_box<false>(slot, a, landed, depth, place.row, place.matrix);
+                        copy_box<(CLUSTER > 1)>(slot + ATile::BYTES + rank * PART * ROW_BYTES, b, landed, depth,
                                                 place.column + rank * PART, place.matrix);
                     }
                     __syncwarp();
@@ -273,22 +159,23 @@ extern "C" __global__ void __launch_bounds__(GROUP * (MULTIPLIERS + 1), 1)
                 for (unsigned e = 0; e < 4; ++e) sums[0][j][e] = 0.0f;
             unsigned before = 0;
 #pragma unroll 1
-            for (unsigned trip = 0; trip < k_tiles; ++trip) {
+            for (unsigned trip = 0; trip < trips; ++trip) {
                 barrier_wait(full(stage.number), stage.parity);
                 const unsigned slot = slots + stage.number * SLOT;
-                const unsigned long long a_tile = described(slot + warp / 4 * 64 * ROW_BYTES);
-                const unsigned long long b_tile = described(slot + ATile::BYTES);
-                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+                const unsigned long long a_tile = described<ROW_BYTES>(slot + warp / 4 * 64 * ROW_BYTES);
+                const unsigned long long b_tile = described<ROW_BYTES>(slot + ATile::BYTES);
+                products_fence();
 #pragma unroll
                 for (unsigned step = 0; step < ROW_BYTES / STEP_BYTES; ++step)
                     multiply_group(sums[0], a_tile + step * (STEP_BYTES / 16), b_tile + step * (STEP_BYTES / 16), 1);
-                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-                wait_for_products<1>(sums[0]);
+                commit_products();
+                wait_for_products<1>();
                 if (trip) release(before);
                 before = stage.number;
                 stage.next();
             }
-            wait_for_products<0>(sums[0]);
+            wait_for_products<0>();
+            hold(sums[0]);
             release(before);
 
             const unsigned row = place.row + warp * 16 + threadIdx.x % 32 / 4;
@@ -297,15 +184,41 @@ extern "C" __global__ void __launch_bounds__(GROUP * (MULTIPLIERS + 1), 1)
             const Scales of_rows(a_scale + place.matrix * (each_scale ? m : 1), each_scale, m);
             const Scales of_columns(b_scale + place.matrix * (each_scale ? n : 1), each_scale, n);
             scale(sums, of_rows, of_columns, row, lane_column);
-            const size_t skipped = place.matrix * (size_t(m) * n) * (output == F32 ? 4 : 2);
-            store_scaled(sums, static_cast<const float*>(bias), activation, static_cast<char*>(c) + skipped, output,
-                         row, place.column, lane_column, m, n);
-#else
-            finish(sums, static_cast<const Element*>(bias), activation, lane_column, n);
-            Element* target = static_cast<Element*>(c) + place.matrix * (size_t(m) * n);
-            store_rounded(sums, Matrix<Element>{target, row, m, n}, place.column);
 #endif
+            const size_t elements = size_t(m) * n;
+            if (partial) {
+                const size_t skipped = (blockIdx.y * (tiles / (tiles_m * tiles_n)) + place.matrix) * elements;
+                store_sums(sums, Matrix<float>{partial + skipped, row, m, n}, lane_column);
+            } else {
+                const size_t skipped = place.matrix * elements;
+#if DTYPE_F8E4M3
+                char* target = static_cast<char*>(c) + skipped * (output == F32 ? 4 : 2);
+                store_scaled(sums, static_cast<const float*>(bias), activation, target, output, row, place.column,
+                             lane_column, m, n);
+#else
+                finish(sums, static_cast<const Element*>(bias), activation, lane_column, n);
+                Element* target = static_cast<Element*>(c) + skipped;
+                store_rounded(sums, Matrix<Element>{target, row, m, n}, place.column);
+#endif
+            }
         }
     }
     cluster_sync();  // no block is gone while another still writes to its shared memory
+}
+
+// Grid: x = REDUCE_THREADS * 4 elements of C each.
+extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
+    matmul_wgmma_reduce(const float* __restrict__ partial, const void* __restrict__ bias, void* __restrict__ c,
+                        unsigned output, unsigned activation, unsigned elements, unsigned columns, unsigned splits) {
+    const unsigned first = (blockIdx.x * REDUCE_THREADS + threadIdx.x) * 4;
+    const bool inside = first < elements;
+#if DTYPE_F8E4M3
+    const float* added = static_cast<const float*>(bias);
+    store_result<4>(c, output, first, added_up<4>(partial, added, activation, first, elements, columns, splits), inside);
+#else
+    const Element* added = static_cast<const Element*>(bias);
+    const Floats<4> sum = added_up<4>(partial, added, activation, first, elements, columns, splits);
+    const Packet<8> words{pack(sum.value[0], sum.value[1]), pack(sum.value[2], sum.value[3])};
+    store_packet(static_cast<Element*>(c) + first, words, inside);
+#endif
 }

@@ -1,0 +1,100 @@
+"""`matmul_tcgen05`: what holds of it beyond what every kernel of the library keeps (test_kernels.py)."""
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.gpu import limits
+from kernrec.kernel import Space, able_kernels, bind_launches, find_kernel
+from kernrec.kernel.tensor_map import MapHandle
+from kernrec.op import encode_elements, reference
+from kernrec.profile.probe_profile import profile_variant
+from kernrec.ptx import EmulationError
+from tests.helpers.kernel_code import Config, assembled, not_assembled
+from tests.helpers.products import bits, broken, matmul, run, whole_numbers
+
+KERNEL, SM = find_kernel("matmul_tcgen05"), 100
+CONFIG = {"block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster": 2, "raster": 1, "block_tiles": 1}
+
+
+LONG = CONFIG | {"block_tiles": 4}, {"m": 200, "n": 1032, "k": 72}
+"""Pairs of blocks that each compute three tiles: the third takes the place of the first in tensor memory."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "config", "dims"),
+    [("f16", *LONG), ("bf16", CONFIG | {"cluster": 1, "block_tiles": 2}, {"m": 200, "n": 264, "k": 72})],
+)
+def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(
+    dtype: str, config: Config, dims: dict[str, int]
+) -> None:
+    problem = matmul(dtype, "nt", **dims)
+    given = whole_numbers(problem)
+    expected = encode_elements(reference(problem, given)["c"], dtype)
+    assert bits(run(KERNEL, config, problem, given, SM, check_races=True)) == bits(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("CLUSTER * (BLOCK_M / 32)", "BLOCK_M / 32"),
+        ("barrier_wait(drained(number), parity ^ 1);", ""),
+        ("barrier_arrive(drained(number), 0);", "barrier_arrive(drained(number), rank);"),
+    ],
+)
+def test_a_pair_whose_sums_are_overwritten_too_early_is_noticed(old: str, new: str) -> None:
+    config, dims = LONG
+    problem = matmul("f16", "nt", **dims)
+    with pytest.raises(EmulationError, match=r"tensor memory|deadlock"):
+        run(broken(KERNEL, old, new), config, problem, whole_numbers(problem), SM, check_races=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_a_trip_multiplies_its_tiles_and_brings_each_byte_of_them_once(cluster: int) -> None:
+    """Each block of a pair loads its tile of A and half of the tile of B; tensor cores read both once a product."""
+    config = CONFIG | {"cluster": cluster}
+    code = not_assembled(KERNEL, config, "f16", "nt", SM)
+    [launch] = profile_variant(KERNEL, [config], "f16", "nt", SM, code)
+    profile = launch.profile
+    trip = dict(zip(profile.metrics, profile.coefficients[:, profile.terms.index("k_tiles")].tolist(), strict=True))
+    assert trip["mma.f16"] == trip["tcgen05.f16"] == 2 * 128 * 128 * 64
+    assert trip["global.a.read_bytes"] == 128 * 64 * 2
+    assert trip["global.b.read_bytes"] == 128 * 64 * 2 / cluster
+    assert trip["tcgen05.shared_bytes"] == (128 + 128 / cluster) * 64 * 2
+    assert trip["global.a.read_sectors"] * 32 == trip["global.a.read_bytes"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "block_n", "cluster"), [("bf16", 256, 1), ("f8e4m3", 256, 2)])
+def test_the_assembler_takes_it_without_a_spill_or_a_warning(dtype: str, block_n: int, cluster: int) -> None:
+    block_k, stages = 128 if dtype == "f8e4m3" else 64, 4 if block_n // cluster == 256 else 6
+    config = CONFIG | {"block_n": block_n, "block_k": block_k, "stages": stages, "cluster": cluster}
+    compiled = assembled(KERNEL, config, dtype, "nt", SM)
+    resources = compiled.resources["matmul_tcgen05"]
+    assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
+    assert "warning" not in compiled.log
+
+
+def test_only_data_center_blackwell_has_it() -> None:
+    offered = {sm: {kernel.name for kernel in able_kernels("matmul", "bf16", "nt", sm)} for sm in (90, 100, 120)}
+    assert [sm for sm, names in offered.items() if "matmul_tcgen05" in names] == [100]
+    assert {kernel.name for kernel in able_kernels("matmul", "f8e4m3", "nt", 100)} == {"matmul_tcgen05"}
+
+
+def test_rows_that_no_tensor_map_describes_are_refused() -> None:
+    space = Space(KERNEL, SM, limits(SM), "bf16", "nt")
+    assert len(space.at(matmul("bf16", "nt", m=300, n=264, k=72)).rows)
+    for dims in ({"m": 300, "n": 264, "k": 68}, {"m": 300, "n": 262, "k": 72}):
+        assert not len(space.at(matmul("bf16", "nt", **dims)).rows)
+    with pytest.raises(UsageError, match=r"map a: strides are 136, 40800 bytes and the box .*; accepted are multiples"):
+        bind_launches(KERNEL, CONFIG, matmul("bf16", "nt", m=300, n=264, k=68), SM)
+
+
+def test_each_block_of_a_pair_copies_half_of_the_columns_of_b() -> None:
+    problem = matmul("bf16", "nt", m=300, n=264, k=72, batch=3)
+    [launch] = bind_launches(KERNEL, CONFIG, problem, SM)
+    a, b = (argument for argument in launch.arguments if isinstance(argument, MapHandle))
+    assert (a.extents, a.box, b.box) == ((72, 300, 3), (64, 128, 1), (64, 64, 1))
+    assert launch.grid[0] == 2 * 3 * 2 * 3  # pairs of 256 rows, columns of 128, matrices
