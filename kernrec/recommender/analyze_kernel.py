@@ -21,6 +21,7 @@ from kernrec.op import Problem
 from kernrec.profile.kernel_code import unused_macros
 from kernrec.profile.profile_user_kernel import ProfileFailure
 from kernrec.profile.sample_profile import ProfileTarget
+from kernrec.recommender.context import answering_with
 from kernrec.recommender.infeasible import empty_constraint, refusing_constraint
 from kernrec.recommender.profile_configs import ConfigProfiler, ProfilingOptions, why_none
 from kernrec.recommender.profile_promising import LARGE, PartOfSpace, profile_promising
@@ -96,11 +97,12 @@ def analyze(
         left_out = 0
     else:
         part = PartOfSpace(space, np.array(wanted), variants.index[wanted], known)
-        failures, left_out = profile_promising(profiler, gpu, query, part)
+        with profiler.with_lasting_processes() as lasting:
+            failures, left_out = profile_promising(lasting, gpu, query, part)
     if len(failures) < len(wanted):  # without a compiler, or with a source that is wrong, nothing is left behind
         with Database.open(database, read_only=False) as opened:
             remember(opened, kernel, problem)
-    recommender = Recommender([database])
+    recommender = Recommender(answering_with(database))
     if not recommender.context.find_profiles(kernel, problem, gpu):
         raise why_none(kernel, problem, gpu.sm, failures[0])
     recommendation = recommender.answer_kernel(kernel, problem, gpu, query)

@@ -66,7 +66,9 @@ class RunnableConfigs:
         """Those of a kernel's table on a problem, in the light of what databases hold."""
         on_problem = table.space.at(problem)
         measured = measured_rows(table.space, on_problem, table.gpu, evidence, points)
-        everywhere = measured[0].rows if len(points) == 1 else np.unique(np.concatenate([m.rows for m in measured]))
+        everywhere = measured[0].rows
+        if any(len(other.rows) for other in measured[1:]):
+            everywhere = np.unique(np.concatenate([m.rows for m in measured]))
         rows = table.runnable(on_problem, everywhere)
         first = measured[0]
         unprofiled = [m for row, m in zip(first.rows, first.measured, strict=True) if row not in rows]

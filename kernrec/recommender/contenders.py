@@ -16,7 +16,7 @@ import numpy as np
 from kernrec.model.search.joint_posterior import Contenders, JointPosterior, Measured
 from kernrec.op import Problem
 from kernrec.recommender.candidate_set import CandidateSet
-from kernrec.recommender.estimate.costs import OWN
+from kernrec.recommender.estimate.costs import OWN, median
 from kernrec.recommender.estimate.measured_rows import applies
 from kernrec.recommender.request import Objective
 from kernrec.store import Evidence, MeasuredAnswer
@@ -55,6 +55,8 @@ class ProblemContenders:
     deviation: Array
     """Standard deviation of the whole error of each prediction, (C,)."""
     weight: float = 1.0
+    inputs: Array | None = None
+    """What a model is given of each but its tunables, (C, F); None: not asked for, or not known."""
 
     def place(self, key: Key) -> int | None:
         """The position of a contender; None for a config that is none."""
@@ -67,6 +69,7 @@ def contenders_of(
     weight: float = 1.0,
     among: Collection[Key] | None = None,
     always: Collection[Key] = (),
+    with_inputs: bool = False,
 ) -> ProblemContenders:
     """The contenders among the candidates of a problem at the first operating point.
 
@@ -76,6 +79,7 @@ def contenders_of(
         weight: how much the problem counts.
         among: the only candidates that can be contenders; None: all.
         always: candidates that are contenders however slow they are expected to be, such as those measured.
+        with_inputs: whether predictions are to be corrected while problems are refined.
     """
     value = objective.value_of(candidates.latency_s[0], candidates.energy_j[0])
     chosen: list[int] = []
@@ -92,7 +96,23 @@ def contenders_of(
             keys.append(key)
     widths = [_log_width(candidates, quantity)[chosen] for quantity in objective.quantities]
     deviation = np.sqrt(np.sum(np.square(widths), axis=0)) / (2.0 * _DEVIATIONS)
-    return ProblemContenders(candidates.problem, tuple(keys), np.log(value[chosen]), deviation, weight)
+    inputs = _inputs(candidates, chosen) if with_inputs else None
+    return ProblemContenders(candidates.problem, tuple(keys), np.log(value[chosen]), deviation, weight, inputs)
+
+
+def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
+    """The features of candidates but their tunables, (len(chosen), F)."""
+    from kernrec.model.learn import features
+    from kernrec.recommender.estimate.model_inputs import inputs_of
+
+    located = [candidates.locate(position) for position in chosen]
+    result = np.empty((len(chosen), len(features.names())))
+    for number, kernel in enumerate(candidates.kernels):
+        rows = [row for row, (of, _, _) in enumerate(located) if of == number]
+        where = np.array([located[row][2] for row in rows], dtype=np.int64)
+        if rows:
+            result[rows] = features.matrix(inputs_of(kernel.prediction, kernel.limited.at(0), where), features.names())
+    return result
 
 
 def _log_width(candidates: CandidateSet, quantity: str) -> Array:
@@ -134,7 +154,8 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
     if width > _FEATURES:
         projection = np.random.default_rng(0).standard_normal((width, _FEATURES)) / math.sqrt(_FEATURES)
     result = []
-    for it, rows in zip(problems, entries, strict=True):
+    inputs = _side_by_side_inputs(problems)
+    for it, rows, of_problem in zip(problems, entries, inputs, strict=True):
         features = np.zeros((len(rows), width))
         for row, pairs in enumerate(rows):
             for column, value in pairs:
@@ -150,14 +171,36 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
                 kernel=np.array([kernels[kernel] for kernel, _ in it.keys]),
                 of_kernel=of_kernel,
                 weight=it.weight,
+                inputs=of_problem,
             )
         )
     return result
 
 
+def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
+    """What trees learn from, (C, columns) each: the features, then a column for each kernel and for each tunable."""
+    known = [it.inputs for it in problems if it.inputs is not None]
+    if len(known) < len(problems):
+        return [None] * len(problems)
+    columns: dict[str, int] = {}
+    for it in problems:
+        for kernel, config in it.keys:
+            for name in (f"kernel {kernel}", *(name for name, _ in config)):
+                columns.setdefault(name, len(columns))
+    result = []
+    for it, inputs in zip(problems, known, strict=True):
+        own = np.full((len(it.keys), len(columns)), np.nan)
+        for row, (kernel, config) in enumerate(it.keys):
+            own[row, columns[f"kernel {kernel}"]] = 1.0
+            for name, value in config:
+                own[row, columns[name]] = math.log2(1 + max(0, value))
+        result.append(np.column_stack((inputs, own)))
+    return result
+
+
 def _deviations(it: ProblemContenders) -> tuple[Array, float]:
     """Standard deviations of the errors of each config, (C,), and of what those of one kernel have in common."""
-    return math.sqrt(OWN) * it.deviation, math.sqrt((1.0 - OWN) / 2.0) * float(np.median(it.deviation))
+    return math.sqrt(OWN) * it.deviation, math.sqrt((1.0 - OWN) / 2.0) * median(it.deviation)
 
 
 def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:

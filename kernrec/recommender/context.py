@@ -176,6 +176,11 @@ def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:
     )
 
 
+def answering_with(database: Path) -> list[Path] | None:
+    """The databases that answer with one that a command was given: beside the user's own, what was pulled (None)."""
+    return None if database.absolute() == paths.user_database().absolute() else [database]
+
+
 def own_databases(databases: Sequence[Path | str] | None) -> list[Path]:
     """The databases given, else the user's own if there is one."""
     if databases:

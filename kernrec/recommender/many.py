@@ -127,9 +127,9 @@ def _predicted(
                 place = int(start + least[start:end].argmin())
                 if least[place] < best[number]:
                     best[number] = least[place]
-                    at = int(values[:, place].argmin())
-                    costs = float(estimates.latency_s[at, place]), float(estimates.energy_j[at, place])
-                    chosen[number] = table, int(estimates.rows[place]), (*costs, points[at].limit_w(table.gpu))
+                    point = int(values[:, place].argmin())
+                    costs = float(estimates.latency_s[point, place]), float(estimates.energy_j[point, place])
+                    chosen[number] = table, int(estimates.rows[place]), (*costs, points[point].limit_w(table.gpu))
         for problem, choice in zip(some, chosen, strict=True):
             if choice is not None:
                 results.predicted(problem, *choice)

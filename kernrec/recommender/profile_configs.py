@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from kernrec.compile.cache import CompileCache
 from kernrec.compile.compiled import CompileError
-from kernrec.compile.nvrtc import compile_job
-from kernrec.compile.pool import Processors
+from kernrec.compile.pool import Processors, compile_many, processors_of
 from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel import Config, Kernel, bind_launches
 from kernrec.kernel.spec import config_text
@@ -25,6 +25,8 @@ _SAVE_S = 10.0
 _SAVE_ROWS = 500
 _HOPELESS = 24
 """So many configs failed, and none did not: the source is wrong, not the configs."""
+_STOPPED = 2
+"""The same of configs at which the limits ended the compiler: each takes minutes."""
 
 Progress = Callable[[int, int], None]
 """Called with how many configs are done, of how many; of a large space: of how many at most, 0 where not known."""
@@ -66,6 +68,15 @@ class ConfigProfiler:
     database: Path
     options: ProfilingOptions
 
+    @contextmanager
+    def with_lasting_processes(self) -> "Iterator[ConfigProfiler]":
+        """The same with processes that are started once, and end with the block: for profiling in many parts."""
+        if self.options.profiles is not None:
+            yield self
+            return
+        with processors_of(self.options.processes) as processors:
+            yield replace(self, options=replace(self.options, profiles=profiles_with(processors)))
+
     def profile(self, configs: Sequence[Config], hopeless: bool, report: Callable[[int], None]) -> list[ProfileFailure]:
         """Those that have no profile, with the reason; the others are in the database.
 
@@ -75,12 +86,12 @@ class ConfigProfiler:
             report: called with how many are done.
 
         Raises:
-            KernrecError: the first `_HOPELESS` configs all failed.
+            KernrecError: the first `_HOPELESS` configs all failed, or the first `_STOPPED` had to be stopped.
         """
         failures: list[ProfileFailure] = []
         pending: list[ProfileRow] = []
-        done, saved = 0, time.monotonic()
-        enough = min(_HOPELESS, len(configs)) if hopeless else 0
+        done, stopped, saved = 0, 0, time.monotonic()
+        enough = min(_HOPELESS, len(configs))
 
         def save() -> None:
             if pending:
@@ -93,9 +104,10 @@ class ConfigProfiler:
             for result in profiles(self.kernel, configs, self.target) if configs else ():
                 if isinstance(result, ProfileFailure):
                     failures.append(result)
-                    if len(failures) == enough == done + 1:
-                        raise why_none(self.kernel, self.target.problem, self.target.sm, result)
                     done += 1
+                    stopped += result.stopped
+                    if hopeless and done == len(failures) and (done == enough or stopped >= _STOPPED):
+                        raise why_none(self.kernel, self.target.problem, self.target.sm, result)
                 else:
                     pending += result[1]
                     done += len(result[0])
@@ -121,11 +133,16 @@ def profiles_with(processors: Processors | int) -> Profiles:
 
 def why_none(kernel: Kernel, problem: Problem, sm: int, failure: ProfileFailure) -> KernrecError:
     """What to raise where no config has a profile: `CompileError` for the source, `UsageError` for wrong arguments."""
+    if failure.stopped:
+        return KernrecError(failure.message)
     try:
         job = compile_job_for(kernel, failure.config, problem, sm)
         if job.triton is not None:  # which runs the user's code: in worker processes only
             return KernrecError(f"{config_text(failure.config)}: {failure.message}")
-        module = parse(compile_job(job, CompileCache.default()).ptx)
+        ((_, compiled),) = compile_many([job], processes=1)  # as a rule from the cache
+        if isinstance(compiled, CompileError):
+            raise compiled
+        module = parse(compiled.ptx)
         bound = bind_launches(kernel, failure.config, problem, sm)
         misfit = [argument_mismatch(module, entry_name(module.functions, launch.entry), launch) for launch in bound]
     except CompileError as error:

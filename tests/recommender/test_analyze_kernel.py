@@ -11,6 +11,7 @@ import pytest
 
 from kernrec.compile import NoCompilerError
 from kernrec.compile.nvrtc import compiler
+from kernrec.compile.pool import LocalProcessors, compile_many
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
@@ -29,6 +30,8 @@ from kernrec.recommender.recommender import kernel_recommendation
 from kernrec.recommender.sweep import power_limits
 from kernrec.store import Database, Evidence
 from kernrec.store.measurement import Measurement
+from kernrec.store.remotes import Remote, add_remote
+from tests.helpers import sharing
 
 SOURCE = """
 extern "C" __global__ void rowsum(const float* x, float* y, int width) {
@@ -103,7 +106,7 @@ def database(folder: Path, kernel: Kernel) -> Path:
     """The user's database after one analysis."""
     path = folder / "mine" / "own.duckdb"
     seen: list[tuple[int, int]] = []
-    found = analyze(
+    whole = analyze(
         kernel,
         kernel.definition.problem(),
         GPU,
@@ -111,7 +114,7 @@ def database(folder: Path, kernel: Kernel) -> Path:
         None,
         ProfilingOptions(progress=lambda *done: seen.append(done)),
     )
-    assert (found.profiled, found.known, found.failures) == (8, 0, ())
+    assert (whole.profiled, whole.known, whole.failures) == (8, 0, ())
     assert seen[-1] == (8, 8)
     return path
 
@@ -119,6 +122,48 @@ def database(folder: Path, kernel: Kernel) -> Path:
 def test_a_second_analysis_has_nothing_left_to_do(kernel: Kernel, database: Path) -> None:
     again = analyze(kernel, kernel.definition.problem(), GPU, database)
     assert (again.profiled, again.known) == (0, 8)
+
+
+def test_what_was_pulled_answers_an_analysis_with_the_users_own_database_and_no_other(
+    kernel: Kernel, database: Path, tmp_path: Path
+) -> None:
+    alice, bob, team = sharing.Person(tmp_path / "alice"), sharing.Person(tmp_path / "bob"), tmp_path / "team"
+    team.mkdir()
+    (bob.home / "data" / "kernrec").mkdir(parents=True)
+    for path in (bob.database, tmp_path / "other.duckdb"):
+        shutil.copyfile(database, path)
+    problem, query = kernel.definition.problem(), Query(Objective.LATENCY)
+    prior = ask(database, query).best
+    fast = {"config": dict(prior.config), "latency_s": 0.9 * prior.latency_s.value, "gpu": GPU.name, "problem": problem}
+    alice.measure([sharing.measurement(kernel=kernel.name, kernel_hash=kernel.hash, **fast)])
+    alice.push(team)
+    assert bob.pull(team).measurements == 1
+    with bob.at_work():
+        add_remote(Remote("team", str(team)))
+        best = analyze(kernel, problem, GPU, bob.database, query).recommendation.best
+        assert (best.source, best.latency_s.value) == ("measured", fast["latency_s"])
+        assert best.measurement is not None
+        assert best.measurement.database == "team"
+        assert analyze(kernel, problem, GPU, tmp_path / "other.duckdb", query).recommendation.best.source == "prior"
+
+
+def test_a_source_that_keeps_the_compiler_busy_without_end_is_given_up_after_two_configs(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six macros of a line each stand for 10^6 terms; what the message says must not be found by compiling again."""
+    macros = ["#define M0(x) x", *(f"#define M{i}(x) {' + '.join([f'M{i - 1}(x)'] * 10)}" for i in range(1, 7))]
+    (tmp_path / "rowsum.cu").write_text(
+        "\n".join([*macros, SOURCE.replace("sum += x[", "sum += M6(threadIdx.x) + x[")])
+    )
+    (tmp_path / "kernel.toml").write_text(SPEC)
+    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(LocalProcessors, "compile", lambda self, jobs: compile_many(jobs, 1, timeout_s=1.0))
+    kernel = load_kernel(tmp_path / "kernel.toml")
+    seen: list[tuple[int, int]] = []
+    options = ProfilingOptions(processes=1, progress=lambda *done: seen.append(done))
+    with pytest.raises(KernrecError, match=r"^rowsum\.cu: compiling took longer than 1 s$"):
+        analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", None, options)
+    assert seen == [(1, 8)]  # the second config ended it
 
 
 def test_an_interrupted_analysis_goes_on_where_it_stopped(kernel: Kernel, tmp_path: Path) -> None:
@@ -129,9 +174,9 @@ def test_an_interrupted_analysis_goes_on_where_it_stopped(kernel: Kernel, tmp_pa
     path = tmp_path / "own.duckdb"
     with pytest.raises(KeyboardInterrupt):
         analyze(kernel, kernel.definition.problem(), GPU, path, None, ProfilingOptions(progress=stop))
-    found = analyze(kernel, kernel.definition.problem(), GPU, path)
-    assert found.known >= 3
-    assert found.known + found.profiled == 8
+    whole = analyze(kernel, kernel.definition.problem(), GPU, path)
+    assert whole.known >= 3
+    assert whole.known + whole.profiled == 8
 
 
 REFUSED = """
@@ -157,11 +202,11 @@ def test_what_was_refused_once_is_not_tried_again(
         children.append(len(multiprocessing.active_children()))
 
     def failures() -> dict[str, str]:
-        found = analyze(
+        whole = analyze(
             kernel, problem, GPU, tmp_path / "own.duckdb", None, ProfilingOptions(processes=1, progress=look)
         )
-        assert found.recommendation.best.config == {"threads": 64, "stride": 1}
-        return {" ".join(map(str, failure.config.values())): failure.message for failure in found.failures}
+        assert whole.recommendation.best.config == {"threads": 64, "stride": 1}
+        return {" ".join(map(str, failure.config.values())): failure.message for failure in whole.failures}
 
     first = failures()
     assert max(children) > 0
@@ -182,8 +227,8 @@ def test_a_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path
     space = Space(kernel, GPU.sm, GPU.limits, "f32", problem.layout)
     only = [space.config(int(row)) for row in space.at(problem).rows[:2]]
     path = tmp_path / "own.duckdb"
-    found = analyze(kernel, problem, GPU, path, None, ProfilingOptions(only=only, processes=1))
-    assert (found.profiled, found.recommendation.about_kernel.sampled_blocks) == (2, (0, 0))
+    whole = analyze(kernel, problem, GPU, path, None, ProfilingOptions(only=only, processes=1))
+    assert (whole.profiled, whole.recommendation.about_kernel.sampled_blocks) == (2, (0, 0))
     other = kernel.definition.problem("f32", rows=4096, columns=4096)
     assert analyze(kernel, other, GPU, path, None, ProfilingOptions(only=only)).profiled == 0
 
@@ -217,13 +262,13 @@ def with_rows(database: Path, folder: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def measurement(kernel: Kernel, found: Recommendation, at: int, factor: float, **given: Any) -> dict[str, Any]:
-    """Choice `at` measured at the card's default limit: `factor` times as long as predicted, at the predicted power."""
-    choice = found.choices[at]
+def measurement(kernel: Kernel, answer: Recommendation, rank: int, factor: float, **given: Any) -> dict[str, Any]:
+    """Choice `rank` measured at the default limit: `factor` times as long as predicted, at the predicted power."""
+    choice = answer.choices[rank]
     latency = choice.latency_s.value * factor
     return {
         "gpu": GPU.name, "device": "NVIDIA GeForce RTX 4090", "kernel": kernel.name, "kernel_hash": kernel.hash,
-        "config": dict(choice.config), "problem": found.problem, "protocol_version": 1, "tier": "final",
+        "config": dict(choice.config), "problem": answer.problem, "protocol_version": 1, "tier": "final",
         "session": "monday", "measured_at": "2026-03-01T12:00:00", "latency_s": latency,
         "latency_low_s": latency * 0.98, "latency_high_s": latency * 1.02, "energy_j": latency * choice.power_w,
         "power_w": choice.power_w, "outcome": "ok",
@@ -239,17 +284,17 @@ def predicted(database: Path) -> Recommendation:
 def test_a_measured_config_is_shown_with_its_measurement_and_the_others_on_its_scale(
     kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
-    path = with_rows(database, tmp_path, [measurement(kernel, predicted, at, 1.5) for at in (2, 3, 4)])
+    path = with_rows(database, tmp_path, [measurement(kernel, predicted, rank, 1.5) for rank in (2, 3, 4)])
     for answer in (
         ask(path, Query(Objective.LATENCY, top=8, power_limit_w=GPU.tdp_w)),
         analyze(kernel, predicted.problem, GPU, path, Query(Objective.LATENCY, top=8)).recommendation,
     ):
         by_config = {tuple(c.config.values()): c for c in answer.choices if c.power_limit_w == GPU.tdp_w}
-        for at, before in enumerate(predicted.choices):
+        for rank, before in enumerate(predicted.choices):
             if (now := by_config.get(tuple(before.config.values()))) is None:
                 continue  # as fast at another limit
             ratio = now.latency_s.value / before.latency_s.value
-            if at in (2, 3, 4):
+            if rank in (2, 3, 4):
                 assert (now.source, now.energy_j.source) == ("measured", "measured")
                 assert now.measurement is not None
                 stated = (now.measurement.sessions, now.measurement.measured_at, now.measurement.device)
@@ -264,7 +309,7 @@ def test_a_measured_config_is_shown_with_its_measurement_and_the_others_on_its_s
 def test_a_config_found_to_be_slow_is_not_recommended_at_another_power_limit(
     kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
-    rows = [measurement(kernel, predicted, at, 3.0 if at == 0 else 1.0) for at in range(8)]
+    rows = [measurement(kernel, predicted, rank, 3.0 if rank == 0 else 1.0) for rank in range(8)]
     path = with_rows(database, tmp_path, rows)
     slow = predicted.best.config
     held = ask(path, Query(Objective.LATENCY, top=8, power_limit_w=300.0))
@@ -279,11 +324,15 @@ def test_measurements_at_a_limit_that_is_tried_count_there_alone(
 ) -> None:
     rows = [measurement(kernel, predicted, 0, 1.0, power_limit_w=300.0)]
     path = with_rows(database, tmp_path, rows)
-    at = {limit: ask(path, Query(Objective.LATENCY, top=8, power_limit_w=limit)) for limit in (300.0, GPU.tdp_w, 200.0)}
-    measured = {limit: [c for c in answer.choices if c.measurement] for limit, answer in at.items()}
-    assert [len(found) for found in measured.values()] == [1, 0, 0]
-    said = [any("another power limit or clock, not used" in note for note in answer.notes) for answer in at.values()]
-    assert said == [False, True, True]
+    answers = {
+        limit: ask(path, Query(Objective.LATENCY, top=8, power_limit_w=limit)) for limit in (300.0, GPU.tdp_w, 200.0)
+    }
+    measured = {limit: [c for c in answer.choices if c.measurement] for limit, answer in answers.items()}
+    assert [len(chosen) for chosen in measured.values()] == [1, 0, 0]
+    noted = [
+        any("another power limit or clock, not used" in note for note in answer.notes) for answer in answers.values()
+    ]
+    assert noted == [False, True, True]
 
 
 def test_a_card_with_a_limit_of_its_own_is_answered_for_at_that_limit(
@@ -341,14 +390,14 @@ def test_spills_cost_time_and_are_no_refusal(kernel: Kernel, database: Path, pre
 
     def answer(spill_bytes: np.ndarray) -> tuple[Recommendation, dict[str, float]]:
         table = StaticTable.of(kernel, problem, GPU, {0: replace(profiles, spill_bytes=spill_bytes)})
-        found = kernel_recommendation(
+        recommendation = kernel_recommendation(
             candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query("latency", top=8)
         )
-        return found, {str(choice.config): choice.latency_s.value for choice in found.choices}
+        return recommendation, {str(choice.config): choice.latency_s.value for choice in recommendation.choices}
 
     _, without = answer(np.zeros(8, np.int64))
-    found, spilling = answer((np.arange(8) % 4 == 0) * 4096)
-    assert any("2 configs spill registers" in note for note in found.notes)
+    plain, spilling = answer((np.arange(8) % 4 == 0) * 4096)
+    assert any("2 configs spill registers" in note for note in plain.notes)
     assert set(without) == set(spilling)
     assert sum(spilling[config] > 1.2 * without[config] for config in without) == 2
 
@@ -361,8 +410,8 @@ def test_a_config_near_the_limit_of_registers_is_kept_with_a_doubt(
     fits = GPU.limits.registers_per_sm // 256  # of the largest block
     for registers, doubted in ((fits + 1, True), (fits - 8, False)):
         table = StaticTable.of(kernel, problem, GPU, {0: replace(profiles, registers=np.full(8, registers))})
-        found = kernel_recommendation(candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query())
-        assert any("a few registers more" in note for note in found.notes) == doubted
+        recommendation = kernel_recommendation(candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query())
+        assert any("a few registers more" in note for note in recommendation.notes) == doubted
 
 
 def test_what_cannot_run_says_what_it_needs(kernel: Kernel, database: Path, predicted: Recommendation) -> None:
@@ -496,10 +545,10 @@ def test_a_loop_that_is_extrapolated_is_said_to_be(tmp_path: Path) -> None:
     (tmp_path / "kernel.toml").write_text(SPEC.replace("[1, 8]", "[1]").replace("[32, 64, 128, 256]", "[32]"))
     (tmp_path / "rowsum.cu").write_text(SOURCE)
     kernel = load_kernel(tmp_path / "kernel.toml")
-    for width, said in ((64, False), (8192, True)):
+    for width, noted in ((64, False), (8192, True)):
         problem = kernel.definition.problem(rows=64, width=width)
         answer = analyze(kernel, problem, GPU, tmp_path / "own.duckdb", None, ONE).recommendation
-        assert any("extrapolated in 1 config (up to 9" in note for note in answer.notes) == said
+        assert any("extrapolated in 1 config (up to 9" in note for note in answer.notes) == noted
 
 
 def test_a_tunable_that_only_a_condition_names_is_legal(tmp_path: Path) -> None:
@@ -544,8 +593,8 @@ def test_an_implementation_of_a_known_op_needs_no_problem_of_its_own(folder: Pat
     """)
     kernel = load_kernel(tmp_path / "kernel.toml")
     problem = kernel.definition.problem(rows=4096, columns=4096)
-    found = analyze(kernel, problem, GPU, tmp_path / "own.duckdb", None, ONE)
-    assert (found.profiled, found.failures) == (2, ())
+    whole = analyze(kernel, problem, GPU, tmp_path / "own.duckdb", None, ONE)
+    assert (whole.profiled, whole.failures) == (2, ())
     # Whoever reads 64 MiB once cannot be faster than memory, and a warp a row with loads in flight is not far from it.
     least_s = problem.bytes / GPU.memory_bandwidth
-    assert least_s < found.recommendation.best.latency_s.value < 2 * least_s
+    assert least_s < whole.recommendation.best.latency_s.value < 2 * least_s

@@ -10,6 +10,7 @@ from kernrec.gpu import GPU, all_gpus
 from kernrec.kernel import all_kernels
 from kernrec.op import all_ops
 from kernrec.recommender import Recommender
+from tests.helpers.depth import DEEP
 
 SHAPES = {
     "matmul": {"m": 16, "n": 512, "k": 512},
@@ -26,20 +27,32 @@ def recommender() -> Recommender:
     return Recommender([])
 
 
-def _paired(dtypes: list[str]) -> Iterator[tuple[GPU, str]]:
-    """Every GPU, and every dtype on every architecture, whose cards have profiles and limits of an SM in common."""
+OPS = [op.name for op in all_ops()]
+
+
+def _paired(op: str, dtypes: list[str]) -> Iterator[tuple[GPU, str]]:
+    """Every dtype on every architecture, whose cards have profiles and limits of an SM in common: ops take these in
+    turn, and with the deep profile each takes them all."""
     for _, cards in groupby(sorted(all_gpus(), key=lambda gpu: gpu.sm), key=lambda gpu: gpu.sm):
         same = list(cards)
-        for number in range(max(len(same), len(dtypes))):
-            yield same[number % len(same)], dtypes[number % len(dtypes)]
+        most = len(same) if DEEP else -(-len(same) // len(OPS))
+        first = OPS.index(op) * most
+        for number in range(max(most, len(dtypes))):
+            yield same[(first + number) % len(same)], dtypes[number % len(dtypes)]
 
 
-@pytest.mark.parametrize("op", [op.name for op in all_ops()])
-def test_every_dtype_of_a_kernel_is_answered_on_every_gpu_that_has_it(op: str, recommender: Recommender) -> None:
+def test_every_gpu_is_asked_about() -> None:
+    assert {gpu.name for op in OPS for gpu, _ in _paired(op, ["f32"])} == {gpu.name for gpu in all_gpus()}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_dtype_of_a_kernel_is_answered_on_every_architecture_that_has_it(
+    op: str, recommender: Recommender
+) -> None:
     kernels = [kernel for kernel in all_kernels() if kernel.op == op]
     assert kernels
     dtypes = sorted({dtype for kernel in kernels for dtype in kernel.dtypes})
-    for gpu, dtype in _paired(dtypes):
+    for gpu, dtype in _paired(op, dtypes):
         able = [kernel for kernel in kernels if dtype in kernel.dtypes and kernel.runs_on(dtype, gpu.sm)]
         if able:
             answer = recommender.recommend(op, gpu.name, SHAPES.get(op, ROWS), dtype, able[0].layouts[0])

@@ -155,9 +155,9 @@ def test_zeros_gain_speed_only_where_a_limit_binds() -> None:
 def test_a_measured_config_is_found_however_slow_it_was_predicted_to_be(ask: Ask) -> None:
     recommender = Recommender([])
     (table,) = recommender.context.tables(PROBLEM, find_gpu(GPU))
-    at = table.space.at(PROBLEM)
-    runnable = table.runnable(at)
-    left_out = next(r for r in runnable.tolist() if r not in shortlist(table, at, runnable))
+    problem_space = table.space.at(PROBLEM)
+    runnable = table.runnable(problem_space)
+    left_out = next(r for r in runnable.tolist() if r not in shortlist(table, problem_space, runnable))
     first = recommender.recommend("matmul", GPU, SHAPE).best
     answer = ask([row(first, 1e-3, config=table.space.config(left_out))])
     assert answer.best.config == table.space.config(left_out)
@@ -171,11 +171,11 @@ def test_the_table_says_how_often_when_and_on_what(
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(map(Measurement.from_columns, [row(predicted[0], energy_j=None, power_w=None)]))
     shape = ",".join(f"{name}={extent}" for name, extent in SHAPE.items())
-    asked = ["recommend", "--op", "matmul", "--gpu", GPU, "--shape", shape, "--objective", "latency"]
-    assert run([*asked, "--db", str(path)]) == 0
-    said = capsys.readouterr().out
-    assert "1 session 2026-03-01" in said
-    assert "measured, energy prior" in said
+    command = ["recommend", "--op", "matmul", "--gpu", GPU, "--shape", shape, "--objective", "latency"]
+    assert run([*command, "--db", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "1 session 2026-03-01" in printed
+    assert "measured, energy prior" in printed
 
 
 def test_predictions_that_are_all_too_low_do_not_outrank_what_is_known(ask: Ask, predicted: tuple[Choice, ...]) -> None:
@@ -206,7 +206,7 @@ def test_another_version_of_the_source_does_not_count(ask: Ask, predicted: tuple
 
 
 @pytest.mark.parametrize(
-    ("measured", "asked", "counts"),
+    ("measured", "limits", "counts"),
     [
         ({}, {}, True),
         ({}, {"power_limit_w": 700.0}, True),
@@ -222,9 +222,9 @@ def test_another_version_of_the_source_does_not_count(ask: Ask, predicted: tuple
     ],
 )
 def test_a_measurement_counts_at_its_own_limits(
-    ask: Ask, predicted: tuple[Choice, ...], measured: dict[str, float], asked: dict[str, float], counts: bool
+    ask: Ask, predicted: tuple[Choice, ...], measured: dict[str, float], limits: dict[str, float], counts: bool
 ) -> None:
-    answer = ask([row(predicted[0], 0.1, **measured)], Query(Objective.LATENCY, **asked))
+    answer = ask([row(predicted[0], 0.1, **measured)], Query(Objective.LATENCY, **limits))
     assert (answer.best.source == "measured") is counts
     assert any("another power limit or clock" in note for note in answer.notes) is not counts
 

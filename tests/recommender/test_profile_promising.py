@@ -9,6 +9,7 @@ import pytest
 
 from kernrec.compile import NoCompilerError
 from kernrec.compile.nvrtc import compiler
+from kernrec.compile.pool import LocalProcessors
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, load_kernel
 from kernrec.model.search import partial_space
@@ -16,6 +17,7 @@ from kernrec.profile.profile_user_kernel import Outcome, ProfileFailure, profile
 from kernrec.profile.sample_profile import ProfileTarget
 from kernrec.recommender import Objective, Query, Recommendation
 from kernrec.recommender import analyze_kernel as analysis
+from kernrec.recommender import profile_configs as profiling
 from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze
 
 GPU = find_gpu("rtx4090")
@@ -50,12 +52,12 @@ class Profiles:
     """Rows like those of one real profile, with more work the farther a config is from the best; some fail."""
 
     def __init__(self) -> None:
-        self.asked: list[Config] = []
+        self.made: list[Config] = []
         self._row: Outcome | None = None
 
     def __call__(self, kernel: Kernel, configs: Sequence[Config], target: ProfileTarget) -> Iterator[Outcome]:
         """As `profile_configs`."""
-        self.asked += configs
+        self.made += configs
         if self._row is None:
             (self._row,) = profile_configs(kernel, configs[:1], target, 1)
         assert not isinstance(self._row, ProfileFailure)
@@ -96,7 +98,7 @@ def test_a_large_space_is_profiled_in_part_with_the_whole_spaces_answer(
     part = analyze(kernel, problem, GPU, tmp_path / "part.duckdb", query, options)
     assert part.left_out > 0
     assert part.profiled + len(part.failures) + part.left_out == 210
-    assert len(profiles.asked) == len({tuple(config.values()) for config in profiles.asked}) == 210 - part.left_out
+    assert len(profiles.made) == len({tuple(config.values()) for config in profiles.made}) == 210 - part.left_out
     ((first, count),) = fronts
     assert count == 100
     assert first.choices
@@ -110,3 +112,22 @@ def test_a_large_space_is_profiled_in_part_with_the_whole_spaces_answer(
     again = analyze(kernel, problem, GPU, tmp_path / "part.duckdb", query, ProfilingOptions(profiles=Profiles()))
     assert again.known == part.profiled
     assert again.recommendation.choices[0].config == part.recommendation.choices[0].config
+
+
+def test_processes_are_started_once_for_all_parts_of_a_large_space(
+    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = list[object]()
+    made = Profiles()
+
+    def profiles_with(processors: object) -> Profiles:
+        given.append(processors)
+        return made
+
+    monkeypatch.setattr(analysis, "LARGE", 200)
+    monkeypatch.setattr(partial_space, "_TREES", 16)
+    monkeypatch.setattr(profiling, "profiles_with", profiles_with)
+    analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "part.duckdb")
+    assert len(made.made) > 100, "more than the first part"
+    (processors,) = given
+    assert isinstance(processors, LocalProcessors)

@@ -20,6 +20,7 @@ from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.explain.report import report
 from kernrec.recommender.network import NetworkRequest, answer_network
 from kernrec.store import Evidence, shipped_profiles
+from tests.helpers.depth import DEEP
 
 SQUARE = {"m": 4096, "n": 4096, "k": 4096}
 CONV = {"c": 64, "h": 56, "w": 56, "k": 64, "r": 3, "s": 3, "padding": 1}
@@ -93,7 +94,8 @@ STREAMING = [
 def test_what_streams_is_predicted_near_the_bandwidth_of_every_gpu(
     recommender: Recommender, op: str, shape: dict[str, int], dtype: str
 ) -> None:
-    for gpu in PREDICTED:
+    turn = STREAMING.index((op, shape)) % 2
+    for gpu in PREDICTED if DEEP else PREDICTED[turn::2]:
         answer = recommender.recommend(op, gpu.name, shape, dtype, query=Query(Objective.LATENCY, top=1))
         floor_s = answer.problem.bytes / gpu.memory_bandwidth
         assert floor_s < answer.best.latency_s.value < 4 * floor_s + 10e-6, gpu.name
@@ -261,9 +263,9 @@ def test_a_problem_is_estimated_once_for_all_that_is_wanted_of_it(monkeypatch: p
         Query(max_slowdown=0.1),
         Query(power_limit_w=250.0),
     ):
-        found = recommender.recommend("matmul", "a100", "m=640,n=512,k=384", query=query)
+        answer = recommender.recommend("matmul", "a100", "m=640,n=512,k=384", query=query)
         alone = Recommender([]).recommend("matmul", "a100", "m=640,n=512,k=384", query=query)
-        assert found.as_dict() == alone.as_dict()
+        assert answer.as_dict() == alone.as_dict()
     # Each of three sweeps and limits once, and each of four queries alone.
     assert len(estimated) == 3 + 4
     assert [points for _, _, points in estimated].count((DEFAULT_POINT,)) == 2
@@ -315,13 +317,13 @@ def test_a_card_that_no_kernel_can_be_compiled_for_says_so(recommender: Recommen
 def test_a_stream_is_told_the_lower_limit_that_saves_energy_for_no_time_and_arithmetic_is_not(
     recommender: Recommender,
 ) -> None:
-    def told(op: str, shape: dict[str, int], gpu: str) -> Recommendation:
+    def recommended(op: str, shape: dict[str, int], gpu: str) -> Recommendation:
         return recommender.recommend(op, gpu, shape, query=Query(Objective.LATENCY, top=1))
 
-    answer = told("elementwise", {"n": 1 << 26}, "a100")
+    answer = recommended("elementwise", {"n": 1 << 26}, "a100")
     assert answer.saving is not None
     query = Query(Objective.LATENCY, top=1, power_limit_w=answer.saving.power_limit_w)
     at_limit = recommender.recommend("elementwise", "a100", {"n": 1 << 26}, query=query).best
     assert 1.0 - at_limit.energy_j.value / answer.best.energy_j.value >= 0.99 * answer.saving.energy_saved > 0.05
     assert at_limit.latency_s.value <= (1.0 + answer.saving.slowdown) * answer.best.latency_s.value * (1.0 + 1e-9)
-    assert told("matmul", SQUARE, "rtx3090").saving is None
+    assert recommended("matmul", SQUARE, "rtx3090").saving is None

@@ -57,8 +57,8 @@ def test_a_lower_limit_saves_energy_where_memory_is_the_bottleneck(recommender: 
 def test_a_choice_costs_what_it_costs_where_its_limit_is_asked_for(recommender: Recommender) -> None:
     query = Query(Objective.PARETO, top=8)
     for choice in recommender.recommend("matmul", "a100", "m=16,n=4096,k=4096", "f16", "nt", query).choices:
-        at = Query(Objective.LATENCY, power_limit_w=choice.power_limit_w, top=1000)
-        there = recommender.recommend("matmul", "a100", "m=16,n=4096,k=4096", "f16", "nt", at).choices
+        at_limit = Query(Objective.LATENCY, power_limit_w=choice.power_limit_w, top=1000)
+        there = recommender.recommend("matmul", "a100", "m=16,n=4096,k=4096", "f16", "nt", at_limit).choices
         (same,) = [c for c in there if (c.kernel.name, c.config) == (choice.kernel.name, choice.config)]
         assert (same.latency_s, same.energy_j, same.power_w) == (choice.latency_s, choice.energy_j, choice.power_w)
         assert same.clock_hz == choice.clock_hz

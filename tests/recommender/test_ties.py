@@ -21,22 +21,22 @@ def test_a_prediction_between_does_not_break_a_tie() -> None:
 
 
 def test_two_costs_must_both_overlap() -> None:
-    found = places([[(1, 2), (5, 6)], [(1, 2), (3, 4)]], [True, True])
-    assert [place.number for place in found] == [1, 2]
+    ranks = places([[(1, 2), (5, 6)], [(1, 2), (3, 4)]], [True, True])
+    assert [place.number for place in ranks] == [1, 2]
 
 
 @given(choices)
 def test_places_begin_at_one_and_never_fall_among_the_exact(drawn: list[tuple[float, float, bool]]) -> None:
     ordered = sorted(drawn)
     intervals = [[(value - width, value + width)] for value, width, _ in ordered]
-    found = places(intervals, [exact for *_, exact in ordered])
-    numbers = [place.number for place in found]
+    ranks = places(intervals, [exact for *_, exact in ordered])
+    numbers = [place.number for place in ranks]
     assert not numbers or numbers[0] == 1
-    exact = [place.number for place in found if place.exact]
+    exact = [place.number for place in ranks if place.exact]
     assert exact == sorted(exact)
-    for number, place in enumerate(found, start=1):
+    for number, place in enumerate(ranks, start=1):
         assert place.number <= number
         assert place.exact or place.number == number
         if place.number < number:
             assert place.ambiguous
-            assert found[place.number - 1].ambiguous
+            assert ranks[place.number - 1].ambiguous

@@ -108,12 +108,12 @@ def test_json_has_the_same_figures(recommender: Recommender, capsys: pytest.Capt
     shape = ",".join(f"{name}={size}" for name, size in PROMPT.items())
     question = ["--op", "attention", "--gpu", "h200", "--dtype", "bf16", "--shape", shape, "--objective", "latency"]
     assert run(["recommend", *question, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["vendor_library"]
+    library = json.loads(capsys.readouterr().out)["vendor_library"]
     answer = recommender.recommend("attention", "h200", PROMPT, "bf16", None, Query(Objective.LATENCY))
     assert answer.vendor_library is not None
-    assert told == answer.vendor_library.as_dict()
-    assert told["library"] == "FlashAttention"
-    assert told["power_w"] is None
+    assert library == answer.vendor_library.as_dict()
+    assert library["library"] == "FlashAttention"
+    assert library["power_w"] is None
 
 
 def test_a_damaged_model_costs_the_line_and_not_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,8 @@ class Extent:
         Returns:
             The distance of each candidate, (C,); 0 inside.
         """
-        outside = np.maximum(np.maximum(self.low - matrix, matrix - self.high), 0.0) / self.spread
+        with np.errstate(invalid="ignore"):  # what is unknown is never outside
+            outside = np.maximum(np.maximum(self.low - matrix, matrix - self.high), 0.0) / self.spread
         outside = np.where(np.isfinite(outside), np.minimum(outside, _MOST_DEVIATIONS), 0.0)
         outside *= outside
         return 0.5 * np.log1p(np.sqrt((outside @ self._group_means).max(axis=1)))
@@ -64,5 +65,5 @@ class Extent:
     @cached_property
     def _group_means(self) -> Array:
         """The matrix that takes the mean over each group of features, (F, groups)."""
-        members = self.part[:, None] == np.unique(self.part)
+        members = self.part[:, None] == sorted(set(self.part.tolist()))  # np.unique imports np.ma, which takes 20 ms
         return members / members.sum(axis=0)

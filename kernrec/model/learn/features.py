@@ -77,6 +77,8 @@ class ModelInputs:
     """Seconds of the core clock domain."""
     fixed_s: Array | None = None
     """Seconds of launch overhead."""
+    clock_hz: Array | None = None
+    """Core clock that the power limit leaves; for the least time, not a feature."""
     core_j: Array | None = None
     """Joules of core events at nominal voltage; for calibrating the prior, not a feature."""
     dram_j: Array | None = None

@@ -13,6 +13,7 @@ from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
 from kernrec.model.learn.features import ModelInputs, matrix
 from kernrec.model.learn.forest import Forest
+from kernrec.model.learn.lower_bound import bounded
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -61,20 +62,25 @@ class Model:
         """The features of candidates that this model takes, (C, F)."""
         return matrix(inputs, self.columns)
 
-    def log_ratio(self, rows: Array, gpu_known: bool = True) -> tuple[dict[str, Array], Array]:
+    def log_ratio(
+        self, rows: Array, gpu_known: bool = True, least: Array | None = None
+    ) -> tuple[dict[str, Array], Array]:
         """Predict the correction of candidates.
 
         Args:
             rows: features, (C, F), as from `rows`.
             gpu_known: False for a GPU that the model was not trained on. A model that has trees for that corrects no
                 more than the differences between the configs of a problem there, and less with distance.
+            least: from `lower_bound.least_log_ratio`: what the correction by these trees does not go below, (C,); None
+                for no bound.
 
         Returns:
             log(expected / prior) by head, arrays (C,); and the distance of each candidate from the training data, (C,).
         """
         distance = self.extent.distance(rows)
         if not gpu_known and SHAPE in self.forests:
-            return {"latency": faded(self.forests[SHAPE].predict(rows), distance)}, distance
+            ratio = faded(self.forests[SHAPE].predict(rows), distance)
+            return {"latency": ratio if least is None else bounded(ratio, least)}, distance
         return {head: self.forests[head].predict(rows) for head in HEADS if head in self.forests}, distance
 
 

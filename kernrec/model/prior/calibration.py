@@ -11,6 +11,7 @@ multiplier is 1.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, field, fields, replace
 from pathlib import Path
@@ -132,7 +133,7 @@ def load(folder: Path) -> dict[str, Calibration]:
                 " run `kernrec train --calibrate` again"
             )
         calibrations = [_read(entry) for entry in text["architectures"]]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         missing = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else f"{error!s:.80}"
         raise UsageError(f"{path} is not a calibration of kernrec's: {missing}") from None
     return {calibration.arch: calibration for calibration in calibrations}
@@ -147,6 +148,8 @@ def _read(entry: Mapping[str, Any]) -> Calibration:
         if values[name] is not None:
             before, after = values[name]
             values[name] = float(before), float(after)
+            if not all(map(math.isfinite, values[name])):
+                raise ValueError(f"{name} is not finite")
     if not isinstance(values["arch"], str) or not isinstance(values["provenance"], dict):
         raise ValueError("arch must be a text and provenance an object")
     values |= {name: int(values[name]) for name in ("rows", "energy_rows", "problems")}

@@ -49,6 +49,12 @@ _L1_BYTES_PER_CLK = 64
 in shared memory fix it: 2 clocks for a load of 4 bytes a lane, 8 for one of 16, on an RTX 2080 Ti, an RTX 3090 and an
 A100 (gemm-* of the recorded spaces, 8 x 8 outputs a thread)."""
 
+_TENSOR_MEMORY_BYTES_PER_CLK = 512
+"""Bytes between tensor memory and registers per SM and clock: a word a lane. An assumption; no data sheet says it. What
+tensor cores themselves read and write there does not bound them (products of 128 columns and more reach their peak:
+"Dissecting Nvidia Blackwell", SemiAnalysis, March 2026)."""
+_MOVES = ("tensor_memory.load_bytes", "tensor_memory.store_bytes")
+
 _MEMORY = (
     "ld_shared", "st_shared", "ld_global", "st_global", "ld_local", "st_local", "cp_async", "atomic",
 )  # fmt: skip
@@ -57,16 +63,22 @@ _MEMORY = (
 Count = Any
 """A number, or an array of numbers."""
 
+_SHARED_WAVEFRONTS = "shared.wavefronts"
+_SHARED_BYTES = ("wgmma.shared_bytes", "tcgen05.shared_bytes", "bulk.shared_write_bytes")
+"""What tensor cores read of shared memory by themselves and what copies in bulk write there: wavefronts of 128 bytes to
+the power model, whose energy of a tensor operation was fitted beside them (tools/power_recordings.py, `gemm_rates`)."""
+
 _EVENTS: Mapping[str, tuple[str, ...]] = {
-    "shared.wavefronts": ("load_wavefronts", "store_wavefronts", "atomic_wavefronts"),
+    _SHARED_WAVEFRONTS: ("load_wavefronts", "store_wavefronts", "atomic_wavefronts"),
     "l1.requests": ("_requests",),
     "l2.sectors": ("_sectors",),
 }
 """Memory event of the power model -> endings of the metrics that add up to it."""
 
 
-QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "alone")
-"""Rows of `Demand.rates`: clocks of each pipe, then `port`, sectors, barriers, joules, `between` and `alone`.
+QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone")
+"""Rows of `Demand.rates`: clocks of each pipe, then `port`, sectors, barriers, joules, `between`, `between_groups` and
+`alone`.
 
 `port` is the clocks of shared memory and L1 together, which are one memory with one port (NVIDIA's architecture
 whitepapers since Volta).
@@ -94,7 +106,9 @@ BARRIERS = QUANTITIES.index("barriers")
 CORE_J = QUANTITIES.index("core_j")
 """Row of the joules of the core clock domain at nominal voltage."""
 BETWEEN = QUANTITIES.index("between")
-"""Row of the clocks of float arithmetic between dependent tensor instructions."""
+"""Row of the clocks of float arithmetic between dependent tensor instructions of warps."""
+BETWEEN_GROUPS = QUANTITIES.index("between_groups")
+"""Row of the same between products of warpgroups."""
 ALONE = QUANTITIES.index("alone")
 """Row of the clocks of all warps one after the other."""
 
@@ -161,13 +175,16 @@ def demand(
     tensor = zeros
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
         # A multiply-add is two operations. Some data sheets state tensor peaks at a lower clock, and `mma.sync`
-        # does not reach the full rate on every generation; what warpgroups multiply, counted twice, does.
+        # does not reach the full rate on every generation; what warpgroups multiply, or blocks in tensor memory, both
+        # counted twice, does.
         sustained = per_clk * gpu.tensor_clock_hz / gpu.boost_clock_hz
-        grouped = total(f"wgmma.{dtype}")
+        grouped = total(f"wgmma.{dtype}", f"tcgen05.{dtype}")
         by_warps = (total(f"mma.{dtype}") - grouped) / figures.mma_sync_share
         tensor = tensor + (by_warps + grouped) / (2.0 * sustained)
     special = classes("mufu") * (32 / _SPECIAL_LANES)
     between = np.where(tensor > 0, fma + special, 0.0)
+    multiplied = total(*(f"mma.{dtype}" for dtype in gpu.tensor_fma_per_clk_sm))
+    by_groups = total(*(f"wgmma.{dtype}" for dtype in gpu.tensor_fma_per_clk_sm)) / np.maximum(multiplied, 1e-30)
     special = special + classes("cvt") * (32 / _CONVERT_LANES)
     # f64 arithmetic has a pipe of its own (Nsight Compute's documentation of the pipeline FP64).
     few = lanes["f64"] < _CONVERT_LONG_LANES
@@ -181,7 +198,9 @@ def demand(
         ending("_passes") / figures.shared_wavefronts_per_clk, (ending("read_bytes") - copied) / _L1_BYTES_PER_CLK
     )
     wavefronts = total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
-    copied = copied + total("wgmma.shared_bytes")  # which tensor cores read by the same port
+    # Tensor cores read by the same port. On a B200, products of fewer than 128 columns are bound by it, at 128 bytes a
+    # clock ("Dissecting Nvidia Blackwell", SemiAnalysis, March 2026, operands of both matrices in shared memory).
+    copied = copied + total("wgmma.shared_bytes", "tcgen05.shared_bytes")
     shared = (wavefronts + copied / _WAVEFRONT_BYTES) / figures.shared_wavefronts_per_clk
     l1 = np.maximum(sectors / _L1_SECTORS_PER_CLK + total("l1.wavefronts"), returned)
     pipes = (
@@ -191,7 +210,7 @@ def demand(
         special,
         doubles,
         tensor,
-        classes(*_MEMORY) * (32 / figures.lsu_lanes),
+        classes(*_MEMORY) * (32 / figures.lsu_lanes) + total(*_MOVES) / _TENSOR_MEMORY_BYTES_PER_CLK,
         shared,
         l1,
     )
@@ -202,7 +221,8 @@ def demand(
         at_l2,
         total("barriers"),
         power.dynamic(events(column))[0] + zeros,
-        between,
+        between * (1.0 - by_groups),
+        between * by_groups,
         alone,
     )
     rates = np.stack(rows, axis=1)
@@ -232,4 +252,6 @@ def events(counts: Mapping[str, Count]) -> dict[str, Count]:
         parts = [count for metric, count in counts.items() if metric.endswith(endings)]
         if parts:
             totals[event] = sum(parts[1:], parts[0])
+    if moved := [counts[metric] for metric in _SHARED_BYTES if metric in counts]:
+        totals[_SHARED_WAVEFRONTS] = totals.get(_SHARED_WAVEFRONTS, 0.0) + sum(moved[1:], moved[0]) / _WAVEFRONT_BYTES
     return totals

@@ -30,9 +30,11 @@ Costs are logarithms, so a regret of 0.02 is 2 % above the best.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
+
+from kernrec.model.search.expected_fall import DEGREES, expected_fall
+from kernrec.model.search.relearning import Evidence, corrections
 
 Array = np.ndarray
 
@@ -41,8 +43,6 @@ SHARED, SMOOTH = 0.4, 0.4
 own. They fit the errors of a model of one GPU on problems of another (`tools/evaluate_refine.py`)."""
 LEVEL = 0.95
 """Probability of a bound on regrets."""
-DEGREES = 4.0
-"""Degrees of freedom of the errors of a problem; the fewer, the more problems differ in how wrong predictions are."""
 _LEVEL = 10.0
 """Standard deviation of the error that all contenders of a problem share. That error has long tails: if a first
 measurement far from what was expected may be anything but the level, it makes choices worse, not better."""
@@ -59,9 +59,11 @@ LEAST_REACH = 0.13
 far as the deviation that is stated of the choice. Predictions put a config first that is near what the hardware can
 do, and none is far below that, however wrong the prediction of a slow one may be: without a bound the tails of many
 slow contenders add up to three times the regret that there is (`tools/evaluate_refine.py`)."""
+MISJUDGED = 0.04
+"""Probability that a problem of which fewer than two contenders were measured is misjudged beyond all that is believed
+of errors, so that the present choice is off by the reach. On recorded problems such errors were most of the regret that
+was left of problems nobody measured, because predictions were sure of them (`tools/evaluate_refine.py`)."""
 _ROUNDS = 10
-_NODES = 21
-"""Outcomes of a measurement, of equal probability, over which its gain is averaged."""
 _DRAWS = 512
 """Draws from the joint posterior that an expected regret is the mean of."""
 
@@ -85,6 +87,8 @@ class Contenders:
     """Standard deviation of the error that the contenders of one kernel share."""
     weight: float = 1.0
     """How much the problem counts."""
+    inputs: Array | None = None
+    """What trees can learn errors from, (C, any number), with the same columns for all problems; None: nothing."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,10 @@ class _Block:
 
     def __init__(self, contenders: Contenders, scale: float) -> None:
         self.contenders = contenders
+        self.expected = contenders.expected  # corrected by what was learned since
         self.measured: list[Measured] = []
-        self.excluded: list[int] = []
+        self.excluded: list[int] = []  # from choices
+        self.given_up: set[int] = set()  # not to be measured
         self.surprise = 0.0  # sum of squared innovations over their variances at scale 1
         self.scale = scale
         self._correlation = SMOOTH * _matern(contenders.coordinates)
@@ -121,7 +127,7 @@ class _Block:
         prior += (1.0 - SHARED) * (self.scale * it.of_kernel) ** 2 * self._same_kernel + _LEVEL**2
         own_slope = math.sqrt(SHARED) * self.scale * it.features
         self.own = (1.0 - SHARED - SMOOTH) * deviation**2
-        self.mean, self.slope, self.covariance = it.expected, own_slope, prior
+        self.mean, self.slope, self.covariance = self.expected, own_slope, prior
         self._informed, self.pull = np.zeros((0, own_slope.shape[1])), np.zeros(own_slope.shape[1])
         if not self.measured:
             return
@@ -130,12 +136,20 @@ class _Block:
         within = prior[np.ix_(rows, rows)] + np.diag([row.noise**2 for row in self.measured])
         factor = np.linalg.cholesky(within)
         across = np.linalg.solve(factor, prior[rows])
-        residual = np.linalg.solve(factor, np.array([row.log_cost for row in self.measured]) - it.expected[rows])
+        residual = np.linalg.solve(factor, np.array([row.log_cost for row in self.measured]) - self.expected[rows])
         slope = np.linalg.solve(factor, own_slope[rows])
-        self.mean = it.expected + across.T @ residual
+        self.mean = self.expected + across.T @ residual
         self.slope = own_slope - across.T @ slope
         self.covariance = prior - across.T @ across
         self._informed, self.pull = slope, slope.T @ residual
+
+    def evidence(self) -> Evidence | None:
+        """What trees can learn from; None where there is nothing."""
+        if (inputs := self.contenders.inputs) is None:
+            return None
+        rows = np.array([row.contender for row in self.measured], dtype=np.int64)
+        costs = np.array([row.log_cost for row in self.measured])
+        return Evidence(inputs, self.contenders.expected, rows, costs)
 
     @property
     def precision(self) -> Array:
@@ -156,6 +170,7 @@ class JointPosterior:
         self._seed = seed
         self.scale = _UNIT
         """What stated deviations are multiplied by: the scale of Student's t, of all problems together."""
+        self._left = 1.0  # of the squared errors of the predictions that were given
         self._blocks = [_Block(problem, self.scale) for problem in problems]
         self._solve()
 
@@ -207,6 +222,21 @@ class JointPosterior:
             block.update(self.scale)
         self._solve()
 
+    def relearn(self) -> bool:
+        """Correct the predictions by what measurements of other problems say; whether that was worth it."""
+        evidence = [block.evidence() for block in self._blocks]
+        if any(it is None for it in evidence):
+            return False
+        learned = corrections([it for it in evidence if it is not None], self._seed)
+        if learned is None:
+            return False
+        for block, correction in zip(self._blocks, learned.of_problems, strict=True):
+            block.expected = block.contenders.expected + correction
+            block.surprise *= learned.left / self._left
+        self._left = learned.left
+        self.rescale()
+        return True
+
     def belief(self, problem: int) -> tuple[Array, Array]:
         """(expected log costs (C,), their covariance (C, C)) of a problem's contenders, noise left out."""
         block = self._blocks[problem]
@@ -220,8 +250,9 @@ class JointPosterior:
         return mean
 
     def exclude(self, problem: int, contender: int) -> None:
-        """Leave a contender out of all choices: it cannot run. One contender of a problem always stays."""
+        """Leave out a contender that cannot run: it is measured no more, nor chosen unless no other is left."""
         block = self._blocks[problem]
+        block.given_up.add(contender)
         if contender not in block.excluded and len(block.excluded) + 1 < len(block.mean):
             block.excluded.append(contender)
 
@@ -235,8 +266,14 @@ class JointPosterior:
 
     def _regrets(self, problem: int) -> Array:
         """Draws of the regret of the present choice, (draws,)."""
-        costs = self._drawn(problem)
-        return np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), self._reach(problem))
+        costs, reach = self._drawn(problem), self._reach(problem) / max(1, len(self.measured(problem)))
+        regrets = np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach)
+        misjudged = self._misjudged(problem)
+        return np.asarray((1.0 - misjudged) * regrets + misjudged * reach)
+
+    def _misjudged(self, problem: int) -> float:
+        """Probability that nothing that is believed of a problem holds."""
+        return MISJUDGED if len(self.measured(problem)) < 2 and len(self.contenders(problem).expected) > 1 else 0.0
 
     def _reach(self, problem: int) -> float:
         """How far below the present choice the best contender can be."""
@@ -299,50 +336,21 @@ class JointPosterior:
         mean, covariance = self.belief(problem)
         weight = self.contenders(problem).weight
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
-        taken = {row.contender for row in self.measured(problem)} | set(self._blocks[problem].excluded)
+        taken = {row.contender for row in self.measured(problem)} | self._blocks[problem].given_up
         chosen: list[tuple[int, float]] = []
         for _ in range(min(most, len(mean) - len(taken))):
             spread = np.sqrt(np.diagonal(covariance) + noise**2)
-            gains = _expected_fall(mean, covariance / spread, reach)
+            gains = expected_fall(mean, covariance / spread, reach)
             gains[list(taken)] = -1.0
             best = int(gains.argmax())
-            chosen.append((best, weight * float(gains[best])))
+            gain = float(gains[best])
+            if len(self.measured(problem)) + len(chosen) == 1:  # the second one shows whether predictions are wrong
+                gain += self._misjudged(problem) * self._reach(problem)
+            chosen.append((best, weight * gain))
             taken.add(best)
             move = covariance[:, best] / spread[best]
             covariance = covariance - np.outer(move, move)
         return chosen
-
-
-def _expected_fall(mean: Array, moves: Array, reach: float) -> Array:
-    """By how much the least expected cost is expected to fall.
-
-    Args:
-        mean: expected log costs, (C,).
-        moves: how far each of them moves, per scale of what will be measured, (C, measurements).
-        reach: how far it can fall.
-
-    Returns:
-        One value for each measurement.
-    """
-    outcomes = _outcomes()
-    choice = int(mean.argmin())
-    # The present choice moves, too; on average it stays where it is.
-    after = moves[:, :, None] * outcomes
-    after += mean[:, None, None]
-    fall = after[choice] - after.min(axis=0)
-    return np.asarray(np.minimum(fall, reach).mean(axis=1))
-
-
-@cache
-def _outcomes() -> Array:
-    """Values of a Student's t of `DEGREES` = 4 in the middle of intervals of equal probability.
-
-    The quantile function has a closed form for 4 degrees of freedom (Shaw, "Sampling Student's T distribution", 2006).
-    """
-    probability = (np.arange(_NODES) + 0.5) / _NODES
-    inside = 2.0 * np.sqrt(probability * (1.0 - probability))
-    ratio = np.cos(np.arccos(np.minimum(inside, 1.0)) / 3.0) / inside
-    return np.sign(probability - 0.5) * 2.0 * np.sqrt(np.maximum(ratio - 1.0, 0.0))
 
 
 def _centered(covariance: Array, able: Array) -> Array:

@@ -1,12 +1,14 @@
 """Which configs of a large space to profile, and when the others need not be: a forest of the profiled ones decides.
 
     first     some configs at random
-    then      trees learn time and energy from the profiled configs; those whose bound is lowest come next
+    then      trees learn time and energy from the profiled configs; those that promise most come next
     until     no bound of what is left is more than `MARGIN` better than the best
 
 A config's bound is `SPREADS` standard deviations of the trees below their mean, of the logarithm of time, of energy and
-of their product, which are the ends and the middle of a front. Of configs that fail trees learn which do. What the end
-is worth is known from searches of recorded spaces (`tools/evaluate_partial.py`): `SEARCHES` of them.
+of their product, which are the ends and the middle of a front. Half of the next configs are those that are lowest at
+`EAGER` standard deviations, so that good ones come soon; the others have the lowest bounds, which decide when to end.
+Trees learn as well which configs fail. What the end is worth is known from searches of recorded spaces
+(`tools/evaluate_partial.py`): `SEARCHES` of them.
 """
 
 import math
@@ -22,9 +24,11 @@ Array = np.ndarray
 MARGIN = 0.05
 """What is left out may be better by this share."""
 SPREADS = 3.0
+EAGER = 1.0
+"""Standard deviations below the mean by which half of the next configs are chosen."""
 SEARCHES, WRONG = 14, 0
 """Searches of recorded spaces with these constants, and how many of them left out what is better by the margin."""
-_FIRST, _FIRST_SHARE = (100, 256), 0.01
+_FIRST, _FIRST_SHARE = (100, 128), 0.01
 """Configs that are drawn at random at the beginning: this share of the space, within these bounds."""
 _BATCH, _BATCH_SHARE = 32, 0.1
 """Configs between two fits: at most so many, or this share of those that are known."""
@@ -88,16 +92,20 @@ class PartialSearch:
         if not len(rest):
             return Proposal(rest, 0)
         log = np.log(costs[ran])
-        gain = self._bounds(known[ran], log, rest) - (criteria(log).min(axis=0) + math.log(1.0 - MARGIN))
-        worth = gain.min(axis=1)
+        mean, deviation = self._expected(known[ran], log, rest)
+        gain = mean - (criteria(log).min(axis=0) + math.log(1.0 - MARGIN))
+        worth, eager = ((gain - spreads * deviation).min(axis=1) for spreads in (self._spreads, EAGER))
         if not ran.all():
-            worth[self._share_that_runs(known, ran, rest) < _RUNS] = np.inf
+            fails = self._share_that_runs(known, ran, rest) < _RUNS
+            worth[fails] = eager[fails] = np.inf
         promising = int((worth < 0.0).sum())
         batch = max(_LEAST, min(promising, max(_BATCH, int(_BATCH_SHARE * len(known))))) if promising else 0
+        first = np.argsort(np.where(worth < 0.0, eager, np.inf), kind="stable")[: min(batch // 2, promising)]
+        worth[first] = -np.inf
         return Proposal(rest[np.argsort(worth, kind="stable")[:batch]], promising)
 
-    def _bounds(self, known: Array, log: Array, rest: Array) -> Array:
-        """What each criterion of the configs `rest` may come down to, (len(rest), criteria)."""
+    def _expected(self, known: Array, log: Array, rest: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation over the trees of each criterion of the configs `rest`, (len(rest), criteria)."""
         forest = self._ensemble.ExtraTreesRegressor(
             _TREES, max_features=0.5, bootstrap=True, random_state=self._seed, n_jobs=1
         )
@@ -108,7 +116,7 @@ class PartialSearch:
             value = criteria(tree.predict(features, check_input=False).reshape(len(rest), -1))
             total, squares = total + value, squares + value**2
         mean = total / _TREES
-        return mean - self._spreads * np.sqrt(np.maximum(squares / _TREES - mean**2, 0.0))
+        return mean, np.sqrt(np.maximum(squares / _TREES - mean**2, 0.0))
 
     def _share_that_runs(self, known: Array, ran: Array, rest: Array) -> Array:
         forest = self._ensemble.ExtraTreesRegressor(
@@ -126,5 +134,7 @@ def _features(tunables: Array) -> Array:
     """The tunables that vary as logarithms, with the products and ratios of each two, (C, F)."""
     varied = tunables[:, [len(np.unique(column)) > 1 for column in tunables.T]].astype(float)
     logs = list(np.where(varied > 0, np.log2(np.maximum(varied, 2.0**-20)), -1.0).T)
-    pairs = [combined for i, one in enumerate(logs) for two in logs[:i] for combined in (one + two, one - two)]
+    pairs = [
+        combined for i, first in enumerate(logs) for second in logs[:i] for combined in (first + second, first - second)
+    ]
     return np.stack([*logs, *pairs], axis=1).astype(np.float32) if logs else np.zeros((len(tunables), 1), np.float32)

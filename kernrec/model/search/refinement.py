@@ -11,17 +11,21 @@ A measurement of one problem changes what is believed of all others a little. Th
 come near the top, and a few in turn, so that a decision takes milliseconds however many problems there are.
 """
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from kernrec.model.search.joint_posterior import JointPosterior, Measured
+from kernrec.model.search.relearning import LEAST
 
 _NEAR_TOP, _IN_TURN = 6, 2
 """Problems whose gains are computed again before a decision: those of greatest rate, and those computed longest ago."""
 _LONGEST = 4
 """Most measurements of a visit."""
+_RELEARNED_EVERY = 1.5
+"""The model is trained again when there are so many times as many measurements."""
 _RESCALED_AT, _RESCALED_EVERY = (20, 50, 100, 200), 300
 """Measurements after which the common scale of the errors is estimated again."""
 
@@ -73,6 +77,9 @@ class Refinement:
         self._noise = noise
         self._total = sum(posterior.contenders(problem).weight for problem in range(len(posterior)))
         self._taken = 0
+        self._measured = sum(len(posterior.measured(problem)) for problem in range(len(posterior)))
+        self._relearned_at = LEAST
+        self._relearn()
         self._outlook = [_Outlook() for _ in range(len(posterior))]
         for problem in range(len(posterior)):
             self.look(problem)
@@ -118,7 +125,18 @@ class Refinement:
         self._taken += 1
         if self._taken in _RESCALED_AT or self._taken % _RESCALED_EVERY == 0:
             self.posterior.rescale()
+        self._measured += 1
+        if self._relearn():
+            for other in range(len(self._outlook)):
+                self.look(other)
         self.look(problem)
+
+    def _relearn(self) -> bool:
+        """Train the model again if there are enough new measurements; whether predictions have changed."""
+        if self._measured < self._relearned_at:
+            return False
+        self._relearned_at = max(LEAST, math.ceil(_RELEARNED_EVERY * self._measured))
+        return self.posterior.relearn()
 
     def visits(self) -> list[Visit]:
         """The best visit of each problem, that of the greatest gain per second first."""

@@ -19,10 +19,11 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
 from kernrec.model.learn.adaptation import adapt, thinned
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, groups_needed, unknown_interval
+from kernrec.model.learn.lower_bound import least_log_ratio
 from kernrec.model.learn.model import Model
 from kernrec.model.learn.model_file import problem_count
 from kernrec.model.prior.launch_costs import LimitedCosts
-from kernrec.recommender.estimate.costs import LEARNED, Costs, Estimates, promising, replaced
+from kernrec.recommender.estimate.costs import LEARNED, Costs, Estimates, median, promising, replaced
 from kernrec.recommender.estimate.model_inputs import features_of, inputs_of
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.store import MeasuredAnswer
@@ -162,7 +163,8 @@ class Correction:
         """The model's answer about the candidates at positions `where` of a prediction and its costs."""
         inputs = inputs_of(prediction, limited, where)
         features = features_of(prediction.table, scope.model.columns, inputs, prediction.rows.take(where))
-        return cls(scope, where, features, *scope.model.log_ratio(features, scope.gpu_known))
+        least = None if scope.gpu_known else least_log_ratio(inputs)
+        return cls(scope, where, features, *scope.model.log_ratio(features, scope.gpu_known, least))
 
     def correct(self, predicted: Costs) -> Costs:
         """The model's estimates in place of the prior's; candidates that it was not asked about get its scale."""
@@ -171,7 +173,7 @@ class Correction:
         power_log = self.ratios.get("power", np.zeros(len(self.where)))
 
         def factor(log: Array) -> Array:
-            factors = np.full(predicted.power_w.shape[-1], math.exp(_median(log)))
+            factors = np.full(predicted.power_w.shape[-1], math.exp(median(log)))
             factors[self.where] = np.exp(log)
             return factors
 
@@ -236,9 +238,3 @@ def worth_scoring(costs: Costs, always: Array) -> Array:
     """
     count = len(costs.power_w)
     return np.arange(count) if len(always) >= FEWEST else np.union1d(promising(costs, SCORED), always)
-
-
-def _median(values: Array) -> float:
-    """As `np.median`, which takes longer than the trees."""
-    ascending = np.sort(values).tolist()
-    return 0.5 * float(ascending[(len(ascending) - 1) // 2] + ascending[len(ascending) // 2])

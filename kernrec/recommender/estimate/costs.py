@@ -246,11 +246,17 @@ def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs,
     return Costs(here.latency.scaled(latency), here.energy.scaled(energy), here.power_w * (energy / latency))
 
 
+def median(values: Array) -> float:
+    """As `np.median`, which takes longer than the trees of a model and imports `np.ma`."""
+    ascending = np.sort(values).tolist()
+    return 0.5 * float(ascending[(len(ascending) - 1) // 2] + ascending[len(ascending) // 2])
+
+
 def _scale(ratios: Array) -> tuple[float, float]:
     """(what to multiply predictions by, what to multiply the logarithmic width of their intervals by)."""
     if not len(ratios):
         return 1.0, 1.0
-    middle = float(np.median(np.log(ratios)))
+    middle = median(np.log(ratios))
     own, common = OWN * _VARIANCE, max((1.0 - OWN) * _VARIANCE, max(middle, 0.0) ** 2)
     weight = common / (common + own / len(ratios))
     return math.exp(weight * middle), math.sqrt((own + common * (1.0 - weight)) / _VARIANCE)

@@ -39,6 +39,7 @@ def inputs_of(prediction: Prediction, limited: LimitedCosts, where: Array) -> Mo
         dram_s=np.take(nominal.dram_s, where),
         core_s=np.take(nominal.core_s, where),
         fixed_s=np.take(nominal.fixed_s, where),
+        clock_hz=limited.clock_hz.take(where),
         core_j=np.take(nominal.core_j, where),
         dram_j=np.take(nominal.dram_j, where),
     )

@@ -21,10 +21,10 @@ def test_every_feature_is_documented_and_named_once() -> None:
 def test_a_matrix_has_a_row_a_candidate_and_a_column_a_name() -> None:
     inputs = simulated_inputs(7, 0)
     columns = features.names(("stages", "tile"))
-    found = features.matrix(inputs, columns)
-    assert found.shape == (7, len(columns))
-    assert np.isfinite(found).all()
-    assert np.allclose(found[:, columns.index("tunable.tile")], np.log2(1 + inputs.tunables["tile"]))
+    matrix = features.matrix(inputs, columns)
+    assert matrix.shape == (7, len(columns))
+    assert np.isfinite(matrix).all()
+    assert np.allclose(matrix[:, columns.index("tunable.tile")], np.log2(1 + inputs.tunables["tile"]))
 
 
 def test_a_tunable_of_another_kernel_is_missing() -> None:
@@ -33,9 +33,9 @@ def test_a_tunable_of_another_kernel_is_missing() -> None:
 
 def test_the_alignment_of_a_tunable_is_the_power_of_two_that_divides_it() -> None:
     inputs = replace(simulated_inputs(6, 0), tunables={"width": np.array([48.0, 32.0, 7.0, 0.0, -4.0, np.nan])})
-    found = features.matrix(inputs, ("alignment.width",))[:, 0]
-    assert found[:5].tolist() == [4.0, 5.0, 0.0, 0.0, 0.0]
-    assert np.isnan(found[5])
+    alignment = features.matrix(inputs, ("alignment.width",))[:, 0]
+    assert alignment[:5].tolist() == [4.0, 5.0, 0.0, 0.0, 0.0]
+    assert np.isnan(alignment[5])
     assert np.isnan(features.matrix(inputs, ("alignment.height",))).all()
 
 
@@ -44,8 +44,8 @@ def test_without_a_profile_the_schedule_and_the_problem_remain() -> None:
     kept = {"gpu", "flops", "bytes", "tunables", "latency_s", "power_w"}
     bare = replace(whole, **{name: None for name in vars(whole) if name not in kept})
     columns = features.names(("tile",))
-    found = features.matrix(bare, columns)
-    known = {name for name, column in zip(columns, found.T, strict=True) if np.isfinite(column).all()}
+    matrix = features.matrix(bare, columns)
+    known = {name for name, column in zip(columns, matrix.T, strict=True) if np.isfinite(column).all()}
     assert {"tunable.tile", "intensity", "footprint", "prior_over_roofline"} <= known
     assert "occupancy" not in known
 

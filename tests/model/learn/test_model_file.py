@@ -45,12 +45,12 @@ def altered(path: Path, **change: Any) -> Path:
 
 
 def test_what_was_saved_comes_back(model: Model, card: Path) -> None:
-    found, text = load(card)
+    loaded, text = load(card)
     inputs = simulated_inputs(20, 5)
-    ours, theirs = model.log_ratio(model.rows(inputs)), found.log_ratio(found.rows(inputs))
+    ours, theirs = model.log_ratio(model.rows(inputs)), loaded.log_ratio(loaded.rows(inputs))
     assert (ours[0]["latency"] == theirs[0]["latency"]).all()
     assert np.allclose(ours[1], theirs[1])
-    assert found.intervals == model.intervals
+    assert loaded.intervals == model.intervals
     assert text["training"] == TRAINING
 
 
@@ -62,7 +62,7 @@ def test_saving_again_leaves_no_old_trees(model: Model, card: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"format": 1}, "format 1; this kernrec reads format 2"),
         ({"features": {"version": 0, "columns": []}}, "version 0 of the features"),
@@ -87,8 +87,8 @@ def test_saving_again_leaves_no_old_trees(model: Model, card: Path) -> None:
         ({"extent": {"low": [], "high": [], "spread": []}}, "one number for each feature"),
     ],
 )
-def test_a_card_that_does_not_fit_says_so_in_one_line(card: Path, change: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+def test_a_card_that_does_not_fit_says_so_in_one_line(card: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         load(altered(card, **change))
     assert "\n" not in str(caught.value)
 
@@ -127,8 +127,8 @@ def test_trees_laid_out_are_those_of_the_model_and_not_needed(model: Model, card
             kept[0].unlink()
         else:
             kept[0].write_bytes(content)
-        found = load(card)[0].log_ratio(rows)[0]
-        assert all((found[head] == expected[head]).all() for head in expected)
+        predicted = load(card)[0].log_ratio(rows)[0]
+        assert all((predicted[head] == expected[head]).all() for head in expected)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "[" * 100_000])

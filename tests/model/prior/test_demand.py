@@ -14,9 +14,9 @@ def rates(gpu: str, **counts: float) -> dict[str, float]:
     card = find_gpu(gpu)
     names = tuple(name.replace("__", ".") for name in counts)
     coefficients = np.array([[[0.0, count] for count in counts.values()]])
-    found = demand(card, PowerModel.for_gpu(card), names, ("block", "trip"), coefficients)
-    assert not found.rates[0].any()
-    return dict(zip(QUANTITIES, found.rates[1][:, 0].tolist(), strict=True))
+    demands = demand(card, PowerModel.for_gpu(card), names, ("block", "trip"), coefficients)
+    assert not demands.rates[0].any()
+    return dict(zip(QUANTITIES, demands.rates[1][:, 0].tolist(), strict=True))
 
 
 @pytest.mark.parametrize(("gpu", "lanes"), [("a100", 64), ("rtx3090", 128), ("rtx4090", 128), ("t4", 64)])
@@ -62,17 +62,35 @@ def test_float_arithmetic_issues_less_often_than_other_instructions() -> None:
 
 def test_a_tensor_instruction_takes_the_tensor_cores_at_their_rate() -> None:
     flops = 2 * 16 * 8 * 16
-    found = rates("rtx3090", issue=1, issue__mma=1, mma__f16=flops)
-    assert found["tensor"] == flops / 2 / find_gpu("rtx3090").tensor_fma_per_clk_sm["f16"]
-    assert found["core_j"] > rates("rtx3090", issue=1, issue__mma=1)["core_j"]
+    per_clock = rates("rtx3090", issue=1, issue__mma=1, mma__f16=flops)
+    assert per_clock["tensor"] == flops / 2 / find_gpu("rtx3090").tensor_fma_per_clk_sm["f16"]
+    assert per_clock["core_j"] > rates("rtx3090", issue=1, issue__mma=1)["core_j"]
+
+
+@pytest.mark.parametrize(("gpu", "family"), [("h200", "wgmma"), ("b200", "tcgen05")])
+def test_what_tensor_cores_read_of_shared_memory_bounds_narrow_products(gpu: str, family: str) -> None:
+    """128 bytes a clock: products of 128 rows and columns take as long to read as to multiply on a B200."""
+    card = find_gpu(gpu)
+    operations = 2.0 * 128 * 128 * 16
+    counts = {"mma__f16": operations, f"{family}__f16": operations, f"{family}__shared_bytes": 2.0 * 128 * 32}
+    took = rates(gpu, **counts)
+    assert took["shared memory"] == 64.0
+    at_boost = card.tensor_fma_per_clk_sm["f16"] * card.tensor_clock_hz / card.boost_clock_hz
+    assert took["tensor"] == pytest.approx(operations / 2 / at_boost)
+
+
+def test_sums_leave_tensor_memory_a_word_a_lane_and_clock() -> None:
+    assert rates("b200", tensor_memory__load_bytes=128 * 64 * 4)["LSU"] == 64.0
 
 
 def test_mma_sync_is_slower_than_the_peak_on_hopper() -> None:
     gpu = find_gpu("h100")
     assert microarchitecture(gpu).mma_sync_share < 0.7
-    found = rates("h100", issue=1, issue__mma=1, mma__bf16=4096)
+    per_clock = rates("h100", issue=1, issue__mma=1, mma__bf16=4096)
     per_s = gpu.peak_flops("bf16", tensor=True) / gpu.sms
-    assert found["tensor"] / gpu.boost_clock_hz == pytest.approx(4096 / per_s / microarchitecture(gpu).mma_sync_share)
+    assert per_clock["tensor"] / gpu.boost_clock_hz == pytest.approx(
+        4096 / per_s / microarchitecture(gpu).mma_sync_share
+    )
 
 
 @pytest.mark.parametrize(("gpu", "clk"), [("a100", 1), ("h100", 1), ("rtx-a4000", 2), ("rtx4090", 2), ("t4", 2)])
@@ -94,8 +112,8 @@ def test_floats_beside_tensor_instructions_lie_between_them() -> None:
 
 
 def test_what_l1_answers_takes_l1_alone() -> None:
-    found = rates("a100", issue=1, issue__ld_global=1, l1__wavefronts=2)
-    assert (found["L1"], found["sectors"]) == (2, 0)
+    per_clock = rates("a100", issue=1, issue__ld_global=1, l1__wavefronts=2)
+    assert (per_clock["L1"], per_clock["sectors"]) == (2, 0)
 
 
 def test_l1_hands_lanes_64_bytes_a_clock_and_shares_its_port_with_shared_memory() -> None:
@@ -103,14 +121,20 @@ def test_l1_hands_lanes_64_bytes_a_clock_and_shares_its_port_with_shared_memory(
     assert rates("a100", **loads)["L1"] == 512 / 64
     assert rates("a100", **loads | {"global__x__read_passes": 16.0})["L1"] == 16
     assert rates("t4", **loads | {"global__x__read_passes": 16.0})["L1"] == 32  # 64 bytes of a line a clock
-    found = rates("a100", **loads, shared__load_wavefronts=5)
-    assert found["port"] == found["L1"] + found["shared memory"] == 8 + 5
+    per_clock = rates("a100", **loads, shared__load_wavefronts=5)
+    assert per_clock["port"] == per_clock["L1"] + per_clock["shared memory"] == 8 + 5
 
 
 def test_asynchronous_copies_go_to_shared_memory_and_no_lane() -> None:
-    found = rates("a100", issue=1, issue__cp_async=1, global__x__read_bytes=512, global__x__read_sectors=16)
-    assert (found["shared memory"], found["L1"]) == (512 / 128, 16 / 2)
-    assert found["port"] == found["L1"]
+    per_clock = rates("a100", issue=1, issue__cp_async=1, global__x__read_bytes=512, global__x__read_sectors=16)
+    assert (per_clock["shared memory"], per_clock["L1"]) == (512 / 128, 16 / 2)
+    assert per_clock["port"] == per_clock["L1"]
+
+
+def test_arithmetic_beside_products_of_warpgroups_is_told_from_that_of_warps() -> None:
+    softmax = {"issue": 8.0, "issue__mufu": 4.0, "issue__mma": 1.0, "mma__f16": 4096.0}
+    warps, groups = rates("h200", **softmax), rates("h200", **softmax, wgmma__f16=4096.0)
+    assert (warps["between"], warps["between_groups"]) == (groups["between_groups"], groups["between"]) == (8.0, 0.0)
 
 
 def test_memory_counts_become_the_power_models_events() -> None:
@@ -124,3 +148,8 @@ def test_memory_counts_become_the_power_models_events() -> None:
         "barriers": 1,
     }
     assert events(counts) == {"issue.fma32": 3, "shared.wavefronts": 5, "l2.sectors": 10, "l1.requests": 2}
+
+
+def test_bytes_that_no_thread_moves_cost_what_wavefronts_do() -> None:
+    counts = {"shared.load_wavefronts": 2.0, "wgmma.shared_bytes": 640.0, "bulk.shared_write_bytes": 256.0}
+    assert events(counts)["shared.wavefronts"] == 2.0 + 640.0 / 128 + 256.0 / 128

@@ -43,12 +43,15 @@ def test_the_instructions_are_those_that_the_kernels_execute(name: str, dtype: s
 
     plain = counted(0, 0)
     for way in WAYS:
-        found = counted(*way)
+        executed = counted(*way)
         stated = MATMUL.finishing({"scaled": 0} | dict(zip(("bias", "activation"), way, strict=True)))
         for metric in ("issue.fma32", "issue.mufu", "issue.ld_global"):
-            assert found.get(metric, 0) - plain.get(metric, 0) == pytest.approx(stated.get(metric, 0.0)), (way, metric)
+            assert executed.get(metric, 0) - plain.get(metric, 0) == pytest.approx(stated.get(metric, 0.0)), (
+                way,
+                metric,
+            )
         issued = sum(count for metric, count in stated.items() if metric.startswith("issue."))
-        assert found["issue"] - plain["issue"] == pytest.approx(issued, abs=1.2), way
+        assert executed["issue"] - plain["issue"] == pytest.approx(issued, abs=1.2), way
 
 
 def test_what_is_not_asked_for_costs_nothing() -> None:

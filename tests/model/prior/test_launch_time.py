@@ -31,8 +31,8 @@ def table_of(kernel: str, gpu: GPU, problem: Problem) -> StaticTable:
 
 def costs(table: StaticTable, problem: Problem, limit_w: float | None = None) -> LimitedCosts:
     """Of every config that can run the problem."""
-    at = table.space.at(problem)
-    return predict(table, at, table.runnable(at)).limited(OperatingPoint(limit_w))
+    problem_space = table.space.at(problem)
+    return predict(table, problem_space, table.runnable(problem_space)).limited(OperatingPoint(limit_w))
 
 
 def changed(base: GPU, **change: float) -> GPU:
@@ -86,17 +86,17 @@ def test_a_problem_twice_as_long_takes_no_less(m: int, n: int, k: int, dim: str)
     dims = {"m": m, "n": n, "k": k}
     small, large = op.problem(**dims), op.problem(**{**dims, dim: dims[dim] * 2})
     table = table_of("matmul_simt", ADA, small)
-    at, at_large = table.space.at(small), table.space.at(large)
-    rows = np.intersect1d(table.runnable(at), table.runnable(at_large))
-    p, q = predict(table, at, rows).nominal, predict(table, at_large, rows).nominal
+    at_small, at_large = table.space.at(small), table.space.at(large)
+    rows = np.intersect1d(table.runnable(at_small), table.runnable(at_large))
+    p, q = predict(table, at_small, rows).nominal, predict(table, at_large, rows).nominal
     assert (q.core_s >= p.core_s * 0.999).all()
     assert (q.core_j >= p.core_j * 0.999).all()
 
 
 @settings(max_examples=12, deadline=None)
 @given(matmuls, st.floats(150.0, 600.0), st.floats(150.0, 600.0))
-def test_a_lower_power_limit_is_never_faster(problem: Problem, one: float, other: float) -> None:
-    low, high = sorted((one, other))
+def test_a_lower_power_limit_is_never_faster(problem: Problem, first: float, second: float) -> None:
+    low, high = sorted((first, second))
     assert (latency_s("matmul_simt", ADA, problem, low) >= latency_s("matmul_simt", ADA, problem, high) * 0.9999).all()
 
 
@@ -169,6 +169,22 @@ def test_of_what_lies_between_tensor_instructions_two_warps_hide_half() -> None:
     added = (core_s[softmax] - core_s[0.0]) * ADA.boost_clock_hz
     assert added == pytest.approx(4 * 100 * softmax, rel=0.05)
     assert 4 * 2 * 100 * softmax > added  # nothing hidden: each of the two waits for itself
+
+
+def test_of_what_lies_between_products_of_warpgroups_half_is_hidden_and_nothing_of_the_first() -> None:
+    """A round of lone blocks: 100 trips, after the time in which a block of warpgroups has nothing to multiply."""
+    hopper, products, softmax = find_gpu("h200"), 1000.0, 300.0
+    blocks = np.full(1, float(hopper.sms))
+    for warps in (8.0, 16.0):
+        shape = {"concurrent": np.ones(1), "warps": np.full(1, warps), "prefetch": np.full(1, 2.0)}
+        lone = launch(terms=(blocks, blocks * 100.0), **shape)
+        core_s = {
+            between: launch_time(hopper, work(tensor=products, issue=100.0, between_groups=between), lone).core_s[0]
+            for between in (0.0, softmax)
+        }
+        added = (core_s[softmax] - core_s[0.0]) * hopper.boost_clock_hz
+        start = microarchitecture(hopper).dram_latency_clk + 900
+        assert added == pytest.approx(100 * softmax / 2 + softmax / 2 + start, rel=0.03)
 
 
 def test_the_longest_block_is_waited_for_once() -> None:

@@ -47,9 +47,9 @@ def limit_at(model: PowerModel, fraction: float) -> float:
 
 @LAW
 @given(launches(), fractions, fractions)
-def test_a_lower_limit_is_never_faster(case: tuple[PowerModel, NominalCosts], one: float, two: float) -> None:
+def test_a_lower_limit_is_never_faster(case: tuple[PowerModel, NominalCosts], first: float, second: float) -> None:
     model, launch = case
-    low, high = sorted((limit_at(model, one), limit_at(model, two)))
+    low, high = sorted((limit_at(model, first), limit_at(model, second)))
     tighter, looser = (model.apply_power_limit(launch, limit_w) for limit_w in (low, high))
     assert tighter.latency_s >= looser.latency_s * (1 - 1e-12)
 
@@ -95,10 +95,10 @@ def test_a_capped_launch_uses_the_limit(case: tuple[PowerModel, NominalCosts]) -
 @LAW
 @given(launches(), fractions, fractions)
 def test_a_lower_clock_is_never_faster_and_draws_no_more(
-    case: tuple[PowerModel, NominalCosts], one: float, two: float
+    case: tuple[PowerModel, NominalCosts], first: float, second: float
 ) -> None:
     model, launch = case
-    low, high = (model.minimum_hz + f * (model.boost_hz - model.minimum_hz) for f in sorted((one, two)))
+    low, high = (model.minimum_hz + f * (model.boost_hz - model.minimum_hz) for f in sorted((first, second)))
     slow, fast = (model.apply_power_limit(launch, clock_hz=min(hz, model.boost_hz)) for hz in (low, high))
     # A capped launch takes the highest clock of its own bisection, 1/1024 of the range apart at most.
     assert slow.latency_s >= fast.latency_s * (1 - 1e-2)

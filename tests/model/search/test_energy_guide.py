@@ -19,8 +19,8 @@ ENERGY = LATENCY * POWER
 
 def run(weights: tuple[float, float] | None, configs: int = 80) -> EnergyGuide:
     guide = EnergyGuide(ExpectedImprovement(TUNABLES, seed=1), weights, seed=1)
-    while len(guide.latency_s) < configs and (asked := guide.latency_round()):
-        for config in asked:
+    while len(guide.latency_s) < configs and (batch := guide.latency_round()):
+        for config in batch:
             guide.tell_latency(config, float(LATENCY[config]) if config % 17 else None)  # some cannot run
         for config in guide.energy_round():
             guide.tell_energy(config, float(ENERGY[config]))

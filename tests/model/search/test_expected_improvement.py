@@ -109,9 +109,9 @@ def test_every_order_has_each_config_not_tried_once_and_the_same_again(tried: in
     rows = draw.permutation(len(SPACE))[: 60 + tried]
     space, truth = SPACE[rows], np.where(draw.random(len(rows)) < 0.2, np.nan, TRUTH[rows])
     seen = draw.permutation(len(rows))[:tried]
-    one, again = (ExpectedImprovement(space, seed=seed).order(seen, truth[seen]).tolist() for _ in range(2))
-    assert one == again
-    assert sorted(one + seen.tolist()) == list(range(len(rows)))
+    first, again = (ExpectedImprovement(space, seed=seed).order(seen, truth[seen]).tolist() for _ in range(2))
+    assert first == again
+    assert sorted(first + seen.tolist()) == list(range(len(rows)))
 
 
 def test_without_scipy_one_line_names_the_extra_before_anything_is_measured(

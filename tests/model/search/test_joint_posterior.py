@@ -45,11 +45,11 @@ def brute_force(
     for start, block in zip(starts, blocks, strict=False):
         prior[start : start + len(block), start : start + len(block)] += block
     mean = np.concatenate([it.expected for it in problems])
-    at = [int(starts[problem]) + row.contender for problem, row in rows]
-    within = prior[np.ix_(at, at)] + np.diag([row.noise**2 for _, row in rows])
-    gain = np.linalg.solve(within, prior[at]).T
+    places = [int(starts[problem]) + row.contender for problem, row in rows]
+    within = prior[np.ix_(places, places)] + np.diag([row.noise**2 for _, row in rows])
+    gain = np.linalg.solve(within, prior[places]).T
     values = np.array([row.log_cost for _, row in rows])
-    return mean + gain @ (values - mean[at]), prior - gain @ prior[at]
+    return mean + gain @ (values - mean[places]), prior - gain @ prior[places]
 
 
 @settings(max_examples=20, deadline=None)
@@ -86,7 +86,9 @@ def test_the_expected_regret_of_two_equal_contenders_is_that_of_the_larger_of_tw
     # E|t| of Student's t with 4 degrees of freedom is 1 where its scale is 1; the difference of two errors is
     # sqrt(2 (1 - SHARED)) times as wide, for without features nothing is shared.
     scale = deviation * math.sqrt((degrees - 2.0) / degrees) * math.sqrt(2.0 * (1.0 - joint_posterior.SHARED))
-    assert JointPosterior([it]).regret(0) == pytest.approx(scale / 2.0, rel=0.15)
+    believed = scale / 2.0
+    misjudged = joint_posterior.MISJUDGED * (joint_posterior.LEAST_REACH - believed)
+    assert JointPosterior([it]).regret(0) == pytest.approx(believed + misjudged, rel=0.15)
 
 
 def test_many_slow_contenders_of_which_little_is_known_do_not_add_up() -> None:
@@ -145,13 +147,6 @@ def test_measuring_the_first_of_a_sequence_lowers_the_regret_by_its_gain_on_aver
     assert gain == pytest.approx(np.mean(falls), abs=4.0 * np.std(falls) / 20.0)
 
 
-def test_outcomes_are_quantiles_of_the_errors_distribution() -> None:
-    drawn = np.random.default_rng(0).standard_t(joint_posterior.DEGREES, 200_000)
-    outcomes = joint_posterior._outcomes()
-    expected = np.quantile(drawn, (np.arange(len(outcomes)) + 0.5) / len(outcomes))
-    np.testing.assert_allclose(outcomes, expected, atol=0.06)
-
-
 def test_a_contender_that_cannot_run_is_never_chosen_and_never_measured() -> None:
     posterior = JointPosterior([contenders(6)])
     best = posterior.choice(0)
@@ -162,6 +157,7 @@ def test_a_contender_that_cannot_run_is_never_chosen_and_never_measured() -> Non
     for which in range(6):
         posterior.exclude(0, which)
     assert np.isfinite(posterior.regret(0))
+    assert posterior.sequence(0, 6, NOISE) == []
 
 
 def test_the_scale_of_errors_follows_the_surprises() -> None:

@@ -42,6 +42,17 @@ def test_a_search_tries_a_part_of_a_space_and_leaves_out_nothing_that_is_better_
     assert (best <= of_all - np.log(1.0 - MARGIN)).all()
 
 
+def test_what_is_likely_to_be_good_is_tried_before_what_is_little_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tried_until_within(eager: float) -> int:
+        monkeypatch.setattr(partial_space, "EAGER", eager)
+        search, cost, known = PartialSearch(TUNABLES), criteria(np.log(costs(0))), np.zeros(0, np.int64)
+        while not len(known) or (cost[known].min(axis=0) > cost.min(axis=0) - np.log(1.0 - MARGIN)).any():
+            known = np.concatenate((known, search.propose(known, np.exp(cost[known][:, :2])).rows))
+        return len(known)
+
+    assert tried_until_within(partial_space.EAGER) < tried_until_within(3.0)
+
+
 def test_configs_like_those_that_fail_are_not_tried() -> None:
     cost = costs(0)[:, :1]
     fails = TUNABLES[:, 0] * TUNABLES[:, 1] > 64

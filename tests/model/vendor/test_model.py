@@ -33,7 +33,7 @@ def test_problems_asked_together_have_the_predictions_that_they_have_alone(gpu: 
 
 
 def test_what_is_kept_of_earlier_questions_is_bounded() -> None:
-    asked, card, op = model(), find_gpu("a100"), find_op("matmul")
+    predictor, card, op = model(), find_gpu("a100"), find_op("matmul")
     for start in range(0, 9000, 3000):  # batches, which nobody recorded: quickly answered
-        asked.predict_many([op.problem("bf16", "nt", m=start + m, n=1, k=1, batch=2) for m in range(1, 3001)], card)
-    assert len(asked._predicted) <= 7096
+        predictor.predict_many([op.problem("bf16", "nt", m=start + m, n=1, k=1, batch=2) for m in range(1, 3001)], card)
+    assert len(predictor._predicted) <= 7096

@@ -56,9 +56,9 @@ def simulated(gpu: str, problems: int, factor: Callable[[int], float], configs: 
     for number in range(problems):
         problem = find_op("matmul").problem(m=192 * (number + 1), n=512, k=256)
         (table,) = (t for t in recommender.context.tables(problem, find_gpu(gpu)) if t.kernel.name == "matmul_simt")
-        at = table.space.at(problem)
-        rows = np.sort(draw.choice(table.runnable(at), configs, replace=False))
-        limited = predict(table, at, rows).limited()
+        problem_space = table.space.at(problem)
+        rows = np.sort(draw.choice(table.runnable(problem_space), configs, replace=False))
+        limited = predict(table, problem_space, rows).limited()
         for at_row, latency, power in zip(rows, limited.latency_s, limited.power_w, strict=True):
             took = float(latency * factor(number) * np.exp(draw.normal(0, 0.02)))
             yield row(gpu, table.kernel, table.space.config(int(at_row)), problem, took, float(power))
@@ -90,16 +90,16 @@ def factor_of(answer: Any) -> float:
 
 @pytest.mark.slow
 def test_a_gpu_never_measured_says_what_its_interval_stands_on(one_gpu: Path, three_gpus: Path) -> None:
-    found = []
+    results = []
     for database in (one_gpu, three_gpus):
         answer = Recommender([database]).recommend("matmul", "h200-sxm", NEW, query=FASTEST)
         assert answer.best.latency_s.source == "learned"
         (note,) = [note for note in answer.notes if note.startswith("source learned")]
-        found.append((factor_of(answer), note))
-    (alone, said), (held_out, said_of_three) = found
-    assert "nothing was measured on h200-sxm; 90 % interval from the prior's interval: no GPU was held out" in said
+        results.append((factor_of(answer), note))
+    (alone, own_note), (held_out, note_of_three) = results
+    assert "nothing was measured on h200-sxm; 90 % interval from the prior's interval: no GPU was held out" in own_note
     assert (
-        "90 % interval from 3 held-out GPUs and the prior's interval (with 9 it would not be needed)" in said_of_three
+        "90 % interval from 3 held-out GPUs and the prior's interval (with 9 it would not be needed)" in note_of_three
     )
     assert held_out < alone
     assert alone >= 2.0
@@ -171,9 +171,9 @@ def test_explanations_and_single_kernels_come_through_the_same_chain(
     assert build_choice(explained, 0, explained.fastest).latency_s == best.latency_s
     shape = ",".join(f"{name}={extent}" for name, extent in NEW.items())
     assert run(["explain", "--op", "mm", "--gpu", "rtx4090", "--shape", shape, "--db", str(one_gpu)]) == 0
-    said = capsys.readouterr()
-    assert "  learned: " in said.out
-    assert "source learned: the prior corrected by model matmul, trained on 80 configs of 10 problems" in said.err
+    printed = capsys.readouterr()
+    assert "  learned: " in printed.out
+    assert "source learned: the prior corrected by model matmul, trained on 80 configs of 10 problems" in printed.err
 
 
 SOURCE = """
@@ -209,10 +209,10 @@ def test_a_kernel_of_the_users_is_learned_from_its_own_measurements(tmp_path: Pa
     rows = []
     try:
         for problem in problems:
-            found = analyze(kernel, problem, gpu, path, Query(Objective.LATENCY, top=4), ProfilingOptions(processes=1))
+            whole = analyze(kernel, problem, gpu, path, Query(Objective.LATENCY, top=4), ProfilingOptions(processes=1))
             rows += [
                 row(gpu.name, kernel, dict(c.config), problem, c.latency_s.value * 1.7, c.power_w)
-                for c in found.recommendation.choices
+                for c in whole.recommendation.choices
             ]
     except NoCompilerError as error:
         pytest.skip(str(error))

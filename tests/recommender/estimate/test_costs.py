@@ -56,13 +56,13 @@ def test_the_measured_are_as_measured_and_the_rest_keep_their_order(drawn: list[
     after, scale = with_measured(before, positions, rows)
     assert scale is not None
     assert scale.configs == len(rows)
-    for i, one in enumerate(rows):
-        assert after.latency.value[i] == one.latency_s
+    for i, row in enumerate(rows):
+        assert after.latency.value[i] == row.latency_s
         assert after.latency.source[i] == MEASURED
-        assert after.energy.source[i] == (PRIOR if one.energy_j is None else MEASURED)
-        if one.energy_j is not None:
-            assert after.energy.value[i] == one.energy_j
-            assert after.power_w[i] == pytest.approx(one.energy_j / one.latency_s)
+        assert after.energy.source[i] == (PRIOR if row.energy_j is None else MEASURED)
+        if row.energy_j is not None:
+            assert after.energy.value[i] == row.energy_j
+            assert after.power_w[i] == pytest.approx(row.energy_j / row.latency_s)
     rest = slice(len(rows), None)
     assert (np.diff(after.latency.value[rest]) > 0).all()
     assert after.latency.value[rest] == pytest.approx(before.latency.value[rest] * scale.latency)

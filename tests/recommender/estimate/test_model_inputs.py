@@ -23,10 +23,10 @@ def test_features_kept_for_a_space_are_those_made_for_the_candidates() -> None:
         where = np.arange(0, len(kernel.rows), 7)
         inputs = inputs_of(kernel.prediction, kernel.limited.at(0), where)
         for columns in (names([*inputs.tunables, "of_another_kernel"]), names(), names(["block_m"])[::-1]):
-            found = features_of(table, columns, inputs, kernel.rows[where])
+            kept = features_of(table, columns, inputs, kernel.rows[where])
             expected = matrix(inputs, columns)
-            assert found.dtype == expected.dtype
-            np.testing.assert_array_equal(found, expected)
+            assert kept.dtype == expected.dtype
+            np.testing.assert_array_equal(kept, expected)
 
 
 def test_of_no_candidates_there_are_facts_all_the_same() -> None:

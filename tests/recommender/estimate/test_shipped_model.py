@@ -1,14 +1,25 @@
 """The trained model that ships corrects today's prior of today's kernel, and says what it stands on."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from kernrec import paths
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
+from kernrec.model.learn.forest import Forest
+from kernrec.model.learn.lower_bound import least_seconds
+from kernrec.model.learn.model import SHAPE
 from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.estimate.correction import Correction
+from kernrec.recommender.estimate.costs import prior_costs
+from kernrec.recommender.estimate.model_inputs import inputs_of
 from kernrec.recommender.estimate.model_store import ModelStore
+from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.store import Stack
 
 KERNEL = find_kernel("matmul_triton")
 CARD = paths.shipped("db/prebuilt") / "models" / "matmul_triton.json"
@@ -53,3 +64,23 @@ def test_its_answers_are_called_learned_and_say_whether_the_card_was_recorded(gp
     assert "recorded by others: TorchInductor" in note
     assert "ships with kernrec" in note
     assert ("nothing was measured on" in note) is not measured
+
+
+@pytest.mark.parametrize(("gpu", "limited_by_physics"), [("a100-pcie-40gb", True), ("a100-sxm4-80gb", False)])
+def test_on_a_card_without_recordings_no_correction_goes_below_what_its_pipes_and_memory_take(
+    gpu: str, limited_by_physics: bool
+) -> None:
+    card, problem = find_gpu(gpu), KERNEL.definition.problem("f16", "nn", m=4096, n=4096, k=4096)
+    scope = ModelStore.beside([]).scope("matmul", KERNEL, card)
+    assert scope is not None
+    model = scope.model
+    everything_faster = Forest(len(model.columns), 1, (), (), np.array([-2.0]), 0.0)
+    rash = replace(model, forests={SHAPE: everything_faster, "latency": everything_faster})
+    scope = replace(scope, trained=replace(scope.trained, model=rash))
+    table = StaticTable.of(KERNEL, problem, card, Stack([]).profiles(KERNEL.name, KERNEL.hash, card.sm))
+    prediction = predict(table, table.space.at(problem), table.runnable(table.space.at(problem)))
+    limited, everyone = prediction.limited(), np.arange(len(prediction.rows))
+    latency = Correction.of(scope, prediction, limited, everyone).correct(prior_costs(limited)).latency.value
+    least = least_seconds(inputs_of(prediction, limited, everyone))
+    assert (latency >= least).all() == limited_by_physics
+    assert (latency < limited.latency_s).any()

@@ -23,18 +23,18 @@ def table() -> StaticTable:
 
 
 def test_configs_that_run_keep_the_constraints_fit_and_do_not_spill(table: StaticTable) -> None:
-    at = table.space.at(PROBLEM)
-    rows = table.runnable(at)
-    assert at.valid[rows].all()
+    problem_space = table.space.at(PROBLEM)
+    rows = table.runnable(problem_space)
+    assert problem_space.valid[rows].all()
     assert table.usable[rows].all()
-    assert (table.geometry(at, 0).resident[rows] > 0).all()
+    assert (table.geometry(problem_space, 0).resident[rows] > 0).all()
 
 
 def test_the_heuristic_picks_the_most_resident_warps_and_then_the_largest_block(table: StaticTable) -> None:
-    at = table.space.at(PROBLEM)
-    rows = table.runnable(at)
-    geometry = table.geometry(at, 0)
-    chosen = table.occupancy_choice(at, rows)
+    problem_space = table.space.at(PROBLEM)
+    rows = table.runnable(problem_space)
+    geometry = table.geometry(problem_space, 0)
+    chosen = table.occupancy_choice(problem_space, rows)
     equals = rows[geometry.occupancy[rows] == geometry.occupancy[rows].max()]
     assert chosen in equals
     assert geometry.warps[chosen] == geometry.warps[equals].max()
@@ -46,27 +46,27 @@ def test_a_launch_without_profiles_is_named() -> None:
 
 
 def test_the_shortlist_is_part_of_the_rows_and_holds_the_best(table: StaticTable) -> None:
-    at = table.space.at(PROBLEM)
-    rows = table.runnable(at)
-    short = shortlist(table, at, rows)
+    problem_space = table.space.at(PROBLEM)
+    rows = table.runnable(problem_space)
+    short = shortlist(table, problem_space, rows)
     assert len(short) <= SHORTLIST < len(rows)
     assert np.isin(short, rows).all()
     assert (np.diff(short) > 0).all()
-    every, some = (predict(table, at, which).limited().latency_s.min() for which in (rows, short))
+    every, some = (predict(table, problem_space, which).limited().latency_s.min() for which in (rows, short))
     assert some <= 1.05 * every
-    assert (shortlist(table, at, rows[:10]) == rows[:10]).all()
+    assert (shortlist(table, problem_space, rows[:10]) == rows[:10]).all()
 
 
 def test_a_prediction_does_not_depend_on_what_is_predicted_beside_it(table: StaticTable) -> None:
-    at = table.space.at(PROBLEM)
-    rows = table.runnable(at)[:40]
-    both, one = predict(table, at, rows).limited(), predict(table, at, rows[7:8]).limited()
-    assert (both.latency_s[7], both.energy_j[7]) == (one.latency_s[0], one.energy_j[0])
+    problem_space = table.space.at(PROBLEM)
+    rows = table.runnable(problem_space)[:40]
+    both, alone = predict(table, problem_space, rows).limited(), predict(table, problem_space, rows[7:8]).limited()
+    assert (both.latency_s[7], both.energy_j[7]) == (alone.latency_s[0], alone.energy_j[0])
 
 
 def test_many_operating_points_at_once_cost_what_each_costs(table: StaticTable) -> None:
-    at = table.space.at(PROBLEM)
-    prediction = predict(table, at, table.runnable(at)[:60])
+    problem_space = table.space.at(PROBLEM)
+    prediction = predict(table, problem_space, table.runnable(problem_space)[:60])
     points = [DEFAULT_POINT, OperatingPoint(200.0), OperatingPoint(None, 1.2e9), OperatingPoint(300.0, 1.8e9)]
     together = prediction.limited_at(points)
     for i, point in enumerate(points):
