@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from kernrec import paths
-from kernrec.cluster.messages import CardIdentity, Message, decode, encode, problem_from_data
+from kernrec.cluster.messages import CardIdentity, Message, decode, encode, limits_of, problem_from_data
 from kernrec.cluster.scheduler import Phase
 from kernrec.cluster.shared_search import SharedSearch
 from kernrec.cluster.versions import sources_hash
@@ -95,7 +95,7 @@ class CardWorker:
             why = str(error)
         except Exception as error:  # whatever it is, the driver should hear of it
             why = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-        self._outbox.put({"ended": why})
+        self._outbox.put({"ended": why, "node": socket.gethostname()})
 
     def _measure(self, scratch: Path) -> None:
         setup = self._setup
@@ -218,6 +218,7 @@ class _CardCampaign:
         identity = CardIdentity(
             info.gpu, socket.gethostname(), info.uuid_hash, sources_hash(), info.driver,
             compiler() if self._compiles else None, self._campaign.session.traits.measures_energy,
+            limits_of(info.measured_device()),
         )  # fmt: skip
         left = self._journal.left_behind()
         reply = self._send({"hello": identity.as_dict() | {"left": left}})

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from kernrec.cluster.coordinator import CampaignPlan
+from kernrec.cluster.campaign_plan import CampaignPlan
 from kernrec.cluster.driver import Cluster, Driver
 from kernrec.gpu import find_gpu
 from kernrec.measure.campaign.plan import PlannedProblem

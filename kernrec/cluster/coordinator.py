@@ -5,12 +5,12 @@ the driver's journal before the reply that acknowledges it; the card keeps it in
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from kernrec.cluster.messages import CardIdentity, Message, none_for_nan, problem_as_data
+from kernrec.cluster.campaign_plan import CampaignPlan, CampaignVisit
+from kernrec.cluster.messages import CardIdentity, Limits, Message, limits_of, none_for_nan, problem_as_data
 from kernrec.cluster.scheduler import Assignment, JobPlan, Phase, Scheduler
 from kernrec.cluster.shared_search import latency_or_nan
 from kernrec.measure.campaign.ingest import known_moments, measurements_of, moment_of, present_measurements
@@ -28,43 +28,11 @@ _SUMMARY = frozenset({
 """Columns of a row that the card which finishes a problem needs."""
 
 
-class Visits(Protocol):
-    """Chooses problems to measure while a campaign runs."""
-
-    def next(self, gpu: str) -> PlannedProblem | None:
-        """A problem for a card of this kind that has nothing to do; None: none, at least until one of them is done.
-
-        Raises:
-            KernrecError: a kind of GPU for which nothing can be planned.
-        """
-
-    def learn(self, gpu: str, measurement: Measurement) -> None:
-        """A measurement on a card of this kind is in the journal."""
-
-    def done(self, gpu: str, problem: str, seconds: float) -> None:
-        """A problem, by its key, is measured; seconds: that cards took for it, by their clocks."""
-
-
-@dataclass(frozen=True)
-class CampaignPlan:
-    """What is measured on each kind of GPU."""
-
-    problems_on: Callable[[str], Sequence[PlannedProblem]]
-    """The problems on a kind, planned when the first card of that kind comes."""
-    database: Path
-    resume: bool = True
-    """Whether to skip what the database already has."""
-    configs: int | None = None
-    """Configs to screen on each kind in all; None: as planned."""
-    visits: Visits | None = None
-    """Chooses more problems as cards have nothing to do; None: there are no more."""
-    needs_energy: bool = False
-    """Whether a card that measures no energy is left out."""
-
-
 @dataclass
 class _Job:
     planned: PlannedProblem
+    visit: str
+    """Its key; empty where it is no visit."""
     places: dict[tuple[str, str, str], int]
     result: ProblemResult
     rows: list[dict[str, Any]]
@@ -95,8 +63,12 @@ class Coordinator:
         self.cards: dict[str, CardIdentity] = {}
         self.scheduler = Scheduler()
         self._waiting: list[str] = []
-        self._kinds: set[str] = set()  # of GPUs that came
+        self._expected: set[str] = set()
+        self._kinds: dict[str, Limits] = {}  # of GPUs that came, and how their cards are set
         self._at_rest: set[str] = set()  # kinds for which `visits` has no problem, until one is done
+        self._recalled: dict[
+            str, list[dict[str, Any]]
+        ] = {}  # summaries of what is known, by kind and problem of visits
         self._open: dict[str, list[dict[str, Any]]] = {}  # summaries of the rows in each card's open block
 
     @property
@@ -121,6 +93,10 @@ class Coordinator:
         """Cards whose reply has to wait until there is something to do: ask `retry` when another message came."""
         return tuple(self._waiting)
 
+    def expect(self, cards: Collection[str]) -> None:
+        """Give out no work until these cards have said what an earlier run left in their journals, or are lost."""
+        self._expected = set(cards)
+
     def take(self, card: str, message: Message) -> Message | None:
         """The reply to the message of a card; None: later, from `retry`.
 
@@ -129,6 +105,7 @@ class Coordinator:
             KernrecError: a kind of GPU for which nothing can be planned.
         """
         if "hello" in message:
+            self._expected.discard(card)
             return self._welcome(card, message["hello"])
         if card not in self.cards:
             return {"stop": True}
@@ -152,29 +129,42 @@ class Coordinator:
         self._waiting.remove(card)
         return self._next(card)
 
-    def lose(self, card: str, why: str) -> None:
-        """A card is gone; why: in one line, empty where nothing is wrong."""
-        if why:
+    def lose(self, card: str, why: str, node: str = "") -> None:
+        """A card is gone.
+
+        Args:
+            card: its name.
+            why: in one line, empty where nothing is wrong.
+            node: of a card that had not said what it is, where that is known.
+        """
+        if why and card not in self.cards and node:
+            self._report(Progress(node, "", "", 0, 0, note=f"a card of {node}: {why}; the campaign goes on without it"))
+        elif why:
             self._note(card, f"{why}; the campaign goes on without this card")
+        self._expected.discard(card)
         for row in self._open.pop(card, ()):
             row["block_open"] = True
         self.scheduler.leave(card)
-        self.cards.pop(card, None)
+        if (identity := self.cards.pop(card, None)) is not None and why:
+            self._at_rest.discard(identity.gpu)  # what would have been for this card is now for another
         if card in self._waiting:
             self._waiting.remove(card)
 
     def _welcome(self, card: str, hello: Mapping[str, Any]) -> Message:
+        if (sources := hello.get("sources")) != self._sources:  # the rest of what it says may be of another form
+            return self._refuse(
+                str(hello.get("node")), f"its kernrec ({sources}) is not the driver's ({self._sources})"
+            )
         left = hello.get("left", [])
-        identity = CardIdentity(**{name: value for name, value in hello.items() if name != "left"})
+        identity = CardIdentity.from_dict({name: value for name, value in hello.items() if name != "left"})
         if reason := self._refusal(identity):
-            self._report(Progress(identity.gpu, "", "", 0, 0, note=f"{identity.node} is left out: {reason}"))
-            return {"refused": reason}
+            return self._refuse(identity.node, reason)
         fresh = self._keep_left(left)
         others = [other for other in self.cards.values() if other.gpu == identity.gpu]
         self.cards[card] = identity
         if identity.gpu not in self._kinds:
+            self._kinds[identity.gpu] = identity.limits
             self._add_jobs(identity.gpu)
-            self._kinds.add(identity.gpu)
         self._count_left(fresh)
         self.scheduler.join(card, identity.gpu)
         drivers = {str(other.driver) for other in others} - {str(identity.driver)}
@@ -182,11 +172,15 @@ class Coordinator:
             self._note(card, f"driver {identity.driver}, others have {', '.join(sorted(drivers))}: the rows say so")
         return {}
 
+    def _refuse(self, node: str, reason: str) -> Message:
+        self._report(Progress(node, "", "", 0, 0, note=f"{node} is left out: {reason}"))
+        return {"refused": reason}
+
     def _refusal(self, card: CardIdentity) -> str | None:
-        if card.sources != self._sources:
-            return f"its kernrec ({card.sources}) is not the driver's ({self._sources})"
         if self._plan.needs_energy and not card.measures_energy:
             return "it measures no energy"
+        if card.limits != (limits := self._kinds.get(card.gpu, card.limits)):
+            return f"its power limit and clocks are {_limits_text(card.limits)}, here {_limits_text(limits)}"
         for other in self.cards.values():
             if other.compiler != card.compiler:
                 return f"its compiler is {card.compiler}, that of {other.node} is {other.compiler}"
@@ -208,7 +202,14 @@ class Coordinator:
         for measurement in measurements_of(records):
             identity = measurement.identity
             key = f"{identity.gpu} {identity.problem.key}"
-            if key not in self._jobs or measurement.origin.block_open or measurement.outcome == Outcome.QUARANTINED:
+            if measurement.origin.block_open or measurement.outcome == Outcome.QUARANTINED:
+                continue
+            if limits_of(measurement.device) != self._kinds.get(identity.gpu):
+                continue
+            if key in self._recalled and self._plan.visits is not None:
+                self._recalled[key].append(_summary(measurement.as_json()))
+                self._plan.visits.learn(identity.gpu, measurement)
+            if key not in self._jobs:
                 continue
             job = self._jobs[key]
             job.result.add_earlier(measurement)
@@ -221,18 +222,30 @@ class Coordinator:
         problems = self._plan.problems_on(gpu)
         part = None if self._plan.configs is None else math.ceil(self._plan.configs / max(1, len(problems)))
         for planned in problems:
-            self._add_job(gpu, planned, part)
+            self._add_job(gpu, planned, self._present(planned, gpu) if self._plan.resume else (), part)
 
-    def _add_job(self, gpu: str, planned: PlannedProblem, part: int | None) -> None:
-        """Add a problem on a kind of GPU; part: configs to screen at most."""
-        key = f"{gpu} {planned.problem.key}"
+    def _present(self, planned: PlannedProblem, gpu: str) -> list[Measurement]:
+        """What the database has of a problem on cards of a kind that were set as they are now."""
+        earlier = present_measurements(self._plan.database, planned.problem, gpu)
+        return [measurement for measurement in earlier if limits_of(measurement.device) == self._kinds[gpu]]
+
+    def _add_job(
+        self,
+        gpu: str,
+        planned: PlannedProblem,
+        earlier: Iterable[Measurement],
+        part: int | None = None,
+        visit: CampaignVisit | None = None,
+    ) -> None:
+        """Add a problem on a kind of GPU; earlier: what is known of it; part: configs to screen at most."""
+        key = f"{gpu} {planned.problem.key if visit is None else visit.key}"
         most = min(value for value in (planned.most, part, len(planned.tasks)) if value is not None)
         before = self._jobs.get(key)  # measured earlier in this campaign, other configs of it
         result = ProblemResult(planned.name, planned.problem.key, most) if before is None else before.result
-        job = _Job(planned, {task.key: i for i, task in enumerate(planned.tasks)}, result, [])
-        self._jobs[key] = job
+        places = {task.key: i for i, task in enumerate(planned.tasks)}
+        job = self._jobs[key] = _Job(planned, "" if visit is None else visit.key, places, result, [])
         history, settled = ProblemHistory(), {}
-        for measurement in self._earlier(planned, gpu):
+        for measurement in earlier:
             history.add(measurement)
             result.add_earlier(measurement)
             job.rows.append(_summary(measurement.as_json()))
@@ -242,19 +255,25 @@ class Coordinator:
         finish = planned.finals or planned.energy is not EnergyRule.NONE
         self.scheduler.add_job(JobPlan(key, gpu, len(planned.tasks), most, finish), settled)
 
-    def _add_visit(self, gpu: str) -> bool:
-        """Whether there was one more problem for a kind of GPU."""
+    def _add_visit(self, card: str, gpu: str) -> bool:
+        """Whether there was one more visit for a card."""
         visits = self._plan.visits
         if visits is None or gpu in self._at_rest:
             return False
-        if (planned := visits.next(gpu)) is None:
+        cards = {name: identity for name, identity in self.cards.items() if identity.gpu == gpu}
+        if (visit := visits.next(gpu, card, cards)) is None:
             self._at_rest.add(gpu)
             return False
-        self._add_job(gpu, planned, None)
+        self._add_job(gpu, visit.planned, self._known(visit.planned, gpu) if visits.recalls else (), visit=visit)
         return True
 
-    def _earlier(self, planned: PlannedProblem, gpu: str) -> Iterable[Measurement]:
-        return present_measurements(self._plan.database, planned.problem, gpu) if self._plan.resume else ()
+    def _known(self, planned: PlannedProblem, gpu: str) -> list[Measurement]:
+        """What is known of the tasks of a visit."""
+        key = f"{gpu} {planned.problem.key}"
+        if key not in self._recalled:
+            self._recalled[key] = [_summary(measurement.as_json()) for measurement in self._present(planned, gpu)]
+        tasks = {task.key for task in planned.tasks}
+        return [Measurement.from_columns(row) for row in self._recalled[key] if _task_of(row) in tasks]
 
     def _learn(self, card: str, records: Sequence[Mapping[str, Any]], step: Sequence[int] | None) -> None:
         """Count rows that are in the journal now, and what their blocks came to."""
@@ -275,6 +294,8 @@ class Coordinator:
         identity = measurement.identity
         job.result.add_new(measurement)
         job.rows.append(summary := _summary(row))
+        if (recalled := self._recalled.get(f"{identity.gpu} {identity.problem.key}")) is not None:
+            recalled.append(summary)
         if self._plan.visits is not None:
             self._plan.visits.learn(identity.gpu, measurement)
         self._open.setdefault(card, []).append(summary)
@@ -302,12 +323,15 @@ class Coordinator:
             job.rows.clear()
             self._at_rest.discard(gpu)
             if self._plan.visits is not None:
-                self._plan.visits.done(gpu, job.planned.problem.key, job.seconds)
+                self._plan.visits.done(gpu, job.visit, job.seconds)
 
     def _next(self, card: str) -> Message | None:
+        if self._expected:
+            self._waiting.append(card)
+            return None
         gpu = self.cards[card].gpu
         assignment = self.scheduler.next(card)
-        if assignment is None and self._add_visit(gpu):
+        if assignment is None and self._add_visit(card, gpu):
             assignment = self.scheduler.next(card)
         if assignment is not None:
             return self._assigned(card, assignment)
@@ -320,8 +344,8 @@ class Coordinator:
         job = self._jobs[assignment.job]
         reply: Message = {"phase": assignment.phase, "share": assignment.share}
         if assignment.phase is Phase.SCREEN:
-            best = job.result.best
-            earlier = [] if best is None else [_summary(best.as_json())]
+            best = job.result.best  # of an open block it is measured again, by whichever card is granted it
+            earlier = [] if best is None or best.origin.block_open else [_summary(best.as_json())]
             return reply | {"problem": problem_as_data(job.planned), "earlier": earlier} | self._news(card)
         measured = {_task_of(row) for row in job.rows}
         places = [place for task, place in job.places.items() if task in measured]
@@ -334,11 +358,19 @@ class Coordinator:
         return {"news": news, "taken": self.scheduler.taken(card), "lost": self.scheduler.lost(card)}
 
     def _note(self, card: str, text: str) -> None:
-        self._report(Progress(self._title(card), "", "", 0, 0, note=text))
+        title = self._title(card)
+        self._report(Progress(title, "", "", 0, 0, note=f"{title}: {text}"))
 
     def _title(self, card: str) -> str:
         identity = self.cards.get(card)
         return card if identity is None else f"{identity.gpu} on {identity.node}"
+
+
+def _limits_text(limits: Limits) -> str:
+    power_w, core_hz, memory_hz, divided = limits
+    power = "not limited" if power_w is None else f"{power_w:g} W"
+    clocks = [f"{hz / 1e6:g} MHz" for hz in (core_hz, memory_hz) if hz is not None] or ["not locked"]
+    return ", ".join([power, *clocks, *["divided (MIG)"] * divided])
 
 
 def _summary(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,12 +47,12 @@ def diagnose_cluster(address: str) -> list[NodeDiagnosis]:
     try:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        asked = []
+        pending = []
         for node in (node for node in ray.nodes() if node["Alive"]):
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             task = ray.remote(offer).options(num_cpus=0, scheduling_strategy=there, max_retries=0)
-            asked.append((node, task.remote()))
-        return [_diagnosis(ray, node, answer) for node, answer in asked]
+            pending.append((node, task.remote()))
+        return [_diagnosis(ray, node, answer) for node, answer in pending]
     finally:
         ray.shutdown()
 

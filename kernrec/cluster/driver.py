@@ -6,6 +6,7 @@ What a cluster is made of is behind `Cluster`: Ray's (`ray_cluster.py`), or thre
 try the same campaign.
 """
 
+import math
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -14,11 +15,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
-from kernrec.cluster.coordinator import CampaignPlan, Coordinator
+from kernrec.cluster.campaign_plan import CampaignPlan
+from kernrec.cluster.coordinator import Coordinator
 from kernrec.cluster.messages import Message, decode, encode
 from kernrec.cluster.versions import sources_hash
 from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
+from kernrec.measure.campaign.early_ingest import EarlyIngest
 from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.campaign.results import Progress
 from kernrec.measure.collect import CollectRequest, CollectResult, concluded, replayed_gpus
@@ -27,6 +30,9 @@ from kernrec.measure.measuring_device import new_session
 
 _LOOK_S = 2.0
 """How often it is seen whether cards have joined."""
+_HELLO_S = 20.0
+"""How long nothing is given out while cards that were there at the start have not said what they still have: rows of an
+earlier run, which are not measured again."""
 _NO_CARD_S = 60.0
 """How long nothing may happen while no card is there, as while machines start again."""
 
@@ -81,6 +87,7 @@ class Driver:
         self._cluster = cluster
         self._request = request
         self._journal = journal
+        self._early = EarlyIngest(journal, request.database)
         self._session = new_session()
         self._replayed = replayed_gpus(request) if request.device == DeviceKind.REPLAY else []
         self._coordinator = Coordinator(plan, journal, sources_hash(), report)
@@ -93,24 +100,35 @@ class Driver:
             stopped = not self._serve()
         except KernrecError as failure:
             error = str(failure)
-        result = CollectResult(self._coordinator.results, 0, leftover, stopped, error)
+        self._early.end()
+        result = CollectResult(self._coordinator.results, self._early.stored, leftover, stopped, error)
         return concluded(result, self._journal, self._request.database)
 
     def _serve(self) -> bool:
         """Whether everything was measured; False: it was told to stop."""
         coordinator, cluster = self._coordinator, self._cluster
         looked_s, alone_s = 0.0, time.monotonic()
+        expected_until_s: float | None = None
         present: set[str] = set()
         spent = False
         while present or not (coordinator.finished or spent):
             if self._stopping():
                 return False
+            self._early.look()
             now_s = time.monotonic()
             if now_s - looked_s >= _LOOK_S and not coordinator.finished:
                 looked_s = now_s
-                for card in cluster.join(self._setup):
+                joined = cluster.join(self._setup)
+                if joined and expected_until_s is None:
+                    coordinator.expect(joined)
+                    expected_until_s = now_s + _HELLO_S
+                for card in joined:
                     present.add(card)
                     cluster.turn(card, "{}")
+            if expected_until_s is not None and now_s >= expected_until_s:
+                coordinator.expect(())
+                expected_until_s = math.inf
+                self._retry()
             if present:
                 alone_s = now_s
             elif now_s - alone_s > _NO_CARD_S:
@@ -125,12 +143,15 @@ class Driver:
                         spent = True  # its time: it is not started again
                     else:
                         cluster.end(card)
-                    coordinator.lose(card, str(message["ended"]))
+                    coordinator.lose(card, str(message["ended"]), str(message.get("node", "")))
                 else:
                     self._reply(card, coordinator.take(card, message))
-                for waiting in coordinator.waiting:
-                    self._reply(waiting, coordinator.retry(waiting))
+                self._retry()
         return True
+
+    def _retry(self) -> None:
+        for card in self._coordinator.waiting:
+            self._reply(card, self._coordinator.retry(card))
 
     def _reply(self, card: str, reply: Message | None) -> None:
         if reply is not None:

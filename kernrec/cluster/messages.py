@@ -8,7 +8,7 @@ A card speaks, and the driver replies; nothing else is under way between the two
     note       a line for the user
     left_job   it has ended its part of the job; what that came to, and how many seconds it took
     want       `job`: what it does next; `configs`: which of `proposed` it may measure, `count` of them
-    ended      it ends; the text says why, and is empty where it was told to
+    ended      it ends; the text says why, and is empty where it was told to; `node`: the name of its machine
 
 and the driver's reply, depending on that,
 
@@ -34,6 +34,7 @@ from kernrec.kernel import Kernel, find_kernel, kernel_names
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Task, tunable_columns
 from kernrec.model.search.expected_improvement import ExpectedImprovement
 from kernrec.op import Problem
+from kernrec.store.measurement import MeasuredDevice
 
 Message = dict[str, Any]
 
@@ -54,6 +55,15 @@ def decode(text: str) -> Message:
     return message
 
 
+Limits = tuple[float | None, float | None, float | None, bool]
+"""Power limit in W, locked core and memory clocks in Hz, whether the card is divided (MIG)."""
+
+
+def limits_of(device: MeasuredDevice) -> Limits:
+    """How a card was set: measurements at other limits and clocks are of another setting."""
+    return device.power_limit_w, device.locked_sm_clock_hz, device.locked_memory_clock_hz, bool(device.mig)
+
+
 @dataclass(frozen=True)
 class CardIdentity:
     """A card of a cluster, and the software beside it."""
@@ -70,10 +80,17 @@ class CardIdentity:
     compiler: str | None
     """Name and version; None for a recording, for which nothing is compiled."""
     measures_energy: bool = True
+    limits: Limits = (None, None, None, False)
+    """What its rows state of how it is set, as `limits_of`."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values; `CardIdentity(**values)` reads them back."""
-        return asdict(self)
+        """Plain values, of which `from_dict` makes it again."""
+        return asdict(self) | {"limits": list(self.limits)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "CardIdentity":
+        """The card of what `as_dict` gave."""
+        return cls(**{**values, "limits": tuple(values["limits"])})
 
 
 def problem_as_data(planned: PlannedProblem, tasks: Sequence[int] | None = None) -> dict[str, Any]:

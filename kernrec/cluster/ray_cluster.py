@@ -146,7 +146,8 @@ class RayCluster:
     def _claim(self, who: str) -> None:
         ray = self._ray
         try:
-            self._holder = ray.remote(_Holder).options(name=_NAME, num_cpus=0).remote(who)
+            here = _on_node(ray.get_runtime_context().get_node_id())  # another node may die before the campaign ends
+            self._holder = ray.remote(_Holder).options(name=_NAME, num_cpus=0, scheduling_strategy=here).remote(who)
             ray.get(self._holder.who.remote(), timeout=CONNECT_S * 6)
         except ValueError:
             other = "another one"
@@ -163,8 +164,6 @@ class RayCluster:
 
     def join(self, setup_of: Callable[[int], dict[str, object]]) -> list[str]:
         """As of `Cluster`."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
         new = []
         for node, count in self._nodes():
             for slot in range(count):
@@ -174,8 +173,7 @@ class RayCluster:
                 place.starts += 1
                 place.card = card = f"card-{self._number}"
                 needs = {"num_cpus": 1} if self._resource == "CPU" else {"num_cpus": 0, "num_gpus": 1}
-                there = NodeAffinitySchedulingStrategy(node, soft=False)
-                remote = self._ray.remote(CardWorker).options(**needs, scheduling_strategy=there)
+                remote = self._ray.remote(CardWorker).options(**needs, scheduling_strategy=_on_node(node))
                 handle = remote.remote(setup_of(self._number))
                 self._actors[card] = _Actor(handle, place)
                 self._number += 1
@@ -215,3 +213,10 @@ class RayCluster:
         for card in list(self._actors):
             self.end(card)
         self._ray.shutdown()
+
+
+def _on_node(node: str) -> Any:
+    """What starts a process on one node, by its ID, or nowhere."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node, soft=False)

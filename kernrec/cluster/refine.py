@@ -4,17 +4,18 @@ Each kind of GPU has a planner, as a single machine has: a card that has nothing
 per second among the problems that no other card of its kind visits; what it measures counts for the next decision.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from kernrec.cluster.coordinator import CampaignPlan
+from kernrec.cluster.campaign_plan import CampaignPlan, CampaignVisit
 from kernrec.cluster.driver import Cluster, Driver
-from kernrec.measure.campaign.plan import PlannedProblem
+from kernrec.cluster.messages import CardIdentity
+from kernrec.measure.campaign.budget import check_budget
 from kernrec.measure.campaign.results import MeasuringEffort, Progress
 from kernrec.measure.collect import CollectRequest, open_journal
 from kernrec.measure.device.interface import DeviceKind
 from kernrec.measure.knowledge import Knowledge
-from kernrec.measure.refine import check_budget, take_abandoned
+from kernrec.measure.refine import take_abandoned
 from kernrec.measure.refine_planner import RefinePlanner, RefineResult
 from kernrec.measure.refine_subject import RefineRequest, check_refinable, subject_on
 from kernrec.model.search.refinement import Visit
@@ -46,7 +47,7 @@ def refine_on(
     """
     try:
         check_refinable(request)
-        check_budget(request)
+        check_budget(request.budget, request.objective is not Objective.LATENCY)
         take_abandoned(request.database, report)
         where = CollectRequest(
             problems=None,
@@ -82,11 +83,13 @@ class _Kind:
 class _Visits:
     """`Visits` of the coordinator: a planner for each kind of GPU."""
 
+    recalls = False  # every visit measures other configs
+
     def __init__(self, request: RefineRequest) -> None:
         self._request = request
         self._kinds: dict[str, _Kind] = {}
 
-    def next(self, gpu: str) -> PlannedProblem | None:
+    def next(self, gpu: str, card: str, cards: Mapping[str, CardIdentity]) -> CampaignVisit | None:
         """As of `Visits`."""
         if gpu not in self._kinds:
             knowledge = Knowledge(subject_on(gpu, self._request), self._request)
@@ -97,7 +100,7 @@ class _Visits:
             return None
         visit, planned = chosen
         kind.pending[planned.problem.key] = visit
-        return planned
+        return CampaignVisit(planned)
 
     def learn(self, gpu: str, measurement: Measurement) -> None:
         """As of `Visits`."""
@@ -106,10 +109,10 @@ class _Visits:
         if (visit := kind.pending.get(measurement.identity.problem.key)) is not None:
             kind.planner.learn(visit.problem, measurement)
 
-    def done(self, gpu: str, problem: str, seconds: float) -> None:
+    def done(self, gpu: str, visit: str, seconds: float) -> None:
         """As of `Visits`."""
         kind = self._kinds[gpu]
-        kind.planner.account(kind.pending.pop(problem), seconds)
+        kind.planner.account(kind.pending.pop(visit), seconds)
 
     def results(self, stored: bool, stopped: bool) -> tuple[tuple[str, RefineResult], ...]:
         """What is known on each kind; stored: whether the rows are in the database."""

@@ -8,13 +8,15 @@ from typing import Any
 from kernrec.compile.nvrtc import compiler, supported_sms
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
-from kernrec.measure.campaign.journal import journal_path, left_behind
+from kernrec.measure.campaign.ingest import waiting_measurements
+from kernrec.measure.campaign.journal import journal_path
 from kernrec.measure.device.interface import DeviceInfo, MeasurementFailure
 from kernrec.measure.device.nvml import Card, cards
 from kernrec.measure.protocol.probe import Probe
 from kernrec.measure.protocol.probe_cache import save_probe
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store import Database
+from kernrec.util.human import counted
 
 _PROBE_LIMIT_S = 60.0
 
@@ -114,18 +116,19 @@ def _diagnose_card(card: Card, sms: tuple[int, ...], compiles: bool) -> CardDiag
 def _database(path: Path) -> str:
     """The state of a database and its journal, in one line."""
     try:
-        records, holder = left_behind(journal_path(path))
+        waiting = waiting_measurements(journal_path(path))
     except OSError as error:
         return f"{path}: its journal cannot be read: {error.strerror}"
     journal = ""
-    if holder is not None:
-        journal = f"; a collector (PID {holder}) is filling it"
-    elif records:
-        journal = f"; {records} measurements of a killed collector will be added by the next one"
+    if waiting.holder is not None:
+        journal = f"; a collector (PID {waiting.holder}) is filling it"
+    elif waiting.measurements:
+        rows = counted(waiting.measurements, "measurement")
+        journal = f"; {rows} of a killed collector will be added by the next one"
     if not path.exists():
         return f"{path} does not exist yet; `kernrec collect` creates it{journal}"
     try:
         with Database.open(path) as database:
-            return f"{path}: {database.counts()['measurement']} measurements{journal}"
+            return f"{path}: {counted(database.counts()['measurement'], 'measurement')}{journal}"
     except UsageError as error:
         return f"{error}{journal}"

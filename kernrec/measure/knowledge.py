@@ -84,9 +84,16 @@ class Knowledge:
         return seen.st_mtime_ns, seen.st_size
 
     def wrote(self, before: tuple[int, int] | None) -> None:
-        """This process has added its own rows; before: the version that it added them to."""
+        """This process has added its own rows; before: the version that it looked at just before.
+
+        Another process may have added rows between: see `read_again`.
+        """
         if before == self._read or before is None:
             self._read = self.version()
+
+    def read_again(self) -> None:
+        """Some row is not known after all: from now on the database is read for every problem that is visited."""
+        self._read = None
 
     def _evidence(self, problem: int) -> Evidence:
         if self._stack is None:

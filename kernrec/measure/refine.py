@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kernrec.errors import KernrecError, UsageError
+from kernrec.measure.campaign.budget import check_budget
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.claims import Claims
 from kernrec.measure.campaign.ingest import check_takes_rows, ingest
@@ -24,7 +25,6 @@ from kernrec.measure.campaign.plan import PlannedProblem
 from kernrec.measure.campaign.results import MeasuringEffort, Progress
 from kernrec.measure.knowledge import Knowledge
 from kernrec.measure.measuring_device import MeasuringDevice, new_session
-from kernrec.measure.protocol import measure_config
 from kernrec.measure.refine_planner import RefinePlanner, RefineResult
 from kernrec.measure.refine_subject import RefineRequest, open_subject
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
@@ -99,7 +99,7 @@ def refine(
             one measurement.
         KernrecError: before anything is measured.
     """
-    check_budget(request)
+    check_budget(request.budget, request.objective is not Objective.LATENCY)
     with TemporaryDirectory(prefix="kernrec-") as scratch:
         device, subject = open_subject(request, Path(scratch))
         take_abandoned(request.database, report)
@@ -113,19 +113,6 @@ def take_abandoned(database: Path, report: Callable[[Progress], None]) -> None:
     check_takes_rows(database)
     for journal in abandoned_journals(database):
         ingest(journal, database, lambda text: report(Progress("", "", "", 0, 0, note=text)))
-
-
-def check_budget(request: RefineRequest) -> None:
-    """Raises `UsageError` for a budget that is shorter than one measurement."""
-    least_s = measure_config.LATENCY_CAP_S
-    if request.objective is not Objective.LATENCY:
-        least_s += measure_config.SETTLE_S + min(coarse for coarse, _ in measure_config.WINDOWS_S.values())
-    seconds = request.budget.seconds
-    if seconds is not None and seconds < least_s:
-        raise UsageError(
-            f"a budget of {seconds:.3g} s is shorter than one measurement, which takes up to {least_s:.3g} s;"
-            " give more, or a number such as 20configs"
-        )
 
 
 class _Run:

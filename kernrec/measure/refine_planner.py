@@ -140,7 +140,8 @@ class RefinePlanner:
     def account(self, visit: Visit, seconds: float) -> None:
         """A visit is over: learn from the seconds that it took; one of which nothing came is not made again."""
         if self._fruitless(visit):
-            self.knowledge.take_rows(visit.problem, self.refinement.take)  # another process may have been faster
+            self.knowledge.read_again()  # another process may have been faster
+            self.knowledge.take_rows(visit.problem, self.refinement.take)
         for contender in visit.contenders if self._fruitless(visit) else ():
             self.knowledge.posterior.exclude(visit.problem, contender)
         measured = sum((visit.problem, contender) in self._seen for contender in visit.contenders)

@@ -136,7 +136,8 @@ def subject_on(name: str | None, request: RefineRequest) -> RefineSubject:
         False,
         wanted,
         tuple(
-            contenders_of(candidates, request.objective, it.count) for it, candidates in zip(wanted, sets, strict=True)
+            contenders_of(candidates, request.objective, it.count, with_inputs=True)
+            for it, candidates in zip(wanted, sets, strict=True)
         ),
         tuple(
             {kernel.table.kernel.name: kernel.table.kernel.hash for kernel in candidates.kernels} for candidates in sets
@@ -210,6 +211,6 @@ def _recorded_contenders(
         except KernrecError:
             predictable = False
         else:
-            return contenders_of(candidates, request.objective, wanted.count, among=frozenset(keys))
+            return contenders_of(candidates, request.objective, wanted.count, frozenset(keys), with_inputs=True)
     chosen = [keys[i] for i in np.sort(draw.permutation(len(keys))[:MOST_UNPREDICTED]).tolist()]
     return unpredicted(wanted.problem, chosen, _UNPREDICTED_DEVIATION, wanted.count)

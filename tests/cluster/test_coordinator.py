@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
-from kernrec.cluster.coordinator import CampaignPlan, Coordinator
+from kernrec.cluster.campaign_plan import CampaignPlan
+from kernrec.cluster.coordinator import Coordinator
 from kernrec.cluster.messages import CardIdentity, decode, encode, problem_as_data, problem_from_data
 from kernrec.errors import KernrecError
+from kernrec.measure.campaign.ingest import measurements_of
 from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.op import find_op
+from kernrec.store import Database
 
 PROBLEM = find_op("elementwise").problem(n=64)
 TASKS = tuple(Task("k", "h", {"a": a, "b": 2 * a}, PROBLEM) for a in range(20))
@@ -50,12 +53,17 @@ def hello(card: CardIdentity = CARD, **changed: object) -> dict[str, Any]:
     ("changed", "reason"),
     [
         ({"sources": "other"}, r"its kernrec \(other\) is not the driver's"),
+        ({"sources": "newer", "says": "more"}, r"its kernrec \(newer\) is not the driver's"),
         ({"compiler": "NVRTC 12", "uuid_hash": "second"}, "its compiler is NVRTC 12, that of node is NVRTC 13"),
         ({}, "its card is in the campaign already"),
+        (
+            {"limits": [250.0, None, None, False], "uuid_hash": "second"},
+            "its power limit and clocks are 250 W, not locked, here not limited, not locked",
+        ),
     ],
 )
 def test_a_card_that_differs_is_refused_with_the_reason(
-    driver: Coordinator, notes: list[str], changed: dict[str, str], reason: str
+    driver: Coordinator, notes: list[str], changed: dict[str, object], reason: str
 ) -> None:
     assert driver.take("first", hello()) == {}
     reply = driver.take("second", hello(**changed))
@@ -69,7 +77,30 @@ def test_a_card_that_differs_is_refused_with_the_reason(
 def test_another_driver_is_marked(driver: Coordinator, notes: list[str]) -> None:
     driver.take("first", hello())
     assert driver.take("second", hello(uuid_hash="second", driver="580")) == {}
-    assert notes == ["driver 580, others have 570: the rows say so"]
+    assert notes == ["rtx3090 on node: driver 580, others have 570: the rows say so"]
+
+
+def test_a_card_that_is_lost_is_named_with_its_node(driver: Coordinator, notes: list[str]) -> None:
+    driver.take("first", hello())
+    driver.lose("first", "no space left on device")
+    driver.lose("second", "no such file", "node-2")
+    assert notes == [
+        "rtx3090 on node: no space left on device; the campaign goes on without this card",
+        "a card of node-2: no such file; the campaign goes on without it",
+    ]
+
+
+def test_what_the_database_has_at_another_power_limit_is_measured_at_the_present_one(
+    driver: Coordinator, tmp_path: Path
+) -> None:
+    rows = [row(0, power_limit_w=250.0), row(1), row(2, locked_sm_clock_hz=1.2e9)]
+    with Database.open(tmp_path / "own.duckdb", read_only=False, create=True) as database:
+        database.add_measurements(next(measurements_of([it, {"closed": 0, "session": "s"}])) for it in rows)
+    driver.take("first", hello())
+    driver.take("first", {"want": "job"})
+    reply = driver.take("first", {"want": "configs", "proposed": [0, 1, 2, 3], "count": 4})
+    assert reply is not None
+    assert reply["granted"] == [0, 2, 3]
 
 
 def test_a_budget_of_configs_is_for_all_cards_together(driver: Coordinator) -> None:
@@ -123,6 +154,32 @@ def test_a_card_that_waits_goes_on_when_another_is_lost(driver: Coordinator) -> 
     reply = driver.retry("second")
     assert reply is not None
     assert reply["phase"] == "screen"
+
+
+@pytest.mark.parametrize("left", [[row(0), {"closed": 0, "session": "s"}], None])
+def test_nothing_is_given_out_before_the_first_cards_have_said_what_they_have_or_are_lost(
+    driver: Coordinator, left: list[dict[str, Any]] | None
+) -> None:
+    driver.expect(["first", "second"])
+    driver.take("first", hello())
+    assert driver.take("first", {"want": "job"}) is None
+    if left:
+        driver.take("second", hello(uuid_hash="second", left=left))
+    else:
+        driver.lose("second", "it did not start", "node-2")
+    assert driver.retry("first") is not None
+    reply = driver.take("first", {"want": "configs", "proposed": [0, 1], "count": 2})
+    assert reply is not None
+    assert reply["granted"] == ([1] if left else [0, 1])
+
+
+def test_of_an_open_block_the_best_config_is_not_taken_for_known(driver: Coordinator, tmp_path: Path) -> None:
+    with Database.open(tmp_path / "own.duckdb", read_only=False, create=True) as database:
+        database.add_measurements(measurements_of([row(3)]))
+    driver.take("first", hello())
+    reply = driver.take("first", {"want": "job"})
+    assert reply is not None
+    assert reply["earlier"] == []
 
 
 def test_a_problem_is_the_same_after_it_was_sent() -> None:

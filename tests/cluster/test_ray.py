@@ -23,7 +23,14 @@ from kernrec.store import Database
 from tests.helpers.command import run_here
 from tests.helpers.recording import make_recording
 
-CONFIGS = 150
+CONFIGS = 100
+OFTEN = """
+from kernrec.cli import main
+from kernrec.measure.campaign import early_ingest
+early_ingest.EVERY_S = early_ingest._REST = 0.5
+main()
+"""
+"""kernrec, whose rows enter the database every half second."""
 
 
 def command(folder: Path, address: str) -> list[str]:
@@ -31,7 +38,7 @@ def command(folder: Path, address: str) -> list[str]:
     if not recording.exists():
         make_recording(recording, CONFIGS, energy=False)
     replaying = ["--device", "replay", "--replay", str(recording), "--db", str(folder / "own.duckdb")]
-    return [sys.executable, "-m", "kernrec", "collect", *replaying, "--effort", "exhaustive", "--cluster", address]
+    return [sys.executable, "-c", OFTEN, "collect", *replaying, "--effort", "exhaustive", "--cluster", address]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -57,8 +64,8 @@ def cluster(tmp_path: Path) -> Iterator[Any]:
         started.shutdown()
 
 
-def acknowledged(folder: Path) -> set[tuple[str, int, int]]:
-    """The rows in the driver's journal, by session, block and position."""
+def acknowledged(folder: Path) -> set[tuple[object, object, object]]:
+    """The rows in the driver's journal, by session, block and position; some have entered the database already."""
     try:
         lines = journal_path(folder / "own.duckdb").read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
@@ -68,6 +75,9 @@ def acknowledged(folder: Path) -> set[tuple[str, int, int]]:
 
 
 def moments(folder: Path) -> Counter[tuple[object, object, object]]:
+    """The rows in the database."""
+    if not (folder / "own.duckdb").exists():
+        return Counter()
     with Database.open(folder / "own.duckdb") as opened:
         rows = opened.rows("measurement")
     return Counter((row["session"], row["block"], row["position"]) for row in rows)
@@ -76,9 +86,13 @@ def moments(folder: Path) -> Counter[tuple[object, object, object]]:
 @pytest.mark.slow
 def test_nodes_and_drivers_that_are_killed_lose_no_acknowledged_row(cluster: Any, tmp_path: Path) -> None:
     draw = random.Random(int(os.environ.get("KERNREC_KILL_SEED", "0")))
+    kills = int(os.environ.get("KERNREC_KILLS", "2"))
+    for number in range(kills):
+        make_recording(tmp_path / "recorded.duckdb", CONFIGS, energy=False, size=64 + 8 * number)
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
-    kept: set[tuple[str, int, int]] = set()
-    for kill in range(int(os.environ.get("KERNREC_KILLS", "2"))):
+    kept: set[tuple[object, object, object]] = set()
+    in_time = 0
+    for kill in range(kills):
         process = subprocess.Popen(
             command(tmp_path, cluster.address), env=environment(tmp_path), stderr=subprocess.DEVNULL
         )
@@ -90,15 +104,55 @@ def test_nodes_and_drivers_that_are_killed_lose_no_acknowledged_row(cluster: Any
             cluster.remove_node(nodes.pop(0), allow_graceful=False)
             nodes.append(cluster.add_node(num_cpus=1))
             time.sleep(draw.random())
+        in_time += process.poll() is None
         process.kill()
         process.wait()
-        kept |= acknowledged(tmp_path)
+        kept |= acknowledged(tmp_path) | moments(tmp_path).keys()
     done = subprocess.run(command(tmp_path, cluster.address), env=environment(tmp_path), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     there = moments(tmp_path)
     assert kept <= there.keys()
     assert set(there.values()) == {1}
-    print(f"{len(kept)} acknowledged, {sum(there.values())} rows, {CONFIGS} configs")
+    assert in_time
+    print(f"{in_time} drivers killed, {kills // 2} nodes, {len(kept)} acknowledged, {sum(there.values())} rows")
+    again, closed = measured_twice(tmp_path)
+    print(f"{kills * CONFIGS} configs; screened more than once: {again}, after their block had ended: {closed}")
+    assert closed == 0
+
+
+def measured_twice(folder: Path) -> tuple[int, int]:
+    """Configs that were screened more than once; and those of them of which two blocks ended. Finals repeat by plan."""
+    with Database.open(folder / "own.duckdb") as opened:
+        rows = [row for row in opened.rows("measurement", tier="screen") if row["outcome"] == "ok"]
+    every = Counter((row["problem_id"], row["config_id"]) for row in rows)
+    ended = Counter((row["problem_id"], row["config_id"]) for row in rows if not row["block_open"])
+    return sum(count > 1 for count in every.values()), sum(count > 1 for count in ended.values())
+
+
+@pytest.mark.slow
+def test_a_node_whose_disk_is_full_is_named_and_its_work_goes_elsewhere(cluster: Any, tmp_path: Path) -> None:
+    (small := tmp_path / "small").mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(small)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a small disk needs root")
+    try:
+        cluster.add_node(num_cpus=1, env_vars={"KERNREC_STATE": str(small)})
+        cluster.add_node(num_cpus=1)
+        done = subprocess.run(
+            command(tmp_path, cluster.address), env=environment(tmp_path), capture_output=True, text=True
+        )
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "no space left on device" in line]
+    assert lines
+    assert all(f"rtx3090 on {socket.gethostname()}: cannot write the journal {small}" in line for line in lines)
+    assert set(moments(tmp_path).values()) == {1}
+    with Database.open(tmp_path / "own.duckdb") as opened:
+        rows = opened.rows("measurement", tier="screen")
+    closed = Counter(row["config_id"] for row in rows if not row["block_open"])
+    assert len(closed) == CONFIGS
+    assert set(closed.values()) == {1}
 
 
 @pytest.mark.slow

@@ -5,15 +5,20 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.claims import Claims
 from kernrec.measure.campaign.journal import Journal, abandoned_journals, journal_path, shared_journal
 from kernrec.measure.campaign.results import CampaignBudget
+from kernrec.measure.knowledge import Knowledge
 from kernrec.measure.refine import outlook, refine
-from kernrec.measure.refine_subject import RefineRequest, WantedProblem
+from kernrec.measure.refine_planner import RefinePlanner
+from kernrec.measure.refine_subject import RefineRequest, WantedProblem, open_subject, subject_on
+from kernrec.model.learn import features
 from kernrec.op import Problem, find_op, problem_from_key
+from kernrec.recommender.contenders import side_by_side
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
 from tests.helpers.measured_database import make_measured_database
@@ -116,6 +121,18 @@ def test_two_runs_on_one_database_share_the_work(library: Path, tmp_path: Path) 
     assert len(rows) == len(set(rows)) == 12 == sum(int(measured) for measured, _ in counts)
 
 
+def test_rows_that_another_process_added_unnoticed_end_no_visit_in_vain_for_ever(library: Path, tmp_path: Path) -> None:
+    wanted = request(library, tmp_path / "k.duckdb")
+    _, subject = open_subject(wanted, tmp_path)
+    planner = RefinePlanner(wanted, Knowledge(subject, wanted))
+    refine(wanted)  # the other one
+    planner.knowledge.wrote(None)  # as if the rows were of this one
+    while (chosen := planner.next()) is not None:
+        planner.account(chosen[0], 0.0)  # the campaign finds them all, and measures nothing
+    posterior = planner.knowledge.posterior
+    assert [len(posterior.measured(problem)) for problem in range(len(posterior))] == [4, 4, 4]
+
+
 def test_a_claim_excludes_other_processes_and_ends_with_the_process(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     other = "import sys, pathlib; from kernrec.measure.campaign.claims import Claims; "
@@ -156,3 +173,22 @@ def test_what_cannot_be_refined_is_said_before_anything_is_measured(library: Pat
 
 def _matmul() -> Problem:
     return find_op("matmul").problem(m=64, n=64, k=64)
+
+
+def test_contenders_of_all_problems_have_the_same_columns_to_learn_errors_from(
+    tmp_path: Path,
+) -> None:
+    wanted = [
+        WantedProblem(key, problem_from_key(key))
+        for key in ("matmul[m=512,n=512,k=512]f16,nn", "matmul[m=64,n=256,k=1024]f16,nn")
+    ]
+    subject = subject_on("a100-sxm4-80gb", RefineRequest(wanted, tmp_path / "k.duckdb"))
+    first, second = side_by_side(subject.contenders)
+    assert first.inputs is not None
+    assert second.inputs is not None
+    assert first.inputs.shape[1] == second.inputs.shape[1]
+    kernels = {kernel for it in subject.contenders for kernel, _ in it.keys}
+    tunables = {name for it in subject.contenders for _, config in it.keys for name, _ in config}
+    known = first.inputs[:, : -len(kernels) - len(tunables)]
+    assert known.shape[1] == len(features.names())
+    assert len(np.unique(known, axis=0)) > 1

@@ -9,7 +9,8 @@ from kernrec.errors import UsageError
 from kernrec.measure.campaign.results import CampaignBudget
 from kernrec.measure.collect import CollectRequest
 from kernrec.measure.device.interface import DeviceKind
-from kernrec.measure.search import Strategy, search
+from kernrec.measure.search import search
+from kernrec.measure.search_rounds import Strategy
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
 from tests.helpers.measured_database import make_measured_database
@@ -30,11 +31,11 @@ def test_a_search_for_energy_measures_few_energies_and_goes_on_where_it_ended(
     strategy: Strategy, tmp_path: Path
 ) -> None:
     recording, database = make_recording(tmp_path / "r.duckdb", 60), tmp_path / "k.duckdb"
-    asked = request(recording, database, 20)
-    first = search(asked, Objective.ENERGY, strategy=strategy)
+    wanted = request(recording, database, 20)
+    first = search(wanted, Objective.ENERGY, strategy=strategy)
     assert first.error is None
     assert 0 < first.energies <= first.latencies <= 20
-    second = search(replace(asked, budget=CampaignBudget(None, 15)), Objective.ENERGY, strategy=strategy)
+    second = search(replace(wanted, budget=CampaignBudget(None, 15)), Objective.ENERGY, strategy=strategy)
     assert second.energies < second.latencies
     assert first.latencies < second.latencies <= 35
     assert first.best is not None

@@ -8,13 +8,13 @@ next run measures their configs again. Lines that no collector can have written 
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError
-from kernrec.measure.campaign.journal import Journal
+from kernrec.measure.campaign.journal import Journal, left_behind, lines_of
 from kernrec.measure.device import replay
 from kernrec.measure.protocol import measure_config
 from kernrec.op import Problem, problem_from_key
@@ -55,20 +55,7 @@ def ingest(journal: Journal, database: Path, note: Callable[[str], None] = lambd
     def store(records: Iterable[dict[str, Any]]) -> None:
         nonlocal stored
         damaged: list[Mapping[str, Any]] = []
-        readable = _readable(records, damaged)
-        while some := list(islice(readable, _TOGETHER)):
-            with Database.open(database, read_only=False, create=True) as opened:
-                try:
-                    opened.add_measurements(measurement for _, measurement in some)
-                except UsageError:
-                    fitting = [_fits(measurement) for _, measurement in some]
-                    if all(fitting):
-                        raise  # it is not the rows
-                    damaged += [record for (record, _), fits in zip(some, fitting, strict=True) if not fits]
-                    good = [item for item, fits in zip(some, fitting, strict=True) if fits]
-                    opened.add_measurements(measurement for _, measurement in good)
-                    some = good
-            stored += len(some)
+        stored = _store(records, database, damaged)
         if damaged:
             aside = journal.path.with_name(f"{journal.path.name}.damaged")
             with aside.open("a", encoding="utf-8") as file:
@@ -79,11 +66,95 @@ def ingest(journal: Journal, database: Path, note: Callable[[str], None] = lambd
     return stored
 
 
-def _fits(measurement: Measurement) -> bool:
-    """Whether a database can hold a measurement."""
+def ingest_ended(journal: Path, size: int, database: Path) -> tuple[int, bytes]:
+    """Add the measurements of blocks that have ended to the database, which is created if there is none.
+
+    Args:
+        journal: may be in use; it is not changed.
+        size: bytes of it that are read.
+        database: where to.
+
+    Returns:
+        (how many measurements there were; the lines of the journal, of those bytes, that it still needs).
+
+    Raises:
+        UsageError: if the database cannot take them.
+    """
+    records = _Ended(journal, size)
+    damaged: list[Mapping[str, Any]] = []
+    stored = _store(records, database, damaged)
+    lines = [json.dumps(record, separators=(",", ":")).encode() + b"\n" for record in damaged]
+    return stored, b"".join(lines + [line for line, record in lines_of(journal, size) if not records.holds(record)])
+
+
+class _Ended:
+    """The records of the blocks that ended within some bytes of a journal; they are read anew each time."""
+
+    def __init__(self, journal: Path, size: int) -> None:
+        self._journal, self._size = journal, size
+        ways = ("closed", "drifted")
+        self._blocks = {_ended(record, way) for _, record in lines_of(journal, size) if record for way in ways} - {None}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for _, record in lines_of(self._journal, self._size):
+            if record is not None and self.holds(record):
+                yield record
+
+    def holds(self, record: Mapping[str, Any] | None) -> bool:
+        """Whether a record is of such a block."""
+        row = {} if record is None else record.get("row", {})
+        if record is None or not isinstance(row, dict):
+            return False
+        places = (_ended(record, "closed"), _ended(record, "drifted"), _ended(row, "block"))
+        return any(place in self._blocks for place in places if place)
+
+
+def _store(records: Iterable[Mapping[str, Any]], database: Path, damaged: list[Mapping[str, Any]]) -> int:
+    """Add the measurements of records to a database; those that cannot be are added to `damaged`."""
+    stored = 0
+    readable = _readable(records, damaged)
+    while some := list(islice(readable, _TOGETHER)):
+        with Database.open(database, read_only=False, create=True) as opened:
+            try:
+                opened.add_measurements(measurement for _, measurement in some)
+            except UsageError:
+                fitting = [_fits(measurement) for _, measurement in some]
+                if all(fitting):
+                    raise  # it is not the rows
+                damaged += [record for (record, _), fits in zip(some, fitting, strict=True) if not fits]
+                good = [item for item, fits in zip(some, fitting, strict=True) if fits]
+                opened.add_measurements(measurement for _, measurement in good)
+                some = good
+        stored += len(some)
+    return stored
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What is in a journal and not in its database yet."""
+
+    measurements: int
+    """That a database can hold."""
+    damaged: int
+    """Lines that should be measurements and are none."""
+    holder: int | None
+    """The process that has the journal open; None: nobody has, and the next collector stores them."""
+
+
+def waiting_measurements(path: Path) -> Waiting:
+    """What waits in the journal at `path`, which is not changed; `OSError` where it cannot be read."""
+    records, holder = left_behind(path)
+    damaged: list[Mapping[str, Any]] = []
+    readable = [measurement for _, measurement in _readable(records, damaged)]
+    fitting = len(readable) if _fits(*readable) else sum(map(_fits, readable))
+    return Waiting(fitting, len(damaged) + len(readable) - fitting, holder)
+
+
+def _fits(*measurements: Measurement) -> bool:
+    """Whether a database can hold measurements."""
     with Database.memory() as database:
         try:
-            database.add_measurements([measurement])
+            database.add_measurements(measurements)
         except UsageError:
             return False
     return True

@@ -49,6 +49,7 @@ class Journal:
             self._file = _open_locked(path)
         except OSError as error:
             raise UsageError(f"cannot write the journal {path}: {_reason(error)}") from None
+        self._unfinished.unlink(missing_ok=True)
         self._end = self._cut_torn_line()
         self._empty = not any(True for _ in self._records())
         self._write(_holder())
@@ -92,6 +93,46 @@ class Journal:
             self._end, self._empty = 0, True
         self._write(_holder())
 
+    @property
+    def size(self) -> int:
+        """Bytes of whole records. These bytes stay as they are until `drain` or `replace_first`."""
+        return self._end
+
+    def replace_first(self, size: int, kept: bytes) -> None:
+        """Leave out those of the records in the first `size` bytes that are no longer needed.
+
+        What was appended since stays. The file is replaced as a whole, so that a crash leaves the one or the other.
+
+        Args:
+            size: a former `size`, after which neither this nor `drain` was called.
+            kept: the lines of those that are still needed.
+
+        Raises:
+            OSError: the new file cannot be written, or, on Windows, put in place of one that is open; nothing changed.
+        """
+        with self._lock:
+            os.lseek(self._file, size, os.SEEK_SET)
+            content = kept + b"".join(iter(lambda: os.read(self._file, 1 << 20), b""))[: self._end - size]
+            file = os.open(self._unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+            try:
+                written = 0
+                while written < len(content):
+                    written += os.write(file, content[written:])
+                os.fsync(file)
+                try_lock(file)
+                os.replace(self._unfinished, self.path)
+            except OSError:
+                os.close(file)
+                self._unfinished.unlink(missing_ok=True)
+                raise
+            os.close(self._file)
+            self._file, self._end = file, len(content)
+            self._empty = not any(True for _ in self._records())
+
+    @property
+    def _unfinished(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.part")
+
     def close(self) -> None:
         """Close and unlock the journal; an empty one is deleted."""
         with self._lock:
@@ -128,6 +169,15 @@ class Journal:
         return whole
 
 
+def lines_of(path: Path, size: int) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+    """(line, its record; None where it holds none) of the first `size` bytes of a journal, which may be in use."""
+    with path.open("rb") as file:
+        while size > 0 and (line := file.readline()):
+            size -= len(line)
+            records = _records(line)
+            yield line, records[0] if records and _PID not in records[0] else None
+
+
 def journal_path(database: Path) -> Path:
     """Where the journal of a database is."""
     return database.with_name(f"{database.name}.journal")
@@ -155,16 +205,16 @@ def _places(database: Path) -> list[Path]:
     return [journal_path(database), *shared]
 
 
-def left_behind(path: Path) -> tuple[int, int | None]:
+def left_behind(path: Path) -> tuple[list[dict[str, Any]], int | None]:
     """(records in the journal at `path`, the process that has it open or None); the journal is not changed."""
     if not path.exists():
-        return 0, None
+        return [], None
     content = path.read_bytes()
     records = _records(content[: content.rfind(b"\n") + 1])
     pids = [record[_PID] for record in records if _PID in record]
     with path.open("rb") as file:
         free = try_lock(file.fileno(), shared=True)
-    return len(records) - len(pids), None if free else pids[-1] if pids else 0
+    return [record for record in records if _PID not in record], None if free else pids[-1] if pids else 0
 
 
 def _holder() -> dict[str, Any]:

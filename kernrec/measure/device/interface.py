@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel, config_text
@@ -152,9 +152,8 @@ class DeviceInfo:
         )
 
 
-@dataclass(frozen=True)
-class SensorReading:
-    """One reading of all sensors; None for a sensor that the card does not have."""
+class SensorReading(NamedTuple):
+    """One reading of all sensors; None for a sensor that the card does not have. Windows have thousands of them."""
 
     time_s: float
     """Of the device's clock."""

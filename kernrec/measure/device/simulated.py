@@ -4,6 +4,7 @@ Recorded run times are replayed on it, and the protocol is tested on it, with se
 """
 
 import bisect
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from kernrec.measure.device.interface import (
     PreparedProblem,
     SensorReading,
 )
+
+_IDLE = frozenset({"GpuIdle"})
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,7 @@ class SimulatedCard:
         self._load = _LoadHistory(self.sensors.idle_w)
         self._random = np.random.default_rng(seed)
         self._skipped: dict[int, bool] = {}
+        self._shown = (-1, 0.0)  # number of an update of the counter, and what it shows from then on
 
     def set_references(self, references: Mapping[str, SimulatedKernel]) -> None:
         """Replace the reference kernels."""
@@ -155,7 +159,7 @@ class SimulatedCard:
             sm_clock_hz=self.sensors.sm_clock_hz,
             memory_clock_hz=None,
             temperature_c=self.sensors.temperature_c,
-            reasons=self.sensors.reasons_under_load if busy else frozenset({"GpuIdle"}),
+            reasons=self.sensors.reasons_under_load if busy else _IDLE,
         )
 
     def sm_clock_hz(self) -> float | None:
@@ -181,8 +185,11 @@ class SimulatedCard:
         tick = int((self._now - self.sensors.lag_s) / period)
         while tick > 0 and self._skips(tick):
             tick -= 1
-        shown = self.sensors.counter_start_j + self.sensors.counter_scale * self._load.energy_j(max(0.0, tick * period))
-        return shown % self.sensors.wrap_j if self.sensors.wrap_j else shown
+        tick = max(tick, 0)
+        if self._shown[0] != tick:  # a window has a hundred readings of each update, and load begins after it
+            shown = self.sensors.counter_start_j + self.sensors.counter_scale * self._load.energy_j(tick * period)
+            self._shown = tick, shown % self.sensors.wrap_j if self.sensors.wrap_j else shown
+        return self._shown[1]
 
     def _skips(self, tick: int) -> bool:
         if tick not in self._skipped:
@@ -198,7 +205,8 @@ class LoadedSimulatedConfig:
     def __init__(self, card: SimulatedCard, kernel: SimulatedKernel) -> None:
         self._card = card
         self._kernel = kernel
-        self._ends: list[tuple[float, int]] = []  # (when submitted work is done, its launches)
+        self._ends: deque[tuple[float, int]] = deque()  # (when submitted work is done, its launches), ascending
+        self._outstanding = 0
         self._marks: list[float] = []
         self.footprint_bytes = kernel.footprint_bytes
 
@@ -218,11 +226,13 @@ class LoadedSimulatedConfig:
     def submit(self, launches: int) -> None:
         seconds = float(self._kernel.draw(min(launches, 64)).mean()) * launches
         self._ends.append((self._card.run(seconds, self._kernel.power_w), launches))
+        self._outstanding += launches
 
     def outstanding(self) -> int:
         now = self._card.now()
-        self._ends = [(end, launches) for end, launches in self._ends if end > now]
-        return sum(launches for _, launches in self._ends)
+        while self._ends and self._ends[0][0] <= now:
+            self._outstanding -= self._ends.popleft()[1]
+        return self._outstanding
 
     def mark(self) -> None:
         self._marks.append(self._card.run(0.0, self._kernel.power_w))
@@ -235,3 +245,4 @@ class LoadedSimulatedConfig:
 
     def close(self) -> None:
         self._ends.clear()
+        self._outstanding = 0

@@ -7,17 +7,19 @@ import csv
 import errno
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from kernrec.errors import UsageError
 
 _LARGEST_FILE = 1 << 30
 _MOST_SAMPLES = 20_000_000
+_LONGEST_LINE = 1 << 16
+"""Characters of a line of CSV."""
 
 
 @dataclass(frozen=True)
@@ -195,34 +197,41 @@ def _to_parquet(table: Path, path: Path) -> None:
 
 def read_trace(path: Path) -> list[TraceSample]:
     """The samples in a CSV or Parquet file. Raises `UsageError`, which names the row, if the file is not a trace."""
+    samples: list[TraceSample] = []
     try:
         if path.stat().st_size > _LARGEST_FILE:
             raise UsageError(f"{path} is larger than {_LARGEST_FILE} bytes")
         rows = _parquet_rows(path) if path.suffix == ".parquet" else _csv_rows(path)
+        for number, row in enumerate(rows, 1):
+            if number > _MOST_SAMPLES:
+                raise UsageError(f"{path} has over {_MOST_SAMPLES} samples")
+            samples.append(_sample(path, number, row))
+            if number > 1 and samples[-1].time_s < samples[-2].time_s:
+                raise UsageError(f"{path}, row {number}: time goes backwards")
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     except (UnicodeDecodeError, csv.Error):
         raise UsageError(f"{path} is not a trace: it is not a table of text") from None
-    samples = []
-    for number, row in enumerate(rows, 1):
-        if number > _MOST_SAMPLES:
-            raise UsageError(f"{path} has over {_MOST_SAMPLES} samples")
-        samples.append(_sample(path, number, row))
-        if number > 1 and samples[-1].time_s < samples[-2].time_s:
-            raise UsageError(f"{path}, row {number}: time goes backwards")
     if not samples:
         raise UsageError(f"{path} has no samples")
     return samples
 
 
-def _csv_rows(path: Path) -> list[dict[str, Any]]:
+def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
+        reader = csv.DictReader(_lines(file))
         _check_columns(path, reader.fieldnames or ())
-        return list(reader)
+        yield from reader
 
 
-def _parquet_rows(path: Path) -> list[dict[str, Any]]:
+def _lines(file: TextIO) -> Iterator[str]:
+    while line := file.readline(_LONGEST_LINE):
+        if len(line) == _LONGEST_LINE:
+            raise csv.Error
+        yield line
+
+
+def _parquet_rows(path: Path) -> Iterable[dict[str, Any]]:
     import duckdb
 
     try:

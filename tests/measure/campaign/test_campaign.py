@@ -26,10 +26,10 @@ def test_every_way_to_fail_costs_its_config_and_nothing_else(tmp_path: Path, mon
     ways = ["segfault", "abort", "hang", "deaf", "memory", "raise", "lost", "incorrect", "unwritten"]
     database = tmp_path / "k.duckdb"
     run = collect(database, target(2 * len(ways), {2 * i + 1: way for i, way in enumerate(ways)}))
-    found = outcomes(database)
+    by_config = outcomes(database)
     assert stored(database) == list(range(2 * len(ways)))
-    assert {found[2 * i][0] for i in range(len(ways))} == {"ok"}
-    failed = {way: found[2 * i + 1] for i, way in enumerate(ways)}
+    assert {by_config[2 * i][0] for i in range(len(ways))} == {"ok"}
+    failed = {way: by_config[2 * i + 1] for i, way in enumerate(ways)}
     assert failed["segfault"] == ("crash", failed["segfault"][1])
     assert "SIGSEGV" in failed["segfault"][1]
     assert "SIGABRT" in failed["abort"][1]

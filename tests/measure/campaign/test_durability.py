@@ -46,13 +46,13 @@ def _start(
 
 def _acks(pipe: Connection, most: int | None = None) -> list[int | str]:
     """What a collector says, until it has said so much or is gone."""
-    said: list[int | str] = []
-    while most is None or len(said) < most:
+    received: list[int | str] = []
+    while most is None or len(received) < most:
         try:
-            said.append(pipe.recv())
+            received.append(pipe.recv())
         except (EOFError, OSError):
             break
-    return said
+    return received
 
 
 def _children(pid: int) -> list[int]:
@@ -67,24 +67,24 @@ def test_kill_nine_of_the_collector_loses_nothing_and_repeats_nothing(server, tm
     for _ in range(COLLECTOR_KILLS):
         process, pipe = _start(server, database, count)
         # Mostly in the middle of measuring; sometimes while it starts, ingests or opens the device.
-        said = _acks(pipe, random.choice([0, 1, 2, 3, 5, 8, 13]))
+        received = _acks(pipe, random.choice([0, 1, 2, 3, 5, 8, 13]))
         assert process.pid is not None
         workers |= set(_children(process.pid))
-        time.sleep(random.random() * (0.004 if said else 0.2))
+        time.sleep(random.random() * (0.004 if received else 0.2))
         os.kill(process.pid, signal.SIGKILL)
-        acknowledged |= set(said) | set(_acks(pipe))
+        acknowledged |= set(received) | set(_acks(pipe))
         process.join()
         pipe.close()
     process, pipe = _start(server, database, 120)
-    said = _acks(pipe)
+    received = _acks(pipe)
     process.join()
-    assert said[-1] == "done"
-    acknowledged |= set(said[:-1])
-    found = Counter(rig.stored(database))
-    assert acknowledged <= set(found)
-    assert set(range(120)) <= set(found)
-    assert set(found.values()) <= {1, 2}
-    again = {i for i, rows in found.items() if rows == 2}
+    assert received[-1] == "done"
+    acknowledged |= set(received[:-1])
+    stored = Counter(rig.stored(database))
+    assert acknowledged <= set(stored)
+    assert set(range(120)) <= set(stored)
+    assert set(stored.values()) <= {1, 2}
+    again = {i for i, rows in stored.items() if rows == 2}
     assert again <= set(rig.unclosed(database))
     process, pipe = _start(server, database, 120)
     assert _acks(pipe) == ["done"]
@@ -114,29 +114,29 @@ def test_kill_nine_of_the_child_costs_at_most_the_config_in_flight(tmp_path: Pat
         holder.append(rig.campaign(journal, database, rig.target(count), report))
         holder[0].run()
         rig.ingest(journal, database)
-    found = rig.outcomes(database)
-    crashed = [i for i, (outcome, _) in found.items() if outcome != "ok"]
-    assert sorted(found) == list(range(count))
+    by_config = rig.outcomes(database)
+    crashed = [i for i, (outcome, _) in by_config.items() if outcome != "ok"]
+    assert sorted(by_config) == list(range(count))
     assert len(rig.stored(database)) == count
     assert len(killed) == CHILD_KILLS
     assert len(crashed) <= CHILD_KILLS
-    assert all(found[i] == ("crash", "the measuring process was killed by SIGKILL") for i in crashed)
+    assert all(by_config[i] == ("crash", "the measuring process was killed by SIGKILL") for i in crashed)
 
 
 @pytest.mark.parametrize("most_bytes", [9_000, 40_000])
 def test_a_full_disk_ends_in_one_line_and_keeps_what_was_acknowledged(server, tmp_path: Path, most_bytes: int) -> None:
     database = tmp_path / "k.duckdb"
     process, pipe = _start(server, database, 200, most_bytes)
-    *said, last = _acks(pipe)
+    *received, last = _acks(pipe)
     process.join()
-    assert said
+    assert received
     assert isinstance(last, str)
     assert "\n" not in last
     assert "k.duckdb" in last
-    for again in (set(said), set()):  # it is known and its block was never closed; after that nothing is left to do
-        process, pipe = _start(server, database, len(said))
+    for again in (set(received), set()):  # it is known and its block was never closed; after that nothing is left to do
+        process, pipe = _start(server, database, len(received))
         *acknowledged, done = _acks(pipe)
         process.join()
         assert done == "done"
         assert set(acknowledged) == again
-    assert set(said) <= set(rig.stored(database))
+    assert set(received) <= set(rig.stored(database))

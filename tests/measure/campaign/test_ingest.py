@@ -35,8 +35,8 @@ def test_rows_of_a_block_that_nobody_closed_stay_and_say_so() -> None:
         row(block=0), {"closed": 0, "session": "s"}, row(block=1), row(block=1, outcome="timeout", error="slow"),
         {"closed": 1, "session": "another"},
     ]  # fmt: skip
-    found = [(m.outcome, m.error, m.origin.block_open) for m in measurements_of(records)]
-    assert found == [("ok", None, None), ("ok", None, True), ("timeout", "slow", None)]
+    rows = [(m.outcome, m.error, m.origin.block_open) for m in measurements_of(records)]
+    assert rows == [("ok", None, None), ("ok", None, True), ("timeout", "slow", None)]
 
 
 def test_rows_of_a_block_in_which_the_card_drifted_are_quarantined() -> None:
@@ -45,8 +45,8 @@ def test_rows_of_a_block_in_which_the_card_drifted_are_quarantined() -> None:
         {"closed": 0, "session": "s"}, {"drifted": 1, "session": "s", "error": "reference kernels drifted"},
         row(block=1, session="another"), {"closed": 1, "session": "another"},
     ]  # fmt: skip
-    found = [(m.outcome, m.error) for m in measurements_of(records)]
-    assert found == [
+    rows = [(m.outcome, m.error) for m in measurements_of(records)]
+    assert rows == [
         ("ok", None), ("quarantined", "reference kernels drifted"), ("timeout", "slow"), ("ok", None),
     ]  # fmt: skip
 

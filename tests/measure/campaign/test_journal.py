@@ -17,10 +17,10 @@ from kernrec.measure.campaign.journal import Journal, JournalError, journal_path
 
 
 def drained(path: Path) -> list[dict]:
-    found: list[dict] = []
+    records: list[dict] = []
     with Journal(path) as journal:
-        journal.drain(found.extend)
-    return found
+        journal.drain(records.extend)
+    return records
 
 
 def test_what_was_appended_is_there_after_opening_anew(tmp_path: Path) -> None:

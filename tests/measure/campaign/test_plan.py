@@ -80,10 +80,10 @@ def test_a_problem_that_the_card_cannot_hold_is_refused() -> None:
 
 def test_a_kernel_whose_source_has_no_profile_is_planned_in_random_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stack, "profiles", lambda *_: {})
-    one, same, other = (
+    first, same, other = (
         plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions(20, seed=seed))[0].tasks for seed in (1, 1, 2)
     )
-    assert one == same != other
+    assert first == same != other
 
 
 def test_rows_of_library_kernels_carry_what_was_compiled(nvrtc: None, tmp_path: Path) -> None:

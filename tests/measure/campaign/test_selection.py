@@ -39,5 +39,5 @@ def test_of_a_long_front_both_ends_are_kept() -> None:
 @pytest.mark.parametrize(("count", "rounds"), [(8, 4), (1, 4), (0, 4)])
 def test_every_round_measures_every_final_once(count: int, rounds: int) -> None:
     order = interleaved(count, rounds, np.random.default_rng(0))
-    for at in range(rounds):
-        assert sorted(order[at * count : (at + 1) * count]) == list(range(count))
+    for turn in range(rounds):
+        assert sorted(order[turn * count : (turn + 1) * count]) == list(range(count))

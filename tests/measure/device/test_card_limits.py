@@ -72,7 +72,7 @@ class EmulatedCard:
             [sys.executable, "-c", HOLDER, how], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         assert program.stdout is not None
-        self.said = program.stdout.readline().strip()
+        self.reply = program.stdout.readline().strip()
         return program
 
 
@@ -104,7 +104,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 def test_limits_are_set_and_restored_after_a_failure(card: EmulatedCard) -> None:
     program = card.hold("fail")
-    assert card.said == "set"
+    assert card.reply == "set"
     assert program.wait(60) == 1
     assert card.state == AS_IT_WAS
     assert present_entry(CARD.uuid) is None
@@ -145,7 +145,7 @@ def test_the_limits_of_a_run_that_is_alive_are_left_alone_and_cannot_be_changed_
     restore_abandoned(CARD)
     assert card.state == SET
     card.hold("end").wait(60)
-    assert "another run of kernrec has set the limits of this card" in card.said
+    assert "another run of kernrec has set the limits of this card" in card.reply
     journal.close()
     restore_abandoned(CARD)
     assert card.state["limit"] == AS_IT_WAS["limit"]
@@ -154,7 +154,7 @@ def test_the_limits_of_a_run_that_is_alive_are_left_alone_and_cannot_be_changed_
 def test_without_the_right_to_set_them_nothing_is_changed_and_one_line_says_so(card: EmulatedCard) -> None:
     card.become(AS_IT_WAS | {"administrator": False})
     card.hold("end").wait(60)
-    assert card.said.startswith("NVIDIA H200: limits of a card can be set by an administrator only")
+    assert card.reply.startswith("NVIDIA H200: limits of a card can be set by an administrator only")
     assert card.state["limit"] == AS_IT_WAS["limit"]
 
 

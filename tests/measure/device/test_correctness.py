@@ -22,8 +22,8 @@ def _errors(dtype: str, k: int, spoil: float = 0.0) -> tuple[float, int, float]:
         np.asarray(reference_values(given[name], dtype), dtype=np.float32).reshape(problem.tensors[name].shape)
         for name in ("a", "b")
     )
-    found = encode_elements((a @ b).astype(np.float64) + spoil, dtype)
-    errors = compare(found.reshape(-1), dtype, expected, np, 0.0, "")
+    computed = encode_elements((a @ b).astype(np.float64) + spoil, dtype)
+    errors = compare(computed.reshape(-1), dtype, expected, np, 0.0, "")
     return errors.largest, errors.unwritten, tolerance(problem)
 
 
@@ -68,15 +68,15 @@ def test_the_peaks_of_a_softmax_are_rounded_on_their_own_scale() -> None:
 
 def test_elements_that_were_never_written_are_counted() -> None:
     expected = np.ones((4, 4))
-    found = np.ones(16, dtype=np.float32)
-    found[3:5] = np.nan
-    assert compare(found, "f32", expected, np, 0.0, "").unwritten == 2
+    output = np.ones(16, dtype=np.float32)
+    output[3:5] = np.nan
+    assert compare(output, "f32", expected, np, 0.0, "").unwritten == 2
 
 
 def test_an_element_near_zero_is_held_against_the_whole_output() -> None:
     expected = np.array([1e-12, 1.0, -1.0, 1.0])
-    found = np.array([1e-7, 1.0, -1.0, 1.0], dtype=np.float32)
-    assert compare(found, "f32", expected, np, 0.0, "").largest < 1e-6
+    output = np.array([1e-7, 1.0, -1.0, 1.0], dtype=np.float32)
+    assert compare(output, "f32", expected, np, 0.0, "").largest < 1e-6
 
 
 def test_whole_numbers_have_to_be_equal_however_large() -> None:
@@ -89,9 +89,9 @@ def test_what_is_expected_to_be_nothing_is_not_compared_and_infinity_is() -> Non
     expected = np.array([np.nan, 1.0, np.inf, -np.inf])
     right = np.array([3.0, 1.0, np.inf, -np.inf], dtype=np.float32)
     assert compare(right, "f32", expected, np, 0.0, "") == OutputError(0.0, 0, 0.0, "")
-    for at, value in ((1, np.inf), (1, np.nan), (2, 1e30), (2, np.nan), (3, np.inf)):
+    for place, value in ((1, np.inf), (1, np.nan), (2, 1e30), (2, np.nan), (3, np.inf)):
         wrong = right.copy()
-        wrong[at] = value
+        wrong[place] = value
         errors = compare(wrong, "f32", expected, np, 0.0, "")
         assert errors.unwritten or errors.largest >= 1.0
 

@@ -55,10 +55,10 @@ def measured() -> dict[str, Any]:
         ptx = {case["key"]: case.pop("ptx")() for case in cases}
     except NoCompilerError as error:
         pytest.skip(str(error))
-    asked = {"cases": [*cases, cases[0] | {"spoiled": True}, cases[-1] | {"spoiled": True}], "ptx": ptx}
+    inputs = {"cases": [*cases, cases[0] | {"spoiled": True}, cases[-1] | {"spoiled": True}], "ptx": ptx}
     path = os.pathsep.join([str(HERE / "emulated"), str(HERE.parents[1])])
     done = subprocess.run(
-        [sys.executable, HERE / "emulated" / "run.py"], input=json.dumps(asked), capture_output=True, text=True,
+        [sys.executable, HERE / "emulated" / "run.py"], input=json.dumps(inputs), capture_output=True, text=True,
         env=os.environ | {"PYTHONPATH": path}, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

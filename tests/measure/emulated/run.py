@@ -18,16 +18,16 @@ from kernrec.op import problem_from_key
 from kernrec.ptx import parse
 from kernrec.store.measurement import Tier
 
-asked = json.load(sys.stdin)
+inputs = json.load(sys.stdin)
 
 
 def compiled(source, sm, defines=None, name="kernel.cu"):
     """What the parent compiled, in place of the compiler."""
     key = json.dumps([name, dict(sorted((defines or {}).items()))])
-    if key in asked["ptx"]:
-        PTX[key.encode()] = asked["ptx"][key]
-    entries = parse(PTX[key.encode()]).entries if key in asked["ptx"] else {}
-    return SimpleNamespace(cubin=key.encode(), ptx=asked["ptx"].get(key, ""), resources=dict.fromkeys(entries))
+    if key in inputs["ptx"]:
+        PTX[key.encode()] = inputs["ptx"][key]
+    entries = parse(PTX[key.encode()]).entries if key in inputs["ptx"] else {}
+    return SimpleNamespace(cubin=key.encode(), ptx=inputs["ptx"].get(key, ""), resources=dict.fromkeys(entries))
 
 
 cuda.compile_source = compiled
@@ -36,7 +36,7 @@ cuda.time = Clock
 cuda.sensors = lambda uuid: MissingSensors("NVIDIA H200", "emulated")
 device = cuda.CudaDevice("GPU-emulated", Path(tempfile.mkdtemp()))
 answers = []
-for case in asked["cases"]:
+for case in inputs["cases"]:
     problem = problem_from_key(case["problem"])
     device.prepare(PreparedProblem(problem))
     if case["spoiled"]:

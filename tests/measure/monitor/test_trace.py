@@ -64,6 +64,7 @@ def test_a_trace_comes_back_as_it_was_written(kind: str, tmp_path: Path) -> None
         (HEADER.encode() + b"\n,1,,,,,\n", "time_s is missing"),
         (HEADER.encode() + b"\n2,1,,,,,\n1,1,,,,,\n", "row 2: time goes backwards"),
         (b"\xff\xfe\x00", "is not a trace"),
+        (HEADER.encode() + b"\n" + b" " * (1 << 16), "is not a table of text"),
     ],
 )
 def test_a_file_that_is_no_trace_gets_one_line(content: bytes, says: str, tmp_path: Path) -> None:

@@ -31,29 +31,29 @@ def trace(
 
 @given(st.floats(20.0, 1000.0), st.floats(0.02, 0.1), st.floats(0.0, 0.2))
 def test_the_slope_is_the_power_whatever_the_lag_and_the_period(power_w: float, tick_s: float, lag_s: float) -> None:
-    found = power_from_ticks(*trace(power_w, tick_s=tick_s, lag_s=lag_s), 0.5, 3.0)
-    assert found is not None
-    assert found.power_w == pytest.approx(power_w, rel=0.01)
-    assert found.low_w <= found.power_w <= found.high_w
-    assert found.period_s == pytest.approx(tick_s, abs=0.005)
+    estimate = power_from_ticks(*trace(power_w, tick_s=tick_s, lag_s=lag_s), 0.5, 3.0)
+    assert estimate is not None
+    assert estimate.power_w == pytest.approx(power_w, rel=0.01)
+    assert estimate.low_w <= estimate.power_w <= estimate.high_w
+    assert estimate.period_s == pytest.approx(tick_s, abs=0.005)
 
 
 @given(st.sets(st.integers(6, 28), max_size=6))
 def test_missed_ticks_change_neither_the_power_nor_the_period(missing: set[int]) -> None:
-    found = power_from_ticks(*trace(missing=tuple(missing)), 0.5, 3.0)
-    assert found is not None
-    assert found.power_w == pytest.approx(300.0, rel=0.01)
-    assert found.period_s == pytest.approx(0.1, abs=0.005)
+    estimate = power_from_ticks(*trace(missing=tuple(missing)), 0.5, 3.0)
+    assert estimate is not None
+    assert estimate.power_w == pytest.approx(300.0, rel=0.01)
+    assert estimate.period_s == pytest.approx(0.1, abs=0.005)
 
 
 def test_differences_at_moments_of_ones_own_are_off_by_what_the_slope_is_not() -> None:
     time, energy = trace(tick_s=0.1, lag_s=0.08)
     start, end = np.searchsorted(time, (0.19, 1.21))
     naive = (energy[end] - energy[start]) / (time[end] - time[start])
-    found = power_from_ticks(time, energy, 0.19, 1.21)
-    assert found is not None
+    estimate = power_from_ticks(time, energy, 0.19, 1.21)
+    assert estimate is not None
     assert abs(naive / 300.0 - 1.0) > 0.05
-    assert abs(found.power_w / 300.0 - 1.0) < 0.01
+    assert abs(estimate.power_w / 300.0 - 1.0) < 0.01
 
 
 def test_a_window_of_fewer_than_ten_ticks_gives_nothing_rather_than_zero() -> None:
@@ -70,9 +70,9 @@ def test_a_counter_that_stands_still_gives_nothing() -> None:
 def test_a_counter_that_runs_over_goes_on_from_where_it_was() -> None:
     time, energy = trace(start_j=WRAP_J - 400.0)
     assert energy.max() > WRAP_J
-    found = power_from_ticks(time, energy % WRAP_J, 0.5, 3.0)
-    assert found is not None
-    assert found.power_w == pytest.approx(300.0, rel=0.01)
+    estimate = power_from_ticks(time, energy % WRAP_J, 0.5, 3.0)
+    assert estimate is not None
+    assert estimate.power_w == pytest.approx(300.0, rel=0.01)
 
 
 def test_a_counter_that_falls_without_having_run_over_is_not_believed() -> None:
@@ -84,9 +84,9 @@ def test_a_counter_that_falls_without_having_run_over_is_not_believed() -> None:
 
 
 def test_the_first_reading_is_no_tick() -> None:
-    found = find_ticks([0.0, 0.1, 0.2, 0.3], [5.0, 5.0, 6.0, 7.0])
-    assert found is not None
-    assert found.time_s.tolist() == [0.2, 0.3]
+    ticks = find_ticks([0.0, 0.1, 0.2, 0.3], [5.0, 5.0, 6.0, 7.0])
+    assert ticks is not None
+    assert ticks.time_s.tolist() == [0.2, 0.3]
 
 
 @given(st.floats(10.0, 700.0), st.floats(10.0, 700.0))

@@ -98,11 +98,11 @@ def test_launches_are_queued_without_a_gap_and_not_far_ahead(launch_s: float) ->
         most = max(most, loaded.outstanding() * launch_s)
 
     loaded.submit = submit  # type: ignore[method-assign]
-    found = measure_energy(device, loaded, launch_s, 3.0, [])
-    assert found.launch_s == pytest.approx(launch_s)
-    assert found.integrated_w == pytest.approx(350.0, rel=0.01)
-    assert found.slope is not None
-    assert found.slope.power_w == pytest.approx(350.0, rel=0.01)
+    energy = measure_energy(device, loaded, launch_s, 3.0, [])
+    assert energy.launch_s == pytest.approx(launch_s)
+    assert energy.integrated_w == pytest.approx(350.0, rel=0.01)
+    assert energy.slope is not None
+    assert energy.slope.power_w == pytest.approx(350.0, rel=0.01)
     assert most <= max(0.1, 2.0 * launch_s) + 1e-9
 
 
@@ -205,28 +205,30 @@ def test_the_window_is_what_the_generation_asks_for_and_holds_ten_ticks(
 
 @pytest.mark.parametrize(("tick_s", "lag_s", "scale"), [(0.02, 0.01, 1.0), (0.1, 0.06, 1.0), (0.1, 0.0, 0.55)])
 def test_the_probe_finds_tick_lag_ratio_and_idle_power(tick_s: float, lag_s: float, scale: float) -> None:
-    found = probe_sensors(card(constant_time(1e-3), replace(SENSORS, tick_s=tick_s, lag_s=lag_s, counter_scale=scale)))
-    assert found.tick_s == pytest.approx(tick_s, abs=0.004)
-    assert found.ratio == pytest.approx(scale, rel=0.02)
-    assert found.idle_w == pytest.approx(60.0 * scale, rel=0.02)
-    assert found.lag_s == pytest.approx(lag_s, abs=0.03)
-    assert found.call_s == pytest.approx(SENSORS.call_s, abs=1e-4)
-    assert found.traits.measures_energy is (scale == 1.0)
+    sensors = probe_sensors(
+        card(constant_time(1e-3), replace(SENSORS, tick_s=tick_s, lag_s=lag_s, counter_scale=scale))
+    )
+    assert sensors.tick_s == pytest.approx(tick_s, abs=0.004)
+    assert sensors.ratio == pytest.approx(scale, rel=0.02)
+    assert sensors.idle_w == pytest.approx(60.0 * scale, rel=0.02)
+    assert sensors.lag_s == pytest.approx(lag_s, abs=0.03)
+    assert sensors.call_s == pytest.approx(SENSORS.call_s, abs=1e-4)
+    assert sensors.traits.measures_energy is (scale == 1.0)
 
 
 def test_a_card_without_a_counter_is_probed_all_the_same() -> None:
-    found = probe_sensors(card(constant_time(1e-3), replace(SENSORS, tick_s=None)))
-    assert found.tick_s is None
-    assert found.ratio is None
-    assert found.idle_w == pytest.approx(60.0, rel=0.01)
-    assert not found.traits.measures_energy
+    sensors = probe_sensors(card(constant_time(1e-3), replace(SENSORS, tick_s=None)))
+    assert sensors.tick_s is None
+    assert sensors.ratio is None
+    assert sensors.idle_w == pytest.approx(60.0, rel=0.01)
+    assert not sensors.traits.measures_energy
 
 
 def test_reference_kernels_tell_latency_and_energy() -> None:
     device = card(constant_time(1e-3))
-    found = measure_references(device, KNOWN, with_energy=True)
-    assert found["compute"]["latency_s"] == pytest.approx(2e-4)
-    assert found["compute"]["energy_j"] == pytest.approx(2e-4 * 400.0, rel=0.01)
+    references = measure_references(device, KNOWN, with_energy=True)
+    assert references["compute"]["latency_s"] == pytest.approx(2e-4)
+    assert references["compute"]["energy_j"] == pytest.approx(2e-4 * 400.0, rel=0.01)
     assert "energy_j" not in measure_references(device, KNOWN, with_energy=False)["memory"]
 
 

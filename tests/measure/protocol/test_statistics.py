@@ -20,10 +20,10 @@ def test_the_median_lies_within_its_interval_and_quantiles_are_in_order(samples:
 
 @given(SAMPLES, st.floats(0.5, 2.0))
 def test_statistics_scale_with_the_unit(samples: list[float], factor: float) -> None:
-    one, other = summarize_latency(samples), summarize_latency([s * factor for s in samples])
-    assert other.median == pytest.approx(one.median * factor)
-    assert other.mad == pytest.approx(one.mad * factor, abs=1e-12 * factor)
-    assert (other.low is None) == (one.low is None)
+    first, second = summarize_latency(samples), summarize_latency([s * factor for s in samples])
+    assert second.median == pytest.approx(first.median * factor)
+    assert second.mad == pytest.approx(first.mad * factor, abs=1e-12 * factor)
+    assert (second.low is None) == (first.low is None)
 
 
 def test_four_samples_are_too_few_for_an_interval_and_five_have_one() -> None:

@@ -30,7 +30,7 @@ class Event:
     done = True
 
     def record(self, stream):
-        self.at = now
+        self.time_s = now
 
 
 class Stream:
@@ -67,7 +67,7 @@ class Graph:
 
 
 def get_elapsed_time(start, end):
-    return (end.at - start.at) * 1e3
+    return (end.time_s - start.time_s) * 1e3
 
 
 class runtime:  # noqa: N801
@@ -133,8 +133,8 @@ def _helper(entry, parameters):
     """The helper kernels read clocks, which the emulator has none of."""
     if entry == "sm_clock":
         first = (ctypes.c_void_p * 1).from_address(parameters)[0]
-        found = (ctypes.c_uint64 * 2).from_address(ctypes.c_uint64.from_address(first).value)
-        found[:] = [680_000, 400_000]
+        words = (ctypes.c_uint64 * 2).from_address(ctypes.c_uint64.from_address(first).value)
+        words[:] = [680_000, 400_000]
 
     def run():
         global now
@@ -147,9 +147,9 @@ def _arguments(kernel, parameters):
     """What lies in memory where the launch says its arguments are, as the emulator takes them."""
     import cupy
 
-    at = (ctypes.c_void_p * len(kernel.parameters)).from_address(parameters)
+    addresses = (ctypes.c_void_p * len(kernel.parameters)).from_address(parameters)
     arguments, buffers = [], {}
-    for place, parameter in zip(at, kernel.parameters, strict=True):
+    for place, parameter in zip(addresses, kernel.parameters, strict=True):
         raw = ctypes.string_at(place, parameter.size)
         address = int.from_bytes(raw, "little")
         if parameter.size == 8 and address in cupy.LIVE:
